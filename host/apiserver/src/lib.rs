@@ -1,0 +1,1 @@
+//! The embedded Kubernetes API server of pilothouse dev and of tests.

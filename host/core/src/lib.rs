@@ -1,0 +1,1 @@
+//! The pure part of Pilothouse: store, reflector, routes, workqueue, diff, manifests and grants.

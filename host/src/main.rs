@@ -1,0 +1,3 @@
+//! The `pilothouse` command.
+
+fn main() {}

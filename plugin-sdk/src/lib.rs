@@ -1,0 +1,1 @@
+//! Write a Pilothouse plugin in Rust.

@@ -1,0 +1,1 @@
+//! Benchmarks, with peers in the same run.

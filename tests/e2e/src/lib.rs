@@ -1,0 +1,1 @@
+//! End-to-end tests, one body for the embedded and the real API server.

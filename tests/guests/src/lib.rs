@@ -1,0 +1,1 @@
+//! Hostile and peculiar plugins for tests.

@@ -1,0 +1,163 @@
+//! One object at one revision, and how its metadata is read and written.
+//!
+//! Objects are `serde_json::Value`s behind an `Arc`: writes replace them, readers share them. The JSON text is made once,
+//! on first use, however many lists and watches send it.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+/// An object as it was committed at `revision`.
+#[derive(Debug)]
+pub(crate) struct Object {
+    pub(crate) value: Value,
+    pub(crate) revision: u64,
+    json: OnceLock<Bytes>,
+}
+
+impl Object {
+    /// Takes `value` as the state at `revision`, and writes that into `metadata.resourceVersion`.
+    pub(crate) fn committed(mut value: Value, revision: u64) -> Arc<Self> {
+        set_meta(&mut value, "resourceVersion", revision.to_string().into());
+        Arc::new(Object { value, revision, json: OnceLock::new() })
+    }
+
+    pub(crate) fn json(&self) -> &Bytes {
+        self.json.get_or_init(|| to_json(&self.value))
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        Key::of(&self.value)
+    }
+}
+
+/// The text of a value.
+pub(crate) fn to_json(value: &Value) -> Bytes {
+    Bytes::from(serde_json::to_vec(value).expect("a value has string keys and finite numbers"))
+}
+
+/// Which object of a resource. Cluster-scoped ones have an empty namespace. Ordered as lists are.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key {
+    pub(crate) namespace: Box<str>,
+    pub(crate) name: Box<str>,
+}
+
+impl Key {
+    pub(crate) fn new(namespace: &str, name: &str) -> Self {
+        Key { namespace: namespace.into(), name: name.into() }
+    }
+
+    pub(crate) fn of(object: &Value) -> Self {
+        Key::new(namespace(object), name(object))
+    }
+}
+
+/// `metadata.<field>`, empty if it is not there or no string.
+pub(crate) fn meta_str<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["metadata"][field].as_str().unwrap_or_default()
+}
+
+pub(crate) fn name(object: &Value) -> &str {
+    meta_str(object, "name")
+}
+
+pub(crate) fn namespace(object: &Value) -> &str {
+    meta_str(object, "namespace")
+}
+
+pub(crate) fn uid(object: &Value) -> &str {
+    meta_str(object, "uid")
+}
+
+pub(crate) fn is_deleting(object: &Value) -> bool {
+    object["metadata"]["deletionTimestamp"].is_string()
+}
+
+pub(crate) fn finalizers(object: &Value) -> Vec<&str> {
+    array(&object["metadata"]["finalizers"]).iter().filter_map(Value::as_str).collect()
+}
+
+pub(crate) fn set_finalizers(object: &mut Value, finalizers: &[&str]) {
+    if finalizers.is_empty() {
+        remove_meta(object, "finalizers");
+    } else {
+        set_meta(object, "finalizers", finalizers.into());
+    }
+}
+
+/// The elements of an array; none if it is no array.
+pub(crate) fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// `metadata`, made if the object has none. `None` if the object or its metadata is not a JSON object.
+pub(crate) fn meta_mut(object: &mut Value) -> Option<&mut Map<String, Value>> {
+    object.as_object_mut()?.entry("metadata").or_insert_with(|| Value::Object(Map::new())).as_object_mut()
+}
+
+pub(crate) fn set_meta(object: &mut Value, field: &str, value: Value) {
+    if let Some(meta) = meta_mut(object) {
+        meta.insert(field.to_owned(), value);
+    }
+}
+
+pub(crate) fn remove_meta(object: &mut Value, field: &str) {
+    if let Some(meta) = meta_mut(object) {
+        meta.remove(field);
+    }
+}
+
+/// Copies one metadata field from `from`, or removes it where `from` has none.
+pub(crate) fn copy_meta(object: &mut Value, from: &Value, field: &str) {
+    match from["metadata"].get(field) {
+        Some(value) => set_meta(object, field, value.clone()),
+        None => remove_meta(object, field),
+    }
+}
+
+/// Copies one top-level field from `from`, or removes it where `from` has none.
+pub(crate) fn copy_field(object: &mut Value, from: &Value, field: &str) {
+    let Some(fields) = object.as_object_mut() else { return };
+    match from.get(field) {
+        Some(value) => fields.insert(field.to_owned(), value.clone()),
+        None => fields.remove(field),
+    };
+}
+
+/// Who owns an object: one entry of `metadata.ownerReferences`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OwnerRef<'a> {
+    pub(crate) api_version: &'a str,
+    pub(crate) kind: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) uid: &'a str,
+    pub(crate) blocks: bool,
+}
+
+pub(crate) fn owners(object: &Value) -> impl Iterator<Item = OwnerRef<'_>> {
+    array(&object["metadata"]["ownerReferences"]).iter().map(|owner| OwnerRef {
+        api_version: owner["apiVersion"].as_str().unwrap_or_default(),
+        kind: owner["kind"].as_str().unwrap_or_default(),
+        name: owner["name"].as_str().unwrap_or_default(),
+        uid: owner["uid"].as_str().unwrap_or_default(),
+        blocks: owner["blockOwnerDeletion"].as_bool().unwrap_or_default(),
+    })
+}
+
+/// Now, as Kubernetes writes times: UTC, whole seconds.
+pub(crate) fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// A new uid: a random UUID.
+pub(crate) fn new_uid() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
+/// Five random characters out of those that Kubernetes uses: no vowels, so no words.
+pub(crate) fn name_suffix() -> String {
+    const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+    uuid::Uuid::new_v4().as_bytes()[..5].iter().map(|byte| char::from(LETTERS[usize::from(*byte) % 27])).collect()
+}

@@ -1,0 +1,295 @@
+//! What a refused request is answered with: a Kubernetes `Status` object, worded as kube-apiserver words it.
+//!
+//! Clients branch on `reason` and `code`, people read `message`, and kubectl prints `details.causes`; so all four are part of
+//! the contract. Each constructor names the situation, not the HTTP code.
+
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use crate::managed;
+use crate::patch;
+use crate::resources::{GroupResource, Resource};
+use crate::schema::Cause;
+
+/// A request that is refused.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Status {
+    pub(crate) code: StatusCode,
+    reason: &'static str,
+    pub(crate) message: String,
+    details: Map<String, Value>,
+    /// A token with which an expired paged list may go on.
+    continue_token: Option<String>,
+    /// Not a Kubernetes resource at all: kube-apiserver's own mux answers in plain text.
+    plain: bool,
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Status>;
+
+/// What may be sent as a body, in the order in which kube-apiserver names them.
+const ACCEPTED_BODIES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+
+impl Status {
+    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Status { code, reason, message: message.into(), details: Map::new(), continue_token: None, plain: false }
+    }
+
+    fn about(mut self, of: &GroupResource, name: &str) -> Self {
+        self.detail("name", name);
+        self.detail("group", &of.group);
+        self.detail("kind", &of.resource);
+        self
+    }
+
+    fn detail(&mut self, key: &str, value: &str) {
+        if !value.is_empty() {
+            self.details.insert(key.to_owned(), value.into());
+        }
+    }
+
+    fn causes(mut self, causes: impl IntoIterator<Item = Value>) -> Self {
+        let causes: Vec<Value> = causes.into_iter().collect();
+        if !causes.is_empty() {
+            self.details.insert("causes".to_owned(), causes.into());
+        }
+        self
+    }
+
+    /// A path that belongs to no group and no resource.
+    pub(crate) fn unknown_path() -> Self {
+        let mut status = Status::new(StatusCode::NOT_FOUND, "NotFound", "404 page not found");
+        status.plain = true;
+        status
+    }
+
+    /// A resource or version that a group of this server does not have.
+    pub(crate) fn unknown_resource() -> Self {
+        Status::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
+    }
+
+    pub(crate) fn not_found(of: &GroupResource, name: &str) -> Self {
+        Status::new(StatusCode::NOT_FOUND, "NotFound", format!("{of} \"{name}\" not found")).about(of, name)
+    }
+
+    pub(crate) fn already_exists(of: &GroupResource, name: &str) -> Self {
+        Status::new(StatusCode::CONFLICT, "AlreadyExists", format!("{of} \"{name}\" already exists")).about(of, name)
+    }
+
+    /// Another write came first.
+    pub(crate) fn modified(of: &GroupResource, name: &str) -> Self {
+        Self::conflict(
+            of,
+            name,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
+    }
+
+    pub(crate) fn conflict(of: &GroupResource, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {of} \"{name}\": {why}");
+        Status::new(StatusCode::CONFLICT, "Conflict", message).about(of, name)
+    }
+
+    pub(crate) fn apply_conflicts(conflicts: &[managed::Conflict]) -> Self {
+        let list = match conflicts {
+            [one] => format!("Apply failed with 1 conflict: {}: {}", one.message, one.field),
+            many => {
+                let mut text = format!("Apply failed with {} conflicts:", many.len());
+                let mut heading = "";
+                for conflict in many {
+                    if conflict.message != heading {
+                        heading = &conflict.message;
+                        text.push_str(&format!(" {heading}:"));
+                    }
+                    text.push_str(&format!("\n- {}", conflict.field));
+                }
+                text
+            }
+        };
+        Status::new(StatusCode::CONFLICT, "Conflict", list).causes(conflicts.iter().map(
+            |c| json!({"reason": "FieldManagerConflict", "message": c.message, "field": c.field}),
+        ))
+    }
+
+    /// The object breaks its kind's rules. At least one cause.
+    pub(crate) fn invalid(of: &Resource, name: &str, causes: &[Cause]) -> Self {
+        Self::invalid_kind(&of.kind, &of.group, name, causes)
+    }
+
+    pub(crate) fn invalid_kind(kind: &str, group: &str, name: &str, causes: &[Cause]) -> Self {
+        let of = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let why = match causes {
+            [one] => one.to_string(),
+            many => format!("[{}]", many.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+        };
+        let mut status = Status::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Invalid",
+            format!("{of} \"{name}\" is invalid: {why}"),
+        );
+        status.detail("name", name);
+        status.detail("group", group);
+        status.detail("kind", kind);
+        status.causes(causes.iter().map(
+            |c| json!({"reason": c.reason.as_str(), "message": c.message, "field": c.field}),
+        ))
+    }
+
+    /// A patch of which the server can tell nothing more than that it does not fit.
+    pub(crate) fn unprocessable_patch(message: &str) -> Self {
+        let why = "the server rejected our request due to an error in our request";
+        let mut status = Status::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why);
+        if !message.is_empty() {
+            status = status.causes([json!({
+                "reason": "FieldValueInvalid", "field": "patch", "message": message,
+            })]);
+            status.message = format!(" \"\" is invalid: patch: {message}");
+        }
+        status
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Status::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        Status::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
+    }
+
+    pub(crate) fn not_acceptable() -> Self {
+        Status::new(
+            StatusCode::NOT_ACCEPTABLE,
+            "NotAcceptable",
+            "only the following media types are accepted: application/json, application/yaml",
+        )
+    }
+
+    pub(crate) fn unsupported_body(content_type: &str) -> Self {
+        let mut message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {ACCEPTED_BODIES}"
+        );
+        if !content_type.is_empty() {
+            message.push_str(&format!(" (this one is {content_type})"));
+        }
+        Status::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
+    }
+
+    pub(crate) fn unsupported_patch(accepted: &str) -> Self {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {accepted}"
+        );
+        Status::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
+    }
+
+    pub(crate) fn too_large(why: impl std::fmt::Display) -> Self {
+        Status::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            format!("Request entity too large: {why}"),
+        )
+    }
+
+    pub(crate) fn forbidden(of: &GroupResource, name: &str, why: &str) -> Self {
+        Status::new(StatusCode::FORBIDDEN, "Forbidden", format!("{of} \"{name}\" is forbidden: {why}")).about(of, name)
+    }
+
+    /// A new object in a namespace that is going.
+    pub(crate) fn namespace_terminating(of: &GroupResource, name: &str, namespace: &str) -> Self {
+        let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+        Self::forbidden(of, name, &why).causes([json!({
+            "reason": "NamespaceTerminating",
+            "message": format!("namespace {namespace} is being terminated"),
+            "field": "metadata.namespace",
+        })])
+    }
+
+    /// History that is no longer kept.
+    pub(crate) fn expired(message: impl Into<String>) -> Self {
+        Status::new(StatusCode::GONE, "Expired", message)
+    }
+
+    /// A page's snapshot is no longer kept; `token` goes on from the same place in the newest state.
+    pub(crate) fn expired_continue(token: String) -> Self {
+        let mut status = Self::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+             without the continue parameter, or use the continue token in this response to retrieve the remainder of \
+             the results. Continuing with the provided token results in an inconsistent list - objects that were \
+             created, modified, or deleted between the time the first chunk was returned and now may show up in the \
+             list.",
+        );
+        status.continue_token = Some(token);
+        status
+    }
+
+    /// A resourceVersion from the future.
+    pub(crate) fn version_too_large(asked: u64, current: u64) -> Self {
+        let mut status = Status::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "Timeout",
+            format!("Too large resource version: {asked}, current: {current}"),
+        )
+        .causes([json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"})]);
+        status.details.insert("retryAfterSeconds".to_owned(), 1.into());
+        status
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        let message = message.into();
+        let mut status = Status::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "")
+            .causes([json!({"message": message})]);
+        status.message = format!("Internal error occurred: {message}");
+        status
+    }
+
+    /// A 500 whose cause is in what the client sent, as kube-apiserver words several of them.
+    pub(crate) fn unknown(message: impl Into<String>) -> Self {
+        Status::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
+    }
+
+    pub(crate) fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// The `Status` object.
+    pub(crate) fn to_value(&self) -> Value {
+        let mut metadata = Map::new();
+        if let Some(token) = &self.continue_token {
+            metadata.insert("continue".to_owned(), token.as_str().into());
+        }
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": metadata, "status": "Failure",
+            "message": self.message, "code": self.code.as_u16(),
+        });
+        if !self.reason.is_empty() {
+            status["reason"] = self.reason.into();
+            status["details"] = self.details.clone().into();
+        }
+        status
+    }
+}
+
+impl From<patch::Error> for Status {
+    fn from(error: patch::Error) -> Self {
+        match error {
+            patch::Error::Malformed(why) => Status::bad_request(why),
+            patch::Error::Unprocessable(_) => Status::unprocessable_patch(""),
+            patch::Error::TooLarge(why) => Status::too_large(why),
+            patch::Error::Internal(why) => Status::unknown(why),
+        }
+    }
+}
+
+/// What a delete that left nothing behind is answered with.
+pub(crate) fn success(of: &GroupResource, name: &str, uid: &str) -> Value {
+    let mut details = Map::new();
+    details.insert("name".to_owned(), name.into());
+    if !of.group.is_empty() {
+        details.insert("group".to_owned(), of.group.as_ref().into());
+    }
+    details.insert("kind".to_owned(), of.resource.as_ref().into());
+    details.insert("uid".to_owned(), uid.into());
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+}

@@ -1,1 +1,18 @@
 //! The pure part of Pilothouse: store, reflector, routes, workqueue, diff, manifests and grants.
+//!
+//! Nothing here opens a socket, reads a clock or draws a random number: bytes, times and seeds come in as arguments, and
+//! what should be done goes out as values. The crate `pilothouse` drives it.
+//!
+//! ```text
+//!  bytes ─► list ─► object ─► store ─► Change ─► route ─► workqueue
+//!            (split)  (scan)    (indexes)
+//! ```
+
+mod json;
+pub mod key;
+pub mod list;
+pub mod object;
+pub mod selector;
+pub mod store;
+
+pub use json::ParseError;

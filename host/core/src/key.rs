@@ -1,0 +1,84 @@
+//! What names an object: its kind, and its key within the kind.
+//!
+//! Identity that outlives a name (uid) and order in time (resourceVersion) are in [`crate::object`].
+//!
+//! ```
+//! use pilothouse_core::key::{Key, TypeMeta};
+//!
+//! let of = TypeMeta::new("apps/v1", "Deployment");
+//! assert_eq!((of.group(), of.version()), ("apps", "v1"));
+//! assert_eq!(of.to_string(), "apps/v1 Deployment");
+//! assert_eq!(Key::new(Some("default"), "web").to_string(), "default/web");
+//! assert_eq!(Key::new(None, "node-1").to_string(), "node-1");
+//! ```
+
+use std::{fmt, sync::Arc};
+
+/// A kind of object, as `apiVersion` and `kind` name it in objects themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TypeMeta {
+    /// `apps/v1`, or `v1` in the core group.
+    pub api_version: Arc<str>,
+    /// `Deployment`.
+    pub kind: Arc<str>,
+}
+
+impl TypeMeta {
+    /// From the two texts as they stand in an object.
+    pub fn new(api_version: &str, kind: &str) -> Self {
+        Self {
+            api_version: api_version.into(),
+            kind: kind.into(),
+        }
+    }
+
+    /// `apps` of `apps/v1`; empty in the core group.
+    pub fn group(&self) -> &str {
+        self.api_version
+            .rsplit_once('/')
+            .map_or("", |(group, _)| group)
+    }
+
+    /// `v1` of `apps/v1`.
+    pub fn version(&self) -> &str {
+        self.api_version
+            .rsplit_once('/')
+            .map_or(&*self.api_version, |(_, version)| version)
+    }
+}
+
+impl fmt::Display for TypeMeta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.api_version, self.kind)
+    }
+}
+
+/// Which object of a kind. Ordered by namespace, those without one first, then by name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// None for objects of cluster-scoped kinds.
+    pub namespace: Option<Arc<str>>,
+    /// `metadata.name`.
+    pub name: Arc<str>,
+}
+
+impl Key {
+    /// From `metadata.namespace` and `metadata.name`. An empty namespace is none, as in Kubernetes.
+    pub fn new(namespace: Option<&str>, name: &str) -> Self {
+        Self {
+            namespace: namespace
+                .filter(|namespace| !namespace.is_empty())
+                .map(Arc::from),
+            name: name.into(),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}

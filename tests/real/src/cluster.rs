@@ -1,0 +1,321 @@
+//! The three servers of one cluster, their data and their life.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tempfile::TempDir;
+
+use crate::assets::Assets;
+use crate::credentials::{self, ADMIN, Credentials, NOBODY};
+use crate::port;
+use crate::process::{self, Process};
+
+/// A server that is not ready by then has a problem that waiting does not solve. Ready takes 2 s on an idle machine.
+const READY: Duration = Duration::from_secs(60);
+/// How often a starting server is asked.
+const POLL: Duration = Duration::from_millis(100);
+/// How often a server is started anew because another process took its port.
+const PORT_ATTEMPTS: u32 = 5;
+/// How much of a server's log an error carries.
+const LOG_LINES: usize = 20;
+
+/// A running cluster: an API server on its own etcd, with the garbage collector and the namespace controller.
+///
+/// Dropped, it stops, and its data is removed. Its processes do not outlive the test process, however that ends.
+#[derive(Debug)]
+pub struct Cluster {
+    assets: Assets,
+    etcd_ports: Ports,
+    port: u16,
+    // Before the folder: the servers stop before their data goes.
+    servers: Mutex<Servers>,
+    folder: TempDir,
+}
+
+/// Declared in the order in which they stop.
+#[derive(Debug, Default)]
+struct Servers {
+    controller_manager: Option<Process>,
+    apiserver: Option<Process>,
+    etcd: Option<Process>,
+}
+
+/// Those of etcd.
+#[derive(Clone, Copy, Debug)]
+struct Ports {
+    client: u16,
+    peer: u16,
+}
+
+/// How one start of a server ended that did not end well.
+enum Failed {
+    /// Another process took the port meanwhile.
+    PortTaken,
+    Otherwise(anyhow::Error),
+}
+
+impl Cluster {
+    /// Starts a cluster; returns when its API server is ready. Where the binaries are missing, they are built first.
+    ///
+    /// # Errors
+    /// The binaries are missing and cannot be built, or a server does not become ready: the error has its last log lines.
+    pub async fn start() -> Result<Self> {
+        let assets = tokio::task::spawn_blocking(|| Assets::ready(|line| eprintln!("real-assets: {line}")))
+            .await
+            .context("the search for the servers' binaries broke off")??;
+        let folder = tempfile::Builder::new()
+            .prefix("pilothouse-cluster-")
+            .tempdir()
+            .context("cannot create a folder for the cluster")?;
+        let credentials = Credentials::write_to(folder.path())?;
+        let mut cluster =
+            Self { assets, etcd_ports: Ports { client: 0, peer: 0 }, port: 0, servers: Mutex::default(), folder };
+        cluster.first_start_of_etcd().await?;
+        cluster.first_start_of_apiserver(&credentials).await?;
+        cluster.start_controller_manager()?;
+        Ok(cluster)
+    }
+
+    /// The API server's address.
+    pub fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
+    /// A kubeconfig file of a user who may do anything.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.kubeconfig_of(ADMIN)
+    }
+
+    /// A kubeconfig file of a user whom the server knows and who was granted nothing.
+    pub fn kubeconfig_of_nobody(&self) -> PathBuf {
+        self.kubeconfig_of(NOBODY)
+    }
+
+    /// A client of a user who may do anything.
+    ///
+    /// # Errors
+    /// The kubeconfig cannot be used: it was changed or removed.
+    pub async fn client(&self) -> Result<Client> {
+        let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).context("cannot read the cluster's kubeconfig")?;
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .context("cannot use the cluster's kubeconfig")?;
+        Client::try_from(config).context("cannot make a client")
+    }
+
+    /// The kubectl of the server's version.
+    pub fn kubectl(&self) -> PathBuf {
+        self.assets.kubectl()
+    }
+
+    /// Ends the API server as a crash does (SIGKILL): every connection is cut, and new ones are refused.
+    pub fn kill_apiserver(&self) {
+        self.servers().apiserver = None;
+    }
+
+    /// Starts the API server again, on the same data and the same port; returns when it is ready. One that runs is killed
+    /// first.
+    ///
+    /// # Errors
+    /// It does not become ready: the error has its last log lines.
+    pub async fn restart_apiserver(&self) -> Result<()> {
+        self.kill_apiserver();
+        self.start_apiserver(self.port).await.map_err(Failed::into_error)
+    }
+
+    /// Ends etcd as a crash does (SIGKILL) and starts it again, on the same data and the same ports; returns when it is
+    /// healthy.
+    ///
+    /// # Errors
+    /// It does not become healthy: the error has its last log lines.
+    pub async fn restart_etcd(&self) -> Result<()> {
+        self.servers().etcd = None;
+        self.start_etcd(self.etcd_ports).await.map_err(Failed::into_error)
+    }
+
+    /// The last `count` log lines of each server.
+    pub fn last_lines(&self, count: usize) -> String {
+        ["etcd", "kube-apiserver", "kube-controller-manager"]
+            .map(|name| process::last_lines(name, &self.log(name), count))
+            .join("\n")
+    }
+
+    fn servers(&self) -> MutexGuard<'_, Servers> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.path(&format!("{name}.log"))
+    }
+
+    fn kubeconfig_of(&self, user: &str) -> PathBuf {
+        self.path(&format!("{user}.kubeconfig"))
+    }
+
+    async fn first_start_of_etcd(&mut self) -> Result<()> {
+        for _ in 0..PORT_ATTEMPTS {
+            let ports = Ports { client: port::free()?, peer: port::free()? };
+            match self.start_etcd(ports).await {
+                Ok(()) => {
+                    self.etcd_ports = ports;
+                    return Ok(());
+                }
+                Err(Failed::PortTaken) => {}
+                Err(Failed::Otherwise(error)) => return Err(error),
+            }
+        }
+        bail!("etcd found no free port in {PORT_ATTEMPTS} attempts\n{}", self.last_lines(LOG_LINES));
+    }
+
+    async fn first_start_of_apiserver(&mut self, credentials: &Credentials) -> Result<()> {
+        for _ in 0..PORT_ATTEMPTS {
+            let port = port::free()?;
+            for user in [ADMIN, NOBODY] {
+                let path = self.kubeconfig_of(user);
+                fs::write(&path, credentials.kubeconfig(user, port))
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+            }
+            match self.start_apiserver(port).await {
+                Ok(()) => {
+                    self.port = port;
+                    return Ok(());
+                }
+                Err(Failed::PortTaken) => {}
+                Err(Failed::Otherwise(error)) => return Err(error),
+            }
+        }
+        bail!("kube-apiserver found no free port in {PORT_ATTEMPTS} attempts\n{}", self.last_lines(LOG_LINES));
+    }
+
+    async fn start_etcd(&self, ports: Ports) -> Result<(), Failed> {
+        let client = format!("http://127.0.0.1:{}", ports.client);
+        let peer = format!("http://127.0.0.1:{}", ports.peer);
+        let mut command = Command::new(self.assets.etcd());
+        command
+            .arg("--data-dir")
+            .arg(self.path("etcd"))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("default={peer}")])
+            // The data is worth nothing after the test.
+            .arg("--unsafe-no-fsync");
+        let process = self.started("etcd", command)?;
+        self.servers().etcd = Some(process);
+
+        let url = client.parse().map_err(|error| Failed::Otherwise(anyhow::Error::new(error)))?;
+        let health = Client::try_from(kube::Config::new(url)).map_err(|error| Failed::Otherwise(error.into()))?;
+        self.until_ready("etcd", &health, "/health", |servers| servers.etcd.as_mut()).await
+    }
+
+    async fn start_apiserver(&self, port: u16) -> Result<(), Failed> {
+        let mut command = Command::new(self.assets.kube_apiserver());
+        command
+            .arg(format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_ports.client))
+            .arg("--bind-address=127.0.0.1")
+            .arg(format!("--secure-port={port}"))
+            // With a loopback address to bind it would look for a default route.
+            .arg("--advertise-address=127.0.0.1")
+            // A loopback address cannot stand in Endpoints.
+            .arg("--endpoint-reconciler-type=none")
+            .arg(format!("--tls-cert-file={}", self.path(credentials::SERVING_CERT).display()))
+            .arg(format!("--tls-private-key-file={}", self.path(credentials::SERVING_KEY).display()))
+            .arg(format!("--cert-dir={}", self.path("certificates").display()))
+            .arg("--service-cluster-ip-range=10.0.0.0/24")
+            .arg("--allow-privileged=true")
+            .arg("--authorization-mode=RBAC")
+            .arg("--disable-admission-plugins=ServiceAccount")
+            .arg(format!("--service-account-issuer=https://127.0.0.1:{port}/"))
+            .arg(format!(
+                "--service-account-signing-key-file={}",
+                self.path(credentials::SERVICE_ACCOUNT_KEY).display()
+            ))
+            .arg(format!("--service-account-key-file={}", self.path(credentials::SERVICE_ACCOUNT_PUBLIC_KEY).display()))
+            .arg(format!("--token-auth-file={}", self.path(credentials::TOKENS).display()));
+        let process = self.started("kube-apiserver", command)?;
+        self.servers().apiserver = Some(process);
+
+        let client = self.client().await.map_err(Failed::Otherwise)?;
+        self.until_ready("kube-apiserver", &client, "/readyz", |servers| servers.apiserver.as_mut()).await
+    }
+
+    /// It needs no time to wait for: what it does, it does eventually, and it finds the API server again by itself.
+    fn start_controller_manager(&self) -> Result<()> {
+        let mut command = Command::new(self.assets.kube_controller_manager());
+        command
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .arg("--leader-elect=false")
+            .arg("--controllers=garbage-collector-controller,namespace-controller")
+            .arg("--secure-port=0")
+            // With the defaults (20 a second) the garbage collector takes minutes for 3,000 objects.
+            .args(["--kube-api-qps=2000", "--kube-api-burst=4000", "--concurrent-gc-syncs=20"]);
+        let log = self.log("kube-controller-manager");
+        self.servers().controller_manager = Some(Process::start("kube-controller-manager", command, &log)?);
+        Ok(())
+    }
+
+    fn started(&self, name: &str, command: Command) -> Result<Process, Failed> {
+        let log = self.log(name);
+        // What an earlier life of the server printed would be taken for the present one's.
+        if log.exists() {
+            fs::rename(&log, log.with_extension("earlier.log")).map_err(|error| Failed::Otherwise(error.into()))?;
+        }
+        Process::start(name, command, &log).map_err(Failed::Otherwise)
+    }
+
+    async fn until_ready(
+        &self,
+        name: &str,
+        client: &Client,
+        path: &str,
+        process: impl Fn(&mut Servers) -> Option<&mut Process>,
+    ) -> Result<(), Failed> {
+        let deadline = Instant::now() + READY;
+        loop {
+            let request = http_get(path);
+            let answer = tokio::time::timeout(Duration::from_secs(5), client.request_text(request)).await;
+            if matches!(answer, Ok(Ok(_))) {
+                return Ok(());
+            }
+            let exited = process(&mut self.servers()).and_then(Process::exited);
+            if exited.is_none() && Instant::now() < deadline {
+                tokio::time::sleep(POLL).await;
+                continue;
+            }
+            let lines = process::last_lines(name, &self.log(name), LOG_LINES);
+            if lines.contains("address already in use") {
+                return Err(Failed::PortTaken);
+            }
+            let what = match exited {
+                Some(status) => format!("{name} ended before it was ready ({status})"),
+                None => format!("{name} is not ready after {} s", READY.as_secs()),
+            };
+            return Err(Failed::Otherwise(anyhow::anyhow!("{what}\n{lines}")));
+        }
+    }
+}
+
+impl Failed {
+    fn into_error(self) -> anyhow::Error {
+        match self {
+            Self::PortTaken => {
+                anyhow::anyhow!("another process took the server's port while it was down")
+            }
+            Self::Otherwise(error) => error,
+        }
+    }
+}
+
+fn http_get(path: &str) -> http::Request<Vec<u8>> {
+    http::Request::get(path).body(Vec::new()).expect("a constant path makes a request")
+}

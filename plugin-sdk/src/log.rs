@@ -1,0 +1,64 @@
+//! Lines in the host's log: constant text, and what varies as fields.
+//!
+//! The host adds the plugin, the controller, the key and the id of the reconcile by itself.
+//!
+//! ```no_run
+//! let (from, to) = (3, 5);
+//! pilothouse_sdk::info!("scaled", from = from, to = to);
+//! pilothouse_sdk::warn!("the old name is still in use");
+//! ```
+//!
+//! A field's value is anything with `Display`; `format_args!("{x:?}")` shows the rest.
+
+use crate::host;
+
+pub use crate::contract::pilothouse::plugin::log::Level;
+
+/// Writes a line. The macros [`error!`](crate::error!), [`warn!`](crate::warn!), [`info!`](crate::info!),
+/// [`debug!`](crate::debug!) and [`trace!`](crate::trace!) are nearer at hand.
+pub fn write(level: Level, message: &str, fields: &[(String, String)]) {
+    host::log(level, message, fields);
+}
+
+/// Writes a line at a level: `log!(Level::Info, "scaled", from = 3, to = 5)`.
+#[macro_export]
+macro_rules! log {
+    ($level:expr, $message:expr $(, $field:ident = $value:expr)* $(,)?) => {
+        $crate::log::write($level, $message, &[
+            $((
+                ::std::string::String::from(::std::stringify!($field)),
+                ::std::string::ToString::to_string(&$value),
+            )),*
+        ])
+    };
+}
+
+/// Writes a line about what failed and what somebody should look at.
+#[macro_export]
+macro_rules! error {
+    ($($line:tt)+) => { $crate::log!($crate::log::Level::Error, $($line)+) };
+}
+
+/// Writes a line about what is odd but goes on.
+#[macro_export]
+macro_rules! warn {
+    ($($line:tt)+) => { $crate::log!($crate::log::Level::Warn, $($line)+) };
+}
+
+/// Writes a line about what happened.
+#[macro_export]
+macro_rules! info {
+    ($($line:tt)+) => { $crate::log!($crate::log::Level::Info, $($line)+) };
+}
+
+/// Writes a line for whoever looks for a mistake.
+#[macro_export]
+macro_rules! debug {
+    ($($line:tt)+) => { $crate::log!($crate::log::Level::Debug, $($line)+) };
+}
+
+/// Writes a line about each step.
+#[macro_export]
+macro_rules! trace {
+    ($($line:tt)+) => { $crate::log!($crate::log::Level::Trace, $($line)+) };
+}

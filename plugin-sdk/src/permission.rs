@@ -1,0 +1,84 @@
+//! What a plugin asks to be allowed. The administrator may grant less; nothing is allowed that was not asked for.
+
+use crate::contract::exports::pilothouse::plugin::controller as wire;
+use crate::contract::pilothouse::plugin::types::Subresource;
+use crate::{Object, TypeMeta};
+
+pub use crate::contract::exports::pilothouse::plugin::controller::Verb;
+
+/// Something the plugin may do, if the administrator grants it.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::Secret;
+/// use pilothouse_sdk::{Permission, Verb};
+///
+/// // To read one Secret through `client.get`.
+/// Permission::of::<Secret>().verbs([Verb::Read]).namespaces(["vault"]).names(["token"]);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Permission(wire::Permission);
+
+impl Permission {
+    /// About objects of kind `K`, for no verb yet.
+    pub fn of<K: Object>() -> Self {
+        Self::to(K::type_meta())
+    }
+
+    /// About objects of a kind that has no Rust type here.
+    pub fn to(of: TypeMeta) -> Self {
+        Self(wire::Permission { of, subresource: None, verbs: Vec::new(), namespaces: Vec::new(), names: Vec::new() })
+    }
+
+    /// About their status.
+    pub fn status(mut self) -> Self {
+        self.0.subresource = Some(Subresource::Status);
+        self
+    }
+
+    /// About their scale.
+    pub fn scale(mut self) -> Self {
+        self.0.subresource = Some(Subresource::Scale);
+        self
+    }
+
+    /// To do this. `read` is the cache as well as the client's `get`.
+    pub fn verbs(mut self, verbs: impl IntoIterator<Item = Verb>) -> Self {
+        self.0.verbs.extend(verbs);
+        self
+    }
+
+    /// Only in these namespaces.
+    pub fn namespaces(mut self, namespaces: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.0.namespaces.extend(namespaces.into_iter().map(Into::into));
+        self
+    }
+
+    /// Only objects of these names.
+    pub fn names(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.0.names.extend(names.into_iter().map(Into::into));
+        self
+    }
+}
+
+/// One permission for each kind, subresource and set of objects, with all the verbs that any of `permissions` has for it.
+pub(crate) fn merged(permissions: Vec<Permission>) -> Vec<wire::Permission> {
+    let mut merged: Vec<wire::Permission> = Vec::new();
+    for Permission(permission) in permissions {
+        let same = |other: &&mut wire::Permission| {
+            other.of == permission.of
+                && other.subresource == permission.subresource
+                && other.namespaces == permission.namespaces
+                && other.names == permission.names
+        };
+        match merged.iter_mut().find(same) {
+            Some(known) => known.verbs.extend(permission.verbs),
+            None => merged.push(permission),
+        }
+    }
+    for permission in &mut merged {
+        permission.verbs.sort_unstable();
+        permission.verbs.dedup();
+    }
+    merged
+}

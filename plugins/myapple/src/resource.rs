@@ -1,0 +1,72 @@
+//! The custom resource `MyApple`: its CustomResourceDefinition is derived from these types.
+
+use kube::CustomResource;
+use pilothouse_sdk::Conditions;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Which apples are wanted, and how many.
+#[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[kube(
+    group = "stable.example.com",
+    version = "v1",
+    kind = "MyApple",
+    namespaced,
+    shortname = "ma",
+    status = "MyAppleStatus",
+    derive = "PartialEq",
+    doc = "Apples of one color and size, as many as are wanted",
+    scale(spec_replicas_path = ".spec.quantity", status_replicas_path = ".status.available"),
+    printcolumn(name = "Color", type_ = "string", json_path = ".spec.color"),
+    printcolumn(name = "Size", type_ = "string", json_path = ".spec.size"),
+    printcolumn(name = "Quantity", type_ = "integer", json_path = ".spec.quantity"),
+    printcolumn(name = "Available", type_ = "integer", json_path = ".status.available"),
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+pub struct MyAppleSpec {
+    /// The color of every apple.
+    pub color: String,
+    /// The size of every apple.
+    pub size: Size,
+    /// How many apples there should be.
+    #[schemars(range(min = 1))]
+    pub quantity: i32,
+}
+
+// The variants have no documentation, as it would split the schema's `enum` into a `oneOf` that is not structural.
+/// How big an apple is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "see above; the names say it all")]
+pub enum Size {
+    Small,
+    Medium,
+    Large,
+}
+
+impl Size {
+    /// As it stands in an object.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Medium => "medium",
+            Self::Large => "large",
+        }
+    }
+}
+
+/// What there is of it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MyAppleStatus {
+    /// How many ConfigMaps are there as they should be.
+    #[serde(default)]
+    pub available: i32,
+    /// `Ready`: whether all of them are.
+    #[serde(default)]
+    pub conditions: Conditions,
+    /// The `metadata.generation` that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}

@@ -8,11 +8,13 @@
 //!            (split)  (scan)    (indexes)
 //! ```
 
+pub mod backoff;
 mod json;
 pub mod key;
 pub mod list;
 pub mod object;
 pub mod selector;
 pub mod store;
+pub mod workqueue;
 
 pub use json::ParseError;

@@ -1,0 +1,477 @@
+//! The keys that wait to be reconciled by one controller.
+//!
+//! Owns order, de-duplication, delays and per-key failures. A key is in the queue at most once, and is handed out to at most
+//! one worker at a time: added while a worker has it, it is handed out once more after [`done`](Workqueue::done), at the
+//! place it got when it was added. Waking workers when something is due, and how many there are, is the host's.
+//!
+//! ```text
+//!  add ──────────────► ready ──get──► processing ──done──► (gone)
+//!  add_after ─► delayed ─┘ ▲              │
+//!  add_rate_limited        └──────────────┘ added meanwhile
+//! ```
+//!
+//! Ready keys leave by priority, the higher first, and within a priority first in, first out. Adding a key that waits
+//! already keeps the higher of both priorities and the earlier of both times; one whose priority rises goes to the end of its
+//! new line.
+//!
+//! The queue has no bound of its own: it holds each key once, so it is bounded by the objects there are. What a queue held at
+//! its fullest is given back when it runs empty.
+//!
+//! ```
+//! use pilothouse_core::workqueue::{CHANGE, INITIAL, LIMITS, Workqueue};
+//! use std::time::Duration;
+//!
+//! let now = Duration::ZERO;
+//! let mut queue = Workqueue::new(LIMITS);
+//! queue.add(now, "old", INITIAL);
+//! queue.add(now, "changed", CHANGE);
+//! queue.add(now, "old", INITIAL);
+//! let item = queue.get(now).expect("two keys are ready");
+//! assert_eq!(item.key, "changed");
+//! queue.add(now, "changed", CHANGE); // while it is being reconciled
+//! assert_eq!(queue.get(now).map(|item| item.key), Some("old"));
+//! assert_eq!(queue.get(now), None);
+//! queue.done(now, &"changed");
+//! assert_eq!(queue.get(now).map(|item| item.key), Some("changed"));
+//! ```
+
+mod lines;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher, Hash},
+    time::Duration,
+};
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+pub use crate::backoff::Limits;
+use lines::Lines;
+
+/// The priority of a change.
+pub const CHANGE: i32 = 0;
+
+/// The priority of the objects that the first list and resyncs bring: they wait for changes.
+pub const INITIAL: i32 = -100;
+
+/// The delays of a key's failures: controller-runtime's and client-go's.
+pub const LIMITS: Limits = Limits { base: Duration::from_millis(5), cap: Duration::from_secs(1000) };
+
+/// A queue that is emptied keeps room for so many keys.
+const KEPT: usize = 1024;
+
+/// Where an entry is in the slab.
+type Index = u32;
+
+/// A key that a worker is to reconcile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item<K> {
+    /// What to reconcile; give it back with [`Workqueue::done`].
+    pub key: K,
+    /// What it waited with. A retry is added with the same.
+    pub priority: i32,
+    /// How long it was ready before it was handed out. A delay asked for is not part of it.
+    pub waited: Duration,
+}
+
+/// How an entry waits to be handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// It does not.
+    No,
+    /// Until `due`; `order` tells apart what is due at the same time.
+    Delayed { due: Duration, order: u64 },
+    /// In its line. If a worker has the key it is passed over.
+    InLine,
+    /// It came to the head of its line while a worker had the key, and stands beside the line until the worker is done.
+    Beside,
+}
+
+/// All that is known of one key. It exists while the key waits, is processed, or has failures to remember.
+#[derive(Debug)]
+struct Entry<K> {
+    key: K,
+    hash: u64,
+    wait: Wait,
+    /// Of the waiting key. Means nothing while `wait` is `No`.
+    priority: i32,
+    /// Since when it is ready, where it is.
+    ready_since: Duration,
+    processing: Option<Processing>,
+    failures: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Processing {
+    since: Duration,
+    /// Its place in `Workqueue::processing`.
+    place: usize,
+}
+
+/// The workqueue of one controller, over keys of type `K`.
+#[derive(Debug)]
+pub struct Workqueue<K> {
+    limits: Limits,
+    hasher: DefaultHashBuilder,
+    index: HashTable<Index>,
+    slab: Vec<Option<Entry<K>>>,
+    free: Vec<Index>,
+    lines: Lines,
+    delayed: BTreeMap<(Duration, u64), Index>,
+    processing: Vec<Index>,
+    /// The last number given to a delay.
+    order: u64,
+    adds: u64,
+    retries: u64,
+    shut_down: bool,
+}
+
+impl<K: Clone + Eq + Hash> Workqueue<K> {
+    /// An empty queue whose failing keys wait as `limits` says.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            hasher: DefaultHashBuilder::default(),
+            index: HashTable::new(),
+            slab: Vec::new(),
+            free: Vec::new(),
+            lines: Lines::default(),
+            delayed: BTreeMap::new(),
+            processing: Vec::new(),
+            order: 0,
+            adds: 0,
+            retries: 0,
+            shut_down: false,
+        }
+    }
+
+    /// Makes `key` ready at once.
+    pub fn add(&mut self, now: Duration, key: K, priority: i32) {
+        self.promote(now);
+        if self.shut_down {
+            return;
+        }
+        let index = self.entry(key);
+        self.enqueue(now, index, priority);
+    }
+
+    /// Makes `key` ready after `delay`, or earlier if it is due earlier already.
+    pub fn add_after(&mut self, now: Duration, key: K, priority: i32, delay: Duration) {
+        if delay.is_zero() {
+            return self.add(now, key, priority);
+        }
+        self.promote(now);
+        if self.shut_down {
+            return;
+        }
+        let index = self.entry(key);
+        self.defer(now.saturating_add(delay), index, priority);
+    }
+
+    /// Counts a failure of `key` and makes it ready after the delay that its failures ask for, which is returned.
+    pub fn add_rate_limited(&mut self, now: Duration, key: K, priority: i32) -> Duration {
+        self.promote(now);
+        if self.shut_down {
+            return self.limits.delay(self.failures(&key));
+        }
+        let index = self.entry(key);
+        let entry = self.at(index);
+        let failures = entry.failures;
+        entry.failures = failures.saturating_add(1);
+        let delay = self.limits.delay(failures);
+        self.retries += 1;
+        if delay.is_zero() {
+            self.enqueue(now, index, priority);
+        } else {
+            self.defer(now.saturating_add(delay), index, priority);
+        }
+        delay
+    }
+
+    /// Hands out the first key that is ready and that no worker has; none after [`shut_down`](Self::shut_down).
+    pub fn get(&mut self, now: Duration) -> Option<Item<K>> {
+        self.promote(now);
+        loop {
+            let (index, priority) = self.lines.first()?;
+            let place = self.processing.len();
+            let entry = self.at(index);
+            if entry.processing.is_some() {
+                entry.wait = Wait::Beside;
+                self.lines.remove(index, priority, false);
+                continue;
+            }
+            entry.wait = Wait::No;
+            entry.processing = Some(Processing { since: now, place });
+            let item = Item { key: entry.key.clone(), priority, waited: now.saturating_sub(entry.ready_since) };
+            self.lines.remove(index, priority, true);
+            self.processing.push(index);
+            return Some(item);
+        }
+    }
+
+    /// The worker has finished with `key`, whatever came of it; says how long it took. Does nothing if no worker had the key.
+    pub fn done(&mut self, now: Duration, key: &K) -> Duration {
+        self.promote(now);
+        let Some(index) = self.find(key) else {
+            return Duration::ZERO;
+        };
+        let entry = self.at(index);
+        let Some(Processing { since, place }) = entry.processing.take() else {
+            return Duration::ZERO;
+        };
+        let (wait, priority) = (entry.wait, entry.priority);
+        match wait {
+            Wait::InLine => self.lines.now_takeable(priority),
+            Wait::Beside => {
+                entry.wait = Wait::InLine;
+                self.lines.step_back(index, priority);
+            }
+            Wait::Delayed { .. } => {}
+            Wait::No => self.remove_if_unused(index),
+        }
+        self.processing.swap_remove(place);
+        if let Some(&moved) = self.processing.get(place)
+            && let Some(processing) = &mut self.at(moved).processing
+        {
+            processing.place = place;
+        }
+        now.saturating_sub(since)
+    }
+
+    /// Forgets the failures of `key`. To be called after a success, and when the key is given up.
+    pub fn forget(&mut self, key: &K) {
+        if let Some(index) = self.find(key) {
+            self.at(index).failures = 0;
+            self.remove_if_unused(index);
+        }
+    }
+
+    /// Failures of `key` since it was last forgotten.
+    pub fn failures(&self, key: &K) -> u32 {
+        self.find(key).and_then(|index| self.slab[index as usize].as_ref()).map_or(0, |entry| entry.failures)
+    }
+
+    /// When the next delayed key becomes ready: the time at which to call [`get`](Self::get) again.
+    pub fn next_due(&self) -> Option<Duration> {
+        self.delayed.first_key_value().map(|(&(due, _), _)| due)
+    }
+
+    /// Keys that [`get`](Self::get) would hand out one after the other. Those that became due are counted from the next call
+    /// that says what time it is.
+    pub fn len(&self) -> usize {
+        self.lines.takeable()
+    }
+
+    /// No key is ready.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// [`len`](Self::len) by priority, the highest first; priorities at which nothing waits are left out.
+    pub fn depths(&self) -> impl Iterator<Item = (i32, usize)> {
+        self.lines.depths()
+    }
+
+    /// Keys that wait for their time.
+    pub fn delayed(&self) -> usize {
+        self.delayed.len()
+    }
+
+    /// Keys that workers have.
+    pub fn processing(&self) -> usize {
+        self.processing.len()
+    }
+
+    /// For how long the worker that has been at it longest has had its key; zero if none has one.
+    pub fn longest_running(&self, now: Duration) -> Duration {
+        self.running(now).max().unwrap_or_default()
+    }
+
+    /// The time spent so far on all keys that workers have.
+    pub fn unfinished(&self, now: Duration) -> Duration {
+        self.running(now).fold(Duration::ZERO, Duration::saturating_add)
+    }
+
+    /// Times a key began to wait, ready or delayed. An add that found its key waiting is not counted.
+    pub fn adds(&self) -> u64 {
+        self.adds
+    }
+
+    /// Failures counted by [`add_rate_limited`](Self::add_rate_limited).
+    pub fn retries(&self) -> u64 {
+        self.retries
+    }
+
+    /// No worker has a key, and none would get one now. After [`shut_down`](Self::shut_down) this says that the queue has drained.
+    pub fn is_idle(&self) -> bool {
+        self.processing.is_empty() && self.is_empty()
+    }
+
+    /// Hands out no more keys and accepts none. What waits is dropped; what workers have is waited for with
+    /// [`is_idle`](Self::is_idle).
+    pub fn shut_down(&mut self) {
+        self.shut_down = true;
+        self.lines = Lines::default();
+        self.delayed.clear();
+        for slot in &mut self.slab {
+            let Some(entry) = slot else { continue };
+            entry.wait = Wait::No;
+            entry.failures = 0;
+            if entry.processing.is_none() {
+                *slot = None;
+            }
+        }
+        let slab = &self.slab;
+        self.index.retain(|&mut index| slab[index as usize].is_some());
+    }
+
+    /// Whether [`shut_down`](Self::shut_down) was called.
+    pub fn is_shut_down(&self) -> bool {
+        self.shut_down
+    }
+
+    fn running(&self, now: Duration) -> impl Iterator<Item = Duration> {
+        let entries = self.processing.iter().filter_map(|&index| self.slab[index as usize].as_ref());
+        entries.filter_map(move |entry| entry.processing.map(|processing| now.saturating_sub(processing.since)))
+    }
+
+    /// Moves what has become due to the ends of the lines, in the order in which it became due.
+    fn promote(&mut self, now: Duration) {
+        while let Some(first) = self.delayed.first_entry()
+            && first.key().0 <= now
+        {
+            let ((due, _), index) = first.remove_entry();
+            self.stand_in_line(due, index);
+        }
+    }
+
+    /// Makes the entry ready, unless it is, with `priority` at least.
+    fn enqueue(&mut self, now: Duration, index: Index, priority: i32) {
+        let entry = self.at(index);
+        let (wait, before) = (entry.wait, entry.priority);
+        match wait {
+            Wait::No => {
+                entry.priority = priority;
+                self.adds += 1;
+                self.stand_in_line(now, index);
+            }
+            Wait::Delayed { due, order } => {
+                entry.priority = before.max(priority);
+                self.delayed.remove(&(due, order));
+                self.stand_in_line(now, index);
+            }
+            Wait::InLine | Wait::Beside => self.raise(index, priority),
+        }
+    }
+
+    /// Makes the entry ready at `due`, unless it is earlier, with `priority` at least.
+    fn defer(&mut self, due: Duration, index: Index, priority: i32) {
+        self.order += 1;
+        let order = self.order;
+        let entry = self.at(index);
+        match entry.wait {
+            Wait::No => {
+                entry.priority = priority;
+                entry.wait = Wait::Delayed { due, order };
+                self.adds += 1;
+                self.delayed.insert((due, order), index);
+            }
+            Wait::Delayed { due: before, order: place } => {
+                entry.priority = entry.priority.max(priority);
+                if due < before {
+                    entry.wait = Wait::Delayed { due, order };
+                    self.delayed.remove(&(before, place));
+                    self.delayed.insert((due, order), index);
+                }
+            }
+            Wait::InLine | Wait::Beside => self.raise(index, priority),
+        }
+    }
+
+    /// Puts a ready entry at the end of the line of `priority`, if that is higher than its own.
+    fn raise(&mut self, index: Index, priority: i32) {
+        let entry = self.at(index);
+        if entry.priority >= priority {
+            return;
+        }
+        let before = std::mem::replace(&mut entry.priority, priority);
+        let in_line = std::mem::replace(&mut entry.wait, Wait::InLine) == Wait::InLine;
+        let takeable = entry.processing.is_none();
+        if in_line {
+            self.lines.remove(index, before, takeable);
+        }
+        self.lines.push_back(index, priority, takeable);
+    }
+
+    /// Puts an entry that is in no line at the end of the one of its priority.
+    fn stand_in_line(&mut self, ready_since: Duration, index: Index) {
+        let entry = self.at(index);
+        entry.wait = Wait::InLine;
+        entry.ready_since = ready_since;
+        let (priority, takeable) = (entry.priority, entry.processing.is_none());
+        self.lines.push_back(index, priority, takeable);
+    }
+
+    fn find(&self, key: &K) -> Option<Index> {
+        let hash = self.hasher.hash_one(key);
+        self.index
+            .find(hash, |&index| self.slab[index as usize].as_ref().is_some_and(|entry| entry.key == *key))
+            .copied()
+    }
+
+    /// The entry of `key`, made if there is none.
+    fn entry(&mut self, key: K) -> Index {
+        let hash = self.hasher.hash_one(&key);
+        let slab = &mut self.slab;
+        let is_it = |&index: &Index| slab[index as usize].as_ref().is_some_and(|entry| entry.key == key);
+        if let Some(&index) = self.index.find(hash, is_it) {
+            return index;
+        }
+        let entry = Entry {
+            key,
+            hash,
+            wait: Wait::No,
+            priority: 0,
+            ready_since: Duration::ZERO,
+            processing: None,
+            failures: 0,
+        };
+        let index = if let Some(index) = self.free.pop() {
+            slab[index as usize] = Some(entry);
+            index
+        } else {
+            slab.push(Some(entry));
+            Index::try_from(slab.len() - 1).expect("four billion keys do not fit in memory")
+        };
+        let hash_of = |&index: &Index| slab[index as usize].as_ref().map_or(0, |entry| entry.hash);
+        self.index.insert_unique(hash, index, hash_of);
+        index
+    }
+
+    fn at(&mut self, index: Index) -> &mut Entry<K> {
+        self.slab[index as usize]
+            .as_mut()
+            .expect("indices lead to entries until `remove_if_unused` takes them from the index")
+    }
+
+    fn remove_if_unused(&mut self, index: Index) {
+        let entry = self.at(index);
+        if entry.wait != Wait::No || entry.processing.is_some() || entry.failures > 0 {
+            return;
+        }
+        let hash = entry.hash;
+        if let Ok(found) = self.index.find_entry(hash, |&other| other == index) {
+            found.remove();
+        }
+        self.slab[index as usize] = None;
+        self.free.push(index);
+        if self.index.is_empty() && self.slab.capacity() > KEPT {
+            self.index = HashTable::new();
+            self.slab = Vec::new();
+            self.free = Vec::new();
+            self.lines = Lines::default();
+        }
+    }
+}

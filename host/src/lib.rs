@@ -9,3 +9,4 @@
 //! Layers, each using only those before it: [`kube`] and [`informer`] (the cluster and what is cached of it), `wasm` (the
 //! sandbox), `plugin` (files to revisions), [`dispatch`] (keys to calls, outcomes to writes), `admin`, [`app`], [`cli`].
 
+pub mod wasm;

@@ -1,0 +1,25 @@
+//! The contract in Rust: what `wasmtime` generates out of `wit/`.
+//!
+//! Nothing outside [`crate::wasm`] names this module. The leaf types of the contract that callers need (an error, a patch body,
+//! a log level) are re-exported by [`super::imports`]; the rest has types of our own in [`super::call`].
+
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::needless_pass_by_value,
+    clippy::semicolon_if_nothing_returned,
+    reason = "generated; the WIT files carry the documentation"
+)]
+
+wasmtime::component::bindgen!({
+    world: "plugin",
+    path: "../wit",
+    imports: {
+        // A request to the API server is waited for: the guest is suspended meanwhile, and its thread serves others.
+        "pilothouse:plugin/client": async | trappable,
+        // All others answer at once. They trap where no import may be called (`describe`).
+        default: trappable,
+    },
+    exports: { default: async },
+});

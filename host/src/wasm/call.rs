@@ -1,0 +1,181 @@
+//! What goes into a call of `reconcile` and what comes out of it.
+//!
+//! Objects stay JSON text: on the way in they are what the store holds, on the way out the writer parses them. What the guest
+//! returns is bounded here ([`MAX_CHILDREN`], [`MAX_MESSAGE`]) and, in bytes, by [`super::MAX_TRANSFER`].
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilothouse_core::key::Key;
+use pilothouse_core::object::Object;
+
+use super::CallError;
+use super::bindings::exports::pilothouse::plugin::controller as wit;
+use super::bindings::pilothouse::plugin::types;
+
+/// How many children an outcome may hold. A reconcile that wants more is rather one that is wrong.
+pub const MAX_CHILDREN: usize = 10_000;
+
+/// How many bytes of a failure's message are kept; it goes into logs and status, and is for people.
+pub const MAX_MESSAGE: usize = 4 << 10;
+
+/// Where an object is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// It is there.
+    Live,
+    /// It is there with `metadata.deletionTimestamp`: finalizers hold it.
+    Deleting,
+    /// It is gone; the request holds its last known state.
+    Gone,
+}
+
+/// One call of `reconcile`.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Which of the manifest's controllers.
+    pub controller: Arc<str>,
+    /// Whom to reconcile.
+    pub key: Key,
+    /// The object, or its last known state.
+    pub object: Arc<Object>,
+    /// Where the object is in its life.
+    pub phase: Phase,
+    /// 1 for the first try since the last success.
+    pub attempt: u32,
+    /// Why the try before this one failed.
+    pub last_error: Option<String>,
+}
+
+/// What a successful reconcile wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The children that should exist.
+    pub children: Children,
+    /// The whole status as JSON text; none: as it is.
+    pub status: Option<String>,
+    /// To be called again after this time though nothing changed.
+    pub requeue_after: Option<Duration>,
+}
+
+/// The children of an outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Children {
+    /// Leave them as they are.
+    Unchanged,
+    /// These and no others.
+    Desired(Vec<Child>),
+}
+
+/// One object that should exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Child {
+    /// The object as JSON text, as the plugin wrote it: not checked to be JSON.
+    pub object: String,
+    /// May take over an object that exists already and that this plugin did not apply for this owner.
+    pub adopt: bool,
+}
+
+/// The plugin says that the reconcile failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Why, for people; at most [`MAX_MESSAGE`] bytes.
+    pub message: String,
+    /// Not again until the object or a child changes.
+    pub terminal: bool,
+    /// As in [`Outcome::status`].
+    pub status: Option<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl Request {
+    pub(super) fn into_wit(self) -> wit::Request {
+        wit::Request {
+            controller: self.controller.as_ref().to_owned(),
+            key: types::Key {
+                namespace: self.key.namespace.as_deref().map(str::to_owned),
+                name: self.key.name.as_ref().to_owned(),
+            },
+            object: self.object.json().to_owned(),
+            phase: match self.phase {
+                Phase::Live => wit::Phase::Live,
+                Phase::Deleting => wit::Phase::Deleting,
+                Phase::Gone => wit::Phase::Gone,
+            },
+            attempt: self.attempt,
+            last_error: self.last_error,
+        }
+    }
+}
+
+impl Outcome {
+    pub(super) fn from_wit(outcome: wit::Outcome) -> Result<Self, CallError> {
+        let children = match outcome.children {
+            wit::Children::Unchanged => Children::Unchanged,
+            wit::Children::Desired(children) if children.len() > MAX_CHILDREN => {
+                return Err(CallError::Answer(format!(
+                    "{} children are more than the {MAX_CHILDREN} that an outcome may hold",
+                    children.len()
+                )));
+            }
+            wit::Children::Desired(children) => Children::Desired(
+                children.into_iter().map(|child| Child { object: child.object, adopt: child.adopt }).collect(),
+            ),
+        };
+        Ok(Self { children, status: outcome.status, requeue_after: outcome.requeue_after.map(Duration::from_millis) })
+    }
+}
+
+impl Failure {
+    pub(super) fn from_wit(failure: wit::Failure) -> Self {
+        Self { message: shorten(failure.message, MAX_MESSAGE), terminal: failure.terminal, status: failure.status }
+    }
+}
+
+/// Cuts a text to at most `bytes` bytes, at a character's boundary, and marks the cut.
+pub(super) fn shorten(mut text: String, bytes: usize) -> String {
+    const MARK: &str = "…";
+    if text.len() > bytes {
+        text.truncate(text.floor_char_boundary(bytes.saturating_sub(MARK.len())));
+        text.push_str(MARK);
+        text.shrink_to_fit();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_cut_at_a_characters_boundary() {
+        assert_eq!(shorten("short".to_owned(), 5), "short");
+        assert_eq!(shorten("äöüäöü".to_owned(), 8), "äö…");
+        assert_eq!(shorten("äöüäöü".to_owned(), 0), "…");
+    }
+
+    #[test]
+    fn too_many_children_are_refused() {
+        let outcome = |count| wit::Outcome {
+            children: wit::Children::Desired(vec![wit::Child { object: String::new(), adopt: false }; count]),
+            status: None,
+            requeue_after: Some(1500),
+        };
+        let kept = Outcome::from_wit(outcome(MAX_CHILDREN)).map(|o| o.requeue_after);
+        assert_eq!(kept.ok(), Some(Some(Duration::from_millis(1500))));
+        let refused = Outcome::from_wit(outcome(MAX_CHILDREN + 1)).map_err(|e| e.to_string());
+        assert_eq!(
+            refused,
+            Err("plugin gave an unusable answer: 10001 children are more than the 10000 that an outcome may hold"
+                .to_owned())
+        );
+    }
+}

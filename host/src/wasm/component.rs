@@ -1,0 +1,255 @@
+//! From a file's bytes to a component that fits the contract.
+//!
+//! ```text
+//! bytes ─ header ─┬─ component ────────────────► Compiled ─ imports, export, types ─► Linked
+//!                 └─ core module ─ componentise ─┘
+//! ```
+//!
+//! The file may be anything: each way in which it is no plugin has an error that says so.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use wasmtime::component::Component;
+use wit_component::ComponentEncoder;
+
+use super::bindings::PluginPre;
+use super::error::LoadError;
+use super::host::Host;
+use super::{Digest, Engine, MAX_FILE};
+
+/// The contract's package, as `wit/` names it.
+pub(super) const PACKAGE: &str = "pilothouse:plugin@0.1.0";
+/// The interfaces of it that a plugin may import (`types` has no functions).
+pub(super) const OFFERED: [&str; 5] = ["cache", "client", "clock", "log", "types"];
+/// What a plugin must export.
+pub(super) const EXPORT: &str = "pilothouse:plugin/controller@0.1.0";
+
+/// A plugin's file, compiled.
+#[derive(Clone)]
+pub struct Compiled {
+    engine: Engine,
+    component: Component,
+    digest: Digest,
+    size: usize,
+}
+
+/// A compiled plugin whose imports and exports fit the contract: ready to be instantiated. Clones share it.
+#[derive(Clone)]
+pub struct Linked {
+    pub(super) engine: Engine,
+    pub(super) pre: PluginPre<Host>,
+    digest: Digest,
+    size: usize,
+    imports: Arc<[String]>,
+}
+
+impl Compiled {
+    pub(super) fn new(engine: &Engine, file: &[u8]) -> Result<Self, LoadError> {
+        let bytes = match header(file)? {
+            Layer::Component => std::borrow::Cow::Borrowed(file),
+            Layer::Module => std::borrow::Cow::Owned(componentise(engine, file)?),
+        };
+        let component =
+            Component::from_binary(engine.engine(), &bytes).map_err(|error| LoadError::Compile(chain(&error)))?;
+        Ok(Self { engine: engine.clone(), component, digest: Digest::of(file), size: file.len() })
+    }
+
+    /// The digest of the file.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Checks imports and exports against the contract.
+    ///
+    /// # Errors
+    /// If the component imports what is not offered, lacks the export, or has either with other types.
+    pub fn link(&self) -> Result<Linked, LoadError> {
+        let engine = self.engine.engine();
+        let ty = self.component.component_type();
+        let imports: Vec<String> = ty.imports(engine).map(|(name, _)| name.to_owned()).collect();
+        let foreign: Vec<String> = imports.iter().filter(|name| !offered(name)).cloned().collect();
+        if !foreign.is_empty() {
+            return Err(LoadError::Imports(foreign));
+        }
+        let exports: Vec<&str> = ty.exports(engine).map(|(name, _)| name).collect();
+        if !exports.iter().any(|name| fits(name, "controller")) {
+            return Err(LoadError::Export { found: found(&exports) });
+        }
+        let types = |error: wasmtime::Error| LoadError::Types(chain(&error));
+        let pre = self.engine.linker().instantiate_pre(&self.component).map_err(types)?;
+        let pre = PluginPre::new(pre).map_err(types)?;
+        Ok(Linked { engine: self.engine.clone(), pre, digest: self.digest, size: self.size, imports: imports.into() })
+    }
+}
+
+impl Linked {
+    /// The digest of the file.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Bytes of the file.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The component's imports by name, such as `pilothouse:plugin/cache@0.1.0`: the list of its capabilities.
+    pub fn imports(&self) -> &[String] {
+        &self.imports
+    }
+}
+
+impl std::fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compiled").field("digest", &self.digest).field("size", &self.size).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Linked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Linked")
+            .field("digest", &self.digest)
+            .field("size", &self.size)
+            .field("imports", &self.imports)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Layer {
+    Module,
+    Component,
+}
+
+/// Reads the eight bytes that every binary begins with: `\0asm`, version, layer, both little-endian.
+fn header(file: &[u8]) -> Result<Layer, LoadError> {
+    const MAGIC: &[u8] = b"\0asm";
+    if file.is_empty() {
+        return Err(LoadError::Empty);
+    }
+    if file.len() > MAX_FILE {
+        return Err(LoadError::Large(file.len()));
+    }
+    if !file.starts_with(MAGIC) {
+        if MAGIC.starts_with(file) {
+            return Err(LoadError::Short(file.len()));
+        }
+        let text = file.trim_ascii_start();
+        if text.starts_with(b"(module") || text.starts_with(b"(component") || text.starts_with(b";;") {
+            return Err(LoadError::Text);
+        }
+        return Err(LoadError::Magic(beginning(file)));
+    }
+    let Some(&[v0, v1, l0, l1]) = file.get(MAGIC.len()..MAGIC.len() + 4) else {
+        return Err(LoadError::Short(file.len()));
+    };
+    match (u16::from_le_bytes([v0, v1]), u16::from_le_bytes([l0, l1])) {
+        (1, 0) => Ok(Layer::Module),
+        // The component model's binary format is at version 0x0d until it is final.
+        (0x0d, 1) => Ok(Layer::Component),
+        (version, layer) => Err(LoadError::Version { version, layer }),
+    }
+}
+
+/// The first bytes for people, with a word for what is met often.
+fn beginning(file: &[u8]) -> String {
+    let kind = match file {
+        [0x7f, b'E', b'L', b'F', ..] => " (an ELF program)",
+        [0x1f, 0x8b, ..] => " (a gzip archive)",
+        [b'P', b'K', 3, 4, ..] => " (a zip archive)",
+        [b'#', b'!', ..] => " (a script)",
+        [b'<', ..] => " (HTML or XML)",
+        [b'{', ..] => " (JSON)",
+        _ => "",
+    };
+    let shown = file.get(..8).unwrap_or(file);
+    format!("\"{}\"{kind}", shown.escape_ascii())
+}
+
+/// Makes a component of a core module that carries the contract's types in a custom section, as wit-bindgen leaves it.
+fn componentise(engine: &Engine, module: &[u8]) -> Result<Vec<u8>, LoadError> {
+    // The encoder trusts its input; only what the engine finds valid goes there.
+    wasmtime::Module::validate(engine.engine(), module).map_err(|error| LoadError::Compile(chain(&error)))?;
+    // And should it stumble all the same, over a custom section that nobody validates, that is the file's fault.
+    let encoded = catch_unwind(AssertUnwindSafe(|| {
+        let (stripped, _) =
+            wit_component::metadata::decode(module).map_err(|e| LoadError::Componentise(format!("{e:#}")))?;
+        if stripped.is_none() {
+            return Err(LoadError::Metadata);
+        }
+        ComponentEncoder::default()
+            .validate(true)
+            .module(module)
+            .and_then(ComponentEncoder::encode)
+            .map_err(|e| LoadError::Componentise(format!("{e:#}")))
+    }));
+    encoded.unwrap_or_else(|_| Err(LoadError::Componentise("its component metadata is damaged".to_owned())))
+}
+
+/// Whether `name` is an import that the linker has, or one compatible with it.
+fn offered(name: &str) -> bool {
+    OFFERED.iter().any(|interface| fits(name, interface))
+}
+
+/// Whether `name` is `interface` of the contract, in a version compatible with ours: 0.1.x, as the engine's linker sees it.
+fn fits(name: &str, interface: &str) -> bool {
+    name.strip_prefix("pilothouse:plugin/")
+        .and_then(|rest| rest.strip_prefix(interface))
+        .and_then(|rest| rest.strip_prefix("@0.1."))
+        .is_some_and(|patch| !patch.is_empty() && patch.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// What a component without our export has.
+fn found(exports: &[&str]) -> String {
+    if let Some(other) = exports.iter().find(|name| name.starts_with("pilothouse:plugin/controller@")) {
+        return format!("it was built for another version of the contract, and exports {other}");
+    }
+    match exports {
+        [] => "it exports nothing".to_owned(),
+        names => format!("it exports {}", names.join(", ")),
+    }
+}
+
+/// The causes of an engine's error in one line.
+fn chain(error: &wasmtime::Error) -> String {
+    format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_tells_what_a_file_is() {
+        let said = |file: &[u8]| header(file).map_err(|e| e.to_string());
+        assert_eq!(said(b"\0asm\x01\0\0\0rest"), Ok(Layer::Module));
+        assert_eq!(said(b"\0asm\x0d\0\x01\0rest"), Ok(Layer::Component));
+        insta::assert_debug_snapshot!([
+            said(b""),
+            said(b"\0as"),
+            said(b"\0asm\x01\0"),
+            said(b"\0asm\x02\0\0\0"),
+            said(b"\n  (module)"),
+            said(b"\x7fELF\x02\x01\x01\0\0"),
+            said(b"hello\xff"),
+            said(&vec![0; MAX_FILE + 1]),
+        ], @"");
+    }
+
+    #[test]
+    fn only_compatible_versions_of_the_contract_fit() {
+        assert!(fits("pilothouse:plugin/cache@0.1.0", "cache"));
+        assert!(fits("pilothouse:plugin/cache@0.1.12", "cache"));
+        for other in [
+            "pilothouse:plugin/cache@0.2.0",
+            "pilothouse:plugin/cache@0.1.",
+            "pilothouse:plugin/cache@0.1.0-rc",
+            "pilothouse:plugin/cache",
+            "pilothouse:plugin/caches@0.1.0",
+            "wasi:io/cache@0.1.0",
+        ] {
+            assert!(!fits(other, "cache"), "{other}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Why a file did not become a plugin, and why a call came to nothing.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::host::Closed;
+use super::limits::Limiter;
+
+/// The sandbox itself could not be set up: this machine or its settings, never a plugin.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The WebAssembly engine refused its configuration.
+    #[error("cannot set up the WebAssembly engine")]
+    Engine(#[source] wasmtime::Error),
+    /// No thread for the epochs.
+    #[error("cannot start the epoch thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// A file that is no plugin for this host; says what is wrong and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Nothing in it.
+    #[error("the file is empty")]
+    Empty,
+    /// More than the host is ready to compile.
+    #[error("the file has {0} bytes, and at most {max} are allowed", max = super::MAX_FILE)]
+    Large(usize),
+    /// WebAssembly's text format.
+    #[error("the file is WebAssembly text: assemble it first, for example with `wasm-tools parse`")]
+    Text,
+    /// Something else altogether.
+    #[error("the file is not WebAssembly: it begins with {0}")]
+    Magic(String),
+    /// Ends within its header.
+    #[error("the file ends after {0} bytes, within WebAssembly's header: it is incomplete")]
+    Short(usize),
+    /// A version of the format that this engine does not know.
+    #[error(
+        "the file is WebAssembly of version {version}, layer {layer}, which this host does not know: it takes components and core modules"
+    )]
+    Version {
+        /// As in the header.
+        version: u16,
+        /// As in the header: 0 is a core module, 1 a component.
+        layer: u16,
+    },
+    /// A core module that no tool of the component model made.
+    #[error(
+        "the file is a plain core module without component metadata: build it against `wit/` with wit-bindgen, or make it a component with `wasm-tools component new`"
+    )]
+    Metadata,
+    /// A core module that does not become a component.
+    #[error("cannot make a component of the core module: {0}")]
+    Componentise(String),
+    /// Damaged, or uses a proposal that is not enabled.
+    #[error("cannot compile: {0}")]
+    Compile(String),
+    /// Imports that the contract does not have.
+    #[error(
+        "the component imports what this host does not offer: {names}; a plugin may import {offered} of {package} and nothing else",
+        names = .0.join(", "), offered = super::component::OFFERED.join(", "), package = super::component::PACKAGE
+    )]
+    Imports(Vec<String>),
+    /// Not built for the contract, or for another version of it.
+    #[error("the component does not export {wanted}: {found}", wanted = super::component::EXPORT)]
+    Export {
+        /// What it has instead.
+        found: String,
+    },
+    /// The right names with the wrong types.
+    #[error("the component does not fit the contract {package}: {0}", package = super::component::PACKAGE)]
+    Types(String),
+}
+
+/// A plugin that loads but does not say what it is.
+#[derive(Debug, thiserror::Error)]
+pub enum DescribeError {
+    /// The call itself came to nothing.
+    #[error("cannot call describe")]
+    Call(#[from] CallError),
+    /// The plugin's own refusal, as a rule of its configuration.
+    #[error("the plugin refuses its configuration: {0}")]
+    Refused(String),
+    /// A manifest that cannot be used; all that is wrong with it.
+    #[error("the plugin's manifest cannot be used: {}", .0.join("; "))]
+    Manifest(Vec<String>),
+}
+
+/// A call into a plugin that came to nothing. The instance is gone; the next call has a fresh one.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CallError {
+    /// The manifest has no controller of this name.
+    #[error("plugin has no controller {0:?}")]
+    Controller(String),
+    /// Ran, or waited for the API server, for too long.
+    #[error("plugin was stopped at its deadline of {} ms", .after.as_millis())]
+    Deadline {
+        /// What it had.
+        after: Duration,
+        /// Where it was, innermost call first; empty where it was waiting.
+        backtrace: Vec<String>,
+    },
+    /// Wanted more memory than it may have, and gave up.
+    #[error("plugin hit its memory limit of {} MiB", .limit >> 20)]
+    Memory {
+        /// Bytes that it may have.
+        limit: usize,
+    },
+    /// Called too deep.
+    #[error("plugin overflowed its stack")]
+    Stack {
+        /// The innermost calls.
+        backtrace: Vec<String>,
+    },
+    /// Died of a fault of its own, a panic for one.
+    #[error("plugin trapped: {reason}{}", Said(said.as_deref()))]
+    Trap {
+        /// The engine's word for it.
+        reason: String,
+        /// The last error that the plugin logged in this call: a panic message, as a rule.
+        said: Option<String>,
+        /// Innermost call first.
+        backtrace: Vec<String>,
+    },
+    /// Called an import from `describe`.
+    #[error("plugin called {import} from describe, where no import may be called{}", Said(said.as_deref()))]
+    Import {
+        /// Interface and function, such as `cache.get`.
+        import: &'static str,
+        /// The message, where it was `log.write`.
+        said: Option<String>,
+    },
+    /// No instance could be made.
+    #[error("cannot instantiate the plugin: {0}")]
+    Instantiate(String),
+    /// What it returned is not what the contract says, or is too much.
+    #[error("plugin gave an unusable answer: {0}")]
+    Answer(String),
+}
+
+struct Said<'a>(Option<&'a str>);
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |text| write!(f, "; it said: {text}"))
+    }
+}
+
+impl CallError {
+    /// One word for metrics: `deadline`, `memory`, `stack`, `trap`, `import`, `instantiate`, `answer` or `controller`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Controller(_) => "controller",
+            Self::Deadline { .. } => "deadline",
+            Self::Memory { .. } => "memory",
+            Self::Stack { .. } => "stack",
+            Self::Trap { .. } => "trap",
+            Self::Import { .. } => "import",
+            Self::Instantiate(_) => "instantiate",
+            Self::Answer(_) => "answer",
+        }
+    }
+
+    /// The guest's calls when it ended, innermost first; empty where they are not known.
+    pub fn backtrace(&self) -> &[String] {
+        match self {
+            Self::Deadline { backtrace, .. } | Self::Stack { backtrace } | Self::Trap { backtrace, .. } => backtrace,
+            _ => &[],
+        }
+    }
+
+    /// Reads what the engine says of a failed call.
+    pub(super) fn of(error: &wasmtime::Error, stage: Stage, call: &Ended<'_>) -> Self {
+        let said = || call.said.map(str::to_owned);
+        if let Some(Closed(import)) = error.downcast_ref() {
+            return Self::Import { import, said: said() };
+        }
+        let trap = error.downcast_ref::<wasmtime::Trap>();
+        // A guest that is refused memory gives up by `unreachable`, if it gives up; any other trap has another reason.
+        let gave_up =
+            matches!(trap, None | Some(wasmtime::Trap::UnreachableCodeReached | wasmtime::Trap::AllocationTooLarge));
+        if gave_up && call.limits.memory_was_refused() {
+            return Self::Memory { limit: call.limits.memory() };
+        }
+        let backtrace = || frames(error);
+        let reason = error.root_cause().to_string();
+        match (trap, stage) {
+            (Some(wasmtime::Trap::Interrupt), _) => Self::Deadline { after: call.budget, backtrace: backtrace() },
+            (Some(wasmtime::Trap::StackOverflow), _) => Self::Stack { backtrace: backtrace() },
+            (Some(_), _) => Self::Trap { reason, said: said(), backtrace: backtrace() },
+            // Inside a guest's own frames it is an import's argument that could not be read.
+            (None, _) if error.is::<wasmtime::WasmBacktrace>() => {
+                Self::Trap { reason, said: said(), backtrace: backtrace() }
+            }
+            (None, Stage::Instantiate) => Self::Instantiate(reason),
+            (None, Stage::Call) => Self::Answer(reason),
+        }
+    }
+}
+
+/// Which part of a call failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Instantiate,
+    Call,
+}
+
+/// What is known of a call that ended.
+pub(super) struct Ended<'a> {
+    pub(super) budget: Duration,
+    pub(super) limits: &'a Limiter,
+    pub(super) said: Option<&'a str>,
+}
+
+/// The engine's lines for the guest's frames, without its heading.
+fn frames(error: &wasmtime::Error) -> Vec<String> {
+    let Some(backtrace) = error.downcast_ref::<wasmtime::WasmBacktrace>() else { return Vec::new() };
+    backtrace.to_string().lines().skip(1).map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
+}

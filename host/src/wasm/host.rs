@@ -1,0 +1,191 @@
+//! The host's side of the imports: the contract's words to [`Imports`] and back.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pilothouse_core::key::{Key, TypeMeta};
+use pilothouse_core::object::{Object, Subresource};
+use pilothouse_core::selector::Selector;
+use wasmtime::Result;
+
+use super::bindings::pilothouse::plugin::{cache, client, clock, log, types};
+use super::imports::{Imports, LogLine, Query};
+use super::limits::Limiter;
+
+/// What the store of one call holds.
+pub(super) struct Host {
+    door: Door,
+    pub(super) limits: Limiter,
+    pub(super) began: Instant,
+    pub(super) budget: Duration,
+    now: u64,
+    lines: u32,
+    /// The last error that the guest logged.
+    pub(super) said: Option<String>,
+}
+
+/// Whether imports lead anywhere.
+enum Door {
+    /// `describe` is pure.
+    Closed,
+    Open(Arc<dyn Imports>),
+}
+
+/// An import was called where none may be; interface and function.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("{0} was called from describe")]
+pub(super) struct Closed(pub(super) &'static str);
+
+impl Host {
+    /// For one call: within `budget` from now, with `memory` bytes, and no imports where there are none.
+    pub(super) fn new(imports: Option<Arc<dyn Imports>>, memory: usize, budget: Duration) -> Self {
+        let now = imports.as_ref().map_or(0, |imports| imports.now());
+        Self {
+            door: imports.map_or(Door::Closed, Door::Open),
+            limits: Limiter::new(memory),
+            began: Instant::now(),
+            budget,
+            now,
+            lines: 0,
+            said: None,
+        }
+    }
+
+    fn open(&self, import: &'static str) -> Result<Arc<dyn Imports>> {
+        match &self.door {
+            Door::Open(imports) => Ok(Arc::clone(imports)),
+            Door::Closed => Err(wasmtime::Error::new(Closed(import))),
+        }
+    }
+
+    /// Says how many lines were not kept, if any were not.
+    pub(super) fn finish_log(&self) {
+        if let (Door::Open(imports), Some(dropped @ 1..)) = (&self.door, self.lines.checked_sub(LogLine::MAX_LINES)) {
+            let fields = vec![("dropped".to_owned(), dropped.to_string())];
+            imports.log(&LogLine::new(log::Level::Warn, "plugin logged too many lines in one call".to_owned(), fields));
+        }
+    }
+}
+
+fn type_meta(of: &types::TypeMeta) -> TypeMeta {
+    TypeMeta::new(&of.api_version, &of.kind)
+}
+
+fn key(key: &types::Key) -> Key {
+    Key::new(key.namespace.as_deref(), &key.name)
+}
+
+fn subresource(subresource: types::Subresource) -> Subresource {
+    match subresource {
+        types::Subresource::Status => Subresource::Status,
+        types::Subresource::Scale => Subresource::Scale,
+    }
+}
+
+fn json(object: &Arc<Object>) -> String {
+    object.json().to_owned()
+}
+
+impl types::Host for Host {}
+
+impl cache::Host for Host {
+    fn get(&mut self, of: types::TypeMeta, name: types::Key) -> Result<Result<Option<String>, cache::ReadError>> {
+        let imports = self.open("cache.get")?;
+        Ok(imports.cached(&type_meta(&of), &key(&name)).map(|object| object.as_ref().map(json)))
+    }
+
+    fn list(&mut self, query: cache::Query) -> Result<Result<cache::Page, cache::ReadError>> {
+        let imports = self.open("cache.list")?;
+        let labels = match Selector::parse(query.labels.as_deref().unwrap_or_default()) {
+            Ok(labels) => labels,
+            Err(error) => return Ok(Err(cache::ReadError::Invalid(format!("labels: {error}")))),
+        };
+        let query = Query {
+            of: type_meta(&query.of),
+            namespace: query.namespace,
+            labels,
+            limit: query.limit,
+            after: query.after,
+        };
+        Ok(imports
+            .cached_list(&query)
+            .map(|page| cache::Page { items: page.items.iter().map(json).collect(), next: page.next }))
+    }
+}
+
+impl client::Host for Host {
+    async fn get(&mut self, of: types::TypeMeta, name: types::Key) -> Result<Result<String, client::Error>> {
+        let imports = self.open("client.get")?;
+        Ok(imports.get(type_meta(&of), key(&name)).await.as_ref().map(json).map_err(Clone::clone))
+    }
+
+    async fn create(&mut self, object: String) -> Result<Result<String, client::Error>> {
+        let imports = self.open("client.create")?;
+        Ok(imports.create(object).await.as_ref().map(json).map_err(Clone::clone))
+    }
+
+    async fn update(
+        &mut self,
+        object: String,
+        part: Option<types::Subresource>,
+    ) -> Result<Result<String, client::Error>> {
+        let imports = self.open("client.update")?;
+        Ok(imports.update(object, part.map(subresource)).await.as_ref().map(json).map_err(Clone::clone))
+    }
+
+    async fn patch(
+        &mut self,
+        of: types::TypeMeta,
+        name: types::Key,
+        body: client::PatchBody,
+        part: Option<types::Subresource>,
+    ) -> Result<Result<String, client::Error>> {
+        let imports = self.open("client.patch")?;
+        let answer = imports.patch(type_meta(&of), key(&name), body, part.map(subresource)).await;
+        Ok(answer.as_ref().map(json).map_err(Clone::clone))
+    }
+
+    async fn apply(
+        &mut self,
+        object: String,
+        part: Option<types::Subresource>,
+        force: bool,
+    ) -> Result<Result<String, client::Error>> {
+        let imports = self.open("client.apply")?;
+        Ok(imports.apply(object, part.map(subresource), force).await.as_ref().map(json).map_err(Clone::clone))
+    }
+
+    async fn delete(
+        &mut self,
+        of: types::TypeMeta,
+        name: types::Key,
+        propagation: client::Propagation,
+        preconditions: client::Preconditions,
+    ) -> Result<Result<(), client::Error>> {
+        let imports = self.open("client.delete")?;
+        Ok(imports.delete(type_meta(&of), key(&name), propagation, preconditions).await)
+    }
+}
+
+impl log::Host for Host {
+    fn write(&mut self, level: log::Level, message: String, fields: Vec<(String, String)>) -> Result<()> {
+        let line = LogLine::new(level, message, fields);
+        if matches!(line.level, log::Level::Error) {
+            self.said = Some(line.message.clone());
+        }
+        let imports = self.open("log.write")?;
+        self.lines = self.lines.saturating_add(1);
+        // What a guest says last may be why it dies, so that much is in `said` even when the log is full.
+        if self.lines <= LogLine::MAX_LINES {
+            imports.log(&line);
+        }
+        Ok(())
+    }
+}
+
+impl clock::Host for Host {
+    fn now(&mut self) -> Result<u64> {
+        self.open("clock.now")?;
+        Ok(self.now)
+    }
+}

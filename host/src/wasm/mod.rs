@@ -1,0 +1,53 @@
+//! The sandbox: WebAssembly components in, calls and their outcomes out.
+//!
+//! Owns everything that knows the engine: compiling, linking, limits, deadlines, and the contract's types. Knows objects and
+//! manifests as `pilothouse-core` has them, and nothing of files, informers or the API server: what a guest may reach is handed
+//! in with each call as [`Imports`].
+//!
+//! ```text
+//! file ── Engine::compile ──► Compiled ── link ──► Linked ── describe(config) ──► Revision ── reconcile ──► Outcome
+//!         is it a plugin?                fits the            says what it                     a fresh       │ Failure
+//!                                        contract?           is and needs                     instance      │ CallError
+//! ```
+//!
+//! What a guest may take, in one call:
+//!
+//! | what | bound | else |
+//! |---|---|---|
+//! | time, waiting included | the manifest's deadline, or the administrator's | [`CallError::Deadline`] |
+//! | memory | [`Limits::memory`] | [`CallError::Memory`] |
+//! | stack | 512 kB | [`CallError::Stack`] |
+//! | bytes handed to the host at once | [`MAX_TRANSFER`] | [`CallError::Trap`], [`CallError::Answer`] |
+//! | children | [`MAX_CHILDREN`] | [`CallError::Answer`] |
+//! | log | [`LogLine`]'s bounds | cut |
+
+mod bindings;
+mod call;
+mod component;
+mod engine;
+mod error;
+mod host;
+mod imports;
+mod limits;
+mod manifest;
+mod name;
+mod revision;
+
+pub use call::{Child, Children, Failure, MAX_CHILDREN, MAX_MESSAGE, Outcome, Phase, Request};
+pub use component::{Compiled, Linked};
+pub use engine::Engine;
+pub use error::{CallError, DescribeError, EngineError, LoadError};
+pub use imports::{
+    ClientError, Imports, Level, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError, Reason,
+    StatusError,
+};
+pub use name::{Digest, NameError, PluginName};
+pub use revision::{DESCRIBE_DEADLINE, Limits, Revision};
+
+/// The largest file that is compiled, in bytes. A plugin in Rust has 0.2 MB, one with an interpreter inside 12 to 20 MB.
+pub const MAX_FILE: usize = 64 << 20;
+
+/// How many bytes a guest may hand to the host at once, as an import's arguments or as an outcome: ten times what the API
+/// server takes in one request (3 MiB). It bounds what the host copies, which may be more than the guest has memory: many
+/// strings may lie in the same place.
+pub const MAX_TRANSFER: usize = 32 << 20;

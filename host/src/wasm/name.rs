@@ -1,0 +1,141 @@
+//! Identity: a plugin's name and a content's digest.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+/// A plugin's name: the stem of its file, `myapple` of `myapple.wasm`.
+///
+/// It becomes part of field managers (`pilothouse.<name>`), metric labels and URLs, so it has the form of a DNS label: lower-case
+/// letters, digits and `-`, at most 63 characters, beginning and ending with a letter or a digit.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PluginName(Arc<str>);
+
+/// The text is no plugin name; says why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Nothing at all.
+    #[error("a plugin's name may not be empty")]
+    Empty,
+    /// Longer than a DNS label may be.
+    #[error("plugin name {0:?} has {1} characters, and at most 63 are allowed")]
+    Long(String, usize),
+    /// A character that is not allowed where it stands.
+    #[error(
+        "plugin name {0:?} may only have lower-case letters, digits and `-`, and must begin and end with a letter or a digit"
+    )]
+    Character(String),
+}
+
+impl PluginName {
+    /// Longest name, as Kubernetes' DNS labels have it (RFC 1123).
+    pub const MAX: usize = 63;
+
+    /// Checks and keeps a name.
+    ///
+    /// # Errors
+    /// If the text does not have the form of a DNS label.
+    ///
+    /// ```
+    /// # use pilothouse::wasm::PluginName;
+    /// assert_eq!(PluginName::new("my-apple").unwrap().as_str(), "my-apple");
+    /// assert!(PluginName::new("My_Apple").is_err());
+    /// ```
+    pub fn new(text: &str) -> Result<Self, NameError> {
+        let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let (Some(first), Some(last)) = (text.bytes().next(), text.bytes().last()) else {
+            return Err(NameError::Empty);
+        };
+        let characters = text.chars().count();
+        if characters > Self::MAX {
+            return Err(NameError::Long(text.chars().take(Self::MAX).chain(['…']).collect(), characters));
+        }
+        if !word(first) || !word(last) || !text.bytes().all(|b| word(b) || b == b'-') {
+            return Err(NameError::Character(text.to_owned()));
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for PluginName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::new(text)
+    }
+}
+
+impl fmt::Display for PluginName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for PluginName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PluginName({})", self.0)
+    }
+}
+
+/// The SHA-256 of a plugin's file, by which revisions are told apart. Shown as 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// The first 12 hexadecimal digits: enough for people to tell revisions apart.
+    pub fn short(&self) -> String {
+        let mut text = self.to_string();
+        text.truncate(12);
+        text
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({})", self.short())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plugin_name_has_the_form_of_a_dns_label() {
+        for good in ["a", "my-apple", "0", "a1-2b", &"x".repeat(63)] {
+            assert_eq!(PluginName::new(good).unwrap().as_str(), good);
+        }
+        assert_eq!(PluginName::new(""), Err(NameError::Empty));
+        for bad in ["-a", "a-", "A", "a_b", "a.b", "a b", "ä", "a/b", "..", "a\n"] {
+            assert_eq!(PluginName::new(bad), Err(NameError::Character(bad.to_owned())), "{bad:?}");
+        }
+        assert!(matches!(PluginName::new(&"ä".repeat(64)), Err(NameError::Long(_, 64))));
+    }
+
+    #[test]
+    fn digest_is_the_sha256_in_hexadecimal() {
+        // FIPS 180-2, appendix B.1.
+        let digest = Digest::of(b"abc");
+        assert_eq!(digest.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(digest.short(), "ba7816bf8f01");
+    }
+}

@@ -1,0 +1,200 @@
+//! One content of a plugin, ready to be called.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilothouse_core::manifest::Manifest;
+use wasmtime::{Store, UpdateDeadline};
+
+use super::bindings::Plugin;
+use super::call::{Failure, Outcome, Request};
+use super::component::Linked;
+use super::engine::TICK;
+use super::error::{CallError, DescribeError, Ended, Stage};
+use super::host::Host;
+use super::imports::Imports;
+use super::{Digest, MAX_TRANSFER, PluginName, manifest};
+
+/// How long `describe` may run, where the administrator does not say less. It computes a constant; runtimes that start slowly
+/// (an interpreter) take some milliseconds.
+pub const DESCRIBE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What one call may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of linear memory.
+    pub memory: usize,
+    /// Lowers the manifest's deadline; never raises it.
+    pub deadline: Option<Duration>,
+}
+
+impl Default for Limits {
+    /// 64 MiB, and the manifest's deadline.
+    fn default() -> Self {
+        Self { memory: 64 << 20, deadline: None }
+    }
+}
+
+impl Limits {
+    fn deadline(&self, asked: Duration) -> Duration {
+        self.deadline.map_or(asked, |most| most.min(asked))
+    }
+}
+
+/// One content of a plugin's file with one configuration: described, and ready to be called.
+///
+/// # Guarantees
+/// Each call has an instance of its own, which sees nothing but its arguments and its [`Imports`]. A call that loops, traps or
+/// takes too much ends with a [`CallError`], and costs no other call anything.
+#[derive(Debug, Clone)]
+pub struct Revision {
+    plugin: PluginName,
+    linked: Linked,
+    config: Arc<str>,
+    limits: Limits,
+    manifest: Arc<Manifest>,
+}
+
+impl Linked {
+    /// Calls `describe` with `config` (JSON text) and checks the manifest it gives.
+    ///
+    /// # Errors
+    /// If the call fails (no import may be called from it), the plugin refuses `config`, or the manifest cannot be used.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with time.
+    pub async fn describe(
+        &self,
+        plugin: PluginName,
+        config: Arc<str>,
+        limits: Limits,
+    ) -> Result<Revision, DescribeError> {
+        let budget = limits.deadline(DESCRIBE_DEADLINE);
+        let answer = self
+            .call(None, limits.memory, budget, async |plugin, store| {
+                plugin.pilothouse_plugin_controller().call_describe(store, &config).await
+            })
+            .await?;
+        let described = answer
+            .map_err(|refusal| DescribeError::Refused(super::call::shorten(refusal, super::call::MAX_MESSAGE)))?;
+        let manifest = manifest::from_wit(described).map_err(DescribeError::Manifest)?;
+        Ok(Revision { plugin, linked: self.clone(), config, limits, manifest: Arc::new(manifest) })
+    }
+
+    /// Makes an instance, runs `run` in it, and drops it: all within `budget`.
+    async fn call<R>(
+        &self,
+        imports: Option<Arc<dyn Imports>>,
+        memory: usize,
+        budget: Duration,
+        run: impl AsyncFnOnce(&Plugin, &mut Store<Host>) -> wasmtime::Result<R>,
+    ) -> Result<R, CallError> {
+        let mut store = Store::new(self.engine.engine(), Host::new(imports, memory, budget));
+        store.limiter(|host| &mut host.limits);
+        store.set_hostcall_fuel(MAX_TRANSFER);
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_callback(|store| {
+            let host = store.data();
+            if host.began.elapsed() >= host.budget {
+                return Ok(UpdateDeadline::Interrupt);
+            }
+            // The plain `Yield` wakes itself at once, and starves the runtime's timers and sockets while a guest is busy.
+            Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
+        });
+        let call = async {
+            let plugin = self.pre.instantiate_async(&mut store).await.map_err(|e| (Stage::Instantiate, e))?;
+            run(&plugin, &mut store).await.map_err(|e| (Stage::Call, e))
+        };
+        // A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits: somewhat later,
+        // so that it does not come first where both would do.
+        let ended = tokio::time::timeout(budget + 2 * TICK, call).await;
+        let host = store.data();
+        host.finish_log();
+        match ended {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err((stage, error))) => {
+                let call = Ended { budget, limits: &host.limits, said: host.said.as_deref() };
+                Err(CallError::of(&error, stage, &call))
+            }
+            Err(_) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
+        }
+    }
+}
+
+impl Revision {
+    /// Whose revision it is.
+    pub fn plugin(&self) -> &PluginName {
+        &self.plugin
+    }
+
+    /// The digest of the file.
+    pub fn digest(&self) -> Digest {
+        self.linked.digest()
+    }
+
+    /// The component behind it.
+    pub fn linked(&self) -> &Linked {
+        &self.linked
+    }
+
+    /// The configuration it was described with, as JSON text.
+    pub fn config(&self) -> &Arc<str> {
+        &self.config
+    }
+
+    /// What it said it is and needs.
+    pub fn manifest(&self) -> &Arc<Manifest> {
+        &self.manifest
+    }
+
+    /// What a call may take.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The same revision under other limits.
+    #[must_use]
+    pub fn with_limits(&self, limits: Limits) -> Self {
+        Self { limits, ..self.clone() }
+    }
+
+    /// How long a call of this controller may run: what the manifest says, or less by [`Limits::deadline`].
+    pub fn deadline(&self, controller: &str) -> Option<Duration> {
+        let controller = self.manifest.controllers.iter().find(|c| c.name == controller)?;
+        Some(self.limits.deadline(controller.timeout))
+    }
+
+    /// Calls `reconcile` in a fresh instance.
+    ///
+    /// The inner result is the plugin's own; the outer error says that the call came to nothing.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with time.
+    ///
+    /// # Cancellation
+    /// Dropping the future ends the call and frees the instance. A request to the API server that was under way may still have
+    /// happened.
+    pub async fn reconcile(
+        &self,
+        imports: Arc<dyn Imports>,
+        request: Request,
+    ) -> Result<Result<Outcome, Failure>, CallError> {
+        let Some(budget) = self.deadline(&request.controller) else {
+            return Err(CallError::Controller(request.controller.as_ref().to_owned()));
+        };
+        let request = request.into_wit();
+        let answer = self
+            .linked
+            .call(Some(imports), self.limits.memory, budget, async |plugin, store| {
+                plugin.pilothouse_plugin_controller().call_reconcile(store, &self.config, &request).await
+            })
+            .await?;
+        match answer {
+            Ok(outcome) => Outcome::from_wit(outcome).map(Ok),
+            Err(failure) => Ok(Err(Failure::from_wit(failure))),
+        }
+    }
+}

@@ -1,55 +1,122 @@
 //! Schemas of objects: what a kind's fields are, and the walks over an object that follow from it.
+//!
+//! A [`Schema`] comes from a CustomResourceDefinition ([`Schema::from_crd`]), from the definitions of the built-in kinds
+//! ([`Schema::builtin`]), or says nothing ([`Schema::preserve_all`]). A write passes it in this order:
+//!
+//! ```text
+//! body ── prune ──▶ known fields ── default ──▶ complete ── validate ──▶ stored, or refused with causes
+//!           └ paths of unknown fields, for fieldValidation
+//! ```
+//!
+//! Patches and server-side apply ask it how lists and maps merge. Field paths and messages are worded as kube-apiserver words
+//! them, because people search for them and clients show them.
+//!
+//! Nothing here reads a clock or does I/O, and no input makes it panic or recurse beyond [`node::MAX_DEPTH`].
+
+mod builtin;
+mod cel;
+mod formats;
+pub(crate) mod node;
+mod prune;
+mod rules;
+mod structural;
+#[cfg(test)]
+mod tests;
+mod validate;
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
+
+use node::{FREE, Node};
 
 /// What a kind's objects look like.
 #[derive(Debug, Clone)]
 pub struct Schema {
+    pub(crate) root: Node,
     source: Arc<Value>,
+    /// Objects are Go structs on a real server: null is absence, and no list is checked for duplicates.
+    pub(crate) builtin: bool,
 }
 
 impl Schema {
     /// The schema of a kind that every cluster has; none if the kind is unknown. `group` is empty for the core group.
     #[must_use]
-    pub fn builtin(_group: &str, _version: &str, _kind: &str) -> Option<Arc<Schema>> {
-        None
+    pub fn builtin(group: &str, version: &str, kind: &str) -> Option<Arc<Schema>> {
+        builtin::schema(group, version, kind)
     }
 
-    /// Reads `openAPIV3Schema` of one version of a CustomResourceDefinition.
+    /// Reads `openAPIV3Schema` of one version of a CustomResourceDefinition. The fields that every object has (`apiVersion`,
+    /// `kind`, `metadata`) need not be in it.
     ///
     /// # Errors
-    /// One cause for each rule of structural schemas that is broken; fields are relative to the schema.
+    /// One cause for each rule of structural schemas that is broken. Fields are relative to the schema, such as
+    /// `properties[spec].type`; the schema's own is empty.
     pub fn from_crd(schema: &Value) -> Result<Schema, Vec<Cause>> {
-        Ok(Schema { source: Arc::new(schema.clone()) })
+        let causes = structural::check(schema);
+        if !causes.is_empty() {
+            return Err(causes);
+        }
+        let mut root = Node::parse(schema, &|_| None);
+        root.add_object_fields();
+        root.complete_embedded();
+        let schema = Schema { root, source: Arc::new(with_object_fields(schema)), builtin: false };
+        let causes = structural::check_defaults(&schema);
+        if causes.is_empty() { Ok(schema) } else { Err(causes) }
     }
 
     /// Of a kind about which nothing is known: every field is kept and valid.
     #[must_use]
     pub fn preserve_all() -> Schema {
-        Schema { source: Arc::new(Value::Bool(true)) }
+        let mut root = FREE.clone();
+        root.add_object_fields();
+        let source = with_object_fields(&json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true }));
+        Schema { root, source: Arc::new(source), builtin: false }
     }
 
-    /// Removes fields that the schema does not know. Returns their paths, such as `spec.ports[0].prot`.
-    pub fn prune(&self, _object: &mut Value) -> Vec<String> {
-        Vec::new()
+    /// Removes fields that the schema does not know. Returns their paths in order, such as `spec.ports[0].prot`.
+    pub fn prune(&self, object: &mut Value) -> Vec<String> {
+        prune::prune(&self.root, object)
     }
 
     /// Fills in the schema's defaults, and drops nulls where null is no value.
-    pub fn default(&self, _object: &mut Value) {}
-
-    /// Every way in which the object breaks the schema. `old` is the object before the write, for transition rules.
-    #[must_use]
-    pub fn validate(&self, _object: &Value, _old: Option<&Value>) -> Vec<Cause> {
-        Vec::new()
+    pub fn default(&self, object: &mut Value) {
+        prune::default(&self.root, object, self.builtin);
     }
 
-    /// The schema for `/openapi/v3` documents.
+    /// Every way in which the object breaks the schema. `old` is the object before the write, if there was one: what has not
+    /// changed since is not held against the write, and rules about changes compare with it.
+    #[must_use]
+    pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Cause> {
+        validate::validate(self, object, old)
+    }
+
+    /// The schema as an OpenAPI v3 document has it. It refers to [`Schema::openapi_definitions`] as
+    /// `#/components/schemas/<name>`.
     #[must_use]
     pub fn openapi(&self) -> Value {
         self.source.as_ref().clone()
     }
+
+    /// The definitions that [`Schema::openapi`] refers to, and those that these refer to, by name.
+    #[must_use]
+    pub fn openapi_definitions(&self) -> Map<String, Value> {
+        builtin::referred(&self.source)
+    }
+}
+
+/// A custom resource's schema with what the API server adds to it.
+fn with_object_fields(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(fields) = schema.as_object_mut() {
+        let properties = fields.entry("properties").or_insert_with(|| json!({}));
+        if let Some(properties) = properties.as_object_mut() {
+            properties.entry("apiVersion").or_insert_with(|| json!({ "type": "string" }));
+            properties.entry("kind").or_insert_with(|| json!({ "type": "string" }));
+            properties.insert("metadata".to_owned(), builtin::object_meta_reference());
+        }
+    }
+    schema
 }
 
 /// Why a field's value is refused: one entry of a `Status`'s `details.causes`.
@@ -58,10 +125,55 @@ impl Schema {
 pub struct Cause {
     /// The cause's `reason`.
     pub reason: Reason,
-    /// Path of the field, such as `spec.size`.
+    /// Path of the field, such as `spec.size`; `<nil>` where the message says which.
     pub field: String,
     /// Without the field: `Required value`.
     pub message: String,
+}
+
+impl Cause {
+    /// The value is wrong; `detail` says why.
+    #[must_use]
+    pub fn invalid(field: &str, value: &Value, detail: &str) -> Cause {
+        let message = format!("Invalid value: {}: {detail}", shown(value));
+        Cause { reason: Reason::Invalid, field: field.to_owned(), message }
+    }
+
+    /// As [`Cause::invalid`], where Kubernetes shows the value's type in place of the value.
+    fn invalid_type_name(field: &str, type_name: &str, detail: &str) -> Cause {
+        Cause::invalid(field, &Value::from(type_name), detail)
+    }
+
+    /// The value is missing. `detail` may be empty.
+    #[must_use]
+    pub fn required(field: &str, detail: &str) -> Cause {
+        Cause { reason: Reason::Required, field: field.to_owned(), message: with_detail("Required value", detail) }
+    }
+
+    /// There must be no value here. `detail` may be empty.
+    #[must_use]
+    pub fn forbidden(field: &str, detail: &str) -> Cause {
+        Cause { reason: Reason::Forbidden, field: field.to_owned(), message: with_detail("Forbidden", detail) }
+    }
+
+    /// The value is there already.
+    #[must_use]
+    pub fn duplicate(field: &str, value: &Value) -> Cause {
+        let message = format!("Duplicate value: {}", shown(value));
+        Cause { reason: Reason::Duplicate, field: field.to_owned(), message }
+    }
+
+    /// The value is none of those allowed.
+    #[must_use]
+    pub fn not_supported(field: &str, value: &Value, supported: &[&str]) -> Cause {
+        let supported: Vec<String> = supported.iter().map(|value| quoted(value)).collect();
+        let message = format!("Unsupported value: {}: supported values: {}", shown(value), supported.join(", "));
+        Cause { reason: Reason::NotSupported, field: field.to_owned(), message }
+    }
+}
+
+fn with_detail(message: &str, detail: &str) -> String {
+    if detail.is_empty() { message.to_owned() } else { format!("{message}: {detail}") }
 }
 
 /// Kubernetes' `CauseType` for field errors.
@@ -100,4 +212,52 @@ impl Reason {
             Reason::TooMany => "FieldValueTooMany",
         }
     }
+}
+
+/// A value as it stands in a message.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => quoted(text),
+        Value::Number(number) => shown_number(number),
+        other => other.to_string(),
+    }
+}
+
+/// A number as Go's `%v` prints it.
+fn shown_number(number: &serde_json::Number) -> String {
+    match number.as_f64() {
+        Some(float) if number.is_f64() => shown_float(float),
+        _ => number.to_string(),
+    }
+}
+
+/// A float as Go's `%v` prints it: with an exponent from 1e+06 on and below 0.0001.
+fn shown_float(float: f64) -> String {
+    let scientific = format!("{float:e}");
+    match scientific.split_once('e').and_then(|(digits, exponent)| Some((digits, exponent.parse::<i32>().ok()?))) {
+        Some((digits, exponent)) if !(-4..6).contains(&exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.abs())
+        }
+        _ => float.to_string(),
+    }
+}
+
+/// A text as Go's `%q` prints it.
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_ascii_control() => out.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
 }

@@ -1,0 +1,250 @@
+//! `x-kubernetes-validations`: expressions in CEL that must be true of a value.
+//!
+//! `kube-cel` brings the language and Kubernetes' functions. What is done here is what the API server does around them: which
+//! names fields have in expressions, which Go type a string of some format is, when a rule about a change applies, and how a
+//! failure reads. `oldSelf` is found by the walk that calls this (`validate`), because only it knows which items of two lists
+//! are the same.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use chrono::DateTime;
+use kube_cel::{
+    KubeCelExt,
+    cel::{
+        Context, Program,
+        objects::{Key, Map, OptionalValue, Value as CelValue},
+    },
+};
+use serde_json::{Map as Fields, Value};
+
+use super::{
+    Cause, Reason,
+    formats::go_duration,
+    node::{Additional, Node},
+};
+
+/// Bytes of one expression. The grammar's own nesting limit bounds the stack; this bounds the time to parse.
+pub(super) const LENGTH: usize = 16 << 10;
+
+/// One rule at one place of a schema.
+#[derive(Debug, Clone)]
+pub(crate) struct Rule {
+    text: String,
+    message: Option<String>,
+    message_expression: Option<Arc<Program>>,
+    reason: Option<String>,
+    /// Relative to the place, such as `.ports`.
+    field: Option<String>,
+    /// Rules about a change apply to creation too, with an empty optional as `oldSelf`.
+    optional_old: bool,
+    /// None if it does not compile, which `structural` reports.
+    program: Option<Arc<Program>>,
+    reads_old: bool,
+}
+
+impl Rule {
+    pub(crate) fn parse_all(schema: &Fields<String, Value>) -> Vec<Rule> {
+        let rules = schema.get("x-kubernetes-validations").and_then(Value::as_array);
+        rules.into_iter().flatten().filter_map(Rule::parse).collect()
+    }
+
+    fn parse(source: &Value) -> Option<Rule> {
+        let text = |name: &str| source.get(name).and_then(Value::as_str).map(str::to_owned);
+        let rule = text("rule")?;
+        let program = compile(&rule).ok().map(Arc::new);
+        Some(Rule {
+            reads_old: program.as_ref().is_some_and(|program| program.references().has_variable("oldSelf")),
+            program,
+            message: text("message"),
+            message_expression: text("messageExpression").and_then(|text| compile(&text).ok()).map(Arc::new),
+            reason: text("reason"),
+            field: text("fieldPath"),
+            optional_old: source.get("optionalOldSelf").and_then(Value::as_bool).unwrap_or(false),
+            text: rule,
+        })
+    }
+
+    /// Whether the rule is about a change.
+    pub(crate) fn reads_old(&self) -> bool {
+        self.reads_old
+    }
+
+    /// What the rule has against a value; none if it holds or does not apply.
+    fn check(&self, scope: &Scope<'_>, path: &str) -> Option<Cause> {
+        if self.reads_old && !self.optional_old && scope.old.is_none() {
+            return None;
+        }
+        let mut context = BASE.new_inner_scope();
+        context.add_variable_from_value("self", scope.this.clone());
+        if self.optional_old {
+            let old = scope.old.clone().map_or_else(OptionalValue::none, OptionalValue::of);
+            context.add_variable_from_value("oldSelf", CelValue::Opaque(Arc::new(old)));
+        } else if let Some(old) = &scope.old {
+            context.add_variable_from_value("oldSelf", old.clone());
+        }
+        let invalid = |message: String| Cause::invalid_type_name(path, scope.node.kind.as_str(), &message);
+        let message = match self.program.as_ref()?.execute(&context) {
+            Ok(CelValue::Bool(true)) => return None,
+            Ok(CelValue::Bool(false)) => match self.message_expression.as_ref().map(|m| m.execute(&context)) {
+                Some(Ok(CelValue::String(message))) if !message.trim().is_empty() => message.to_string(),
+                _ => self.message.clone().unwrap_or_else(|| format!("failed rule: {}", self.text)),
+            },
+            Ok(_) => return Some(invalid(format!("rule must return a boolean: {}", self.text))),
+            Err(error) => return Some(invalid(format!("{error} evaluating rule: {}", self.text))),
+        };
+        let path = match &self.field {
+            Some(field) if path.is_empty() => field.trim_start_matches('.').to_owned(),
+            Some(field) => format!("{path}{field}"),
+            None => path.to_owned(),
+        };
+        Some(match self.reason.as_deref() {
+            Some("FieldValueForbidden") => Cause::forbidden(&path, &message),
+            Some("FieldValueRequired") => Cause::required(&path, &message),
+            Some("FieldValueDuplicate") => Cause::duplicate(&path, scope.value),
+            // Of objects and lists the value is left out.
+            _ if scope.value.is_object() || scope.value.is_array() => {
+                Cause { reason: Reason::Invalid, field: path, message: format!("Invalid value: {message}") }
+            }
+            _ => Cause::invalid(&path, scope.value, &message),
+        })
+    }
+}
+
+/// What the rules of one place are about.
+struct Scope<'a> {
+    node: &'a Node,
+    value: &'a Value,
+    this: CelValue,
+    old: Option<CelValue>,
+}
+
+/// What the rules at a node have against a value. `old` is what stood in the value's place before.
+pub(super) fn check(node: &Node, rules: &[Rule], value: &Value, old: Option<&Value>, path: &str) -> Vec<Cause> {
+    let scope = Scope { node, value, this: convert(node, value), old: old.map(|old| convert(node, old)) };
+    // What has not changed is held to rules about changes only.
+    let unchanged = old == Some(value);
+    rules.iter().filter(|rule| !unchanged || rule.reads_old()).filter_map(|rule| rule.check(&scope, path)).collect()
+}
+
+/// Compiles an expression.
+pub(super) fn compile(text: &str) -> Result<Program, String> {
+    if text.len() > LENGTH {
+        return Err(format!("longer than {LENGTH} bytes"));
+    }
+    Program::compile(text).map_err(|error| error.to_string())
+}
+
+static BASE: LazyLock<Context<'static>> = LazyLock::new(|| Context::default().with_all());
+
+/// A value as expressions see it.
+fn convert(node: &Node, value: &Value) -> CelValue {
+    let node = node.resolve();
+    match value {
+        Value::Null => CelValue::Null,
+        Value::Bool(value) => CelValue::Bool(*value),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(integer), _) if node.kind != super::node::Type::Number => CelValue::Int(integer),
+            (_, Some(float)) => CelValue::Float(float),
+            _ => CelValue::Null,
+        },
+        Value::String(text) => convert_text(node, text),
+        Value::Array(items) => CelValue::List(Arc::new(items.iter().map(|item| convert(node.item(), item)).collect())),
+        Value::Object(fields) => {
+            // Keys of a map are data; names of fields are written as identifiers.
+            let is_map = node.additional.is_some();
+            let entries = fields.iter().filter_map(|(name, value)| {
+                let key = if is_map { name.clone() } else { identifier(name)? };
+                let field = match &node.additional {
+                    Some(Additional::Each(each)) => each,
+                    _ => node.field(name).unwrap_or(&super::node::FREE),
+                };
+                Some((Key::String(Arc::new(key)), convert(field, value)))
+            });
+            CelValue::Map(Map { map: Arc::new(entries.collect::<HashMap<_, _>>()) })
+        }
+    }
+}
+
+fn convert_text(node: &Node, text: &str) -> CelValue {
+    let string = || CelValue::String(Arc::new(text.to_owned()));
+    match node.rules.as_ref().and_then(|rules| rules.format.as_deref()) {
+        Some("date-time") => DateTime::parse_from_rfc3339(text).map_or_else(|_| string(), CelValue::Timestamp),
+        Some("duration") => match go_duration(text) {
+            Some(nanoseconds) => CelValue::Duration(chrono::Duration::nanoseconds(nanoseconds)),
+            None => string(),
+        },
+        Some("byte") => match BASE64_STANDARD.decode(text) {
+            Ok(bytes) => CelValue::Bytes(Arc::new(bytes)),
+            Err(_) => string(),
+        },
+        _ => string(),
+    }
+}
+
+/// A field's name as an identifier of CEL; none if it cannot be one, and then expressions cannot see the field. The rules are
+/// those of Kubernetes' documentation of validation rules.
+fn identifier(name: &str) -> Option<String> {
+    const RESERVED: [&str; 18] = [
+        "true",
+        "false",
+        "null",
+        "in",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+    ];
+    if RESERVED.contains(&name) {
+        return Some(format!("__{name}__"));
+    }
+    let usable = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '/');
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(usable) {
+        return None;
+    }
+    let escaped = name.replace("__", "\u{0}");
+    let escaped = escaped.replace('.', "__dot__").replace('-', "__dash__").replace('/', "__slash__");
+    Some(escaped.replace('\u{0}', "__underscores__"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_have_the_identifiers_that_kubernetes_documents() {
+        let cases = [
+            ("replicas", Some("replicas")),
+            ("my_field", Some("my_field")),
+            ("namespace", Some("__namespace__")),
+            ("foo-bar", Some("foo__dash__bar")),
+            ("a.b/c", Some("a__dot__b__slash__c")),
+            ("redact__d", Some("redact__underscores__d")),
+            ("1st", None),
+            ("gr\u{fc}n", None),
+            ("", None),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(identifier(name).as_deref(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_expression_beyond_the_limits_does_not_compile() {
+        assert!(compile(&format!("{}true{}", "(".repeat(2000), ")".repeat(2000))).is_err());
+        assert!(compile(&"true || ".repeat(LENGTH)).is_err());
+    }
+}

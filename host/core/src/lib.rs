@@ -9,6 +9,7 @@
 //! ```
 
 pub mod backoff;
+pub mod diff;
 mod json;
 pub mod key;
 pub mod list;

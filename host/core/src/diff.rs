@@ -1,0 +1,295 @@
+//! Whether an apply would change anything: what lets a reconcile that changes nothing send no request.
+//!
+//! A server-side apply says two things: these fields have these values, and this manager owns exactly these fields. So it
+//! changes nothing when every value is so already and the field set of the manager's last apply names the same fields. The
+//! host keeps the field sets of its own managers beside each cached object ([`Object::applied`]), and so can tell without
+//! asking, right after a restart too.
+//!
+//! ```text
+//! desired                      owned (fieldsV1)                     live
+//! data:                        f:data                               data:
+//!   color: red        ◄──────►   f:color: {}            ◄──────►      color: red
+//!                                                                     size: small      another writer's: not ours to look at
+//! ```
+//!
+//! The field set carries what a schema would tell: `f:` is a member of a map, `k:` an element of an associative list, `v:` an
+//! element of a set, and `{}` a leaf, owned as a whole (a scalar, or an atomic map or list). The walk goes down all three at
+//! once.
+//!
+//! # Guarantees
+//!
+//! [`holds`] never says true where an apply would change a value; a null that was applied and is not there counts as being so,
+//! since the server drops nulls that a schema does not allow. It says false, and so costs a request that changes nothing,
+//! where only the server could know better:
+//!
+//! - what the server writes otherwise than it was sent: defaults inside an atomic map or list, quantities (`1000m` becomes
+//!   `1`), `stringData`, zero values that built-in kinds leave out;
+//! - an empty map or a null that is desired where others put something;
+//! - an empty list that is desired where there is none, or where others put something;
+//! - sets whose elements are not scalars, and lists in which the live object repeats a desired element.
+//!
+//! Ownership (this manager's) is as exact, but for two things that no field set can tell apart. A leaf is either atomic, or
+//! it was an empty map or a null when it was applied; and an empty list is named by nobody unless it is atomic. So where
+//! another writer put there just what is now desired, the apply that would do no more than note this manager as a second owner
+//! is not sent. It is sent as soon as the value differs.
+//!
+//! What it leaves to others: whether an object may be taken over (the writer), and sending.
+
+mod fields;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Number, Value};
+
+use self::fields::{Element, Fields};
+use crate::object::{Object, Subresource};
+
+/// Members of `metadata` that are the object's identity and the server's own notes. They are never in field sets (`stripMeta`
+/// of the API server's field manager): an apply that repeats them changes nothing.
+const IDENTITY: [&str; 8] =
+    ["name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "selfLink", "managedFields"];
+
+/// True if a server-side apply of `desired` by `manager` would change nothing: everything that `desired` says is so in the
+/// live object, and `manager` owns exactly these fields since its last apply.
+///
+/// `desired` is what the apply would send: a whole object, or for [`Subresource::Status`] an object that holds `status` (and
+/// its identity or not). In an apply of a kind that has a status subresource the server ignores `status`, so leave it out.
+///
+/// # Guarantees
+///
+/// Never panics, whatever the texts are. Field sets nested deeper than serde_json's limit of 128 do not hold. Time and memory
+/// are linear in the three texts.
+pub fn holds(live: &Object, manager: &str, subresource: Option<Subresource>, desired: &Value) -> bool {
+    // A manager that owns nothing has no entry.
+    text_holds(live.json(), live.applied(manager, subresource).unwrap_or("{}"), desired)
+}
+
+/// [`holds`] on the texts themselves.
+fn text_holds(live: &str, owned: &str, desired: &Value) -> bool {
+    let Some(owned) = Fields::parse(owned) else { return false };
+    // Only the top-level members that are asked for are parsed: a status costs no walk through the spec.
+    let Ok(live) = serde_json::from_str::<BTreeMap<String, &RawValue>>(live) else { return false };
+    let live = |name: &str| live.get(name).map(|raw| serde_json::from_str::<Value>(raw.get())).transpose();
+    let (Value::Object(desired), Some(mut owned)) = (desired, owned.into_members()) else { return false };
+
+    for name in ["apiVersion", "kind"] {
+        owned.remove(name);
+    }
+    if !owned.keys().all(|name| desired.contains_key(name)) {
+        return false;
+    }
+    desired.iter().all(|(name, desired)| {
+        let Ok(live) = live(name) else { return false };
+        match name.as_str() {
+            "apiVersion" | "kind" => live.as_ref() == Some(desired),
+            "metadata" => metadata(owned.remove(name), desired, live.as_ref()),
+            _ => member(owned.get(name), desired, live.as_ref()),
+        }
+    })
+}
+
+/// `metadata` is typed in every kind, so its lists and maps are known not to be atomic, and the server leaves them out where
+/// they are empty.
+fn metadata(owned: Option<Fields>, desired: &Value, live: Option<&Value>) -> bool {
+    let (Value::Object(desired), Some(Value::Object(live))) = (desired, live) else { return false };
+    let Some(mut owned) = owned.unwrap_or(Fields::Leaf).into_members() else { return false };
+    for name in IDENTITY {
+        owned.remove(name);
+    }
+    owned.keys().all(|name| desired.contains_key(name))
+        && desired.iter().all(|(name, desired)| {
+            let (owned, live) = (owned.get(name), live.get(name));
+            match (name.as_str(), desired) {
+                (name, desired) if IDENTITY.contains(&name) => desired.is_null() || live == Some(desired),
+                ("labels" | "annotations", Value::Object(map)) if map.is_empty() => owned == Some(&Fields::Leaf),
+                ("labels" | "annotations" | "ownerReferences" | "finalizers", Value::Null) => {
+                    owned == Some(&Fields::Leaf)
+                }
+                ("ownerReferences" | "finalizers", Value::Array(list)) if list.is_empty() => owned.is_none(),
+                ("labels" | "annotations" | "ownerReferences" | "finalizers", _) if owned == Some(&Fields::Leaf) => {
+                    false
+                }
+                _ => member(owned, desired, live),
+            }
+        })
+}
+
+/// A member of a map, named by the field set or not.
+fn member(owned: Option<&Fields>, desired: &Value, live: Option<&Value>) -> bool {
+    match owned {
+        Some(owned) => node(owned, desired, live),
+        // Nothing of it is named: so it can only be made of empty lists. Equal as a whole, since it could be part of something atomic.
+        None => of_empty_lists(desired) && live.is_some_and(|live| same(desired, live)),
+    }
+}
+
+fn of_empty_lists(value: &Value) -> bool {
+    match value {
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => !map.is_empty() && map.values().all(of_empty_lists),
+        _ => false,
+    }
+}
+
+fn node(owned: &Fields, desired: &Value, live: Option<&Value>) -> bool {
+    match (owned, desired, live) {
+        // Owned and not there: the server drops nulls where they are not allowed. Had another writer removed the field, it
+        // would have left this manager's set too.
+        (Fields::Leaf, Value::Null, None) => true,
+        // Where that is not atomic it owns nothing: what made this a leaf, an empty map or a null, would be given up.
+        (Fields::Leaf, Value::Object(_), _) if of_empty_lists(desired) => false,
+        (Fields::Leaf, desired, Some(live)) => same(desired, live),
+        (Fields::Members(owned), Value::Object(desired), Some(Value::Object(live))) => {
+            owned.keys().all(|name| desired.contains_key(name))
+                && desired.iter().all(|(name, desired)| member(owned.get(name), desired, live.get(name)))
+        }
+        (Fields::Elements { keys, elements }, Value::Array(desired), Some(Value::Array(live))) => {
+            associative(keys, elements, desired, live)
+        }
+        (Fields::Set(owned), Value::Array(desired), Some(Value::Array(live))) => set(owned, desired, live),
+        _ => false,
+    }
+}
+
+/// Each desired element is one that is owned, each owned one is desired, and the live list has them once, in the same order
+/// relative to each other (an apply would reorder them).
+fn associative(keys: &[String], owned: &[Element], desired: &[Value], live: &[Value]) -> bool {
+    let mut by_key = HashMap::with_capacity(owned.len());
+    for element in owned {
+        let Some(key) = key_as_applied(keys, element) else { return false };
+        if by_key.insert(key, element).is_some() {
+            return false;
+        }
+    }
+    let places = places(live, |element| key_of(keys, element));
+    let mut order = Order::default();
+    desired.len() == owned.len()
+        && desired.iter().all(|desired| {
+            // Taken out, so that a second desired element of the same key finds none.
+            let Some(element) = key_of(keys, desired).and_then(|key| by_key.remove(&key)) else { return false };
+            let full_key =
+                element.key.iter().map(|value| Scalar::of(value).map(Some)).collect::<Option<ElementKey<'_>>>();
+            let Some(place) = full_key.and_then(|key| order.next(places.get(&key))) else { return false };
+            node(&element.fields, desired, live.get(place))
+        })
+}
+
+/// The values of an element's keys as the apply named them; none at a key it left to the schema's default.
+type ElementKey<'a> = Vec<Option<Scalar<'a>>>;
+
+/// The field set has each key's value, by default too: but then the element's own fields do not name the key.
+fn key_as_applied<'a>(keys: &[String], element: &'a Element) -> Option<ElementKey<'a>> {
+    let named = |name| !matches!(&element.fields, Fields::Members(members) if !members.contains_key(name));
+    let values = keys.iter().zip(&element.key);
+    values.map(|(name, value)| if named(name) { Scalar::of(value).map(Some) } else { Some(None) }).collect()
+}
+
+/// The key of an element of a list; none if it is no map or has no scalar there.
+fn key_of<'a>(keys: &[String], element: &'a Value) -> Option<ElementKey<'a>> {
+    let element = element.as_object()?;
+    keys.iter()
+        .map(|name| match element.get(name) {
+            Some(value) => Scalar::of(value).map(Some),
+            None => Some(None),
+        })
+        .collect()
+}
+
+/// As [`associative`], where an element is its own key.
+fn set(owned: &[Value], desired: &[Value], live: &[Value]) -> bool {
+    let Some(mut named) =
+        owned.iter().map(|value| Scalar::of(value).map(|key| (key, ()))).collect::<Option<HashMap<_, _>>>()
+    else {
+        return false;
+    };
+    let places = places(live, Scalar::of);
+    let mut order = Order::default();
+    desired.len() == owned.len()
+        && desired.iter().all(|desired| {
+            let Some(value) = Scalar::of(desired) else { return false };
+            named.remove(&value).is_some() && order.next(places.get(&value)).is_some()
+        })
+}
+
+/// Where each key is in a list.
+enum Place {
+    Once(usize),
+    Repeated,
+}
+
+fn places<'a, K: Eq + std::hash::Hash>(live: &'a [Value], key: impl Fn(&'a Value) -> Option<K>) -> HashMap<K, Place> {
+    let mut places = HashMap::with_capacity(live.len());
+    for (place, element) in live.iter().enumerate() {
+        if let Some(key) = key(element) {
+            places.entry(key).and_modify(|seen| *seen = Place::Repeated).or_insert(Place::Once(place));
+        }
+    }
+    places
+}
+
+/// Gives out places as long as each is behind the one before.
+#[derive(Default)]
+struct Order {
+    from: usize,
+}
+
+impl Order {
+    fn next(&mut self, place: Option<&Place>) -> Option<usize> {
+        match place {
+            Some(&Place::Once(place)) if place >= self.from => {
+                self.from = place + 1;
+                Some(place)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Equal as JSON, numbers by value.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Object(a), Value::Object(b)) => same_map(a, b),
+        _ => matches!((Scalar::of(a), Scalar::of(b)), (Some(a), Some(b)) if a == b),
+    }
+}
+
+fn same_map(a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
+    a.len() == b.len() && a.iter().all(|(name, a)| b.get(name).is_some_and(|b| same(a, b)))
+}
+
+/// A scalar as it is compared and looked up by: `1` and `1.0` are one.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Scalar<'a> {
+    Null,
+    Bool(bool),
+    Whole(i128),
+    /// The bits of a number that is not whole, or beyond 64 bits.
+    Float(u64),
+    Text(&'a str),
+}
+
+impl<'a> Scalar<'a> {
+    fn of(value: &'a Value) -> Option<Self> {
+        Some(match value {
+            Value::Null => Self::Null,
+            Value::Bool(value) => Self::Bool(*value),
+            Value::Number(value) => Self::number(value)?,
+            Value::String(value) => Self::Text(value),
+            Value::Array(_) | Value::Object(_) => return None,
+        })
+    }
+
+    fn number(number: &Number) -> Option<Self> {
+        if let Some(whole) = number.as_i128() {
+            return Some(Self::Whole(whole));
+        }
+        let float = number.as_f64()?;
+        // Exact: below 2^64 the conversion loses nothing of a whole float.
+        let whole = (float.fract() == 0.0 && float.abs() < 18_446_744_073_709_551_616.0).then_some(float as i128);
+        Some(whole.map_or(Self::Float(float.to_bits()), Self::Whole))
+    }
+}

@@ -126,8 +126,20 @@ pub(crate) fn copy_field(object: &mut Value, from: &Value, field: &str) {
     };
 }
 
+/// Sets the value at a path, making objects on the way. Whatever is no object on the way is replaced by one.
+pub(crate) fn set_at(object: &mut Value, path: &[&str], value: Value) {
+    let mut place = object;
+    for step in path {
+        if !place.is_object() {
+            *place = Value::Object(Map::new());
+        }
+        place = &mut place[*step];
+    }
+    *place = value;
+}
+
 /// Who owns an object: one entry of `metadata.ownerReferences`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OwnerRef<'a> {
     pub(crate) api_version: &'a str,
     pub(crate) kind: &'a str,

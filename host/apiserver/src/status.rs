@@ -105,9 +105,9 @@ impl Status {
                 text
             }
         };
-        Status::new(StatusCode::CONFLICT, "Conflict", list).causes(conflicts.iter().map(
-            |c| json!({"reason": "FieldManagerConflict", "message": c.message, "field": c.field}),
-        ))
+        Status::new(StatusCode::CONFLICT, "Conflict", list).causes(
+            conflicts.iter().map(|c| json!({"reason": "FieldManagerConflict", "message": c.message, "field": c.field})),
+        )
     }
 
     /// The object breaks its kind's rules. At least one cause.
@@ -121,17 +121,13 @@ impl Status {
             [one] => one.to_string(),
             many => format!("[{}]", many.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
         };
-        let mut status = Status::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "Invalid",
-            format!("{of} \"{name}\" is invalid: {why}"),
-        );
+        let mut status =
+            Status::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("{of} \"{name}\" is invalid: {why}"));
         status.detail("name", name);
         status.detail("group", group);
         status.detail("kind", kind);
-        status.causes(causes.iter().map(
-            |c| json!({"reason": c.reason.as_str(), "message": c.message, "field": c.field}),
-        ))
+        status
+            .causes(causes.iter().map(|c| json!({"reason": c.reason.as_str(), "message": c.message, "field": c.field})))
     }
 
     /// A patch of which the server can tell nothing more than that it does not fit.
@@ -178,18 +174,13 @@ impl Status {
     }
 
     pub(crate) fn unsupported_patch(accepted: &str) -> Self {
-        let message = format!(
-            "the body of the request was in an unknown format - accepted media types include: {accepted}"
-        );
+        let message =
+            format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
         Status::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
     }
 
     pub(crate) fn too_large(why: impl std::fmt::Display) -> Self {
-        Status::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "RequestEntityTooLarge",
-            format!("Request entity too large: {why}"),
-        )
+        Status::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", format!("Request entity too large: {why}"))
     }
 
     pub(crate) fn forbidden(of: &GroupResource, name: &str, why: &str) -> Self {
@@ -238,8 +229,8 @@ impl Status {
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         let message = message.into();
-        let mut status = Status::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "")
-            .causes([json!({"message": message})]);
+        let mut status =
+            Status::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "").causes([json!({"message": message})]);
         status.message = format!("Internal error occurred: {message}");
         status
     }

@@ -1,0 +1,147 @@
+//! Request bodies: read within a bound, decoded to JSON values from JSON, YAML or protobuf.
+
+use std::fmt;
+
+use bytes::Bytes;
+use http::{HeaderMap, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use crate::protobuf;
+use crate::request::text_header;
+use crate::status::{Result, Status};
+
+/// What kube-apiserver accepts: 3 MiB.
+pub(crate) const LIMIT: usize = 3 << 20;
+
+/// A decoded body.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Decoded {
+    pub(crate) value: Value,
+    /// Paths of members that the text has more than once. The last one counts.
+    pub(crate) duplicates: Vec<String>,
+}
+
+/// Reads a whole body.
+pub(crate) async fn read<B>(body: B) -> Result<Bytes>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match Limited::new(body, LIMIT).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Status::too_large(format_args!("limit is {LIMIT}"))),
+        Err(error) => Err(Status::bad_request(format!("unable to read the body: {error}"))),
+    }
+}
+
+/// Decodes an object according to its Content-Type; JSON if there is none.
+pub(crate) fn decode(headers: &HeaderMap, body: &[u8]) -> Result<Decoded> {
+    let content_type = text_header(headers, header::CONTENT_TYPE);
+    match content_type.split(';').next().unwrap_or_default().trim() {
+        "" | "application/json" | "*/*" => json(body),
+        "application/yaml" => yaml(body),
+        protobuf::MEDIA_TYPE => protobuf::decode(body).map(|value| Decoded { value, duplicates: Vec::new() }),
+        other => Err(Status::unsupported_body(other)),
+    }
+}
+
+/// JSON text.
+pub(crate) fn json(body: &[u8]) -> Result<Decoded> {
+    let mut duplicates = Vec::new();
+    let mut text = serde_json::Deserializer::from_slice(body);
+    let seed = Seed { path: "", duplicates: &mut duplicates };
+    let value = seed.deserialize(&mut text).and_then(|value| text.end().map(|()| value));
+    match value {
+        Ok(value) => Ok(Decoded { value, duplicates }),
+        Err(error) => Err(Status::bad_request(format!("couldn't get version/kind; json parse error: {error}"))),
+    }
+}
+
+/// YAML text, of which JSON is a part. Apply patches are YAML by name and JSON by habit.
+pub(crate) fn yaml(body: &[u8]) -> Result<Decoded> {
+    if body.trim_ascii_start().starts_with(b"{")
+        && let Ok(decoded) = json(body)
+    {
+        return Ok(decoded);
+    }
+    let refused = |error: &dyn fmt::Display| Status::bad_request(format!("error decoding YAML: {error}"));
+    let text = std::str::from_utf8(body).map_err(|error| refused(&error))?;
+    let value: Value = serde_saphyr::from_str(text).map_err(|error| refused(&error))?;
+    Ok(Decoded { value, duplicates: Vec::new() })
+}
+
+/// Builds a value and notes members that come twice.
+struct Seed<'a> {
+    path: &'a str,
+    duplicates: &'a mut Vec<String>,
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> std::result::Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> std::result::Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> std::result::Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> std::result::Result<Value, E> {
+        serde_json::Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("number out of range"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> std::result::Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> std::result::Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Value, A::Error> {
+        let mut values = Vec::new();
+        loop {
+            let path = format!("{}[{}]", self.path, values.len());
+            let seed = Seed { path: &path, duplicates: &mut *self.duplicates };
+            match seq.next_element_seed(seed)? {
+                Some(value) => values.push(value),
+                None => return Ok(values.into()),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Value, A::Error> {
+        let mut members = Map::new();
+        while let Some(key) = map.next_key::<String>()? {
+            let path = if self.path.is_empty() { key.clone() } else { format!("{}.{key}", self.path) };
+            let value = map.next_value_seed(Seed { path: &path, duplicates: &mut *self.duplicates })?;
+            if members.insert(key, value).is_some() {
+                self.duplicates.push(path);
+            }
+        }
+        Ok(members.into())
+    }
+}

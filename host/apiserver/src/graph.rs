@@ -1,0 +1,152 @@
+//! Who owns whom, and what garbage collection therefore has to look at.
+//!
+//! The store tells the graph of every commit, under its lock. The graph keeps the ownership index, and a set of work without
+//! duplicates: bounded by the number of objects, lost by nothing short of the process. `housekeeping` takes the work and
+//! decides what to do about it.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+
+use crate::object::{Key, Object, finalizers, is_deleting, owners, uid};
+use crate::resources::GroupResource;
+
+/// The finalizer of an object that goes after its dependents.
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+/// The finalizer of an object whose dependents stay.
+pub(crate) const ORPHAN: &str = "orphan";
+
+/// Something that may have become garbage, or may now be finished.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Work {
+    /// Do the owners of this object still exist; or, if it is being deleted, can it go?
+    Object(String),
+    /// A namespace that is being deleted: empty it, then finish it.
+    Namespace(String),
+    /// A resource whose CustomResourceDefinition is being deleted.
+    Resource(GroupResource),
+}
+
+type Place = (GroupResource, Key);
+
+#[derive(Debug, Default)]
+pub(crate) struct Graph {
+    places: HashMap<String, Place>,
+    /// Uids of the objects that name a uid as an owner.
+    dependents: HashMap<String, BTreeSet<String>>,
+    terminating: HashSet<GroupResource>,
+    terminating_namespaces: HashSet<String>,
+    queue: VecDeque<Work>,
+    queued: HashSet<Work>,
+}
+
+impl Graph {
+    /// Takes note of a commit: of the state before it and after it.
+    pub(crate) fn observe(&mut self, of: &GroupResource, old: Option<&Object>, new: Option<&Object>) {
+        let owned_by = |object: Option<&Object>| -> BTreeSet<String> {
+            object.into_iter().flat_map(|o| owners(&o.value)).map(|owner| owner.uid.to_owned()).collect()
+        };
+        let (before, after) = (owned_by(old), owned_by(new));
+        let Some(object) = new.or(old) else { return };
+        let id = uid(&object.value).to_owned();
+
+        for owner in before.difference(&after) {
+            if let Some(set) = self.dependents.get_mut(owner) {
+                set.remove(&id);
+                if set.is_empty() {
+                    self.dependents.remove(owner);
+                }
+            }
+        }
+        for owner in after.difference(&before) {
+            self.dependents.entry(owner.clone()).or_default().insert(id.clone());
+        }
+        // An owner that waits for its dependents may have waited for this one.
+        let unblocked = old.is_some_and(|old| new.is_none_or(|new| blocks(new) < blocks(old)));
+        if unblocked {
+            for owner in before {
+                self.queue(Work::Object(owner));
+            }
+        }
+        match new {
+            Some(new) => {
+                let waits = is_deleting(&new.value)
+                    && finalizers(&new.value).iter().any(|finalizer| [FOREGROUND, ORPHAN].contains(finalizer));
+                let other_owners = old.is_none_or(|old| {
+                    old.value["metadata"]["ownerReferences"] != new.value["metadata"]["ownerReferences"]
+                });
+                if waits || (other_owners && !after.is_empty()) {
+                    self.queue(Work::Object(id.clone()));
+                }
+                self.places.insert(id, (of.clone(), object.key()));
+            }
+            None => {
+                self.places.remove(&id);
+                let orphans: Vec<String> = self.dependents.get(&id).into_iter().flatten().cloned().collect();
+                for orphan in orphans {
+                    self.queue(Work::Object(orphan));
+                }
+            }
+        }
+        self.observe_scopes(of, object, new.is_some());
+    }
+
+    /// Namespaces and resources that go when they are empty.
+    fn observe_scopes(&mut self, of: &GroupResource, object: &Object, exists: bool) {
+        let key = object.key();
+        if *of == GroupResource::namespaces() {
+            let name = key.name.to_string();
+            if exists && is_deleting(&object.value) {
+                self.terminating_namespaces.insert(name.clone());
+                self.queue(Work::Namespace(name));
+            } else {
+                self.terminating_namespaces.remove(&name);
+            }
+        } else if !exists && self.terminating_namespaces.contains(&*key.namespace) {
+            self.queue(Work::Namespace(key.namespace.to_string()));
+        }
+        if !exists && self.terminating.contains(of) {
+            self.queue(Work::Resource(of.clone()));
+        }
+    }
+
+    pub(crate) fn find(&self, uid: &str) -> Option<&Place> {
+        self.places.get(uid)
+    }
+
+    pub(crate) fn dependents(&self, uid: &str) -> impl Iterator<Item = &Place> {
+        self.dependents.get(uid).into_iter().flatten().filter_map(|dependent| self.places.get(dependent))
+    }
+
+    pub(crate) fn is_terminating(&self, of: &GroupResource) -> bool {
+        self.terminating.contains(of)
+    }
+
+    pub(crate) fn set_terminating(&mut self, of: &GroupResource, terminating: bool) {
+        if terminating {
+            self.terminating.insert(of.clone());
+            self.queue(Work::Resource(of.clone()));
+        } else {
+            self.terminating.remove(of);
+        }
+    }
+
+    pub(crate) fn queue(&mut self, work: Work) {
+        if self.queued.insert(work.clone()) {
+            self.queue.push_back(work);
+        }
+    }
+
+    pub(crate) fn next_work(&mut self) -> Option<Work> {
+        let work = self.queue.pop_front()?;
+        self.queued.remove(&work);
+        Some(work)
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        !self.queue.is_empty()
+    }
+}
+
+/// How many owners cannot go before this object does.
+fn blocks(object: &Object) -> usize {
+    owners(&object.value).filter(|owner| owner.blocks).count()
+}

@@ -1,0 +1,334 @@
+//! From a request to its response: routing, negotiation, bodies, warnings, counting.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode, request};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use crate::VERSION;
+use crate::body;
+use crate::discovery;
+use crate::metrics::{Labels, OnEnd};
+use crate::object::{Key, to_json};
+use crate::openapi;
+use crate::present::Form;
+use crate::request::{Params, Route, Target, text_header, verb};
+use crate::resources::{Purpose, Resource};
+use crate::rest::delete::Options;
+use crate::rest::{Answer, Call, Part, create, delete, get, list, patch, update};
+use crate::server::Server;
+use crate::status::{Result, Status};
+use crate::watch::Watch;
+
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// Answers one request.
+pub(crate) async fn handle(server: &Arc<Server>, request: Request<Incoming>) -> Response<Body> {
+    let (head, incoming) = request.into_parts();
+    match Route::of(head.uri.path()) {
+        Route::Resource(target) => resource(server, &head, incoming, &target).await,
+        route => other(server, &head, &route),
+    }
+}
+
+/// Everything that is no resource: discovery, OpenAPI, health, version, metrics.
+fn other(server: &Server, head: &request::Parts, route: &Route) -> Response<Body> {
+    if ![Method::GET, Method::HEAD].contains(&head.method) {
+        let status = if *route == Route::Unknown { Status::unknown_path() } else { Status::method_not_allowed() };
+        return refused(&status);
+    }
+    let registry = server.registry();
+    let found = match route {
+        Route::CoreVersions | Route::Groups => {
+            let core = *route == Route::CoreVersions;
+            let form = discovery::Form::of(&head.headers);
+            let document = match form {
+                discovery::Form::Aggregated(version) => discovery::aggregated(&registry, core, version),
+                discovery::Form::Plain if core => discovery::core_versions(text_header(&head.headers, header::HOST)),
+                discovery::Form::Plain => discovery::groups(&registry),
+            };
+            return tagged(&head.headers, &form.content_type(), to_json(&document));
+        }
+        Route::Group(group) => discovery::group(&registry, group),
+        Route::Resources { group, version } => match discovery::resources(&registry, group, version) {
+            None if registry.is_builtin(group) => return refused(&Status::unknown_resource()),
+            found => found,
+        },
+        Route::OpenApi => Some(openapi::index(&registry)),
+        Route::OpenApiGroup(path) => {
+            return match openapi::document(&registry, path) {
+                Some(document) => tagged(&head.headers, "application/json", document),
+                None => refused(&Status::unknown_path()),
+            };
+        }
+        Route::Version => Some(version()),
+        Route::Health => return text("ok"),
+        Route::Metrics => return text(&server.metrics.text()),
+        Route::Index => Some(json!({"paths": [
+            "/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version",
+        ]})),
+        Route::Unknown | Route::Resource(_) => None,
+    };
+    match found {
+        Some(value) => respond(StatusCode::OK, "application/json", to_json(&value)),
+        None => refused(&Status::unknown_path()),
+    }
+}
+
+/// What this server is: the Kubernetes version whose API it follows, and that it is not that.
+fn version() -> Value {
+    let mut numbers = VERSION.trim_start_matches('v').split('.');
+    json!({
+        "major": numbers.next(), "minor": numbers.next(), "gitVersion": VERSION, "gitCommit": "", "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none", "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+    })
+}
+
+async fn resource(server: &Arc<Server>, head: &request::Parts, incoming: Incoming, target: &Target) -> Response<Body> {
+    let params = Params::of(&head.uri);
+    let watch = params.flag("watch");
+    let apply = patch::Kind::of(&head.headers) == Some(patch::Kind::Apply);
+    let verb = verb(&head.method, target, watch, apply);
+    let labels = |code: StatusCode| Labels {
+        code: code.as_u16(),
+        dry_run: params.has("dryRun"),
+        group: target.group.clone(),
+        version: target.version.clone(),
+        resource: target.plural.clone(),
+        subresource: target.subresource.clone(),
+        scope: match () {
+            () if !target.name.is_empty() || verb == "POST" => "resource",
+            () if !target.namespace.is_empty() => "namespace",
+            () => "cluster",
+        },
+        verb,
+    };
+    let found = match find(server, target) {
+        Ok(found) => found,
+        // Not counted: its labels would be whatever the client made up.
+        Err(status) => return refused(&status),
+    };
+    let request = ResourceRequest { server, head, target, params: &params, resource: &found.0, part: found.1 };
+    let response = if verb == "WATCH" && found.1 == Part::Object {
+        let count = OnEnd { server: Arc::clone(server), labels: labels(StatusCode::OK) };
+        match request.watch(count) {
+            Ok(response) => return response,
+            Err(status) => refused(&status),
+        }
+    } else {
+        let body = match body::read(incoming).await {
+            Ok(body) => request.perform(&body),
+            Err(status) => Err(status),
+        };
+        body.unwrap_or_else(|status| refused(&status))
+    };
+    server.metrics.count(labels(response.status()));
+    response
+}
+
+fn find(server: &Server, target: &Target) -> Result<(Arc<Resource>, Part)> {
+    let registry = server.registry();
+    let missing = || {
+        if registry.is_builtin(&target.group) { Status::unknown_resource() } else { Status::unknown_path() }
+    };
+    let resource = registry.find(&target.group, &target.version, &target.plural).ok_or_else(missing)?;
+    let part = Part::of(&target.subresource, resource).ok_or_else(missing)?;
+    let misplaced = if resource.namespaced {
+        target.namespace.is_empty() && !target.name.is_empty()
+    } else {
+        !target.namespace.is_empty()
+    };
+    if misplaced { Err(missing()) } else { Ok((Arc::clone(resource), part)) }
+}
+
+/// A request for a resource that exists.
+struct ResourceRequest<'a> {
+    server: &'a Arc<Server>,
+    head: &'a request::Parts,
+    target: &'a Target,
+    params: &'a Params,
+    resource: &'a Arc<Resource>,
+    part: Part,
+}
+
+impl ResourceRequest<'_> {
+    fn key(&self) -> Key {
+        Key::new(&self.target.namespace, &self.target.name)
+    }
+
+    fn watch(&self, count: OnEnd) -> Result<Response<Body>> {
+        if self.resource.purpose == Purpose::Review {
+            // What is never counted as a watch should not be counted as one that ended.
+            return Err(Status::method_not_allowed());
+        }
+        let form = Form::negotiate(&self.head.headers, self.params)?;
+        let watch = Watch::open(self.server, self.resource, &self.key(), self.params, form, count)?;
+        let body = StreamBody::new(watch.frames()).boxed_unsync();
+        let mut response = Response::new(body);
+        let content_type = HeaderValue::from_static("application/json");
+        response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+        self.warn(&mut response, &[]);
+        Ok(response)
+    }
+
+    fn perform(&self, body: &[u8]) -> Result<Response<Body>> {
+        let form = Form::negotiate(&self.head.headers, self.params)?;
+        let method = self.head.method.as_str();
+        let collection = self.target.name.is_empty();
+        if self.resource.purpose == Purpose::Review && (method, collection) != ("POST", true) {
+            return Err(Status::method_not_allowed());
+        }
+        match (method, collection) {
+            ("GET" | "HEAD", true) => {
+                let (objects, meta) = list::list(self.server, self.resource, &self.key(), self.params)?;
+                let json = form.list(self.resource, objects.iter().map(|object| &object.value), &meta);
+                let mut response = respond(StatusCode::OK, "application/json", json);
+                self.warn(&mut response, &[]);
+                Ok(response)
+            }
+            ("GET" | "HEAD", false) if self.part != Part::Finalize => {
+                self.check_version()?;
+                let answer = get(self.server, self.resource, &self.key(), self.part)?;
+                Ok(self.answer(answer, form, &[]))
+            }
+            ("DELETE", _) if self.part == Part::Object => self.delete(collection, body, form),
+            ("POST", _) if self.part == Part::Object && (collection || self.resource.custom) => {
+                if self.resource.namespaced && self.target.namespace.is_empty() {
+                    return Err(Status::method_not_allowed());
+                }
+                let mut call = self.call("CreateOptions")?;
+                let decoded = body::decode(&self.head.headers, body)?;
+                let answer = create::create(&mut call, decoded)?;
+                Ok(self.answer(answer, form, &call.warnings))
+            }
+            ("PUT" | "PATCH", true) if self.resource.custom => Err(Status::bad_request("name must be provided")),
+            ("PUT", false) => {
+                let mut call = self.call("UpdateOptions")?;
+                let decoded = body::decode(&self.head.headers, body)?;
+                let answer = update::update(&mut call, decoded)?;
+                Ok(self.answer(answer, form, &call.warnings))
+            }
+            ("PATCH", false) if self.part != Part::Finalize => {
+                let mut call = self.call("PatchOptions")?;
+                let kind = patch::Kind::of(&self.head.headers);
+                let answer = patch::patch(&mut call, kind, self.params, body)?;
+                Ok(self.answer(answer, form, &call.warnings))
+            }
+            _ => Err(Status::method_not_allowed()),
+        }
+    }
+
+    /// A GET may ask for a revision; one that is not newer than the state at hand is served by it.
+    fn check_version(&self) -> Result<()> {
+        let text = self.params.get("resourceVersion");
+        if text.is_empty() {
+            return Ok(());
+        }
+        let invalid = || Status::unknown(format!("strconv.ParseUint: parsing \"{text}\": invalid syntax"));
+        let version: u64 = text.parse().map_err(|_| invalid())?;
+        let current = self.server.revision();
+        if version > current { Err(Status::version_too_large(version, current)) } else { Ok(()) }
+    }
+
+    fn delete(&self, collection: bool, body: &[u8], form: Form) -> Result<Response<Body>> {
+        let options =
+            if body.trim_ascii().is_empty() { Value::Null } else { body::decode(&self.head.headers, body)?.value };
+        let options = Options::parse(&options, self.params)?;
+        let answer = if collection {
+            if self.resource.namespaced && self.target.namespace.is_empty() {
+                return Err(Status::method_not_allowed());
+            }
+            let (objects, _) = list::list(self.server, self.resource, &self.key(), self.params)?;
+            delete::delete_all(self.server, self.resource, objects, &options)?
+        } else {
+            delete::delete(&self.call("DeleteOptions")?, &options)?
+        };
+        Ok(self.answer(answer, form, &[]))
+    }
+
+    fn call(&self, options: &str) -> Result<Call<'_>> {
+        Ok(Call {
+            server: self.server,
+            resource: self.resource,
+            key: self.key(),
+            part: self.part,
+            manager: self.params.manager(&self.head.headers, options)?,
+            dry_run: self.params.dry_run(options)?,
+            validation: self.params.field_validation(options)?,
+            warnings: Vec::new(),
+        })
+    }
+
+    fn answer(&self, answer: Answer, form: Form, warnings: &[String]) -> Response<Body> {
+        let (code, json) = match answer {
+            Answer::Kept(code, object) => (code, form.kept(self.resource, &object)),
+            Answer::Made(code, value) if value["kind"] == self.resource.kind => {
+                (code, form.made(self.resource, &value))
+            }
+            Answer::Made(code, value) => (code, to_json(&value)),
+        };
+        let mut response = respond(code, "application/json", json);
+        self.warn(&mut response, warnings);
+        response
+    }
+
+    fn warn(&self, response: &mut Response<Body>, warnings: &[String]) {
+        for warning in self.resource.deprecated.iter().chain(warnings) {
+            let escaped = warning.replace('\\', "\\\\").replace('"', "\\\"");
+            // What cannot be put into a header is not worth failing a request for.
+            if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
+                response.headers_mut().append(header::WARNING, value);
+            }
+        }
+    }
+}
+
+fn respond(code: StatusCode, content_type: &str, content: Bytes) -> Response<Body> {
+    let mut response = Response::new(Full::new(content).boxed_unsync());
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    if let Ok(value) = HeaderValue::from_str(content_type) {
+        headers.insert(header::CONTENT_TYPE, value);
+    }
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+fn text(content: &str) -> Response<Body> {
+    respond(StatusCode::OK, "text/plain; charset=utf-8", Bytes::copy_from_slice(content.as_bytes()))
+}
+
+/// A document with an ETag: 304 if the client has it already.
+fn tagged(headers: &HeaderMap, content_type: &str, content: Bytes) -> Response<Body> {
+    let tag = format!("\"{}\"", openapi::hash(&content));
+    let known = text_header(headers, header::IF_NONE_MATCH).split(',').any(|known| known.trim() == tag);
+    let mut response = if known {
+        respond(StatusCode::NOT_MODIFIED, content_type, Bytes::new())
+    } else {
+        respond(StatusCode::OK, content_type, content)
+    };
+    if let Ok(value) = HeaderValue::from_str(&tag) {
+        response.headers_mut().insert(header::ETAG, value);
+    }
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+}
+
+fn refused(status: &Status) -> Response<Body> {
+    if status.is_plain() {
+        let message = Bytes::from(format!("{}\n", status.message));
+        return respond(status.code, "text/plain; charset=utf-8", message);
+    }
+    let mut response = respond(status.code, "application/json", to_json(&status.to_value()));
+    if status.code == StatusCode::GATEWAY_TIMEOUT {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}

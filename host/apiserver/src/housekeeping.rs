@@ -1,0 +1,244 @@
+//! The part of a control plane without which an API server leaves things behind: garbage collection by owner references, and
+//! the emptying of namespaces and custom resources that are being deleted.
+//!
+//! ```text
+//!  commit ──► graph: what may now be garbage ──► `run`: look, decide, write ──► commit …
+//! ```
+//!
+//! Every decision is made on the newest state and may be made again: work that comes too late, or twice, changes nothing.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::crd;
+use crate::graph::{FOREGROUND, ORPHAN, Work};
+use crate::object::{
+    Key, Object, OwnerRef, array, finalizers, is_deleting, namespace, owners, set_finalizers, set_meta,
+};
+use crate::object::{remove_meta, uid};
+use crate::resources::{GroupResource, Registry, Resource};
+use crate::rest::delete::{Options, Propagation, remove};
+use crate::server::Server;
+
+/// Does the work that commits leave behind, for as long as it is polled.
+pub(crate) async fn run(server: Arc<Server>) {
+    loop {
+        let work = server.store.next_work().await;
+        match &work {
+            Work::Object(uid) => object(&server, uid),
+            Work::Namespace(name) => empty_namespace(&server, name),
+            Work::Resource(of) => empty_resource(&server, of),
+        }
+        // A large cascade leaves room for requests.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Repeats an optimistic write until it goes through, or is no longer wanted.
+fn write(
+    server: &Server,
+    resource: &Arc<Resource>,
+    of: &GroupResource,
+    object: &Arc<Object>,
+    change: impl Fn(&mut Value),
+) {
+    let mut current = Arc::clone(object);
+    loop {
+        let mut next = current.value.clone();
+        change(&mut next);
+        if next == current.value {
+            return;
+        }
+        let ends = is_deleting(&next) && finalizers(&next).is_empty() && crate::kinds::may_vanish(resource, &next);
+        let done = if ends {
+            server.remove(resource, &current, next).is_ok()
+        } else {
+            server.update(resource, &current, next).is_ok()
+        };
+        if done {
+            return;
+        }
+        match server.store.get(of, &current.key()) {
+            Some(newer) if uid(&newer.value) == uid(&current.value) => current = newer,
+            _ => return,
+        }
+    }
+}
+
+/// Deletes, repeating while others write. What is marked already stays as it is.
+fn delete(server: &Server, of: &GroupResource, object: &Arc<Object>, options: &Options) {
+    let registry = server.registry();
+    let Some(resource) = registry.preferred(of) else { return };
+    let mut current = Arc::clone(object);
+    while remove(server, resource, &current, options).is_none() {
+        match server.store.get(of, &current.key()) {
+            Some(newer) if uid(&newer.value) == uid(&current.value) => current = newer,
+            _ => return,
+        }
+    }
+}
+
+/// What is true of an owner reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Solid,
+    /// Going, once its dependents are gone.
+    Waiting,
+    Absent,
+    /// Its kind is not served: nothing can be said.
+    Unknown,
+}
+
+fn judge(server: &Server, registry: &Registry, owner: &OwnerRef<'_>, dependent: &Value) -> Owner {
+    let Some(kind) = registry.find_kind(owner.api_version, owner.kind) else { return Owner::Unknown };
+    match server.store.by_uid(owner.uid) {
+        Some((of, found)) => {
+            let same = of == kind.storage && crate::object::name(&found.value) == owner.name;
+            let reachable = namespace(&found.value).is_empty() || namespace(&found.value) == namespace(dependent);
+            if !same || !reachable {
+                Owner::Absent
+            } else if is_deleting(&found.value) && finalizers(&found.value).contains(&FOREGROUND) {
+                Owner::Waiting
+            } else {
+                Owner::Solid
+            }
+        }
+        None => Owner::Absent,
+    }
+}
+
+/// An object whose owners or dependents changed.
+fn object(server: &Server, id: &str) {
+    let Some((of, found)) = server.store.by_uid(id) else {
+        // It is gone; whoever it owned is queued by itself.
+        return;
+    };
+    if is_deleting(&found.value) {
+        let held = finalizers(&found.value);
+        if held.contains(&ORPHAN) {
+            orphan(server, &of, &found);
+        } else if held.contains(&FOREGROUND) {
+            foreground(server, &of, &found);
+        }
+        return;
+    }
+    collect(server, &of, &found);
+}
+
+/// Deletes an object that has owners and none of them left; drops references to absent ones where others remain.
+fn collect(server: &Server, of: &GroupResource, found: &Arc<Object>) {
+    let registry = server.registry();
+    let judged: Vec<(OwnerRef<'_>, Owner)> =
+        owners(&found.value).map(|owner| (owner, judge(server, &registry, &owner, &found.value))).collect();
+    let any = |wanted: Owner| judged.iter().any(|(_, owner)| *owner == wanted);
+    if judged.is_empty() || any(Owner::Unknown) {
+        return;
+    }
+    if any(Owner::Solid) {
+        let gone: Vec<&str> = judged
+            .iter()
+            .filter(|(_, owner)| matches!(owner, Owner::Absent | Owner::Waiting))
+            .map(|(owner, _)| owner.uid)
+            .collect();
+        let Some(resource) = registry.preferred(of).filter(|_| !gone.is_empty()) else { return };
+        write(server, resource, of, found, |object| drop_owners(object, &gone));
+    } else if any(Owner::Waiting)
+        && server.store.dependents(uid(&found.value)).iter().any(|(_, d)| !is_deleting(&d.value))
+    {
+        // Its owner goes after its dependents, so it does likewise.
+        delete(server, of, found, &Options::with(Propagation::Foreground));
+    } else {
+        // A finalizer of the object itself says what becomes of its own dependents; otherwise they follow it.
+        delete(server, of, found, &Options::default());
+    }
+}
+
+/// Frees all dependents of an object, then lets it go.
+fn orphan(server: &Server, of: &GroupResource, owner: &Arc<Object>) {
+    let registry = server.registry();
+    for (dependent_of, dependent) in server.store.dependents(uid(&owner.value)) {
+        if let Some(resource) = registry.preferred(&dependent_of) {
+            write(server, resource, &dependent_of, &dependent, |object| drop_owners(object, &[uid(&owner.value)]));
+        }
+    }
+    release(server, of, owner, ORPHAN);
+}
+
+/// Deletes all dependents of an object, and lets it go when none is left that blocks it.
+fn foreground(server: &Server, of: &GroupResource, owner: &Arc<Object>) {
+    let id = uid(&owner.value);
+    let blocks = |object: &Value| owners(object).any(|reference| reference.uid == id && reference.blocks);
+    for (_, dependent) in server.store.dependents(id) {
+        if !is_deleting(&dependent.value) {
+            server.store.again(Work::Object(uid(&dependent.value).to_owned()));
+        }
+    }
+    if !server.store.dependents(id).iter().any(|(_, dependent)| blocks(&dependent.value)) {
+        release(server, of, owner, FOREGROUND);
+    }
+}
+
+fn release(server: &Server, of: &GroupResource, object: &Arc<Object>, finalizer: &str) {
+    let registry = server.registry();
+    let Some(resource) = registry.preferred(of) else { return };
+    write(server, resource, of, object, |object| {
+        let kept: Vec<String> =
+            finalizers(object).into_iter().filter(|held| *held != finalizer).map(ToOwned::to_owned).collect();
+        set_finalizers(object, &kept.iter().map(String::as_str).collect::<Vec<_>>());
+    });
+}
+
+fn drop_owners(object: &mut Value, uids: &[&str]) {
+    let kept: Vec<Value> = array(&object["metadata"]["ownerReferences"])
+        .iter()
+        .filter(|owner| !uids.contains(&owner["uid"].as_str().unwrap_or_default()))
+        .cloned()
+        .collect();
+    if kept.is_empty() {
+        remove_meta(object, "ownerReferences");
+    } else {
+        set_meta(object, "ownerReferences", kept.into());
+    }
+}
+
+/// Deletes everything in a namespace that is going, and the namespace when nothing is left.
+fn empty_namespace(server: &Server, name: &str) {
+    let of = GroupResource::namespaces();
+    let Some(found) = server.store.get(&of, &Key::new("", name)) else { return };
+    if !is_deleting(&found.value) {
+        return;
+    }
+    for (content_of, content) in server.store.in_namespace(name) {
+        if !is_deleting(&content.value) || finalizers(&content.value).is_empty() {
+            // Without grace: there is no kubelet that would end a pod.
+            let options = Options { grace: Some(0), ..Options::with(Propagation::Background) };
+            delete(server, &content_of, &content, &options);
+        }
+    }
+    if server.store.in_namespace(name).is_empty()
+        && let Some(resource) = server.registry().preferred(&of)
+    {
+        write(server, resource, &of, &found, |namespace| {
+            if let Some(spec) = namespace["spec"].as_object_mut() {
+                spec.remove("finalizers");
+            }
+        });
+    }
+}
+
+/// Deletes all objects of a custom resource whose definition is going, and the definition when none is left.
+fn empty_resource(server: &Server, of: &GroupResource) {
+    let crds = GroupResource::crds();
+    let Some(definition) = server.store.get(&crds, &Key::new("", &of.to_string())) else { return };
+    if !is_deleting(&definition.value) {
+        return;
+    }
+    let Ok(all) = server.store.list(of, None, None, None) else { return };
+    for object in all.objects.iter().filter(|object| !is_deleting(&object.value)) {
+        delete(server, of, object, &Options::with(Propagation::Background));
+    }
+    if server.store.count(of) == 0 {
+        release(server, &crds, &definition, crd::FINALIZER);
+    }
+}

@@ -1,0 +1,275 @@
+//! What single built-in kinds do beyond their schema: what the server fills in, what may not change, how they end.
+//!
+//! A kind that is not named here is a plain document.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Map, Value, json};
+
+use crate::crd;
+use crate::object::{array, name, set_at, set_meta};
+use crate::resources::{GroupResource, Resource};
+use crate::rest::Part;
+use crate::schema::{Cause, Reason};
+use crate::server::Server;
+use crate::status::{Result, Status};
+
+/// Namespaces that exist from the start and cannot be deleted, and the one that exists and can be.
+pub(crate) const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+
+/// A label of every namespace: its name.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// How long a scheduled pod has, where neither it nor the request says.
+const POD_GRACE: i64 = 30;
+
+/// Which built-in kind, as `group/plural`; empty for custom resources.
+fn id(resource: &Resource) -> (&str, &str) {
+    if resource.custom { ("", "") } else { (resource.group.as_str(), resource.plural.as_str()) }
+}
+
+/// Fills in what a new object of the kind gets from the server.
+pub(crate) fn prepare_create(server: &Server, resource: &Resource, object: &mut Value) {
+    match id(resource) {
+        ("", "namespaces") => {
+            object["spec"] = json!({"finalizers": ["kubernetes"]});
+            object["status"] = json!({"phase": "Active"});
+            let name = name(object).to_owned();
+            set_at(object, &["metadata", "labels", NAME_LABEL], name.into());
+        }
+        ("", "pods") => object["status"] = json!({"phase": "Pending", "qosClass": "BestEffort"}),
+        ("", "persistentvolumeclaims" | "persistentvolumes") => object["status"] = json!({"phase": "Pending"}),
+        ("", "services") => object["status"] = json!({"loadBalancer": {}}),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => {
+            crd::default(object);
+            crd::accept(object, None, &server.registry());
+            crd::guard(object);
+        }
+        _ => {}
+    }
+    prepare(resource, object);
+}
+
+/// Fills in what an update of the kind gets from the server, and undoes what it may not touch.
+pub(crate) fn prepare_update(server: &Server, resource: &Resource, part: Part, old: &Value, object: &mut Value) {
+    match id(resource) {
+        ("", "namespaces") if part == Part::Object => {
+            let name = name(object).to_owned();
+            set_at(object, &["metadata", "labels", NAME_LABEL], name.into());
+        }
+        ("apiextensions.k8s.io", "customresourcedefinitions") if part == Part::Object => {
+            crd::default(object);
+            crd::accept(object, Some(old), &server.registry());
+        }
+        _ => {}
+    }
+    prepare(resource, object);
+}
+
+/// Defaults that hold for new and changed objects alike.
+fn prepare(resource: &Resource, object: &mut Value) {
+    match id(resource) {
+        ("", "secrets") => {
+            absent(object, "type", || "Opaque".into());
+            if let Some(Value::Object(texts)) = object.as_object_mut().and_then(|secret| secret.remove("stringData")) {
+                for (key, text) in texts {
+                    let text = BASE64.encode(text.as_str().unwrap_or_default());
+                    set_at(object, &["data", &key], text.into());
+                }
+            }
+        }
+        ("apps", "deployments" | "replicasets" | "statefulsets") | ("", "replicationcontrollers") => {
+            absent(&mut object["spec"], "replicas", || 1.into());
+        }
+        ("", "services") => {
+            absent(&mut object["spec"], "type", || "ClusterIP".into());
+            absent(&mut object["spec"], "sessionAffinity", || "None".into());
+            for port in object["spec"]["ports"].as_array_mut().into_iter().flatten() {
+                absent(port, "protocol", || "TCP".into());
+                if let Some(number) = port.get("port").cloned() {
+                    absent(port, "targetPort", || number);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Sets a field that has no value.
+fn absent(object: &mut Value, field: &str, value: impl FnOnce() -> Value) {
+    if object.is_null() {
+        *object = Value::Object(Map::new());
+    }
+    if let Some(members) = object.as_object_mut()
+        && members.get(field).is_none_or(Value::is_null)
+    {
+        members.insert(field.to_owned(), value());
+    }
+}
+
+/// Every way in which an object breaks its kind's own rules.
+pub(crate) fn validate(server: &Server, resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let mut refuse = |reason: Reason, field: &str, message: &str| {
+        causes.push(Cause { reason, field: field.to_owned(), message: message.to_owned() });
+    };
+    match id(resource) {
+        ("", plural @ ("configmaps" | "secrets")) => {
+            data_keys(object, &mut refuse);
+            if let Some(old) = old {
+                if old["immutable"].as_bool() == Some(true) {
+                    let message = "Forbidden: field is immutable when `immutable` is set";
+                    for field in ["data", "binaryData"] {
+                        if old[field] != object[field] {
+                            refuse(Reason::Forbidden, field, message);
+                        }
+                    }
+                    if object["immutable"].as_bool() != Some(true) {
+                        refuse(Reason::Forbidden, "immutable", message);
+                    }
+                }
+                if plural == "secrets" && old["type"] != object["type"] {
+                    let message = format!("Invalid value: {}: field is immutable", object["type"]);
+                    refuse(Reason::Invalid, "type", &message);
+                }
+            }
+        }
+        ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets") => {
+            workload(object, old, &mut refuse);
+        }
+        ("apiextensions.k8s.io", "customresourcedefinitions") => {
+            return crd::validate(object, old, &server.registry());
+        }
+        _ => {}
+    }
+    causes
+}
+
+fn data_keys(object: &Value, refuse: &mut impl FnMut(Reason, &str, &str)) {
+    for field in ["data", "binaryData"] {
+        for key in object[field].as_object().into_iter().flatten().map(|(key, _)| key) {
+            let valid = !key.is_empty()
+                && key.len() <= 253
+                && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+                && key != "."
+                && !key.starts_with("..");
+            if !valid {
+                let message = format!(
+                    "Invalid value: \"{key}\": a valid config key must consist of alphanumeric characters, '-', '_' or '.' \
+                     (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+                );
+                refuse(Reason::Invalid, &format!("{field}[{key}]"), &message);
+            }
+        }
+    }
+}
+
+/// The selector of a workload is there, finds its own pods, and never changes.
+fn workload(object: &Value, old: Option<&Value>, refuse: &mut impl FnMut(Reason, &str, &str)) {
+    let spec = &object["spec"];
+    if spec["selector"].is_null() {
+        refuse(Reason::Required, "spec.selector", "Required value");
+    }
+    let labels = &spec["template"]["metadata"]["labels"];
+    let missed = spec["selector"]["matchLabels"].as_object().into_iter().flatten();
+    if missed.into_iter().any(|(key, value)| labels.get(key) != Some(value)) {
+        let message = format!("Invalid value: {labels}: `selector` does not match template `labels`");
+        refuse(Reason::Invalid, "spec.template.metadata.labels", &message);
+    }
+    if spec["replicas"].as_i64().is_some_and(|replicas| replicas < 0) {
+        let message = format!("Invalid value: {}: must be greater than or equal to 0", spec["replicas"]);
+        refuse(Reason::Invalid, "spec.replicas", &message);
+    }
+    if let Some(old) = old
+        && old["spec"]["selector"] != spec["selector"]
+    {
+        let message = format!("Invalid value: {}: field is immutable", spec["selector"]);
+        refuse(Reason::Invalid, "spec.selector", &message);
+    }
+}
+
+/// Whether an object without finalizers may go at once.
+pub(crate) fn may_vanish(resource: &Resource, object: &Value) -> bool {
+    match id(resource) {
+        ("", "namespaces") => array(&object["spec"]["finalizers"]).is_empty(),
+        ("", "pods") => object["metadata"]["deletionGracePeriodSeconds"].as_i64().is_none_or(|left| left <= 0),
+        _ => true,
+    }
+}
+
+/// How many seconds an object has from being deleted to its end.
+pub(crate) fn grace(resource: &Resource, object: &Value, asked: Option<i64>) -> i64 {
+    let scheduled = !object["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
+    let finished = matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    if id(resource) != ("", "pods") || !scheduled || finished {
+        return 0;
+    }
+    let own = object["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(POD_GRACE);
+    asked.unwrap_or(own).max(0)
+}
+
+/// Shows in an object of the kind that it is being deleted.
+pub(crate) fn mark_deleting(resource: &Resource, object: &mut Value) {
+    match id(resource) {
+        ("", "namespaces") => set_at(object, &["status", "phase"], "Terminating".into()),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => crd::mark_terminating(object),
+        _ => {}
+    }
+}
+
+/// Whether the object may be deleted at all.
+pub(crate) fn check_delete(resource: &Resource, object: &Value) -> Result<()> {
+    let name = name(object);
+    if id(resource) == ("", "namespaces") && NAMESPACES[..3].contains(&name) {
+        return Err(Status::forbidden(&GroupResource::namespaces(), name, "this namespace may not be deleted"));
+    }
+    Ok(())
+}
+
+/// Whether a deletion is answered with the deleted object rather than with a `Status`.
+pub(crate) fn returns_deleted(resource: &Resource) -> bool {
+    let kinds = [
+        "persistentvolumeclaims",
+        "persistentvolumes",
+        "pods",
+        "podtemplates",
+        "resourcequotas",
+        "serviceaccounts",
+        "services",
+    ];
+    let (group, plural) = id(resource);
+    group.is_empty() && kinds.contains(&plural)
+}
+
+/// What every new namespace gets: a service account, and the bundle by which pods would trust the server. It is empty,
+/// because this server speaks plain HTTP.
+pub(crate) fn namespace_content(namespace: &str) -> [(&'static str, Value); 2] {
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": namespace},
+    });
+    let description =
+        "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints.";
+    let mut bundle = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "data": {"ca.crt": ""},
+        "metadata": {"name": "kube-root-ca.crt", "namespace": namespace},
+    });
+    set_meta(&mut bundle, "annotations", json!({"kubernetes.io/description": description}));
+    [("serviceaccounts", account), ("configmaps", bundle)]
+}
+
+/// The answer to a review: whoever reaches this server may do everything.
+pub(crate) fn review(resource: &Resource, mut object: Value) -> Value {
+    set_meta(&mut object, "creationTimestamp", Value::Null);
+    object["status"] = match resource.plural.as_str() {
+        "selfsubjectrulesreviews" => json!({
+            "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+            "incomplete": false,
+        }),
+        "selfsubjectreviews" => json!({
+            "userInfo": {"username": "pilothouse", "groups": ["system:masters", "system:authenticated"]},
+        }),
+        _ => json!({"allowed": true, "reason": "this server allows everything"}),
+    };
+    object
+}

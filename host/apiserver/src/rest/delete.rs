@@ -1,0 +1,223 @@
+//! DELETE, of one object or of a collection.
+//!
+//! An object with finalizers is only marked: whoever takes the last finalizer away ends it. Background deletion leaves what
+//! it owned to garbage collection; foreground deletion and orphaning are finalizers that garbage collection takes away.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::{Answer, Call};
+use crate::convert;
+use crate::graph::{FOREGROUND, ORPHAN};
+use crate::kinds;
+use crate::object::{Object, finalizers, is_deleting, meta_str, now, set_finalizers, set_meta, uid};
+use crate::request::Params;
+use crate::resources::Resource;
+use crate::schema::{Cause, Reason};
+use crate::server::Server;
+use crate::status::{Result, Status, success};
+
+/// What becomes of an object's dependents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Propagation {
+    Background,
+    Foreground,
+    Orphan,
+}
+
+/// How to delete.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// None: the kind's own, which a finalizer on the object may override.
+    pub(crate) propagation: Option<Propagation>,
+    pub(crate) grace: Option<i64>,
+    pub(crate) uid: Option<String>,
+    pub(crate) version: Option<String>,
+    pub(crate) dry_run: bool,
+}
+
+impl Options {
+    pub(crate) fn with(propagation: Propagation) -> Self {
+        Options { propagation: Some(propagation), ..Options::default() }
+    }
+
+    /// From the body where there is one, else from the query.
+    pub(crate) fn parse(body: &Value, params: &Params) -> Result<Self> {
+        let mut options = Options { dry_run: params.dry_run("DeleteOptions")?, ..Options::default() };
+        let kind = body["kind"].as_str().unwrap_or("DeleteOptions");
+        if !(body.is_null() || body.is_object()) || !["DeleteOptions", ""].contains(&kind) {
+            return Err(Status::bad_request(format!("no kind \"{kind}\" is registered for DeleteOptions")));
+        }
+        for value in body["dryRun"].as_array().into_iter().flatten() {
+            options.dry_run = true;
+            if value.as_str() != Some("All") {
+                let message = format!("Unsupported value: {value}: supported values: \"All\"");
+                return Err(invalid_options(Reason::NotSupported, "dryRun", message));
+            }
+        }
+        let policy = match body["propagationPolicy"].as_str() {
+            Some(policy) => policy,
+            None => params.get("propagationPolicy"),
+        };
+        let orphan = match body["orphanDependents"].as_bool() {
+            None if params.has("orphanDependents") => Some(params.flag("orphanDependents")),
+            given => given,
+        };
+        if orphan.is_some() && !policy.is_empty() {
+            let message = "Invalid value: orphanDependents and deletionPropagation cannot be both set".to_owned();
+            return Err(invalid_options(Reason::Invalid, "propagationPolicy", message));
+        }
+        options.propagation = match policy {
+            "" => orphan.map(|orphan| if orphan { Propagation::Orphan } else { Propagation::Background }),
+            "Background" => Some(Propagation::Background),
+            "Foreground" => Some(Propagation::Foreground),
+            "Orphan" => Some(Propagation::Orphan),
+            other => {
+                let message = format!(
+                    "Unsupported value: \"{other}\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
+                );
+                return Err(invalid_options(Reason::NotSupported, "propagationPolicy", message));
+            }
+        };
+        options.grace = match body["gracePeriodSeconds"].as_i64() {
+            Some(grace) => Some(grace),
+            None => params.number("gracePeriodSeconds")?,
+        };
+        let precondition = |field: &str| body["preconditions"][field].as_str().map(ToOwned::to_owned);
+        options.uid = precondition("uid");
+        options.version = precondition("resourceVersion");
+        Ok(options)
+    }
+
+    fn check(&self, resource: &Resource, object: &Value) -> Result<()> {
+        let preconditions =
+            [("UID", &self.uid, uid(object)), ("ResourceVersion", &self.version, meta_str(object, "resourceVersion"))];
+        for (what, wanted, found) in preconditions {
+            if let Some(wanted) = wanted
+                && wanted != found
+            {
+                let why =
+                    format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
+                return Err(Status::conflict(&resource.group_resource(), meta_str(object, "name"), &why));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn invalid_options(reason: Reason, field: &str, message: String) -> Status {
+    let cause = Cause { reason, field: field.to_owned(), message };
+    Status::invalid_kind("DeleteOptions", "meta.k8s.io", "", &[cause])
+}
+
+/// How a deletion ended.
+pub(crate) enum Deleted {
+    /// Nothing is left of it; this was its last state.
+    Gone(Arc<Object>),
+    /// It is marked, and stays until its finalizers are taken away.
+    Marked(Arc<Object>),
+    /// Only asked whether it could be done.
+    DryRun(Value),
+}
+
+/// Deletes the object that the request names.
+pub(crate) fn delete(call: &Call<'_>, options: &Options) -> Result<Answer> {
+    let resource = call.resource;
+    loop {
+        let Some(current) = call.current() else { return Err(call.not_found()) };
+        kinds::check_delete(resource, &current.value)?;
+        options.check(resource, &current.value)?;
+        let Some(deleted) = remove(call.server, resource, &current, options) else { continue };
+        return Ok(match deleted {
+            Deleted::Gone(last) if kinds::returns_deleted(resource) => Answer::Kept(StatusCode::OK, last),
+            Deleted::Gone(last) => {
+                let name = meta_str(&last.value, "name");
+                Answer::Made(StatusCode::OK, success(&resource.group_resource(), name, uid(&last.value)))
+            }
+            Deleted::Marked(marked) => Answer::Kept(StatusCode::OK, marked),
+            Deleted::DryRun(value) => Answer::Made(StatusCode::OK, value),
+        });
+    }
+}
+
+/// Deletes every object of `objects`; answers with them as a list.
+pub(crate) fn delete_all(
+    server: &Server,
+    resource: &Arc<Resource>,
+    objects: Vec<Arc<Object>>,
+    options: &Options,
+) -> Result<Answer> {
+    let mut items = Vec::new();
+    for mut current in objects {
+        items.push(convert::to_requested(resource, &current.value).into_owned());
+        while remove(server, resource, &current, options).is_none() {
+            match server.store.get(&resource.storage, &current.key()) {
+                Some(newer) if uid(&newer.value) == uid(&current.value) => current = newer,
+                _ => break,
+            }
+        }
+    }
+    let list = json!({
+        "kind": resource.list_kind, "apiVersion": resource.api_version(),
+        "metadata": {"resourceVersion": server.store.revision().to_string()}, "items": items,
+    });
+    Ok(Answer::Made(StatusCode::OK, list))
+}
+
+/// Marks or removes `current`. `None` if another write came first.
+pub(crate) fn remove(
+    server: &Server,
+    resource: &Arc<Resource>,
+    current: &Arc<Object>,
+    options: &Options,
+) -> Option<Deleted> {
+    let mut next = current.value.clone();
+    let kept: Vec<&str> = finalizers(&current.value);
+    let dependents = match options.propagation {
+        Some(Propagation::Foreground) => Some(FOREGROUND),
+        Some(Propagation::Orphan) => Some(ORPHAN),
+        Some(Propagation::Background) => None,
+        None => kept.iter().copied().find(|finalizer| [FOREGROUND, ORPHAN].contains(finalizer)),
+    };
+    let mut wanted: Vec<&str> = kept.iter().copied().filter(|f| ![FOREGROUND, ORPHAN].contains(f)).collect();
+    wanted.extend(dependents);
+    if wanted.len() != kept.len() || wanted.iter().any(|finalizer| !kept.contains(finalizer)) {
+        set_finalizers(&mut next, &wanted);
+    }
+    let grace = kinds::grace(resource, &current.value, options.grace);
+    let left = next["metadata"]["deletionGracePeriodSeconds"].as_i64();
+    let newly = !is_deleting(&next);
+    if newly || left.is_some_and(|left| left > grace) {
+        set_meta(&mut next, "deletionTimestamp", deadline(grace).into());
+        set_meta(&mut next, "deletionGracePeriodSeconds", grace.into());
+    }
+    let stays = !wanted.is_empty() || !kinds::may_vanish(resource, &next);
+    if newly && stays && resource.generation {
+        let generation = next["metadata"]["generation"].as_i64().unwrap_or(0).saturating_add(1);
+        set_meta(&mut next, "generation", generation.into());
+    }
+    if options.dry_run {
+        return Some(Deleted::DryRun(convert::to_requested(resource, &next).into_owned()));
+    }
+    if stays {
+        kinds::mark_deleting(resource, &mut next);
+        if next == current.value {
+            return Some(Deleted::Marked(Arc::clone(current)));
+        }
+        return server.update(resource, current, next).ok().map(Deleted::Marked);
+    }
+    // What vanishes at once was never seen being deleted.
+    let last = if is_deleting(&current.value) { next } else { current.value.clone() };
+    server.remove(resource, current, last).ok().map(Deleted::Gone)
+}
+
+/// Now, or as many seconds later.
+fn deadline(grace: i64) -> String {
+    if grace <= 0 {
+        return now();
+    }
+    let later = jiff::Timestamp::now().checked_add(jiff::SignedDuration::from_secs(grace));
+    later.map_or_else(|_| now(), |time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+}

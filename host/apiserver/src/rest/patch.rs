@@ -1,0 +1,162 @@
+//! PATCH, of four kinds: JSON patch, merge patch, strategic merge patch, and server-side apply.
+
+use http::{HeaderMap, header};
+use serde_json::Value;
+
+use super::create::{Tracking, insert, place};
+use super::write::{Replaced, replace};
+use super::{Answer, Call, Part, check_fields, check_kind, scale};
+use crate::body;
+use crate::convert;
+use crate::managed;
+use crate::object::{meta_str, name, set_meta};
+use crate::patch;
+use crate::request::{FieldValidation, Params, options_error, text_header};
+use crate::schema::{Reason, Schema};
+use crate::status::{Result, Status};
+
+/// Which patch a body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Json,
+    Merge,
+    Strategic,
+    Apply,
+}
+
+impl Kind {
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
+        let content_type = text_header(headers, header::CONTENT_TYPE);
+        match content_type.split(';').next().unwrap_or_default().trim() {
+            "application/json-patch+json" => Some(Kind::Json),
+            "application/merge-patch+json" => Some(Kind::Merge),
+            "application/strategic-merge-patch+json" => Some(Kind::Strategic),
+            "application/apply-patch+yaml" => Some(Kind::Apply),
+            _ => None,
+        }
+    }
+}
+
+/// Patches the object, or the part of it, that the request names.
+pub(crate) fn patch(call: &mut Call<'_>, kind: Option<Kind>, params: &Params, body: &[u8]) -> Result<Answer> {
+    let strategic = kind == Some(Kind::Strategic) && call.resource.custom;
+    let kind = kind.filter(|_| !strategic).ok_or_else(|| unsupported(call))?;
+    if kind == Kind::Apply {
+        return apply(call, params, body);
+    }
+    if params.has("force") {
+        let message = "Forbidden: may not be specified for non-apply patch".to_owned();
+        return Err(options_error("PatchOptions", Reason::Forbidden, "force", message));
+    }
+    let decoded = body::json(body).map_err(|error| Status::bad_request(error.message))?;
+    loop {
+        let Some(current) = call.current() else { return Err(call.not_found()) };
+        let view = convert::to_requested(call.resource, &current.value);
+        let warned = call.warnings.len();
+        let replaced = if call.part == Part::Scale {
+            let before = scale::of_any(call.resource, &view);
+            let after = compute(kind, &before, &decoded.value, &scale::schema())?;
+            let wanted = scale::write(call.resource, &view, &after)?;
+            replace(call, &current, wanted, Tracking::Update)?
+        } else {
+            let mut wanted = compute(kind, &view, &decoded.value, call.resource.schema())?;
+            check_patched(call, &mut wanted, &decoded.duplicates)?;
+            check_version(call, &wanted, &view)?;
+            replace(call, &current, wanted, Tracking::Update)?
+        };
+        match replaced {
+            Replaced::Done(answer) => return scale::answer(call, answer),
+            Replaced::Overtaken => call.warnings.truncate(warned),
+        }
+    }
+}
+
+fn unsupported(call: &Call<'_>) -> Status {
+    let mut accepted = vec!["application/json-patch+json", "application/merge-patch+json"];
+    if !call.resource.custom {
+        accepted.push("application/strategic-merge-patch+json");
+    }
+    accepted.push("application/apply-patch+yaml");
+    Status::unsupported_patch(&accepted.join(", "))
+}
+
+fn compute(kind: Kind, current: &Value, patch: &Value, schema: &Schema) -> Result<Value> {
+    Ok(match kind {
+        Kind::Json => patch::json(current, patch, schema)?,
+        Kind::Strategic => patch::strategic(current, patch, schema)?,
+        Kind::Merge | Kind::Apply => patch::merge(current, patch, schema)?,
+    })
+}
+
+/// A patched object must still be one of its kind.
+fn check_patched(call: &mut Call<'_>, wanted: &mut Value, duplicates: &[String]) -> Result<()> {
+    check_kind(call.resource, wanted, true)?;
+    if call.validation == FieldValidation::Strict {
+        return check_fields(call, wanted, duplicates)
+            .map_err(|status| Status::unprocessable_patch(&format!("strict decoding error: {}", status.message)));
+    }
+    check_fields(call, wanted, duplicates)
+}
+
+/// A patch that names a resourceVersion means only that one.
+fn check_version(call: &Call<'_>, wanted: &Value, view: &Value) -> Result<()> {
+    let version = meta_str(wanted, "resourceVersion");
+    if version.is_empty() || version == meta_str(view, "resourceVersion") { Ok(()) } else { Err(call.modified()) }
+}
+
+/// Server-side apply: what the body names becomes the manager's, what the manager no longer names goes.
+fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answer> {
+    if params.get("fieldManager").is_empty() {
+        let message = "Required value: is required for apply patch".to_owned();
+        return Err(options_error("PatchOptions", Reason::Required, "fieldManager", message));
+    }
+    let body::Decoded { value: mut applied, duplicates } = body::yaml(body)?;
+    if let Some(path) = duplicates.first() {
+        return Err(Status::unknown(format!("error decoding YAML: duplicate field \"{path}\"")));
+    }
+    let scale = call.part == Part::Scale;
+    if scale {
+        return scale::apply(call, &applied);
+    }
+    check_kind(call.resource, &mut applied, false)?;
+    if !applied["metadata"]["managedFields"].is_null() {
+        return Err(Status::bad_request("metadata.managedFields must be nil"));
+    }
+    place(call, &mut applied)?;
+    if name(&applied).is_empty() {
+        set_meta(&mut applied, "name", call.key.name.as_ref().into());
+    }
+    if *name(&applied) != *call.key.name {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({}) does not match the name on the URL ({})",
+            name(&applied),
+            call.key.name
+        )));
+    }
+    let force = params.flag("force");
+    loop {
+        let current = call.current();
+        let view = current.as_ref().map(|current| convert::to_requested(call.resource, &current.value));
+        if let Some(view) = &view {
+            check_version(call, &applied, view)?;
+        }
+        let wanted = managed::apply(view.as_deref(), &applied, call.resource.schema(), &call.manager(), force)
+            .map_err(|error| match error {
+                managed::Error::Conflicts(conflicts) => Status::apply_conflicts(&conflicts),
+                managed::Error::Invalid(why) => Status::unknown(why),
+            })?;
+        let Some(current) = current else {
+            if call.part != Part::Object {
+                return Err(call.not_found());
+            }
+            match insert(call, wanted, Tracking::Applied) {
+                Err(super::create::Failure::Refused(crate::storage::Refused::Exists)) => continue,
+                other => return other.map_err(|failure| failure.status(call)),
+            }
+        };
+        match replace(call, &current, wanted, Tracking::Applied)? {
+            Replaced::Done(answer) => return Ok(answer),
+            Replaced::Overtaken => {}
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The `scale` subresource: an `autoscaling/v1` Scale that stands for the replicas of any scalable object.
+
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::create::Tracking;
+use super::write::{Replaced, replace};
+use super::{Answer, Call, Part};
+use crate::convert;
+use crate::object::{meta_str, set_at};
+use crate::resources::Resource;
+use crate::schema::{Cause, Reason, Schema};
+use crate::selector::label_selector_text;
+use crate::status::{Result, Status};
+
+/// The scale of an object. Custom resources without a number of replicas have none.
+pub(crate) fn of(resource: &Resource, object: &Value) -> Result<Value> {
+    if let Some(paths) = resource.scale.as_ref().filter(|_| resource.custom)
+        && at(object, &paths.spec).as_i64().is_none()
+    {
+        return Err(Status::internal(format!("the spec replicas field {:?} does not exist", paths.spec)));
+    }
+    Ok(of_any(resource, object))
+}
+
+/// As [`of`], with 0 for a number that is not there.
+pub(crate) fn of_any(resource: &Resource, object: &Value) -> Value {
+    let mut metadata = Map::new();
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = object["metadata"].get(field) {
+            metadata.insert(field.to_owned(), value.clone());
+        }
+    }
+    let paths = resource.scale.as_ref();
+    let number = |path: Option<&String>| path.and_then(|path| at(object, path).as_i64()).unwrap_or(0);
+    let mut status = json!({"replicas": number(paths.map(|paths| &paths.status))});
+    let selector = paths.and_then(|paths| paths.selector.as_ref()).map(|path| label_selector_text(at(object, path)));
+    if let Some(selector) = selector.filter(|selector| !selector.is_empty()) {
+        status["selector"] = selector.into();
+    }
+    json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
+        "spec": {"replicas": number(paths.map(|paths| &paths.spec))},
+        "status": status,
+    })
+}
+
+/// What a Scale may hold: anything, since only its replicas are read.
+pub(crate) fn schema() -> Schema {
+    Schema::preserve_all()
+}
+
+/// The object that results when its scale becomes `scale`.
+pub(crate) fn write(resource: &Resource, object: &Value, scale: &Value) -> Result<Value> {
+    let paths = resource.scale.as_ref().ok_or_else(Status::unknown_resource)?;
+    let given = &scale["spec"]["replicas"];
+    let replicas = if given.is_null() { Some(0) } else { given.as_i64() };
+    let Some(replicas) = replicas.filter(|replicas| i32::try_from(*replicas).is_ok()) else {
+        return Err(Status::bad_request(format!(
+            "Scale in version \"v1\" cannot be handled as a Scale: json: cannot unmarshal {given} into Go struct field \
+             ScaleSpec.spec.replicas of type int32"
+        )));
+    };
+    if replicas < 0 {
+        let cause = Cause {
+            reason: Reason::Invalid,
+            field: "spec.replicas".to_owned(),
+            message: format!("Invalid value: {replicas}: must be greater than or equal to 0"),
+        };
+        return Err(Status::invalid_kind("Scale", "autoscaling", meta_str(object, "name"), &[cause]));
+    }
+    let mut object = object.clone();
+    let path: Vec<&str> = paths.spec.trim_start_matches('.').split('.').collect();
+    set_at(&mut object, &path, replicas.into());
+    Ok(object)
+}
+
+/// PUT of a Scale.
+pub(crate) fn update(call: &mut Call<'_>, scale: &Value) -> Result<Answer> {
+    let version = meta_str(scale, "resourceVersion").to_owned();
+    loop {
+        let Some(current) = call.current() else { return Err(call.not_found()) };
+        if !version.is_empty() && version != meta_str(&current.value, "resourceVersion") {
+            return Err(call.modified());
+        }
+        let view = convert::to_requested(call.resource, &current.value).into_owned();
+        let wanted = write(call.resource, &view, scale)?;
+        if let Replaced::Done(answer) = replace(call, &current, wanted, Tracking::Update)? {
+            return self::answer(call, answer);
+        }
+    }
+}
+
+/// Server-side apply of a Scale: its replicas become the manager's.
+pub(crate) fn apply(call: &mut Call<'_>, scale: &Value) -> Result<Answer> {
+    update(call, &json!({"spec": scale["spec"]}))
+}
+
+/// The answer to a write of a scale is a Scale.
+pub(crate) fn answer(call: &Call<'_>, answer: Answer) -> Result<Answer> {
+    if call.part != Part::Scale {
+        return Ok(answer);
+    }
+    let object = match &answer {
+        Answer::Kept(_, object) => convert::to_requested(call.resource, &object.value),
+        Answer::Made(_, value) => convert::to_requested(call.resource, value),
+    };
+    Ok(Answer::Made(StatusCode::OK, of_any(call.resource, &object)))
+}
+
+/// The value at a path such as `.spec.replicas`; null if there is none.
+fn at<'a>(object: &'a Value, path: &str) -> &'a Value {
+    path.trim_start_matches('.').split('.').fold(object, |value, step| &value[step])
+}

@@ -1,0 +1,218 @@
+//! What updates, patches and applies have in common: from a wanted state to a committed one.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::Value;
+
+use super::create::Tracking;
+use super::{Answer, Call, Part};
+use crate::convert;
+use crate::kinds;
+use crate::managed;
+use crate::names;
+use crate::object::{Object, copy_field, copy_meta, finalizers, is_deleting, meta_str, remove_meta, set_meta};
+use crate::schema::{Cause, Reason};
+use crate::status::{Result, Status};
+
+/// How a replacement ended.
+pub(super) enum Replaced {
+    Done(Answer),
+    /// Another write came first.
+    Overtaken,
+}
+
+/// Brings `current` to the state `wanted`, as far as the request's part of the object and the kind's rules allow.
+pub(super) fn replace(
+    call: &mut Call<'_>,
+    current: &Arc<Object>,
+    wanted: Value,
+    tracking: Tracking,
+) -> Result<Replaced> {
+    let resource = call.resource;
+    let old = convert::to_requested(resource, &current.value);
+    let mut new = split(call, &old, wanted);
+    check_immutable(call, &old, &new)?;
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        copy_meta(&mut new, &old, field);
+    }
+    if resource.generation || !new["metadata"]["generation"].is_number() {
+        copy_meta(&mut new, &old, "generation");
+    }
+    let applied = new["metadata"].get("managedFields").cloned();
+    copy_meta(&mut new, &old, "resourceVersion");
+    kinds::prepare_update(call.server, resource, call.part, &old, &mut new);
+    resource.schema().default(&mut new);
+    if resource.generation && needs_generation(call, &old, &new) {
+        let next = old["metadata"]["generation"].as_i64().unwrap_or(0).saturating_add(1);
+        set_meta(&mut new, "generation", next.into());
+    }
+    validate(call, &new, Some(&old))?;
+    match tracking {
+        Tracking::Applied => {
+            if let Some(applied) = applied {
+                set_meta(&mut new, "managedFields", applied);
+            }
+        }
+        Tracking::Update => {
+            if applied.as_ref().is_none_or(|fields| fields.as_array().is_none_or(|entries| !clears(entries))) {
+                copy_meta(&mut new, &old, "managedFields");
+            }
+            managed::track_update(Some(&old), &mut new, resource.schema(), &call.manager());
+        }
+    }
+    commit(call, current, &old, new)
+}
+
+/// A client gives up tracking by sending `[{}]`.
+fn clears(entries: &[Value]) -> bool {
+    matches!(entries, [Value::Object(only)] if only.is_empty())
+}
+
+fn commit(call: &Call<'_>, current: &Arc<Object>, old: &Value, new: Value) -> Result<Replaced> {
+    let resource = call.resource;
+    let done = |object: &Arc<Object>| Ok(Replaced::Done(Answer::Kept(StatusCode::OK, Arc::clone(object))));
+    let goes = is_deleting(&new) && finalizers(&new).is_empty() && kinds::may_vanish(resource, &new);
+    if !goes && same(old, &new) {
+        return done(current);
+    }
+    if call.dry_run {
+        return Ok(Replaced::Done(Answer::Made(StatusCode::OK, new)));
+    }
+    if goes {
+        // The answer is the object before its end, with the resourceVersion that it had.
+        let answer = Answer::Made(StatusCode::OK, new.clone());
+        let new = convert::to_stored(resource, new);
+        return match call.server.remove(resource, current, new) {
+            Ok(_) => Ok(Replaced::Done(answer)),
+            Err(_) => Ok(Replaced::Overtaken),
+        };
+    }
+    match call.server.update(resource, current, convert::to_stored(resource, new)) {
+        Ok(object) => done(&object),
+        Err(_) => Ok(Replaced::Overtaken),
+    }
+}
+
+/// Whether a write changes nothing: times of managedFields aside.
+fn same(old: &Value, new: &Value) -> bool {
+    let without = |object: &Value| -> Value {
+        let mut managed = object["metadata"]["managedFields"].clone();
+        for entry in managed.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+            entry.remove("time");
+        }
+        managed
+    };
+    let parts = |object: &Value| {
+        let mut rest = object.clone();
+        remove_meta(&mut rest, "managedFields");
+        rest
+    };
+    without(old) == without(new) && parts(old) == parts(new)
+}
+
+/// Keeps the parts that the request is not about as they are.
+fn split(call: &Call<'_>, old: &Value, wanted: Value) -> Value {
+    let resource = call.resource;
+    match call.part {
+        Part::Object | Part::Scale => {
+            let mut new = wanted;
+            if resource.status {
+                copy_field(&mut new, old, "status");
+            }
+            if resource.plural == "namespaces" && resource.group.is_empty() {
+                copy_field(&mut new, old, "spec");
+            }
+            new
+        }
+        Part::Status if resource.custom => {
+            let mut new = old.clone();
+            copy_field(&mut new, &wanted, "status");
+            copy_meta(&mut new, &wanted, "managedFields");
+            // What must not change is still checked.
+            for field in ["uid", "name", "namespace"] {
+                copy_meta(&mut new, &wanted, field);
+            }
+            new
+        }
+        Part::Status => {
+            let mut new = old.clone();
+            copy_field(&mut new, &wanted, "status");
+            copy_field(&mut new, &wanted, "metadata");
+            for field in ["labels", "ownerReferences", "finalizers"] {
+                copy_meta(&mut new, old, field);
+            }
+            new
+        }
+        Part::Finalize => {
+            let mut new = old.clone();
+            copy_field(&mut new, &wanted, "spec");
+            new
+        }
+    }
+}
+
+/// What no update may change.
+fn check_immutable(call: &Call<'_>, old: &Value, new: &Value) -> Result<()> {
+    let mut causes = Vec::new();
+    for field in ["name", "namespace", "uid", "creationTimestamp"] {
+        let (given, kept) = (meta_str(new, field), meta_str(old, field));
+        if given != kept && !(given.is_empty() && ["uid", "creationTimestamp"].contains(&field)) {
+            causes.push(Cause {
+                reason: Reason::Invalid,
+                field: format!("metadata.{field}"),
+                message: format!("Invalid value: \"{given}\": field is immutable"),
+            });
+        }
+    }
+    if is_deleting(old) {
+        let before = finalizers(old);
+        let added: Vec<&str> = finalizers(new).into_iter().filter(|f| !before.contains(f)).collect();
+        if !added.is_empty() {
+            let list = added.iter().map(|f| format!("\"{f}\"")).collect::<Vec<_>>().join(", ");
+            causes.push(Cause {
+                reason: Reason::Forbidden,
+                field: "metadata.finalizers".to_owned(),
+                message: format!(
+                    "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers \
+                     []string{{{list}}}"
+                ),
+            });
+        }
+    }
+    if causes.is_empty() { Ok(()) } else { Err(Status::invalid(call.resource, &call.key.name, &causes)) }
+}
+
+/// Generation counts changes of everything but metadata and, where it is a subresource, status.
+fn needs_generation(call: &Call<'_>, old: &Value, new: &Value) -> bool {
+    let resource = call.resource;
+    let ignored = |field: &str| match field {
+        "metadata" | "apiVersion" | "kind" => true,
+        "status" => resource.status,
+        _ => false,
+    };
+    let fields = |object: &Value| -> Vec<(String, Value)> {
+        let members = object.as_object().into_iter().flatten();
+        members.filter(|(field, _)| !ignored(field)).map(|(field, value)| (field.clone(), value.clone())).collect()
+    };
+    fields(old) != fields(new)
+}
+
+/// All the rules that an object about to be committed must keep.
+pub(super) fn validate(call: &Call<'_>, object: &Value, old: Option<&Value>) -> Result<()> {
+    let resource = call.resource;
+    let name = meta_str(object, "name");
+    let mut causes = names::validate(resource, object);
+    let of_schema = resource.schema().validate(object, old);
+    if !resource.custom
+        && let Some(wrong) = of_schema.iter().find(|cause| cause.reason == Reason::TypeInvalid)
+    {
+        let (kind, version) = (&resource.kind, &resource.version);
+        return Err(Status::bad_request(format!(
+            "{kind} in version \"{version}\" cannot be handled as a {kind}: json: cannot unmarshal: {wrong}"
+        )));
+    }
+    causes.extend(of_schema);
+    causes.extend(kinds::validate(call.server, resource, object, old));
+    if causes.is_empty() { Ok(()) } else { Err(Status::invalid(resource, name, &causes)) }
+}

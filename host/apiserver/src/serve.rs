@@ -1,0 +1,71 @@
+//! Connections: accepted, served, and cut.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tracing::{debug, warn};
+
+use crate::handle::handle;
+use crate::housekeeping;
+use crate::server::Server;
+
+/// After a failed accept, such as for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves `server` on `listener` until `shutdown` completes, then cuts all connections, watches among them, and returns.
+///
+/// The data stays in `server`: serving it again, on the same or another listener, is what a restart of an API server on its
+/// data is. Garbage collection works while serving.
+///
+/// # Cancellation
+/// Dropping the future cuts all connections too.
+///
+/// # Errors
+/// None today but those that a listener may grow; a failed connection is its own affair.
+pub async fn serve(listener: TcpListener, shutdown: impl Future<Output = ()>, server: Arc<Server>) -> io::Result<()> {
+    let mut connections = JoinSet::new();
+    tokio::pin!(shutdown);
+    let housekeeping = housekeeping::run(Arc::clone(&server));
+    tokio::pin!(housekeeping);
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            () = &mut housekeeping => {}
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(connection(stream, Arc::clone(&server)));
+                }
+                Err(error) => {
+                    warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    connections.shutdown().await;
+    Ok(())
+}
+
+async fn connection(stream: TcpStream, server: Arc<Server>) {
+    // Watch lines are small and wanted at once.
+    if let Err(error) = stream.set_nodelay(true) {
+        debug!(%error, "cannot set nodelay");
+    }
+    let service = service_fn(|request| {
+        let server = Arc::clone(&server);
+        async move { Ok::<_, Infallible>(handle(&server, request).await) }
+    });
+    let builder = auto::Builder::new(TokioExecutor::new());
+    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+        debug!(%error, "connection ended");
+    }
+}

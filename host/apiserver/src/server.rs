@@ -1,0 +1,170 @@
+//! The server's state: what is kept, what is served, what is counted.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::convert;
+use crate::crd;
+use crate::kinds;
+use crate::metrics::Metrics;
+use crate::object::{Object, is_deleting, name, new_uid, now, set_meta};
+use crate::resources::{Defined, GroupResource, Registry, Resource};
+use crate::storage::{Refused, Store};
+
+/// A Kubernetes API in memory: all its objects, its custom resources, and its recent history.
+///
+/// It is served by [`serve`](crate::serve), as often as one likes: the data outlives a listener.
+#[derive(Debug)]
+pub struct Server {
+    pub(crate) store: Store,
+    pub(crate) metrics: Metrics,
+    registry: RwLock<Arc<Registry>>,
+    /// Wakes when the registry changes.
+    redefined: watch::Sender<()>,
+    /// Held from looking at the registry to changing it, so that two definitions cannot both take a name.
+    definitions: Mutex<()>,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Server {
+    /// A cluster as it is on its first day: the built-in kinds, and the namespaces `default`, `kube-system`, `kube-public` and
+    /// `kube-node-lease`.
+    #[must_use]
+    pub fn new() -> Self {
+        let server = Server {
+            store: Store::new(),
+            metrics: Metrics::default(),
+            registry: RwLock::new(Arc::new(Registry::builtin())),
+            redefined: watch::Sender::new(()),
+            definitions: Mutex::new(()),
+        };
+        for name in kinds::NAMESPACES {
+            let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            server.seed("namespaces", object);
+        }
+        server
+    }
+
+    /// A kubeconfig for the server at `addr`: plain HTTP, no credentials, one cluster, user and context named `pilothouse`.
+    #[must_use]
+    pub fn kubeconfig(addr: SocketAddr) -> String {
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: pilothouse\nclusters:\n- name: pilothouse\n  cluster:\n    server: \
+             http://{addr}\ncontexts:\n- name: pilothouse\n  context:\n    cluster: pilothouse\n    user: pilothouse\nusers:\n- \
+             name: pilothouse\n  user: {{}}\n"
+        )
+    }
+
+    /// Forgets what happened so far, as etcd's compaction does: watches and pages that go on from an older revision get 410.
+    pub fn compact(&self) {
+        self.store.compact();
+    }
+
+    /// The revision of the newest write: every object's `resourceVersion` is at most this.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.store.revision()
+    }
+
+    pub(crate) fn registry(&self) -> Arc<Registry> {
+        Arc::clone(&self.registry.read())
+    }
+
+    /// Wakes when a CustomResourceDefinition takes effect.
+    pub(crate) fn definitions_changed(&self) -> watch::Receiver<()> {
+        self.redefined.subscribe()
+    }
+
+    /// Stores an object that the server itself makes. Nothing if it is there already, or its namespace is not.
+    fn seed(&self, plural: &str, mut object: Value) {
+        let registry = self.registry();
+        let Some(resource) = registry.find("", "v1", plural) else { return };
+        kinds::prepare_create(self, resource, &mut object);
+        set_meta(&mut object, "uid", new_uid().into());
+        set_meta(&mut object, "creationTimestamp", now().into());
+        // Refused where it exists: which is as well.
+        let _ = self.create(resource, object);
+    }
+
+    /// Commits a new object, given in the version of `resource`.
+    pub(crate) fn create(&self, resource: &Resource, object: Value) -> Result<Arc<Object>, Refused> {
+        let object = convert::to_stored(resource, object);
+        let created = if resource.storage == GroupResource::crds() {
+            let guard = self.definitions.lock();
+            let (crd, defined) = (name(&object).to_owned(), crd::define(&object));
+            let created = self.store.create(&resource.storage, object, || self.define(&crd, Some(defined)));
+            drop(guard);
+            created?
+        } else {
+            self.store.create(&resource.storage, object, || {})?
+        };
+        if resource.storage == GroupResource::namespaces() {
+            for (plural, content) in kinds::namespace_content(name(&created.value)) {
+                self.seed(plural, content);
+            }
+        }
+        Ok(created)
+    }
+
+    /// Commits another state of an object, given as it is kept.
+    pub(crate) fn update(&self, resource: &Resource, current: &Object, object: Value) -> Result<Arc<Object>, Refused> {
+        if resource.storage != GroupResource::crds() {
+            return self.store.update(&resource.storage, current, object, || {});
+        }
+        let _guard = self.definitions.lock();
+        let (crd, defined) = (name(&object).to_owned(), crd::define(&object));
+        let updated = self.store.update(&resource.storage, current, object, || self.define(&crd, Some(defined)))?;
+        if is_deleting(&updated.value) {
+            self.store.set_terminating(&crd::storage(&updated.value), true);
+        }
+        Ok(updated)
+    }
+
+    /// Commits the end of an object.
+    pub(crate) fn remove(&self, resource: &Resource, current: &Object, last: Value) -> Result<Arc<Object>, Refused> {
+        if resource.storage != GroupResource::crds() {
+            return self.store.remove(&resource.storage, current, last, || {});
+        }
+        let guard = self.definitions.lock();
+        let crd = name(&last).to_owned();
+        let removed = self.store.remove(&resource.storage, current, last, || self.define(&crd, None))?;
+        self.store.set_terminating(&crd::storage(&removed.value), false);
+        drop(guard);
+        self.reconsider(resource, &removed.value);
+        Ok(removed)
+    }
+
+    /// Gives names that a definition had to those that waited for them.
+    fn reconsider(&self, resource: &Resource, gone: &Value) {
+        let Ok(all) = self.store.list(&resource.storage, None, None, None) else { return };
+        for waiting in all.objects {
+            if waiting.value["spec"]["group"] != gone["spec"]["group"] {
+                continue;
+            }
+            let mut object = waiting.value.clone();
+            crd::accept(&mut object, Some(&waiting.value), &self.registry());
+            if object != waiting.value {
+                // Whoever writes it meanwhile reconsiders it too.
+                let _ = self.update(resource, &waiting, object);
+            }
+        }
+    }
+
+    fn define(&self, crd: &str, defined: Option<Defined>) {
+        let mut registry = self.registry.write();
+        let mut next = Registry::clone(&registry);
+        next.define(crd, defined);
+        *registry = Arc::new(next);
+        drop(registry);
+        self.redefined.send_replace(());
+    }
+}

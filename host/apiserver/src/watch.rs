@@ -1,0 +1,264 @@
+//! Watches: the events of a resource as a stream of JSON lines.
+//!
+//! ```text
+//!  [initial objects as ADDED] [bookmark: initial events end] ─► events after a revision … ─► bookmarks ─► bookmark, end
+//! ```
+//!
+//! A watch holds a position in the store's log and reads on when the client has taken what it was sent. So a slow client
+//! costs nothing; when the log no longer reaches back to it, it gets a 410 and starts over.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::Stream;
+use futures::stream;
+use http_body::Frame;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::metrics::OnEnd;
+use crate::object::{Key, Object, set_meta};
+use crate::present::Form;
+use crate::request::Params;
+use crate::resources::Resource;
+use crate::rest::list::{Match, Query, refuse};
+use crate::schema::Reason;
+use crate::server::Server;
+use crate::status::{Result, Status};
+use crate::storage::{Change, Event};
+
+/// Events that are put into one frame.
+const BATCH: usize = 256;
+/// Between two bookmarks: kube-apiserver's interval.
+const BOOKMARKS: Duration = Duration::from_secs(60);
+/// How long a watch lasts where the client does not say: kube-apiserver's minimum request timeout.
+const TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// One watch.
+pub(crate) struct Watch {
+    server: Arc<Server>,
+    resource: Arc<Resource>,
+    query: Query,
+    form: Form,
+    bookmarks: bool,
+    /// What the client is to see first.
+    initial: VecDeque<Arc<Object>>,
+    /// The client wants to be told when it has seen that.
+    mark_initial: bool,
+    /// Everything up to here was sent.
+    seen: u64,
+    first: bool,
+    commits: watch::Receiver<u64>,
+    definitions: watch::Receiver<()>,
+    ends: Instant,
+    next_bookmark: Instant,
+    ended: bool,
+    _count: OnEnd,
+}
+
+impl Watch {
+    pub(crate) fn open(
+        server: &Arc<Server>,
+        resource: &Arc<Resource>,
+        key: &Key,
+        params: &Params,
+        form: Form,
+        count: OnEnd,
+    ) -> Result<Self> {
+        let query = Query::parse(resource, key, params, Status::unknown)?;
+        let bookmarks = params.flag("allowWatchBookmarks");
+        let initial = check_initial(&query, params)?;
+        let timeout = match params.number::<u64>("timeoutSeconds")? {
+            None | Some(0) => TIMEOUT,
+            Some(seconds) => Duration::from_secs(seconds.min(u64::from(u32::MAX))),
+        };
+        let commits = server.store.subscribe(&resource.storage);
+        let now = Instant::now();
+        let mut watch = Watch {
+            server: Arc::clone(server),
+            resource: Arc::clone(resource),
+            form,
+            bookmarks,
+            initial: VecDeque::new(),
+            mark_initial: false,
+            seen: query.version.unwrap_or(0),
+            query,
+            first: true,
+            commits,
+            definitions: server.definitions_changed(),
+            ends: now + timeout,
+            next_bookmark: now + BOOKMARKS,
+            ended: false,
+            _count: count,
+        };
+        if initial.unwrap_or(watch.seen == 0) {
+            watch.take_initial()?;
+            watch.mark_initial = initial.is_some() && bookmarks;
+        } else if watch.seen == 0 {
+            watch.seen = server.store.revision();
+        }
+        Ok(watch)
+    }
+
+    fn take_initial(&mut self) -> Result<()> {
+        let current = self.server.store.revision();
+        if self.seen > current {
+            return Err(Status::version_too_large(self.seen, current));
+        }
+        let all = self.server.store.list(&self.resource.storage, self.query.namespace.as_deref(), None, None);
+        let all = all.map_err(|_| Status::internal("the newest state is not kept"))?;
+        self.seen = all.revision;
+        self.initial = all.objects.into_iter().filter(|object| self.wants(&object.value)).collect();
+        Ok(())
+    }
+
+    fn wants(&self, object: &Value) -> bool {
+        let here = self.query.namespace.as_deref().is_none_or(|ns| ns == crate::object::namespace(object));
+        here && (self.query.selector.is_empty()
+            || self.query.selector.matches(&crate::convert::to_requested(&self.resource, object)))
+    }
+
+    /// The lines, as frames of a response body.
+    pub(crate) fn frames(self) -> impl Stream<Item = std::result::Result<Frame<Bytes>, Infallible>> + Send {
+        stream::unfold(self, |mut watch| async move {
+            let lines = watch.next().await?;
+            Some((Ok(Frame::data(lines)), watch))
+        })
+    }
+
+    /// The next lines; `None` at the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        let mut lines = BytesMut::new();
+        loop {
+            if self.ended {
+                return None;
+            }
+            if !self.initial.is_empty() {
+                for _ in 0..BATCH {
+                    let Some(object) = self.initial.pop_front() else { break };
+                    self.line(&mut lines, "ADDED", &object);
+                }
+                return Some(lines.freeze());
+            }
+            if std::mem::take(&mut self.mark_initial) {
+                self.bookmark(&mut lines, true);
+                return Some(lines.freeze());
+            }
+            // Before reading, so that nothing committed in between is slept through.
+            self.commits.mark_unchanged();
+            match self.server.store.events(&self.resource.storage, self.seen, BATCH) {
+                Ok((events, seen)) => {
+                    self.seen = seen;
+                    for event in &events {
+                        self.event(&mut lines, event);
+                    }
+                    if !lines.is_empty() {
+                        return Some(lines.freeze());
+                    }
+                    if events.len() == BATCH {
+                        continue;
+                    }
+                }
+                Err(compacted) => {
+                    let message = format!("too old resource version: {} ({})", self.seen, compacted.oldest);
+                    self.error(&mut lines, &Status::expired(message));
+                    return Some(lines.freeze());
+                }
+            }
+            self.wait(&mut lines).await;
+            if !lines.is_empty() {
+                return Some(lines.freeze());
+            }
+        }
+    }
+
+    /// Waits for a commit, or for the time of a bookmark or of the end.
+    async fn wait(&mut self, lines: &mut BytesMut) {
+        let quiet = if self.bookmarks { self.ends.min(self.next_bookmark) } else { self.ends };
+        tokio::select! {
+            changed = self.commits.changed() => self.ended = changed.is_err(),
+            changed = self.definitions.changed() => {
+                let registry = self.server.registry();
+                let Resource { group, version, plural, .. } = &*self.resource;
+                self.ended = changed.is_err() || registry.find(group, version, plural).is_none();
+            }
+            () = sleep_until(quiet) => {
+                self.ended = Instant::now() >= self.ends;
+                if self.bookmarks {
+                    self.bookmark(lines, false);
+                }
+            }
+        }
+    }
+
+    fn event(&mut self, lines: &mut BytesMut, event: &Event) {
+        let was = event.previous.as_ref().filter(|previous| self.wants(&previous.value));
+        let is = event.change != Change::Deleted && self.wants(&event.object.value);
+        match (was, is) {
+            (None, true) => self.line(lines, "ADDED", &event.object),
+            (Some(_), true) => self.line(lines, "MODIFIED", &event.object),
+            (Some(_), false) if event.change == Change::Deleted => self.line(lines, "DELETED", &event.object),
+            (Some(last), false) => {
+                // It left the selection: the client gets the last state that it could see, at this revision.
+                let last = Object::committed(last.value.clone(), event.revision);
+                self.line(lines, "DELETED", &last);
+            }
+            (None, false) => {}
+        }
+    }
+
+    fn line(&mut self, lines: &mut BytesMut, kind: &str, object: &Object) {
+        let json = match self.form {
+            Form::Whole => self.form.kept(&self.resource, object),
+            form => form.watched(&self.resource, &object.value, self.first),
+        };
+        self.first = false;
+        put(lines, kind, &json);
+    }
+
+    fn bookmark(&mut self, lines: &mut BytesMut, initial_events_end: bool) {
+        self.next_bookmark = Instant::now() + BOOKMARKS;
+        let mut object = json!({
+            "kind": self.resource.kind, "apiVersion": self.resource.api_version(),
+            "metadata": {"resourceVersion": self.seen.to_string(), "creationTimestamp": null},
+        });
+        if initial_events_end {
+            set_meta(&mut object, "annotations", json!({"k8s.io/initial-events-end": "true"}));
+        }
+        let json = self.form.watched(&self.resource, &object, self.first);
+        put(lines, "BOOKMARK", &json);
+    }
+
+    fn error(&mut self, lines: &mut BytesMut, status: &Status) {
+        self.ended = true;
+        put(lines, "ERROR", status.to_value().to_string().as_bytes());
+    }
+}
+
+fn put(lines: &mut BytesMut, kind: &str, json: &[u8]) {
+    lines.put_slice(b"{\"type\":\"");
+    lines.put_slice(kind.as_bytes());
+    lines.put_slice(b"\",\"object\":");
+    lines.put_slice(json);
+    lines.put_slice(b"}\n");
+}
+
+/// Whether the watch begins with what exists: `None` if the client does not say.
+fn check_initial(query: &Query, params: &Params) -> Result<Option<bool>> {
+    if !params.has("sendInitialEvents") {
+        if query.matching != Match::Unset {
+            let message = "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            return Err(refuse(Reason::Forbidden, "resourceVersionMatch", message));
+        }
+        return Ok(None);
+    }
+    if query.matching != Match::NotOlderThan {
+        let message = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        return Err(refuse(Reason::Forbidden, "resourceVersionMatch", message));
+    }
+    Ok(Some(params.flag("sendInitialEvents")))
+}

@@ -26,24 +26,17 @@ pub struct TypeMeta {
 impl TypeMeta {
     /// From the two texts as they stand in an object.
     pub fn new(api_version: &str, kind: &str) -> Self {
-        Self {
-            api_version: api_version.into(),
-            kind: kind.into(),
-        }
+        Self { api_version: api_version.into(), kind: kind.into() }
     }
 
     /// `apps` of `apps/v1`; empty in the core group.
     pub fn group(&self) -> &str {
-        self.api_version
-            .rsplit_once('/')
-            .map_or("", |(group, _)| group)
+        self.api_version.rsplit_once('/').map_or("", |(group, _)| group)
     }
 
     /// `v1` of `apps/v1`.
     pub fn version(&self) -> &str {
-        self.api_version
-            .rsplit_once('/')
-            .map_or(&*self.api_version, |(_, version)| version)
+        self.api_version.rsplit_once('/').map_or(&*self.api_version, |(_, version)| version)
     }
 }
 
@@ -65,12 +58,7 @@ pub struct Key {
 impl Key {
     /// From `metadata.namespace` and `metadata.name`. An empty namespace is none, as in Kubernetes.
     pub fn new(namespace: Option<&str>, name: &str) -> Self {
-        Self {
-            namespace: namespace
-                .filter(|namespace| !namespace.is_empty())
-                .map(Arc::from),
-            name: name.into(),
-        }
+        Self { namespace: namespace.filter(|namespace| !namespace.is_empty()).map(Arc::from), name: name.into() }
     }
 }
 

@@ -1,11 +1,24 @@
 //! The shapes around objects on the wire: list pages, watch lines and `Status`.
+//!
+//! A page is split into the raw texts of its items, a line gives the raw text of its object; the objects are for
+//! [`Object::parse`](crate::object::Object::parse), so that one that cannot be read costs only itself. Cutting a body into
+//! lines, and what follows from them, are the reflector's and its driver's.
+//!
+//! ```
+//! use pilothouse_core::list::{WatchLine, list_page, watch_line};
+//!
+//! let (meta, items) = list_page(br#"{"metadata":{"resourceVersion":"9","continue":"abc"},"items":[{"a":1},{"b":2}]}"#)?;
+//! assert_eq!(meta.continue_token.as_deref(), Some("abc"));
+//! assert_eq!(items, [&br#"{"a":1}"#[..], br#"{"b":2}"#]);
+//!
+//! let line = watch_line(br#"{"type":"ADDED","object":{"a":1}}"#)?;
+//! assert_eq!(line, WatchLine::Added(br#"{"a":1}"#));
+//! # Ok::<(), pilothouse_core::ParseError>(())
+//! ```
 
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
-
-use crate::ParseError;
+use crate::json::{ParseError, Reader, utf8};
 
 /// A list page's `metadata`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,104 +63,220 @@ pub struct Status {
 }
 
 impl Status {
-    /// Reads a `Status` object; members that are absent are empty.
+    /// Reads a `Status` object; what is absent from it is empty.
     ///
     /// # Errors
-    /// When the bytes are no JSON object of that shape.
+    /// When the bytes are no JSON object, or a member that is read here has another type.
     pub fn parse(json: &[u8]) -> Result<Self, ParseError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        #[derive(Default)]
-        struct Details {
-            retry_after_seconds: Option<u32>,
+        let mut reader = Reader::new(utf8(json)?);
+        let mut status = Self::default();
+        reader.enter_object("status")?;
+        while let Some(name) = reader.member()? {
+            match &*name.decode() {
+                "code" => {
+                    let at = reader.at();
+                    let code = reader.integer_or_null("code")?.unwrap_or(0);
+                    status.code = code.try_into().map_err(|_| ParseError::new(at, "code is out of range"))?;
+                }
+                "reason" => status.reason = reader.string_or_null("reason")?.unwrap_or_default().into(),
+                "message" => status.message = reader.string_or_null("message")?.unwrap_or_default().into(),
+                "details" => status.retry_after = retry_after(&mut reader)?,
+                _ => {
+                    reader.value()?;
+                }
+            }
         }
-        #[derive(Deserialize)]
-        struct Wire {
-            code: Option<u16>,
-            reason: Option<String>,
-            message: Option<String>,
-            details: Option<Details>,
-        }
-        let wire: Wire =
-            serde_json::from_slice(json).map_err(|e| ParseError::new(e.column(), e.to_string()))?;
-        Ok(Self {
-            code: wire.code.unwrap_or(0),
-            reason: wire.reason.unwrap_or_default(),
-            message: wire.message.unwrap_or_default(),
-            retry_after: wire
-                .details
-                .and_then(|d| d.retry_after_seconds)
-                .map(|s| Duration::from_secs(s.into())),
-        })
+        reader.end()?;
+        Ok(status)
     }
+
+    /// What an HTTP response of status `code` and with `body` says. Proxies answer with pages of their own: a body that is
+    /// no `Status` becomes the message, as far as it is short.
+    pub fn of_response(code: u16, body: &[u8]) -> Self {
+        const LONGEST: usize = 500;
+        match Self::parse(body) {
+            Ok(status) if !(status.reason.is_empty() && status.message.is_empty()) => Self { code, ..status },
+            _ => {
+                let text = String::from_utf8_lossy(&body[..body.len().min(LONGEST)]);
+                Self { code, message: text.trim().to_owned(), ..Self::default() }
+            }
+        }
+    }
+}
+
+fn retry_after(reader: &mut Reader<'_>) -> Result<Option<Duration>, ParseError> {
+    let mut after = None;
+    if reader.null()? {
+        return Ok(after);
+    }
+    reader.enter_object("details")?;
+    while let Some(name) = reader.member()? {
+        if name.decode() == "retryAfterSeconds" {
+            let seconds = reader.integer_or_null("details.retryAfterSeconds")?;
+            after =
+                seconds.and_then(|seconds| seconds.try_into().ok()).map(Duration::from_secs).filter(|d| !d.is_zero());
+        } else {
+            reader.value()?;
+        }
+    }
+    Ok(after)
 }
 
 /// Splits a list page into its metadata and the raw text of each item.
 ///
 /// # Errors
-/// When the body is no list.
+/// When the body is no list. The items themselves are not read.
 pub fn list_page(body: &[u8]) -> Result<(ListMeta, Vec<&[u8]>), ParseError> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Meta {
-        resource_version: Option<String>,
-        #[serde(rename = "continue")]
-        continue_token: Option<String>,
-    }
-    #[derive(Deserialize)]
-    struct Page<'a> {
-        metadata: Meta,
-        #[serde(borrow)]
-        items: Option<Vec<&'a RawValue>>,
-    }
-    let page: Page<'_> =
-        serde_json::from_slice(body).map_err(|e| ParseError::new(e.column(), e.to_string()))?;
-    let full = |s: Option<String>| s.filter(|s| !s.is_empty());
-    let meta = ListMeta {
-        resource_version: full(page.metadata.resource_version),
-        continue_token: full(page.metadata.continue_token),
-    };
-    Ok((
-        meta,
-        page.items
-            .unwrap_or_default()
-            .into_iter()
-            .map(|item| item.get().as_bytes())
-            .collect(),
-    ))
-}
-
-/// Splits one line of a watch.
-///
-/// # Errors
-/// When the line is no watch event.
-pub fn watch_line(line: &[u8]) -> Result<WatchLine<'_>, ParseError> {
-    #[derive(Deserialize)]
-    struct Line<'a> {
-        r#type: String,
-        #[serde(borrow)]
-        object: &'a RawValue,
-    }
-    let line: Line<'_> =
-        serde_json::from_slice(line).map_err(|e| ParseError::new(e.column(), e.to_string()))?;
-    let raw = line.object.get().as_bytes();
-    Ok(match &*line.r#type {
-        "ADDED" => WatchLine::Added(raw),
-        "MODIFIED" => WatchLine::Modified(raw),
-        "DELETED" => WatchLine::Deleted(raw),
-        "BOOKMARK" => {
-            let object: serde_json::Value = serde_json::from_slice(raw)
-                .map_err(|e| ParseError::new(e.column(), e.to_string()))?;
-            WatchLine::Bookmark {
-                resource_version: object["metadata"]["resourceVersion"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned(),
-                initial_events_end: object["metadata"]["annotations"]["k8s.io/initial-events-end"]
-                    == "true",
+    let mut reader = Reader::new(utf8(body)?);
+    let (mut meta, mut items) = (None, None);
+    reader.enter_object("list page")?;
+    while let Some(name) = reader.member()? {
+        match &*name.decode() {
+            "metadata" => meta = Some(list_meta(&mut reader)?),
+            "items" => items = Some(raw_items(&mut reader)?),
+            _ => {
+                reader.skip()?;
             }
         }
-        "ERROR" => WatchLine::Error(Status::parse(raw)?),
-        other => return Err(ParseError::new(0, format!("unknown watch event {other:?}"))),
-    })
+    }
+    let end = reader.at();
+    reader.end()?;
+    let missing = |what: &str| ParseError::new(end - 1, format!("list page has no {what}"));
+    Ok((meta.ok_or_else(|| missing("metadata"))?, items.ok_or_else(|| missing("items"))?))
 }
+
+fn list_meta(reader: &mut Reader<'_>) -> Result<ListMeta, ParseError> {
+    let mut meta = ListMeta::default();
+    reader.enter_object("metadata")?;
+    while let Some(name) = reader.member()? {
+        let (member, what) = match &*name.decode() {
+            "resourceVersion" => (&mut meta.resource_version, "metadata.resourceVersion"),
+            "continue" => (&mut meta.continue_token, "metadata.continue"),
+            _ => {
+                reader.value()?;
+                continue;
+            }
+        };
+        *member = reader.string_or_null(what)?.filter(|text| !text.is_empty()).map(Into::into);
+    }
+    Ok(meta)
+}
+
+fn raw_items<'a>(reader: &mut Reader<'a>) -> Result<Vec<&'a [u8]>, ParseError> {
+    let mut items = Vec::new();
+    if reader.null()? {
+        return Ok(items);
+    }
+    reader.enter_array("items")?;
+    while reader.element()? {
+        items.push(reader.skip()?.as_bytes());
+    }
+    Ok(items)
+}
+
+/// Splits one line of a watch, its newline included or not.
+///
+/// In the form that API servers write (`type`, then `object`, and nothing else) the object is taken to reach to the end of
+/// the line, without a look inside: it is on the path of every event, and the object's own parse finds out if that is not
+/// so. Any other order of members is read step by step.
+///
+/// # Errors
+/// When the line is no watch event. Objects that are added, modified or deleted are not read themselves.
+pub fn watch_line(line: &[u8]) -> Result<WatchLine<'_>, ParseError> {
+    let usual = line.strip_prefix(br#"{"type":""#).and_then(|rest| {
+        let quote = memchr::memchr(b'"', rest)?;
+        let object = rest[quote..].strip_prefix(br#"","object":"#)?.trim_ascii_end().strip_suffix(b"}")?;
+        of_object(&rest[..quote], object)
+    });
+    match usual {
+        Some(line) => Ok(line),
+        None => any_line(line),
+    }
+}
+
+/// The lines that are about one object.
+fn of_object<'a>(r#type: &[u8], object: &'a [u8]) -> Option<WatchLine<'a>> {
+    match r#type {
+        b"ADDED" => Some(WatchLine::Added(object)),
+        b"MODIFIED" => Some(WatchLine::Modified(object)),
+        b"DELETED" => Some(WatchLine::Deleted(object)),
+        _ => None,
+    }
+}
+
+fn any_line(line: &[u8]) -> Result<WatchLine<'_>, ParseError> {
+    let mut reader = Reader::new(utf8(line)?);
+    let (mut r#type, mut object) = (None, None);
+    reader.enter_object("watch event")?;
+    while let Some(name) = reader.member()? {
+        match &*name.decode() {
+            "type" => r#type = reader.string_or_null("type")?,
+            "object" => object = Some((reader.at(), reader.skip()?)),
+            _ => {
+                reader.skip()?;
+            }
+        }
+    }
+    let end = reader.at();
+    reader.end()?;
+    let missing = |what: &str| ParseError::new(end - 1, format!("watch event has no {what}"));
+    let r#type = r#type.ok_or_else(|| missing("type"))?;
+    let (at, object) = object.ok_or_else(|| missing("object"))?;
+    if let Some(line) = of_object(r#type.as_bytes(), object.as_bytes()) {
+        return Ok(line);
+    }
+    let within = |e: ParseError| ParseError { at: at + e.at, ..e };
+    match &*r#type {
+        "BOOKMARK" => bookmark(object).map_err(within),
+        "ERROR" => Status::parse(object.as_bytes()).map(WatchLine::Error).map_err(within),
+        other => Err(ParseError::new(0, format!("unknown type of watch event {other:?}"))),
+    }
+}
+
+fn bookmark(object: &str) -> Result<WatchLine<'static>, ParseError> {
+    let mut reader = Reader::new(object);
+    let (mut version, mut initial_events_end) = (None, false);
+    reader.enter_object("bookmark")?;
+    while let Some(name) = reader.member()? {
+        if name.decode() != "metadata" {
+            reader.value()?;
+            continue;
+        }
+        reader.enter_object("metadata")?;
+        while let Some(name) = reader.member()? {
+            match &*name.decode() {
+                "resourceVersion" => version = reader.string_or_null("metadata.resourceVersion")?,
+                "annotations" => initial_events_end = ends_initial_events(&mut reader)?,
+                _ => {
+                    reader.value()?;
+                }
+            }
+        }
+    }
+    match version {
+        Some(version) if !version.is_empty() => {
+            Ok(WatchLine::Bookmark { resource_version: version.into(), initial_events_end })
+        }
+        _ => Err(ParseError::new(0, "bookmark has no metadata.resourceVersion")),
+    }
+}
+
+fn ends_initial_events(reader: &mut Reader<'_>) -> Result<bool, ParseError> {
+    let mut ends = false;
+    if reader.null()? {
+        return Ok(ends);
+    }
+    reader.enter_object("metadata.annotations")?;
+    while let Some(name) = reader.member()? {
+        // KEP-3157: the bookmark after the last initial event carries this.
+        if name.decode() == "k8s.io/initial-events-end" {
+            ends = reader.string_or_null("an annotation")?.as_deref() == Some("true");
+        } else {
+            reader.value()?;
+        }
+    }
+    Ok(ends)
+}
+
+#[cfg(test)]
+mod tests;

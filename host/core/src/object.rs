@@ -1,11 +1,30 @@
-//! One Kubernetes object: its JSON text and what the host itself reads of it.
+//! One Kubernetes object: its JSON text, and the few things that the host itself reads of it.
+//!
+//! An [`Object`] is made from bytes in one walk, is checked in that walk, and never changes. It holds the text for plugins
+//! and the diff, and beside it what store, routes and queues ask for again and again. What else is in the text (spec,
+//! status, annotations) is for others to read.
+//!
+//! ```
+//! use pilothouse_core::{key::TypeMeta, object::Object};
+//!
+//! let item = br#"{"metadata":{"name":"a","namespace":"b","uid":"1","resourceVersion":"7","managedFields":[]},"data":{}}"#;
+//! let object = Object::parse(item, &TypeMeta::new("v1", "ConfigMap"))?;
+//! assert_eq!(
+//!     object.json(),
+//!     r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"b","uid":"1","resourceVersion":"7"},"data":{}}"#,
+//! );
+//! assert_eq!(object.key().to_string(), "b/a");
+//! # Ok::<(), pilothouse_core::ParseError>(())
+//! ```
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
 use crate::{
-    ParseError,
+    json::{self, ParseError, Reader},
     key::{Key, TypeMeta},
 };
+
+mod scan;
 
 /// A point in the history of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,11 +74,7 @@ impl Uid {
             digits[count / 2] = digits[count / 2] << 4 | digit;
             count += 1;
         }
-        if count == 32 {
-            Self::Uuid(digits)
-        } else {
-            Self::Other(text.into())
-        }
+        if count == 32 { Self::Uuid(digits) } else { Self::Other(text.into()) }
     }
 }
 
@@ -120,6 +135,9 @@ pub struct OwnerRef {
     pub controller: bool,
 }
 
+/// Field managers of this host: their Apply entries of managedFields are kept.
+const MANAGER_PREFIX: &str = "pilothouse.";
+
 /// What one of the host's field managers applied last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Applied {
@@ -137,88 +155,77 @@ pub struct Object {
     uid: Uid,
     resource_version: ResourceVersion,
     generation: Option<i64>,
-    deleting: bool,
-    labels: Box<[(Box<str>, Box<str>)]>,
+    /// Where `metadata.labels` stands in `json`; 0: nowhere.
+    labels: (u32, u32),
     owners: Arc<[OwnerRef]>,
     applied: Box<[Applied]>,
+    deleting: bool,
 }
 
 impl Object {
-    /// Reads an object off the network.
+    /// Reads an object as it comes off the network.
+    ///
+    /// `default` is inserted where the text has no apiVersion or kind of its own, as in lists of built-in kinds.
+    /// `metadata.managedFields` is cut out; of it, Apply entries of managers that begin with `pilothouse.` are kept
+    /// beside the text, for [`applied`](Self::applied). All else stays byte for byte.
+    ///
+    /// # Guarantees
+    /// The whole text is valid UTF-8 and valid JSON that `serde_json` reads into a `Value`: every byte is checked here, once,
+    /// in the same walk that finds the metadata, so that a broken server cannot reach plugins or the diff.
     ///
     /// # Errors
-    /// When the bytes are no Kubernetes object.
+    /// When the bytes are not such JSON, `metadata` lacks name, uid or a decimal resourceVersion, or a member that is read
+    /// here has another type or stands twice.
     pub fn parse(json: &[u8], default: &TypeMeta) -> Result<Self, ParseError> {
-        let mut value: serde_json::Value =
-            serde_json::from_slice(json).map_err(|e| ParseError::new(0, e.to_string()))?;
-        let root = value
-            .as_object_mut()
-            .ok_or_else(|| ParseError::new(0, "not an object"))?;
-        let mut word = |name: &str, default: &str| {
-            let word = root.entry(name).or_insert_with(|| default.into());
-            word.as_str().unwrap_or_default().to_owned()
+        let text = json::utf8(json)?;
+        let scan = scan::scan(text)?;
+        let missing = |what: &str| ParseError::new(scan.metadata_end - 1, format!("metadata.{what} is missing"));
+        let name = scan.name.as_deref().ok_or_else(|| missing("name"))?;
+        let uid = scan.uid.as_deref().ok_or_else(|| missing("uid"))?;
+        let version = scan.resource_version.as_deref().ok_or_else(|| missing("resourceVersion"))?;
+        let resource_version = ResourceVersion::parse(version).ok_or_else(|| {
+            let what = format!("metadata.resourceVersion {version:?} is not a decimal number");
+            ParseError::new(scan.resource_version_at, what)
+        })?;
+
+        let of = TypeMeta {
+            api_version: shared(scan.api_version.as_deref(), &default.api_version),
+            kind: shared(scan.kind.as_deref(), &default.kind),
         };
-        let of = TypeMeta::new(
-            &word("apiVersion", &default.api_version),
-            &word("kind", &default.kind),
-        );
-        let meta = root
-            .get_mut("metadata")
-            .and_then(|m| m.as_object_mut())
-            .ok_or_else(|| ParseError::new(0, "metadata is missing"))?;
-        let managed = meta.remove("managedFields").unwrap_or_default();
-        let text = |v: &serde_json::Value, name: &str| {
-            v.get(name)
-                .and_then(|v| v.as_str())
-                .unwrap_or_default()
-                .to_owned()
+        let mut head = String::new();
+        if scan.api_version.is_none() {
+            push_member(&mut head, "apiVersion", &of.api_version);
+        }
+        if scan.kind.is_none() {
+            push_member(&mut head, "kind", &of.kind);
+        }
+        let mut canonical = String::with_capacity(head.len() + scan.object.len() - scan.cut.len());
+        let inside = scan.object.start + 1;
+        canonical.push('{');
+        canonical.push_str(&head);
+        canonical.push_str(&text[inside..scan.cut.start.max(inside)]);
+        canonical.push_str(&text[scan.cut.end.max(inside)..scan.object.end]);
+
+        let labels = match &scan.labels {
+            Some(labels) => {
+                let cut = if labels.start < scan.cut.start { 0 } else { scan.cut.len() };
+                let place = |at: usize| u32::try_from(at - cut - scan.object.start + head.len());
+                let too_long = |_| ParseError::new(labels.end, "object is longer than 4 GiB");
+                (place(labels.start).map_err(too_long)?, place(labels.end).map_err(too_long)?)
+            }
+            None => (0, 0),
         };
-        let applied =
-            managed.as_array().into_iter().flatten().filter(|e| {
-                e["operation"] == "Apply" && text(e, "manager").starts_with("pilothouse.")
-            });
-        let applied = applied
-            .map(|e| Applied {
-                manager: text(e, "manager").into(),
-                subresource: match e["subresource"].as_str() {
-                    Some("status") => Some(Subresource::Status),
-                    Some("scale") => Some(Subresource::Scale),
-                    _ => None,
-                },
-                fields: e["fieldsV1"].to_string().into(),
-            })
-            .collect();
-        let meta = serde_json::Value::Object(meta.clone());
-        let owners = meta["ownerReferences"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|o| OwnerRef {
-                api_version: text(o, "apiVersion").into(),
-                kind: text(o, "kind").into(),
-                name: text(o, "name").into(),
-                uid: Uid::parse(&text(o, "uid")),
-                controller: o["controller"] == true,
-            })
-            .collect();
-        let resource_version = ResourceVersion::parse(&text(&meta, "resourceVersion"))
-            .ok_or_else(|| ParseError::new(0, "no resourceVersion"))?;
         Ok(Self {
-            of,
-            key: Key::new(meta["namespace"].as_str(), &text(&meta, "name")),
-            uid: Uid::parse(&text(&meta, "uid")),
+            json: canonical.into(),
+            key: Key::new(scan.namespace.as_deref(), name),
+            uid: Uid::parse(uid),
             resource_version,
-            generation: meta["generation"].as_i64(),
-            deleting: meta["deletionTimestamp"].is_string(),
-            labels: meta["labels"]
-                .as_object()
-                .into_iter()
-                .flatten()
-                .map(|(k, v)| (k.as_str().into(), v.as_str().unwrap_or_default().into()))
-                .collect(),
-            owners,
-            applied,
-            json: value.to_string().into(),
+            generation: scan.generation,
+            labels,
+            owners: if scan.owners.is_empty() { Arc::default() } else { scan.owners.into() },
+            applied: scan.applied.into(),
+            deleting: scan.deleting,
+            of,
         })
     }
 
@@ -257,11 +264,16 @@ impl Object {
         self.deleting
     }
 
-    /// `metadata.labels`.
-    pub fn labels(&self) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
-        self.labels
-            .iter()
-            .map(|(k, v)| (Cow::Borrowed(&**k), Cow::Borrowed(&**v)))
+    /// `metadata.labels`, read out of the text anew each time; each key once.
+    pub fn labels(&self) -> Labels<'_> {
+        let mut reader = Reader::new(self.labels_json());
+        let entered = reader.enter_object("labels").is_ok();
+        Labels { reader: entered.then_some(reader) }
+    }
+
+    /// The text of `metadata.labels`; empty if there is none.
+    pub(crate) fn labels_json(&self) -> &str {
+        self.json.get(self.labels.0 as usize..self.labels.1 as usize).unwrap_or("")
     }
 
     /// `metadata.ownerReferences`.
@@ -274,17 +286,87 @@ impl Object {
         self.owners.iter().find(|owner| owner.controller)
     }
 
-    /// The fieldsV1 text of what `manager` applied last.
+    /// What `manager` (one of this host's: `pilothouse.…`) applied last, as fieldsV1 JSON without white space.
     pub fn applied(&self, manager: &str, subresource: Option<Subresource>) -> Option<&str> {
-        let entry = self
-            .applied
-            .iter()
-            .find(|a| &*a.manager == manager && a.subresource == subresource);
+        let entry = self.applied.iter().find(|a| &*a.manager == manager && a.subresource == subresource);
         entry.map(|entry| &*entry.fields)
     }
 
-    /// Bytes held on the heap.
+    /// Bytes held on the heap by an `Arc` of this object and all that hangs on it, as asked of the allocator. Kind and
+    /// namespace, which whole stores share, are not counted; an owner list that siblings share is, for each.
     pub fn bytes(&self) -> usize {
-        self.json.len() + size_of::<Self>()
+        let uid = |uid: &Uid| if let Uid::Other(text) = uid { text.len() } else { 0 };
+        let owner = |owner: &OwnerRef| size_of::<OwnerRef>() + ARC + owner.name.len() + uid(&owner.uid);
+        let applied = |applied: &Applied| size_of::<Applied>() + applied.manager.len() + applied.fields.len();
+        let owners = if self.owners.is_empty() { 0 } else { ARC + self.owners.iter().map(owner).sum::<usize>() };
+        let name = ARC + self.key.name.len();
+        let lists = owners + self.applied.iter().map(applied).sum::<usize>();
+        ARC + size_of::<Self>() + self.json.len() + name + uid(&self.uid) + lists
+    }
+
+    /// Takes over what `older`, an earlier version of the same key, holds with equal content; true if the owners are.
+    pub(crate) fn share_with(&mut self, older: &Self) -> bool {
+        self.key = older.key.clone();
+        share(&mut self.of.api_version, &older.of.api_version);
+        share(&mut self.of.kind, &older.of.kind);
+        self.share_owners(older)
+    }
+
+    /// Takes over the owner list of `sibling` if it is equal.
+    pub(crate) fn share_owners(&mut self, sibling: &Self) -> bool {
+        let same = self.owners == sibling.owners;
+        if same {
+            self.owners = sibling.owners.clone();
+        }
+        same
+    }
+
+    /// Takes over texts that a whole store shares, where they are equal.
+    pub(crate) fn share_words(&mut self, of: &TypeMeta, namespace: Option<&Arc<str>>) {
+        share(&mut self.of.api_version, &of.api_version);
+        share(&mut self.of.kind, &of.kind);
+        if let (Some(own), Some(namespace)) = (&mut self.key.namespace, namespace) {
+            share(own, namespace);
+        }
     }
 }
+
+/// The two counters before the content of an `Arc`.
+const ARC: usize = 2 * size_of::<usize>();
+
+fn share(own: &mut Arc<str>, other: &Arc<str>) {
+    if !Arc::ptr_eq(own, other) && own == other {
+        own.clone_from(other);
+    }
+}
+
+/// `default` itself where the text says the same or nothing.
+fn shared(text: Option<&str>, default: &Arc<str>) -> Arc<str> {
+    text.filter(|text| *text != &**default).map_or_else(|| default.clone(), Arc::from)
+}
+
+fn push_member(head: &mut String, name: &str, value: &str) {
+    let value = serde_json::Value::from(value);
+    head.push_str(&format!("\"{name}\":{value},"));
+}
+
+/// The labels of one object: keys and values, in the order of the text.
+#[derive(Clone, Debug)]
+pub struct Labels<'a> {
+    reader: Option<Reader<'a>>,
+}
+
+impl<'a> Iterator for Labels<'a> {
+    type Item = (Cow<'a, str>, Cow<'a, str>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let reader = self.reader.as_mut()?;
+        // The scan has checked this text: there is nothing in it to fail at.
+        let name = reader.member().ok().flatten()?.decode();
+        let value = reader.string().ok()?.decode();
+        Some((name, value))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,24 +1,89 @@
-//! Label selectors, in Kubernetes' syntax.
+//! Label selectors, in the syntax that `kubectl -l` and the API server take.
+//!
+//! Two texts that say the same in another order or another writing give equal [`Selector`]s and one
+//! [`Display`](fmt::Display), so that a selector can be part of an informer's identity. Set-based selectors of specs
+//! (`matchLabels`, `matchExpressions`) and field selectors are not read here.
+//!
+//! ```
+//! use pilothouse_core::selector::Selector;
+//!
+//! let selector = Selector::parse("tier notin (cache, db), app == web, !legacy").expect("a selector");
+//! assert_eq!(selector.to_string(), "app=web,!legacy,tier notin (cache,db)");
+//! assert!(selector.matches([("app", "web")]));
+//! assert!(!selector.matches([("app", "web"), ("tier", "db")]));
+//! ```
 
 use std::{collections::BTreeSet, fmt};
 
-/// A conjunction of requirements on labels; empty: everything matches.
+/// What labels must be; empty: everything matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Selector {
+    /// Ordered by key, each once.
     requirements: Vec<Requirement>,
 }
 
 /// What one label must be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Requirement {
-    /// `key=value`, `key in (a,b)`.
+    /// `key=value`, `key in (a,b)`: one of these.
     In(String, BTreeSet<String>),
-    /// `key!=value`, `key notin (a,b)`: also where the label is absent.
+    /// `key!=value`, `key notin (a,b)`: none of these, or absent.
     NotIn(String, BTreeSet<String>),
-    /// `key`.
+    /// `key`: present, with whatever value.
     Exists(String),
     /// `!key`.
     Absent(String),
+    /// `key>5`: an integer greater than that.
+    Greater(String, i64),
+    /// `key<5`: an integer less than that.
+    Less(String, i64),
+}
+
+impl Requirement {
+    /// The label that it is about.
+    pub fn key(&self) -> &str {
+        match self {
+            Self::In(key, _)
+            | Self::NotIn(key, _)
+            | Self::Exists(key)
+            | Self::Absent(key)
+            | Self::Greater(key, _)
+            | Self::Less(key, _) => key,
+        }
+    }
+
+    /// True if the label may have this value.
+    fn admits(&self, value: &str) -> bool {
+        match self {
+            Self::In(_, values) => values.contains(value),
+            Self::NotIn(_, values) => !values.contains(value),
+            Self::Exists(_) => true,
+            Self::Absent(_) => false,
+            Self::Greater(_, bound) => value.parse::<i64>().is_ok_and(|value| value > *bound),
+            Self::Less(_, bound) => value.parse::<i64>().is_ok_and(|value| value < *bound),
+        }
+    }
+
+    /// True if the label may be absent.
+    fn admits_absence(&self) -> bool {
+        matches!(self, Self::NotIn(..) | Self::Absent(_))
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |values: &BTreeSet<String>| values.iter().map(String::as_str).collect::<Vec<_>>().join(",");
+        match self {
+            Self::In(key, values) if values.len() == 1 => write!(f, "{key}={}", list(values)),
+            Self::In(key, values) => write!(f, "{key} in ({})", list(values)),
+            Self::NotIn(key, values) if values.len() == 1 => write!(f, "{key}!={}", list(values)),
+            Self::NotIn(key, values) => write!(f, "{key} notin ({})", list(values)),
+            Self::Exists(key) => f.write_str(key),
+            Self::Absent(key) => write!(f, "!{key}"),
+            Self::Greater(key, bound) => write!(f, "{key}>{bound}"),
+            Self::Less(key, bound) => write!(f, "{key}<{bound}"),
+        }
+    }
 }
 
 /// A text that is no label selector.
@@ -32,30 +97,27 @@ pub struct SelectorError {
 }
 
 impl Selector {
-    /// Reads `a=b,c!=d,e in (f,g),h notin (i),j,!k`; an empty text matches everything.
+    /// Reads requirements joined by commas: `a=b`, `a==b`, `c!=d`, `e in (f,g)`, `h notin (i)`, `j`, `!k`, `l>5`, `m<7`. An
+    /// empty text matches everything.
     ///
     /// # Errors
-    /// When Kubernetes would refuse the text.
+    /// When Kubernetes would refuse the text, keys and values that no label can have included.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        let mut parser = Parser { rest: text.trim_start() };
         let mut requirements = Vec::new();
-        for part in text
-            .split(',')
-            .map(str::trim)
-            .filter(|part| !part.is_empty())
-        {
-            requirements.push(if let Some((key, value)) = part.split_once("!=") {
-                Requirement::NotIn(key.trim().into(), [value.trim().into()].into())
-            } else if let Some((key, value)) = part.split_once('=') {
-                Requirement::In(
-                    key.trim().into(),
-                    [value.trim_start_matches('=').trim().into()].into(),
-                )
-            } else if let Some(key) = part.strip_prefix('!') {
-                Requirement::Absent(key.trim().into())
-            } else {
-                Requirement::Exists(part.into())
-            });
+        while !parser.rest.is_empty() || !requirements.is_empty() {
+            let requirement = parser.requirement();
+            requirements.push(requirement.map_err(|problem| SelectorError { selector: text.to_owned(), problem })?);
+            if parser.rest.is_empty() {
+                break;
+            }
+            if !parser.take(",") {
+                let problem = format!("expected ',' before {:?}", parser.rest);
+                return Err(SelectorError { selector: text.to_owned(), problem });
+            }
         }
+        requirements.sort_by(|a, b| a.key().cmp(b.key()).then_with(|| a.cmp(b)));
+        requirements.dedup();
         Ok(Self { requirements })
     }
 
@@ -64,40 +126,21 @@ impl Selector {
         self.requirements.is_empty()
     }
 
-    /// All of these must hold.
+    /// All of these must hold; ordered by key.
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
     }
 
     /// True if `labels`, each key at most once, meet every requirement.
-    pub fn matches<K: AsRef<str>, V: AsRef<str>>(
-        &self,
-        labels: impl IntoIterator<Item = (K, V)>,
-    ) -> bool {
-        let mut open = self
-            .requirements
-            .iter()
-            .filter(|r| matches!(r, Requirement::In(..) | Requirement::Exists(_)))
-            .count();
+    pub fn matches<K: AsRef<str>, V: AsRef<str>>(&self, labels: impl IntoIterator<Item = (K, V)>) -> bool {
+        // Requirements whose label has to be there, and was not yet.
+        let mut open = self.requirements.iter().filter(|requirement| !requirement.admits_absence()).count();
         for (key, value) in labels {
-            for requirement in &self.requirements {
-                match requirement {
-                    Requirement::In(k, values) if k == key.as_ref() => {
-                        if values.contains(value.as_ref()) {
-                            open -= 1
-                        } else {
-                            return false;
-                        }
-                    }
-                    Requirement::NotIn(k, values) if k == key.as_ref() => {
-                        if values.contains(value.as_ref()) {
-                            return false;
-                        }
-                    }
-                    Requirement::Exists(k) if k == key.as_ref() => open -= 1,
-                    Requirement::Absent(k) if k == key.as_ref() => return false,
-                    _ => {}
+            for requirement in self.requirements.iter().filter(|requirement| requirement.key() == key.as_ref()) {
+                if !requirement.admits(value.as_ref()) {
+                    return false;
                 }
+                open -= usize::from(!requirement.admits_absence());
             }
         }
         open == 0
@@ -110,20 +153,109 @@ impl fmt::Display for Selector {
             if i > 0 {
                 f.write_str(",")?;
             }
-            let join = |values: &BTreeSet<String>| {
-                values
-                    .iter()
-                    .map(String::as_str)
-                    .collect::<Vec<_>>()
-                    .join(",")
-            };
-            match requirement {
-                Requirement::In(key, values) => write!(f, "{key} in ({})", join(values))?,
-                Requirement::NotIn(key, values) => write!(f, "{key} notin ({})", join(values))?,
-                Requirement::Exists(key) => f.write_str(key)?,
-                Requirement::Absent(key) => write!(f, "!{key}")?,
-            }
+            requirement.fmt(f)?;
         }
         Ok(())
     }
 }
+
+/// What is left to read, without white space before it.
+struct Parser<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Parser<'a> {
+    fn take(&mut self, symbol: &str) -> bool {
+        let rest = self.rest.strip_prefix(symbol);
+        self.rest = rest.map_or(self.rest, str::trim_start);
+        rest.is_some()
+    }
+
+    /// Up to white space or a symbol; may be empty.
+    fn word(&mut self) -> &'a str {
+        let end = self.rest.find(|c: char| c.is_whitespace() || "=!<>(),".contains(c)).unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest.trim_start();
+        word
+    }
+
+    fn requirement(&mut self) -> Result<Requirement, String> {
+        if self.take("!") {
+            return Ok(Requirement::Absent(key(self.word())?));
+        }
+        let key = key(self.word())?;
+        if self.take("==") || self.take("=") {
+            return Ok(Requirement::In(key, [value(self.word())?].into()));
+        }
+        if self.take("!=") {
+            return Ok(Requirement::NotIn(key, [value(self.word())?].into()));
+        }
+        if self.take(">") {
+            return Ok(Requirement::Greater(key, integer(self.word())?));
+        }
+        if self.take("<") {
+            return Ok(Requirement::Less(key, integer(self.word())?));
+        }
+        match self.word() {
+            "" => Ok(Requirement::Exists(key)),
+            "in" => Ok(Requirement::In(key, self.values()?)),
+            "notin" => Ok(Requirement::NotIn(key, self.values()?)),
+            other => Err(format!("expected an operator after {key:?}, found {other:?}")),
+        }
+    }
+
+    fn values(&mut self) -> Result<BTreeSet<String>, String> {
+        let mut values = BTreeSet::new();
+        if !self.take("(") {
+            return Err("expected '(' and values".to_owned());
+        }
+        if self.take(")") {
+            return Err("expected a value between '(' and ')'".to_owned());
+        }
+        loop {
+            values.insert(value(self.word())?);
+            if self.take(")") {
+                return Ok(values);
+            }
+            if !self.take(",") {
+                return Err("expected ',' or ')' after a value".to_owned());
+            }
+        }
+    }
+}
+
+/// A qualified name: `name` or `prefix/name`, the prefix a DNS subdomain.
+fn key(word: &str) -> Result<String, String> {
+    let (prefix, name) = word.split_once('/').map_or((None, word), |(prefix, name)| (Some(prefix), name));
+    let is_part = |part: &str| {
+        let is_inside = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        !part.is_empty() && part.bytes().all(is_inside) && !part.starts_with('-') && !part.ends_with('-')
+    };
+    let is_prefix = |prefix: &str| prefix.len() <= 253 && prefix.split('.').all(is_part);
+    if name.is_empty() || !is_label_text(name) || !prefix.is_none_or(is_prefix) {
+        return Err(if word.is_empty() {
+            "expected a label key".to_owned()
+        } else {
+            format!("{word:?} is no label key")
+        });
+    }
+    Ok(word.to_owned())
+}
+
+fn value(word: &str) -> Result<String, String> {
+    if is_label_text(word) { Ok(word.to_owned()) } else { Err(format!("{word:?} is no label value")) }
+}
+
+fn integer(word: &str) -> Result<i64, String> {
+    word.parse().map_err(|_| format!("{word:?} is no integer"))
+}
+
+/// At most 63 letters, digits, `-`, `_` and `.`, the first and the last a letter or a digit.
+fn is_label_text(text: &str) -> bool {
+    let is_inside = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let is_end = |b: Option<u8>| b.is_none_or(|b| b.is_ascii_alphanumeric());
+    text.len() <= 63 && text.bytes().all(is_inside) && is_end(text.bytes().next()) && is_end(text.bytes().last())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,50 @@
-//! The cached objects of one resource.
+//! The cached objects of one resource, as far as one reflector watches them, and what changes in them.
+//!
+//! The store decides what is news. Three voices speak to it: lists, the watch, and the answers to the host's own writes. They
+//! come over different connections and so in any order; what holds the store together is the resourceVersion:
+//!
+//! - Within a history an older version never replaces a newer one, whoever says it.
+//! - An own answer that is not newer than what the watch has delivered says nothing: whatever the store holds, or does not
+//!   hold, came after it. Otherwise it enters at once, and the watch event that repeats it is no news.
+//! - An own delete hides the uid from events that lag behind it, until its DELETED or a later list.
+//! - A list replaces the whole: what it does not name is gone, unless it is newer than the list. After an etcd restore, where
+//!   versions went back, the list is believed against everything from before it.
+//!
+//! Each object is held once, in a slot; key table and indexes name slots by their numbers. Whoever holds the store guards it
+//! with a lock: nothing here waits.
+//!
+//! ```text
+//!  list ─┐ upsert                          ┌─ names   namespace → name → slot   (ordered)
+//! watch ─┤ remove          ┌───────┐       ├─ owners  owner's uid → slots
+//!        ├────────────────►│ slots │◄──────┼─ labels  key → value → slots
+//!   own ─┘ …_own           └───┬───┘       └─ deleted uids of own deletes
+//!                              ▼
+//!                      Change { old, new }
+//! ```
+//!
+//! ```
+//! use pilothouse_core::{key::TypeMeta, object::Object, selector::Selector, store::Store};
+//!
+//! let of = TypeMeta::new("v1", "ConfigMap");
+//! let mut store = Store::new(of.clone());
+//! let json = br#"{"metadata":{"name":"a","namespace":"b","uid":"1","resourceVersion":"7","labels":{"app":"web"}}}"#;
+//! let change = store.upsert(Object::parse(json, &of)?).expect("it is new");
+//! assert!(change.old.is_none());
+//! assert!(store.upsert(Object::parse(json, &of)?).is_none());
+//! let selector = Selector::parse("app=web").expect("a selector");
+//! assert_eq!(store.list(Some("b"), &selector, None).count(), 1);
+//! # Ok::<(), pilothouse_core::ParseError>(())
+//! ```
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BinaryHeap},
+    hash::BuildHasher,
+    ops::Bound,
+    sync::Arc,
+};
+
+use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
 
 use crate::{
     key::{Key, TypeMeta},
@@ -8,41 +52,94 @@ use crate::{
     selector::Selector,
 };
 
-/// What became of one object. At least one side is there.
+mod deleted;
+mod index;
+
+use deleted::Deleted;
+use index::{LabelIndex, OwnerIndex};
+
+/// What became of the object of one key. At least one side is there.
+///
+/// Both sides may be there with different uids: the object was deleted and another of its name created, and nobody saw the
+/// moment between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What the store held before; none: nothing.
+    /// What was there before. If `new` is none: the last known state, which a DELETED event may have brought itself.
     pub old: Option<Arc<Object>>,
-    /// What it holds now; none: the object is gone.
+    /// What is there now; none: the object is gone.
     pub new: Option<Arc<Object>>,
 }
 
 impl Change {
     /// The key of the object that changed.
     pub fn key(&self) -> &Key {
-        self.new
-            .as_ref()
-            .or(self.old.as_ref())
-            .expect("a change has an old or a new object")
-            .key()
+        self.new.as_ref().or(self.old.as_ref()).expect("a change has an old or a new object").key()
     }
 }
 
-/// The objects of one resource, as far as they are watched.
+/// What most callers take of a list at once.
+const PAGE: usize = 500;
+
+/// The objects of one resource, fed by one reflector and by own writes.
 #[derive(Debug)]
 pub struct Store {
     of: TypeMeta,
-    objects: BTreeMap<Key, (Arc<Object>, u32)>,
+    slots: Vec<Option<Slot>>,
+    free: Vec<u32>,
+    /// By hash of the key: each event asks, and a tree of names would cost it a dozen cache misses.
+    keys: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    /// By namespace (empty for objects without one), then name, for lists.
+    names: BTreeMap<Arc<str>, BTreeMap<Arc<str>, u32>>,
+    owners: OwnerIndex,
+    labels: LabelIndex,
+    deleted: Deleted,
+    object_bytes: usize,
+    /// Counts lists that began. A slot that the present list named carries it.
+    mark: u32,
+    replace: Option<Replace>,
+    /// The watch has delivered all that happened up to here.
+    covered: ResourceVersion,
+}
+
+#[derive(Debug)]
+struct Slot {
+    object: Arc<Object>,
     mark: u32,
 }
 
+/// A list that has begun.
+#[derive(Debug)]
+struct Replace {
+    went_back: bool,
+    /// Slots written by own answers since it began, where versions went back.
+    own: HashSet<u32>,
+}
+
+/// Who brings an object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Voice {
+    Reflector,
+    OwnWrite,
+}
+
 impl Store {
-    /// An empty store.
+    /// An empty store for objects of kind `of`.
     pub fn new(of: TypeMeta) -> Self {
         Self {
             of,
-            objects: BTreeMap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            keys: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            names: BTreeMap::new(),
+            owners: OwnerIndex::default(),
+            labels: LabelIndex::default(),
+            deleted: Deleted::default(),
+            object_bytes: 0,
             mark: 0,
+            replace: None,
+            covered: ResourceVersion(0),
         }
     }
 
@@ -51,121 +148,381 @@ impl Store {
         &self.of
     }
 
-    /// An object from a list or a watch.
+    /// Takes an object from a list or a watch.
+    ///
+    /// None: nothing newer than what is held, or a lagging event of an object that this host deleted itself.
     pub fn upsert(&mut self, object: Object) -> Option<Change> {
-        let mark = self.mark;
-        if let Some((old, seen)) = self.objects.get_mut(object.key())
-            && old.resource_version() >= object.resource_version()
-        {
-            *seen = mark;
+        self.cover(object.resource_version());
+        if self.deleted.contains(object.uid()) {
             return None;
         }
-        let new = Arc::new(object);
-        let old = self
-            .objects
-            .insert(new.key().clone(), (new.clone(), mark))
-            .map(|(old, _)| old);
-        Some(Change {
-            old,
-            new: Some(new),
-        })
+        self.accept(object, Voice::Reflector)
     }
 
-    /// A DELETED event with the last state.
-    pub fn remove(&mut self, last: Object) -> Option<Change> {
-        let (old, _) = self.objects.get(last.key())?;
-        if old.uid() != last.uid() || old.resource_version() > last.resource_version() {
-            return None;
-        }
-        self.objects.remove(last.key());
-        Some(Change {
-            old: Some(Arc::new(last)),
-            new: None,
-        })
-    }
-
-    /// The server's answer to a write of our own.
+    /// Takes the server's answer to a create, update, patch or apply of this host. The caller gives only what belongs to
+    /// this store: its scope, and what its selector matches.
+    ///
+    /// None: the watch already delivered this version or what came after it.
+    ///
+    /// # Guarantees
+    /// From now on every read gives this version, a newer one, or none if the object was deleted after it (invariant 3).
     pub fn upsert_own(&mut self, object: Object) -> Option<Change> {
-        self.upsert(object)
+        if object.resource_version() <= self.covered || self.deleted.contains(object.uid()) {
+            return None;
+        }
+        self.accept(object, Voice::OwnWrite)
     }
 
-    /// A delete of our own succeeded, and the object is gone.
+    /// Takes a DELETED event with the last state of its object, which becomes the change's `old`.
+    ///
+    /// None: the object is not held, or what is held under its name has another uid or is newer.
+    pub fn remove(&mut self, last: Object) -> Option<Change> {
+        self.cover(last.resource_version());
+        self.deleted.forget(last.uid());
+        let slot = self.find_key(last.key())?;
+        let held = self.object(slot);
+        let older = last.resource_version() < held.resource_version() && !self.is_of_lost_history(slot);
+        if held.uid() != last.uid() || older {
+            return None;
+        }
+        self.take(slot);
+        Some(Change { old: Some(Arc::new(last)), new: None })
+    }
+
+    /// Says that a delete by this host succeeded and the object is gone (not: waits for its finalizers).
+    ///
+    /// None: the store does not hold that uid under that name.
+    ///
+    /// # Guarantees
+    /// Events of this uid that lag behind are ignored until its DELETED, or until a list that began later is over. Of the
+    /// uids whose DELETED never comes, only the last 16,384 are remembered.
     pub fn remove_own(&mut self, key: &Key, uid: &Uid) -> Option<Change> {
-        let (old, _) = self.objects.get(key).filter(|(old, _)| old.uid() == uid)?;
-        let old = old.clone();
-        self.objects.remove(key);
-        Some(Change {
-            old: Some(old),
-            new: None,
-        })
+        self.deleted.remember(uid, self.mark);
+        let slot = self.find_key(key).filter(|slot| self.object(*slot).uid() == uid)?;
+        Some(Change { old: Some(self.take(slot)), new: None })
     }
 
-    /// A list starts. `went_back`: its versions are older than what was seen before.
+    /// Says that a list begins, whose objects come by [`upsert`](Self::upsert) until
+    /// [`finish_replace`](Self::finish_replace) or [`abort_replace`](Self::abort_replace). To be called before the list is
+    /// asked for, or at the latest before its first object.
+    ///
+    /// `went_back`: the list shows a history whose versions are lower than what the watch had delivered. Objects from before
+    /// are then replaced by whatever the list says, and own deletes from before are forgotten: they may be undone.
     pub fn begin_replace(&mut self, went_back: bool) {
-        let _ = went_back;
-        self.mark += 1;
+        self.mark = self.mark.wrapping_add(1);
+        self.replace = Some(Replace { went_back, own: HashSet::new() });
+        if went_back {
+            self.covered = ResourceVersion(0);
+            self.deleted.clear();
+        }
     }
 
-    /// The list is complete: what it did not contain is gone.
+    /// Says that the list, which shows the state at `version`, is complete: objects that it did not name are gone.
+    ///
+    /// Kept are objects newer than `version`, of which the list could not know: own writes. Where versions went back, only
+    /// those written since the list began.
     pub fn finish_replace(&mut self, version: ResourceVersion) -> Vec<Change> {
-        let mark = self.mark;
-        let gone = self.objects.extract_if(.., |_, (object, seen)| {
-            *seen != mark && object.resource_version() <= version
-        });
-        gone.map(|(_, (old, _))| Change {
-            old: Some(old),
-            new: None,
-        })
-        .collect()
+        let Some(replace) = self.replace.take() else { return Vec::new() };
+        let mut changes = Vec::new();
+        for slot in (0_u32..).take(self.slots.len()) {
+            let Some(Slot { object, mark }) = &self.slots[slot as usize] else { continue };
+            let unknown_to_list =
+                object.resource_version() > version && (!replace.went_back || replace.own.contains(&slot));
+            if *mark != self.mark && !unknown_to_list {
+                changes.push(Change { old: Some(self.take(slot)), new: None });
+            }
+        }
+        self.covered = self.covered.max(version);
+        self.deleted.finish_list(self.mark);
+        changes
     }
 
-    /// The list failed: what it said so far stays, and nothing is swept.
-    pub fn abort_replace(&mut self) {}
+    /// Says that the list failed: what it brought stays, and nothing is swept.
+    pub fn abort_replace(&mut self) {
+        self.replace = None;
+    }
 
-    /// The object of that name.
+    /// The object of that name; `namespace` is none for objects of cluster-scoped kinds.
     pub fn get(&self, namespace: Option<&str>, name: &str) -> Option<&Arc<Object>> {
-        self.objects
-            .get(&Key::new(namespace, name))
-            .map(|(object, _)| object)
+        self.find(namespace.unwrap_or(""), name).map(|slot| self.object(slot))
     }
 
-    /// Objects after the key `after`, in the order of their keys.
-    pub fn list<'a>(
-        &'a self,
-        namespace: Option<&'a str>,
-        selector: &'a Selector,
-        after: Option<&'a Key>,
-    ) -> impl Iterator<Item = &'a Arc<Object>> {
-        self.iter().filter(move |o| {
-            after.is_none_or(|after| o.key() > after)
-                && (namespace.is_none() || o.key().namespace.as_deref() == namespace)
-                && selector.matches(o.labels())
-        })
+    /// Objects that `selector` matches, ordered by key, after the key `after`. `namespace`: only those in it; none: all.
+    ///
+    /// Where a requirement is selective, what the label index has of it is put into order, in time proportional to that,
+    /// before the first object comes. Otherwise objects are looked at in order, and a page costs what it passes over.
+    pub fn list(
+        &self,
+        namespace: Option<&str>,
+        selector: &Selector,
+        after: Option<&Key>,
+    ) -> impl Iterator<Item = &Arc<Object>> {
+        let population = match namespace {
+            Some(namespace) => self.names.get(namespace).map_or(0, BTreeMap::len),
+            None => self.len(),
+        };
+        let counts = selector.requirements().iter().filter_map(|r| Some((self.labels.count(r)?, r)));
+        let rarest = counts.min_by_key(|(count, _)| *count);
+        // For a page of objects of which `count` match, one of `population / count` that are passed over in order does.
+        let selective = rarest.filter(|(count, _)| count * count < PAGE * population && *count < population / 2);
+        let objects = match selective {
+            Some((_, requirement)) => {
+                let found = self.labels.slots(requirement).map(|slot| self.object(slot)).filter(|object| {
+                    namespace.is_none_or(|namespace| namespace == in_namespace(object.key()))
+                        && after.is_none_or(|after| object.key() > after)
+                });
+                Listed::Found(found.map(ByKey).collect::<Vec<_>>().into())
+            }
+            None => Listed::InOrder(self.in_order(namespace, after)),
+        };
+        objects.filter(|object| selector.is_empty() || selector.matches(object.labels()))
     }
 
-    /// Objects with that owner, in no particular order.
-    pub fn owned_by<'a>(&'a self, owner: &'a Uid) -> impl Iterator<Item = &'a Arc<Object>> {
-        self.iter()
-            .filter(move |o| o.owners().iter().any(|o| &o.uid == owner))
+    /// Objects with an owner reference to that uid, in no particular order.
+    pub fn owned_by(&self, owner: &Uid) -> impl Iterator<Item = &Arc<Object>> {
+        self.owners.slots(owner).map(|slot| self.object(slot))
     }
 
-    /// All objects, in the order of their keys.
+    /// All objects, ordered by key.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Object>> {
-        self.objects.values().map(|(object, _)| object)
+        self.in_order(None, None)
     }
 
     /// How many objects.
     pub fn len(&self) -> usize {
-        self.objects.len()
+        self.slots.len() - self.free.len()
     }
 
-    /// True if there is none.
+    /// True if there is no object.
     pub fn is_empty(&self) -> bool {
-        self.objects.is_empty()
+        self.len() == 0
     }
 
-    /// Bytes held: objects and indexes.
+    /// Bytes held: [`Object::bytes`] of all objects, and slots, key table and indexes by their capacity, where a B-tree does
+    /// not tell it by the usual filling.
     pub fn bytes(&self) -> usize {
-        self.iter().map(|object| object.bytes()).sum()
+        // A leaf has room for eleven; names that come in order fill six.
+        let name = 2 * (size_of::<Arc<str>>() + size_of::<u32>());
+        let slots = self.slots.capacity() * size_of::<Option<Slot>>() + self.free.capacity() * size_of::<u32>();
+        let keys = self.keys.allocation_size();
+        let names = self.len() * name + self.names.len() * (size_of::<(Arc<str>, BTreeMap<Arc<str>, u32>)>() + name);
+        self.object_bytes + slots + keys + names + self.owners.bytes() + self.labels.bytes() + self.deleted.bytes()
+    }
+
+    fn in_order(&self, namespace: Option<&str>, after: Option<&Key>) -> impl Iterator<Item = &Arc<Object>> {
+        let after = after.map(|after| (in_namespace(after), &*after.name));
+        let bounds = match (namespace, after) {
+            (Some(namespace), _) => (Bound::Included(namespace), Bound::Included(namespace)),
+            (None, Some((namespace, _))) => (Bound::Included(namespace), Bound::Unbounded),
+            (None, None) => (Bound::Unbounded, Bound::Unbounded),
+        };
+        let slots = self.names.range::<str, _>(bounds).flat_map(move |(namespace, names)| {
+            let start = match after.map(|(of, name)| ((**namespace).cmp(of), name)) {
+                // The only one that `after` cuts in two.
+                Some((Ordering::Equal, name)) => Some(Bound::Excluded(name)),
+                Some((Ordering::Less, _)) => None,
+                Some((Ordering::Greater, _)) | None => Some(Bound::Unbounded),
+            };
+            start.into_iter().flat_map(|start| names.range::<str, _>((start, Bound::Unbounded)))
+        });
+        slots.map(|(_, slot)| self.object(*slot))
+    }
+
+    /// The watch delivers in the order of versions: what it brings outside a list, all before it has been brought.
+    fn cover(&mut self, version: ResourceVersion) {
+        if self.replace.is_none() {
+            self.covered = self.covered.max(version);
+        }
+    }
+
+    fn find(&self, namespace: &str, name: &str) -> Option<u32> {
+        let is_it = |slot: &u32| {
+            let key = self.object(*slot).key();
+            &*key.name == name && in_namespace(key) == namespace
+        };
+        self.keys.find(hash(&self.hasher, namespace, name), is_it).copied()
+    }
+
+    fn find_key(&self, key: &Key) -> Option<u32> {
+        self.find(in_namespace(key), &key.name)
+    }
+
+    fn object(&self, slot: u32) -> &Arc<Object> {
+        &self.slots[slot as usize].as_ref().expect("tables name slots in use").object
+    }
+
+    /// True for an object from before an etcd restore that the list has not come to yet.
+    fn is_of_lost_history(&self, slot: u32) -> bool {
+        let replace = self.replace.as_ref().filter(|replace| replace.went_back);
+        replace.is_some_and(|replace| {
+            !replace.own.contains(&slot)
+                && self.slots[slot as usize].as_ref().is_some_and(|held| held.mark != self.mark)
+        })
+    }
+
+    fn accept(&mut self, object: Object, voice: Voice) -> Option<Change> {
+        let slot = self.find_key(object.key());
+        let news = slot.is_none_or(|slot| {
+            let held = self.object(slot);
+            if self.is_of_lost_history(slot) {
+                // A version that was given out twice need not mean the same.
+                held.json() != object.json()
+            } else {
+                held.resource_version() < object.resource_version()
+            }
+        });
+        let change = news.then(|| self.put(slot, object));
+        let slot = slot.or_else(|| change.as_ref().and_then(|change| self.find_key(change.key())));
+        let slot = slot.expect("the object was held, or is now");
+        match (voice, &mut self.replace) {
+            (Voice::Reflector, _) => self.slots[slot as usize].as_mut().expect("slot is in use").mark = self.mark,
+            (Voice::OwnWrite, Some(replace)) if replace.went_back => {
+                replace.own.insert(slot);
+            }
+            (Voice::OwnWrite, _) => {}
+        }
+        change
+    }
+
+    /// Holds `object` in the slot of its key, or in a free one.
+    fn put(&mut self, slot: Option<u32>, mut object: Object) -> Change {
+        let old = slot.map(|slot| self.object(slot).clone());
+        let same_owners = match &old {
+            Some(old) => object.share_with(old),
+            None => {
+                let namespace = self.names.get_key_value(in_namespace(object.key()));
+                object.share_words(&self.of, namespace.map(|(namespace, _)| namespace));
+                false
+            }
+        };
+        if !same_owners && let Some(sibling) = self.sibling(&object) {
+            object.share_owners(sibling);
+        }
+        let new = Arc::new(object);
+        self.object_bytes += new.bytes();
+        let slot = match (&old, slot) {
+            (Some(old), Some(slot)) => {
+                self.object_bytes -= old.bytes();
+                self.slots[slot as usize].as_mut().expect("slot is in use").object = new.clone();
+                slot
+            }
+            _ => self.put_in_free_slot(&new),
+        };
+        self.owners.update(slot, old.as_deref(), Some(&new));
+        self.labels.update(slot, old.as_deref(), Some(&new));
+        Change { old, new: Some(new) }
+    }
+
+    /// An object with the same first owner.
+    fn sibling(&self, object: &Object) -> Option<&Object> {
+        let slot = self.owners.slots(&object.owners().first()?.uid).next()?;
+        Some(self.object(slot))
+    }
+
+    fn put_in_free_slot(&mut self, object: &Arc<Object>) -> u32 {
+        // No list has named it yet.
+        let held = Some(Slot { object: object.clone(), mark: self.mark.wrapping_sub(1) });
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = held;
+                slot
+            }
+            None => {
+                self.slots.push(held);
+                u32::try_from(self.slots.len() - 1).expect("memory ends before 4 billion objects")
+            }
+        };
+        let key = object.key();
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        let rehash = |slot: &u32| {
+            let held = slots[*slot as usize].as_ref().expect("tables name slots in use");
+            hash_key(hasher, held.object.key())
+        };
+        self.keys.insert_unique(hash_key(hasher, key), slot, rehash);
+        let names = match self.names.get_mut(in_namespace(key)) {
+            Some(names) => names,
+            None => self.names.entry(key.namespace.clone().unwrap_or_default()).or_default(),
+        };
+        names.insert(key.name.clone(), slot);
+        slot
+    }
+
+    /// Takes the object out of its slot and of all tables.
+    fn take(&mut self, slot: u32) -> Arc<Object> {
+        let Slot { object, .. } = self.slots[slot as usize].take().expect("tables name slots in use");
+        self.free.push(slot);
+        if let Ok(entry) = self.keys.find_entry(hash_key(&self.hasher, object.key()), |other| *other == slot) {
+            entry.remove();
+        }
+        let namespace = in_namespace(object.key());
+        if let Some(names) = self.names.get_mut(namespace) {
+            names.remove(&object.key().name);
+            if names.is_empty() {
+                self.names.remove(namespace);
+            }
+        }
+        if let Some(replace) = &mut self.replace {
+            replace.own.remove(&slot);
+        }
+        self.owners.update(slot, Some(&object), None);
+        self.labels.update(slot, Some(&object), None);
+        self.object_bytes -= object.bytes();
+        object
     }
 }
+
+/// The namespace, empty if there is none.
+fn in_namespace(key: &Key) -> &str {
+    key.namespace.as_deref().unwrap_or("")
+}
+
+fn hash(hasher: &DefaultHashBuilder, namespace: &str, name: &str) -> u64 {
+    hasher.hash_one((namespace, name))
+}
+
+fn hash_key(hasher: &DefaultHashBuilder, key: &Key) -> u64 {
+    hash(hasher, in_namespace(key), &key.name)
+}
+
+/// Objects of a list, by the way they were found.
+enum Listed<'a, I> {
+    InOrder(I),
+    Found(BinaryHeap<ByKey<'a>>),
+}
+
+impl<'a, I: Iterator<Item = &'a Arc<Object>>> Iterator for Listed<'a, I> {
+    type Item = &'a Arc<Object>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Self::InOrder(objects) => objects.next(),
+            Self::Found(objects) => objects.pop().map(|ByKey(object)| object),
+        }
+    }
+}
+
+/// Greater is what comes earlier: a heap gives the greatest first.
+struct ByKey<'a>(&'a Arc<Object>);
+
+impl Ord for ByKey<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.0.key().cmp(self.0.key())
+    }
+}
+
+impl PartialOrd for ByKey<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for ByKey<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for ByKey<'_> {}
+
+#[cfg(test)]
+mod tests;

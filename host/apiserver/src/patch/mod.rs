@@ -1,8 +1,33 @@
-//! The three patches that compute a new object from the current one: JSON patch, merge patch, strategic merge patch.
+//! The three patches that compute a new object from the current one.
+//!
+//! | patch | says | lists |
+//! |---|---|---|
+//! | [`json`] | operations on paths (RFC 6902) | by index |
+//! | [`merge`] | the fields to change, null to remove (RFC 7396) | replaced |
+//! | [`strategic`] | the same, with directives | merged as the schema says |
+//!
+//! What results is not yet pruned, defaulted or validated. The fourth, server-side apply, is `managed`'s.
 
+mod list;
+mod strategic;
+#[cfg(test)]
+mod tests;
+
+use json_patch::{PatchOperation, ReplaceOperation, jsonptr::PointerBuf};
 use serde_json::Value;
 
-use crate::schema::Schema;
+use crate::schema::{
+    Schema,
+    node::{MAX_DEPTH, deeper_than},
+};
+
+pub use strategic::strategic;
+
+/// Operations that a JSON patch may have, as in kube-apiserver.
+const OPERATIONS: usize = 10_000;
+
+/// Bytes that `copy` operations of one JSON patch may add in all, as in kube-apiserver.
+const COPIED: usize = 3 << 20;
 
 /// Why a patch cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -13,7 +38,7 @@ pub enum Error {
     /// The patch is one, but this object cannot take it; 422.
     #[error("{0}")]
     Unprocessable(String),
-    /// Too many operations; 413.
+    /// Too many operations, or too much copied; 413.
     #[error("{0}")]
     TooLarge(String),
     /// What a real server answers with 500: a strategic merge that contradicts itself or the schema.
@@ -21,26 +46,89 @@ pub enum Error {
     Internal(String),
 }
 
-/// RFC 6902.
+/// Applies a JSON patch (RFC 6902). As on a real server, `replace` adds a field that is not there.
 ///
 /// # Errors
-/// See [`Error`].
-pub fn json(current: &Value, _patch: &Value, _schema: &Schema) -> Result<Value, Error> {
-    Ok(current.clone())
+/// See [`Error`]. A `test` that fails is [`Error::Unprocessable`].
+pub fn json(current: &Value, patch: &Value, _schema: &Schema) -> Result<Value, Error> {
+    let operations = patch.as_array().ok_or_else(|| Error::Malformed("a JSON patch must be a list".to_owned()))?;
+    if operations.len() > OPERATIONS {
+        let found = operations.len();
+        return Err(Error::TooLarge(format!(
+            "The allowed maximum operations in a JSON patch is {OPERATIONS}, got {found}"
+        )));
+    }
+    let json_patch::Patch(operations) = serde_json::from_value(patch.clone())
+        .map_err(|error| Error::Malformed(format!("error decoding patch: {error}")))?;
+    let mut object = current.clone();
+    let mut copied = 0;
+    for operation in operations {
+        let operation = prepare(operation, &object, &mut copied)?;
+        json_patch::patch_unsafe(&mut object, std::slice::from_ref(&operation))
+            .map_err(|error| Error::Unprocessable(error.to_string()))?;
+    }
+    Ok(object)
 }
 
-/// RFC 7396.
-///
-/// # Errors
-/// See [`Error`].
-pub fn merge(current: &Value, _patch: &Value, _schema: &Schema) -> Result<Value, Error> {
-    Ok(current.clone())
+/// Makes sure that an operation does not make the object too large or too deep, and that `replace` finds something to replace.
+fn prepare(operation: PatchOperation, object: &Value, copied: &mut usize) -> Result<PatchOperation, Error> {
+    let bounded = |path: &PointerBuf, value: &Value| {
+        let left = MAX_DEPTH.saturating_sub(path.count());
+        if deeper_than(value, left) {
+            return Err(Error::Unprocessable(format!("the value at {path} is nested too deeply")));
+        }
+        Ok(())
+    };
+    match &operation {
+        PatchOperation::Add(add) => bounded(&add.path, &add.value)?,
+        PatchOperation::Replace(ReplaceOperation { path, value }) => {
+            bounded(path, value)?;
+            let parent = path.parent().and_then(|parent| parent.resolve(object).ok());
+            if parent.is_some_and(Value::is_object) && path.resolve(object).is_err() {
+                let (path, value) = (path.clone(), value.clone());
+                return Ok(PatchOperation::Add(json_patch::AddOperation { path, value }));
+            }
+        }
+        PatchOperation::Copy(copy) => {
+            if let Ok(value) = copy.from.resolve(object) {
+                bounded(&copy.path, value)?;
+                *copied += value.to_string().len();
+                if *copied > COPIED {
+                    return Err(Error::TooLarge(format!(
+                        "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the \
+                         limit {COPIED}"
+                    )));
+                }
+            }
+        }
+        PatchOperation::Move(from) => {
+            if let Ok(value) = from.from.resolve(object) {
+                bounded(&from.path, value)?;
+            }
+        }
+        PatchOperation::Remove(_) | PatchOperation::Test(_) => {}
+    }
+    Ok(operation)
 }
 
-/// Kubernetes' own, for built-in kinds.
+/// Applies a merge patch (RFC 7396).
 ///
 /// # Errors
-/// See [`Error`].
-pub fn strategic(current: &Value, _patch: &Value, _schema: &Schema) -> Result<Value, Error> {
-    Ok(current.clone())
+/// [`Error::Malformed`] where the patch is no object.
+pub fn merge(current: &Value, patch: &Value, _schema: &Schema) -> Result<Value, Error> {
+    check_object(patch)?;
+    let mut object = current.clone();
+    json_patch::merge(&mut object, patch);
+    Ok(object)
+}
+
+/// A merge patch of either kind must be an object that walks can follow.
+fn check_object(patch: &Value) -> Result<(), Error> {
+    if !patch.is_object() {
+        return Err(Error::Malformed("a merge patch must be an object".to_owned()));
+    }
+    if deeper_than(patch, MAX_DEPTH) {
+        return Err(Error::Malformed("the patch is nested too deeply".to_owned()));
+    }
+    Ok(())
 }

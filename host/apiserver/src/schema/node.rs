@@ -80,8 +80,8 @@ pub(crate) enum Additional {
 pub(crate) struct PatchStrategy {
     /// Lists merge by `merge_key`, or as sets of primitives without one.
     pub(crate) merge: bool,
-    /// Fields that the patch does not name are dropped where it says `$retainKeys`.
-    pub(crate) retain_keys: bool,
+    /// Objects are replaced, not merged.
+    pub(crate) replace: bool,
     pub(crate) merge_key: Option<String>,
 }
 
@@ -121,7 +121,7 @@ pub(crate) static FREE: Node = Node {
     int_or_string: false,
     nullable: true,
     default: None,
-    patch: PatchStrategy { merge: false, retain_keys: false, merge_key: None },
+    patch: PatchStrategy { merge: false, replace: false, merge_key: None },
     rules: None,
 };
 
@@ -167,7 +167,7 @@ impl Node {
             default: schema.get("default").filter(|default| !default.is_null()).cloned(),
             patch: PatchStrategy {
                 merge: strategy.split(',').any(|part| part == "merge"),
-                retain_keys: strategy.split(',').any(|part| part == "retainKeys"),
+                replace: strategy.split(',').any(|part| part == "replace"),
                 merge_key: text("x-kubernetes-patch-merge-key").map(str::to_owned),
             },
             rules: Rules::parse(schema, &child).map(Box::new),
@@ -261,22 +261,26 @@ pub(crate) fn strings(schema: &Map<String, Value>, name: &str) -> Vec<String> {
 
 /// Whether an object nests deeper than walks go.
 pub(crate) fn too_deep(value: &Value) -> bool {
-    let mut level = vec![value];
-    for _ in 0..MAX_DEPTH {
-        level = level
-            .into_iter()
-            .flat_map(|value| -> Box<dyn Iterator<Item = &Value>> {
-                match value {
-                    Value::Array(items) => Box::new(items.iter()),
-                    Value::Object(fields) => Box::new(fields.values()),
-                    _ => Box::new(std::iter::empty()),
-                }
-            })
-            .filter(|value| value.is_array() || value.is_object())
-            .collect();
+    deeper_than(value, MAX_DEPTH)
+}
+
+/// Whether lists and objects nest more than `levels` deep. A scalar has no level.
+pub(crate) fn deeper_than(value: &Value, levels: usize) -> bool {
+    let mut level: Vec<&Value> = vec![value];
+    let mut next = Vec::new();
+    for _ in 0..=levels {
+        level.retain(|value| value.is_array() || value.is_object());
         if level.is_empty() {
             return false;
         }
+        for value in level.drain(..) {
+            match value {
+                Value::Array(items) => next.extend(items),
+                Value::Object(fields) => next.extend(fields.values()),
+                _ => {}
+            }
+        }
+        std::mem::swap(&mut level, &mut next);
     }
     true
 }

@@ -1,0 +1,335 @@
+//! What a plugin may do: what its manifest asks, as far as the administrator allows it.
+//!
+//! ```text
+//! manifest: permissions ──┐
+//!                         ├─► Grants ─► check(verb, kind, namespace, name) ─► go on │ Denied
+//! <name>.yaml: grants ────┘
+//! ```
+//!
+//! Nothing is allowed that either side leaves out. The administrator's side is a file beside the component ([`AdminFile`]):
+//!
+//! ```yaml
+//! config: { greeting: hello }
+//! grants:
+//!   - { apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read] }
+//!   - { apiVersion: stable.example.com/v1, kind: MyApple/status, verbs: [apply] }
+//!   - { apiVersion: v1, kind: ConfigMap, verbs: [read, apply, delete], namespaces: [default] }
+//! ```
+//!
+//! ```
+//! use pilothouse_core::grant::Grants;
+//! use pilothouse_core::key::TypeMeta;
+//! use pilothouse_core::manifest::{Permission, Verb};
+//!
+//! let config_maps = TypeMeta::new("v1", "ConfigMap");
+//! let asked = [Permission {
+//!     of: config_maps.clone(), subresource: None, verbs: [Verb::Read].into(), namespaces: vec![], names: vec![],
+//! }];
+//! let denied = Grants::new(&asked, &[]).check(Verb::Read, &config_maps, None, Some("default"), Some("a"));
+//! assert!(denied.is_err());
+//! ```
+//!
+//! Reading the file, and asking at each read and write, are the host's.
+
+mod file;
+#[cfg(test)]
+mod tests;
+mod yaml;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+pub use self::file::{AdminFile, GrantRule, Kinds, Limits, Parts};
+use crate::key::TypeMeta;
+use crate::manifest::{Permission, Verb};
+use crate::object::Subresource;
+
+/// What one plugin may do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grants {
+    asked: Vec<Permission>,
+    allowed: Allowed,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Allowed {
+    Rules(Vec<GrantRule>),
+    /// `dev`: whatever is asked.
+    AllAsked,
+}
+
+/// The namespaces in which a plugin may read a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Namespaces {
+    /// In none: the kind may not be read.
+    None,
+    /// In all, and objects without a namespace.
+    All,
+    /// In these, in order.
+    Some(Vec<String>),
+}
+
+/// What is asked of one permission and not allowed everywhere it is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The part that is not allowed: these verbs, in these namespaces (empty: everywhere but in `allowed_in`).
+    pub permission: Permission,
+    /// Where the verbs are allowed though they are asked for everywhere.
+    pub allowed_in: Vec<String>,
+}
+
+/// Who left out what was wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LackedBy {
+    /// The plugin does not ask for it: the administrator cannot help.
+    Manifest,
+    /// The plugin asks, and the administrator's file does not allow it.
+    Administrator,
+}
+
+/// A read or write that is not granted. Its text is for the plugin's author and the administrator: what, who lacks it, and
+/// the line to add.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Denied {
+    /// What was wanted.
+    pub verb: Verb,
+    /// Of which kind.
+    pub of: TypeMeta,
+    /// Of which part of it.
+    pub subresource: Option<Subresource>,
+    /// Where; none: without a namespace, or in all of them.
+    pub namespace: Option<String>,
+    /// Which object; none: any.
+    pub name: Option<String>,
+    /// Who lacks it.
+    pub by: LackedBy,
+}
+
+/// One thing that a plugin wants to do.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    verb: Verb,
+    of: &'a TypeMeta,
+    subresource: Option<Subresource>,
+    namespace: Option<&'a str>,
+    name: Option<&'a str>,
+}
+
+impl Grants {
+    /// What is asked and allowed.
+    pub fn new(asked: &[Permission], allowed: &[GrantRule]) -> Self {
+        Self { asked: asked.to_vec(), allowed: Allowed::Rules(allowed.to_vec()) }
+    }
+
+    /// All that is asked: for `dev`, where who runs the host and who writes the plugin are one.
+    pub fn all_asked(asked: &[Permission]) -> Self {
+        Self { asked: asked.to_vec(), allowed: Allowed::AllAsked }
+    }
+
+    /// Whether the plugin may do this.
+    ///
+    /// `namespace` is none for objects of cluster-scoped kinds, and for requests that go over all namespaces: both need a
+    /// permission and a grant without namespaces. `name` is none for what is not about one object (lists, and creating under a
+    /// generated name): that needs a permission and a grant without names. A list that a plugin may read only in part is made
+    /// of what passes here object by object; [`Self::readable_namespaces`] says where to look.
+    ///
+    /// # Errors
+    /// [`Denied`], where the manifest does not ask for it or the administrator does not allow it.
+    pub fn check(
+        &self,
+        verb: Verb,
+        of: &TypeMeta,
+        subresource: Option<Subresource>,
+        namespace: Option<&str>,
+        name: Option<&str>,
+    ) -> Result<(), Denied> {
+        let wanted = Wanted { verb, of, subresource, namespace, name };
+        let denied = |by| Denied {
+            verb,
+            of: of.clone(),
+            subresource,
+            namespace: namespace.map(str::to_owned),
+            name: name.map(str::to_owned),
+            by,
+        };
+        if !self.asked.iter().any(|permission| permission.covers(wanted)) {
+            return Err(denied(LackedBy::Manifest));
+        }
+        match &self.allowed {
+            Allowed::AllAsked => Ok(()),
+            Allowed::Rules(rules) if rules.iter().any(|rule| rule.covers(wanted)) => Ok(()),
+            Allowed::Rules(_) => Err(denied(LackedBy::Administrator)),
+        }
+    }
+
+    /// Where the plugin may read objects of a kind: all of them, or those of the names it is granted.
+    pub fn readable_namespaces(&self, of: &TypeMeta) -> Namespaces {
+        let asked = self
+            .asked
+            .iter()
+            .filter(|asked| asked.verbs.contains(&Verb::Read) && asked.subresource.is_none() && asked.of == *of);
+        let mut some = BTreeSet::new();
+        for asked in asked {
+            let everywhere = [Vec::new()];
+            let allowed: Box<dyn Iterator<Item = &Vec<String>>> = match &self.allowed {
+                Allowed::AllAsked => Box::new(everywhere.iter()),
+                Allowed::Rules(rules) => {
+                    let rules = rules.iter().filter(|rule| rule.verbs.contains(&Verb::Read) && rule.is_for(of, None));
+                    Box::new(rules.map(|rule| &rule.namespaces))
+                }
+            };
+            for allowed in allowed {
+                match (asked.namespaces.is_empty(), allowed.is_empty()) {
+                    (true, true) => return Namespaces::All,
+                    (true, false) => some.extend(allowed.iter().cloned()),
+                    (false, true) => some.extend(asked.namespaces.iter().cloned()),
+                    (false, false) => some.extend(asked.namespaces.iter().filter(|one| allowed.contains(one)).cloned()),
+                }
+            }
+        }
+        if some.is_empty() { Namespaces::None } else { Namespaces::Some(some.into_iter().collect()) }
+    }
+
+    /// What is asked and not allowed, in the order of the manifest: for warnings. Empty: all that is asked is allowed.
+    pub fn refused(&self) -> Vec<Refused> {
+        let Allowed::Rules(rules) = &self.allowed else { return Vec::new() };
+        self.asked.iter().flat_map(|asked| refused_of(asked, rules)).collect()
+    }
+
+    /// The `grants:` block that allows all that is asked, to be pasted into the administrator's file. Ends with a line break.
+    pub fn yaml(asked: &[Permission]) -> String {
+        if asked.is_empty() {
+            return "grants: []\n".to_owned();
+        }
+        let lines = asked.iter().map(|asked| format!("  - {}\n", yaml::rule(asked)));
+        std::iter::once("grants:\n".to_owned()).chain(lines).collect()
+    }
+}
+
+/// The verbs of one permission, together where they are refused in the same places.
+fn refused_of(asked: &Permission, rules: &[GrantRule]) -> Vec<Refused> {
+    let mut by_place: BTreeMap<(Vec<String>, Vec<String>), BTreeSet<Verb>> = BTreeMap::new();
+    for &verb in &asked.verbs {
+        let rules = || {
+            let fits = |rule: &&GrantRule| rule.verbs.contains(&verb) && rule.is_for(&asked.of, asked.subresource);
+            rules.iter().filter(fits)
+        };
+        // In a namespace, the names may be allowed by several rules together.
+        let all_names = |in_namespace: &dyn Fn(&GrantRule) -> bool| {
+            let here = || rules().filter(|rule| in_namespace(rule));
+            here().any(|rule| rule.names.is_empty())
+                || !asked.names.is_empty()
+                    && asked.names.iter().all(|name| here().any(|rule| rule.names.contains(name)))
+        };
+        let everywhere = |rule: &GrantRule| rule.namespaces.is_empty();
+        if all_names(&everywhere) {
+            continue;
+        }
+        let allowed_in =
+            |namespace: &String| all_names(&|rule| everywhere(rule) || rule.namespaces.contains(namespace));
+        let place = if asked.namespaces.is_empty() {
+            let named: BTreeSet<&String> = rules().flat_map(|rule| &rule.namespaces).collect();
+            (Vec::new(), named.into_iter().filter(|namespace| allowed_in(namespace)).cloned().collect())
+        } else {
+            let refused: Vec<String> =
+                asked.namespaces.iter().filter(|namespace| !allowed_in(namespace)).cloned().collect();
+            if refused.is_empty() {
+                continue;
+            }
+            (refused, Vec::new())
+        };
+        by_place.entry(place).or_default().insert(verb);
+    }
+    let refused = by_place.into_iter().map(|((namespaces, allowed_in), verbs)| Refused {
+        permission: Permission { verbs, namespaces, ..asked.clone() },
+        allowed_in,
+    });
+    refused.collect()
+}
+
+/// One side's names: an empty list means all.
+fn includes(list: &[String], one: Option<&str>) -> bool {
+    list.is_empty() || one.is_some_and(|one| list.iter().any(|listed| listed == one))
+}
+
+impl Permission {
+    fn covers(&self, wanted: Wanted<'_>) -> bool {
+        self.verbs.contains(&wanted.verb)
+            && self.of == *wanted.of
+            && self.subresource == wanted.subresource
+            && includes(&self.namespaces, wanted.namespace)
+            && includes(&self.names, wanted.name)
+    }
+}
+
+impl GrantRule {
+    fn covers(&self, wanted: Wanted<'_>) -> bool {
+        self.verbs.contains(&wanted.verb)
+            && self.is_for(wanted.of, wanted.subresource)
+            && includes(&self.namespaces, wanted.namespace)
+            && includes(&self.names, wanted.name)
+    }
+
+    fn is_for(&self, of: &TypeMeta, subresource: Option<Subresource>) -> bool {
+        let kind = match &self.kinds {
+            Kinds::All => true,
+            Kinds::One(kind) => **kind == *of.kind,
+        };
+        let part = match self.parts {
+            Parts::All => true,
+            Parts::Object => subresource.is_none(),
+            Parts::One(part) => subresource == Some(part),
+        };
+        kind && part && *self.api_version == *of.api_version
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not granted: {} {}", self.verb, self.of)?;
+        if let Some(subresource) = self.subresource {
+            write!(f, "/{subresource}")?;
+        }
+        match (&self.namespace, &self.name) {
+            (Some(namespace), Some(name)) => write!(f, " {namespace}/{name}")?,
+            (Some(namespace), None) => write!(f, " in namespace {namespace}")?,
+            (None, Some(name)) => write!(f, " {name}")?,
+            (None, None) => f.write_str(" in all namespaces")?,
+        }
+        let rule = yaml::rule(&Permission {
+            of: self.of.clone(),
+            subresource: self.subresource,
+            verbs: [self.verb].into(),
+            namespaces: self.namespace.iter().cloned().collect(),
+            names: Vec::new(),
+        });
+        match self.by {
+            LackedBy::Manifest => {
+                write!(f, ": the plugin's manifest does not ask for it; it must have a permission like {rule}")
+            }
+            LackedBy::Administrator => {
+                write!(f, ": the administrator's file does not allow it; add under grants: - {rule}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verbs: Vec<_> = self.permission.verbs.iter().map(|verb| verb.as_str()).collect();
+        write!(f, "{} {}", verbs.join(", "), self.permission.of)?;
+        if let Some(subresource) = self.permission.subresource {
+            write!(f, "/{subresource}")?;
+        }
+        if !self.permission.names.is_empty() {
+            write!(f, " named {}", self.permission.names.join(", "))?;
+        }
+        if !self.permission.namespaces.is_empty() {
+            write!(f, " in {}", self.permission.namespaces.join(", "))?;
+        }
+        if !self.allowed_in.is_empty() {
+            write!(f, " everywhere (allowed in {})", self.allowed_in.join(", "))?;
+        }
+        Ok(())
+    }
+}

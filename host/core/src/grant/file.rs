@@ -1,0 +1,175 @@
+//! The administrator's file: `<plugin>.yaml` beside the component.
+//!
+//! It is read through serde, so that the host may take YAML or JSON. What is not understood is refused by name: a misspelt
+//! `namespaces` must not grant the whole cluster.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use crate::manifest::Verb;
+use crate::object::Subresource;
+
+/// What an administrator says of one plugin. Without a file it is the default: enabled, no configuration, nothing granted.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdminFile {
+    /// False: the plugin is loaded and shown, and not called.
+    pub enabled: bool,
+    /// The argument of `describe` and `reconcile`, any JSON; `{}` where the file has none.
+    #[serde(deserialize_with = "config")]
+    pub config: Value,
+    /// What the plugin may do of what it asks.
+    #[serde(deserialize_with = "null_is_default")]
+    pub grants: Vec<GrantRule>,
+    /// Bounds that go before the plugin's own where they are tighter.
+    #[serde(deserialize_with = "null_is_default")]
+    pub limits: Limits,
+}
+
+impl Default for AdminFile {
+    fn default() -> Self {
+        Self { enabled: true, config: no_config(), grants: Vec::new(), limits: Limits::default() }
+    }
+}
+
+/// Bounds of a plugin; none: the host's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Linear memory of one instance, in MiB.
+    #[serde(rename = "memoryMiB")]
+    pub memory_mib: Option<NonZeroU32>,
+    /// How long one call may run, in milliseconds.
+    #[serde(rename = "timeoutMs")]
+    pub timeout_ms: Option<NonZeroU32>,
+    /// How many keys of one controller may be reconciled at once.
+    #[serde(rename = "maxConcurrency")]
+    pub max_concurrency: Option<NonZeroU32>,
+}
+
+/// One line of `grants`: `{ apiVersion: v1, kind: ConfigMap, verbs: [read] }`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "RuleText")]
+pub struct GrantRule {
+    /// `apps/v1`, exactly.
+    pub api_version: String,
+    /// The kind, or `"*"`.
+    pub kinds: Kinds,
+    /// What follows the kind: nothing, `/status`, `/scale`; all where the kind is `"*"`.
+    pub parts: Parts,
+    /// At least one; `["*"]` is all.
+    pub verbs: BTreeSet<Verb>,
+    /// Empty (the file does not say): every namespace, and objects without one.
+    pub namespaces: Vec<String>,
+    /// Empty (the file does not say): every name.
+    pub names: Vec<String>,
+}
+
+/// Kinds that a rule is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kinds {
+    /// All of the apiVersion.
+    All,
+    /// This one.
+    One(String),
+}
+
+/// Parts of objects that a rule is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// The object and its subresources.
+    All,
+    /// The object itself.
+    Object,
+    /// One subresource.
+    One(Subresource),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RuleText {
+    api_version: String,
+    kind: String,
+    verbs: Vec<String>,
+    namespaces: Option<Vec<String>>,
+    names: Option<Vec<String>>,
+}
+
+impl TryFrom<RuleText> for GrantRule {
+    type Error = String;
+
+    fn try_from(text: RuleText) -> Result<Self, String> {
+        if text.api_version.is_empty() {
+            return Err("apiVersion is empty".to_owned());
+        }
+        let (kinds, parts) = kind(&text.kind)?;
+        Ok(Self {
+            api_version: text.api_version,
+            kinds,
+            parts,
+            verbs: verbs(&text.verbs)?,
+            namespaces: some(text.namespaces, "namespaces")?,
+            names: some(text.names, "names")?,
+        })
+    }
+}
+
+fn kind(text: &str) -> Result<(Kinds, Parts), String> {
+    let (kind, part) = text.split_once('/').map_or((text, None), |(kind, part)| (kind, Some(part)));
+    let kinds = match kind {
+        "" => return Err(format!("kind {text:?} names no kind")),
+        "*" => Kinds::All,
+        kind => Kinds::One(kind.to_owned()),
+    };
+    let parts = match (part, &kinds) {
+        (None, Kinds::All) => Parts::All,
+        (None, Kinds::One(_)) => Parts::Object,
+        (Some("status"), _) => Parts::One(Subresource::Status),
+        (Some("scale"), _) => Parts::One(Subresource::Scale),
+        (Some(part), _) => {
+            return Err(format!("unknown subresource {part:?} in kind {text:?}: there are status and scale"));
+        }
+    };
+    Ok((kinds, parts))
+}
+
+fn verbs(texts: &[String]) -> Result<BTreeSet<Verb>, String> {
+    let mut verbs = BTreeSet::new();
+    for text in texts {
+        if text == "*" {
+            verbs.extend(Verb::ALL);
+            continue;
+        }
+        let Some(verb) = Verb::ALL.into_iter().find(|verb| verb.as_str() == text) else {
+            let hint = if matches!(text.as_str(), "get" | "list" | "watch") { " it is part of read;" } else { "" };
+            let all = Verb::ALL.map(Verb::as_str).join(", ");
+            return Err(format!("unknown verb {text:?}:{hint} there are {all}, and \"*\" for all"));
+        };
+        verbs.insert(verb);
+    }
+    if verbs.is_empty() { Err("verbs is empty, so the rule grants nothing".to_owned()) } else { Ok(verbs) }
+}
+
+/// An empty list would read as "none" to one person and as "all" to the next.
+fn some(list: Option<Vec<String>>, name: &str) -> Result<Vec<String>, String> {
+    match list {
+        Some(list) if list.is_empty() => Err(format!("{name} is empty: leave it out to grant all")),
+        list => Ok(list.unwrap_or_default()),
+    }
+}
+
+fn no_config() -> Value {
+    Value::Object(serde_json::Map::new())
+}
+
+fn config<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_else(no_config))
+}
+
+/// A key whose lines are all commented out is null in YAML.
+fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}

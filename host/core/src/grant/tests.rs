@@ -1,0 +1,474 @@
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+use insta::assert_snapshot;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn asks(api_version: &str, kind: &str, verbs: &[Verb]) -> Permission {
+    Permission {
+        of: TypeMeta::new(api_version, kind),
+        subresource: None,
+        verbs: verbs.iter().copied().collect(),
+        namespaces: Vec::new(),
+        names: Vec::new(),
+    }
+}
+
+fn in_namespaces(permission: Permission, namespaces: &[&str]) -> Permission {
+    Permission { namespaces: namespaces.iter().map(|&name| name.to_owned()).collect(), ..permission }
+}
+
+fn of_names(permission: Permission, names: &[&str]) -> Permission {
+    Permission { names: names.iter().map(|&name| name.to_owned()).collect(), ..permission }
+}
+
+fn file(yaml: &str) -> Result<AdminFile, String> {
+    serde_saphyr::from_str(yaml).map_err(|error| error.to_string())
+}
+
+fn rules(yaml: &str) -> Vec<GrantRule> {
+    file(&format!("grants: {yaml}")).unwrap().grants
+}
+
+/// A plugin for apples that asks for what it needs and is allowed it.
+fn apples() -> Grants {
+    let asked = [
+        asks("stable.example.com/v1", "MyApple", &[Verb::Read]),
+        Permission {
+            subresource: Some(Subresource::Status),
+            ..asks("stable.example.com/v1", "MyApple", &[Verb::Apply])
+        },
+        in_namespaces(asks("v1", "ConfigMap", &[Verb::Read, Verb::Apply, Verb::Delete]), &["a", "b"]),
+        of_names(asks("v1", "Secret", &[Verb::Read]), &["token"]),
+    ];
+    let allowed = rules(
+        "
+        - { apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read] }
+        - { apiVersion: stable.example.com/v1, kind: MyApple/status, verbs: [apply] }
+        - { apiVersion: v1, kind: ConfigMap, verbs: [read, apply], namespaces: [b, c] }
+        - { apiVersion: v1, kind: Secret, verbs: [read, create], names: [token, other] }
+        - { apiVersion: v1, kind: Pod, verbs: ['*'] }",
+    );
+    Grants::new(&asked, &allowed)
+}
+
+/// What is tried: verb, apiVersion, kind, subresource, namespace, name.
+type Try = (Verb, &'static str, &'static str, Option<Subresource>, Option<&'static str>, Option<&'static str>);
+
+fn check(grants: &Grants, (verb, api_version, kind, subresource, namespace, name): Try) -> Result<(), LackedBy> {
+    let of = TypeMeta::new(api_version, kind);
+    grants.check(verb, &of, subresource, namespace, name).map_err(|denied| denied.by)
+}
+
+/// Each pair: something that is allowed, and its nearest neighbour that is not.
+#[test]
+fn invariant_7_what_both_sides_name_is_allowed_and_its_neighbour_is_not() {
+    const APPLES: &str = "stable.example.com/v1";
+    const STATUS: Option<Subresource> = Some(Subresource::Status);
+    let pairs: [(Try, Try, LackedBy); 9] = [
+        (
+            (Verb::Read, APPLES, "MyApple", None, Some("a"), Some("red")),
+            (Verb::Update, APPLES, "MyApple", None, Some("a"), Some("red")),
+            LackedBy::Manifest,
+        ),
+        (
+            (Verb::Read, APPLES, "MyApple", None, None, None),
+            (Verb::Read, "stable.example.com/v2", "MyApple", None, None, None),
+            LackedBy::Manifest,
+        ),
+        (
+            (Verb::Apply, APPLES, "MyApple", STATUS, Some("a"), Some("red")),
+            (Verb::Apply, APPLES, "MyApple", None, Some("a"), Some("red")),
+            LackedBy::Manifest,
+        ),
+        (
+            (Verb::Apply, APPLES, "MyApple", STATUS, Some("a"), Some("red")),
+            (Verb::Apply, APPLES, "MyApple", Some(Subresource::Scale), Some("a"), Some("red")),
+            LackedBy::Manifest,
+        ),
+        (
+            (Verb::Apply, "v1", "ConfigMap", None, Some("b"), Some("red-0")),
+            (Verb::Apply, "v1", "ConfigMap", None, Some("a"), Some("red-0")),
+            LackedBy::Administrator,
+        ),
+        (
+            (Verb::Read, "v1", "ConfigMap", None, Some("b"), None),
+            (Verb::Read, "v1", "ConfigMap", None, Some("c"), None),
+            LackedBy::Manifest,
+        ),
+        (
+            (Verb::Read, "v1", "ConfigMap", None, Some("b"), Some("red-0")),
+            // All namespaces, or none.
+            (Verb::Read, "v1", "ConfigMap", None, None, Some("red-0")),
+            LackedBy::Manifest,
+        ),
+        (
+            (Verb::Apply, "v1", "ConfigMap", None, Some("b"), Some("red-0")),
+            (Verb::Delete, "v1", "ConfigMap", None, Some("b"), Some("red-0")),
+            LackedBy::Administrator,
+        ),
+        (
+            (Verb::Read, "v1", "Secret", None, Some("a"), Some("token")),
+            (Verb::Read, "v1", "Secret", None, Some("a"), Some("other")),
+            LackedBy::Manifest,
+        ),
+    ];
+    for (allowed, denied, by) in pairs {
+        assert_eq!(check(&apples(), allowed), Ok(()), "{allowed:?}");
+        assert_eq!(check(&apples(), denied), Err(by), "{denied:?}");
+    }
+}
+
+#[test]
+fn invariant_7_what_is_allowed_and_not_asked_is_denied() {
+    assert_eq!(check(&apples(), (Verb::Read, "v1", "Pod", None, Some("a"), Some("x"))), Err(LackedBy::Manifest));
+    let asked =
+        Grants::new(&[asks("v1", "Pod", &[Verb::Read])], &rules("[{ apiVersion: v1, kind: Pod, verbs: ['*'] }]"));
+    assert_eq!(check(&asked, (Verb::Read, "v1", "Pod", None, Some("a"), Some("x"))), Ok(()));
+}
+
+#[test]
+fn invariant_7_nothing_is_allowed_by_default() {
+    let asked = [asks("v1", "Pod", &Verb::ALL)];
+    let by_default = Grants::new(&asked, &AdminFile::default().grants);
+    let in_dev = Grants::all_asked(&asked);
+    for verb in Verb::ALL {
+        let read = (verb, "v1", "Pod", None, Some("a"), Some("x"));
+        assert_eq!(check(&by_default, read), Err(LackedBy::Administrator));
+        assert_eq!(check(&in_dev, read), Ok(()));
+        assert_eq!(check(&in_dev, (verb, "v1", "Node", None, None, Some("x"))), Err(LackedBy::Manifest));
+    }
+}
+
+#[test]
+fn invariant_7_a_request_without_a_name_needs_a_grant_without_names() {
+    let list = (Verb::Read, "v1", "Secret", None, Some("a"), None);
+    assert_eq!(check(&apples(), list), Err(LackedBy::Manifest));
+    let asked = [asks("v1", "Secret", &[Verb::Read])];
+    let of_one = Grants::new(&asked, &rules("[{ apiVersion: v1, kind: Secret, verbs: [read], names: [token] }]"));
+    assert_eq!(check(&of_one, list), Err(LackedBy::Administrator));
+    let of_all = Grants::new(&asked, &rules("[{ apiVersion: v1, kind: Secret, verbs: [read] }]"));
+    assert_eq!(check(&of_all, list), Ok(()));
+}
+
+#[test]
+fn invariant_7_stars_reach_no_further_than_their_api_version() {
+    let asked = [asks("v1", "Pod", &[Verb::Read]), asks("apps/v1", "Deployment", &[Verb::Read])];
+    let grants = Grants::new(&asked, &rules("[{ apiVersion: v1, kind: '*', verbs: ['*'] }]"));
+    assert_eq!(check(&grants, (Verb::Read, "v1", "Pod", None, Some("a"), None)), Ok(()));
+    assert_eq!(
+        check(&grants, (Verb::Read, "apps/v1", "Deployment", None, Some("a"), None)),
+        Err(LackedBy::Administrator)
+    );
+}
+
+#[test]
+fn invariant_7_a_star_for_status_is_not_one_for_objects() {
+    let status = Permission { subresource: Some(Subresource::Status), ..asks("v1", "Pod", &[Verb::Apply]) };
+    let grants = Grants::new(
+        &[status, asks("v1", "Pod", &[Verb::Apply])],
+        &rules("[{ apiVersion: v1, kind: '*/status', verbs: [apply] }]"),
+    );
+    assert_eq!(check(&grants, (Verb::Apply, "v1", "Pod", Some(Subresource::Status), Some("a"), Some("x"))), Ok(()));
+    assert_eq!(check(&grants, (Verb::Apply, "v1", "Pod", None, Some("a"), Some("x"))), Err(LackedBy::Administrator));
+}
+
+#[test]
+fn readable_namespaces_are_those_of_both_sides() {
+    let read = |asked: &[&[&str]], allowed: &[&str]| {
+        let asked: Vec<_> = asked.iter().map(|asked| in_namespaces(asks("v1", "Pod", &[Verb::Read]), asked)).collect();
+        let allowed: Vec<_> = allowed
+            .iter()
+            .flat_map(|namespaces| rules(&format!("[{{ apiVersion: v1, kind: Pod, verbs: [read]{namespaces} }}]")))
+            .collect();
+        Grants::new(&asked, &allowed).readable_namespaces(&TypeMeta::new("v1", "Pod"))
+    };
+    let some = |names: &[&str]| Namespaces::Some(names.iter().map(|&name| name.to_owned()).collect());
+    assert_eq!(read(&[&[]], &[""]), Namespaces::All);
+    assert_eq!(read(&[&[]], &[", namespaces: [b, a]", ", namespaces: [c]"]), some(&["a", "b", "c"]));
+    assert_eq!(read(&[&["a"], &["b", "c"]], &[""]), some(&["a", "b", "c"]));
+    assert_eq!(read(&[&["a", "b"]], &[", namespaces: [b, c]"]), some(&["b"]));
+    assert_eq!(read(&[&["a"]], &[", namespaces: [b]"]), Namespaces::None);
+    assert_eq!(read(&[&[]], &[]), Namespaces::None);
+    assert_eq!(read(&[], &[""]), Namespaces::None);
+    assert_eq!(
+        Grants::all_asked(&[in_namespaces(asks("v1", "Pod", &[Verb::Read]), &["a"])])
+            .readable_namespaces(&TypeMeta::new("v1", "Pod")),
+        some(&["a"])
+    );
+    assert_eq!(
+        Grants::all_asked(&[asks("v1", "Pod", &[Verb::Apply])]).readable_namespaces(&TypeMeta::new("v1", "Pod")),
+        Namespaces::None
+    );
+}
+
+#[test]
+fn a_denial_says_what_who_lacks_it_and_what_to_write() {
+    let denied = |(verb, api_version, kind, subresource, namespace, name): Try| {
+        let of = TypeMeta::new(api_version, kind);
+        apples().check(verb, &of, subresource, namespace, name).unwrap_err().to_string()
+    };
+    assert_snapshot!(denied((Verb::Delete, "v1", "ConfigMap", None, Some("b"), Some("red-0"))), @"not granted: delete v1 ConfigMap b/red-0: the administrator's file does not allow it; add under grants: - { apiVersion: v1, kind: ConfigMap, verbs: [delete], namespaces: [b] }");
+    assert_snapshot!(denied((Verb::Create, "v1", "ConfigMap", None, Some("true"), None)), @r#"not granted: create v1 ConfigMap in namespace true: the plugin's manifest does not ask for it; it must have a permission like { apiVersion: v1, kind: ConfigMap, verbs: [create], namespaces: ["true"] }"#);
+    assert_snapshot!(denied((Verb::Apply, "stable.example.com/v1", "MyApple", Some(Subresource::Scale), None, Some("red"))), @"not granted: apply stable.example.com/v1 MyApple/scale red: the plugin's manifest does not ask for it; it must have a permission like { apiVersion: stable.example.com/v1, kind: MyApple/scale, verbs: [apply] }");
+    assert_snapshot!(denied((Verb::Read, "v1", "Node", None, None, None)), @"not granted: read v1 Node in all namespaces: the plugin's manifest does not ask for it; it must have a permission like { apiVersion: v1, kind: Node, verbs: [read] }");
+}
+
+#[test]
+fn refused_is_what_is_asked_and_not_allowed_everywhere() {
+    let lines: Vec<_> = apples().refused().iter().map(Refused::to_string).collect();
+    assert_snapshot!(lines.join("\n"), @r"
+    read, apply v1 ConfigMap in a
+    delete v1 ConfigMap in a, b
+    ");
+
+    let asked = [
+        asks("v1", "Pod", &[Verb::Read, Verb::Apply, Verb::Delete]),
+        of_names(asks("v1", "Secret", &[Verb::Read]), &["a", "b"]),
+    ];
+    let allowed = rules(
+        "
+        - { apiVersion: v1, kind: Pod, verbs: [read, apply], namespaces: [x] }
+        - { apiVersion: v1, kind: Pod, verbs: [read, apply], namespaces: [y] }
+        - { apiVersion: v1, kind: Secret, verbs: [read], names: [a] }",
+    );
+    let lines: Vec<_> = Grants::new(&asked, &allowed).refused().iter().map(Refused::to_string).collect();
+    assert_snapshot!(lines.join("\n"), @r"
+    delete v1 Pod
+    read, apply v1 Pod everywhere (allowed in x, y)
+    read v1 Secret named a, b
+    ");
+    assert_eq!(Grants::all_asked(&asked).refused(), []);
+}
+
+#[test]
+fn the_yaml_block_grants_what_is_asked() {
+    let apples = apples();
+    assert_snapshot!(Grants::yaml(&apples.asked), @r"
+    grants:
+      - { apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read] }
+      - { apiVersion: stable.example.com/v1, kind: MyApple/status, verbs: [apply] }
+      - { apiVersion: v1, kind: ConfigMap, verbs: [read, apply, delete], namespaces: [a, b] }
+      - { apiVersion: v1, kind: Secret, verbs: [read], names: [token] }
+    ");
+    assert_snapshot!(Grants::yaml(&[of_names(in_namespaces(asks("v1", "Pod", &[Verb::Read]), &["on", "1e3"]), &["system:x"])]), @r#"
+    grants:
+      - { apiVersion: v1, kind: Pod, verbs: [read], namespaces: ["on", "1e3"], names: ["system:x"] }
+    "#);
+    assert_eq!(Grants::yaml(&[]), "grants: []\n");
+}
+
+#[test]
+fn a_whole_file_is_read() {
+    let yaml = "
+enabled: false
+config: { greeting: hello, times: 3 }
+grants:
+  - apiVersion: apps/v1
+    kind: Deployment/scale
+    verbs: [read, patch]
+    namespaces: [default]
+    names: [web]
+limits: { memoryMiB: 64, timeoutMs: 500, maxConcurrency: 2 }
+";
+    let expected = AdminFile {
+        enabled: false,
+        config: json!({"greeting": "hello", "times": 3}),
+        grants: vec![GrantRule {
+            api_version: "apps/v1".to_owned(),
+            kinds: Kinds::One("Deployment".to_owned()),
+            parts: Parts::One(Subresource::Scale),
+            verbs: [Verb::Read, Verb::Patch].into(),
+            namespaces: vec!["default".to_owned()],
+            names: vec!["web".to_owned()],
+        }],
+        limits: Limits {
+            memory_mib: Some(64.try_into().unwrap()),
+            timeout_ms: Some(500.try_into().unwrap()),
+            max_concurrency: Some(2.try_into().unwrap()),
+        },
+    };
+    assert_eq!(file(yaml), Ok(expected.clone()));
+    let as_json = json!({
+        "enabled": false, "config": {"greeting": "hello", "times": 3},
+        "grants": [{"apiVersion": "apps/v1", "kind": "Deployment/scale", "verbs": ["read", "patch"], "namespaces": ["default"], "names": ["web"]}],
+        "limits": {"memoryMiB": 64, "timeoutMs": 500, "maxConcurrency": 2},
+    });
+    assert_eq!(serde_json::from_value::<AdminFile>(as_json).unwrap(), expected);
+}
+
+#[test]
+fn what_a_file_leaves_out_is_the_default() {
+    for yaml in ["", "{}", "# nothing\n", "config:\ngrants:\nlimits:\n", "enabled: true"] {
+        assert_eq!(file(yaml), Ok(AdminFile::default()), "{yaml:?}");
+    }
+}
+
+#[test]
+fn what_a_file_gets_wrong_is_named() {
+    let wrong = |yaml: &str| file(yaml).unwrap_err();
+    let grant = |rest: &str| wrong(&format!("grants:\n  - {{ apiVersion: v1, kind: Pod, {rest} }}\n"));
+    assert_snapshot!(wrong("enable: true"), @r"
+    error: line 1 column 1: unknown field `enable`, expected one of enabled, config, grants, limits
+     --> <input>:1:1
+      |
+    1 | enable: true
+      | ^ unknown field `enable`, expected one of enabled, config, grants, limits
+    ");
+    assert_snapshot!(wrong("limits: { memoryMB: 1 }"), @r"
+    error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, timeoutMs, maxConcurrency
+     --> <input>:1:11
+      |
+    1 | limits: { memoryMB: 1 }
+      |           ^ unknown field `memoryMB`, expected one of memoryMiB, timeoutMs, maxConcurrency
+    ");
+    assert_snapshot!(wrong("limits: { timeoutMs: 0 }"), @r"
+    error: line 1 column 11: invalid value: integer `0`, expected a nonzero u32
+     --> <input>:1:11
+      |
+    1 | limits: { timeoutMs: 0 }
+      |           ^ invalid value: integer `0`, expected a nonzero u32
+    ");
+    assert_snapshot!(grant("verbs: [read], namespace: [a]"), @r"
+    error: line 2 column 49: unknown field `namespace`, expected one of apiVersion, kind, verbs, namespaces, names
+     --> <input>:2:49
+      |
+    1 | grants:
+    2 |   - { apiVersion: v1, kind: Pod, verbs: [read], namespace: [a] }
+      |                                                 ^ unknown field `namespace`, expected one of apiVersion, kind, verbs, namespaces, names
+    ");
+    assert_snapshot!(grant("verbs: [read, list]"), @r#"
+    error: line 2 column 5: unknown verb "list": it is part of read; there are read, create, update, patch, apply, delete, and "*" for all
+     --> <input>:2:5
+      |
+    1 | grants:
+    2 |   - { apiVersion: v1, kind: Pod, verbs: [read, list] }
+      |     ^ unknown verb "list": it is part of read; there are read, create, update, patch, apply, delete, and "*" for all
+    "#);
+    assert_snapshot!(grant("verbs: [write]"), @r#"
+    error: line 2 column 5: unknown verb "write": there are read, create, update, patch, apply, delete, and "*" for all
+     --> <input>:2:5
+      |
+    1 | grants:
+    2 |   - { apiVersion: v1, kind: Pod, verbs: [write] }
+      |     ^ unknown verb "write": there are read, create, update, patch, apply, delete, and "*" for all
+    "#);
+    assert_snapshot!(grant("verbs: []"), @r"
+    error: line 2 column 5: verbs is empty, so the rule grants nothing
+     --> <input>:2:5
+      |
+    1 | grants:
+    2 |   - { apiVersion: v1, kind: Pod, verbs: [] }
+      |     ^ verbs is empty, so the rule grants nothing
+    ");
+    assert_snapshot!(grant("verbs: [read], namespaces: []"), @r"
+    error: line 2 column 5: namespaces is empty: leave it out to grant all
+     --> <input>:2:5
+      |
+    1 | grants:
+    2 |   - { apiVersion: v1, kind: Pod, verbs: [read], namespaces: [] }
+      |     ^ namespaces is empty: leave it out to grant all
+    ");
+    assert_snapshot!(grant("names: [a]"), @r"
+    error: line 2 column 34: missing field `verbs`
+     --> <input>:2:34
+      |
+    1 | grants:
+    2 |   - { apiVersion: v1, kind: Pod, names: [a] }
+      |                                  ^ missing field `verbs`
+    ");
+    assert_snapshot!(wrong("grants: [{ apiVersion: v1, kind: Pod/log, verbs: [read] }]"), @r#"
+    error: line 1 column 10: unknown subresource "log" in kind "Pod/log": there are status and scale
+     --> <input>:1:10
+      |
+    1 | grants: [{ apiVersion: v1, kind: Pod/log, verbs: [read] }]
+      |          ^ unknown subresource "log" in kind "Pod/log": there are status and scale
+    "#);
+    assert_snapshot!(wrong("grants: [{ apiVersion: v1, kind: /status, verbs: [read] }]"), @r#"
+    error: line 1 column 10: kind "/status" names no kind
+     --> <input>:1:10
+      |
+    1 | grants: [{ apiVersion: v1, kind: /status, verbs: [read] }]
+      |          ^ kind "/status" names no kind
+    "#);
+    assert_snapshot!(wrong("grants: [{ apiVersion: '', kind: Pod, verbs: [read] }]"), @r"
+    error: line 1 column 10: apiVersion is empty
+     --> <input>:1:10
+      |
+    1 | grants: [{ apiVersion: '', kind: Pod, verbs: [read] }]
+      |          ^ apiVersion is empty
+    ");
+}
+
+fn permissions() -> impl Strategy<Value = Vec<Permission>> {
+    let names = || prop::collection::vec("[a-z0-9:.-]{1,3}|true|null|~", 0..3);
+    let subresource = prop_oneof![Just(None), Just(Some(Subresource::Status)), Just(Some(Subresource::Scale))];
+    let verbs = prop::collection::btree_set(prop::sample::select(Verb::ALL.as_slice()), 1..4);
+    let one = (prop_oneof!["v1", "x/v1"], prop_oneof!["Pod", "Yes", "N"], subresource, verbs, names(), names());
+    let one = one.prop_map(|(api_version, kind, subresource, verbs, namespaces, names)| Permission {
+        of: TypeMeta::new(&api_version, &kind),
+        subresource,
+        verbs,
+        namespaces,
+        names,
+    });
+    prop::collection::vec(one, 0..5)
+}
+
+/// Each of a list, or none in particular where the list means all.
+fn one_or_any(list: &[String]) -> Vec<Option<&str>> {
+    if list.is_empty() { vec![None] } else { list.iter().map(|one| Some(one.as_str())).collect() }
+}
+
+proptest! {
+    /// Whatever is asked, the block that is offered allows all of it, read by a YAML reader.
+    #[test]
+    fn the_yaml_block_leaves_nothing_refused(asked in permissions()) {
+        let file = file(&Grants::yaml(&asked)).map_err(TestCaseError::fail)?;
+        prop_assert_eq!(Grants::new(&asked, &file.grants).refused(), []);
+    }
+
+    /// The line that a denial offers, where it is one for the administrator, allows what was denied.
+    #[test]
+    fn the_line_of_a_denial_allows_what_was_denied(asked in permissions(), namespace in prop::option::of("[a-z0-9]{1,3}")) {
+        for permission in &asked {
+            for &verb in &permission.verbs {
+                let name = permission.names.first().map(String::as_str);
+                let namespace = permission.namespaces.first().or(namespace.as_ref()).map(String::as_str);
+                let check = |grants: &Grants| grants.check(verb, &permission.of, permission.subresource, namespace, name);
+                let denied = check(&Grants::new(&asked, &[])).unwrap_err().to_string();
+                let (_, line) = denied.split_once("add under grants: ").unwrap();
+                let file = file(&format!("grants:\n  {line}\n")).map_err(TestCaseError::fail)?;
+                prop_assert_eq!(check(&Grants::new(&asked, &file.grants)), Ok(()));
+            }
+        }
+    }
+
+    /// `refused` and `check` agree.
+    #[test]
+    fn what_is_not_refused_is_allowed(asked in permissions(), allowed in permissions()) {
+        let allowed = file(&Grants::yaml(&allowed)).map_err(TestCaseError::fail)?.grants;
+        let grants = Grants::new(&asked, &allowed);
+        let refused = grants.refused();
+        for permission in &asked {
+            for &verb in &permission.verbs {
+                let names = one_or_any(&permission.names);
+                let namespaces = one_or_any(&permission.namespaces);
+                for namespace in &namespaces {
+                    let allowed = names.iter().all(|name| grants.check(verb, &permission.of, permission.subresource, *namespace, *name).is_ok());
+                    let is_refused = refused.iter().any(|refused| {
+                        refused.permission.of == permission.of
+                            && refused.permission.subresource == permission.subresource
+                            && refused.permission.names == permission.names
+                            && refused.permission.verbs.contains(&verb)
+                            && namespace.is_none_or(|one| refused.permission.namespaces.iter().any(|listed| listed == one))
+                            && (namespace.is_some() || refused.permission.namespaces.is_empty())
+                    });
+                    prop_assert_eq!(allowed, !is_refused, "{:?} {:?}", permission, namespace);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! From what the plugin said to what can be used, with every problem on the way.
+//!
+//! The rules for names are Kubernetes' own (RFC 1123 labels and subdomains). The bounds are the host's: a manifest is read
+//! for every revision and shown to people, and nobody writes one a hundred times larger by hand.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Controller, DEFAULT_TIMEOUT, Invalid, Manifest, Permission, Problem, Verb, Watch, raw};
+use crate::key::TypeMeta;
+use crate::selector::Selector;
+
+/// At most so many controllers, children's kinds, permissions, namespaces, names, CRDs.
+const MAX_ENTRIES: usize = 256;
+/// At most so many bytes of version and description.
+const MAX_TEXT: usize = 1024;
+/// At most so many problems are reported: more would tell a person nothing.
+const MAX_PROBLEMS: usize = 50;
+
+const CRD: (&str, &str) = ("apiextensions.k8s.io/v1", "CustomResourceDefinition");
+
+impl raw::Manifest {
+    /// The manifest, if all of it can be used.
+    ///
+    /// # Errors
+    /// All that is wrong with it, in the order of the contract's fields (at most 50 problems).
+    pub fn check(self) -> Result<Manifest, Invalid> {
+        let mut problems = Problems::default();
+        text(&self.version, "version", &mut problems);
+        if self.version.is_empty() {
+            problems.add("version", "is empty");
+        }
+        text(&self.description, "description", &mut problems);
+
+        let permissions: Vec<_> = bounded(self.permissions, "permissions", &mut problems)
+            .enumerate()
+            .filter_map(|(place, permission)| permission.check(&format!("permissions[{place}]"), &mut problems))
+            .collect();
+        let permissions_are_whole = problems.none_at("permissions");
+
+        if self.controllers.is_empty() {
+            problems.add("controllers", "there is none, so the plugin would never be called");
+        }
+        let mut names = BTreeSet::new();
+        let controllers: Vec<_> = bounded(self.controllers, "controllers", &mut problems)
+            .enumerate()
+            .filter_map(|(place, controller)| {
+                let at = format!("controllers[{place}]");
+                if !names.insert(controller.name.clone()) {
+                    problems.add(
+                        &format!("{at}.name"),
+                        format!("{} names another controller already", quoted(&controller.name)),
+                    );
+                }
+                controller.check(&at, &mut problems)
+            })
+            .collect();
+
+        let crds: Vec<_> = bounded(self.crds, "crds", &mut problems).collect();
+        check_crds(&crds, &mut problems);
+        if let Some(schema) = &self.config_schema {
+            match serde_json::from_str(schema) {
+                Ok(Value::Object(_) | Value::Bool(_)) => {}
+                Ok(_) => problems.add("config-schema", "is no JSON schema: it must be an object or a boolean"),
+                Err(error) => problems.add("config-schema", format!("is no JSON: {error}")),
+            }
+        }
+
+        let manifest = Manifest {
+            version: self.version,
+            description: self.description,
+            controllers,
+            permissions,
+            crds,
+            config_schema: self.config_schema,
+        };
+        // Of a permission that could not be read nothing is known: what looks missing may be there.
+        if permissions_are_whole {
+            check_needs(&manifest, &mut problems);
+        }
+        problems.into_result(manifest)
+    }
+}
+
+impl raw::Controller {
+    fn check(self, at: &str, problems: &mut Problems) -> Option<Controller> {
+        let well_formed = |name: &str| name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        if self.name.is_empty() || self.name.len() > 63 || !well_formed(&self.name) {
+            let rule = "must be 1 to 63 lower-case letters, digits and `-`";
+            problems.add(&format!("{at}.name"), format!("{} {rule}", quoted(&self.name)));
+        }
+        if self.timeout_ms == Some(0) {
+            problems.add(&format!("{at}.timeout-ms"), "is 0, so every call would fail; leave it out for 10 000");
+        }
+        let for_ = self.for_.check(&format!("{at}.for"), problems);
+        let mut kinds = BTreeSet::new();
+        let owns: Vec<_> = bounded(self.owns, &format!("{at}.owns"), problems)
+            .enumerate()
+            .filter_map(|(place, watch)| {
+                let at = format!("{at}.owns[{place}]");
+                let watch = watch.check(&at, problems)?;
+                if !kinds.insert((watch.of.group().to_owned(), watch.of.kind.clone())) {
+                    problems.add(&at, format!("{} is owned already", watch.of));
+                }
+                Some(watch)
+            })
+            .collect();
+        Some(Controller {
+            name: self.name,
+            for_: for_?,
+            owns,
+            max_concurrency: self.max_concurrency.max(1),
+            timeout: self.timeout_ms.map_or(DEFAULT_TIMEOUT, |ms| Duration::from_millis(ms.into())),
+        })
+    }
+}
+
+impl raw::Watch {
+    fn check(self, at: &str, problems: &mut Problems) -> Option<Watch> {
+        let of = self.of.check(at, problems);
+        let namespaces = check_names(self.namespaces, &format!("{at}.namespaces"), Name::Label, problems);
+        let labels = self.labels.map(|labels| Selector::parse(&labels)).transpose().map_err(|error| {
+            problems.add(&format!("{at}.labels"), format!("{}: {}", quoted(&error.selector), error.problem));
+        });
+        Some(Watch { of: of?, namespaces, labels: labels.ok()? })
+    }
+}
+
+impl raw::Permission {
+    fn check(self, at: &str, problems: &mut Problems) -> Option<Permission> {
+        let of = self.of.check(at, problems);
+        if self.verbs.is_empty() {
+            problems.add(&format!("{at}.verbs"), "is empty, so the permission allows nothing");
+        }
+        let verbs: BTreeSet<Verb> = self.verbs.into_iter().collect();
+        if let Some(subresource) = self.subresource {
+            for verb in [Verb::Create, Verb::Delete].into_iter().filter(|verb| verbs.contains(verb)) {
+                problems.add(&format!("{at}.verbs"), format!("a subresource ({subresource}) has no {verb}"));
+            }
+        }
+        let namespaces = check_names(self.namespaces, &format!("{at}.namespaces"), Name::Label, problems);
+        let names = check_names(self.names, &format!("{at}.names"), Name::Segment, problems);
+        Some(Permission { of: of?, subresource: self.subresource, verbs, namespaces, names })
+    }
+}
+
+impl raw::TypeMeta {
+    fn check(self, at: &str, problems: &mut Problems) -> Option<TypeMeta> {
+        let before = problems.count;
+        let (group, version) =
+            self.api_version.rsplit_once('/').map_or((None, &*self.api_version), |(g, v)| (Some(g), v));
+        let looks_like_version =
+            |text: &str| text.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        let api_version = format!("{at}.api-version");
+        if self.api_version.is_empty() {
+            problems.add(&api_version, "is empty");
+        } else if group.is_none() && !looks_like_version(version) {
+            let what = format!("{} has no version: write group/version as in apps/v1, or v1", quoted(version));
+            problems.add(&api_version, what);
+        } else if !Name::Label.fits(version) || !group.is_none_or(|group| Name::Subdomain.fits(group)) {
+            let what = format!("{} is not of the form apps/v1 or v1", quoted(&self.api_version));
+            problems.add(&api_version, what);
+        }
+        if self.kind.is_empty() {
+            problems.add(&format!("{at}.kind"), "is empty");
+        } else if !is_kind(&self.kind) {
+            let what = format!("{} is no kind: write it as in objects, such as ConfigMap", quoted(&self.kind));
+            problems.add(&format!("{at}.kind"), what);
+        }
+        (problems.count == before).then(|| TypeMeta::new(&self.api_version, &self.kind))
+    }
+}
+
+/// Kubernetes wants a kind to be a DNS label in lower case; all there are begin with a capital, which tells them from resource
+/// names (`configmaps`).
+fn is_kind(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_uppercase()) && Name::Label.fits(&text.to_ascii_lowercase())
+}
+
+/// What the plugin says it does must be among what it asks for.
+fn check_needs(manifest: &Manifest, problems: &mut Problems) {
+    let asks = |verb: Verb, api_version: &str, kind: &str, namespaces: &[String]| {
+        let fits: Vec<_> = manifest
+            .permissions
+            .iter()
+            .filter(|asked| {
+                asked.verbs.contains(&verb)
+                    && asked.subresource.is_none()
+                    && (&*asked.of.api_version, &*asked.of.kind) == (api_version, kind)
+            })
+            .collect();
+        // Without namespaces a watch takes whatever is granted.
+        !fits.is_empty()
+            && namespaces.iter().all(|namespace| {
+                fits.iter().any(|asked| asked.namespaces.is_empty() || asked.namespaces.contains(namespace))
+            })
+    };
+    for (controller, place) in manifest.controllers.iter().zip(0..) {
+        let owned = controller.owns.iter().zip(0..).map(|(watch, place)| (watch, format!("owns[{place}]")));
+        for (watch, at) in std::iter::once((&controller.for_, "for".to_owned())).chain(owned) {
+            if !asks(Verb::Read, &watch.of.api_version, &watch.of.kind, &watch.namespaces) {
+                let of = &watch.of;
+                let what =
+                    format!("watching {of} needs a permission to read it, and none of `permissions` asks for that");
+                problems.add(&format!("controllers[{place}].{at}"), what);
+            }
+        }
+    }
+    if !manifest.crds.is_empty() && !asks(Verb::Apply, CRD.0, CRD.1, &[]) {
+        let what = format!(
+            "installing them needs a permission to apply {} {}, and none of `permissions` asks for that",
+            CRD.0, CRD.1
+        );
+        problems.add("crds", what);
+    }
+}
+
+fn check_crds(crds: &[String], problems: &mut Problems) {
+    let mut names = BTreeSet::new();
+    for (crd, place) in crds.iter().zip(0..) {
+        let at = format!("crds[{place}]");
+        let crd: Value = match serde_json::from_str(crd) {
+            Ok(crd) => crd,
+            Err(error) => {
+                problems.add(&at, format!("is no JSON: {error}"));
+                continue;
+            }
+        };
+        let member = |name: &str| crd.get(name).and_then(Value::as_str).unwrap_or_default();
+        if (member("apiVersion"), member("kind")) != CRD {
+            problems.add(&at, format!("is no {} {}", CRD.0, CRD.1));
+            continue;
+        }
+        match crd.pointer("/metadata/name").and_then(Value::as_str) {
+            None | Some("") => problems.add(&at, "has no metadata.name"),
+            Some(name) if !names.insert(name.to_owned()) => {
+                problems.add(&at, format!("{} is there already", quoted(name)));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn check_names(names: Vec<String>, at: &str, rule: Name, problems: &mut Problems) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let names: Vec<_> = bounded(names, at, problems).collect();
+    for (name, place) in names.iter().zip(0..) {
+        if !rule.fits(name) {
+            problems.add(&format!("{at}[{place}]"), format!("{} {rule}", quoted(name)));
+        } else if !seen.insert(name) {
+            problems.add(&format!("{at}[{place}]"), format!("{} is there already", quoted(name)));
+        }
+    }
+    names
+}
+
+fn text(text: &str, at: &str, problems: &mut Problems) {
+    if text.len() > MAX_TEXT {
+        problems.add(at, format!("has {} bytes; at most {MAX_TEXT} are taken", text.len()));
+    }
+    if text.chars().any(char::is_control) {
+        problems.add(at, "has control characters or line breaks");
+    }
+}
+
+fn bounded<T>(list: Vec<T>, at: &str, problems: &mut Problems) -> impl Iterator<Item = T> + use<T> {
+    if list.len() > MAX_ENTRIES {
+        problems.add(at, format!("has {} entries; at most {MAX_ENTRIES} are taken", list.len()));
+    }
+    list.into_iter().take(MAX_ENTRIES)
+}
+
+/// Kubernetes' rules for names.
+#[derive(Clone, Copy)]
+enum Name {
+    /// RFC 1123 label: namespaces, versions.
+    Label,
+    /// RFC 1123 subdomain: groups.
+    Subdomain,
+    /// What can stand in a path: the loosest rule for names of objects (RBAC's names have colons).
+    Segment,
+}
+
+impl Name {
+    fn fits(self, text: &str) -> bool {
+        let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let label = |text: &str, max: usize| {
+            (1..=max).contains(&text.len())
+                && text.bytes().all(|b| alphanumeric(b) || b == b'-')
+                && !text.starts_with('-')
+                && !text.ends_with('-')
+        };
+        match self {
+            Self::Label => label(text, 63),
+            Self::Subdomain => text.len() <= 253 && text.split('.').all(|part| label(part, 253)),
+            Self::Segment => {
+                let bad = |c: char| c == '/' || c == '%' || c.is_control() || c.is_whitespace();
+                (1..=253).contains(&text.len()) && text != "." && text != ".." && !text.chars().any(bad)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Label => "must be 1 to 63 lower-case letters, digits and `-`, with no `-` at its ends",
+            Self::Subdomain => "must be lower-case letters, digits, `-` and `.`",
+            Self::Segment => "must be 1 to 253 characters without `/`, `%` and spaces",
+        })
+    }
+}
+
+/// A guest's text in a message for people: escaped, and cut short.
+fn quoted(text: &str) -> String {
+    let short: String = text.chars().take(80).collect();
+    let more = if short.len() < text.len() { "…" } else { "" };
+    format!("{short:?}{more}")
+}
+
+#[derive(Default)]
+struct Problems {
+    found: Vec<Problem>,
+    /// Of all, with those that are not kept.
+    count: usize,
+}
+
+impl Problems {
+    fn add(&mut self, at: &str, what: impl Into<String>) {
+        self.count += 1;
+        if self.found.len() < MAX_PROBLEMS {
+            self.found.push(Problem { at: at.to_owned(), what: what.into() });
+        }
+    }
+
+    fn none_at(&self, at: &str) -> bool {
+        !self.found.iter().any(|problem| problem.at.starts_with(at))
+    }
+
+    fn into_result(self, manifest: Manifest) -> Result<Manifest, Invalid> {
+        if self.found.is_empty() { Ok(manifest) } else { Err(Invalid { problems: self.found }) }
+    }
+}

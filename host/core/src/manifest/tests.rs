@@ -1,0 +1,214 @@
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+use insta::assert_snapshot;
+use proptest::prelude::*;
+
+use super::*;
+
+fn of(api_version: &str, kind: &str) -> raw::TypeMeta {
+    raw::TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() }
+}
+
+fn watch(api_version: &str, kind: &str) -> raw::Watch {
+    raw::Watch { of: of(api_version, kind), ..raw::Watch::default() }
+}
+
+fn permission(api_version: &str, kind: &str, verbs: &[Verb]) -> raw::Permission {
+    raw::Permission { of: of(api_version, kind), verbs: verbs.to_vec(), ..raw::Permission::default() }
+}
+
+fn apples() -> raw::Manifest {
+    let crd = r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"myapples.stable.example.com"}}"#;
+    raw::Manifest {
+        version: "0.1.0".to_owned(),
+        description: "Keeps ConfigMaps for apples.".to_owned(),
+        controllers: vec![raw::Controller {
+            name: "apples".to_owned(),
+            for_: watch("stable.example.com/v1", "MyApple"),
+            owns: vec![watch("v1", "ConfigMap")],
+            max_concurrency: 0,
+            timeout_ms: None,
+        }],
+        permissions: vec![
+            permission("stable.example.com/v1", "MyApple", &[Verb::Read]),
+            permission("v1", "ConfigMap", &[Verb::Read, Verb::Apply, Verb::Delete]),
+            permission("apiextensions.k8s.io/v1", "CustomResourceDefinition", &[Verb::Apply]),
+        ],
+        crds: vec![crd.to_owned()],
+        config_schema: Some(r#"{"type":"object"}"#.to_owned()),
+    }
+}
+
+fn changed(change: impl FnOnce(&mut raw::Manifest)) -> String {
+    let mut manifest = apples();
+    change(&mut manifest);
+    manifest.check().unwrap_err().to_string()
+}
+
+#[test]
+fn a_good_manifest_is_taken_with_its_defaults() {
+    let mut raw = apples();
+    raw.controllers[0].owns[0].labels = Some("app=apples".to_owned());
+    let crds = raw.crds.clone();
+    let watch =
+        |api_version, kind| Watch { of: TypeMeta::new(api_version, kind), namespaces: Vec::new(), labels: None };
+    let asks = |api_version, kind, verbs: &[Verb]| Permission {
+        of: TypeMeta::new(api_version, kind),
+        subresource: None,
+        verbs: verbs.iter().copied().collect(),
+        namespaces: Vec::new(),
+        names: Vec::new(),
+    };
+    let manifest = Manifest {
+        version: "0.1.0".to_owned(),
+        description: "Keeps ConfigMaps for apples.".to_owned(),
+        controllers: vec![Controller {
+            name: "apples".to_owned(),
+            for_: watch("stable.example.com/v1", "MyApple"),
+            owns: vec![Watch { labels: Some(Selector::parse("app=apples").unwrap()), ..watch("v1", "ConfigMap") }],
+            max_concurrency: 1,
+            timeout: Duration::from_secs(10),
+        }],
+        permissions: vec![
+            asks("stable.example.com/v1", "MyApple", &[Verb::Read]),
+            asks("v1", "ConfigMap", &[Verb::Read, Verb::Apply, Verb::Delete]),
+            asks("apiextensions.k8s.io/v1", "CustomResourceDefinition", &[Verb::Apply]),
+        ],
+        crds,
+        config_schema: Some(r#"{"type":"object"}"#.to_owned()),
+    };
+    assert_eq!(raw.check(), Ok(manifest));
+}
+
+#[test]
+fn every_problem_is_said_at_once() {
+    let mut raw = apples();
+    raw.version.clear();
+    raw.description = "two\nlines".to_owned();
+    raw.permissions.push(raw::Permission {
+        of: of("v1", "Pod"),
+        subresource: Some(Subresource::Status),
+        verbs: vec![Verb::Create, Verb::Apply],
+        namespaces: vec!["Default".to_owned()],
+        names: vec!["a/b".to_owned(), "system:x".to_owned(), "system:x".to_owned()],
+    });
+    raw.permissions.push(permission("", "", &[]));
+    raw.controllers[0].name = "Apples!".to_owned();
+    raw.controllers[0].timeout_ms = Some(0);
+    raw.controllers[0].owns = vec![
+        watch("v1", "ConfigMap"),
+        watch("apps", "Deployment"),
+        watch("apps/v1", "deployments"),
+        watch("apps/v1", "StatefulSet"),
+        watch("apps/v1beta1", "StatefulSet"),
+        watch("Apps/v1/x", "A b"),
+    ];
+    let again = raw.controllers[0].clone();
+    raw.controllers.push(raw::Controller { owns: Vec::new(), timeout_ms: None, ..again });
+    raw.crds = vec!["{".to_owned(), "{}".to_owned()];
+    raw.config_schema = Some("[]".to_owned());
+
+    assert_snapshot!(raw.check().unwrap_err(), @r#"
+    the plugin's manifest cannot be used
+      version: is empty
+      description: has control characters or line breaks
+      permissions[3].verbs: a subresource (status) has no create
+      permissions[3].namespaces[0]: "Default" must be 1 to 63 lower-case letters, digits and `-`, with no `-` at its ends
+      permissions[3].names[0]: "a/b" must be 1 to 253 characters without `/`, `%` and spaces
+      permissions[3].names[2]: "system:x" is there already
+      permissions[4].api-version: is empty
+      permissions[4].kind: is empty
+      permissions[4].verbs: is empty, so the permission allows nothing
+      controllers[0].name: "Apples!" must be 1 to 63 lower-case letters, digits and `-`
+      controllers[0].timeout-ms: is 0, so every call would fail; leave it out for 10 000
+      controllers[0].owns[1].api-version: "apps" has no version: write group/version as in apps/v1, or v1
+      controllers[0].owns[2].kind: "deployments" is no kind: write it as in objects, such as ConfigMap
+      controllers[0].owns[4]: apps/v1beta1 StatefulSet is owned already
+      controllers[0].owns[5].api-version: "Apps/v1/x" is not of the form apps/v1 or v1
+      controllers[0].owns[5].kind: "A b" is no kind: write it as in objects, such as ConfigMap
+      controllers[1].name: "Apples!" names another controller already
+      controllers[1].name: "Apples!" must be 1 to 63 lower-case letters, digits and `-`
+      crds[0]: is no JSON: EOF while parsing an object at line 1 column 1
+      crds[1]: is no apiextensions.k8s.io/v1 CustomResourceDefinition
+      config-schema: is no JSON schema: it must be an object or a boolean
+    "#);
+}
+
+#[test]
+fn a_selector_that_cannot_be_read_is_said_where_it_stands() {
+    let mut raw = apples();
+    raw.controllers[0].owns[0].labels = Some("a in (b".to_owned());
+    let places: Vec<_> = raw.check().unwrap_err().problems.into_iter().map(|problem| problem.at).collect();
+    assert_eq!(places, ["controllers[0].owns[0].labels"]);
+}
+
+#[test]
+fn one_problem_is_said_on_one_line() {
+    assert_snapshot!(changed(|manifest| manifest.controllers[0].for_.of.kind.clear()), @"the plugin's manifest cannot be used: controllers[0].for.kind: is empty");
+}
+
+#[test]
+fn a_controller_for_nothing_is_refused_though_it_owns() {
+    assert_snapshot!(changed(|manifest| manifest.controllers[0].for_.of = raw::TypeMeta::default()), @r"
+    the plugin's manifest cannot be used
+      controllers[0].for.api-version: is empty
+      controllers[0].for.kind: is empty
+    ");
+}
+
+#[test]
+fn a_watch_needs_a_permission_to_read() {
+    assert_snapshot!(changed(|manifest| manifest.permissions[1].verbs = vec![Verb::Apply]), @"the plugin's manifest cannot be used: controllers[0].owns[0]: watching v1 ConfigMap needs a permission to read it, and none of `permissions` asks for that");
+    assert_snapshot!(changed(|manifest| manifest.permissions[0].subresource = Some(Subresource::Status)), @"the plugin's manifest cannot be used: controllers[0].for: watching stable.example.com/v1 MyApple needs a permission to read it, and none of `permissions` asks for that");
+    assert_snapshot!(
+        changed(|manifest| {
+            manifest.permissions[1].namespaces = vec!["default".to_owned()];
+            manifest.controllers[0].owns[0].namespaces = vec!["default".to_owned(), "other".to_owned()];
+        }),
+        @"the plugin's manifest cannot be used: controllers[0].owns[0]: watching v1 ConfigMap needs a permission to read it, and none of `permissions` asks for that"
+    );
+}
+
+#[test]
+fn a_watch_without_namespaces_takes_what_is_asked() {
+    let mut raw = apples();
+    raw.permissions[1].namespaces = vec!["default".to_owned()];
+    assert!(raw.check().is_ok());
+}
+
+#[test]
+fn crds_need_a_permission_to_apply() {
+    assert_snapshot!(changed(|manifest| drop(manifest.permissions.pop())), @"the plugin's manifest cannot be used: crds: installing them needs a permission to apply apiextensions.k8s.io/v1 CustomResourceDefinition, and none of `permissions` asks for that");
+    assert_snapshot!(changed(|manifest| manifest.crds.push(manifest.crds[0].clone())), @r#"the plugin's manifest cannot be used: crds[1]: "myapples.stable.example.com" is there already"#);
+}
+
+#[test]
+fn a_permission_that_cannot_be_read_is_not_said_to_be_missing() {
+    assert_snapshot!(changed(|manifest| manifest.permissions[0].of.api_version = "stable.example.com".to_owned()), @r#"the plugin's manifest cannot be used: permissions[0].api-version: "stable.example.com" has no version: write group/version as in apps/v1, or v1"#);
+}
+
+#[test]
+fn what_a_plugin_wrote_is_escaped_and_cut_short() {
+    assert_snapshot!(changed(|manifest| manifest.controllers[0].name = "\u{1b}[31m".repeat(1000)), @r#"the plugin's manifest cannot be used: controllers[0].name: "\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m"… must be 1 to 63 lower-case letters, digits and `-`"#);
+}
+
+#[test]
+fn endless_lists_are_bounded() {
+    let invalid = changed(|manifest| manifest.permissions = vec![permission("v1", "Pod", &[]); 100_000]);
+    assert_eq!(invalid.lines().count(), 51);
+    assert_eq!(invalid.lines().nth(1), Some("  permissions: has 100000 entries; at most 256 are taken"));
+}
+
+proptest! {
+    /// Names that are taken can stand in a path of the API and in a line of YAML.
+    #[test]
+    fn taken_names_are_safe(text in "[a-zA-Z0-9./%: -]{1,4}") {
+        let mut raw = apples();
+        raw.permissions[0].names = vec![text.clone()];
+        raw.permissions[0].namespaces = vec![text.clone()];
+        match raw.check() {
+            Ok(_) => prop_assert!(text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')),
+            Err(invalid) => prop_assert!(!invalid.problems.is_empty()),
+        }
+    }
+}

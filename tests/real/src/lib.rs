@@ -19,7 +19,7 @@ pub mod assets;
 mod cluster;
 mod credentials;
 mod go;
-mod port;
+pub mod port;
 pub mod process;
 
 pub use cluster::Cluster;

@@ -12,7 +12,10 @@ const RANGE: std::ops::Range<u16> = 20_000..32_000;
 
 /// A port of the loopback address on which nobody listens at the moment. Another process may take it before its user
 /// does: who starts a server on it tries again with another port if that happens.
-pub(crate) fn free() -> Result<u16> {
+///
+/// # Errors
+/// Every port that was tried is taken.
+pub fn free() -> Result<u16> {
     let span = u64::from(RANGE.end - RANGE.start);
     (0..100_u32)
         .map(|attempt| {

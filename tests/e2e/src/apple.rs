@@ -1,0 +1,183 @@
+//! A MyApple and its children, as tests speak of them.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::wait::eventually;
+
+/// The kind that the example plugin serves.
+pub fn resource() -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk("stable.example.com", "v1", "MyApple"))
+}
+
+/// One MyApple, by name, whether it exists or not.
+#[derive(Clone, Debug)]
+pub struct Apple {
+    /// Its name.
+    pub name: String,
+    /// The MyApples of its namespace.
+    pub apples: Api<DynamicObject>,
+    /// The ConfigMaps of its namespace.
+    pub maps: Api<ConfigMap>,
+}
+
+impl Apple {
+    /// Speaks of it; nothing is created.
+    pub fn new(client: Client, namespace: &str, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            apples: Api::namespaced_with(client.clone(), namespace, &resource()),
+            maps: Api::namespaced(client, namespace),
+        }
+    }
+
+    /// Creates it, green and small, once the server serves its kind.
+    ///
+    /// # Errors
+    /// The server refuses, or does not serve the kind in time.
+    pub async fn create(&self, quantity: u32) -> Result<&Self> {
+        let object = self.object(quantity);
+        let created = eventually("the API server serves MyApples", async || {
+            match self.apples.create(&PostParams::default(), &object).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => Err(anyhow::Error::new(*status)),
+                other => Ok(other),
+            }
+        });
+        created.await?.with_context(|| format!("cannot create the MyApple {}", self.name))?;
+        Ok(self)
+    }
+
+    /// As [`Apple::create`] makes it.
+    pub fn object(&self, quantity: u32) -> DynamicObject {
+        let spec = json!({"spec": {"color": "green", "size": "small", "quantity": quantity}});
+        DynamicObject::new(&self.name, &resource()).data(spec)
+    }
+
+    /// What the server has.
+    ///
+    /// # Errors
+    /// It is not there, or the server does not answer.
+    pub async fn get(&self) -> Result<DynamicObject> {
+        self.apples.get(&self.name).await.with_context(|| format!("cannot get the MyApple {}", self.name))
+    }
+
+    /// Changes members of the spec.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub async fn set(&self, spec: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        let patched = self.apples.patch(&self.name, &PatchParams::default(), &patch).await;
+        patched.with_context(|| format!("cannot change the MyApple {}", self.name))?;
+        Ok(())
+    }
+
+    /// Wants another number of children.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub async fn scale(&self, quantity: u32) -> Result<()> {
+        self.set(json!({ "quantity": quantity })).await
+    }
+
+    /// Deletes it.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub async fn delete(&self) -> Result<()> {
+        let deleted = self.apples.delete(&self.name, &DeleteParams::default()).await;
+        deleted.with_context(|| format!("cannot delete the MyApple {}", self.name))?;
+        Ok(())
+    }
+
+    /// The name of a child: they are counted from 0.
+    pub fn child(&self, index: u32) -> String {
+        format!("{}-{index}", self.name)
+    }
+
+    /// Merges `data` into a child's data, as another writer.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub async fn edit_child(&self, index: u32, data: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({ "data": data }));
+        let child = self.child(index);
+        let patched = self.maps.patch(&child, &PatchParams::default(), &patch).await;
+        patched.with_context(|| format!("cannot edit the ConfigMap {child}"))?;
+        Ok(())
+    }
+
+    /// The ConfigMaps whose controlling owner it is, in the order of their names.
+    ///
+    /// # Errors
+    /// It is not there, or the server does not answer.
+    pub async fn children(&self) -> Result<Vec<ConfigMap>> {
+        let uid = self.get().await?.uid().context("the server gave it no uid")?;
+        let all = self.maps.list(&ListParams::default()).await.context("cannot list the ConfigMaps")?;
+        Ok(all
+            .into_iter()
+            .filter(|map| map.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == uid))
+            .collect())
+    }
+
+    /// Returns when everything is as its spec says: exactly its children exist, each as the spec says, its status counts
+    /// them, and the condition Ready is true of its present generation.
+    ///
+    /// # Errors
+    /// It is not so in time: says what is different.
+    pub async fn settles(&self) -> Result<()> {
+        eventually(&format!("the MyApple {} has what it asks for", self.name), async || self.settled().await).await
+    }
+
+    async fn settled(&self) -> Result<()> {
+        let object = self.get().await?;
+        let spec = &object.data["spec"];
+        let quantity = spec["quantity"].as_u64().context("no quantity")?;
+        let wanted = BTreeMap::from(
+            ["color", "size"].map(|member| (member.to_owned(), spec[member].as_str().unwrap_or_default().to_owned())),
+        );
+        let mut expected: Vec<String> = (0..quantity).map(|index| format!("{}-{index}", self.name)).collect();
+        expected.sort();
+        let children = self.children().await?;
+        let names: Vec<String> = children.iter().map(ResourceExt::name_any).collect();
+        ensure!(names == expected, "its children are {names:?}");
+        for child in &children {
+            let data = child.data.clone().unwrap_or_default();
+            ensure!(data == wanted, "the child {} has {data:?}", child.name_any());
+        }
+        let status = &object.data["status"];
+        ensure!(status["available"] == quantity, "its status is {status}");
+        let ready = condition(&object, "Ready").with_context(|| format!("no condition Ready in {status}"))?;
+        ensure!(ready["status"] == "True", "its condition is {ready}");
+        ensure!(ready["observedGeneration"] == json!(object.metadata.generation), "its condition is {ready}");
+        Ok(())
+    }
+
+    /// Returns the condition Ready once it is False with a message that has all of `parts`.
+    ///
+    /// # Errors
+    /// It is not so in time.
+    pub async fn is_not_ready_because(&self, parts: &[&str]) -> Result<Value> {
+        eventually(&format!("the MyApple {} is not ready because of {parts:?}", self.name), async || {
+            let object = self.get().await?;
+            let ready = condition(&object, "Ready").with_context(|| format!("no condition in {}", object.data))?;
+            ensure!(ready["status"] == "False", "its condition is {ready}");
+            let message = ready["message"].as_str().unwrap_or_default();
+            ensure!(parts.iter().all(|part| message.contains(part)), "its message is: {message}");
+            Ok(ready.clone())
+        })
+        .await
+    }
+}
+
+/// One of the conditions in an object's status.
+pub fn condition<'a>(object: &'a DynamicObject, of_type: &str) -> Option<&'a Value> {
+    object.data["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == of_type)
+}

@@ -1,0 +1,119 @@
+//! Runs the demo unattended: starts the command that it is given (`pilothouse dev …`), checks what a person would see and
+//! try, and ends it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use kube::api::{DeleteParams, DynamicObject, ListParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, ResourceExt};
+use pilothouse_e2e::apple::{Apple, resource};
+use pilothouse_e2e::wait::{eventually, within};
+use pilothouse_real::process::{Process, last_lines};
+use serde_json::json;
+
+/// More than the grace that the host gives to what is in flight (30 s).
+const END: Duration = Duration::from_secs(45);
+/// What stands before the path in the first lines that the demo prints.
+const KUBECONFIG: &str = "kubeconfig";
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let folder = match tempfile::tempdir() {
+        Ok(folder) => folder,
+        Err(error) => {
+            eprintln!("demo-check: cannot create a folder for the demo's output: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let output = folder.path().join("demo.log");
+    match check(&output).await {
+        Ok(()) => {
+            say("the demo does what it says");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("demo-check: {error:#}\n{}", last_lines("the demo", &output, 80));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn check(output: &Path) -> Result<()> {
+    let mut words = std::env::args_os().skip(1);
+    let program = words.next().context("say which command to check: demo-check COMMAND [ARGUMENT …]")?;
+    let mut command = Command::new(program);
+    command.args(words);
+    let mut demo = Process::start("the demo", command, output)?;
+
+    let kubeconfig = eventually("the demo prints where its kubeconfig is", async || {
+        ensure!(demo.exited().is_none(), "the demo ended");
+        kubeconfig(output)
+    })
+    .await?;
+    let config = Kubeconfig::read_from(&kubeconfig)
+        .with_context(|| format!("cannot read the demo's kubeconfig {}", kubeconfig.display()))?;
+    let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+    let client = Client::try_from(config)?;
+
+    // A plugin is compiled first, on a machine that may be busy.
+    let apples = within(Duration::from_secs(90), "the demo's MyApples appear", async || {
+        let apples: Api<DynamicObject> = Api::all_with(client.clone(), &resource());
+        let apples = apples.list(&ListParams::default()).await?;
+        ensure!(!apples.items.is_empty(), "there is none");
+        Ok(apples.items)
+    })
+    .await?;
+    let apples: Vec<Apple> = apples
+        .iter()
+        .map(|apple| Apple::new(client.clone(), &apple.namespace().unwrap_or_default(), &apple.name_any()))
+        .collect();
+    for apple in &apples {
+        apple.settles().await?;
+        say(&format!("{} has its {} children and its status", apple.name, apple.children().await?.len()));
+    }
+
+    let apple = &apples[0];
+    apple.scale(5).await?;
+    apple.settles().await?;
+    say(&format!("{} scaled to 5", apple.name));
+    apple.scale(1).await?;
+    apple.settles().await?;
+    say(&format!("{} scaled to 1", apple.name));
+    apple.edit_child(0, json!({"color": "rotten"})).await?;
+    apple.settles().await?;
+    say("an edited child was set back");
+    apple.maps.delete(&apple.child(0), &DeleteParams::default()).await.context("cannot delete a child")?;
+    apple.settles().await?;
+    say("a deleted child returned");
+    apple.delete().await?;
+    eventually("the children of the deleted MyApple are gone", async || {
+        ensure!(apple.maps.get_opt(&apple.child(0)).await?.is_none(), "one is left");
+        Ok(())
+    })
+    .await?;
+    say("children go with their MyApple");
+
+    let printed = std::fs::read_to_string(output).context("cannot read what the demo printed")?;
+    for shown in ["changed", "wrote", "reconciled", &apple.child(0)] {
+        ensure!(printed.contains(shown), "the demo does not show `{shown}`");
+    }
+    demo.terminate();
+    let status = demo.wait(END).await?;
+    if !status.success() {
+        bail!("after SIGTERM the demo ended with {status}");
+    }
+    Ok(())
+}
+
+fn kubeconfig(output: &Path) -> Result<PathBuf> {
+    let printed = std::fs::read_to_string(output).context("cannot read what the demo printed")?;
+    let path = printed.lines().find_map(|line| line.strip_prefix(KUBECONFIG)).context("it did not yet")?;
+    Ok(PathBuf::from(path.trim()))
+}
+
+fn say(what: &str) {
+    println!("demo-check: {what}");
+}

@@ -1,0 +1,155 @@
+//! The API server of a test: the embedded one, or the real one, behind one face.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+
+use crate::embedded::Embedded;
+use crate::metrics::Metrics;
+
+/// Which API server the tests run against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The one of `pilothouse dev`, served in this process.
+    Embedded,
+    /// etcd and kube-apiserver.
+    Real,
+}
+
+/// Chooses the API server: `embedded`, which is the default, or `real`.
+pub const VARIABLE: &str = "PILOTHOUSE_E2E";
+
+impl Kind {
+    /// What the environment asks for.
+    ///
+    /// # Errors
+    /// `PILOTHOUSE_E2E` is neither of the two words.
+    pub fn chosen() -> Result<Self> {
+        match std::env::var(VARIABLE).as_deref() {
+            Err(_) | Ok("" | "embedded") => Ok(Self::Embedded),
+            Ok("real") => Ok(Self::Real),
+            Ok(other) => anyhow::bail!("{VARIABLE} is `{other}`: say `embedded` or `real`"),
+        }
+    }
+}
+
+/// A running API server, and a client that may do anything.
+pub struct Cluster {
+    server: Server,
+    client: Client,
+}
+
+#[derive(Debug)]
+enum Server {
+    Embedded(Embedded),
+    Real(Box<pilothouse_real::Cluster>),
+}
+
+impl Cluster {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// It does not start: says why.
+    pub async fn start(kind: Kind) -> Result<Self> {
+        Ok(match kind {
+            Kind::Embedded => {
+                let server = Embedded::start().await?;
+                Self { client: server.client()?, server: Server::Embedded(server) }
+            }
+            Kind::Real => {
+                let server = Box::new(pilothouse_real::Cluster::start().await?);
+                Self { client: server.client().await?, server: Server::Real(server) }
+            }
+        })
+    }
+
+    /// Which one it is.
+    pub fn kind(&self) -> Kind {
+        match self.server {
+            Server::Embedded(_) => Kind::Embedded,
+            Server::Real(_) => Kind::Real,
+        }
+    }
+
+    /// A client that may do anything.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// A kubeconfig file for the host under test and for kubectl.
+    pub fn kubeconfig(&self) -> PathBuf {
+        match &self.server {
+            Server::Embedded(server) => server.kubeconfig(),
+            Server::Real(server) => server.kubeconfig(),
+        }
+    }
+
+    /// A kubeconfig file of a user who was granted nothing; none where the server does not know users.
+    pub fn kubeconfig_of_nobody(&self) -> Option<PathBuf> {
+        match &self.server {
+            Server::Embedded(_) => None,
+            Server::Real(server) => Some(server.kubeconfig_of_nobody()),
+        }
+    }
+
+    /// Ends the server without a farewell: connections are cut, new ones are refused.
+    pub async fn kill(&self) {
+        match &self.server {
+            Server::Embedded(server) => server.stop().await,
+            Server::Real(server) => server.kill_apiserver(),
+        }
+    }
+
+    /// Starts a killed server again, on its data and its port.
+    ///
+    /// # Errors
+    /// It does not start: says why.
+    pub async fn restart(&self) -> Result<()> {
+        match &self.server {
+            Server::Embedded(server) => server.restart().await,
+            Server::Real(server) => server.restart_apiserver().await,
+        }
+    }
+
+    /// What the server says on `/metrics`.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn metrics(&self) -> Result<Metrics> {
+        let (code, text) = get(&self.client, "/metrics").await?;
+        anyhow::ensure!(code == 200, "the API server answered {code} to /metrics");
+        Ok(Metrics::parse(&text))
+    }
+
+    /// How many requests that write one of `resources` (in plural, as in URLs) the server has answered so far, successful
+    /// or not, from whomever they came.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn writes_of(&self, resources: &[&str]) -> Result<f64> {
+        let reads = ["GET", "LIST", "WATCH"];
+        Ok(self.metrics().await?.sum_where("apiserver_request_total", |label| {
+            resources.contains(&label("resource").as_str()) && !reads.contains(&label("verb").as_str())
+        }))
+    }
+
+    /// The server's last log lines, where it has a log.
+    pub fn last_lines(&self, count: usize) -> String {
+        match &self.server {
+            Server::Embedded(_) => String::new(),
+            Server::Real(server) => server.last_lines(count),
+        }
+    }
+}
+
+/// The status and the body of a GET, whatever the status is.
+pub(crate) async fn get(client: &Client, path: &str) -> Result<(u16, String)> {
+    let request = http::Request::get(path).body(Body::empty()).context("cannot ask for that path")?;
+    let response = client.send(request).await.with_context(|| format!("no answer to GET {path}"))?;
+    let code = response.status().as_u16();
+    let body = response.into_body().collect().await.with_context(|| format!("the answer to GET {path} broke off"))?;
+    Ok((code, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
+}

@@ -1,0 +1,77 @@
+//! The embedded API server, in this process and yet killable.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use kube::Client;
+use pilothouse_apiserver::{Server, serve};
+use pilothouse_real::port;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::wait::eventually;
+
+/// The data of a server, and what serves it.
+#[derive(Debug)]
+pub(crate) struct Embedded {
+    server: Arc<Server>,
+    address: SocketAddr,
+    serving: Mutex<Option<Serving>>,
+    folder: TempDir,
+}
+
+/// Dropped, it stops soon.
+#[derive(Debug)]
+struct Serving {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+impl Embedded {
+    pub(crate) async fn start() -> Result<Self> {
+        let folder = tempfile::tempdir().context("cannot create a folder for the kubeconfig")?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port::free()?));
+        let embedded = Self { server: Arc::new(Server::new()), address, serving: Mutex::default(), folder };
+        std::fs::write(embedded.kubeconfig(), Server::kubeconfig(address)).context("cannot write the kubeconfig")?;
+        embedded.restart().await?;
+        Ok(embedded)
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
+    pub(crate) fn client(&self) -> Result<Client> {
+        let url = format!("http://{}", self.address).parse().context("cannot make a URL of the address")?;
+        Client::try_from(kube::Config::new(url)).context("cannot make a client")
+    }
+
+    /// Cuts every connection, and refuses new ones; returns when that is so.
+    pub(crate) async fn stop(&self) {
+        if let Some(Serving { stop, task }) = self.serving.lock().await.take() {
+            drop(stop);
+            // A task that panicked has cut its connections too.
+            let _ended = task.await;
+        }
+    }
+
+    pub(crate) async fn restart(&self) -> Result<()> {
+        self.stop().await;
+        let listener = eventually("the port is free", async || {
+            TcpListener::bind(self.address).await.with_context(|| format!("cannot listen on {}", self.address))
+        })
+        .await?;
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async move {
+            // Nothing is ever sent: the sender is dropped.
+            let _dropped = stopped.await;
+        };
+        let task = tokio::spawn(serve(listener, stopped, Arc::clone(&self.server)));
+        *self.serving.lock().await = Some(Serving { stop, task });
+        Ok(())
+    }
+}

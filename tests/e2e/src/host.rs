@@ -1,0 +1,216 @@
+//! The host under test: the real binary, as a process.
+
+use std::env;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use kube::Client;
+use pilothouse_real::process::Process;
+use serde_json::Value;
+
+use crate::cluster::get;
+use crate::metrics::Metrics;
+use crate::wait::eventually;
+
+/// Names the binary under test; without it, the one that `make build` leaves.
+pub const VARIABLE: &str = "PILOTHOUSE_BIN";
+/// What the host logs when its admin endpoint is open.
+const SERVING: &str = "serving health and metrics";
+/// More than the grace that the host gives to what is in flight (30 s).
+const END: Duration = Duration::from_secs(45);
+
+/// A host process and its admin endpoint. Dropped, it is killed.
+pub struct Host {
+    order: Order,
+    process: Process,
+    admin: Option<Client>,
+}
+
+/// How it was started, to do it again.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub(crate) plugins: PathBuf,
+    pub(crate) kubeconfig: PathBuf,
+    /// A folder for logs; each start has its own.
+    pub(crate) logs: PathBuf,
+}
+
+impl Host {
+    /// Starts the binary; returns at once.
+    pub(crate) fn start(order: Order) -> Result<Self> {
+        let mut command = Command::new(binary()?);
+        command
+            .arg("run")
+            .arg("--plugins")
+            .arg(&order.plugins)
+            .arg("--kubeconfig")
+            .arg(&order.kubeconfig)
+            .args(["--admin-address", "127.0.0.1:0", "--log-format", "json"])
+            .env_remove("PILOTHOUSE_LOG");
+        let earlier = std::fs::read_dir(&order.logs).context("cannot read the folder for logs")?.count();
+        let log = order.logs.join(format!("host-{}.log", earlier + 1));
+        let process = Process::start("the host", command, &log)?;
+        Ok(Self { order, process, admin: None })
+    }
+
+    /// Every line that it logged since it was started.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn log(&self) -> Result<Vec<LogLine>> {
+        let bytes = std::fs::read(self.process.log()).context("cannot read the host's log")?;
+        Ok(String::from_utf8_lossy(&bytes)
+            .lines()
+            .map(|line| LogLine { value: serde_json::from_str(line).unwrap_or(Value::Null), text: line.to_owned() })
+            .collect())
+    }
+
+    /// Returns the first log line that holds all of `parts`, once there is one.
+    ///
+    /// # Errors
+    /// There is none in time.
+    pub async fn logs(&mut self, parts: &[&str]) -> Result<LogLine> {
+        eventually(&format!("a log line with {parts:?}"), async || {
+            self.log()?
+                .into_iter()
+                .find(|line| parts.iter().all(|part| line.text.contains(part)))
+                .context("no such line yet")
+        })
+        .await
+    }
+
+    /// Returns when `/readyz` says that informers and plugins are ready.
+    ///
+    /// # Errors
+    /// It does not in time, or the process ended.
+    pub async fn ready(&mut self) -> Result<()> {
+        eventually("the host is ready", async || {
+            let (code, text) = self.get("/readyz").await?;
+            ensure!(code == 200, "/readyz answers {code}: {text}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// The status and the body of a GET on the admin endpoint.
+    ///
+    /// # Errors
+    /// No answer, or the process ended.
+    pub async fn get(&mut self, path: &str) -> Result<(u16, String)> {
+        let client = self.admin().await?;
+        get(&client, path).await
+    }
+
+    /// What it says on `/metrics`.
+    ///
+    /// # Errors
+    /// As [`Host::get`].
+    pub async fn metrics(&mut self) -> Result<Metrics> {
+        let (code, text) = self.get("/metrics").await?;
+        ensure!(code == 200, "the host answers {code} to /metrics");
+        Ok(Metrics::parse(&text))
+    }
+
+    /// Ends it as a crash does, and starts it again with the same plugins.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn crash_and_restart(&mut self) -> Result<()> {
+        self.process.kill();
+        self.start_again()
+    }
+
+    /// Ends it as a rollout does (SIGTERM), and starts it again with the same plugins.
+    ///
+    /// # Errors
+    /// It did not end in time or with another code than 0, or it cannot be started.
+    pub async fn terminate_and_restart(&mut self) -> Result<()> {
+        self.terminate().await?;
+        self.start_again()
+    }
+
+    /// Ends it as a rollout does (SIGTERM); returns when it has ended.
+    ///
+    /// # Errors
+    /// It did not end in time, or with another code than 0.
+    pub async fn terminate(&mut self) -> Result<()> {
+        self.process.terminate();
+        let status = self.process.wait(END).await?;
+        ensure!(status.success(), "after SIGTERM the host ended with {status}");
+        Ok(())
+    }
+
+    /// Starts it again, with the same plugins, after it was ended.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_again(&mut self) -> Result<()> {
+        *self = Self::start(self.order.clone())?;
+        Ok(())
+    }
+
+    /// How it ended, if it did.
+    pub fn exited(&mut self) -> Option<ExitStatus> {
+        self.process.exited()
+    }
+
+    /// A client of the admin endpoint, whose port is in the log.
+    async fn admin(&mut self) -> Result<Client> {
+        if let Some(client) = &self.admin {
+            return Ok(client.clone());
+        }
+        if let Some(status) = self.exited() {
+            bail!("the host ended ({status})");
+        }
+        let line = self.log()?.into_iter().find(|line| line.field("message") == Some(SERVING));
+        let line = line.context("the host does not serve its admin endpoint yet")?;
+        let address: SocketAddr = line
+            .field("address")
+            .and_then(|address| address.parse().ok())
+            .with_context(|| format!("no field `address` in {}", line.text))?;
+        let url = format!("http://{address}").parse().context("cannot make a URL of the admin address")?;
+        let client = Client::try_from(kube::Config::new(url)).context("cannot make a client for the admin endpoint")?;
+        self.admin = Some(client.clone());
+        Ok(client)
+    }
+}
+
+/// One line of the host's log.
+#[derive(Clone, Debug)]
+pub struct LogLine {
+    /// As it was written.
+    pub text: String,
+    value: Value,
+}
+
+impl LogLine {
+    /// A field's text, or the message.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.value.get(name).or_else(|| self.value.get("fields")?.get(name))?.as_str()
+    }
+
+    /// Such as `ERROR`.
+    pub fn level(&self) -> Option<&str> {
+        self.field("level")
+    }
+}
+
+/// The binary under test.
+///
+/// # Errors
+/// It is not there: says what to do.
+pub fn binary() -> Result<PathBuf> {
+    let path = env::var_os(VARIABLE).map_or_else(|| built("release/pilothouse"), PathBuf::from);
+    ensure!(path.is_file(), "the host to test is not at {}: run `make build`, or set {VARIABLE}", path.display());
+    Ok(path)
+}
+
+/// A path in the folder where `make build` leaves things: `target`, or what `CARGO_TARGET_DIR` says.
+pub(crate) fn built(path: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let target = env::var_os("CARGO_TARGET_DIR").filter(|target| !target.is_empty());
+    root.join(target.unwrap_or_else(|| "target".into())).join(path)
+}

@@ -1,0 +1,193 @@
+//! Plugin files, and the folder that the host watches.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::host::built;
+
+/// A plugin as it would be put into the folder: a component, and what the administrator says beside it.
+#[derive(Clone, Debug)]
+pub struct Plugin {
+    /// Both files are called so.
+    pub name: String,
+    /// The content of `<name>.wasm`.
+    pub wasm: Vec<u8>,
+    /// The content of `<name>.yaml`, if there is such a file.
+    pub yaml: Option<String>,
+}
+
+impl Plugin {
+    /// The example plugin, with the grants that it comes with.
+    ///
+    /// # Errors
+    /// It is not built: says what to do.
+    pub fn myapple() -> Result<Self> {
+        Self::load(&built("plugins"), "myapple")
+    }
+
+    /// One of the guests of `tests/guests`, with its grants if it has any.
+    ///
+    /// # Errors
+    /// It is not built: says what to do.
+    pub fn guest(name: &str) -> Result<Self> {
+        Self::load(&built("guests"), name)
+    }
+
+    fn load(folder: &Path, name: &str) -> Result<Self> {
+        let wasm = folder.join(format!("{name}.wasm"));
+        ensure!(wasm.is_file(), "the plugin is not at {}: run `make build`", wasm.display());
+        let yaml = folder.join(format!("{name}.yaml"));
+        Ok(Self {
+            name: name.to_owned(),
+            wasm: fs::read(&wasm).with_context(|| format!("cannot read {}", wasm.display()))?,
+            yaml: fs::read_to_string(yaml).ok(),
+        })
+    }
+
+    /// The same under another name.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// The same with another `<name>.yaml`.
+    #[must_use]
+    pub fn with_yaml(mut self, yaml: impl Into<String>) -> Self {
+        self.yaml = Some(yaml.into());
+        self
+    }
+
+    /// The same with a `<name>.yaml` that grants these permissions and no others.
+    #[must_use]
+    pub fn granted(self, permissions: &[Permission]) -> Self {
+        let grants: Vec<&Value> = permissions.iter().map(|permission| &permission.0).collect();
+        // JSON is YAML.
+        self.with_yaml(json!({ "grants": grants }).to_string())
+    }
+
+    /// The same without `<name>.yaml`.
+    #[must_use]
+    pub fn without_yaml(mut self) -> Self {
+        self.yaml = None;
+        self
+    }
+
+    /// The same code with another digest: a custom section that holds `mark` is appended.
+    #[must_use]
+    pub fn revision(mut self, mark: u8) -> Self {
+        // Section 0, 10 bytes: the length of the name, the name, the content.
+        self.wasm.extend([0, 10, 8]);
+        self.wasm.extend(b"revision");
+        self.wasm.push(mark);
+        self
+    }
+}
+
+/// One entry of `grants` in a `<name>.yaml`.
+#[derive(Clone, Debug)]
+pub struct Permission(Value);
+
+impl Permission {
+    /// For all objects of a kind, or of a subresource of it (`MyApple/status`).
+    pub fn to(verbs: &[&str], api_version: &str, kind: &str) -> Self {
+        Self(json!({"apiVersion": api_version, "kind": kind, "verbs": verbs}))
+    }
+
+    /// The same in one namespace only.
+    #[must_use]
+    pub fn within(mut self, namespace: &str) -> Self {
+        self.0["namespaces"] = json!([namespace]);
+        self
+    }
+
+    /// What the example plugin needs to serve MyApples that are there.
+    pub fn of_myapple() -> [Self; 3] {
+        [
+            Self::to(&["read"], "stable.example.com/v1", "MyApple"),
+            Self::to(&["apply"], "stable.example.com/v1", "MyApple/status"),
+            Self::to(&["read", "apply", "delete"], "v1", "ConfigMap"),
+        ]
+    }
+
+    /// What it needs to bring its own CRD.
+    pub fn of_its_crd() -> Self {
+        Self::to(&["apply"], "apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    }
+}
+
+/// The folder that is given to `pilothouse run --plugins`.
+#[derive(Debug)]
+pub struct Plugins {
+    folder: TempDir,
+    /// Beside the folder, so that a file can be moved in as a whole.
+    aside: TempDir,
+}
+
+impl Plugins {
+    pub(crate) fn empty() -> Result<Self> {
+        Ok(Self {
+            folder: tempfile::tempdir().context("cannot create a folder for plugins")?,
+            aside: tempfile::tempdir().context("cannot create a folder for files to be moved")?,
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Puts a plugin in, or another revision in its place: each file is moved in as a whole, the grants first.
+    ///
+    /// # Errors
+    /// The files cannot be written.
+    pub fn put(&self, plugin: &Plugin) -> Result<()> {
+        match &plugin.yaml {
+            Some(yaml) => self.move_in(&format!("{}.yaml", plugin.name), yaml.as_bytes())?,
+            None => remove(&self.file(&plugin.name, "yaml"))?,
+        }
+        self.move_in(&format!("{}.wasm", plugin.name), &plugin.wasm)
+    }
+
+    /// Writes the first `length` bytes of a plugin over the file that is there, in place, as a copy does that broke off.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn put_first_bytes(&self, plugin: &Plugin, length: usize) -> Result<()> {
+        let path = self.file(&plugin.name, "wasm");
+        let bytes = plugin.wasm.get(..length).context("the plugin has fewer bytes")?;
+        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Takes a plugin out.
+    ///
+    /// # Errors
+    /// The files cannot be removed.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        remove(&self.file(name, "wasm"))?;
+        remove(&self.file(name, "yaml"))
+    }
+
+    fn file(&self, name: &str, extension: &str) -> PathBuf {
+        self.path().join(format!("{name}.{extension}"))
+    }
+
+    fn move_in(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let aside = self.aside.path().join(name);
+        fs::write(&aside, bytes).with_context(|| format!("cannot write {}", aside.display()))?;
+        fs::rename(&aside, self.path().join(name)).with_context(|| format!("cannot move {name} to the plugins"))
+    }
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,150 @@
+//! What one test sees: an API server for itself, a namespace, a folder of plugins, and hosts.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use pilothouse_real::process;
+use serde_json::{from_value, json};
+use tempfile::TempDir;
+
+use crate::apple::Apple;
+use crate::cluster::Cluster;
+use crate::host::{Host, Order};
+use crate::plugin::{Plugin, Plugins};
+
+/// Where a test takes place.
+pub struct Scene {
+    /// The API server.
+    pub cluster: Arc<Cluster>,
+    /// The test's own namespace.
+    pub namespace: String,
+    /// The folder that every host of the test watches.
+    pub plugins: Plugins,
+    logs: Arc<Logs>,
+}
+
+impl Scene {
+    pub(crate) async fn new(cluster: Arc<Cluster>) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let namespace = format!("test-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let scene = Self {
+            cluster,
+            namespace,
+            plugins: Plugins::empty()?,
+            logs: Arc::new(Logs { folder: tempfile::tempdir().context("cannot create a folder for logs")? }),
+        };
+        scene.create_namespace(&scene.namespace).await?;
+        Ok(scene)
+    }
+
+    /// A client that may do anything.
+    pub fn client(&self) -> Client {
+        self.cluster.client()
+    }
+
+    /// Puts plugins into the folder.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn with(&self, plugins: &[Plugin]) -> Result<&Self> {
+        for plugin in plugins {
+            self.plugins.put(plugin)?;
+        }
+        Ok(self)
+    }
+
+    /// Starts a host on the folder; returns when it is ready.
+    ///
+    /// # Errors
+    /// It does not start, or does not get ready.
+    pub async fn host(&self) -> Result<Host> {
+        let mut host = self.starting_host()?;
+        host.ready().await?;
+        Ok(host)
+    }
+
+    /// Starts a host on the folder; returns at once.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn starting_host(&self) -> Result<Host> {
+        self.host_as(self.cluster.kubeconfig())
+    }
+
+    /// As [`Scene::starting_host`], with another kubeconfig.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn host_as(&self, kubeconfig: PathBuf) -> Result<Host> {
+        Host::start(Order {
+            plugins: self.plugins.path().to_owned(),
+            kubeconfig,
+            logs: self.logs.folder.path().to_owned(),
+        })
+    }
+
+    /// A MyApple of the test's namespace, which need not exist.
+    pub fn apple(&self, name: &str) -> Apple {
+        Apple::new(self.client(), &self.namespace, name)
+    }
+
+    /// A MyApple of another namespace.
+    pub fn apple_in(&self, namespace: &str, name: &str) -> Apple {
+        Apple::new(self.client(), namespace, name)
+    }
+
+    /// The ConfigMaps of the test's namespace.
+    pub fn config_maps(&self) -> Api<ConfigMap> {
+        Api::namespaced(self.client(), &self.namespace)
+    }
+
+    /// Creates a namespace.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub async fn create_namespace(&self, name: &str) -> Result<()> {
+        let namespace: Namespace = from_value(json!({"metadata": {"name": name}})).context("not a namespace")?;
+        let namespaces: Api<Namespace> = Api::all(self.client());
+        namespaces.create(&PostParams::default(), &namespace).await.context("cannot create the namespace")?;
+        Ok(())
+    }
+
+    /// A folder for the test's own files, with the hosts' logs.
+    pub fn folder(&self) -> &Path {
+        self.logs.folder.path()
+    }
+
+    pub(crate) fn logs(&self) -> Arc<Logs> {
+        Arc::clone(&self.logs)
+    }
+}
+
+/// The logs of a test's hosts, which outlive the test.
+#[derive(Debug)]
+pub(crate) struct Logs {
+    folder: TempDir,
+}
+
+impl Logs {
+    pub(crate) fn last_lines(&self, count: usize) -> String {
+        let mut logs: Vec<PathBuf> = std::fs::read_dir(self.folder.path())
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
+            .collect();
+        logs.sort();
+        logs.iter()
+            .map(|log| {
+                let name = log.file_stem().unwrap_or_default().to_string_lossy();
+                process::last_lines(&name, log, count)
+            })
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+}

@@ -1,0 +1,155 @@
+//! Runs the tests: owns the runtime and the API servers, gives each test a [`Scene`] of its own, and prints what is needed
+//! to understand a failure.
+//!
+//! A test has its API server for itself, so that it may count requests, kill the server, and delete CRDs. An embedded
+//! server is started for each test. A real one takes seconds to start: one that a passed test leaves is cleaned and used
+//! again.
+
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, ResourceExt};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use tokio::runtime::Runtime;
+
+use crate::cluster::{Cluster, Kind};
+use crate::scene::Scene;
+use crate::wait::eventually;
+
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(180);
+/// How much of each log a failure shows.
+const LOG_LINES: usize = 60;
+
+/// One test: a fact, and what shows it.
+pub struct Test {
+    /// The fact.
+    pub name: &'static str,
+    /// Shows it, or fails.
+    pub run: fn(Scene) -> LocalBoxFuture<'static, Result<()>>,
+}
+
+/// The tests of some modules, each an `async fn(Scene) -> anyhow::Result<()>`.
+#[macro_export]
+macro_rules! tests {
+    ($($module:ident { $($name:ident),+ $(,)? })+) => {
+        vec![$($($crate::suite::Test {
+            name: concat!(stringify!($module), "::", stringify!($name)),
+            run: |scene| Box::pin($module::$name(scene)),
+        }),+),+]
+    };
+}
+
+/// What a test returns that cannot be run here: the reason is shown, and the test counts as ignored.
+#[derive(Debug)]
+pub struct NotHere(pub &'static str);
+
+impl std::fmt::Display for NotHere {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.0)
+    }
+}
+
+impl std::error::Error for NotHere {}
+
+/// Runs those of `tests` that the command line asks for; it is understood as `cargo test` understands it.
+pub fn run(tests: Vec<Test>) -> ExitCode {
+    let arguments = Arguments::from_args();
+    let kind = match Kind::chosen() {
+        Ok(kind) => kind,
+        Err(error) => {
+            eprintln!("{error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let runtime = match Runtime::new() {
+        Ok(runtime) => Arc::new(runtime),
+        Err(error) => {
+            eprintln!("cannot start a runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let servers = Arc::new(Servers { kind, left: Mutex::default() });
+    let trials = tests.into_iter().map(|test| trial(&test, Arc::clone(&runtime), Arc::clone(&servers))).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    // Stops the servers and removes their data; `Conclusion::exit` would not.
+    drop(servers);
+    conclusion.exit_code()
+}
+
+fn trial(test: &Test, runtime: Arc<Runtime>, servers: Arc<Servers>) -> Trial {
+    let run = test.run;
+    Trial::ignorable_test(test.name, move || runtime.block_on(shown(run, &servers)))
+}
+
+async fn shown(run: fn(Scene) -> LocalBoxFuture<'static, Result<()>>, servers: &Servers) -> Result<Completion, Failed> {
+    let cluster = servers.take().await.map_err(|error| Failed::from(format!("no API server: {error:#}")))?;
+    let scene = Scene::new(Arc::clone(&cluster)).await.map_err(|error| Failed::from(format!("no scene: {error:#}")))?;
+    let logs = scene.logs();
+    let test = tokio::time::timeout(LIMIT, AssertUnwindSafe(run(scene)).catch_unwind());
+    let problem = match test.await {
+        Ok(Ok(Ok(()))) => {
+            servers.give_back(cluster).await;
+            return Ok(Completion::Completed);
+        }
+        Ok(Ok(Err(error))) => match error.downcast_ref::<NotHere>() {
+            Some(reason) => {
+                let reason = reason.to_string();
+                servers.give_back(cluster).await;
+                return Ok(Completion::ignored_with(reason));
+            }
+            None => format!("{error:#}"),
+        },
+        Ok(Err(panic)) => panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()))
+            .unwrap_or_else(|| "panicked".to_owned()),
+        Err(_) => format!("did not end within {} s", LIMIT.as_secs()),
+    };
+    Err(Failed::from(format!("{problem}\n{}\n{}", logs.last_lines(LOG_LINES), cluster.last_lines(10))))
+}
+
+/// The API servers, and those that passed tests left.
+struct Servers {
+    kind: Kind,
+    left: Mutex<Vec<Arc<Cluster>>>,
+}
+
+impl Servers {
+    async fn take(&self) -> Result<Arc<Cluster>> {
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match left {
+            Some(cluster) => Ok(cluster),
+            None => Ok(Arc::new(Cluster::start(self.kind).await?)),
+        }
+    }
+
+    async fn give_back(&self, cluster: Arc<Cluster>) {
+        if self.kind == Kind::Real && clean(&cluster).await.is_ok() {
+            self.left.lock().unwrap_or_else(PoisonError::into_inner).push(cluster);
+        }
+    }
+}
+
+/// Removes what would disturb the next test: kinds, and with them their objects. Namespaces have names of their own.
+async fn clean(cluster: &Cluster) -> Result<()> {
+    let crds: Api<CustomResourceDefinition> = Api::all(cluster.client());
+    eventually("no custom resources are left", async || {
+        let left = crds.list(&ListParams::default()).await.context("cannot list the CRDs")?;
+        for crd in &left {
+            // It may be gone already.
+            let _gone = crds.delete(&crd.name_any(), &DeleteParams::default()).await;
+        }
+        ensure!(left.items.is_empty(), "{} are left", left.items.len());
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,37 @@
+//! Waiting for a fact instead of for a time.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::time::Instant;
+
+/// What does not happen by then is taken never to happen. A machine under load may need most of it.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// How often a fact is looked for.
+const POLL: Duration = Duration::from_millis(25);
+
+/// Looks until `look` succeeds, and returns what it found.
+///
+/// # Errors
+/// It did not within 30 s: the error names `what`, and has the last error of `look` as its cause.
+pub async fn eventually<T>(what: &str, look: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+    within(DEADLINE, what, look).await
+}
+
+/// As [`eventually`], with another deadline: for what is long even on an idle machine.
+///
+/// # Errors
+/// As [`eventually`].
+pub async fn within<T>(limit: Duration, what: &str, mut look: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match tokio::time::timeout_at(deadline, look()).await {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(error)) if Instant::now() >= deadline => {
+                return Err(error).with_context(|| format!("not within {} s: {what}", limit.as_secs()));
+            }
+            Ok(Err(_)) => tokio::time::sleep(POLL).await,
+            Err(_) => anyhow::bail!("not within {} s, and the last look did not end: {what}", limit.as_secs()),
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! A host whose own user may not do what its plugins need.
+
+use anyhow::{Result, ensure};
+use pilothouse_e2e::suite::NotHere;
+use pilothouse_e2e::{Plugin, Scene};
+
+pub(crate) async fn a_host_that_may_do_nothing_says_so(scene: Scene) -> Result<()> {
+    let Some(kubeconfig) = scene.cluster.kubeconfig_of_nobody() else {
+        return Err(NotHere("the embedded API server lets everyone do everything").into());
+    };
+    let mut host = scene.with(&[Plugin::myapple()?])?.host_as(kubeconfig)?;
+    host.logs(&["myapple", "customresourcedefinitions", "forbidden"]).await?;
+    let (code, _) = host.get("/healthz").await?;
+    ensure!(code == 200, "/healthz answers {code}");
+    let (code, detail) = host.get("/readyz").await?;
+    ensure!(code == 503 && detail.contains("myapple"), "/readyz answers {code}: {detail}");
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! What a plugin was not granted does not happen.
+
+use anyhow::{Result, ensure};
+use kube::api::ListParams;
+use pilothouse_e2e::plugin::Permission;
+use pilothouse_e2e::{Plugin, Scene};
+
+pub(crate) async fn a_plugin_without_a_yaml_is_refused_with_what_to_write(scene: Scene) -> Result<()> {
+    let mut host = scene.with(&[Plugin::myapple()?.without_yaml()])?.starting_host()?;
+    let line = host.logs(&["myapple.yaml", "grants"]).await?;
+    ensure!(line.level() != Some("INFO"), "it is only information: {}", line.text);
+
+    // The administrator writes it, and the plugin runs.
+    scene.with(&[Plugin::myapple()?])?;
+    scene.apple("gala").create(2).await?.settles().await?;
+    host.ready().await
+}
+
+pub(crate) async fn a_disabled_plugin_does_nothing(scene: Scene) -> Result<()> {
+    let plugin = Plugin::myapple()?;
+    let yaml = plugin.yaml.clone().unwrap_or_default().replace("enabled: true", "enabled: false");
+    ensure!(yaml.contains("enabled: false"), "the example's file does not say whether it is enabled: {yaml}");
+    let mut host = scene.with(&[plugin.clone().with_yaml(yaml)])?.host().await?;
+    host.logs(&["myapple", "disabled"]).await?;
+    ensure!(scene.cluster.writes_of(&["customresourcedefinitions"]).await? == 0.0, "its CRD was installed");
+
+    scene.with(&[plugin])?;
+    scene.apple("gala").create(2).await?.settles().await
+}
+
+pub(crate) async fn a_write_that_is_not_granted_is_not_sent(scene: Scene) -> Result<()> {
+    let [itself, status, _] = Permission::of_myapple();
+    let read_only = Permission::to(&["read"], "v1", "ConfigMap");
+    let plugin = Plugin::myapple()?.granted(&[itself, status, read_only, Permission::of_its_crd()]);
+    let mut host = scene.with(&[plugin])?.starting_host()?;
+    let gala = scene.apple("gala");
+    let before = scene.cluster.writes_of(&["configmaps"]).await?;
+    gala.create(2).await?.is_not_ready_because(&["apply", "ConfigMap", "granted"]).await?;
+
+    ensure!(gala.children().await?.is_empty(), "it has children");
+    ensure!(scene.cluster.writes_of(&["configmaps"]).await? == before, "a write was sent");
+
+    scene.with(&[Plugin::myapple()?])?;
+    gala.settles().await?;
+    host.ready().await
+}
+
+pub(crate) async fn a_namespace_that_is_not_granted_is_left_alone(scene: Scene) -> Result<()> {
+    let other = format!("{}-other", scene.namespace);
+    scene.create_namespace(&other).await?;
+    let mut grants: Vec<Permission> =
+        Permission::of_myapple().into_iter().map(|permission| permission.within(&scene.namespace)).collect();
+    grants.push(Permission::of_its_crd());
+    let _host = scene.with(&[Plugin::myapple()?.granted(&grants)])?.host().await?;
+
+    let elsewhere = scene.apple_in(&other, "gala");
+    elsewhere.create(2).await?;
+    // What came later, in the namespace that is granted, has been served.
+    scene.apple("gala").create(2).await?.settles().await?;
+    let alone = elsewhere.get().await?;
+    ensure!(alone.data.get("status").is_none(), "it has a status: {}", alone.data["status"]);
+    let maps = elsewhere.maps.list(&ListParams::default()).await?;
+    ensure!(maps.iter().all(|map| map.metadata.owner_references.is_none()), "it has children");
+    Ok(())
+}

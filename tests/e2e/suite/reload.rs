@@ -1,0 +1,167 @@
+//! Plugin files that appear, change, break and vanish under a running host.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use futures::future::try_join_all;
+use pilothouse_e2e::plugin::Permission;
+use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
+use serde_json::json;
+
+pub(crate) async fn a_plugin_replaced_under_load_loses_no_change_and_fails_no_reconcile(scene: Scene) -> Result<()> {
+    let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
+    let apples: Vec<Apple> = (0..20).map(|index| scene.apple(&format!("apple-{index}"))).collect();
+    for apple in &apples {
+        apple.create(3).await?;
+    }
+    try_join_all(apples.iter().map(Apple::settles)).await?;
+
+    let load = async {
+        // 100 changes a second for as long as revisions are replaced, which takes some seconds.
+        let mut ticks = tokio::time::interval(Duration::from_millis(10));
+        let mut change = 0;
+        loop {
+            ticks.tick().await;
+            let spec = json!({"color": format!("color-{change}"), "quantity": 1 + change % 5});
+            apples[change % apples.len()].set(spec).await?;
+            change += 1;
+        }
+    };
+    let replacements = async {
+        for mark in 1..=5 {
+            let reconciles = reconciles(&mut host, "success").await?;
+            let loads = loads(&mut host).await?;
+            scene.plugins.put(&Plugin::myapple()?.revision(mark))?;
+            eventually("the new revision serves", async || {
+                ensure!(self::loads(&mut host).await? > loads, "no revision was loaded yet");
+                Ok(())
+            })
+            .await?;
+            eventually("it has reconciled a hundred times", async || {
+                let now = self::reconciles(&mut host, "success").await?;
+                ensure!(now >= reconciles + 100.0, "{} times", now - reconciles);
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        done = replacements => { let done: Result<()> = done; done? }
+        broken = load => { let broken: Result<()> = broken; broken? }
+    }
+    try_join_all(apples.iter().map(Apple::settles)).await?;
+    let failed = reconciles(&mut host, "error").await?;
+    ensure!(failed == 0.0, "{failed} reconciles failed");
+    Ok(())
+}
+
+pub(crate) async fn garbage_in_place_of_a_plugin_is_reported_and_the_old_revision_goes_on(scene: Scene) -> Result<()> {
+    let plugin = Plugin::myapple()?;
+    let mut host = scene.with(std::slice::from_ref(&plugin))?.host().await?;
+    scene.apple("gala").create(2).await?.settles().await?;
+
+    let garbage = Plugin { wasm: b"this is no plugin".to_vec(), ..plugin.clone() };
+    scene.plugins.put(&garbage)?;
+    is_reported(&mut host).await?;
+    scene.apple("fuji").create(2).await?.settles().await?;
+
+    scene.plugins.put(&plugin.revision(1))?;
+    is_no_longer_reported(&mut host).await?;
+    scene.apple("idared").create(2).await?.settles().await
+}
+
+pub(crate) async fn a_half_written_plugin_is_reported_until_it_is_whole(scene: Scene) -> Result<()> {
+    let plugin = Plugin::myapple()?;
+    let mut host = scene.with(std::slice::from_ref(&plugin))?.host().await?;
+    scene.apple("gala").create(2).await?.settles().await?;
+
+    let next = plugin.revision(1);
+    scene.plugins.put_first_bytes(&next, next.wasm.len() / 2)?;
+    is_reported(&mut host).await?;
+    scene.apple("fuji").create(2).await?.settles().await?;
+
+    scene.plugins.put_first_bytes(&next, next.wasm.len())?;
+    is_no_longer_reported(&mut host).await?;
+    scene.apple("idared").create(2).await?.settles().await
+}
+
+pub(crate) async fn a_removed_plugin_stops_and_the_others_go_on(scene: Scene) -> Result<()> {
+    let west = format!("{}-west", scene.namespace);
+    scene.create_namespace(&west).await?;
+    // The same operator twice, each for a namespace of its own.
+    let mut host = scene.with(&[confined("east", &scene.namespace)?, confined("west", &west)?])?.host().await?;
+    let eastern = scene.apple("gala");
+    eastern.create(2).await?.settles().await?;
+    scene.apple_in(&west, "gala").create(2).await?.settles().await?;
+
+    scene.plugins.remove("east")?;
+    eventually("the plugin is gone", async || {
+        let controllers = host.metrics().await?.values("controller_runtime_max_concurrent_reconciles", "controller");
+        ensure!(!controllers.iter().any(|controller| controller.contains("east")), "{controllers:?} are at work");
+        Ok(())
+    })
+    .await?;
+    let before = eastern.get().await?;
+    eastern.scale(4).await?;
+    // What came later, to the other, has been served.
+    scene.apple_in(&west, "fuji").create(2).await?.settles().await?;
+    ensure!(eastern.children().await?.len() == 2, "the removed plugin still makes children");
+    ensure!(eastern.get().await?.data["status"] == before.data["status"], "the removed plugin still writes status");
+
+    scene.plugins.put(&confined("east", &scene.namespace)?)?;
+    eastern.settles().await
+}
+
+pub(crate) async fn a_new_plugin_starts_without_a_restart(scene: Scene) -> Result<()> {
+    let mut host = scene.host().await?;
+    scene.with(&[Plugin::myapple()?])?;
+    scene.apple("gala").create(3).await?.settles().await?;
+    host.ready().await
+}
+
+fn confined(name: &str, namespace: &str) -> Result<Plugin> {
+    let mut grants: Vec<Permission> =
+        Permission::of_myapple().into_iter().map(|permission| permission.within(namespace)).collect();
+    grants.push(Permission::of_its_crd());
+    Ok(Plugin::myapple()?.named(name).granted(&grants))
+}
+
+/// In the log, in the metrics, and in the detail of `/readyz`.
+async fn is_reported(host: &mut Host) -> Result<()> {
+    eventually("the failure is counted", async || {
+        let failures = host.metrics().await?.sum("pilothouse_plugin_load_failures_total", &[("plugin", "myapple")]);
+        ensure!(failures > 0.0, "no failure is counted");
+        Ok(())
+    })
+    .await?;
+    let lines = host.log()?;
+    let told = |line: &pilothouse_e2e::host::LogLine| {
+        matches!(line.level(), Some("WARN" | "ERROR")) && line.text.contains("myapple")
+    };
+    ensure!(lines.iter().any(told), "no warning names the plugin");
+    let (_, detail) = host.get("/readyz").await?;
+    ensure!(names_a_failure(&detail), "/readyz says nothing of it: {detail}");
+    Ok(())
+}
+
+async fn is_no_longer_reported(host: &mut Host) -> Result<()> {
+    eventually("/readyz is at peace again", async || {
+        let (code, detail) = host.get("/readyz").await?;
+        ensure!(code == 200 && !names_a_failure(&detail), "it says {code}: {detail}");
+        Ok(())
+    })
+    .await
+}
+
+fn names_a_failure(detail: &str) -> bool {
+    detail.lines().any(|line| line.contains("myapple") && line.contains("fail"))
+}
+
+async fn reconciles(host: &mut Host, result: &str) -> Result<f64> {
+    Ok(host.metrics().await?.sum("controller_runtime_reconcile_total", &[("result", result)]))
+}
+
+async fn loads(host: &mut Host) -> Result<f64> {
+    Ok(host.metrics().await?.sum("pilothouse_plugin_loads_total", &[("plugin", "myapple")]))
+}

@@ -23,7 +23,7 @@ pub enum Error {
     #[error("the request makes no sense: {0}")]
     Invalid(String),
     /// The API server refused.
-    #[error("the API server refused ({} {:?}): {}", .0.code, .0.reason, .0.message)]
+    #[error("the API server refused ({} {}): {}", .0.code, .0.reason, .0.message)]
     Api(StatusError),
     /// No answer came: a write may or may not have happened.
     #[error("the API server did not answer: {0}")]
@@ -72,6 +72,27 @@ impl Error {
             Self::Api(status) => Some(status.reason),
             _ => None,
         }
+    }
+}
+
+/// As a Kubernetes `Status` writes it.
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::BadRequest => "BadRequest",
+            Self::Unauthorized => "Unauthorized",
+            Self::Forbidden => "Forbidden",
+            Self::NotFound => "NotFound",
+            Self::AlreadyExists => "AlreadyExists",
+            Self::Conflict => "Conflict",
+            Self::Gone => "Gone",
+            Self::Invalid => "Invalid",
+            Self::Timeout => "Timeout",
+            Self::TooManyRequests => "TooManyRequests",
+            Self::ServiceUnavailable => "ServiceUnavailable",
+            Self::InternalError => "InternalError",
+            Self::Other => "Other",
+        })
     }
 }
 

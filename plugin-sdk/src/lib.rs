@@ -1,4 +1,69 @@
 //! Write a Pilothouse plugin in Rust.
+//!
+//! A plugin is one function from its configuration to a [`Plugin`]: which kinds it is for, which kinds of children it has,
+//! and the function that reconciles. The host does the rest: it watches and caches, queues and retries, applies children and
+//! status, and prunes what is no longer wanted.
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//!
+//! use k8s_openapi::api::core::v1::ConfigMap;
+//! use kube::CustomResource;
+//! use pilothouse_sdk::mock::MockHost;
+//! use pilothouse_sdk::prelude::*;
+//! use schemars::JsonSchema;
+//! use serde::{Deserialize, Serialize};
+//!
+//! /// Its CustomResourceDefinition comes with the plugin.
+//! #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema)]
+//! #[kube(group = "example.com", version = "v1", kind = "Greeting", namespaced, status = "GreetingStatus")]
+//! struct GreetingSpec {
+//!     to: String,
+//! }
+//!
+//! #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+//! struct GreetingStatus {
+//!     conditions: Conditions,
+//! }
+//!
+//! /// What should be because a Greeting is there. Asks nothing and changes nothing by itself.
+//! fn reconcile(ctx: &Context, greeting: &Greeting) -> Result<Outcome, Error> {
+//!     let mut card = ConfigMap::default();
+//!     card.metadata.name = Some(format!("{}-card", greeting.name()));
+//!     card.data = Some(BTreeMap::from([("text".to_owned(), format!("Hello, {}!", greeting.spec.to))]));
+//!
+//!     let mut conditions = greeting.status.clone().unwrap_or_default().conditions;
+//!     let written = ctx.cache().get::<ConfigMap>(ctx.key().beside(card.name()))?.is_some();
+//!     conditions.set(ctx.condition("Ready", written, "Looked", "whether the card is written"));
+//!     Ok(Outcome::new().child(card).status(GreetingStatus { conditions }))
+//! }
+//!
+//! #[plugin]
+//! fn greeter() -> Plugin {
+//!     Plugin::new("Writes a card for every Greeting.")
+//!         .crd::<Greeting>()
+//!         .controller(Controller::of::<Greeting>().owns::<ConfigMap>().reconcile(reconcile))
+//! }
+//!
+//! // Natively, the same code runs against a mock host.
+//! let mut greeting = Greeting::new("morning", GreetingSpec { to: "world".into() });
+//! greeting.metadata.namespace = Some("default".into());
+//! let mut host = MockHost::new(greeter).with(greeting);
+//! let outcome = host.settle(("default", "morning")).expect("it settles");
+//! assert!(outcome.status::<GreetingStatus>().conditions.is_true("Ready"));
+//! ```
+//!
+//! The crate of a plugin has `crate-type = ["cdylib", "rlib"]`, and is built with
+//! `cargo build --release --target wasm32-unknown-unknown`. The `.wasm` file is the plugin. It imports from the host what it
+//! uses and no more, and needs no WASI.
+//!
+//! # Where to look
+//! - What a reconcile may ask: [`Context`], [`cache`], [`client`], [`log`].
+//! - What it answers: [`Outcome`] and [`Error`]; [`Conditions`] in a status.
+//! - What a plugin says of itself: [`Plugin`], [`Controller`], [`Permission`].
+//! - Types for kinds: [`Object`].
+//! - Tests: [`mock`].
+//! - The border itself: [`contract`], and the WIT it is made from.
 
 pub mod cache;
 pub mod client;
@@ -10,6 +75,8 @@ pub mod entry;
 mod error;
 mod host;
 pub mod log;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod mock;
 mod object;
 mod outcome;
 mod permission;

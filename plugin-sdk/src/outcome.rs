@@ -50,11 +50,13 @@ impl Outcome {
     /// [`adopt`](Self::adopt).
     ///
     /// Once one child is named, all others that this plugin made for this object before are deleted.
+    #[expect(clippy::needless_pass_by_value, reason = "a child is made where it is named")]
     pub fn child<K: Object>(self, object: K) -> Self {
         self.push(&object, false)
     }
 
     /// A [`child`](Self::child) that may take over an object that exists already.
+    #[expect(clippy::needless_pass_by_value, reason = "a child is made where it is named")]
     pub fn adopt<K: Object>(self, object: K) -> Self {
         self.push(&object, true)
     }

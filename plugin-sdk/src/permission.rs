@@ -59,6 +59,11 @@ impl Permission {
         self.0.names.extend(names.into_iter().map(Into::into));
         self
     }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn into_wire(self) -> wire::Permission {
+        self.0
+    }
 }
 
 /// One permission for each kind, subresource and set of objects, with all the verbs that any of `permissions` has for it.

@@ -1,0 +1,398 @@
+//! The mock's cluster: its objects, what was applied for whom, and what outcomes do to it.
+//!
+//! The functions that a plugin calls are in `answer`.
+
+mod answer;
+
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::apply;
+use super::outcome::Failure;
+use super::script::{Call, Expected, verb};
+use super::selector::Selector;
+use crate::client::Subresource;
+use crate::contract::exports::pilothouse::plugin::controller::{
+    Children, Controller, Manifest, Outcome, Permission, Watch,
+};
+use crate::log::Level;
+use crate::{Key, TypeMeta, Verb};
+
+/// A line that the plugin logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// How bad it is.
+    pub level: Level,
+    /// The constant text.
+    pub message: String,
+    /// What varies.
+    pub fields: Vec<(String, String)>,
+}
+
+type Id = (TypeMeta, Key);
+
+pub(super) struct World {
+    state: RefCell<State>,
+}
+
+struct State {
+    asked: Vec<Permission>,
+    refused: Vec<Permission>,
+    watches: Vec<Watch>,
+    objects: BTreeMap<Id, Value>,
+    /// What was last applied of each child, by the uid of its owner.
+    children: BTreeMap<String, BTreeMap<Id, Value>>,
+    /// What the plugin itself last applied, and what was last applied of a status, by object and part.
+    applied: BTreeMap<(Id, Option<Subresource>), Value>,
+    faults: BTreeMap<Id, String>,
+    expected: VecDeque<Expected>,
+    calls: Vec<Call>,
+    lines: Vec<Line>,
+    now: Timestamp,
+    /// Counts changes: the resourceVersion of the latest.
+    version: u64,
+    uids: u64,
+}
+
+impl World {
+    pub(super) fn new(manifest: &Manifest) -> Self {
+        let watches = manifest.controllers.iter();
+        let state = State {
+            asked: manifest.permissions.clone(),
+            refused: Vec::new(),
+            watches: watches
+                .flat_map(|controller| std::iter::once(&controller.for_).chain(&controller.owns))
+                .cloned()
+                .collect(),
+            objects: BTreeMap::new(),
+            children: BTreeMap::new(),
+            applied: BTreeMap::new(),
+            faults: BTreeMap::new(),
+            expected: VecDeque::new(),
+            calls: Vec::new(),
+            lines: Vec::new(),
+            now: "2026-01-01T00:00:00Z".parse().expect("a time in RFC 3339"),
+            version: 0,
+            uids: 0,
+        };
+        Self { state: RefCell::new(state) }
+    }
+
+    fn state(&self) -> Ref<'_, State> {
+        self.state.borrow()
+    }
+
+    fn state_mut(&self) -> RefMut<'_, State> {
+        self.state.borrow_mut()
+    }
+
+    pub(super) fn set_now(&self, now: Timestamp) {
+        self.state_mut().now = now;
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.state().now
+    }
+
+    pub(super) fn advance(&self, time: Duration) {
+        let mut state = self.state_mut();
+        state.now = state.now.checked_add(time).expect("the clock stays before the year 10000");
+    }
+
+    pub(super) fn refuse(&self, permission: Permission) {
+        self.state_mut().refused.push(permission);
+    }
+
+    pub(super) fn expect(&self, expected: Expected) {
+        self.state_mut().expected.push_back(expected);
+    }
+
+    pub(super) fn fail_child(&self, of: TypeMeta, key: Key, message: String) {
+        self.state_mut().faults.insert((of, key), message);
+    }
+
+    pub(super) fn mend(&self) {
+        self.state_mut().faults.clear();
+    }
+
+    pub(super) fn calls(&self) -> Vec<Call> {
+        self.state().calls.clone()
+    }
+
+    pub(super) fn lines(&self) -> Vec<Line> {
+        self.state().lines.clone()
+    }
+
+    pub(super) fn missing(&self) -> Vec<String> {
+        self.state().expected.iter().map(|expected| expected.request.to_string()).collect()
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.state().version
+    }
+
+    pub(super) fn object(&self, of: &TypeMeta, key: &Key) -> Option<Value> {
+        self.state().objects.get(&(of.clone(), key.clone())).cloned()
+    }
+
+    pub(super) fn objects(&self, of: &TypeMeta) -> Vec<Value> {
+        let state = self.state();
+        state.objects.iter().filter(|((kind, _), _)| kind == of).map(|(_, object)| object.clone()).collect()
+    }
+
+    #[track_caller]
+    pub(super) fn put(&self, object: &str) {
+        let object: Value = serde_json::from_str(object).expect("an object is JSON");
+        let id = identify(&object).expect("the object has apiVersion, kind and a name");
+        self.state_mut().store(&id, object);
+    }
+
+    pub(super) fn remove(&self, of: &TypeMeta, key: &Key) {
+        self.state_mut().remove(&(of.clone(), key.clone()));
+    }
+
+    /// Children first, then status; the status also where a child failed, as it may say so.
+    pub(super) fn carry_out(&self, controller: &Controller, key: &Key, outcome: &Outcome) -> Result<(), Failure> {
+        let mut state = self.state_mut();
+        let owner = (controller.for_.of.clone(), key.clone());
+        let children = match &outcome.children {
+            Children::Desired(children) if state.is_live(&owner) => {
+                let children = children.iter().map(|child| (child.object.as_str(), child.adopt));
+                state.write_children(controller, &owner, children.collect())
+            }
+            _ => Ok(()),
+        };
+        let status = outcome.status.as_deref().map_or(Ok(()), |status| state.write_status(&owner, status));
+        children.and(status).map_err(Failure::retry)
+    }
+
+    pub(super) fn carry_out_failure(
+        &self,
+        controller: &Controller,
+        key: &Key,
+        failure: &Failure,
+    ) -> Result<(), Failure> {
+        let owner = (controller.for_.of.clone(), key.clone());
+        let status = failure.status.as_deref();
+        status.map_or(Ok(()), |status| self.state_mut().write_status(&owner, status)).map_err(Failure::retry)
+    }
+}
+
+impl State {
+    /// Puts an object into the cluster as a server would, if it differs from what is there. Gives what is there then.
+    fn store(&mut self, id: &Id, mut object: Value) -> Value {
+        let live = self.objects.get(id).cloned();
+        let meta = |object: &Value, field: &str| object["metadata"][field].clone();
+        for field in ["uid", "creationTimestamp", "generation", "resourceVersion"] {
+            let kept = live.as_ref().map_or(Value::Null, |live| meta(live, field));
+            let kept = if kept.is_null() { meta(&object, field) } else { kept };
+            object["metadata"][field] = match (field, kept) {
+                ("uid", Value::Null) => {
+                    self.uids += 1;
+                    json!(format!("00000000-0000-0000-0000-{:012}", self.uids))
+                }
+                ("creationTimestamp", Value::Null) => json!(format!("{:.0}", self.now)),
+                ("generation", Value::Null) => json!(1),
+                ("resourceVersion", Value::Null) => json!("0"),
+                (_, kept) => kept,
+            };
+        }
+        match live {
+            Some(live) if live == object => return live,
+            Some(live) if content(&live) != content(&object) => {
+                let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
+                object["metadata"]["generation"] = json!(generation + 1);
+            }
+            _ => {}
+        }
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.objects.insert(id.clone(), object.clone());
+        object
+    }
+
+    fn remove(&mut self, id: &Id) {
+        if self.objects.remove(id).is_some() {
+            self.version += 1;
+            self.applied.retain(|(of, _), _| of != id);
+            for children in self.children.values_mut() {
+                children.remove(id);
+            }
+        }
+    }
+
+    fn is_live(&self, id: &Id) -> bool {
+        self.objects.get(id).is_some_and(|object| !object["metadata"]["deletionTimestamp"].is_string())
+    }
+
+    /// Writes what can be written and prunes the rest; the first problem is the error.
+    fn write_children(
+        &mut self,
+        controller: &Controller,
+        owner: &Id,
+        children: Vec<(&str, bool)>,
+    ) -> Result<(), String> {
+        let uid = self.objects[owner]["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        let mut wanted = BTreeMap::new();
+        for (child, adopt) in children {
+            // A child that makes no sense fails the whole: what it stands for would be pruned otherwise.
+            let (id, child) = self.child(controller, owner, child)?;
+            if wanted.insert(id.clone(), (child, adopt)).is_some() {
+                return Err(format!("child {} {} is named twice", id.0, id.1));
+            }
+        }
+        let mut first_problem = Ok(());
+        let before = self.children.remove(&uid).unwrap_or_default();
+        let mut applied = BTreeMap::new();
+        for (id, (child, adopt)) in &wanted {
+            match self.write_child(owner, id, child, before.get(id), *adopt) {
+                Ok(()) => drop(applied.insert(id.clone(), child.clone())),
+                Err(problem) => {
+                    applied.extend(before.get(id).map(|old| (id.clone(), old.clone())));
+                    first_problem = first_problem.and(Err(problem));
+                }
+            }
+        }
+        for (id, old) in before.into_iter().filter(|(id, _)| !wanted.contains_key(id)) {
+            match self.check(Verb::Delete, &id, None) {
+                Ok(()) => self.remove(&id),
+                Err(problem) => {
+                    first_problem = first_problem.and(Err(format!("cannot delete child {} {}: {problem}", id.0, id.1)));
+                    applied.insert(id, old);
+                }
+            }
+        }
+        self.children.insert(uid, applied);
+        first_problem
+    }
+
+    /// A child as it is to be applied, or why it is none.
+    fn child(&self, controller: &Controller, owner: &Id, text: &str) -> Result<(Id, Value), String> {
+        let mut child: Value = serde_json::from_str(text).map_err(|error| format!("a child is no JSON: {error}"))?;
+        let (of, mut key) = identify(&child).ok_or("a child lacks apiVersion, kind or metadata.name")?;
+        if !controller.owns.iter().any(|watch| watch.of == of) {
+            return Err(format!("child {of} {key} is of a kind that controller {:?} does not own", controller.name));
+        }
+        if let Some(namespace) = &owner.1.namespace {
+            let own = key.namespace.get_or_insert_with(|| namespace.clone());
+            if own != namespace {
+                return Err(format!("child {of} {key} is in another namespace than {}", owner.1));
+            }
+            child["metadata"]["namespace"] = json!(namespace);
+        }
+        let meta = &self.objects[owner]["metadata"];
+        child["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": owner.0.api_version, "kind": owner.0.kind, "name": meta["name"], "uid": meta["uid"],
+            "controller": true, "blockOwnerDeletion": true,
+        }]);
+        Ok(((of, key), child))
+    }
+
+    fn write_child(
+        &mut self,
+        owner: &Id,
+        id: &Id,
+        child: &Value,
+        before: Option<&Value>,
+        adopt: bool,
+    ) -> Result<(), String> {
+        let live = self.objects.get(id).cloned();
+        if live.is_some() && before.is_none() && !adopt {
+            return Err(format!("{} {} exists already and was not made for {}", id.0, id.1, owner.1));
+        }
+        let result = apply::apply(live.clone().unwrap_or_default(), before.unwrap_or(&Value::Null), child);
+        if live.as_ref() == Some(&result) {
+            return Ok(());
+        }
+        let written = self.check(Verb::Apply, id, None);
+        if let Err(problem) = written.and(self.faults.get(id).cloned().map_or(Ok(()), Err)) {
+            return Err(format!("cannot apply child {} {}: {problem}", id.0, id.1));
+        }
+        self.store(id, result);
+        Ok(())
+    }
+
+    fn write_status(&mut self, id: &Id, status: &str) -> Result<(), String> {
+        let status: Value = serde_json::from_str(status).map_err(|error| format!("the status is no JSON: {error}"))?;
+        if !status.is_object() {
+            return Err("the status is no JSON object".to_owned());
+        }
+        let Some(mut object) = self.objects.get(id).cloned() else { return Ok(()) };
+        let part = (id.clone(), Some(Subresource::Status));
+        let before = self.applied.insert(part, status.clone()).unwrap_or_default();
+        let applied = apply::apply(object["status"].take(), &before, &status);
+        if self.objects[id]["status"] == applied {
+            return Ok(());
+        }
+        self.check(Verb::Apply, id, Some(Subresource::Status))
+            .map_err(|problem| format!("cannot write the status: {problem}"))?;
+        object["status"] = applied;
+        self.store(id, object);
+        Ok(())
+    }
+
+    /// Whether the plugin may do this; the error says whose word is missing.
+    fn check(&self, verb_: Verb, id: &Id, subresource: Option<Subresource>) -> Result<(), String> {
+        let allows = |permission: &Permission| covers(permission, verb_, id, subresource);
+        let who = if !self.asked.iter().any(allows) {
+            "the manifest does not ask for it"
+        } else if self.refused.iter().any(allows) {
+            "the administrator does not grant it"
+        } else {
+            return Ok(());
+        };
+        let part = match subresource {
+            None => "",
+            Some(Subresource::Status) => "/status",
+            Some(Subresource::Scale) => "/scale",
+        };
+        Err(format!("{} of {}{part} {}: {who}", verb(verb_), id.0, id.1))
+    }
+
+    /// Whether a watch of the plugin keeps this object in the cache.
+    fn is_cached(&self, (of, key): &Id, object: &Value) -> bool {
+        self.watches.iter().filter(|watch| watch.of == *of).any(|watch| {
+            let namespace = key.namespace.as_ref();
+            let here =
+                watch.namespaces.is_empty() || namespace.is_none_or(|namespace| watch.namespaces.contains(namespace));
+            let selector = watch.labels.as_deref().map(Selector::parse);
+            here && selector.is_none_or(|selector| selector.is_ok_and(|selector| selector.matches(object)))
+        })
+    }
+
+    fn watched(&self) -> BTreeSet<&TypeMeta> {
+        self.watches.iter().map(|watch| &watch.of).collect()
+    }
+}
+
+/// Whether a permission is about this.
+fn covers(permission: &Permission, verb: Verb, (of, key): &Id, subresource: Option<Subresource>) -> bool {
+    permission.of == *of
+        && permission.subresource == subresource
+        && permission.verbs.contains(&verb)
+        && (permission.namespaces.is_empty()
+            || key.namespace.as_ref().is_none_or(|n| permission.namespaces.contains(n)))
+        && (permission.names.is_empty() || permission.names.contains(&key.name))
+}
+
+/// An object's kind and key, if it has them.
+fn identify(object: &Value) -> Option<Id> {
+    let metadata = &object["metadata"];
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(ToOwned::to_owned);
+    let of = TypeMeta { api_version: text(&object["apiVersion"])?, kind: text(&object["kind"])? };
+    Some((of, Key { namespace: text(&metadata["namespace"]), name: text(&metadata["name"])? }))
+}
+
+/// What counts for `metadata.generation`: everything but metadata and status.
+fn content(object: &Value) -> Value {
+    let mut content = object.clone();
+    if let Some(members) = content.as_object_mut() {
+        members.remove("metadata");
+        members.remove("status");
+    }
+    content
+}

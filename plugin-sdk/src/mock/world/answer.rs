@@ -1,0 +1,260 @@
+//! What the mock's cluster answers to the functions that a plugin calls.
+
+use serde_json::{Value, json};
+
+use super::{Id, Line, World, identify};
+use crate::client::{self, Preconditions, Propagation, Reason, StatusError, Subresource};
+use crate::contract::pilothouse::plugin::cache::{Page, Query, ReadError};
+use crate::contract::pilothouse::plugin::client::{Error, PatchBody};
+use crate::host::Host;
+use crate::log::Level;
+use crate::mock::apply::{apply, merge};
+use crate::mock::script::{Call, Ending, Request};
+use crate::mock::selector::Selector;
+use crate::{Key, TypeMeta, Verb};
+
+/// As the contract says for `limit: 0`.
+const PAGE: u32 = 500;
+
+impl Host for World {
+    fn cache_get(&self, of: &TypeMeta, key: &Key) -> Result<Option<String>, ReadError> {
+        let state = self.state();
+        let id = (of.clone(), key.clone());
+        state.check(Verb::Read, &id, None).map_err(ReadError::NotGranted)?;
+        if !state.watched().contains(of) {
+            return Err(ReadError::NotGranted(not_cached(of)));
+        }
+        let object = state.objects.get(&id).filter(|object| state.is_cached(&id, object));
+        Ok(object.map(Value::to_string))
+    }
+
+    fn cache_list(&self, query: &Query) -> Result<Page, ReadError> {
+        let state = self.state();
+        let of = &query.of;
+        let readable = |id: &Id| state.check(Verb::Read, id, None);
+        if !state.asked.iter().any(|permission| permission.of == *of && permission.verbs.contains(&Verb::Read)) {
+            return Err(ReadError::NotGranted(format!("read of {of}: the manifest does not ask for it")));
+        }
+        if !state.watched().contains(of) {
+            return Err(ReadError::NotGranted(not_cached(of)));
+        }
+        let selector = Selector::parse(query.labels.as_deref().unwrap_or_default()).map_err(ReadError::Invalid)?;
+        let after: Option<Key> = match &query.after {
+            None => None,
+            Some(after) => {
+                let (namespace, name) = after
+                    .rsplit_once('/')
+                    .ok_or_else(|| ReadError::Invalid(format!("no page begins after {after:?}")))?;
+                let namespace = (!namespace.is_empty()).then(|| namespace.to_owned());
+                Some(Key { namespace, name: name.to_owned() })
+            }
+        };
+        let limit = if query.limit == 0 { PAGE } else { query.limit };
+        let mut items = Vec::new();
+        let mut last: Option<&Key> = None;
+        for (id, object) in &state.objects {
+            let key = &id.1;
+            let fits = id.0 == *of
+                && after.as_ref().is_none_or(|after| key > after)
+                && (query.namespace.is_none() || key.namespace == query.namespace)
+                && state.is_cached(id, object)
+                && readable(id).is_ok()
+                && selector.matches(object);
+            if !fits {
+                continue;
+            }
+            if items.len() == limit as usize {
+                let next = last.map(|key| format!("{}/{}", key.namespace.as_deref().unwrap_or_default(), key.name));
+                return Ok(Page { items, next });
+            }
+            items.push(object.to_string());
+            last = Some(key);
+        }
+        Ok(Page { items, next: None })
+    }
+
+    fn get(&self, of: &TypeMeta, key: &Key) -> Result<String, Error> {
+        let id = (of.clone(), key.clone());
+        self.answer(Verb::Read, &id, None, Value::Null, |world| world.find(&id))
+    }
+
+    fn create(&self, object: &str) -> Result<String, Error> {
+        let mut object = parse(object)?;
+        let generate = object["metadata"]["generateName"].as_str().map(ToOwned::to_owned);
+        let generated = object["metadata"]["name"].is_null() && generate.is_some();
+        if generated {
+            object["metadata"]["name"] = json!(generate);
+        }
+        let id = id_of(&object)?;
+        self.answer(Verb::Create, &id, None, object.clone(), |world| {
+            let mut id = id.clone();
+            if generated {
+                id.1.name = format!("{}{:05}", id.1.name, world.version());
+                object["metadata"]["name"] = json!(id.1.name);
+            }
+            if world.object(&id.0, &id.1).is_some() {
+                return Err(refused(409, Reason::AlreadyExists, format!("{} {} already exists", id.0, id.1)));
+            }
+            Ok(world.state_mut().store(&id, object.clone()))
+        })
+    }
+
+    fn update(&self, object: &str, subresource: Option<Subresource>) -> Result<String, Error> {
+        let object = parse(object)?;
+        let id = id_of(&object)?;
+        self.answer(Verb::Update, &id, subresource, object.clone(), |world| {
+            let live = world.find(&id)?;
+            let version = &object["metadata"]["resourceVersion"];
+            if !version.is_null() && *version != live["metadata"]["resourceVersion"] {
+                return Err(refused(409, Reason::Conflict, format!("{} {} has been modified", id.0, id.1)));
+            }
+            Ok(world.state_mut().store(&id, part(live, &object, subresource)))
+        })
+    }
+
+    fn patch(
+        &self,
+        of: &TypeMeta,
+        key: &Key,
+        body: &PatchBody,
+        subresource: Option<Subresource>,
+    ) -> Result<String, Error> {
+        let id = (of.clone(), key.clone());
+        let (text, is_merge) = match body {
+            PatchBody::Merge(text) => (text, true),
+            PatchBody::Json(text) | PatchBody::StrategicMerge(text) => (text, false),
+        };
+        let patch: Value =
+            serde_json::from_str(text).map_err(|error| Error::Invalid(format!("the patch is no JSON: {error}")))?;
+        self.answer(Verb::Patch, &id, subresource, patch.clone(), |world| {
+            assert!(
+                is_merge && subresource != Some(Subresource::Scale),
+                "the mock carries out merge patches of objects and their status only: script this one by Expected::answer"
+            );
+            let live = world.find(&id)?;
+            let mut patched = live.clone();
+            merge(&mut patched, &patch);
+            Ok(world.state_mut().store(&id, part(live, &patched, subresource)))
+        })
+    }
+
+    fn apply(&self, object: &str, subresource: Option<Subresource>, _force: bool) -> Result<String, Error> {
+        let object = parse(object)?;
+        let id = id_of(&object)?;
+        self.answer(Verb::Apply, &id, subresource, object.clone(), |world| {
+            let live = world.object(&id.0, &id.1);
+            if live.is_none() && subresource.is_some() {
+                return world.find(&id);
+            }
+            let mut state = world.state_mut();
+            let before = state.applied.insert((id.clone(), subresource), object.clone()).unwrap_or_default();
+            let applied = apply(live.clone().unwrap_or_default(), &before, &object);
+            Ok(state.store(&id, part(live.unwrap_or_default(), &applied, subresource)))
+        })
+    }
+
+    fn delete(&self, of: &TypeMeta, key: &Key, _: Propagation, preconditions: &Preconditions) -> Result<(), Error> {
+        let id = (of.clone(), key.clone());
+        let answer = self.answer(Verb::Delete, &id, None, Value::Null, |world| {
+            let live = world.find(&id)?;
+            let holds = |wanted: &Option<String>, field: &str| {
+                wanted.as_ref().is_none_or(|wanted| live["metadata"][field].as_str() == Some(wanted))
+            };
+            if !holds(&preconditions.uid, "uid") || !holds(&preconditions.resource_version, "resourceVersion") {
+                return Err(refused(409, Reason::Conflict, "a precondition does not hold".to_owned()));
+            }
+            world.remove(&id.0, &id.1);
+            Ok(live)
+        });
+        answer.map(drop)
+    }
+
+    fn log(&self, level: Level, message: &str, fields: &[(String, String)]) {
+        self.state_mut().lines.push(Line { level, message: message.to_owned(), fields: fields.to_vec() });
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(World::now(self).as_millisecond()).expect("a test is set after 1970")
+    }
+}
+
+impl World {
+    /// Checks permission and script, records the request, and ends it as scripted.
+    fn answer(
+        &self,
+        verb: Verb,
+        id: &Id,
+        subresource: Option<Subresource>,
+        body: Value,
+        effect: impl FnOnce(&Self) -> Result<Value, Error>,
+    ) -> Result<String, Error> {
+        self.state().check(verb, id, subresource).map_err(Error::NotGranted)?;
+        let request = Request { verb, of: id.0.clone(), key: id.1.clone(), subresource };
+        let next = self.state_mut().expected.pop_front();
+        let ending = match next {
+            Some(expected) if expected.request == request => expected.ending,
+            Some(expected) => panic!("the plugin requests {request}, where {} is expected", expected.request),
+            None => panic!("the plugin requests {request}, where nothing is expected: see MockHost::expect"),
+        };
+        let Request { verb, of, key, subresource } = request;
+        self.state_mut().calls.push(Call { verb, of, key, subresource, body });
+        match ending {
+            Ending::Effect => effect(self).map(|object| object.to_string()),
+            Ending::Answer(object) => {
+                if verb != Verb::Read && verb != Verb::Delete {
+                    self.put(&object);
+                }
+                Ok(object)
+            }
+            Ending::Failure(error) => Err(match error {
+                client::Error::NotGranted(why) => Error::NotGranted(why),
+                client::Error::Invalid(why) => Error::Invalid(why),
+                client::Error::Api(status) => Error::Api(status),
+                client::Error::Unreachable(why) => Error::Unreachable(why),
+                client::Error::Decode { problem, .. } => Error::Invalid(problem),
+            }),
+        }
+    }
+
+    fn find(&self, (of, key): &Id) -> Result<Value, Error> {
+        self.object(of, key).ok_or_else(|| refused(404, Reason::NotFound, format!("{of} {key} not found")))
+    }
+}
+
+/// `live` with the part of `new` that a request to a subresource, or past it, changes.
+fn part(live: Value, new: &Value, subresource: Option<Subresource>) -> Value {
+    let (mut result, status) = match subresource {
+        Some(_) => (live, &new["status"]),
+        None => {
+            let mut result = new.clone();
+            if let Some(members) = result.as_object_mut() {
+                members.remove("status");
+            }
+            return match live.get("status") {
+                Some(status) => {
+                    result["status"] = status.clone();
+                    result
+                }
+                None => result,
+            };
+        }
+    };
+    result["status"] = status.clone();
+    result
+}
+
+fn not_cached(of: &TypeMeta) -> String {
+    format!("read of {of}: no controller is for it or owns it, so it is not in the cache")
+}
+
+fn parse(object: &str) -> Result<Value, Error> {
+    serde_json::from_str(object).map_err(|error| Error::Invalid(format!("the object is no JSON: {error}")))
+}
+
+fn id_of(object: &Value) -> Result<Id, Error> {
+    identify(object).ok_or_else(|| Error::Invalid("the object lacks apiVersion, kind or metadata.name".to_owned()))
+}
+
+fn refused(code: u16, reason: Reason, message: String) -> Error {
+    Error::Api(StatusError { code, reason, message, causes: Vec::new() })
+}

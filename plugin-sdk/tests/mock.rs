@@ -1,0 +1,468 @@
+//! The mock host, by plugins that do what each test needs.
+
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde::{Deserialize, Serialize};
+
+use pilothouse_sdk::cache::Selection;
+use pilothouse_sdk::client::{self, Patch, Preconditions, Propagation, Reason};
+use pilothouse_sdk::mock::{Expected, Line, MockHost, describe};
+use pilothouse_sdk::prelude::*;
+
+fn map(name: &str, data: &[(&str, &str)]) -> ConfigMap {
+    let mut map = ConfigMap::default();
+    map.metadata.name = Some(name.to_owned());
+    map.metadata.namespace = Some("default".to_owned());
+    map.data = Some(data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect());
+    map
+}
+
+fn secret(name: &str) -> Secret {
+    let mut secret = Secret::default();
+    secret.metadata.name = Some(name.to_owned());
+    secret.metadata.namespace = Some("default".to_owned());
+    secret
+}
+
+fn data(host: &MockHost, name: &str) -> Option<BTreeMap<String, String>> {
+    host.get::<ConfigMap>(("default", name)).map(|map| map.data.unwrap_or_default())
+}
+
+/// Status and children of a Secret follow its annotations, so that a test writes what it wants there.
+mod mirror {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize, Serialize)]
+    pub(super) struct Status {
+        pub(super) last_error: Option<String>,
+    }
+
+    fn reconcile(ctx: &Context, secret: &Secret) -> Result<Outcome, Error> {
+        let annotation = |name: &str| secret.metadata.annotations.as_ref().and_then(|all| all.get(name));
+        if let Some(message) = annotation("fail") {
+            return Err(Error::retry(message).with_status(Status { last_error: ctx.last_error().map(Into::into) }));
+        }
+        if let Some(message) = annotation("give-up") {
+            return Err(Error::terminal(message));
+        }
+        if ctx.phase() != Phase::Live {
+            return Ok(Outcome::new().requeue_after(Duration::from_millis(1500)));
+        }
+        let names = annotation("children").map(String::as_str).unwrap_or_default();
+        let children = names.split_whitespace().map(|name| {
+            let mut child = map(name, &[("owner", secret.name())]);
+            child.metadata.namespace = None;
+            child
+        });
+        let status = Status { last_error: ctx.last_error().map(Into::into) };
+        Ok(children
+            .fold(Outcome::new().children::<ConfigMap>([]), |outcome, child| {
+                if annotation("adopt").is_some() { outcome.adopt(child) } else { outcome.child(child) }
+            })
+            .status(status))
+    }
+
+    pub(super) fn plugin() -> Plugin {
+        let controller = Controller::of::<Secret>().owns::<ConfigMap>().reconcile(reconcile);
+        Plugin::new("Makes the ConfigMaps that a Secret names.").controller(controller)
+    }
+
+    pub(super) fn secret(annotations: &[(&str, &str)]) -> Secret {
+        let mut secret = super::secret("s");
+        let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        secret.metadata.annotations = Some(annotations.collect());
+        secret
+    }
+}
+
+/// A Secret, which has no status in Kubernetes.
+#[derive(Object, Deserialize, Serialize)]
+#[object(api_version = "v1", kind = "Secret")]
+struct WithStatus {
+    metadata: ObjectMeta,
+    status: serde_json::Value,
+}
+
+const S: (&str, &str) = ("default", "s");
+
+#[test]
+fn children_are_made_set_back_and_pruned() {
+    let mut host = MockHost::new(mirror::plugin).with(mirror::secret(&[("children", "a b")]));
+    host.settle(S).unwrap();
+    let owner = host.get::<Secret>(S).unwrap();
+    let made = host.list::<ConfigMap>();
+    assert_eq!(made.iter().map(Object::name).collect::<Vec<_>>(), ["a", "b"]);
+    assert!(made.iter().all(|child| child.is_controlled_by(&owner)));
+
+    host.edit::<ConfigMap>(("default", "a"), |a| {
+        a.data = Some([("owner".to_owned(), "x".to_owned()), ("theirs".to_owned(), "y".to_owned())].into());
+    });
+    host.remove::<ConfigMap>(("default", "b"));
+    host.settle(S).unwrap();
+    let kept = [("owner".to_owned(), "s".to_owned()), ("theirs".to_owned(), "y".to_owned())];
+    assert_eq!(data(&host, "a"), Some(kept.into()));
+    assert!(data(&host, "b").is_some());
+
+    host.put(mirror::secret(&[("children", "b")]));
+    host.settle(S).unwrap();
+    assert_eq!(data(&host, "a"), None);
+    assert!(data(&host, "b").is_some());
+}
+
+#[test]
+fn a_settled_object_is_not_written_again() {
+    let mut host = MockHost::new(mirror::plugin).with(mirror::secret(&[("children", "a")]));
+    host.settle(S).unwrap();
+    let version = host.get::<ConfigMap>(("default", "a")).unwrap().metadata.resource_version;
+    host.settle(S).unwrap();
+    assert_eq!(host.get::<ConfigMap>(("default", "a")).unwrap().metadata.resource_version, version);
+}
+
+#[test]
+fn a_foreign_object_is_taken_over_only_by_adopt() {
+    let foreign = map("a", &[("theirs", "y")]);
+    let mut host = MockHost::new(mirror::plugin).with(mirror::secret(&[("children", "a")])).with(foreign);
+    let failure = host.settle(S).unwrap_err();
+    assert_eq!(failure.message, "v1 ConfigMap default/a exists already and was not made for default/s");
+    assert_eq!(data(&host, "a").unwrap().len(), 1);
+
+    host.put(mirror::secret(&[("children", "a"), ("adopt", "yes")]));
+    host.settle(S).unwrap();
+    assert_eq!(data(&host, "a").unwrap().len(), 2);
+}
+
+#[test]
+fn a_child_that_cannot_be_written_is_the_next_tries_last_error() {
+    let mut host = MockHost::new(mirror::plugin).with(mirror::secret(&[("children", "a b")]));
+    host.fail_child::<ConfigMap>(("default", "a"), "the quota is used up");
+    let failure = host.settle(S).unwrap_err();
+    assert_eq!(failure.message, "cannot apply child v1 ConfigMap default/a: the quota is used up");
+    assert!(data(&host, "b").is_some(), "its siblings are written all the same");
+    assert_eq!(host.get::<WithStatus>(S).unwrap().status["last_error"], failure.message);
+
+    host.mend();
+    let outcome = host.settle(S).unwrap();
+    assert_eq!(outcome.status::<mirror::Status>(), mirror::Status { last_error: None });
+}
+
+#[test]
+fn a_terminal_error_is_not_tried_again_and_a_retry_is() {
+    let mut host = MockHost::new(mirror::plugin).with(mirror::secret(&[("give-up", "no")]));
+    assert!(host.settle(S).unwrap_err().terminal);
+
+    host.put(mirror::secret(&[("fail", "busy")]));
+    let failure = host.settle(S).unwrap_err();
+    assert_eq!((failure.message.as_str(), failure.terminal), ("busy", false));
+    assert_eq!(failure.status.as_deref(), Some(r#"{"last_error":"busy"}"#));
+}
+
+#[test]
+fn phase_follows_the_object() {
+    let mut host = MockHost::new(mirror::plugin).with(mirror::secret(&[("children", "a")]));
+    assert_eq!(host.reconcile(S).unwrap().children::<ConfigMap>().len(), 1);
+
+    host.edit::<Secret>(S, |secret| {
+        secret.metadata.deletion_timestamp = Some(Time("2026-01-01T00:00:00Z".parse().unwrap()));
+    });
+    let outcome = host.reconcile(S).unwrap();
+    assert!(outcome.leaves_children() && outcome.leaves_status());
+    assert_eq!(outcome.requeue_after(), Some(Duration::from_millis(1500)));
+
+    let last = host.remove::<Secret>(S);
+    assert!(host.request(S).gone(&last).run().unwrap().leaves_children());
+}
+
+#[test]
+fn a_refused_permission_denies_children_and_status() {
+    let refused = Permission::of::<ConfigMap>().verbs([Verb::Apply]);
+    let mut host = MockHost::new(mirror::plugin).refuse(refused).with(mirror::secret(&[("children", "a")]));
+    assert_eq!(
+        host.settle(S).unwrap_err().message,
+        "cannot apply child v1 ConfigMap default/a: apply of v1 ConfigMap default/a: the administrator does not grant it"
+    );
+
+    let refused = Permission::of::<Secret>().status().verbs([Verb::Apply]);
+    let mut host = MockHost::new(mirror::plugin).refuse(refused).with(mirror::secret(&[]));
+    assert_eq!(
+        host.settle(S).unwrap_err().message,
+        "cannot write the status: apply of v1 Secret/status default/s: the administrator does not grant it"
+    );
+}
+
+#[test]
+fn generation_counts_changes_of_content_only() {
+    let mut host = MockHost::new(mirror::plugin).with(map("m", &[]));
+    let generation = |host: &MockHost| host.get::<ConfigMap>(("default", "m")).unwrap().metadata.generation;
+    host.edit::<ConfigMap>(("default", "m"), |map| map.metadata.labels = Some(BTreeMap::new()));
+    assert_eq!(generation(&host), Some(1));
+    host.put(map("m", &[("a", "b")]));
+    assert_eq!(generation(&host), Some(2));
+}
+
+/// A plugin whose reconcile is the test's own.
+fn plugin_with(
+    permissions: impl Fn() -> Vec<Permission> + 'static,
+    reconcile: fn(&Context, &ConfigMap) -> Result<Outcome, Error>,
+) -> impl Fn() -> Plugin {
+    move || {
+        let controller = Controller::of::<ConfigMap>().without_status().reconcile(reconcile);
+        permissions()
+            .into_iter()
+            .fold(Plugin::new("Does what the test says.").controller(controller), Plugin::permission)
+    }
+}
+
+const M: (&str, &str) = ("default", "m");
+
+#[test]
+fn a_list_pages_by_itself() {
+    fn reconcile(ctx: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
+        let selection = Selection::all().namespace("default").labels("app=web").page_size(2);
+        let names: Result<Vec<String>, _> =
+            ctx.cache().list::<ConfigMap>(selection).map(|map| map.map(|map| map.name().to_owned())).collect();
+        Err(Error::terminal(names?.join(" ")))
+    }
+    let mut host = MockHost::new(plugin_with(Vec::new, reconcile)).with(map("m", &[]));
+    for i in 0..5 {
+        let mut map = map(&format!("m-{i}"), &[]);
+        map.metadata.labels = Some([("app".to_owned(), if i == 2 { "db" } else { "web" }.to_owned())].into());
+        host.put(map);
+    }
+    assert_eq!(host.reconcile(M).unwrap_err().message, "m-0 m-1 m-3 m-4");
+}
+
+#[test]
+fn only_what_a_controller_watches_is_in_the_cache() {
+    fn reconcile(ctx: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
+        ctx.cache().get::<Secret>(("default", "s"))?;
+        Ok(Outcome::new())
+    }
+    let host = MockHost::new(plugin_with(Vec::new, reconcile)).with(map("m", &[]));
+    assert_eq!(
+        host.reconcile(M).unwrap_err().message,
+        "the cache may not be read: read of v1 Secret default/s: the manifest does not ask for it"
+    );
+    let asked = || vec![Permission::of::<Secret>().verbs([Verb::Read])];
+    let host = MockHost::new(plugin_with(asked, reconcile)).with(map("m", &[]));
+    assert_eq!(
+        host.reconcile(M).unwrap_err().message,
+        "the cache may not be read: read of v1 Secret: no controller is for it or owns it, so it is not in the cache"
+    );
+}
+
+fn all_verbs() -> Vec<Permission> {
+    let verbs = [Verb::Read, Verb::Create, Verb::Update, Verb::Patch, Verb::Apply, Verb::Delete];
+    vec![Permission::of::<ConfigMap>().verbs(verbs)]
+}
+
+#[test]
+fn requests_have_their_effect_and_the_cache_shows_it() {
+    fn reconcile(ctx: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
+        let (client, cache) = (ctx.client(), ctx.cache());
+        let key = ctx.key().beside("new");
+        let mut made = client.create(&map("new", &[("a", "1")]))?;
+        assert_eq!(cache.get::<ConfigMap>(&key)?.as_ref(), Some(&made));
+        assert!(client.create(&made).is_err_and(|error| error.is_already_exists()));
+
+        made.data.get_or_insert_default().insert("b".to_owned(), "2".to_owned());
+        made = client.update(&made)?;
+        let patch = Patch::merge(serde_json::json!({"data": {"a": null}}))?;
+        assert_eq!(client.patch::<ConfigMap>(&key, &patch)?.data, map("", &[("b", "2")]).data);
+        assert!(client.update(&made).is_err_and(|error| error.is_conflict()), "it has been patched since");
+
+        assert_eq!(client.apply(&map("new", &[("c", "3")]))?.data, map("", &[("b", "2"), ("c", "3")]).data);
+        assert_eq!(client.apply(&map("new", &[]))?.data, map("", &[("b", "2")]).data);
+
+        let other = Preconditions { uid: Some("other".to_owned()), resource_version: None };
+        let refused = client.delete_if::<ConfigMap>(&key, Propagation::Foreground, &other);
+        assert!(refused.is_err_and(|error| error.is_conflict()));
+        client.delete::<ConfigMap>(&key)?;
+        assert!(client.get::<ConfigMap>(&key).is_err_and(|error| error.is_not_found()));
+        assert_eq!(cache.get::<ConfigMap>(&key)?, None);
+        Ok(Outcome::new())
+    }
+    let mut host = MockHost::new(plugin_with(all_verbs, reconcile)).with(map("m", &[]));
+    let new = || Key::new("default", "new");
+    for expected in [
+        Expected::create::<ConfigMap>(new()),
+        Expected::create::<ConfigMap>(new()),
+        Expected::update::<ConfigMap>(new()),
+        Expected::patch::<ConfigMap>(new()),
+        Expected::update::<ConfigMap>(new()),
+        Expected::apply::<ConfigMap>(new()),
+        Expected::apply::<ConfigMap>(new()),
+        Expected::delete::<ConfigMap>(new()),
+        Expected::delete::<ConfigMap>(new()),
+        Expected::get::<ConfigMap>(new()),
+    ] {
+        host.expect(expected);
+    }
+    host.reconcile(M).unwrap();
+    assert_eq!(host.calls().len(), 10);
+}
+
+#[test]
+fn a_scripted_failure_reaches_the_plugin() {
+    fn reconcile(ctx: &Context, map: &ConfigMap) -> Result<Outcome, Error> {
+        ctx.client().update(map)?;
+        Ok(Outcome::new())
+    }
+    let mut host = MockHost::new(plugin_with(all_verbs, reconcile)).with(map("m", &[]));
+    host.expect(Expected::update::<ConfigMap>(M).fail(client::Error::api(409, Reason::Conflict, "too late")));
+    assert_eq!(host.reconcile(M).unwrap_err().message, "the API server refused (409 Conflict): too late");
+}
+
+#[test]
+fn a_request_without_permission_is_denied_before_the_script() {
+    fn reconcile(ctx: &Context, map: &ConfigMap) -> Result<Outcome, Error> {
+        ctx.client().update(map)?;
+        Ok(Outcome::new())
+    }
+    let host = MockHost::new(plugin_with(Vec::new, reconcile)).with(map("m", &[]));
+    assert_eq!(
+        host.reconcile(M).unwrap_err().message,
+        "the request is not granted: update of v1 ConfigMap default/m: the manifest does not ask for it"
+    );
+    assert_eq!(host.calls(), []);
+}
+
+#[test]
+#[should_panic(expected = "the plugin requests delete of v1 ConfigMap default/m, where nothing is expected")]
+fn an_unexpected_request_fails_the_test() {
+    fn reconcile(ctx: &Context, map: &ConfigMap) -> Result<Outcome, Error> {
+        ctx.client().delete::<ConfigMap>(map.key())?;
+        Ok(Outcome::new())
+    }
+    drop(MockHost::new(plugin_with(all_verbs, reconcile)).with(map("m", &[])).reconcile(M));
+}
+
+#[test]
+#[should_panic(expected = "the plugin never made these requests: read of v1 ConfigMap default/m")]
+fn a_missing_request_fails_the_test() {
+    let mut host = MockHost::new(plugin_with(Vec::new, |_, _| Ok(Outcome::new())));
+    host.expect(Expected::get::<ConfigMap>(M));
+}
+
+#[test]
+#[should_panic(expected = "no host answers here")]
+fn a_description_that_calls_the_host_fails_the_test() {
+    MockHost::new(|| {
+        info!("describing");
+        Plugin::new("Talks too early.")
+    });
+}
+
+#[test]
+#[should_panic(expected = "two controllers are named \"configmap\"")]
+fn a_manifest_that_no_host_would_load_fails_the_test() {
+    let controller = || Controller::of::<ConfigMap>().reconcile(|_, _| Ok(Outcome::new()));
+    MockHost::new(move || Plugin::new("Says it twice.").controller(controller()).controller(controller()));
+}
+
+#[test]
+#[should_panic(expected = "has not settled after 100 calls")]
+fn a_reconcile_that_never_settles_fails_the_test() {
+    fn reconcile(_: &Context, secret: &Secret) -> Result<Outcome, Error> {
+        let version = secret.metadata.resource_version.as_deref().unwrap_or_default();
+        Ok(Outcome::new().status(BTreeMap::from([("seen", version)])))
+    }
+    let plugin = || Plugin::new("Writes what it reads.").controller(Controller::of::<Secret>().reconcile(reconcile));
+    drop(MockHost::new(plugin).with(secret("s")).settle(S));
+}
+
+#[test]
+fn lines_carry_their_fields() {
+    fn reconcile(_: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
+        info!("scaled", from = 3, to = "five");
+        Ok(Outcome::new())
+    }
+    let host = MockHost::new(plugin_with(Vec::new, reconcile)).with(map("m", &[]));
+    host.reconcile(M).unwrap();
+    let fields = [("from", "3"), ("to", "five")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let line = Line { level: pilothouse_sdk::log::Level::Info, message: "scaled".to_owned(), fields: fields.into() };
+    assert_eq!(host.lines(), [line]);
+}
+
+#[test]
+fn a_condition_keeps_its_time_while_its_status_stays() {
+    fn reconcile(ctx: &Context, map: &ConfigMap) -> Result<Outcome, Error> {
+        let mut conditions: Conditions = map
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get("conditions"))
+            .map_or(Ok(Conditions::default()), |json| serde_json::from_str(json))?;
+        conditions.set(ctx.condition("Ready", map.data.is_some(), "Looked", "at it"));
+        Ok(Outcome::new().status(conditions))
+    }
+    let mut host = MockHost::new(plugin_with(Vec::new, reconcile)).at("2026-03-01T12:00:00.75Z").with(map("m", &[]));
+    let since = |host: &MockHost| {
+        let conditions: Conditions = host.reconcile(M).unwrap().status();
+        let ready = conditions.get("Ready").unwrap();
+        (ready.status.clone(), ready.last_transition_time.0.to_string(), ready.observed_generation)
+    };
+    let note = |host: &mut MockHost| {
+        let conditions: serde_json::Value = host.reconcile(M).unwrap().status();
+        host.edit::<ConfigMap>(M, |map| {
+            map.metadata.annotations = Some([("conditions".to_owned(), conditions.to_string())].into());
+        });
+    };
+    assert_eq!(since(&host), ("True".to_owned(), "2026-03-01T12:00:00Z".to_owned(), Some(1)));
+    note(&mut host);
+    host.advance(Duration::from_secs(60));
+    assert_eq!(since(&host), ("True".to_owned(), "2026-03-01T12:00:00Z".to_owned(), Some(1)));
+    host.edit::<ConfigMap>(M, |map| map.data = None);
+    assert_eq!(since(&host), ("False".to_owned(), "2026-03-01T12:01:00Z".to_owned(), Some(2)));
+}
+
+#[test]
+fn an_object_that_does_not_fit_its_type_is_a_terminal_error() {
+    #[derive(Object, Deserialize, Serialize)]
+    #[object(kind = "Secret", api_version = "v1")]
+    struct Odd {
+        metadata: ObjectMeta,
+        size: u32,
+    }
+    let plugin = || {
+        let controller = Controller::of::<Odd>().reconcile(|_, odd| Err(Error::retry(odd.size)));
+        Plugin::new("Expects sizes.").controller(controller)
+    };
+    let failure = MockHost::new(plugin).with(secret("s")).reconcile(S).unwrap_err();
+    assert!(failure.terminal);
+    assert!(
+        failure.message.starts_with("v1 Secret default/s does not fit its type: missing field `size`"),
+        "{failure}"
+    );
+}
+
+#[test]
+fn a_configuration_reaches_the_plugin_and_a_wrong_one_is_refused() {
+    #[derive(Deserialize)]
+    struct Config {
+        namespace: String,
+    }
+    fn plugin(config: Config) -> Result<Plugin, Error> {
+        if config.namespace.is_empty() {
+            return Err(Error::terminal("`namespace` is empty"));
+        }
+        let controller = Controller::of::<ConfigMap>().owns::<Secret>().namespaces([config.namespace]);
+        let controller = controller.reconcile(|_, _| Ok(Outcome::new()));
+        Ok(Plugin::new("Keeps to one namespace.").controller(controller))
+    }
+    let host = MockHost::configured(plugin, serde_json::json!({"namespace": "shop"}));
+    let controller = &host.manifest().controllers[0];
+    assert_eq!(controller.for_.namespaces, ["shop"]);
+    assert_eq!(controller.owns[0].namespaces, ["shop"]);
+    assert!(host.manifest().permissions.iter().all(|permission| permission.namespaces == ["shop"]));
+
+    assert_eq!(describe(plugin, r#"{"namespace": ""}"#).unwrap_err(), "`namespace` is empty");
+    assert_eq!(
+        describe(plugin, "{}").unwrap_err(),
+        "the configuration does not fit: missing field `namespace` at line 1 column 2"
+    );
+}

@@ -1,0 +1,214 @@
+//! Keeping a store true to one resource of the API server, as a pure state machine.
+//!
+//! Owns every decision of list and watch: what to ask for next, from which version, how long to wait after which failure,
+//! when a list has to be repeated. [`Reflector::step`] takes what happened and says what to do. Requests, time and the
+//! [`Store`](crate::store::Store) are the driver's, which performs effects and decides nothing.
+//!
+//! ```text
+//!  Start ─► Resolve ─► streaming list ─► Synced ─► watch
+//!              ▲        ▲  │ refused       ▲         │
+//!              │        │  └► pages of 500 ┘         ├─ ended: again at once, from the last version
+//!              │        │                            ├─ lost: likewise, after 0.8 to 30 s
+//!              │        └────────────────────────────┼─ expired, gone back, not accepted: list anew
+//!              └─────────────────────────────────────┴─ not served: look again after 0.5 to 5 s
+//! ```
+//!
+//! The driver's part is a loop:
+//!
+//! 1. Feed an [`Input`] to `step`, and carry out the effects in order.
+//! 2. If the last of them is a request ([`Effect::Resolve`], [`Effect::List`], [`Effect::Watch`]) or [`Effect::Wait`], drop
+//!    whatever connection is still open, perform it, and feed the outcome back.
+//! 3. If there is none of these, go on reading lines from the watch that is open.
+//!
+//! While it waits the driver may feed [`Input::Elapsed`] early, when it has learnt that the kind has just appeared. An input
+//! that answers no question of the machine (a line of a watch given up already) changes nothing.
+//!
+//! # What is retried how
+//! | what | then |
+//! |---|---|
+//! | the kind is not served, or 404 | look the endpoint up again after 0.5 s growing to 5 s, then list anew |
+//! | 401, 403 | [`State::Denied`]; the same request again after 30 s |
+//! | a watch ends cleanly | watch again at once; if it ended within 5 s without an event, after a wait |
+//! | connection lost, 429, 5xx, an answer that cannot be read | the same again after 0.8 s growing to 30 s (each with up to as much of jitter), or after Retry-After if that is longer; a watch goes on from the last version, a list from the last page |
+//! | 410 as status or event, a version not accepted | list anew: the first time at once, then with the same delays |
+//! | 410 for a continue token | the whole list once, unpaged |
+//! | streaming list refused, or not understood | pages, at once and from then on |
+//! | streaming list broken off | pages, once |
+//! | one object cannot be read | it is skipped, and said |
+//!
+//! Delays go back to their base after two minutes of watching without a failure.
+//!
+//! # Versions that go back
+//! After etcd was restored from a backup the server's versions are lower than those seen before. A list with such a version
+//! is accepted as a whole ([`Effect::BeginReplace`] with `went_back`). A watch from a version in the future is silent for
+//! ever: so one that said nothing for its whole time, not even a bookmark, is followed by a list of one object, only to see
+//! the server's version.
+
+use std::time::Duration;
+
+use crate::{
+    key::TypeMeta,
+    list::Status,
+    object::{Object, ResourceVersion},
+};
+
+mod answer;
+mod machine;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+pub use machine::Reflector;
+
+/// What to reflect, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The kind; list items that do not say theirs are of it.
+    pub of: TypeMeta,
+    /// Objects in a page of a list: [`PAGE_SIZE`].
+    pub page_size: u32,
+    /// Try streaming lists.
+    pub streaming: bool,
+    /// For jitter: another for each reflector.
+    pub seed: u64,
+}
+
+/// Objects in a page: what client-go and kube-runtime ask for.
+pub const PAGE_SIZE: u32 = 500;
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input<'a> {
+    /// Once, before all else.
+    Start,
+    /// The endpoint is known.
+    Resolved,
+    /// The body of a list.
+    Page(&'a [u8]),
+    /// The watch was answered with 200; its lines follow.
+    Opened,
+    /// A line of the watch, without its end.
+    Line(&'a [u8]),
+    /// The server ended the watch in good order.
+    Ended,
+    /// The request, or the watch that was open, failed.
+    Failed(Failure),
+    /// The wait is over.
+    Elapsed,
+}
+
+/// Why a request or a watch failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The server does not serve the kind, as discovery or a 404 without a `Status` says; for people.
+    Missing(String),
+    /// An HTTP status of 400 or more. `retry_after` is the header's where it has one.
+    Status(Status),
+    /// No answer, or one that broke off: refused, reset, timed out, silent for too long; for people.
+    Transport(String),
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Find the endpoint by discovery. Answered by [`Input::Resolved`] or [`Input::Failed`].
+    Resolve,
+    /// List. Answered by [`Input::Page`] or [`Input::Failed`].
+    List {
+        /// At most so many objects; 0: all.
+        limit: u32,
+        /// `continue`: of the page before.
+        continue_token: Option<String>,
+        /// `resourceVersion`: no older than this, and none: the most recent.
+        resource_version: Option<String>,
+    },
+    /// Watch, with `allowWatchBookmarks`. Answered by [`Input::Opened`], [`Input::Line`]s, and [`Input::Ended`] or
+    /// [`Input::Failed`].
+    Watch {
+        /// `resourceVersion`; to be left out if it is empty.
+        resource_version: String,
+        /// `sendInitialEvents=true` and `resourceVersionMatch=NotOlderThan`.
+        initial_events: bool,
+        /// `timeoutSeconds`. A connection that outlives it by more than a few seconds is dead: a [`Failure::Transport`].
+        timeout: Duration,
+    },
+    /// Answered by [`Input::Elapsed`].
+    Wait(Duration),
+
+    /// For the store: a list begins.
+    BeginReplace {
+        /// Its version is lower than what the server said before.
+        went_back: bool,
+    },
+    /// For the store: an object as it is now.
+    Upsert(Object),
+    /// For the store: the last state of an object that is gone.
+    Remove(Object),
+    /// For the store: the list is complete, and objects that it did not contain are gone.
+    FinishReplace {
+        /// The point in history that it shows.
+        version: ResourceVersion,
+    },
+    /// For the store: the list is given up.
+    AbortReplace,
+
+    /// The first list is complete. Once.
+    Synced,
+    /// For people and metrics; only when it changes.
+    State(State),
+    /// An object could not be read and is left out: which, and why.
+    Skipped(String),
+    /// A list that was complete is begun anew.
+    Relist(RelistReason),
+}
+
+/// What a reflector is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Looking for the endpoint.
+    Resolving,
+    /// The server does not serve the kind; it is looked for again and again.
+    Missing(String),
+    /// Reading the list.
+    Listing,
+    /// Reading changes.
+    Watching,
+    /// After a failure.
+    Waiting {
+        /// For how long.
+        delay: Duration,
+        /// What failed.
+        reason: String,
+    },
+    /// The server does not allow it; it is tried again from time to time. What the server says.
+    Denied(String),
+}
+
+/// Why a list is begun anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RelistReason {
+    /// The server no longer knows the changes since the last version.
+    Expired,
+    /// The server says that it has not come to the last version yet.
+    TooLarge,
+    /// The server does not accept the watch for another reason.
+    Refused,
+    /// The server's version is lower than it was.
+    WentBack,
+    /// The kind was not served for a while.
+    Reappeared,
+}
+
+impl RelistReason {
+    /// For metrics' labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::TooLarge => "too_large",
+            Self::Refused => "refused",
+            Self::WentBack => "went_back",
+            Self::Reappeared => "reappeared",
+        }
+    }
+}

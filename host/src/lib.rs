@@ -6,7 +6,13 @@
 //!                  └────────── the answers ◄─── writer ◄┘
 //! ```
 //!
-//! Layers, each using only those before it: [`kube`] and [`informer`] (the cluster and what is cached of it), `wasm` (the
-//! sandbox), `plugin` (files to revisions), [`dispatch`] (keys to calls, outcomes to writes), `admin`, [`app`], [`cli`].
+//! Layers, each using only those before it: [`cluster`] (the API server), [`informer`] (what is cached of it) and [`wasm`] (the
+//! sandbox), [`writer`] and [`plugin`] (files to revisions), [`dispatch`] (keys to calls, outcomes to writes), [`admin`], [`app`],
+//! [`cli`].
 
+pub mod cluster;
+pub mod dispatch;
+pub mod informer;
+pub mod plugin;
 pub mod wasm;
+pub mod writer;

@@ -1,0 +1,428 @@
+//! Requests: one method each, JSON in and bytes out, every failure a value.
+//!
+//! A request runs on the I/O runtime, whoever asks. Writes are never repeated here: who asked knows whether that is right.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, header};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use pilothouse_core::{
+    key::TypeMeta,
+    object::{Subresource, Uid},
+};
+use serde::Deserialize;
+
+use super::{Cluster, Endpoint};
+
+/// How long an ordinary request may take: kube-apiserver's own `--request-timeout` ends it after 60 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
+
+/// The largest answer to an ordinary request or a list page that is taken: 500 objects of etcd's largest, 1.5 MiB, would be
+/// more, but no such page was ever seen to be useful.
+const MAX_ANSWER: usize = 512 << 20;
+
+/// Why a request has no good answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The server does not serve the kind.
+    #[error("the API server does not serve {0}")]
+    Missing(TypeMeta),
+    /// The server refused.
+    #[error("{}", .0.message)]
+    Status(Status),
+    /// No answer came; a write may or may not have happened. The text names the whole chain of causes.
+    #[error("no answer from the API server: {0}")]
+    Unreachable(String),
+    /// No such request can be written: names and selectors fill the path beyond what HTTP allows.
+    #[error("the request's path is too long ({0} bytes)")]
+    TooLong(usize),
+    /// An answer came that is not what the API promises.
+    #[error("the API server's answer for {path} cannot be read")]
+    Answer {
+        /// The path that was asked.
+        path: String,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// What the server said in place of success: the parts of a Kubernetes `Status` that somebody uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The HTTP status.
+    pub code: u16,
+    /// `NotFound`, `Conflict`, ...; empty where the answer was no `Status`.
+    pub reason: String,
+    /// For people. Never empty.
+    pub message: String,
+    /// Field and message of each cause.
+    pub causes: Vec<(String, String)>,
+    /// How long the server asks to be left alone.
+    pub retry_after: Option<Duration>,
+}
+
+impl Status {
+    /// Out of a refusal's body, which may be anything: proxies answer too.
+    fn from_answer(code: u16, body: &[u8]) -> Self {
+        #[derive(Default, Deserialize)]
+        #[serde(default, rename_all = "camelCase")]
+        struct Wire {
+            message: String,
+            reason: String,
+            details: Option<Details>,
+        }
+        #[derive(Default, Deserialize)]
+        #[serde(default, rename_all = "camelCase")]
+        struct Details {
+            causes: Vec<Cause>,
+            retry_after_seconds: u64,
+        }
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Cause {
+            field: String,
+            message: String,
+        }
+        let wire: Wire = serde_json::from_slice(body).unwrap_or_default();
+        let details = wire.details.unwrap_or_default();
+        let message = if wire.message.is_empty() {
+            let text = String::from_utf8_lossy(body);
+            let text: String = text.trim().chars().take(200).collect();
+            let answer = http::StatusCode::from_u16(code).map_or_else(|_| code.to_string(), |status| status.to_string());
+            if text.is_empty() { answer } else { format!("{answer}: {text}") }
+        } else {
+            wire.message
+        };
+        Self {
+            code,
+            reason: wire.reason,
+            message,
+            causes: details.causes.into_iter().map(|cause| (cause.field, cause.message)).collect(),
+            retry_after: (details.retry_after_seconds > 0).then(|| Duration::from_secs(details.retry_after_seconds)),
+        }
+    }
+}
+
+/// The body of a PATCH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patch {
+    /// RFC 6902.
+    Json,
+    /// RFC 7396.
+    Merge,
+    /// Kubernetes' own.
+    Strategic,
+    /// Server-side apply; true: force.
+    Apply(bool),
+}
+
+impl Patch {
+    fn content_type(self) -> &'static str {
+        match self {
+            Patch::Json => "application/json-patch+json",
+            Patch::Merge => "application/merge-patch+json",
+            Patch::Strategic => "application/strategic-merge-patch+json",
+            Patch::Apply(_) => "application/apply-patch+yaml",
+        }
+    }
+}
+
+/// Whose write it is, and to which part.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteOptions<'a> {
+    /// The field manager.
+    pub manager: &'a str,
+    /// None: the object itself.
+    pub subresource: Option<Subresource>,
+}
+
+/// What must hold for a delete, and what becomes of dependents.
+#[derive(Clone, Debug, Default)]
+pub struct DeleteOptions {
+    /// `Background`, `Foreground` or `Orphan`.
+    pub propagation: &'static str,
+    /// Only this incarnation.
+    pub uid: Option<Uid>,
+    /// Only this version.
+    pub resource_version: Option<String>,
+}
+
+/// The bytes of a watch, as they come.
+pub struct Stream {
+    body: Body,
+}
+
+impl Stream {
+    /// The next bytes; none at the clean end.
+    ///
+    /// # Errors
+    /// The text of what broke the connection.
+    ///
+    /// # Cancellation
+    /// Safe: no bytes are lost.
+    pub async fn next(&mut self) -> Option<Result<Bytes, String>> {
+        loop {
+            match self.body.frame().await? {
+                Ok(frame) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Some(Ok(data));
+                    }
+                }
+                Err(error) => return Some(Err(chain(&error))),
+            }
+        }
+    }
+}
+
+/// Query parameters of a list.
+fn list_query(query: &mut String, limit: u32, continue_token: Option<&str>, resource_version: Option<&str>) {
+    if limit > 0 {
+        pair(query, "limit", &limit.to_string());
+    }
+    if let Some(token) = continue_token {
+        pair(query, "continue", token);
+    } else if let Some(version) = resource_version {
+        pair(query, "resourceVersion", version);
+    }
+}
+
+/// Appends `key=value`, escaped.
+fn pair(query: &mut String, key: &str, value: &str) {
+    query.push(if query.is_empty() { '?' } else { '&' });
+    query.push_str(key);
+    query.push('=');
+    for byte in value.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => query.push(byte.into()),
+            _ => query.push_str(&format!("%{byte:02X}")),
+        }
+    }
+}
+
+impl Cluster {
+    /// One page of a list, as the server wrote it.
+    pub(crate) async fn list(
+        &self,
+        endpoint: &Endpoint,
+        namespace: Option<&str>,
+        labels: &str,
+        limit: u32,
+        continue_token: Option<&str>,
+        resource_version: Option<&str>,
+    ) -> Result<Bytes, Error> {
+        let mut query = String::new();
+        if !labels.is_empty() {
+            pair(&mut query, "labelSelector", labels);
+        }
+        list_query(&mut query, limit, continue_token, resource_version);
+        self.get_path(&format!("{}{query}", endpoint.collection(namespace))).await
+    }
+
+    /// Opens a watch. What it carries is for the reflector to read.
+    pub(crate) async fn watch(
+        &self,
+        endpoint: &Endpoint,
+        namespace: Option<&str>,
+        labels: &str,
+        resource_version: &str,
+        initial_events: bool,
+        timeout: Duration,
+    ) -> Result<Stream, Error> {
+        let mut query = String::new();
+        pair(&mut query, "watch", "true");
+        pair(&mut query, "allowWatchBookmarks", "true");
+        pair(&mut query, "timeoutSeconds", &timeout.as_secs().to_string());
+        if !labels.is_empty() {
+            pair(&mut query, "labelSelector", labels);
+        }
+        if initial_events {
+            pair(&mut query, "sendInitialEvents", "true");
+            pair(&mut query, "resourceVersionMatch", "NotOlderThan");
+        }
+        if !resource_version.is_empty() {
+            pair(&mut query, "resourceVersion", resource_version);
+        }
+        let path = format!("{}{query}", endpoint.collection(namespace));
+        let request = build(Method::GET, &path, None, Vec::new())?;
+        let cluster = self.clone();
+        let opened = async move { cluster.open(request).await };
+        Ok(Stream { body: self.on_io(opened).await? })
+    }
+
+    /// GETs a path of this server.
+    pub(crate) async fn get_path(&self, path: &str) -> Result<Bytes, Error> {
+        self.call(build(Method::GET, path, None, Vec::new())?).await
+    }
+
+    /// Reads one object past the cache.
+    pub async fn get(&self, of: &TypeMeta, namespace: Option<&str>, name: &str) -> Result<Bytes, Error> {
+        let endpoint = self.endpoint(of).await?;
+        self.get_path(&endpoint.object(namespace, name, None)).await
+    }
+
+    /// Creates an object; `json` is the whole of it.
+    pub async fn create(&self, of: &TypeMeta, namespace: Option<&str>, json: Vec<u8>, manager: &str) -> Result<Bytes, Error> {
+        let endpoint = self.endpoint(of).await?;
+        let mut query = String::new();
+        pair(&mut query, "fieldManager", manager);
+        let path = format!("{}{query}", endpoint.collection(namespace));
+        self.call(build(Method::POST, &path, Some("application/json"), json)?).await
+    }
+
+    /// Replaces an object, or a subresource of it.
+    pub async fn update(
+        &self,
+        of: &TypeMeta,
+        namespace: Option<&str>,
+        name: &str,
+        json: Vec<u8>,
+        options: WriteOptions<'_>,
+    ) -> Result<Bytes, Error> {
+        let path = self.write_path(of, namespace, name, options).await?;
+        self.call(build(Method::PUT, &path, Some("application/json"), json)?).await
+    }
+
+    /// Patches an object, or a subresource of it.
+    pub async fn patch(
+        &self,
+        of: &TypeMeta,
+        namespace: Option<&str>,
+        name: &str,
+        patch: Patch,
+        body: Vec<u8>,
+        options: WriteOptions<'_>,
+    ) -> Result<Bytes, Error> {
+        let mut path = self.write_path(of, namespace, name, options).await?;
+        if patch == Patch::Apply(true) {
+            path.push_str("&force=true");
+        }
+        self.call(build(Method::PATCH, &path, Some(patch.content_type()), body)?).await
+    }
+
+    /// Deletes an object. The answer is a `Status`, or the object where finalizers hold it.
+    pub async fn delete(&self, of: &TypeMeta, namespace: Option<&str>, name: &str, options: &DeleteOptions) -> Result<Bytes, Error> {
+        let endpoint = self.endpoint(of).await?;
+        let mut preconditions = serde_json::Map::new();
+        if let Some(uid) = &options.uid {
+            preconditions.insert("uid".into(), uid.to_string().into());
+        }
+        if let Some(version) = &options.resource_version {
+            preconditions.insert("resourceVersion".into(), version.as_str().into());
+        }
+        let body = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": options.propagation,
+            "preconditions": preconditions,
+        });
+        let path = endpoint.object(namespace, name, None);
+        self.call(build(Method::DELETE, &path, Some("application/json"), body.to_string().into_bytes())?).await
+    }
+
+    async fn write_path(&self, of: &TypeMeta, namespace: Option<&str>, name: &str, options: WriteOptions<'_>) -> Result<String, Error> {
+        let endpoint = self.endpoint(of).await?;
+        let mut query = String::new();
+        pair(&mut query, "fieldManager", options.manager);
+        Ok(format!("{}{query}", endpoint.object(namespace, name, options.subresource.map(Subresource::as_str))))
+    }
+
+    /// Sends, and collects the whole answer.
+    async fn call(&self, request: Request<Vec<u8>>) -> Result<Bytes, Error> {
+        let cluster = self.clone();
+        let whole = async move {
+            let body = cluster.open(request).await?;
+            collect(body).await
+        };
+        let limited = async move {
+            tokio::time::timeout(REQUEST_TIMEOUT, whole)
+                .await
+                .unwrap_or_else(|_| Err(Error::Unreachable(format!("nothing came for {} s", REQUEST_TIMEOUT.as_secs()))))
+        };
+        self.on_io(limited).await
+    }
+
+    /// Runs on the I/O runtime: hyper spawns what keeps a connection alive where its request is made.
+    async fn on_io<T: Send + 'static>(&self, work: impl Future<Output = Result<T, Error>> + Send + 'static) -> Result<T, Error> {
+        let mut task = AbortOnDrop(self.io.spawn(work));
+        (&mut task.0).await.unwrap_or_else(|error| Err(Error::Unreachable(format!("the request was given up: {error}"))))
+    }
+
+    /// Sends, and tells success from refusal by the status line.
+    async fn open(&self, request: Request<Vec<u8>>) -> Result<Body, Error> {
+        let method = request.method().clone();
+        let answer = self.client.send(request.map(Body::from)).await;
+        let code = answer.as_ref().ok().map(|response| response.status().as_u16());
+        self.observer.requested(&method, &self.host, code);
+        let response = answer.map_err(|error| Error::Unreachable(chain(&error)))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response.into_body());
+        }
+        let retry_after = response
+            .headers()
+            .get(header::RETRY_AFTER)
+            .and_then(|value| value.to_str().ok()?.parse().ok())
+            .map(Duration::from_secs);
+        let body = collect(response.into_body()).await.unwrap_or_default();
+        let mut refusal = Status::from_answer(status.as_u16(), &body);
+        refusal.retry_after = refusal.retry_after.or(retry_after);
+        Err(Error::Status(refusal))
+    }
+}
+
+/// Ends the task when who asked no longer waits.
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn build(method: Method, path: &str, content_type: Option<&'static str>, body: Vec<u8>) -> Result<Request<Vec<u8>>, Error> {
+    let mut request = Request::new(body);
+    *request.method_mut() = method;
+    // Every segment and value is escaped; what is left to fail is the length.
+    *request.uri_mut() = path.parse().map_err(|_| Error::TooLong(path.len()))?;
+    let headers = request.headers_mut();
+    headers.insert(header::ACCEPT, header::HeaderValue::from_static("application/json"));
+    if let Some(content_type) = content_type {
+        headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
+    }
+    Ok(request)
+}
+
+async fn collect(body: Body) -> Result<Bytes, Error> {
+    http_body_util::Limited::new(body, MAX_ANSWER)
+        .collect()
+        .await
+        .map(http_body_util::Collected::to_bytes)
+        .map_err(|error| Error::Unreachable(format!("the answer broke off: {}", chain(error.as_ref()))))
+}
+
+/// An error and its causes in one line, each said once.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // kube and hyper repeat their causes in their own messages.
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+impl Error {
+    /// True where the server says that the object is not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Error::Status(status) if status.code == 404)
+    }
+}
+

@@ -1,0 +1,107 @@
+//! What happens, for people to follow: `pilothouse dev` shows the target `pilothouse::feed` line by line.
+
+use pilothouse_core::{key::Key, store::Change};
+use serde_json::Value;
+use tracing::{Level, debug, enabled};
+
+use super::controller::Controller;
+
+/// How many changed fields a line names.
+const NAMED_FIELDS: usize = 3;
+
+/// Tells of a change and whom it wakes. Costs nothing where nobody listens.
+pub(super) fn changed(controller: &Controller, change: &Change, keys: &[Key]) {
+    if !enabled!(target: "pilothouse::feed", Level::DEBUG) || keys.is_empty() {
+        return;
+    }
+    let object = change.new.as_ref().or(change.old.as_ref());
+    let Some(object) = object else { return };
+    let wakes = keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    debug!(
+        target: "pilothouse::feed",
+        what = "changed", plugin = %controller.plugin(), controller = controller.name(),
+        kind = %object.type_meta().kind, object = %object.key(), change = describe(change), wakes,
+    );
+}
+
+/// `created`, `deleted`, or the fields that differ: `spec.quantity: 3 → 5`.
+fn describe(change: &Change) -> String {
+    let (old, new) = match (&change.old, &change.new) {
+        (Some(old), Some(new)) => (old, new),
+        (None, _) => return "created".into(),
+        (_, None) => return "deleted".into(),
+    };
+    let parse = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
+    let mut found = Vec::new();
+    differences(&parse(old.json()), &parse(new.json()), String::new(), &mut found);
+    let more = found.len().saturating_sub(NAMED_FIELDS);
+    found.truncate(NAMED_FIELDS);
+    if found.is_empty() {
+        return "metadata".into();
+    }
+    let mut text = found.join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}
+
+fn differences(old: &Value, new: &Value, path: String, found: &mut Vec<String>) {
+    if old == new || matches!(path.as_str(), "metadata.resourceVersion" | "metadata.generation") {
+        return;
+    }
+    match (old, new) {
+        (Value::Object(a), Value::Object(b)) => {
+            let names: std::collections::BTreeSet<_> = a.keys().chain(b.keys()).collect();
+            for name in names {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                let missing = Value::Null;
+                differences(a.get(name).unwrap_or(&missing), b.get(name).unwrap_or(&missing), path, found);
+            }
+        }
+        _ => found.push(format!("{path}: {} → {}", short(old), short(new))),
+    }
+}
+
+/// A value in a few characters.
+fn short(value: &Value) -> String {
+    let text = match value {
+        Value::Null => return "none".into(),
+        Value::Array(items) => return format!("{} items", items.len()),
+        Value::Object(_) => return "{…}".into(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    if text.chars().count() > 40 { text.chars().take(39).chain(['…']).collect() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pilothouse_core::{key::TypeMeta, object::Object};
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(spec: Value) -> Option<Arc<Object>> {
+        let json = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "a", "namespace": "b", "uid": "c", "resourceVersion": "1" },
+            "spec": spec,
+        });
+        let of = TypeMeta::new("v1", "ConfigMap");
+        Some(Arc::new(Object::parse(json.to_string().as_bytes(), &of).expect("the object is well formed")))
+    }
+
+    #[test]
+    fn a_change_is_told_in_a_few_words() {
+        let told = |old, new| describe(&Change { old, new });
+        let before = object(json!({ "quantity": 3, "color": "red", "sizes": [1, 2] }));
+        assert_eq!(told(None, before.clone()), "created");
+        assert_eq!(told(before.clone(), None), "deleted");
+        assert_eq!(told(before.clone(), object(json!({ "quantity": 5, "color": "red", "sizes": [1] }))), "spec.quantity: 3 → 5, spec.sizes: 2 items → 1 items");
+        assert_eq!(told(before.clone(), object(json!({ "quantity": 3, "sizes": [1, 2] }))), "spec.color: red → none");
+        assert_eq!(told(before.clone(), before), "metadata");
+    }
+}

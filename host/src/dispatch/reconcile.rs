@@ -1,0 +1,142 @@
+//! One key's turn: from the store, through the plugin, to the writer and back to the queue.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use pilothouse_core::{key::Key, workqueue::Item};
+use tokio::time::Instant;
+use tracing::{Instrument, debug, info_span, warn};
+
+use super::{
+    Attempt, Result as ReconcileResult,
+    controller::{Controller, Serving},
+    imports::CallImports,
+    queue::Next,
+};
+use crate::{
+    wasm::{CallError, Children, Failure, Outcome, Phase, Request},
+    writer::{Owner, Report},
+};
+
+/// Reconciles the key once, and says what is next for it.
+pub(super) async fn run(controller: &Controller, item: &Item<Key>) -> Next {
+    static LAST_ID: AtomicU64 = AtomicU64::new(0);
+    let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
+    let serving = controller.serving();
+    let span = info_span!("reconcile", plugin = %controller.plugin(), controller = controller.name(), key = %item.key, id);
+    turn(controller, &serving, &item.key).instrument(span).await
+}
+
+async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Next {
+    let Some((object, there)) = controller.look_up(serving, key) else {
+        // A child of something that this host never saw.
+        controller.note_error(key, None);
+        return Next::Done;
+    };
+    let phase = match there {
+        true if object.is_deleting() => Phase::Deleting,
+        true => Phase::Live,
+        false => Phase::Gone,
+    };
+    let failures = controller.queue().lock().failures(key);
+    let request = Request {
+        controller: controller.name().into(),
+        key: key.clone(),
+        object: object.clone(),
+        phase,
+        attempt: failures.saturating_add(1),
+        last_error: controller.last_error(key),
+    };
+    let started = Instant::now();
+    let answer = serving.revision.reconcile(Arc::new(CallImports::new(serving.clone())), request).await;
+    let in_guest = started.elapsed();
+    let owner = Owner { object: &object, owns: &serving.owns };
+    let (end, report) = match answer {
+        Ok(Ok(outcome)) => settle(serving, &owner, phase, outcome).await,
+        Ok(Err(failure)) => settle_failure(serving, &owner, phase, failure).await,
+        Err(error) => (End::Trapped(error), Report::default()),
+    };
+    if phase == Phase::Gone && matches!(end, End::Done | End::After(_) | End::Terminal(_)) {
+        controller.forget_gone(&object);
+    }
+    conclude(controller, key, end, &report, started.elapsed(), in_guest)
+}
+
+/// How a turn ended.
+enum End {
+    Done,
+    After(Duration),
+    /// To be tried again.
+    Failed(String),
+    /// Not to be tried again until something changes.
+    Terminal(String),
+    Trapped(CallError),
+}
+
+/// Children first, then status; what could not be written makes the reconcile a failed one.
+async fn settle(serving: &Serving, owner: &Owner<'_>, phase: Phase, outcome: Outcome) -> (End, Report) {
+    let mut report = match outcome.children {
+        Children::Desired(children) if phase == Phase::Live => serving.writer.children(owner, &serving.view, children).await,
+        // What a deleted object leaves is the garbage collector's.
+        Children::Desired(_) | Children::Unchanged => Report::default(),
+    };
+    write_status(serving, owner, phase, outcome.status.as_deref(), &mut report).await;
+    let end = match (report.problem(), outcome.requeue_after) {
+        (Some(problem), _) => End::Failed(problem),
+        (None, Some(delay)) => End::After(delay),
+        (None, None) => End::Done,
+    };
+    (end, report)
+}
+
+async fn settle_failure(serving: &Serving, owner: &Owner<'_>, phase: Phase, failure: Failure) -> (End, Report) {
+    let mut report = Report::default();
+    write_status(serving, owner, phase, failure.status.as_deref(), &mut report).await;
+    let message = match report.problem() {
+        Some(problem) => format!("{}; {problem}", failure.message),
+        None => failure.message,
+    };
+    (if failure.terminal { End::Terminal(message) } else { End::Failed(message) }, report)
+}
+
+async fn write_status(serving: &Serving, owner: &Owner<'_>, phase: Phase, status: Option<&str>, report: &mut Report) {
+    let Some(status) = status.filter(|_| phase != Phase::Gone) else { return };
+    match serving.writer.status(owner, &serving.view, status).await {
+        Ok(status) => {
+            report.written += status.written;
+            report.skipped += status.skipped;
+        }
+        Err(error) => report.problems.push(error),
+    }
+}
+
+fn conclude(controller: &Controller, key: &Key, end: End, report: &Report, took: Duration, in_guest: Duration) -> Next {
+    let (result, next, error, trap) = match end {
+        End::Done => (ReconcileResult::Success, Next::Done, None, None),
+        End::After(delay) => (ReconcileResult::RequeueAfter, Next::After(delay), None, None),
+        End::Failed(error) => (ReconcileResult::Error, Next::Retry, Some(error), None),
+        End::Terminal(error) => (ReconcileResult::Terminal, Next::Done, Some(error), None),
+        End::Trapped(error) => {
+            if !error.backtrace().is_empty() {
+                debug!(backtrace = error.backtrace().join("\n"), "where the plugin was");
+            }
+            (ReconcileResult::Error, Next::Retry, Some(error.to_string()), Some(error.kind()))
+        }
+    };
+    if let Some(error) = &error {
+        warn!(error = %error, terminal = result == ReconcileResult::Terminal, "reconcile failed");
+    }
+    debug!(
+        target: "pilothouse::feed",
+        what = "reconciled", result = result.as_str(), written = report.written, unchanged = report.skipped, ?took, ?in_guest,
+        error = error.as_deref(),
+    );
+    controller.note_error(key, error);
+    controller.attempted(&Attempt { result, took, in_guest, trap });
+    next
+}

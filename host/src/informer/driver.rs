@@ -1,0 +1,195 @@
+//! Performs what the reflector decides: requests, waits, and what goes into the store. It decides nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::BytesMut;
+use pilothouse_core::{
+    list::Status,
+    reflector::{Config, Effect, Failure, Input, PAGE_SIZE, Reflector, State},
+};
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::{Informer, told};
+use crate::cluster::{Cluster, Endpoint, Error, Stream};
+
+/// Silence after which a watch is taken for dead. kube-apiserver sends a bookmark about once a minute.
+const DEAD_AFTER: Duration = Duration::from_secs(150);
+
+/// The longest watch line that is taken: etcd refuses objects above 1.5 MiB, aggregated servers may have others.
+const MAX_LINE: usize = 64 << 20;
+
+/// Feeds `informer` until the task is aborted.
+pub(super) async fn run(informer: Arc<Informer>, cluster: Cluster, seed: u64) {
+    let origin = Instant::now();
+    let of = informer.key.of.clone();
+    let mut reflector = Reflector::new(Config { of, page_size: PAGE_SIZE, streaming: true, seed });
+    let mut driver = Driver { informer, cluster, endpoint: None };
+    let mut effects = Vec::new();
+    reflector.step(origin.elapsed(), Input::Start, &mut effects);
+    loop {
+        let request = driver.perform_local(&mut effects);
+        let Some(request) = request else {
+            // The machine ends every step but a watch line's with a request, and lines are read inside `read_watch`.
+            debug_assert!(false, "the reflector asked for nothing");
+            return;
+        };
+        match request {
+            Effect::Resolve => {
+                let outcome = driver.resolve().await;
+                let input = outcome.map_or_else(|error| Input::Failed(failure(error)), |()| Input::Resolved);
+                reflector.step(origin.elapsed(), input, &mut effects);
+            }
+            Effect::List { limit, continue_token, resource_version } => {
+                match driver.list(limit, continue_token.as_deref(), resource_version.as_deref()).await {
+                    Ok(page) => reflector.step(origin.elapsed(), Input::Page(&page), &mut effects),
+                    Err(error) => reflector.step(origin.elapsed(), Input::Failed(failure(error)), &mut effects),
+                }
+            }
+            Effect::Watch { resource_version, initial_events, timeout } => {
+                match driver.watch(&resource_version, initial_events, timeout).await {
+                    Ok(stream) => driver.read_watch(&mut reflector, origin, stream, &mut effects).await,
+                    Err(error) => reflector.step(origin.elapsed(), Input::Failed(failure(error)), &mut effects),
+                }
+            }
+            Effect::Wait(delay) => {
+                tokio::time::sleep(delay).await;
+                reflector.step(origin.elapsed(), Input::Elapsed, &mut effects);
+            }
+            _ => unreachable!("perform_local performs every other effect"),
+        }
+    }
+}
+
+struct Driver {
+    informer: Arc<Informer>,
+    cluster: Cluster,
+    endpoint: Option<Arc<Endpoint>>,
+}
+
+impl Driver {
+    /// Performs everything up to the one request that ends a step, if any, and gives that back.
+    fn perform_local(&self, effects: &mut Vec<Effect>) -> Option<Effect> {
+        let informer = &self.informer;
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Upsert(object) => informer.upsert(object),
+                Effect::Remove(last) => informer.remove(last),
+                Effect::BeginReplace { went_back } => {
+                    if went_back {
+                        warn!(informer = %informer.key, "resource versions went back: the cluster was restored; taking its state as a whole");
+                    }
+                    informer.begin_replace(went_back);
+                }
+                Effect::FinishReplace { version } => informer.finish_replace(version),
+                Effect::AbortReplace => informer.abort_replace(),
+                Effect::Synced => {
+                    informer.mark_synced();
+                    info!(informer = %informer.key, objects = informer.read().len(), "informer synced");
+                }
+                Effect::State(state) => self.note(state),
+                Effect::Skipped(what) => {
+                    informer.counts.skipped.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    warn!(informer = %informer.key, error = what, "skipped an object that cannot be read");
+                }
+                Effect::Relist(reason) => {
+                    info!(informer = %informer.key, ?reason, "listing again");
+                    informer.note_relist(reason);
+                }
+                request @ (Effect::Resolve | Effect::List { .. } | Effect::Watch { .. } | Effect::Wait(_)) => return Some(request),
+            }
+        }
+        None
+    }
+
+    fn note(&self, state: State) {
+        let informer = &self.informer.key;
+        match &state {
+            State::Missing(_) | State::Denied(_) | State::Waiting { .. } => {
+                warn!(%informer, state = told(&state), "informer cannot go on");
+            }
+            State::Resolving | State::Listing | State::Watching => debug!(%informer, state = told(&state), "informer goes on"),
+        }
+        self.informer.note(state);
+    }
+
+    async fn resolve(&mut self) -> Result<(), Error> {
+        self.endpoint = None;
+        self.endpoint = Some(self.cluster.discover(&self.informer.key.of).await?);
+        Ok(())
+    }
+
+    fn endpoint(&self) -> Result<&Endpoint, Error> {
+        self.endpoint.as_deref().ok_or_else(|| Error::Missing(self.informer.key.of.clone()))
+    }
+
+    async fn list(&self, limit: u32, continue_token: Option<&str>, resource_version: Option<&str>) -> Result<bytes::Bytes, Error> {
+        let key = &self.informer.key;
+        let endpoint = self.endpoint()?;
+        self.cluster.list(endpoint, key.namespace.as_deref(), &key.labels, limit, continue_token, resource_version).await
+    }
+
+    async fn watch(&self, resource_version: &str, initial_events: bool, timeout: Duration) -> Result<Stream, Error> {
+        let key = &self.informer.key;
+        let endpoint = self.endpoint()?;
+        self.cluster.watch(endpoint, key.namespace.as_deref(), &key.labels, resource_version, initial_events, timeout).await
+    }
+
+    /// Feeds lines to the reflector until it asks for something else, or the stream ends.
+    async fn read_watch(&self, reflector: &mut Reflector, origin: Instant, mut stream: Stream, effects: &mut Vec<Effect>) {
+        reflector.step(origin.elapsed(), Input::Opened, effects);
+        let mut buffer = BytesMut::new();
+        loop {
+            let end = match tokio::time::timeout(DEAD_AFTER, stream.next()).await {
+                Ok(Some(Ok(bytes))) => {
+                    let mut seen = buffer.len();
+                    buffer.extend_from_slice(&bytes);
+                    while let Some(at) = memchr::memchr(b'\n', &buffer[seen..]) {
+                        let line = buffer.split_to(seen + at + 1);
+                        seen = 0;
+                        if line.trim_ascii().is_empty() {
+                            continue;
+                        }
+                        reflector.step(origin.elapsed(), Input::Line(line.trim_ascii()), effects);
+                        if self.asks(effects) {
+                            return;
+                        }
+                    }
+                    if buffer.len() <= MAX_LINE {
+                        continue;
+                    }
+                    Input::Failed(Failure::Transport(format!("a watch line is longer than {MAX_LINE} bytes")))
+                }
+                Ok(None) => Input::Ended,
+                Ok(Some(Err(error))) => Input::Failed(Failure::Transport(error)),
+                Err(_) => Input::Failed(Failure::Transport(format!("the watch was silent for {} s", DEAD_AFTER.as_secs()))),
+            };
+            reflector.step(origin.elapsed(), end, effects);
+            return;
+        }
+    }
+
+    /// Performs the effects of one line. True if the reflector asks for a request in place of more lines: it stays in `effects`.
+    fn asks(&self, effects: &mut Vec<Effect>) -> bool {
+        match self.perform_local(effects) {
+            Some(request) => {
+                effects.push(request);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Missing(_) => Failure::Missing(error.to_string()),
+        Error::Status(status) => Failure::Status(Status {
+            code: status.code,
+            reason: status.reason,
+            message: status.message,
+            retry_after: status.retry_after,
+        }),
+        Error::Unreachable(_) | Error::TooLong(_) | Error::Answer { .. } => Failure::Transport(error.to_string()),
+    }
+}

@@ -1,0 +1,162 @@
+//! The imperative style: one request for each call of a plugin's `client`, within its grants, with its answer in the cache.
+
+use std::sync::Arc;
+
+use pilothouse_core::{
+    ParseError,
+    grant::Denied,
+    key::{Key, TypeMeta},
+    manifest::Verb,
+    object::{Object, Subresource},
+};
+use serde_json::Value;
+
+use super::{Error, Writer};
+use crate::cluster::{self, DeleteOptions, Patch, WriteOptions};
+
+/// Why a plugin's request came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The plugin was not granted it. Nothing was sent.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// The argument is no such object or patch. Nothing was sent.
+    #[error("{0}")]
+    Invalid(String),
+    /// The API server refused, or did not answer.
+    #[error(transparent)]
+    Request(cluster::Error),
+    /// The API server's answer is no object; the request itself succeeded.
+    #[error("the API server's answer is no object")]
+    Answer(#[source] ParseError),
+}
+
+impl From<Error> for ClientError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Denied(denied) => ClientError::Denied(denied),
+            Error::Request { source, .. } => ClientError::Request(source),
+            Error::Answer { source, .. } => ClientError::Answer(source),
+            other => ClientError::Invalid(other.to_string()),
+        }
+    }
+}
+
+/// An object that a plugin wants to write: where it goes, and its text.
+struct Argument {
+    of: TypeMeta,
+    key: Key,
+    body: Vec<u8>,
+}
+
+impl Writer {
+    /// Reads an object past the cache.
+    pub async fn get(&self, of: &TypeMeta, key: &Key) -> Result<Arc<Object>, ClientError> {
+        let key = self.placed(of, key.namespace.as_deref(), &key.name).await?;
+        self.grants.check(Verb::Read, of, None, key.namespace.as_deref(), Some(&key.name))?;
+        let body = self.cluster.get(of, key.namespace.as_deref(), &key.name).await.map_err(ClientError::Request)?;
+        Object::parse(&body, of).map(Arc::new).map_err(ClientError::Answer)
+    }
+
+    /// Creates an object, under a name of its own or a generated one.
+    pub async fn create(&self, object: &str) -> Result<Arc<Object>, ClientError> {
+        let argument = self.argument(object, true).await?;
+        let Argument { of, key, body } = argument;
+        let name = (!key.name.is_empty()).then_some(&*key.name);
+        self.grants.check(Verb::Create, &of, None, key.namespace.as_deref(), name)?;
+        let sent = self.cluster.create(&of, key.namespace.as_deref(), body, &self.manager);
+        Ok(self.written("create", &of, &key, sent).await?)
+    }
+
+    /// Replaces an object, or a subresource of it.
+    pub async fn update(&self, object: &str, subresource: Option<Subresource>) -> Result<Arc<Object>, ClientError> {
+        let Argument { of, key, body } = self.argument(object, false).await?;
+        self.grants.check(Verb::Update, &of, subresource, key.namespace.as_deref(), Some(&key.name))?;
+        let options = WriteOptions { manager: &self.manager, subresource };
+        let sent = self.cluster.update(&of, key.namespace.as_deref(), &key.name, body, options);
+        self.written_part("update", &of, &key, subresource, sent).await
+    }
+
+    /// Patches an object, or a subresource of it.
+    pub async fn patch(
+        &self,
+        of: &TypeMeta,
+        key: &Key,
+        patch: Patch,
+        body: String,
+        subresource: Option<Subresource>,
+    ) -> Result<Arc<Object>, ClientError> {
+        let key = self.placed(of, key.namespace.as_deref(), &key.name).await?;
+        self.grants.check(Verb::Patch, of, subresource, key.namespace.as_deref(), Some(&key.name))?;
+        let options = WriteOptions { manager: &self.manager, subresource };
+        let sent = self.cluster.patch(of, key.namespace.as_deref(), &key.name, patch, body.into_bytes(), options);
+        self.written_part("patch", of, &key, subresource, sent).await
+    }
+
+    /// Server-side apply of an object, or of a subresource of it.
+    pub async fn apply_object(&self, object: &str, subresource: Option<Subresource>, force: bool) -> Result<Arc<Object>, ClientError> {
+        let Argument { of, key, body } = self.argument(object, false).await?;
+        self.grants.check(Verb::Apply, &of, subresource, key.namespace.as_deref(), Some(&key.name))?;
+        let options = WriteOptions { manager: &self.manager, subresource };
+        let sent = self.cluster.patch(&of, key.namespace.as_deref(), &key.name, Patch::Apply(force), body, options);
+        self.written_part("apply", &of, &key, subresource, sent).await
+    }
+
+    /// Deletes an object.
+    pub async fn delete_object(&self, of: &TypeMeta, key: &Key, mut options: DeleteOptions) -> Result<(), ClientError> {
+        let key = self.placed(of, key.namespace.as_deref(), &key.name).await?;
+        self.grants.check(Verb::Delete, of, None, key.namespace.as_deref(), Some(&key.name))?;
+        if options.propagation.is_empty() {
+            options.propagation = "Background";
+        }
+        Ok(self.delete(of, &key, &options).await?)
+    }
+
+    /// Only a whole object may enter the cache: the answer about a scale is of another kind.
+    async fn written_part(
+        &self,
+        verb: &'static str,
+        of: &TypeMeta,
+        key: &Key,
+        subresource: Option<Subresource>,
+        sent: impl Future<Output = Result<bytes::Bytes, cluster::Error>>,
+    ) -> Result<Arc<Object>, ClientError> {
+        if subresource != Some(Subresource::Scale) {
+            return Ok(self.written(verb, of, key, sent).await?);
+        }
+        let started = std::time::Instant::now();
+        let answer = sent.await;
+        self.note(verb, of, key, started.elapsed(), answer.as_ref().err());
+        let scale = TypeMeta::new("autoscaling/v1", "Scale");
+        Object::parse(&answer.map_err(ClientError::Request)?, &scale).map(Arc::new).map_err(ClientError::Answer)
+    }
+
+    /// Reads where an object goes. `unnamed`: `metadata.generateName` may stand for a name, which is then empty.
+    async fn argument(&self, object: &str, unnamed: bool) -> Result<Argument, ClientError> {
+        let invalid = |why: &str| ClientError::Invalid(why.to_owned());
+        let value: Value = serde_json::from_str(object).map_err(|error| ClientError::Invalid(format!("the object is no JSON: {error}")))?;
+        let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        let api_version = text(&value["apiVersion"]).ok_or_else(|| invalid("the object has no apiVersion"))?;
+        let kind = text(&value["kind"]).ok_or_else(|| invalid("the object has no kind"))?;
+        let metadata = &value["metadata"];
+        let name = match text(&metadata["name"]) {
+            Some(name) => name,
+            None if unnamed && text(&metadata["generateName"]).is_some() => String::new(),
+            None => return Err(invalid("the object has no metadata.name")),
+        };
+        let of = TypeMeta::new(&api_version, &kind);
+        let key = self.placed(&of, text(&metadata["namespace"]).as_deref(), &name).await?;
+        Ok(Argument { of, key, body: object.as_bytes().to_vec() })
+    }
+
+    /// The key as the kind's scope wants it: grants are checked against the namespace that the request will have.
+    async fn placed(&self, of: &TypeMeta, namespace: Option<&str>, name: &str) -> Result<Key, ClientError> {
+        let endpoint = self.cluster.endpoint(of).await.map_err(ClientError::Request)?;
+        match (endpoint.namespaced, namespace) {
+            (true, None) => Err(ClientError::Invalid(format!("{of} is namespaced, and no namespace is given"))),
+            (true, Some("")) => Err(ClientError::Invalid("the namespace is empty".into())),
+            (true, namespace) => Ok(Key::new(namespace, name)),
+            (false, _) => Ok(Key::new(None, name)),
+        }
+    }
+}

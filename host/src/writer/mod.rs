@@ -1,0 +1,373 @@
+//! Carries out what a reconcile wants: children, what is no longer a child, status.
+//!
+//! Every write passes the plugin's grants, names the plugin as field manager, is left out where the cache shows that it would
+//! change nothing, and enters the cache with its answer before the call returns (invariants 3 and 7).
+//!
+//! ```text
+//! outcome ─► desired (checked, owned) ─► diff against the cache ─┬─ holds: nothing
+//!                                                                └─ differs: apply ─► answer ─► informers
+//! inventory − desired ─► delete
+//! ```
+//!
+//! The inventory is the cluster's own: a child is ours where its controlling owner reference names the reconciled object's uid
+//! and its managedFields say that this plugin applied it. So it survives restarts, and nothing else is ever deleted.
+
+mod client;
+mod crd;
+mod desired;
+
+pub use client::ClientError;
+pub use crd::CrdError;
+pub use desired::ChildError;
+
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use pilothouse_core::{
+    diff,
+    grant::{Denied, Grants},
+    key::{Key, TypeMeta},
+    manifest::Verb,
+    object::{Object, Subresource},
+};
+use serde_json::{Value, json};
+use tracing::debug;
+
+use self::desired::Desired;
+use crate::{
+    cluster::{self, Cluster, DeleteOptions, Patch, WriteOptions},
+    informer::{Informers, View},
+    wasm::Child,
+};
+
+/// Children of one object that are written at a time: enough to hide the server's latency, few enough to leave it air.
+const CHILDREN_AT_ONCE: usize = 8;
+
+/// How many problems of one reconcile are told; the rest are counted.
+const TOLD_PROBLEMS: usize = 5;
+
+/// Sees every write that was carried out, left out or refused. For metrics.
+pub trait WriteObserver: Send + Sync + 'static {
+    /// `verb` is `create`, `apply`, ...; `result` is `success`, `skipped` or `error`.
+    fn wrote(&self, plugin: &str, verb: &'static str, result: &'static str);
+}
+
+impl WriteObserver for () {
+    fn wrote(&self, _: &str, _: &'static str, _: &'static str) {}
+}
+
+/// Why something that a reconcile wants was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The plugin was not granted it.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// The child is none.
+    #[error(transparent)]
+    Child(#[from] ChildError),
+    /// Something of that name is there already, and is not this object's child.
+    #[error("{of} {key} exists already and {why}")]
+    Taken {
+        /// The child's kind.
+        of: TypeMeta,
+        /// The child's key.
+        key: Key,
+        /// Whose it is, and what would help.
+        why: String,
+    },
+    /// The API server did not do it.
+    #[error("cannot {verb} {of} {key}: {source}", source = display(source))]
+    Request {
+        /// The verb.
+        verb: &'static str,
+        /// The kind.
+        of: TypeMeta,
+        /// The key.
+        key: Key,
+        /// What came instead of success.
+        source: cluster::Error,
+    },
+    /// The status is no JSON object.
+    #[error("the status is no JSON object: {0}")]
+    Status(String),
+    /// The server's answer to a write is no object; the write itself succeeded.
+    #[error("the API server's answer about {of} {key} is no object")]
+    Answer {
+        /// The kind.
+        of: TypeMeta,
+        /// The key.
+        key: Key,
+        /// What is wrong.
+        #[source]
+        source: pilothouse_core::ParseError,
+    },
+}
+
+fn display(error: &cluster::Error) -> String {
+    match error {
+        cluster::Error::Status(status) if !status.reason.is_empty() => format!("{} ({})", status.message, status.reason),
+        other => other.to_string(),
+    }
+}
+
+/// What a reconcile's writes came to.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Requests that succeeded.
+    pub written: usize,
+    /// Writes that the cache showed to be needless.
+    pub skipped: usize,
+    /// What went wrong. The rest was carried out all the same.
+    pub problems: Vec<Error>,
+}
+
+impl Report {
+    /// The problems in one line, bounded; none if there are none.
+    pub fn problem(&self) -> Option<String> {
+        if self.problems.is_empty() {
+            return None;
+        }
+        let mut told: Vec<String> = self.problems.iter().take(TOLD_PROBLEMS).map(ToString::to_string).collect();
+        if self.problems.len() > TOLD_PROBLEMS {
+            told.push(format!("and {} more", self.problems.len() - TOLD_PROBLEMS));
+        }
+        Some(told.join("; "))
+    }
+
+    fn take(&mut self, result: Result<Write, Error>) {
+        match result {
+            Ok(Write::Done) => self.written += 1,
+            Ok(Write::Skipped) => self.skipped += 1,
+            Err(error) => self.problems.push(error),
+        }
+    }
+}
+
+/// What became of one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Write {
+    Done,
+    Skipped,
+}
+
+/// The object whose children and status are written.
+pub struct Owner<'a> {
+    /// As the plugin saw it.
+    pub object: &'a Arc<Object>,
+    /// The kinds that its controller owns.
+    pub owns: &'a [TypeMeta],
+}
+
+/// The writes of one plugin.
+#[derive(Clone)]
+pub struct Writer {
+    cluster: Cluster,
+    informers: Informers,
+    plugin: Arc<str>,
+    manager: Arc<str>,
+    grants: Arc<Grants>,
+    observer: Arc<dyn WriteObserver>,
+}
+
+impl Writer {
+    /// Writes as field manager `pilothouse.<plugin>`, within `grants`.
+    pub fn new(cluster: Cluster, informers: Informers, plugin: &str, grants: Arc<Grants>, observer: Arc<dyn WriteObserver>) -> Self {
+        Self { cluster, informers, plugin: plugin.into(), manager: format!("pilothouse.{plugin}").into(), grants, observer }
+    }
+
+    /// Makes `children` the children of `owner`: applies what differs, deletes what this plugin once applied and does not name.
+    ///
+    /// Nothing is deleted where a child could not be understood: it might be the one that is meant.
+    pub async fn children(&self, owner: &Owner<'_>, view: &View, children: Vec<Child>) -> Report {
+        let mut report = Report::default();
+        let mut wanted = Vec::with_capacity(children.len());
+        let mut named = HashSet::with_capacity(children.len());
+        for (at, child) in children.into_iter().enumerate() {
+            match self.desire(owner, view, at, &child).await {
+                Ok(desired) if named.insert((desired.of.clone(), desired.key.clone())) => wanted.push(desired),
+                Ok(desired) => report.problems.push(ChildError::Twice { of: desired.of, key: desired.key }.into()),
+                Err(error) => report.problems.push(error),
+            }
+        }
+        let all_understood = report.problems.is_empty();
+        let applying = wanted.into_iter().map(async |desired| self.apply_child(owner, view, &desired).await);
+        let mut applied = stream::iter(applying).buffer_unordered(CHILDREN_AT_ONCE);
+        while let Some(result) = applied.next().await {
+            report.take(result);
+        }
+        if all_understood {
+            let surplus = self.surplus(owner, view, &named);
+            let pruning = surplus.into_iter().map(async |child| self.prune(&child).await);
+            let mut pruned = stream::iter(pruning).buffer_unordered(CHILDREN_AT_ONCE);
+            while let Some(result) = pruned.next().await {
+                report.take(result);
+            }
+        }
+        report
+    }
+
+    /// Makes `status` (JSON) the status of `owner`.
+    ///
+    /// # Errors
+    /// The one reason why it is not.
+    pub async fn status(&self, owner: &Owner<'_>, view: &View, status: &str) -> Result<Report, Error> {
+        let status: Value = serde_json::from_str(status).map_err(|error| Error::Status(error.to_string()))?;
+        if !status.is_object() {
+            return Err(Error::Status("it is another JSON value".into()));
+        }
+        let (of, key) = (owner.object.type_meta().clone(), owner.object.key().clone());
+        let (namespace, name) = (key.namespace.as_deref(), &*key.name);
+        self.grants.check(Verb::Apply, &of, Some(Subresource::Status), namespace, Some(name))?;
+        let mut report = Report::default();
+        // As it is now: children were written since the plugin saw it.
+        let Some(live) = view.get(&of, &key).filter(|live| live.uid() == owner.object.uid()) else { return Ok(report) };
+        let mut desired = json!({ "status": status });
+        if diff::holds(&live, &self.manager, Some(Subresource::Status), &desired) {
+            self.observer.wrote(&self.plugin, "apply", "skipped");
+            report.skipped += 1;
+            return Ok(report);
+        }
+        desired["apiVersion"] = (*of.api_version).into();
+        desired["kind"] = (*of.kind).into();
+        desired["metadata"] = match namespace {
+            Some(namespace) => json!({ "namespace": namespace, "name": name, "uid": live.uid().to_string() }),
+            None => json!({ "name": name, "uid": live.uid().to_string() }),
+        };
+        match self.apply(&of, &key, &desired, Some(Subresource::Status), true).await {
+            Ok(_) => report.written += 1,
+            // Gone meanwhile: its deletion is on its way through the watch.
+            Err(Error::Request { source, .. }) if source.is_not_found() && view.get(&of, &key).is_none() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(report)
+    }
+
+    /// Applies one child if the cache does not show that it holds already.
+    async fn apply_child(&self, owner: &Owner<'_>, view: &View, desired: &Desired) -> Result<Write, Error> {
+        let (of, key) = (&desired.of, &desired.key);
+        self.grants.check(Verb::Apply, of, None, key.namespace.as_deref(), Some(&key.name))?;
+        let force = match view.get(of, key) {
+            None => false,
+            // What is on its way out takes no change; its end wakes this key again.
+            Some(live) if live.is_deleting() => return Ok(Write::Skipped),
+            Some(live) => {
+                match live.controller() {
+                    Some(controller) if controller.uid == *owner.object.uid() => {
+                        if diff::holds(&live, &self.manager, None, &desired.value) {
+                            self.observer.wrote(&self.plugin, "apply", "skipped");
+                            return Ok(Write::Skipped);
+                        }
+                    }
+                    Some(controller) => {
+                        let why = format!("is controlled by {} {}", controller.kind, controller.name);
+                        return Err(Error::Taken { of: of.clone(), key: key.clone(), why });
+                    }
+                    None if desired.adopt => {}
+                    None => {
+                        let why = "is not this object's child; the plugin does not ask to adopt it".into();
+                        return Err(Error::Taken { of: of.clone(), key: key.clone(), why });
+                    }
+                }
+                true
+            }
+        };
+        self.apply(of, key, &desired.value, None, force).await?;
+        Ok(Write::Done)
+    }
+
+    /// What this plugin applied for `owner` and `named` does not hold.
+    fn surplus(&self, owner: &Owner<'_>, view: &View, named: &HashSet<(TypeMeta, Key)>) -> Vec<Arc<Object>> {
+        let mut surplus = Vec::new();
+        for of in owner.owns {
+            for informer in view.of(of) {
+                let store = informer.read();
+                surplus.extend(
+                    store
+                        .owned_by(owner.object.uid())
+                        .filter(|child| child.controller().is_some_and(|controller| controller.uid == *owner.object.uid()))
+                        .filter(|child| child.applied(&self.manager, None).is_some() && !child.is_deleting())
+                        .filter(|child| !named.contains(&(of.clone(), child.key().clone())))
+                        .cloned(),
+                );
+            }
+        }
+        surplus
+    }
+
+    async fn prune(&self, child: &Arc<Object>) -> Result<Write, Error> {
+        let (of, key) = (child.type_meta().clone(), child.key().clone());
+        self.grants.check(Verb::Delete, &of, None, key.namespace.as_deref(), Some(&key.name))?;
+        let options = DeleteOptions { propagation: "Background", uid: Some(child.uid().clone()), resource_version: None };
+        match self.delete(&of, &key, &options).await {
+            // Somebody was quicker.
+            Err(Error::Request { source, .. }) if source.is_not_found() => {
+                self.informers.own_delete(&of, &key, child.uid());
+                Ok(Write::Done)
+            }
+            result => result.map(|()| Write::Done),
+        }
+    }
+
+    /// Server-side apply; the answer is in the cache when this returns.
+    async fn apply(&self, of: &TypeMeta, key: &Key, desired: &Value, subresource: Option<Subresource>, force: bool) -> Result<Arc<Object>, Error> {
+        let options = WriteOptions { manager: &self.manager, subresource };
+        let body = desired.to_string().into_bytes();
+        let sent = self.cluster.patch(of, key.namespace.as_deref(), &key.name, Patch::Apply(force), body, options);
+        self.written("apply", of, key, sent).await
+    }
+
+    /// Deletes; the cache shows it when this returns.
+    async fn delete(&self, of: &TypeMeta, key: &Key, options: &DeleteOptions) -> Result<(), Error> {
+        let started = Instant::now();
+        let answer = self.cluster.delete(of, key.namespace.as_deref(), &key.name, options).await;
+        self.note("delete", of, key, started.elapsed(), answer.as_ref().err());
+        let answer = answer.map_err(|source| Error::Request { verb: "delete", of: of.clone(), key: key.clone(), source })?;
+        self.deleted(of, key, options, &answer);
+        Ok(())
+    }
+
+    /// Takes the answer to a delete into the cache: the object where finalizers hold it, a `Status` where it is gone.
+    fn deleted(&self, of: &TypeMeta, key: &Key, options: &DeleteOptions, answer: &Bytes) {
+        match Object::parse(answer, of) {
+            Ok(held) if held.type_meta() == of && held.is_deleting() => self.informers.own_write(&Arc::new(held)),
+            // Some kinds answer with what was there.
+            Ok(gone) if gone.type_meta() == of => self.informers.own_delete(of, key, gone.uid()),
+            _ => {
+                if let Some(uid) = &options.uid {
+                    self.informers.own_delete(of, key, uid);
+                }
+            }
+        }
+    }
+
+    /// Waits for a write, notes it, and takes its answer into the cache.
+    async fn written(
+        &self,
+        verb: &'static str,
+        of: &TypeMeta,
+        key: &Key,
+        sent: impl Future<Output = Result<Bytes, cluster::Error>>,
+    ) -> Result<Arc<Object>, Error> {
+        let started = Instant::now();
+        let answer = sent.await;
+        self.note(verb, of, key, started.elapsed(), answer.as_ref().err());
+        let answer = answer.map_err(|source| Error::Request { verb, of: of.clone(), key: key.clone(), source })?;
+        let object = Object::parse(&answer, of).map_err(|source| Error::Answer { of: of.clone(), key: key.clone(), source })?;
+        let object = Arc::new(object);
+        self.informers.own_write(&object);
+        Ok(object)
+    }
+
+    fn note(&self, verb: &'static str, of: &TypeMeta, key: &Key, took: Duration, error: Option<&cluster::Error>) {
+        self.observer.wrote(&self.plugin, verb, if error.is_none() { "success" } else { "error" });
+        match error {
+            None => debug!(target: "pilothouse::feed", what = "wrote", verb, kind = %of.kind, object = %key, ?took),
+            Some(error) => debug!(target: "pilothouse::feed", what = "refused", verb, kind = %of.kind, object = %key, ?took, error = %display(error)),
+        }
+    }
+}

@@ -1,8 +1,42 @@
 //! Who owns which field: `metadata.managedFields`, and server-side apply.
+//!
+//! Every writer of a field owns it. An ordinary write takes the fields that it changes from all others ([`track_update`]). An
+//! apply says all that its manager wants: what it named before and does not name now goes, unless another owns it too; where
+//! another owns a field with another value, it is refused, or forces its way ([`apply`]).
+//!
+//! ```text
+//!          applied ──┐                    paths it named last time, and no one owns now
+//!                    ▼                                       │
+//! live ────────▶  merge by schema ──────────▶ less ◀─────────┘
+//!   │                                          │
+//!   └──────────▶ compare ◀──────────────────── ▼ ──▶ new object and owners
+//!                   └─ changed paths that others own: conflicts
+//! ```
+//!
+//! `path` and `set` are the algebra of owned paths, `walk` what is computed of objects, `entries` how objects carry it.
+//! Kubernetes' algorithm and wording are followed (its `structured-merge-diff` and `managedfields` packages were read for what
+//! the documentation leaves open); all versions of a kind are taken to have the same fields.
 
-use serde_json::Value;
+mod entries;
+mod last_applied;
+mod path;
+mod set;
+mod shape;
+#[cfg(test)]
+mod tests;
+mod walk;
 
-use crate::schema::Schema;
+use serde_json::{Map, Value};
+
+use entries::{Entry, Operation};
+use path::Element;
+use set::Set;
+use walk::Comparison;
+
+use crate::schema::{Schema, node::too_deep};
+
+/// Who owned the fields of an object that nobody was known to own when it was first applied to.
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
 /// Who writes, and how.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -13,7 +47,7 @@ pub struct Manager {
     pub api_version: String,
     /// Which part is written; none: the object itself.
     pub subresource: Option<String>,
-    /// RFC 3339, whole seconds: what a changed entry's `time` becomes.
+    /// RFC 3339, whole seconds, UTC: what a changed entry's `time` becomes.
     pub time: String,
     /// Fields that this write cannot change and therefore cannot own, as dotted paths: `status` for the object itself where
     /// it has a status subresource, `spec` and `metadata` for `status`.
@@ -32,27 +66,218 @@ pub struct Conflict {
 /// Why an apply is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// 409, causes with reason `FieldManagerConflict`.
-    #[error("apply failed with conflicts")]
+    /// 409, causes with reason `FieldManagerConflict`. At least one; those with one manager stand together.
+    #[error("{}", conflict_message(.0))]
     Conflicts(Vec<Conflict>),
     /// What is applied cannot be: unknown field, wrong type, duplicate keys. A real server answers 500.
     #[error("{0}")]
     Invalid(String),
 }
 
-/// Server-side apply: the object that results, with its `metadata.managedFields`. Equal to `live` where nothing changes.
+/// As kube-apiserver's `Status` says it.
+fn conflict_message(conflicts: &[Conflict]) -> String {
+    if let [one] = conflicts {
+        return format!("Apply failed with 1 conflict: {}: {}", one.message, one.field);
+    }
+    let mut lines = Vec::new();
+    for conflict in conflicts {
+        let heading = format!("{}:", conflict.message.replacen("conflict with", "conflicts with", 1));
+        if !lines.contains(&heading) {
+            lines.push(heading);
+        }
+        lines.push(format!("- {}", conflict.field));
+    }
+    format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
+}
+
+/// Server-side apply: the object that results, with its `metadata.managedFields`. Equal to `live` where nothing changes. It is
+/// not yet pruned, defaulted or validated. Fields that the manager must [`ignore`](Manager::ignore) are as in `live`.
 ///
 /// # Errors
 /// See [`Error`].
 pub fn apply(
-    _live: Option<&Value>,
+    live: Option<&Value>,
     applied: &Value,
-    _schema: &Schema,
-    _manager: &Manager,
-    _force: bool,
+    schema: &Schema,
+    manager: &Manager,
+    force: bool,
 ) -> Result<Value, Error> {
-    Ok(applied.clone())
+    if too_deep(applied) || live.is_some_and(too_deep) {
+        return Err(Error::Invalid("the object is nested too deeply".to_owned()));
+    }
+    let ignored = ignored(manager);
+    let config = configuration(applied, manager);
+    check(&config, schema)?;
+    let mut owners = live
+        .map(entries::read)
+        .unwrap_or_else(|| Some(Vec::new()))
+        .ok_or_else(|| Error::Invalid("failed to decode managed fields".to_owned()))?;
+    let live = bare(live);
+    if owners.is_empty() && live.as_object().is_some_and(|object| !object.is_empty()) {
+        owners.push(first_owner(&live, schema, manager));
+    }
+    let mut own = Entry::new(manager, Operation::Apply, walk::paths(schema, &config).outside(&ignored));
+    let before = owners.iter().position(|entry| entry.same_owner(&own)).map(|index| owners.remove(index));
+
+    let mut new = walk::merge(schema, &live, &config);
+    if let Some(before) = &before {
+        new = prune(new, &before.owned, &own.owned, &owners, schema);
+    }
+    let changes = Comparison::of(schema, &live, &new).outside(&ignored);
+    let taken = changes.modified.union(&changes.added);
+    let conflicts = conflicts(&owners, &taken);
+    if !force && !conflicts.is_empty() && !last_applied::settles(&live, &owners, &taken, schema, manager) {
+        return Err(Error::Conflicts(conflicts));
+    }
+    for entry in &mut owners {
+        entry.owned = entry.owned.difference(&taken).difference(&changes.removed);
+    }
+    own.owned = own.owned.difference(&never_owned());
+    own.time = if walk::equal(&new, &live) {
+        // An apply that changes nothing leaves no trace but what it owns.
+        new = live.clone();
+        before.and_then(|entry| entry.time)
+    } else {
+        Some(manager.time.clone())
+    };
+    owners.push(own);
+    last_applied::renew(&mut new, &live, applied, manager);
+    entries::write(&mut new, owners);
+    Ok(new)
 }
 
-/// Brings `new`'s `metadata.managedFields` up to date after any other write.
-pub fn track_update(_old: Option<&Value>, _new: &mut Value, _schema: &Schema, _manager: &Manager) {}
+/// Brings `new`'s `metadata.managedFields` up to date after any other write. `new` is what will be stored: pruned, defaulted,
+/// and with the fields that the write cannot change as they were. None as `old`: it is created.
+///
+/// What `new` says about its managers itself counts where the object itself is written, as in Kubernetes: an empty list makes
+/// it forget them.
+pub fn track_update(old: Option<&Value>, new: &mut Value, schema: &Schema, manager: &Manager) {
+    if too_deep(new) || old.is_some_and(too_deep) {
+        entries::strip(new);
+        return;
+    }
+    let given = if manager.subresource.is_some() { None } else { entries::read(new).filter(|given| !given.is_empty()) };
+    let mut owners = if manager.subresource.is_none() && entries::asks_for_reset(new) {
+        Vec::new()
+    } else {
+        given.or_else(|| old.and_then(entries::read)).unwrap_or_default()
+    };
+    entries::strip(new);
+    let changes = Comparison::of(schema, &bare(old), new).outside(&ignored(manager));
+    let taken = changes.modified.union(&changes.added);
+    for entry in &mut owners {
+        entry.owned = entry.owned.difference(&taken).difference(&changes.removed);
+    }
+    let mut own = Entry::new(manager, Operation::Update, taken.difference(&never_owned()));
+    if !own.owned.is_empty() {
+        own.time = Some(manager.time.clone());
+        if let Some(index) = owners.iter().position(|entry| entry.same_owner(&own)) {
+            own.owned = own.owned.union(&owners.remove(index).owned);
+        }
+        owners.push(own);
+    }
+    entries::cap(&mut owners);
+    entries::write(new, owners);
+}
+
+/// An object without its owners; an empty one where there is none.
+fn bare(object: Option<&Value>) -> Value {
+    let mut object = object.cloned().unwrap_or_else(|| Value::Object(Map::new()));
+    entries::strip(&mut object);
+    object
+}
+
+/// Paths that no one owns, because they identify the object or are the server's.
+fn never_owned() -> Set {
+    const METADATA: [&str; 8] =
+        ["name", "namespace", "creationTimestamp", "selfLink", "uid", "generation", "managedFields", "resourceVersion"];
+    let field = |name: &str| Element::Field(name.to_owned());
+    let top = ["apiVersion", "kind", "metadata"].map(|name| vec![field(name)]);
+    let metadata = METADATA.map(|name| vec![field("metadata"), field(name)]);
+    top.into_iter().chain(metadata).collect()
+}
+
+fn ignored(manager: &Manager) -> Set {
+    manager.ignore.iter().map(|path| path.split('.').map(|name| Element::Field(name.to_owned())).collect()).collect()
+}
+
+/// What is applied, without what this manager cannot change. What identifies the object stays.
+fn configuration(applied: &Value, manager: &Manager) -> Value {
+    let mut config = applied.clone();
+    entries::strip(&mut config);
+    let identity = |fields: &Map<String, Value>| -> Map<String, Value> {
+        let kept =
+            fields.iter().filter(|(name, _)| matches!(name.as_str(), "name" | "namespace" | "uid" | "resourceVersion"));
+        kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+    };
+    for path in &manager.ignore {
+        let (parents, last) = path.rsplit_once('.').unwrap_or(("", path));
+        let parents = parents.split('.').filter(|name| !name.is_empty());
+        let Some(parent) = parents.into_iter().try_fold(&mut config, |value, name| value.get_mut(name)) else {
+            continue;
+        };
+        let Some(fields) = parent.as_object_mut() else { continue };
+        match fields.remove(last) {
+            Some(Value::Object(metadata)) if path == "metadata" => {
+                fields.insert(last.to_owned(), Value::Object(identity(&metadata)));
+            }
+            _ => {}
+        }
+    }
+    config
+}
+
+/// What is applied must fit the schema, or it cannot be merged.
+fn check(config: &Value, schema: &Schema) -> Result<(), Error> {
+    let mut wrong = Vec::new();
+    shape::check(&schema.root, config, schema.builtin, &mut String::new(), &mut wrong);
+    let what = match wrong.as_slice() {
+        [] => return Ok(()),
+        [one] => one.clone(),
+        many => format!("errors:\n  {}", many.join("\n  ")),
+    };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let version = text(&config["apiVersion"]);
+    let version = if version.contains('/') { version } else { format!("/{version}") };
+    Err(Error::Invalid(format!(
+        "failed to create typed patch object ({}/{}; {version}, Kind={}): {what}",
+        text(&config["metadata"]["namespace"]),
+        text(&config["metadata"]["name"]),
+        text(&config["kind"]),
+    )))
+}
+
+/// Who owns an object that was written before anyone kept account.
+fn first_owner(live: &Value, schema: &Schema, manager: &Manager) -> Entry {
+    let writer = Manager { name: BEFORE_FIRST_APPLY.to_owned(), subresource: None, ..manager.clone() };
+    let all = Comparison::of(schema, &Value::Object(Map::new()), live).added;
+    Entry { time: Some(manager.time.clone()), ..Entry::new(&writer, Operation::Update, all.difference(&never_owned())) }
+}
+
+/// Removes what the manager named before and does not name now, unless another owns it.
+fn prune(merged: Value, before: &Set, now: &Set, others: &[Entry], schema: &Schema) -> Value {
+    let complete = |set: &Set| set.with_fields_on_the_way(&schema.root);
+    let owned = complete(&others.iter().fold(now.clone(), |owned, entry| owned.union(&entry.owned)));
+    let all = complete(&walk::paths(schema, &merged));
+    let before = complete(before);
+
+    // All that it named goes, then what someone owns comes back, with all that no one is known to own: beneath what was
+    // named there may be what was not.
+    let bare = walk::without(schema, &merged, &before);
+    let kept = complete(&walk::paths(schema, &bare));
+    let pruned = walk::without(schema, &merged, &all.difference(&kept.union(&owned)));
+    let kept = complete(&walk::paths(schema, &pruned));
+    walk::without(schema, &merged, &all.difference(&kept).intersection(&before))
+}
+
+fn conflicts(owners: &[Entry], taken: &Set) -> Vec<Conflict> {
+    let mut owners: Vec<_> = owners.iter().collect();
+    owners.sort_by_key(|entry| entry.shown());
+    let conflicts = owners.into_iter().flat_map(|entry| {
+        entry.owned.intersection(taken).paths().into_iter().map(|path| Conflict {
+            message: format!("conflict with {}", entry.shown()),
+            field: path.iter().map(Element::to_string).collect(),
+        })
+    });
+    conflicts.collect()
+}

@@ -283,6 +283,7 @@ impl Store {
     /// Says that a resource is being deleted, or no longer is.
     pub(crate) fn set_terminating(&self, of: &GroupResource, terminating: bool) {
         self.inner.lock().graph.set_terminating(of, terminating);
+        self.work.notify_one();
     }
 
     /// What garbage collection has to look at next. Waits while there is nothing.

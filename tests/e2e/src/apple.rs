@@ -43,7 +43,16 @@ impl Apple {
     /// # Errors
     /// The server refuses, or does not serve the kind in time.
     pub async fn create(&self, quantity: u32) -> Result<&Self> {
-        let object = self.object(quantity);
+        self.create_with("green", quantity).await
+    }
+
+    /// As [`Apple::create`], in another color.
+    ///
+    /// # Errors
+    /// As [`Apple::create`].
+    pub async fn create_with(&self, color: &str, quantity: u32) -> Result<&Self> {
+        let spec = json!({"spec": {"color": color, "size": "small", "quantity": quantity}});
+        let object = DynamicObject::new(&self.name, &resource()).data(spec);
         let created = eventually("the API server serves MyApples", async || {
             match self.apples.create(&PostParams::default(), &object).await {
                 Err(kube::Error::Api(status)) if status.code == 404 => Err(anyhow::Error::new(*status)),
@@ -52,12 +61,6 @@ impl Apple {
         });
         created.await?.with_context(|| format!("cannot create the MyApple {}", self.name))?;
         Ok(self)
-    }
-
-    /// As [`Apple::create`] makes it.
-    pub fn object(&self, quantity: u32) -> DynamicObject {
-        let spec = json!({"spec": {"color": "green", "size": "small", "quantity": quantity}});
-        DynamicObject::new(&self.name, &resource()).data(spec)
     }
 
     /// What the server has.
@@ -158,6 +161,19 @@ impl Apple {
         ensure!(ready["status"] == "True", "its condition is {ready}");
         ensure!(ready["observedGeneration"] == json!(object.metadata.generation), "its condition is {ready}");
         Ok(())
+    }
+
+    /// Returns its status once it is `wanted`.
+    ///
+    /// # Errors
+    /// It is not so in time.
+    pub async fn status_is(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+        eventually(&format!("the status of the MyApple {} is {what}", self.name), async || {
+            let status = self.get().await?.data["status"].take();
+            ensure!(wanted(&status), "its status is {status}");
+            Ok(status)
+        })
+        .await
     }
 
     /// Returns the condition Ready once it is False with a message that has all of `parts`.

@@ -70,6 +70,14 @@ impl Plugin {
         self.with_yaml(json!({ "grants": grants }).to_string())
     }
 
+    /// The same, granted in one namespace only what the example plugin needs, and its CRD: two plugins for one kind would
+    /// be at odds otherwise.
+    #[must_use]
+    pub fn confined_to(self, namespace: &str) -> Self {
+        let here = Permission::of_myapple().map(|permission| permission.within(namespace));
+        self.granted(&[here.as_slice(), &[Permission::of_its_crd()]].concat())
+    }
+
     /// The same without `<name>.yaml`.
     #[must_use]
     pub fn without_yaml(mut self) -> Self {

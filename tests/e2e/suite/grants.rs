@@ -48,10 +48,7 @@ pub(crate) async fn a_write_that_is_not_granted_is_not_sent(scene: Scene) -> Res
 pub(crate) async fn a_namespace_that_is_not_granted_is_left_alone(scene: Scene) -> Result<()> {
     let other = format!("{}-other", scene.namespace);
     scene.create_namespace(&other).await?;
-    let mut grants: Vec<Permission> =
-        Permission::of_myapple().into_iter().map(|permission| permission.within(&scene.namespace)).collect();
-    grants.push(Permission::of_its_crd());
-    let _host = scene.with(&[Plugin::myapple()?.granted(&grants)])?.host().await?;
+    let _host = scene.with(&[Plugin::myapple()?.confined_to(&scene.namespace)])?.host().await?;
 
     let elsewhere = scene.apple_in(&other, "gala");
     elsewhere.create(2).await?;
@@ -61,5 +58,23 @@ pub(crate) async fn a_namespace_that_is_not_granted_is_left_alone(scene: Scene) 
     ensure!(alone.data.get("status").is_none(), "it has a status: {}", alone.data["status"]);
     let maps = elsewhere.maps.list(&ListParams::default()).await?;
     ensure!(maps.iter().all(|map| map.metadata.owner_references.is_none()), "it has children");
+    Ok(())
+}
+
+pub(crate) async fn a_trespasser_is_denied_every_step(scene: Scene) -> Result<()> {
+    let other = format!("{}-other", scene.namespace);
+    scene.create_namespace(&other).await?;
+    // The one brings the kind, the other goes where it should not.
+    let plugins = [Plugin::myapple()?.confined_to(&other), Plugin::guest("trespasser")?];
+    let _host = scene.with(&plugins)?.host().await?;
+    let gala = scene.apple("gala");
+    gala.create(1).await?;
+    let status = gala.status_is("what it was told", |status| status["available"] == 1).await?;
+    let told = status["conditions"].as_array().cloned().unwrap_or_default();
+    ensure!(told.len() == 14, "it was told {} things: {status}", told.len());
+    for condition in &told {
+        ensure!(condition["status"] == "True" && condition["reason"] == "NotGranted", "it was told: {condition}");
+    }
+    ensure!(scene.config_maps().get_opt("stolen").await?.is_none(), "it made an object");
     Ok(())
 }

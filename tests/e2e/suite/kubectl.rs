@@ -59,6 +59,8 @@ async fn walk_through(kubectl: &Kubectl) -> Result<()> {
     let both = kubectl.run(&["get", "ma,cm"]).await?;
     ensure!(both.contains("myapple.stable.example.com/gala") && both.contains("configmap/gala-2"), "{both}");
     available_is(kubectl, "3").await?;
+    let row = kubectl.run(&["get", "ma", "gala"]).await?;
+    ensure!(words_of(&row, "gala")[1..6] == ["green", "small", "3", "3", "True"], "{row}");
     let described = kubectl.run(&["describe", "ma", "gala"]).await?;
     ensure!(described.contains("Quantity:") && described.contains("AllAvailable"), "{described}");
 
@@ -68,6 +70,8 @@ async fn walk_through(kubectl: &Kubectl) -> Result<()> {
     patch(kubectl, r#"{"spec":{"quantity":1}}"#).await?;
     children_are(kubectl, &["gala-0"]).await?;
     available_is(kubectl, "1").await?;
+    kubectl.run(&["scale", "ma", "gala", "--replicas=4"]).await?;
+    children_are(kubectl, &["gala-0", "gala-1", "gala-2", "gala-3"]).await?;
 
     let said = kubectl.run_on(&GALA.replace("green", "red"), &["apply", "-f", "-"]).await?;
     ensure!(said.contains("configured"), "{said}");

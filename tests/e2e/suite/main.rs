@@ -4,8 +4,10 @@
 mod access;
 mod children;
 mod conflicts;
+mod contract;
 mod definitions;
 mod grants;
+mod hostile;
 mod kubectl;
 mod outages;
 mod quiet;
@@ -35,6 +37,14 @@ fn main() -> ExitCode {
             a_writer_that_keeps_editing_a_child_loses_every_time,
             a_manager_that_forces_its_way_loses_too,
         }
+        contract {
+            a_plugin_sees_its_own_writes_in_the_same_call,
+            a_child_that_may_be_adopted_is_taken_over,
+            a_plugin_that_asks_to_be_called_again_is,
+            a_failed_call_is_tried_again_and_told_why,
+            a_terminal_failure_is_not_tried_again_until_something_changes,
+            a_call_in_flight_at_sigterm_is_finished,
+        }
         definitions {
             a_kind_that_appears_after_the_plugin_is_served,
             a_kind_that_is_deleted_and_comes_back_is_served_again,
@@ -44,6 +54,16 @@ fn main() -> ExitCode {
             a_disabled_plugin_does_nothing,
             a_write_that_is_not_granted_is_not_sent,
             a_namespace_that_is_not_granted_is_left_alone,
+            a_trespasser_is_denied_every_step,
+        }
+        hostile {
+            a_plugin_that_loops_costs_itself_one_call,
+            a_plugin_that_traps_costs_itself_one_call,
+            a_plugin_that_exhausts_memory_costs_itself_one_call,
+            a_plugin_that_exhausts_its_stack_costs_itself_one_call,
+            a_plugin_that_answers_too_much_costs_itself_one_call,
+            a_plugin_that_answers_nonsense_costs_itself_one_call,
+            a_plugin_that_cannot_be_used_is_refused_with_the_reason,
         }
         kubectl {
             kubectl_sees_and_steers_everything,
@@ -63,6 +83,7 @@ fn main() -> ExitCode {
         }
         reload {
             a_plugin_replaced_under_load_loses_no_change_and_fails_no_reconcile,
+            a_new_revision_takes_effect_on_every_object,
             garbage_in_place_of_a_plugin_is_reported_and_the_old_revision_goes_on,
             a_half_written_plugin_is_reported_until_it_is_whole,
             a_removed_plugin_stops_and_the_others_go_on,

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
-use pilothouse_e2e::plugin::Permission;
 use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
 use serde_json::json;
 
@@ -30,10 +29,10 @@ pub(crate) async fn a_plugin_replaced_under_load_loses_no_change_and_fails_no_re
     let replacements = async {
         for mark in 1..=5 {
             let reconciles = reconciles(&mut host, "success").await?;
-            let loads = loads(&mut host).await?;
+            let reloads = reloads(&mut host).await?;
             scene.plugins.put(&Plugin::myapple()?.revision(mark))?;
             eventually("the new revision serves", async || {
-                ensure!(self::loads(&mut host).await? > loads, "no revision was loaded yet");
+                ensure!(self::reloads(&mut host).await? > reloads, "no revision was loaded yet");
                 Ok(())
             })
             .await?;
@@ -53,6 +52,31 @@ pub(crate) async fn a_plugin_replaced_under_load_loses_no_change_and_fails_no_re
     try_join_all(apples.iter().map(Apple::settles)).await?;
     let failed = reconciles(&mut host, "error").await?;
     ensure!(failed == 0.0, "{failed} reconciles failed");
+    Ok(())
+}
+
+pub(crate) async fn a_new_revision_takes_effect_on_every_object(scene: Scene) -> Result<()> {
+    let first = Plugin::myapple()?;
+    let second = Plugin { wasm: Plugin::guest("second")?.wasm, ..first.clone() };
+    let _host = scene.with(std::slice::from_ref(&first))?.host().await?;
+    let apples = [scene.apple("gala"), scene.apple("fuji"), scene.apple("idared")];
+    for apple in &apples {
+        apple.create(2).await?.settles().await?;
+    }
+
+    scene.plugins.put(&second)?;
+    for apple in &apples {
+        eventually("every child was made by the second revision", async || {
+            for child in apple.children().await? {
+                let data = child.data.unwrap_or_default();
+                ensure!(data.get("revision").is_some_and(|revision| revision == "2"), "a child has {data:?}");
+            }
+            Ok(())
+        })
+        .await?;
+    }
+    scene.plugins.put(&first)?;
+    try_join_all(apples.iter().map(Apple::settles)).await?;
     Ok(())
 }
 
@@ -89,8 +113,10 @@ pub(crate) async fn a_half_written_plugin_is_reported_until_it_is_whole(scene: S
 pub(crate) async fn a_removed_plugin_stops_and_the_others_go_on(scene: Scene) -> Result<()> {
     let west = format!("{}-west", scene.namespace);
     scene.create_namespace(&west).await?;
+    let east = Plugin::myapple()?.named("east").confined_to(&scene.namespace);
+    let west_plugin = Plugin::myapple()?.named("west").confined_to(&west);
     // The same operator twice, each for a namespace of its own.
-    let mut host = scene.with(&[confined("east", &scene.namespace)?, confined("west", &west)?])?.host().await?;
+    let mut host = scene.with(&[east.clone(), west_plugin])?.host().await?;
     let eastern = scene.apple("gala");
     eastern.create(2).await?.settles().await?;
     scene.apple_in(&west, "gala").create(2).await?.settles().await?;
@@ -109,7 +135,7 @@ pub(crate) async fn a_removed_plugin_stops_and_the_others_go_on(scene: Scene) ->
     ensure!(eastern.children().await?.len() == 2, "the removed plugin still makes children");
     ensure!(eastern.get().await?.data["status"] == before.data["status"], "the removed plugin still writes status");
 
-    scene.plugins.put(&confined("east", &scene.namespace)?)?;
+    scene.plugins.put(&east)?;
     eastern.settles().await
 }
 
@@ -118,13 +144,6 @@ pub(crate) async fn a_new_plugin_starts_without_a_restart(scene: Scene) -> Resul
     scene.with(&[Plugin::myapple()?])?;
     scene.apple("gala").create(3).await?.settles().await?;
     host.ready().await
-}
-
-fn confined(name: &str, namespace: &str) -> Result<Plugin> {
-    let mut grants: Vec<Permission> =
-        Permission::of_myapple().into_iter().map(|permission| permission.within(namespace)).collect();
-    grants.push(Permission::of_its_crd());
-    Ok(Plugin::myapple()?.named(name).granted(&grants))
 }
 
 /// In the log, in the metrics, and in the detail of `/readyz`.
@@ -162,6 +181,6 @@ async fn reconciles(host: &mut Host, result: &str) -> Result<f64> {
     Ok(host.metrics().await?.sum("controller_runtime_reconcile_total", &[("result", result)]))
 }
 
-async fn loads(host: &mut Host) -> Result<f64> {
-    Ok(host.metrics().await?.sum("pilothouse_plugin_loads_total", &[("plugin", "myapple")]))
+async fn reloads(host: &mut Host) -> Result<f64> {
+    Ok(host.metrics().await?.sum("pilothouse_plugin_reloads_total", &[("plugin", "myapple")]))
 }

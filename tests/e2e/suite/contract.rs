@@ -1,0 +1,93 @@
+//! What the contract promises to plugins, where it takes a host and an API server to show it.
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::PostParams;
+use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
+use serde_json::{from_value, json};
+
+pub(crate) async fn a_plugin_sees_its_own_writes_in_the_same_call(scene: Scene) -> Result<()> {
+    let (_host, gala) = served_by(&scene, "imperative").await?;
+    gala.create(1).await?;
+    let status = gala.status_is("what it saw", |status| status["available"] == 1).await?;
+    for saw in ["SawCreate", "SawPatch", "SawDelete"] {
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        let condition = conditions.iter().find(|condition| condition["type"] == saw);
+        ensure!(condition.is_some_and(|condition| condition["status"] == "True"), "{saw} is not true: {status}");
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_child_that_may_be_adopted_is_taken_over(scene: Scene) -> Result<()> {
+    let (_host, gala) = served_by(&scene, "adopting").await?;
+    let theirs: ConfigMap =
+        from_value(json!({"metadata": {"name": "gala-shared"}, "data": {"adopted": "no", "mine": "yes"}}))?;
+    gala.maps.create(&PostParams::default(), &theirs).await?;
+    gala.create(1).await?;
+    eventually("it is a child", async || {
+        let [child]: [ConfigMap; 1] =
+            gala.children().await?.try_into().map_err(|children| anyhow::anyhow!("the children are {children:?}"))?;
+        let data = json!(child.data);
+        ensure!(data == json!({"adopted": "yes", "mine": "yes"}), "it has {data}");
+        Ok(())
+    })
+    .await
+}
+
+pub(crate) async fn a_plugin_that_asks_to_be_called_again_is(scene: Scene) -> Result<()> {
+    let (_host, gala) = served_by(&scene, "counting").await?;
+    gala.create(10).await?.status_is("10", |status| status["available"] == 10).await?;
+    Ok(())
+}
+
+pub(crate) async fn a_failed_call_is_tried_again_and_told_why(scene: Scene) -> Result<()> {
+    let (_host, gala) = served_by(&scene, "failing").await?;
+    gala.create_with("retry", 1).await?;
+    let status = gala.status_is("what it was told", |status| status["available"] == 1).await?;
+    let message = &status["conditions"][0]["message"];
+    ensure!(message == "attempt 3, last error: attempt 2 failed", "it was told: {message}");
+    Ok(())
+}
+
+pub(crate) async fn a_terminal_failure_is_not_tried_again_until_something_changes(scene: Scene) -> Result<()> {
+    let (mut host, gala) = served_by(&scene, "failing").await?;
+    gala.create_with("terminal", 1).await?.status_is("7", |status| status["available"] == 7).await?;
+    // What came later has been served twice, with a change in between, and no delay has kept the failed one.
+    let fuji = scene.apple("fuji");
+    fuji.create_with("retry", 1).await?.status_is("1", |status| status["available"] == 1).await?;
+    let metrics = host.metrics().await?;
+    let terminal = metrics.sum("controller_runtime_terminal_reconcile_errors_total", &[]);
+    // Its own status may wake it once more.
+    ensure!((1.0..=2.0).contains(&terminal), "{terminal} terminal failures");
+
+    gala.set(json!({"color": "green"})).await?;
+    gala.status_is("1", |status| status["available"] == 1).await?;
+    Ok(())
+}
+
+pub(crate) async fn a_call_in_flight_at_sigterm_is_finished(scene: Scene) -> Result<()> {
+    let (mut host, gala) = served_by(&scene, "slow").await?;
+    // A second or so.
+    gala.create(100).await?;
+    eventually("the call is in flight", async || {
+        let working = host.metrics().await?.sum("controller_runtime_active_workers", &[]);
+        ensure!(working == 1.0, "{working} workers are at work");
+        Ok(())
+    })
+    .await?;
+    host.terminate().await?;
+    let status = gala.get().await?.data["status"].take();
+    ensure!(status["available"] == 1, "its status is {status}");
+    ensure!(gala.children().await?.len() == 1, "it has no child");
+    Ok(())
+}
+
+/// A host with `guest` for the scene's namespace, and a MyApple there that does not exist yet. The example plugin brings the
+/// kind, and is confined to another namespace.
+async fn served_by(scene: &Scene, guest: &str) -> Result<(Host, Apple)> {
+    let other = format!("{}-other", scene.namespace);
+    scene.create_namespace(&other).await?;
+    let plugins = [Plugin::myapple()?.confined_to(&other), Plugin::guest(guest)?];
+    let host = scene.with(&plugins)?.host().await?;
+    Ok((host, scene.apple("gala")))
+}

@@ -1,3 +1,7 @@
 //! The `pilothouse` command.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    pilothouse::cli::main()
+}

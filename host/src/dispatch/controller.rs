@@ -149,6 +149,11 @@ impl Controller {
         &self.queue
     }
 
+    /// What the manifest of the revision that serves says of it.
+    pub fn spec(&self) -> manifest::Controller {
+        self.serving.load().spec.clone()
+    }
+
     /// How many keys may be reconciled at once.
     pub fn max_concurrency(&self) -> usize {
         self.wanted.load(Ordering::Relaxed)

@@ -17,6 +17,7 @@ pub use registry::{Informers, Lease};
 pub use view::View;
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{
         Arc,
@@ -70,7 +71,7 @@ pub enum Origin {
     Change,
 }
 
-/// Counts, for metrics. All only grow.
+/// Counts since the start, for metrics.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Objects that appeared.
@@ -81,8 +82,14 @@ pub struct Counts {
     pub deleted: AtomicU64,
     /// Objects that could not be read.
     pub skipped: AtomicU64,
-    /// Relists after the first list, because the version was too old.
-    pub relists: AtomicU64,
+    relists: Mutex<BTreeMap<RelistReason, u64>>,
+}
+
+impl Counts {
+    /// Lists after the first, by reason.
+    pub fn relists(&self) -> Vec<(&'static str, u64)> {
+        self.relists.lock().iter().map(|(reason, count)| (reason.as_str(), *count)).collect()
+    }
 }
 
 /// A store of one kind's objects in one scope, kept up to date.
@@ -244,8 +251,8 @@ impl Informer {
         *self.state.lock() = state;
     }
 
-    fn note_relist(&self, _reason: RelistReason) {
-        self.counts.relists.fetch_add(1, Ordering::Relaxed);
+    fn note_relist(&self, reason: RelistReason) {
+        *self.counts.relists.lock().entry(reason).or_default() += 1;
     }
 }
 

@@ -1,0 +1,188 @@
+//! The host put together: which tasks run, what they share, and how they end.
+//!
+//! ```text
+//! files ─► Source ─► Lifecycle ─► Dispatch ─► cluster
+//!                        └───────────┴──► admin: /healthz /readyz /metrics
+//! ```
+//!
+//! Every long-lived task is started and joined here. One that ends before it was asked to ends the process, and is named.
+
+mod observe;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context, bail};
+use pilothouse_core::key::TypeMeta;
+use tokio::{
+    net::TcpListener,
+    runtime::{Handle, Runtime},
+    sync::mpsc,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+pub use crate::admin::Metrics;
+
+use crate::{
+    admin,
+    cluster::Cluster,
+    dispatch::{Controller, Dispatch, Parts},
+    informer::Informers,
+    plugin::{Lifecycle, Mode, Source, Statuses},
+    wasm::Engine,
+};
+
+/// Changes of plugins' files that wait to be followed: a source waits for its lifecycle, which is quick.
+const CHANGES: usize = 16;
+
+/// What the host is told.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The directory of plugins.
+    pub plugins: PathBuf,
+    /// Who says what plugins may do.
+    pub mode: Mode,
+    /// How long calls in flight may take to finish at the end.
+    pub grace_period: Duration,
+}
+
+/// The runtime for everything but guests.
+///
+/// # Errors
+/// If threads cannot be started.
+pub fn io_runtime() -> anyhow::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("io")
+        .build()
+        .context("cannot start the threads for input and output")
+}
+
+/// The runtime for guests: as many threads as the machine has cores. They are not the threads that serve requests.
+fn guest_runtime() -> anyhow::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_time()
+        .thread_name("guest")
+        .build()
+        .context("cannot start the threads for plugins")
+}
+
+/// A host, ready to run.
+pub struct Host {
+    dispatch: Arc<Dispatch>,
+    informers: Informers,
+    statuses: Statuses,
+    lifecycle: Lifecycle,
+    options: Options,
+    guests: Runtime,
+    metrics: Arc<Metrics>,
+}
+
+impl Host {
+    /// Puts the parts together. Nothing runs yet.
+    ///
+    /// # Errors
+    /// If the sandbox or its threads cannot be set up on this machine.
+    pub fn new(options: Options, cluster: &Cluster, metrics: Arc<Metrics>) -> anyhow::Result<Self> {
+        let guests = guest_runtime()?;
+        let informers = Informers::new(cluster.clone(), Handle::current());
+        let dispatch = Arc::new(Dispatch::new(Parts {
+            cluster: cluster.clone(),
+            informers: informers.clone(),
+            guests: guests.handle().clone(),
+            observer: metrics.clone(),
+            writes: metrics.clone(),
+        }));
+        let lifecycle =
+            Lifecycle::new(Engine::new()?, dispatch.clone(), options.mode, guests.handle().clone(), metrics.clone());
+        Ok(Self { dispatch, informers, statuses: lifecycle.statuses(), lifecycle, options, guests, metrics })
+    }
+
+    /// What can be asked of it while it runs.
+    pub fn view(&self) -> HostView {
+        HostView {
+            dispatch: self.dispatch.clone(),
+            informers: self.informers.clone(),
+            statuses: self.statuses.clone(),
+        }
+    }
+
+    /// Runs until `stop` is ready and everything in flight is finished.
+    ///
+    /// # Errors
+    /// If a vital task ends by itself, or calls had to be cut off when the grace period was over.
+    pub async fn run(self, listener: TcpListener, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+        let address = listener.local_addr().context("the admin listener has no address")?;
+        info!(%address, "serving health and metrics");
+        let ended = CancellationToken::new();
+        self.metrics.read_from(self.view());
+        let state = admin::State { metrics: self.metrics.clone(), readiness: Arc::new(self.view()) };
+        let mut admin = tokio::spawn(admin::serve(listener, ended.clone().cancelled_owned(), state));
+        let (sender, changes) = mpsc::channel(CHANGES);
+        info!(directory = %self.options.plugins.display(), "watching for plugins");
+        let mut source = tokio::spawn(Source::new(self.options.plugins.clone()).run(sender));
+        let mut lifecycle = tokio::spawn(self.lifecycle.run(changes));
+
+        let failed = tokio::select! {
+            () = stop => None,
+            _ = &mut source => Some("the task that watches plugins' files"),
+            _ = &mut lifecycle => Some("the task that loads plugins"),
+            _ = &mut admin => Some("the task that serves health and metrics"),
+        };
+        // No plugin is loaded any more; those that serve finish what they have.
+        source.abort();
+        lifecycle.abort();
+        let drained = self.dispatch.shut_down(self.options.grace_period).await;
+        ended.cancel();
+        self.guests.shutdown_background();
+        if let Some(task) = failed {
+            bail!("{task} ended by itself");
+        }
+        if !drained {
+            bail!("calls in flight were cut off after the grace period of {} s", self.options.grace_period.as_secs());
+        }
+        info!("stopped; every call in flight was finished");
+        Ok(())
+    }
+}
+
+/// A running host, to look at.
+#[derive(Clone)]
+pub struct HostView {
+    dispatch: Arc<Dispatch>,
+    informers: Informers,
+    statuses: Statuses,
+}
+
+impl HostView {
+    /// True if every plugin that was found is up and no key waits or is being reconciled. Keys that wait for their time do not
+    /// count.
+    pub fn is_idle(&self) -> bool {
+        let controllers = self.dispatch.controllers();
+        self.statuses.snapshot().settled
+            && controllers.iter().all(|controller| {
+                let queue = controller.queue().lock();
+                controller.waits_for().is_empty() && queue.is_empty() && queue.processing() == 0
+            })
+    }
+}
+
+/// What one controller works on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kinds {
+    /// The kind whose keys it reconciles.
+    pub reconciles: TypeMeta,
+    /// The kinds of its children.
+    pub owns: Vec<TypeMeta>,
+}
+
+impl HostView {
+    /// What the controllers work on, in the order of plugin and controller.
+    pub fn kinds(&self) -> Vec<Kinds> {
+        let kinds = |controller: &Arc<Controller>| {
+            let spec = controller.spec();
+            Kinds { reconciles: spec.for_.of, owns: spec.owns.into_iter().map(|owned| owned.of).collect() }
+        };
+        self.dispatch.controllers().iter().map(kinds).collect()
+    }
+}

@@ -1,0 +1,191 @@
+//! What happens, one line each, for people who watch: what changed, which plugin was called, what it wrote, how long each took.
+//!
+//! A layer of `tracing` that shows the events of target `pilothouse::feed`. A plugin's own log lines pass through as log lines.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{Debug, Write as _},
+    io::{IsTerminal, Write as _},
+};
+
+use jiff::{Zoned, tz::TimeZone};
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id},
+};
+use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
+
+/// Shows the feed on standard output.
+pub(super) struct Feed {
+    colour: bool,
+    zone: TimeZone,
+}
+
+/// Fields of an event or of a span, by name.
+#[derive(Default)]
+struct Fields(BTreeMap<&'static str, String>);
+
+impl Fields {
+    fn get(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.to_owned());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+}
+
+const DIM: &str = "\x1b[2m";
+const BOLD: &str = "\x1b[1m";
+const RED: &str = "\x1b[31m";
+const GREEN: &str = "\x1b[32m";
+const CYAN: &str = "\x1b[36m";
+const PLAIN: &str = "\x1b[0m";
+
+impl Feed {
+    pub(super) fn new() -> Self {
+        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        Self { colour, zone: TimeZone::system() }
+    }
+
+    fn paint(&self, colour: &str, text: &str) -> String {
+        if self.colour { format!("{colour}{text}{PLAIN}") } else { text.to_owned() }
+    }
+
+    /// The line of one event; `around` are the fields of the reconcile it belongs to.
+    fn line(&self, event: &Fields, around: &Fields) -> Option<String> {
+        let field = |name| event.get(name);
+        let mut line = String::new();
+        match field("what") {
+            "changed" => {
+                let _ = write!(
+                    line,
+                    "{} {} {} {}  {}",
+                    self.paint(CYAN, "changed   "),
+                    field("kind"),
+                    self.paint(BOLD, field("object")),
+                    field("change"),
+                    self.paint(DIM, &format!("wakes {}/{} {}", field("plugin"), field("controller"), field("wakes"))),
+                );
+            }
+            "wrote" => {
+                let _ = write!(
+                    line,
+                    "{}   {} {} {}  {}",
+                    self.paint(GREEN, "wrote     "),
+                    past(field("verb")),
+                    field("kind"),
+                    self.paint(BOLD, field("object")),
+                    self.paint(DIM, field("took")),
+                );
+            }
+            "refused" => {
+                let _ = write!(
+                    line,
+                    "{}   {} {} {}: {}",
+                    self.paint(RED, "refused   "),
+                    field("verb"),
+                    field("kind"),
+                    self.paint(BOLD, field("object")),
+                    field("error"),
+                );
+            }
+            "reconciled" => {
+                let error = field("error");
+                let (colour, word) = if error.is_empty() { (GREEN, "reconciled") } else { (RED, "failed    ") };
+                let _ = write!(
+                    line,
+                    "{} {} by {}: {} written, {} unchanged  {}",
+                    self.paint(colour, word),
+                    self.paint(BOLD, around.get("key")),
+                    around.get("plugin"),
+                    field("written"),
+                    field("unchanged"),
+                    self.paint(DIM, &format!("{} in all, {} in the plugin", field("took"), field("in_guest"))),
+                );
+                if !error.is_empty() {
+                    let _ = write!(line, ": {error}");
+                }
+            }
+            _ => return None,
+        }
+        Some(line)
+    }
+}
+
+fn past(verb: &str) -> &str {
+    match verb {
+        "apply" => "applied",
+        "create" => "created",
+        "update" => "updated",
+        "patch" => "patched",
+        "delete" => "deleted",
+        other => other,
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Feed {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id).filter(|span| span.name() == "reconcile") else { return };
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        span.extensions_mut().insert(fields);
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        if event.metadata().target() != "pilothouse::feed" {
+            return;
+        }
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let span = context.event_scope(event).and_then(|mut scope| scope.find(|span| span.name() == "reconcile"));
+        let line = match &span {
+            Some(span) => {
+                let extensions = span.extensions();
+                extensions.get::<Fields>().and_then(|around| self.line(&fields, around))
+            }
+            None => self.line(&fields, &Fields::default()),
+        };
+        if let Some(line) = line {
+            let time = Zoned::now().with_time_zone(self.zone.clone()).strftime("%H:%M:%S%.3f").to_string();
+            // A reader that went away is no reason to stop.
+            let _ = writeln!(std::io::stdout(), "{} {line}", self.paint(DIM, &time));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(pairs: &[(&'static str, &str)]) -> Fields {
+        Fields(pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn lines_say_what_happened_to_what_and_how_long_it_took() {
+        let feed = Feed { colour: false, zone: TimeZone::UTC };
+        let around = fields(&[("key", "default/a"), ("plugin", "myapple")]);
+        let line = |pairs| feed.line(&fields(pairs), &around);
+        insta::assert_snapshot!(
+            line(&[("what", "changed"), ("kind", "MyApple"), ("object", "default/a"), ("change", "spec.quantity: 3 → 5"), ("plugin", "myapple"), ("controller", "apples"), ("wakes", "default/a")]).unwrap_or_default(),
+            @"changed    MyApple default/a spec.quantity: 3 → 5  wakes myapple/apples default/a"
+        );
+        insta::assert_snapshot!(
+            line(&[("what", "wrote"), ("verb", "apply"), ("kind", "ConfigMap"), ("object", "default/a-0"), ("took", "1.2ms")]).unwrap_or_default(),
+            @"wrote        applied ConfigMap default/a-0  1.2ms"
+        );
+        insta::assert_snapshot!(
+            line(&[("what", "reconciled"), ("written", "2"), ("unchanged", "1"), ("took", "4ms"), ("in_guest", "1ms")]).unwrap_or_default(),
+            @"reconciled default/a by myapple: 2 written, 1 unchanged  4ms in all, 1ms in the plugin"
+        );
+        assert_eq!(line(&[("what", "unheard of")]), None);
+    }
+}

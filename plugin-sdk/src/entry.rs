@@ -35,6 +35,9 @@ impl<C: DeserializeOwned, F: Fn(C) -> Result<Plugin, Error>> Define<(C,)> for F 
     }
 }
 
+/// Compiles where `define` is a plugin.
+pub fn fits<S>(_: &impl Define<S>) {}
+
 /// The export `describe`.
 ///
 /// # Errors
@@ -74,6 +77,9 @@ fn log_panics() {
 #[macro_export]
 macro_rules! export_plugin {
     ($define:path) => {
+        // Natively nothing is exported, and a function of the wrong type is a mistake all the same.
+        #[cfg(not(target_arch = "wasm32"))]
+        const _: fn() = || $crate::entry::fits(&$define);
         #[cfg(target_arch = "wasm32")]
         const _: () = {
             use $crate::contract::exports::pilothouse::plugin::controller as wire;

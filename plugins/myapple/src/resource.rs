@@ -1,5 +1,7 @@
 //! The custom resource `MyApple`: its CustomResourceDefinition is derived from these types.
 
+#![expect(clippy::duplicated_attributes, reason = "several printer columns have the same type")]
+
 use kube::CustomResource;
 use pilothouse_sdk::Conditions;
 use schemars::JsonSchema;

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::CustomResourceExt;
 use myapple::{MyApple, MyAppleSpec, MyAppleStatus, Size, myapple};
 use pilothouse_sdk::mock::{MockHost, Outcome, describe};
-use pilothouse_sdk::{Key, Object, Permission, Verb};
+use pilothouse_sdk::{Object, Permission, Verb};
 
 const PIE: (&str, &str) = ("default", "pie");
 const PIE_UID: &str = "6e0d3c1a-0000-4000-8000-000000000001";
@@ -49,7 +49,10 @@ fn seen(outcome: &Outcome) -> (i32, String, String, String) {
 
 #[test]
 fn status_tells_what_the_cache_shows() {
-    let cases: [(&str, i32, Vec<ConfigMap>, Option<&str>, (i32, &str, &str, &str)); 9] = [
+    /// What it is about, quantity, what the cache has, the last error, and what is seen then.
+    type Case =
+        (&'static str, i32, Vec<ConfigMap>, Option<&'static str>, (i32, &'static str, &'static str, &'static str));
+    let cases: [Case; 9] = [
         ("nothing yet", 3, vec![], None, (0, "False", "Progressing", "0 of 3 available")),
         ("some", 3, vec![apple(0, same), apple(2, same)], None, (2, "False", "Progressing", "2 of 3 available")),
         ("all", 2, vec![apple(0, same), apple(1, same)], None, (2, "True", "AllAvailable", "2 of 2 available")),
@@ -223,10 +226,8 @@ fn the_administrators_file_grants_exactly_what_is_asked() {
         };
         (text("apiVersion"), text("kind"), list("verbs"), list("names"))
     });
-    let sorted = |rules: Vec<(String, String, Vec<String>, Vec<String>)>| {
-        rules.into_iter().collect::<std::collections::BTreeSet<_>>()
-    };
-    assert_eq!(sorted(granted.collect()), sorted(asked.collect()));
+    type Rules = std::collections::BTreeSet<(String, String, Vec<String>, Vec<String>)>;
+    assert_eq!(granted.collect::<Rules>(), asked.collect::<Rules>());
 }
 
 #[test]
@@ -237,7 +238,7 @@ fn the_examples_are_myapples() {
         let apples: Vec<MyApple> = serde_saphyr::from_multiple(&text).unwrap();
         assert!(!apples.is_empty(), "{}", path.display());
         for apple in apples {
-            assert!(apple.spec.quantity >= 1, "{}", Key::from(&apple.key()));
+            assert!(apple.spec.quantity >= 1, "{}", apple.key());
         }
     }
 }

@@ -1,1 +1,143 @@
-//! Hostile and peculiar plugins for tests.
+//! Hostile and peculiar plugins for tests: one example each, in `examples/`, with the file that grants it beside it.
+//!
+//! [`GUESTS`] says what each of them is and what a host is to make of it, for the tests that load them. Most are for
+//! `MyApple` of `stable.example.com/v1` and behave well ([`apple::well_behaved`]) unless the object's name begins with `bad-`,
+//! so that a test can show that other keys go on. None brings the CustomResourceDefinition: the `myapple` plugin's is
+//! assumed to be there.
+//!
+//! `plugins/build.sh guests` builds them to `target/guests/<name>.wasm`.
+
+pub mod apple;
+
+/// A plugin of `examples/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guest {
+    /// The example's name, and the component's file name without `.wasm`.
+    pub name: &'static str,
+    /// What a host makes of it.
+    pub expected: Expected,
+    /// What it does, for people.
+    pub does: &'static str,
+}
+
+/// What a host makes of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// It becomes active and all its reconciles end as its description says.
+    Works,
+    /// It becomes active; a call for an object named `bad-*` (for `nonsense`: of a color that names a mistake) fails and is
+    /// tried again, and every other object has its child and its status.
+    Contained,
+    /// It never becomes active, as something that it imports is not there.
+    NotLinked,
+    /// It never becomes active, as it cannot describe itself or describes what cannot be.
+    NotDescribed,
+}
+
+/// All of them, by name.
+pub const GUESTS: &[Guest] = &[
+    Guest {
+        name: "adopting",
+        expected: Expected::Works,
+        does: "has one child, <name>-shared with data adopted=yes, and takes over what is there",
+    },
+    Guest {
+        name: "counting",
+        expected: Expected::Works,
+        does: "adds 1 to status.available every 20 ms until it is spec.quantity",
+    },
+    Guest {
+        name: "describe_calls",
+        expected: Expected::NotDescribed,
+        does: "asks for the time while it describes itself",
+    },
+    Guest {
+        name: "describe_fails",
+        expected: Expected::NotDescribed,
+        does: "refuses every configuration with the message `nothing suits me`",
+    },
+    Guest { name: "describe_loops", expected: Expected::NotDescribed, does: "never ends describing itself" },
+    Guest {
+        name: "describe_nonsense",
+        expected: Expected::NotDescribed,
+        does: "has two controllers of one impossible name, an empty kind, a selector and a CRD that are none",
+    },
+    Guest { name: "describe_traps", expected: Expected::NotDescribed, does: "panics while it describes itself" },
+    Guest {
+        name: "failing",
+        expected: Expected::Works,
+        does: "of color `retry` fails twice, then puts attempt and last error into condition Tried; of color `terminal` \
+               fails for good with status.available 7",
+    },
+    Guest {
+        name: "flooding",
+        expected: Expected::Works,
+        does: "for bad-* logs 20,000 lines of 1 kB before it answers; it behaves well otherwise",
+    },
+    Guest { name: "greedy", expected: Expected::NotLinked, does: "imports test:greedy/secrets, which no host has" },
+    Guest { name: "huge", expected: Expected::Contained, does: "for bad-* answers with a status of 8 MiB" },
+    Guest { name: "hungry", expected: Expected::Contained, does: "for bad-* allocates memory without end" },
+    Guest {
+        name: "imperative",
+        expected: Expected::Works,
+        does: "creates, patches and deletes <name>-made through the client and says in conditions SawCreate, SawPatch and \
+               SawDelete whether the cache showed each write in the same call",
+    },
+    Guest { name: "looping", expected: Expected::Contained, does: "for bad-* never returns; its timeout is 300 ms" },
+    Guest {
+        name: "nonsense",
+        expected: Expected::Contained,
+        does: "answers with the mistake that spec.color names (see its source); any other color is well-behaved",
+    },
+    Guest { name: "recursing", expected: Expected::Contained, does: "for bad-* calls itself without end" },
+    Guest {
+        name: "second",
+        expected: Expected::Works,
+        does: "does what myapple does and adds revision=2 to the data of every child: another revision of it",
+    },
+    Guest {
+        name: "slow",
+        expected: Expected::Works,
+        does: "computes for some 10 ms times spec.quantity before it answers; it behaves well",
+    },
+    Guest { name: "trapping", expected: Expected::Contained, does: "for bad-* panics with the message `a bad apple`" },
+    Guest {
+        name: "trespasser",
+        expected: Expected::Works,
+        does: "tries what it was not granted and says in one condition for each try what it was told; True: denied",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use super::GUESTS;
+
+    fn examples(extension: &str) -> BTreeSet<String> {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+        let files =
+            fs::read_dir(directory).expect("the directory is there").map(|file| file.expect("it can be read").path());
+        let files = files.filter(|path| path.extension().is_some_and(|found| found == extension));
+        files.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect()
+    }
+
+    #[test]
+    fn every_example_is_in_the_table_and_has_its_grants() {
+        let names: BTreeSet<String> = GUESTS.iter().map(|guest| guest.name.to_owned()).collect();
+        assert_eq!(names.len(), GUESTS.len(), "a name is there twice");
+        assert_eq!(examples("rs"), names);
+        assert_eq!(examples("yaml"), names);
+    }
+
+    #[test]
+    fn every_example_is_built_as_a_component() {
+        let manifest = include_str!("../Cargo.toml");
+        for guest in GUESTS {
+            let entry = format!("[[example]]\nname = \"{}\"\ncrate-type = [\"cdylib\"]\n", guest.name);
+            assert!(manifest.contains(&entry), "Cargo.toml lacks\n{entry}");
+        }
+    }
+}

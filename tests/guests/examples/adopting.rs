@@ -1,0 +1,14 @@
+//! Takes over a ConfigMap that somebody else made.
+
+use pilothouse_guests::apple::{self, MyApple, Status, config_map};
+use pilothouse_sdk::prelude::*;
+
+#[plugin]
+fn adopting() -> Plugin {
+    apple::plugin("Adopts.", reconcile)
+}
+
+fn reconcile(_: &Context, apple: &MyApple) -> Result<Outcome, Error> {
+    let shared = config_map(&format!("{}-shared", apple.name()), &[("adopted", "yes")]);
+    Ok(Outcome::new().adopt(shared).status(Status { available: 1, ..Status::default() }))
+}

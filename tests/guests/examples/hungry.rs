@@ -1,0 +1,18 @@
+//! For `bad-*` allocates memory without end, and touches all of it.
+
+use pilothouse_guests::apple::{self, MyApple, is_bad, well_behaved};
+use pilothouse_sdk::prelude::*;
+
+#[plugin]
+fn hungry() -> Plugin {
+    apple::plugin("Eats.", reconcile)
+}
+
+fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
+    let mut eaten: Vec<Vec<u8>> = Vec::new();
+    while is_bad(apple) {
+        eaten.push(vec![1; 1 << 20]);
+        std::hint::black_box(&eaten);
+    }
+    well_behaved(ctx, apple)
+}

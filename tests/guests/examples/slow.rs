@@ -1,0 +1,17 @@
+//! Computes for a while before it answers: longer for a larger `spec.quantity`.
+
+use pilothouse_guests::apple::{self, MyApple, well_behaved};
+use pilothouse_sdk::prelude::*;
+
+#[plugin]
+fn slow() -> Plugin {
+    apple::plugin("Takes its time.", reconcile)
+}
+
+fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
+    // Some 10 ms each on a processor of today. A count and not a time, as time stands still for a plugin.
+    for _ in 0..apple.spec.quantity {
+        (0..20_000_000_u64).fold(0, |sum, i| std::hint::black_box(sum ^ i));
+    }
+    well_behaved(ctx, apple)
+}

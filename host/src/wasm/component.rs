@@ -225,16 +225,25 @@ mod tests {
         let said = |file: &[u8]| header(file).map_err(|e| e.to_string());
         assert_eq!(said(b"\0asm\x01\0\0\0rest"), Ok(Layer::Module));
         assert_eq!(said(b"\0asm\x0d\0\x01\0rest"), Ok(Layer::Component));
-        insta::assert_debug_snapshot!([
-            said(b""),
-            said(b"\0as"),
-            said(b"\0asm\x01\0"),
-            said(b"\0asm\x02\0\0\0"),
-            said(b"\n  (module)"),
-            said(b"\x7fELF\x02\x01\x01\0\0"),
-            said(b"hello\xff"),
-            said(&vec![0; MAX_FILE + 1]),
-        ], @"");
+        for (file, error) in [
+            (&b""[..], "the file is empty"),
+            (b"\0as", "the file ends after 3 bytes, within WebAssembly's header: it is incomplete"),
+            (b"\0asm\x01\0", "the file ends after 6 bytes, within WebAssembly's header: it is incomplete"),
+            (
+                b"\0asm\x02\0\0\0",
+                "the file is WebAssembly of version 2, layer 0, which this host does not know: it takes components and core \
+                 modules",
+            ),
+            (b"\n  (module)", "the file is WebAssembly text: assemble it first, for example with `wasm-tools parse`"),
+            (
+                b"\x7fELF\x02\x01\x01\0\0",
+                "the file is not WebAssembly: it begins with \"\\x7fELF\\x02\\x01\\x01\\x00\" (an ELF program)",
+            ),
+            (b"hello\xff", "the file is not WebAssembly: it begins with \"hello\\xff\""),
+            (&vec![0; MAX_FILE + 1], "the file has 67108865 bytes, and at most 67108864 are allowed"),
+        ] {
+            assert_eq!(said(file), Err(error.to_owned()));
+        }
     }
 
     #[test]

@@ -83,8 +83,8 @@ pub enum DescribeError {
     #[error("the plugin refuses its configuration: {0}")]
     Refused(String),
     /// A manifest that cannot be used; all that is wrong with it.
-    #[error("the plugin's manifest cannot be used: {}", .0.join("; "))]
-    Manifest(Vec<String>),
+    #[error(transparent)]
+    Manifest(#[from] pilothouse_core::manifest::Invalid),
 }
 
 /// A call into a plugin that came to nothing. The instance is gone; the next call has a fresh one.
@@ -185,6 +185,7 @@ impl CallError {
         }
         let backtrace = || frames(error);
         let reason = error.root_cause().to_string();
+        let reason = reason.strip_prefix("wasm trap: ").unwrap_or(&reason).to_owned();
         match (trap, stage) {
             (Some(wasmtime::Trap::Interrupt), _) => Self::Deadline { after: call.budget, backtrace: backtrace() },
             (Some(wasmtime::Trap::StackOverflow), _) => Self::Stack { backtrace: backtrace() },

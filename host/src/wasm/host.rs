@@ -75,7 +75,7 @@ fn key(key: &types::Key) -> Key {
     Key::new(key.namespace.as_deref(), &key.name)
 }
 
-fn subresource(subresource: types::Subresource) -> Subresource {
+pub(super) fn subresource(subresource: types::Subresource) -> Subresource {
     match subresource {
         types::Subresource::Status => Subresource::Status,
         types::Subresource::Scale => Subresource::Scale,

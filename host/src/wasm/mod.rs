@@ -32,6 +32,10 @@ mod limits;
 mod manifest;
 mod name;
 mod revision;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use call::{Child, Children, Failure, MAX_CHILDREN, MAX_MESSAGE, Outcome, Phase, Request};
 pub use component::{Compiled, Linked};

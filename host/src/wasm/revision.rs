@@ -77,7 +77,7 @@ impl Linked {
             .await?;
         let described = answer
             .map_err(|refusal| DescribeError::Refused(super::call::shorten(refusal, super::call::MAX_MESSAGE)))?;
-        let manifest = manifest::from_wit(described).map_err(DescribeError::Manifest)?;
+        let manifest = manifest::from_wit(described)?;
         Ok(Revision { plugin, linked: self.clone(), config, limits, manifest: Arc::new(manifest) })
     }
 
@@ -160,7 +160,7 @@ impl Revision {
 
     /// How long a call of this controller may run: what the manifest says, or less by [`Limits::deadline`].
     pub fn deadline(&self, controller: &str) -> Option<Duration> {
-        let controller = self.manifest.controllers.iter().find(|c| c.name == controller)?;
+        let controller = self.manifest.controller(controller)?;
         Some(self.limits.deadline(controller.timeout))
     }
 

@@ -1,0 +1,164 @@
+//! One task for each plugin, and what they share.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::{Id, JoinError, JoinSet};
+use tracing::{Instrument as _, error, info_span, warn};
+
+use super::candidate::Activate;
+use super::source::{Change, Problem};
+use super::status::{Observer, Statuses};
+use super::task::{Task, Wish};
+use crate::wasm::{Engine, PluginName};
+
+/// Who says what a plugin may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// The administrator, in `<name>.yaml`; without it nothing is granted.
+    #[default]
+    Granted,
+    /// The plugin: all that it asks for is granted. `<name>.yaml` may give config and limits. For development.
+    Dev,
+}
+
+/// Brings plugins up as their files come, change and go.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use pilothouse::plugin::{Activate, Lifecycle, Mode, Source};
+/// # use pilothouse::wasm::Engine;
+/// # async fn run(dispatch: Arc<dyn Activate>, guests: tokio::runtime::Handle) -> Result<(), Box<dyn std::error::Error>> {
+/// let lifecycle = Lifecycle::new(Engine::new()?, dispatch, Mode::Granted, guests, Arc::new(()));
+/// let statuses = lifecycle.statuses();
+/// let (changes, changed) = tokio::sync::mpsc::channel(16);
+/// tokio::join!(Source::new("plugins").run(changes), lifecycle.run(changed));
+/// # Ok(()) }
+/// ```
+pub struct Lifecycle {
+    shared: Arc<Shared>,
+}
+
+/// What the plugins' tasks share.
+pub(super) struct Shared {
+    pub(super) engine: Engine,
+    pub(super) activate: Arc<dyn Activate>,
+    pub(super) mode: Mode,
+    /// Where guests run.
+    pub(super) guests: Handle,
+    pub(super) observer: Arc<dyn Observer>,
+    pub(super) statuses: Statuses,
+    /// One compilation at a time: each uses all cores, and those who serve need them too.
+    pub(super) compiling: Arc<Semaphore>,
+}
+
+/// A plugin's task as the lifecycle knows it.
+struct Running {
+    wish: watch::Sender<Wish>,
+    id: Id,
+}
+
+impl Lifecycle {
+    /// Guests say what they are on the runtime `guests`; files are compiled on blocking threads; the rest runs where
+    /// [`Self::run`] does.
+    pub fn new(
+        engine: Engine,
+        activate: Arc<dyn Activate>,
+        mode: Mode,
+        guests: Handle,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        let statuses = Statuses::default();
+        let compiling = Arc::new(Semaphore::new(1));
+        Self { shared: Arc::new(Shared { engine, activate, mode, guests, observer, statuses, compiling }) }
+    }
+
+    /// Where to read what became of them.
+    pub fn statuses(&self) -> Statuses {
+        self.shared.statuses.clone()
+    }
+
+    /// Follows the changes until there are no more to come. What serves then goes on serving.
+    ///
+    /// # Cancellation
+    /// Dropping the future ends it in the same way; an activation under way is dropped.
+    pub async fn run(self, mut changes: mpsc::Receiver<Change>) {
+        let mut tasks: JoinSet<()> = JoinSet::new();
+        let mut running: HashMap<PluginName, Running> = HashMap::new();
+        let mut said: Vec<Problem> = Vec::new();
+        loop {
+            tokio::select! {
+                change = changes.recv() => match change {
+                    None => return,
+                    Some(Change::Looked(problems)) => {
+                        for Problem { path, message } in problems.iter().filter(|problem| !said.contains(problem)) {
+                            warn!(path = %path.display(), error = message, "cannot use a file of the plugins' directory");
+                        }
+                        said.clone_from(&problems);
+                        self.shared.statuses.looked(problems);
+                    }
+                    Some(Change::Found(found)) => {
+                        self.shared.statuses.found(&found.name);
+                        let name = found.name.clone();
+                        let wish = Wish::Serve { found, seen: Instant::now() };
+                        match running.get(&name) {
+                            Some(task) => drop(task.wish.send_replace(wish)),
+                            None => self.spawn(name, watch::Sender::new(wish), &mut tasks, &mut running),
+                        }
+                    }
+                    Some(Change::Removed(name)) => {
+                        if let Some(task) = running.get(&name) {
+                            task.wish.send_replace(Wish::Gone);
+                        }
+                    }
+                },
+                Some(ended) = tasks.join_next_with_id() => {
+                    let id = match &ended {
+                        Ok((id, ())) => *id,
+                        Err(error) => error.id(),
+                    };
+                    let Some(name) = running.iter().find(|(_, task)| task.id == id).map(|(name, _)| name.clone()) else {
+                        continue;
+                    };
+                    let Some(Running { wish, .. }) = running.remove(&name) else { continue };
+                    match ended {
+                        // It came back while its task was on the way out.
+                        Ok(_) if matches!(*wish.borrow(), Wish::Serve { .. }) => {
+                            self.spawn(name, wish, &mut tasks, &mut running);
+                        }
+                        Ok(_) => {}
+                        // The next change of its files begins anew; the other plugins are not concerned.
+                        Err(failed) => self.report(&name, &failed),
+                    }
+                }
+            }
+        }
+    }
+
+    fn spawn(
+        &self,
+        name: PluginName,
+        wish: watch::Sender<Wish>,
+        tasks: &mut JoinSet<()>,
+        running: &mut HashMap<PluginName, Running>,
+    ) {
+        let task = Task::new(Arc::clone(&self.shared), name.clone(), wish.subscribe());
+        let span = info_span!("plugin", plugin = %name);
+        let id = tasks.spawn(task.run().instrument(span)).id();
+        running.insert(name, Running { wish, id });
+    }
+
+    fn report(&self, name: &PluginName, failed: &JoinError) {
+        error!(plugin = %name, error = %failed, "the plugin's task ended");
+        self.shared.statuses.lost(name);
+    }
+}
+
+impl std::fmt::Debug for Lifecycle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lifecycle").field("mode", &self.shared.mode).finish_non_exhaustive()
+    }
+}

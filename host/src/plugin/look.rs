@@ -1,0 +1,270 @@
+//! One look at a directory, and what is different from the look before.
+//!
+//! Blocking file access and no time of its own: [`super::source`] says when to look.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::source::{Change, Found, Problem, SettingsFile};
+use crate::wasm::{Digest, MAX_FILE, PluginName};
+
+/// A file that is missing is taken for removed after this long: replacing one by hand (`rm`, then `cp`; a linker that deletes
+/// its output first) leaves a gap.
+pub(super) const GAP: Duration = Duration::from_millis(500);
+
+/// A file whose last change is no older than this when it is read is read again at the next look: two changes within one tick
+/// of the file system's clock (4 ms on Linux, 2 s on FAT) leave the same time behind.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// Settings are some lines; the largest object that Kubernetes stores (a ConfigMap with them) has 1.5 MiB.
+const MAX_SETTINGS: usize = 2 << 20;
+
+/// Which directory a path leads to now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Folder {
+    device: u64,
+    inode: u64,
+}
+
+impl Folder {
+    pub(super) fn at(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok().filter(Metadata::is_dir)?;
+        Some(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+}
+
+/// What is known of a directory from the looks so far.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    plugins: BTreeMap<PluginName, Known>,
+    problems: Option<Vec<Problem>>,
+}
+
+/// What a look brought.
+#[derive(Debug)]
+pub(super) struct Looked {
+    pub(super) changes: Vec<Change>,
+    /// Look again after this time at the latest.
+    pub(super) again: Option<Duration>,
+}
+
+/// A plugin as it was reported.
+#[derive(Debug)]
+struct Known {
+    wasm: Stamp,
+    yaml: Option<Stamp>,
+    digest: Digest,
+    settings: SettingsFile,
+    missing_since: Option<Instant>,
+}
+
+/// By which it is seen, without reading it, that a file is another than before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+    /// Changed so shortly before it was read that it may have changed again within the same tick.
+    fresh: bool,
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        let changed = (metadata.ctime(), metadata.ctime_nsec());
+        let at = u64::try_from(changed.0).ok().and_then(|s| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(s)));
+        let age = at.and_then(|at| SystemTime::now().duration_since(at).ok());
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed,
+            fresh: age.is_none_or(|age| age <= FRESH),
+        }
+    }
+
+    /// Whether the file is surely the one that was read when this stamp was taken.
+    fn holds(&self, path: &Path) -> bool {
+        !self.fresh && fs::metadata(path).is_ok_and(|now| Self { fresh: false, ..Self::of(&now) } == *self)
+    }
+}
+
+impl Directory {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, plugins: BTreeMap::new(), problems: None }
+    }
+
+    /// Looks, and tells what changed since the look before; `now` is the time of a clock that never goes back.
+    pub(super) fn look(&mut self, now: Instant) -> Looked {
+        let mut problems = Vec::new();
+        let mut looked = Looked { changes: Vec::new(), again: None };
+        match self.names(&mut problems) {
+            Ok(names) => {
+                for name in &names {
+                    self.look_at(name, &mut looked, &mut problems);
+                }
+                self.sweep(&names, now, &mut looked);
+            }
+            Err(error) => {
+                let message = match error.kind() {
+                    io::ErrorKind::NotFound => "there is no such directory".to_owned(),
+                    io::ErrorKind::NotADirectory => "is not a directory".to_owned(),
+                    _ => format!("cannot read the directory: {error}"),
+                };
+                problems.push(Problem { path: self.path.clone(), message });
+            }
+        }
+        if self.problems.as_ref() != Some(&problems) {
+            self.problems = Some(problems.clone());
+            looked.changes.push(Change::Looked(problems));
+        }
+        looked
+    }
+
+    /// The plugins that have a file.
+    fn names(&self, problems: &mut Vec<Problem>) -> io::Result<BTreeSet<PluginName>> {
+        let mut names = BTreeSet::new();
+        let mut misnamed = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let file = entry?.file_name();
+            match kind(&file) {
+                Kind::Plugin(Ok(name)) => {
+                    names.insert(name);
+                }
+                Kind::Plugin(Err(message)) => {
+                    problems
+                        .push(Problem { path: self.path.join(&file), message: format!("{message}: rename the file") });
+                }
+                Kind::Yml(name) => misnamed.push((name, file)),
+                Kind::Other => {}
+            }
+        }
+        for (name, file) in misnamed {
+            if names.contains(&name) {
+                let message = format!("is not read: the settings of plugin {name} belong into {name}.yaml");
+                problems.push(Problem { path: self.path.join(&file), message });
+            }
+        }
+        // A directory is read in no order.
+        problems.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(names)
+    }
+
+    fn look_at(&mut self, name: &PluginName, looked: &mut Looked, problems: &mut Vec<Problem>) {
+        let (wasm, yaml) = (self.path.join(format!("{name}.wasm")), self.path.join(format!("{name}.yaml")));
+        if let Some(known) = self.plugins.get_mut(name) {
+            known.missing_since = None;
+            let yaml_holds = match &known.yaml {
+                Some(stamp) => stamp.holds(&yaml),
+                None => matches!(known.settings, SettingsFile::Missing) && is_missing(&yaml),
+            };
+            if yaml_holds && known.wasm.holds(&wasm) {
+                return;
+            }
+        }
+        let (bytes, stamp) = match read(&wasm, MAX_FILE) {
+            Ok(read) => read,
+            // Gone since the directory was read: the next look knows.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&wasm).is_err() => return,
+            Err(error) => {
+                problems.push(Problem { path: wasm, message: format!("cannot read the plugin: {error}") });
+                return;
+            }
+        };
+        let (settings, yaml) = match read(&yaml, MAX_SETTINGS) {
+            Ok((text, stamp)) => match String::from_utf8(text) {
+                Ok(text) => (SettingsFile::Text(text.into()), Some(stamp)),
+                Err(_) => (SettingsFile::Unreadable("is not UTF-8 text".to_owned()), Some(stamp)),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (SettingsFile::Missing, None),
+            Err(error) => (SettingsFile::Unreadable(error.to_string()), None),
+        };
+        let digest = Digest::of(&bytes);
+        let known = Known { wasm: stamp, yaml, digest, settings: settings.clone(), missing_since: None };
+        let before = self.plugins.insert(name.clone(), known);
+        if before.is_none_or(|before| before.digest != digest || before.settings != settings) {
+            let found = Found { name: name.clone(), wasm: bytes.into(), digest, settings };
+            looked.changes.push(Change::Found(Arc::new(found)));
+        }
+    }
+
+    /// Forgets the plugins whose file has been missing for long enough.
+    fn sweep(&mut self, present: &BTreeSet<PluginName>, now: Instant, looked: &mut Looked) {
+        self.plugins.retain(|name, known| {
+            if present.contains(name) {
+                return true;
+            }
+            let missing = now.saturating_duration_since(*known.missing_since.get_or_insert(now));
+            if missing >= GAP {
+                looked.changes.push(Change::Removed(name.clone()));
+                return false;
+            }
+            let wait = GAP - missing;
+            looked.again = Some(looked.again.map_or(wait, |again| again.min(wait)));
+            true
+        });
+    }
+}
+
+/// What a file is by its name.
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    /// Ends in `.wasm`, with a name that is one or why it is none.
+    Plugin(Result<PluginName, String>),
+    /// `<name>.yml`.
+    Yml(PluginName),
+    Other,
+}
+
+fn kind(file: &OsStr) -> Kind {
+    let text = file.to_string_lossy();
+    // What editors and ConfigMap volumes keep beside the files they are about (`.myapple.wasm.swp`, `..data`).
+    if text.starts_with('.') {
+        return Kind::Other;
+    }
+    if let Some(stem) = text.strip_suffix(".wasm") {
+        return Kind::Plugin(PluginName::new(stem).map_err(|error| error.to_string()));
+    }
+    match text.strip_suffix(".yml").map(PluginName::new) {
+        Some(Ok(name)) => Kind::Yml(name),
+        _ => Kind::Other,
+    }
+}
+
+fn is_missing(path: &Path) -> bool {
+    fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// A file's whole content, and the stamp of just that content.
+fn read(path: &Path, max: usize) -> io::Result<(Vec<u8>, Stamp)> {
+    let metadata = fs::metadata(path)?;
+    // Opening a pipe would wait for a writer.
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let limit = u64::try_from(max).unwrap_or(u64::MAX);
+    let large = || io::Error::other(format!("it has more than the {max} bytes that are allowed"));
+    if metadata.len() > limit {
+        return Err(large());
+    }
+    let mut file = File::open(path)?;
+    let before = Stamp::of(&file.metadata()?);
+    let mut bytes = Vec::new();
+    file.by_ref().take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() > max {
+        return Err(large());
+    }
+    let after = Stamp::of(&file.metadata()?);
+    // Written while it was read: what it holds then is seen at the next look.
+    let fresh = before.fresh || after != before;
+    Ok((bytes, Stamp { fresh, ..before }))
+}

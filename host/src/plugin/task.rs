@@ -1,0 +1,382 @@
+//! One plugin: from its newest files to the revision that serves.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use pilothouse_core::backoff::{Backoff, RECONNECT};
+use pilothouse_core::grant::AdminFile;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use super::candidate::{Candidate, Settings, Verified, call_limits, told, verify};
+use super::lifecycle::Shared;
+use super::source::{Found, SettingsFile};
+use super::status::{Failure, Serving, Stage, State, Status};
+use crate::wasm::{CallError, Compiled, DescribeError, Digest, Linked, LoadError, PluginName, Revision};
+
+/// What should become of the plugin.
+#[derive(Debug, Clone)]
+pub(super) enum Wish {
+    /// These files should serve; since when they are known.
+    Serve { found: Arc<Found>, seen: Instant },
+    /// Its file is gone.
+    Gone,
+}
+
+/// One plugin's task.
+pub(super) struct Task {
+    shared: Arc<Shared>,
+    wish: watch::Receiver<Wish>,
+    status: Status,
+    /// The file that is being compiled: goes on where only the settings change meanwhile.
+    compiling: Option<(Digest, Compiling)>,
+    /// What became of the file that was compiled last.
+    loaded: Option<(Digest, Result<Linked, Refusal>)>,
+    /// The last settings that could be read.
+    settings: Option<Settings>,
+    active: Option<Active>,
+    /// An activation was dropped half-way: `active` may not be what serves.
+    unsure: bool,
+}
+
+type Compiling = BoxFuture<'static, Result<Compiled, Refusal>>;
+
+/// What serves.
+struct Active {
+    candidate: Candidate,
+    settings: Settings,
+    /// The revision was described with the config of these settings; else with an older one, as it refused the new.
+    whole: bool,
+}
+
+/// Why a file or its settings will not do.
+#[derive(Debug, Clone)]
+struct Refusal {
+    stage: Stage,
+    message: String,
+    /// It may pass by itself.
+    passes: bool,
+}
+
+/// Why bringing up ended early.
+enum Halt {
+    Refused(Refusal),
+    /// There is something newer to bring up.
+    Superseded,
+}
+
+impl Refusal {
+    fn new(stage: Stage, message: String) -> Self {
+        Self { stage, message, passes: false }
+    }
+}
+
+impl From<Refusal> for Halt {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl Task {
+    pub(super) fn new(shared: Arc<Shared>, name: PluginName, wish: watch::Receiver<Wish>) -> Self {
+        let status = Status::new(name);
+        Self { shared, wish, status, compiling: None, loaded: None, settings: None, active: None, unsure: false }
+    }
+
+    /// Follows what is wished until the plugin is gone, or nobody wishes any more.
+    pub(super) async fn run(mut self) {
+        loop {
+            let wish = self.wish.borrow_and_update().clone();
+            match wish {
+                Wish::Gone => {
+                    self.stop().await;
+                    if !self.wish.has_changed().unwrap_or(false) {
+                        info!("plugin is gone");
+                        return self.advance(State::Gone);
+                    }
+                }
+                Wish::Serve { found, seen } => self.bring_up_until_settled(&found, seen).await,
+            }
+            if self.wish.has_changed().is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Ends when there is something newer.
+    async fn bring_up_until_settled(&mut self, found: &Found, seen: Instant) {
+        let mut backoff = Backoff::new(RECONNECT, seed(&found.name));
+        while let Some(passes) = self.bring_up(found, seen).await {
+            let mut newer = self.wish.clone();
+            if passes {
+                let delay = backoff.next(seen.elapsed());
+                if tokio::time::timeout(delay, newer.changed()).await.is_err() {
+                    continue;
+                }
+            } else {
+                let _ = newer.changed().await;
+            }
+            return;
+        }
+    }
+
+    /// Brings these files up, as far as they go. None: there is something newer. True: to be tried again.
+    async fn bring_up(&mut self, found: &Found, seen: Instant) -> Option<bool> {
+        self.status.found = Some(found.digest);
+        let mut refusals = Vec::new();
+        let settings = match read_settings(&found.settings, &found.name) {
+            Ok(settings) => settings,
+            Err(refusal) => {
+                refusals.push(refusal);
+                match &self.settings {
+                    Some(old) => old.clone(),
+                    None => return Some(self.settle(found, &refusals)),
+                }
+            }
+        };
+        self.settings = Some(settings.clone());
+        if !settings.file.enabled {
+            self.stop().await;
+        }
+        match self.serve(found, &settings, seen).await {
+            Ok(()) => {}
+            Err(Halt::Superseded) => return None,
+            Err(Halt::Refused(refusal)) => {
+                refusals.push(refusal);
+                match self.settle_with(&settings).await {
+                    Ok(()) => {}
+                    Err(Halt::Superseded) => return None,
+                    // Most often the same once more, of the revision that serves.
+                    Err(Halt::Refused(refusal)) => {
+                        if refusals.iter().all(|known| known.message != refusal.message) {
+                            refusals.push(refusal);
+                        }
+                    }
+                }
+            }
+        }
+        Some(self.settle(found, &refusals))
+    }
+
+    /// From the files to a revision that serves.
+    async fn serve(&mut self, found: &Found, settings: &Settings, seen: Instant) -> Result<(), Halt> {
+        if let Some(active) = &self.active {
+            let same = active.candidate.revision.digest() == found.digest && active.settings == *settings;
+            if same && active.whole && !self.unsure {
+                return Ok(());
+            }
+        }
+        self.advance(State::Found);
+        let linked = self.load(found).await?;
+        let revision = self.describe(linked, settings).await?;
+        self.advance(State::Described);
+        let Verified { candidate, warnings } = verify(&Arc::new(revision), settings, self.shared.mode)
+            .map_err(|message| Refusal::new(Stage::Verify, message))?;
+        for warning in warnings.iter().filter(|warning| !self.status.warnings.contains(warning)) {
+            warn!(digest = %found.digest, "plugin {warning}");
+        }
+        self.status.warnings = warnings;
+        self.advance(State::Verified);
+        if settings.file.enabled {
+            self.activate(candidate, settings, true).await?;
+            let took = seen.elapsed();
+            let version = self.status.serving.as_ref().map(|serving| serving.version.as_str()).unwrap_or_default();
+            info!(digest = %found.digest, version, ?took, "plugin is active");
+            self.shared.observer.activated(&found.name, took);
+        }
+        Ok(())
+    }
+
+    /// Compiles and links, each content once.
+    async fn load(&mut self, found: &Found) -> Result<Linked, Halt> {
+        if self.loaded.as_ref().is_none_or(|(digest, _)| *digest != found.digest) {
+            let compiled = self.compile(found).await?;
+            let linked = compiled.and_then(|compiled| {
+                self.advance(State::Compiled);
+                compiled.link().map_err(|error| Refusal::new(Stage::Link, told(&error)))
+            });
+            self.loaded = Some((found.digest, linked));
+        }
+        let linked = self.loaded.as_ref().map(|(_, linked)| linked.clone()).expect("it was loaded just now");
+        let linked = linked?;
+        self.advance(State::Linked);
+        Ok(linked)
+    }
+
+    /// Compiles, unless something newer comes.
+    async fn compile(&mut self, found: &Found) -> Result<Result<Compiled, Refusal>, Halt> {
+        let mut newer = self.wish.clone();
+        let (_, compiling) = match self.compiling.take() {
+            Some(compiling) if compiling.0 == found.digest => self.compiling.insert(compiling),
+            _ => self.compiling.insert((found.digest, compile(Arc::clone(&self.shared), Arc::clone(&found.wasm)))),
+        };
+        tokio::select! {
+            biased;
+            compiled = compiling => {
+                self.compiling = None;
+                Ok(compiled)
+            }
+            _ = newer.changed() => Err(Halt::Superseded),
+        }
+    }
+
+    /// Asks the plugin what it is and needs.
+    async fn describe(&mut self, linked: Linked, settings: &Settings) -> Result<Revision, Halt> {
+        let (name, config) = (self.status.plugin.clone(), settings.file.config.to_string().into());
+        let limits = call_limits(&settings.file.limits);
+        // A set of one: it ends the call where this future is dropped.
+        let mut calls = JoinSet::new();
+        calls.spawn_on(async move { linked.describe(name, config, limits).await }, &self.shared.guests);
+        let mut newer = self.wish.clone();
+        let described = tokio::select! {
+            biased;
+            described = calls.join_next() => described,
+            _ = newer.changed() => return Err(Halt::Superseded),
+        };
+        match described {
+            Some(Ok(Ok(revision))) => Ok(revision),
+            Some(Ok(Err(error))) => {
+                // A machine that is too busy will not be so for ever.
+                let passes = matches!(error, DescribeError::Call(CallError::Deadline { .. }));
+                Err(Refusal { passes, ..Refusal::new(Stage::Describe, told(&error)) }.into())
+            }
+            Some(Err(error)) => Err(Refusal::new(Stage::Describe, format!("the host failed: {error}")).into()),
+            None => Err(Halt::Superseded),
+        }
+    }
+
+    /// Lets a candidate serve, unless something newer comes.
+    async fn activate(&mut self, candidate: Candidate, settings: &Settings, whole: bool) -> Result<(), Halt> {
+        let mut newer = self.wish.clone();
+        let before = std::mem::replace(&mut self.unsure, true);
+        let activated = tokio::select! {
+            biased;
+            activated = self.shared.activate.activate(candidate.clone()) => activated,
+            _ = newer.changed() => return Err(Halt::Superseded),
+        };
+        if let Err(error) = activated {
+            // What served before serves on, whatever that is.
+            self.unsure = before;
+            return Err(Refusal { passes: true, ..Refusal::new(Stage::Activate, told(&error)) }.into());
+        }
+        self.unsure = false;
+        self.status.serving = Some(Serving {
+            digest: candidate.revision.digest(),
+            version: candidate.revision.manifest().version.clone(),
+            since: Timestamp::now(),
+        });
+        self.active = Some(Active { candidate, settings: settings.clone(), whole });
+        Ok(())
+    }
+
+    /// The newest files do not serve, so the older revision goes on: under the newest settings.
+    async fn settle_with(&mut self, settings: &Settings) -> Result<(), Halt> {
+        let Some(active) = &self.active else {
+            if self.unsure {
+                self.stop().await;
+            }
+            return Ok(());
+        };
+        if active.settings == *settings && !self.unsure {
+            return Ok(());
+        }
+        let digest = active.candidate.revision.digest();
+        match verify(&active.candidate.revision, settings, self.shared.mode) {
+            Ok(Verified { candidate, warnings }) => {
+                self.status.warnings = warnings;
+                self.activate(candidate, settings, false).await?;
+                info!(%digest, "older revision goes on under new settings");
+                Ok(())
+            }
+            Err(message) => {
+                warn!(%digest, error = message, "plugin is stopped: what it works on is not granted any more");
+                self.stop().await;
+                Err(Refusal::new(Stage::Verify, message).into())
+            }
+        }
+    }
+
+    /// No revision serves after this.
+    async fn stop(&mut self) {
+        if self.active.is_some() || self.unsure {
+            self.advance(State::Draining);
+            self.shared.activate.deactivate(&self.status.plugin).await;
+            self.active = None;
+            self.unsure = false;
+            self.status.serving = None;
+        }
+    }
+
+    /// These files are as far as they will go. True: to be tried again.
+    fn settle(&mut self, found: &Found, refusals: &[Refusal]) -> bool {
+        self.status.last_failure = None;
+        for Refusal { stage, message, .. } in refusals {
+            warn!(digest = %found.digest, %stage, error = message, "cannot bring the plugin up");
+            self.shared.observer.failed(&found.name, *stage);
+        }
+        if let Some(first) = refusals.first() {
+            self.status.last_failure = Some(Failure {
+                stage: first.stage,
+                message: refusals.iter().map(|refusal| refusal.message.as_str()).collect::<Vec<_>>().join("\n"),
+                digest: found.digest,
+                at: Timestamp::now(),
+            });
+        }
+        let enabled = self.settings.as_ref().is_none_or(|settings| settings.file.enabled);
+        self.advance(match (&self.active, refusals) {
+            (Some(_), _) => State::Active,
+            (None, []) if !enabled => State::Disabled,
+            (None, _) => State::Failed,
+        });
+        refusals.iter().any(|refusal| refusal.passes)
+    }
+
+    fn advance(&mut self, state: State) {
+        self.status.state = state;
+        self.shared.statuses.put(self.status.clone());
+        self.shared.observer.changed(&self.status);
+    }
+}
+
+/// On a blocking thread, one at a time. Once begun it goes on though nobody waits.
+fn compile(shared: Arc<Shared>, wasm: Arc<[u8]>) -> Compiling {
+    async move {
+        let permit = Arc::clone(&shared.compiling).acquire_owned().await;
+        let compiled = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            shared.engine.compile(&wasm)
+        });
+        match compiled.await {
+            Ok(compiled) => compiled.map_err(|error: LoadError| Refusal::new(Stage::Compile, told(&error))),
+            Err(error) => Err(Refusal::new(Stage::Compile, format!("the compiler failed over the file: {error}"))),
+        }
+    }
+    .boxed()
+}
+
+/// Reads the administrator's file.
+fn read_settings(file: &SettingsFile, name: &PluginName) -> Result<Settings, Refusal> {
+    let refused = |message: String| Refusal::new(Stage::Settings, message);
+    match file {
+        SettingsFile::Missing => Ok(Settings { file: AdminFile::default(), missing: true }),
+        SettingsFile::Unreadable(why) => Err(refused(format!("cannot read {name}.yaml: {why}"))),
+        SettingsFile::Text(text) => {
+            // Nothing but comments is no document to the parser.
+            let blank = text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
+            let parsed = if blank { Ok(AdminFile::default()) } else { serde_saphyr::from_str(text) };
+            let file = parsed.map_err(|error| refused(format!("cannot use {name}.yaml: {error}")))?;
+            Ok(Settings { file, missing: false })
+        }
+    }
+}
+
+/// Jitter that differs from plugin to plugin, so that not all come back at once.
+fn seed(name: &PluginName) -> u64 {
+    name.as_str()
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}

@@ -1,0 +1,6 @@
+//! Files of every sort of change, and what becomes of plugins.
+
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+mod directory;
+mod life;

@@ -1,0 +1,493 @@
+//! Plugins on their way from files to revisions that serve.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use pilothouse_core::key::TypeMeta;
+use pilothouse_core::manifest::Verb;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::super::*;
+use crate::wasm::testing::{self as guest, Guest};
+use crate::wasm::{Digest, Engine};
+
+/// Allows all that [`Guest`] asks for.
+const GRANTS: &str = "
+grants:
+  - { apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read, apply, delete] }
+  - { apiVersion: stable.example.com/v1, kind: MyApple/status, verbs: [apply] }
+  - { apiVersion: v1, kind: ConfigMap, verbs: [read, apply, delete] }
+";
+
+/// Who would dispatch: remembers what it was told.
+#[derive(Default)]
+struct Dispatch {
+    /// `+1.0.0` for an activation, `-` for a deactivation.
+    told: Mutex<Vec<String>>,
+    latest: Mutex<Option<Candidate>>,
+    /// Versions whose activation never ends.
+    stuck: Mutex<BTreeSet<&'static str>>,
+    /// So many activations fail.
+    failing: Mutex<u32>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("not synced")]
+struct NotSynced;
+
+impl Activate for Dispatch {
+    fn activate(&self, candidate: Candidate) -> BoxFuture<'_, Result<(), ActivateError>> {
+        let version = candidate.revision.manifest().version.clone();
+        if self.stuck.lock().contains(&*version) {
+            self.told.lock().push(format!("?{version}"));
+            return std::future::pending().boxed();
+        }
+        async move {
+            let fails = std::mem::replace(&mut *self.failing.lock(), 0);
+            if fails > 0 {
+                *self.failing.lock() = fails - 1;
+                self.told.lock().push(format!("!{version}"));
+                return Err(ActivateError::new(&NotSynced));
+            }
+            self.told.lock().push(format!("+{version}"));
+            *self.latest.lock() = Some(candidate);
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn deactivate<'a>(&'a self, _: &'a PluginName) -> BoxFuture<'a, ()> {
+        self.told.lock().push("-".to_owned());
+        *self.latest.lock() = None;
+        std::future::ready(()).boxed()
+    }
+}
+
+struct Ears(mpsc::UnboundedSender<Status>);
+
+impl Observer for Ears {
+    fn changed(&self, status: &Status) {
+        // The test may have seen enough.
+        let _ = self.0.send(status.clone());
+    }
+}
+
+struct World {
+    changes: mpsc::Sender<Change>,
+    heard: mpsc::UnboundedReceiver<Status>,
+    statuses: Statuses,
+    dispatch: Arc<Dispatch>,
+    running: JoinHandle<()>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+impl World {
+    fn new(mode: Mode) -> Self {
+        let dispatch = Arc::new(Dispatch::default());
+        let (ears, heard) = mpsc::unbounded_channel();
+        let lifecycle =
+            Lifecycle::new(Engine::new().unwrap(), dispatch.clone(), mode, Handle::current(), Arc::new(Ears(ears)));
+        let statuses = lifecycle.statuses();
+        let (changes, changed) = mpsc::channel(16);
+        let running = tokio::spawn(lifecycle.run(changed));
+        Self { changes, heard, statuses, dispatch, running }
+    }
+
+    async fn send(&self, file: &[u8], settings: Option<&str>) {
+        self.change(found("red", file, settings)).await;
+    }
+
+    async fn change(&self, change: Change) {
+        self.changes.send(change).await.unwrap();
+    }
+
+    /// The next status; the time is a limit, not a pause.
+    async fn next(&mut self) -> Status {
+        tokio::time::timeout(Duration::from_secs(60), self.heard.recv()).await.expect("nothing happens").unwrap()
+    }
+
+    /// The states from here to the first that lasts, and the status there.
+    async fn settle(&mut self) -> (Vec<State>, Status) {
+        let mut states = Vec::new();
+        loop {
+            let status = self.next().await;
+            states.push(status.state);
+            if matches!(status.state, State::Active | State::Disabled | State::Failed | State::Gone) {
+                return (states, status);
+            }
+        }
+    }
+
+    /// Sends the files and waits for what becomes of them.
+    async fn bring(&mut self, file: &[u8], settings: Option<&str>) -> Status {
+        self.send(file, settings).await;
+        self.settle().await.1
+    }
+
+    fn told(&self) -> Vec<String> {
+        std::mem::take(&mut *self.dispatch.told.lock())
+    }
+
+    fn latest(&self) -> Candidate {
+        self.dispatch.latest.lock().clone().expect("nothing serves")
+    }
+}
+
+fn found(name: &str, file: &[u8], settings: Option<&str>) -> Change {
+    Change::Found(Arc::new(Found {
+        name: PluginName::new(name).unwrap(),
+        wasm: file.into(),
+        digest: Digest::of(file),
+        settings: settings.map_or(SettingsFile::Missing, |text| SettingsFile::Text(text.into())),
+    }))
+}
+
+fn removed(name: &str) -> Change {
+    Change::Removed(PluginName::new(name).unwrap())
+}
+
+/// Stage and message of the failure.
+fn failure(status: &Status) -> (Stage, &str) {
+    let failure = status.last_failure.as_ref().expect("nothing failed");
+    (failure.stage, &failure.message)
+}
+
+fn serving(status: &Status) -> &str {
+    &status.serving.as_ref().expect("nothing serves").version
+}
+
+#[tokio::test]
+async fn plugin_comes_up_step_by_step_and_goes_when_its_file_does() {
+    let mut world = World::new(Mode::Granted);
+    let file = Guest::new().file();
+    world.send(&file, Some(GRANTS)).await;
+    let (states, status) = world.settle().await;
+    let way = [State::Found, State::Compiled, State::Linked, State::Described, State::Verified, State::Active];
+    assert_eq!(states, way);
+    assert!(status.is_ready());
+    assert_eq!(
+        (status.found, status.serving.as_ref().map(|s| s.digest)),
+        (Some(Digest::of(&file)), Some(Digest::of(&file)))
+    );
+    assert_eq!((serving(&status), status.last_failure.clone(), &*status.warnings), ("1.0.0", None, &[][..]));
+    assert_eq!(world.statuses.get(&status.plugin), Some(status));
+    world.change(removed("red")).await;
+    let (states, status) = world.settle().await;
+    assert_eq!((&*states, status.serving), (&[State::Draining, State::Gone][..], None));
+    // And comes again.
+    assert_eq!(world.bring(&file, Some(GRANTS)).await.state, State::Active);
+    assert_eq!(world.told(), ["+1.0.0", "-", "+1.0.0"]);
+}
+
+#[tokio::test]
+async fn file_that_fails_leaves_the_old_revision_serving() {
+    let mut world = World::new(Mode::Granted);
+    let good = Guest::new().file();
+    world.bring(&good, Some(GRANTS)).await;
+    for (file, stage) in [
+        (b"garbage".to_vec(), Stage::Compile),
+        (good[..200].to_vec(), Stage::Compile),
+        (wat::parse_str("(component)").unwrap(), Stage::Link),
+        (Guest::new().describe(guest::TRAP).file(), Stage::Describe),
+        (Guest::new().controller("No Name").file(), Stage::Describe),
+        (Guest::new().watches("apps/v1", "Deployment").file(), Stage::Verify),
+    ] {
+        let status = world.bring(&file, Some(GRANTS)).await;
+        assert_eq!((status.state, failure(&status).0, serving(&status)), (State::Active, stage, "1.0.0"));
+        assert_eq!(status.last_failure.as_ref().map(|failure| failure.digest), Some(Digest::of(&file)));
+        assert!(!status.is_ready());
+    }
+    // The content that serves is back: all is well, and nothing is activated for it.
+    let status = world.bring(&good, Some(GRANTS)).await;
+    assert!(status.is_ready(), "{status:?}");
+    assert_eq!(world.told(), ["+1.0.0"]);
+    let status = world.bring(&Guest::new().version("1.1.0").file(), Some(GRANTS)).await;
+    assert_eq!((serving(&status), status.is_ready()), ("1.1.0", true));
+    assert_eq!(world.told(), ["+1.1.0"]);
+}
+
+#[tokio::test]
+async fn file_that_fails_where_nothing_serves_is_a_plugin_that_failed() {
+    let mut world = World::new(Mode::Granted);
+    let status = world.bring(b"garbage", Some(GRANTS)).await;
+    assert_eq!(status.state, State::Failed);
+    assert_eq!(failure(&status), (Stage::Compile, "the file is not WebAssembly: it begins with \"garbage\""));
+    let status = world.bring(&Guest::new().describe(guest::LOOP).file(), Some("limits: { timeoutMs: 30 }")).await;
+    assert_eq!(
+        failure(&status),
+        (Stage::Describe, "cannot call describe: plugin was stopped at its deadline of 30 ms")
+    );
+    assert_eq!(world.bring(&Guest::new().file(), Some(GRANTS)).await.state, State::Active);
+    assert_eq!(world.told(), ["+1.0.0"]);
+}
+
+#[tokio::test]
+async fn nothing_is_granted_without_settings() {
+    let mut world = World::new(Mode::Granted);
+    let status = world.bring(&Guest::new().file(), None).await;
+    assert_eq!(status.state, State::Failed);
+    insta::assert_snapshot!(failure(&status).1, @r"
+    may not read what it works on: reading stable.example.com/v1 MyApple is not granted; reading v1 ConfigMap is not granted
+    there is no red.yaml beside red.wasm, so nothing is granted; one that allows all that the plugin asks for:
+
+    grants:
+      - { apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read, apply, delete] }
+      - { apiVersion: v1, kind: ConfigMap, verbs: [read, apply, delete] }
+      - { apiVersion: stable.example.com/v1, kind: MyApple/status, verbs: [apply] }
+    ");
+    let status = world.bring(&Guest::new().file(), Some("# nothing yet\n")).await;
+    insta::assert_snapshot!(failure(&status).1, @r"
+    may not read what it works on: reading stable.example.com/v1 MyApple is not granted; reading v1 ConfigMap is not granted
+    to allow all that the plugin asks for, put this into red.yaml:
+
+    grants:
+      - { apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read, apply, delete] }
+      - { apiVersion: v1, kind: ConfigMap, verbs: [read, apply, delete] }
+      - { apiVersion: stable.example.com/v1, kind: MyApple/status, verbs: [apply] }
+    ");
+    // And what the message says is enough.
+    let (_, block) = failure(&status).1.split_once("\n\n").unwrap();
+    let block = block.to_owned();
+    let status = world.bring(&Guest::new().file(), Some(&block)).await;
+    assert!(status.is_ready() && status.warnings.is_empty(), "{status:?}");
+    assert_eq!(world.told(), ["+1.0.0"]);
+}
+
+#[tokio::test]
+async fn dev_grants_what_is_asked() {
+    let mut world = World::new(Mode::Dev);
+    let status = world.bring(&Guest::new().file(), None).await;
+    assert!(status.is_ready(), "{status:?}");
+    let grants = world.latest().grants;
+    let maps = TypeMeta::new("v1", "ConfigMap");
+    assert!(grants.check(Verb::Delete, &maps, None, Some("orchard"), Some("red-0")).is_ok());
+    assert!(grants.check(Verb::Create, &maps, None, Some("orchard"), Some("red-0")).is_err());
+}
+
+#[tokio::test]
+async fn what_is_asked_and_not_granted_is_a_warning() {
+    let mut world = World::new(Mode::Granted);
+    let read = "grants: [{ apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read] }, \
+                { apiVersion: v1, kind: ConfigMap, verbs: [read, apply], namespaces: [orchard] }]";
+    let status = world.bring(&Guest::new().file(), Some(read)).await;
+    assert!(status.is_ready());
+    assert_eq!(
+        status.warnings,
+        [
+            "asks for and is not granted: apply, delete stable.example.com/v1 MyApple",
+            "asks for and is not granted: delete v1 ConfigMap",
+            "asks for and is not granted: read, apply v1 ConfigMap everywhere (allowed in orchard)",
+            "asks for and is not granted: apply stable.example.com/v1 MyApple/status",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn settings_alone_do_not_compile_again() {
+    let mut world = World::new(Mode::Granted);
+    let file = Guest::new().timeout_ms(5000).concurrency(4).file();
+    world.bring(&file, Some(GRANTS)).await;
+    let limits = "limits: { memoryMiB: 8, timeoutMs: 700, maxConcurrency: 2 }\nconfig: { colour: red }\n";
+    world.send(&file, Some(&format!("{limits}{GRANTS}"))).await;
+    let (states, status) = world.settle().await;
+    assert_eq!(states, [State::Found, State::Linked, State::Described, State::Verified, State::Active]);
+    assert!(status.is_ready());
+    let candidate = world.latest();
+    assert_eq!(&**candidate.revision.config(), "{\"colour\":\"red\"}");
+    assert_eq!(candidate.revision.limits().memory, 8 << 20);
+    assert_eq!(candidate.revision.deadline("apples"), Some(Duration::from_millis(700)));
+    assert_eq!((candidate.concurrency(4), candidate.concurrency(1)), (2, 1));
+    // A comment is no change.
+    world.send(&file, Some(&format!("{limits}# all of them\n{GRANTS}"))).await;
+    assert_eq!(world.settle().await.0, [State::Active]);
+    assert_eq!(world.told(), ["+1.0.0", "+1.0.0"]);
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_used_leave_the_old_ones() {
+    let mut world = World::new(Mode::Granted);
+    world.bring(&Guest::new().file(), Some(GRANTS)).await;
+    let status = world.bring(&Guest::new().version("1.1.0").file(), Some("enabled: true\ngrant: []\n")).await;
+    // The new file works under the old settings, and what is wrong is said.
+    assert_eq!((status.state, serving(&status)), (State::Active, "1.1.0"));
+    let (stage, message) = failure(&status);
+    assert_eq!(stage, Stage::Settings);
+    assert!(
+        message.starts_with("cannot use red.yaml: ") && message.contains("line 2") && message.contains("grant"),
+        "{message}"
+    );
+    assert!(!status.is_ready());
+    let status = world.bring(&Guest::new().version("1.1.0").file(), Some(GRANTS)).await;
+    assert!(status.is_ready());
+    assert_eq!(world.told(), ["+1.0.0", "+1.1.0"]);
+    // Without old ones there is nothing to go by.
+    world.change(found("blue", &Guest::new().file(), Some("enabled: maybe"))).await;
+    let (_, status) = world.settle().await;
+    assert_eq!((status.state, failure(&status).0), (State::Failed, Stage::Settings));
+}
+
+#[tokio::test]
+async fn switched_off_plugin_is_stopped_and_comes_back() {
+    let mut world = World::new(Mode::Granted);
+    let file = Guest::new().file();
+    let off = format!("enabled: false\n{GRANTS}");
+    let status = world.bring(&file, Some(&off)).await;
+    assert_eq!((status.state, status.is_ready(), status.serving), (State::Disabled, true, None));
+    assert_eq!(world.bring(&file, Some(GRANTS)).await.state, State::Active);
+    // Whatever its file holds.
+    let status = world.bring(b"garbage", Some(&off)).await;
+    assert_eq!((status.state, status.serving.as_ref()), (State::Failed, None));
+    assert_eq!(world.told(), ["+1.0.0", "-"]);
+}
+
+#[tokio::test]
+async fn grants_that_are_taken_away_are_gone_though_the_file_is_broken() {
+    let mut world = World::new(Mode::Granted);
+    let maps = TypeMeta::new("v1", "ConfigMap");
+    let may_delete =
+        |world: &World| world.latest().grants.check(Verb::Delete, &maps, None, Some("a"), Some("b")).is_ok();
+    world.bring(&Guest::new().file(), Some(GRANTS)).await;
+    assert!(may_delete(&world));
+    let less = GRANTS.replace("ConfigMap, verbs: [read, apply, delete]", "ConfigMap, verbs: [read, apply]");
+    let status = world.bring(b"garbage", Some(&less)).await;
+    assert_eq!((status.state, failure(&status).0, serving(&status)), (State::Active, Stage::Compile, "1.0.0"));
+    assert!(!may_delete(&world));
+    assert_eq!(world.told(), ["+1.0.0", "+1.0.0"]);
+    // Without what it works on it cannot go on.
+    let none = GRANTS.replace("kind: MyApple, verbs: [read, apply, delete]", "kind: MyApple, verbs: [apply]");
+    let status = world.bring(b"garbage", Some(&none)).await;
+    assert_eq!((status.state, status.serving.as_ref(), failure(&status).0), (State::Failed, None, Stage::Compile));
+    assert!(failure(&status).1.contains("reading stable.example.com/v1 MyApple is not granted"), "{status:?}");
+    assert_eq!(world.told(), ["-"]);
+}
+
+#[tokio::test]
+async fn grants_that_are_taken_away_stop_the_revision_that_needs_them() {
+    let mut world = World::new(Mode::Granted);
+    let file = Guest::new().file();
+    world.bring(&file, Some(GRANTS)).await;
+    let status = world.bring(&file, None).await;
+    assert_eq!((status.state, failure(&status).0), (State::Failed, Stage::Verify));
+    assert_eq!(world.told(), ["+1.0.0", "-"]);
+}
+
+#[tokio::test]
+async fn refused_config_leaves_the_old_one_under_the_new_grants() {
+    let mut world = World::new(Mode::Granted);
+    let file = Guest::new().describe(guest::PICKY).file();
+    world.bring(&file, Some(GRANTS)).await;
+    let less = GRANTS.replace("ConfigMap, verbs: [read, apply, delete]", "ConfigMap, verbs: [read]");
+    let settings = format!("config: {{ colour: 7 }}\n{less}");
+    let status = world.bring(&file, Some(&settings)).await;
+    assert_eq!((status.state, failure(&status).0), (State::Active, Stage::Describe));
+    assert!(failure(&status).1.ends_with(guest::REFUSAL));
+    let candidate = world.latest();
+    assert_eq!(&**candidate.revision.config(), "{}");
+    assert!(
+        candidate.grants.check(Verb::Apply, &TypeMeta::new("v1", "ConfigMap"), None, Some("a"), Some("b")).is_err()
+    );
+    // The same once more is no success.
+    let status = world.bring(&file, Some(&format!("{settings}# again"))).await;
+    assert_eq!(failure(&status).0, Stage::Describe);
+    assert_eq!(world.told(), ["+1.0.0", "+1.0.0"]);
+}
+
+#[tokio::test]
+async fn newer_file_takes_the_place_of_one_that_waits() {
+    let mut world = World::new(Mode::Granted);
+    world.dispatch.stuck.lock().insert("1.0.0");
+    world.send(&Guest::new().file(), Some(GRANTS)).await;
+    while world.next().await.state != State::Verified {}
+    assert!(!world.statuses.snapshot().settled);
+    let status = world.bring(&Guest::new().version("1.1.0").file(), Some(GRANTS)).await;
+    assert_eq!(serving(&status), "1.1.0");
+    assert_eq!(world.told(), ["?1.0.0", "+1.1.0"]);
+}
+
+#[tokio::test]
+async fn activation_that_was_dropped_half_way_is_made_good() {
+    let mut world = World::new(Mode::Granted);
+    world.bring(&Guest::new().file(), Some(GRANTS)).await;
+    world.dispatch.stuck.lock().insert("1.1.0");
+    world.send(&Guest::new().version("1.1.0").file(), Some(GRANTS)).await;
+    while world.next().await.state != State::Verified {}
+    // Which of both serves is unknown; the broken file does not help.
+    let status = world.bring(b"garbage", Some(GRANTS)).await;
+    assert_eq!((status.state, serving(&status)), (State::Active, "1.0.0"));
+    assert_eq!(world.told(), ["+1.0.0", "?1.1.0", "+1.0.0"]);
+    // With nothing that served before, nothing serves after.
+    world.dispatch.stuck.lock().insert("1.2.0");
+    world.change(found("blue", &Guest::new().version("1.2.0").file(), Some(GRANTS))).await;
+    while world.next().await.state != State::Verified {}
+    world.change(found("blue", b"garbage", Some(GRANTS))).await;
+    assert_eq!(world.settle().await.1.state, State::Failed);
+    assert_eq!(world.told(), ["?1.2.0", "-"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn activation_that_fails_is_tried_again() {
+    let mut world = World::new(Mode::Granted);
+    *world.dispatch.failing.lock() = 2;
+    let status = world.bring(&Guest::new().file(), Some(GRANTS)).await;
+    assert_eq!((status.state, failure(&status)), (State::Failed, (Stage::Activate, "not synced")));
+    assert_eq!(world.settle().await.1.state, State::Failed);
+    let (_, status) = world.settle().await;
+    assert!(status.is_ready(), "{status:?}");
+    assert_eq!(world.told(), ["!1.0.0", "!1.0.0", "+1.0.0"]);
+}
+
+#[tokio::test]
+async fn plugin_that_loops_in_describe_holds_up_no_other() {
+    let mut world = World::new(Mode::Granted);
+    let looping = Guest::new().describe(guest::LOOP).file();
+    world.change(found("aaa", &looping, Some("limits: { timeoutMs: 2000 }"))).await;
+    while world.next().await.state != State::Linked {}
+    world.change(found("bbb", &Guest::new().file(), Some(GRANTS))).await;
+    let (_, status) = world.settle().await;
+    assert_eq!((status.plugin.as_str(), status.state), ("bbb", State::Active));
+}
+
+#[tokio::test]
+async fn snapshot_is_settled_when_all_that_was_found_first_is() {
+    let mut world = World::new(Mode::Granted);
+    assert_eq!(world.statuses.snapshot(), Snapshot::default());
+    world.bring(&Guest::new().file(), Some(GRANTS)).await;
+    assert!(!world.statuses.snapshot().settled);
+    let problem = Problem { path: "My_Apple.wasm".into(), message: "a message".to_owned() };
+    world.change(found("blue", b"garbage", None)).await;
+    world.change(Change::Looked(vec![problem.clone()])).await;
+    world.settle().await;
+    // What was sent before it was seen before it.
+    world.change(removed("none")).await;
+    world.bring(&Guest::new().file(), Some(GRANTS)).await;
+    let snapshot = world.statuses.snapshot();
+    assert!(snapshot.settled);
+    assert_eq!(snapshot.problems, [problem]);
+    let states: Vec<_> = snapshot.plugins.iter().map(|status| (status.plugin.as_str(), status.state)).collect();
+    assert_eq!(states, [("blue", State::Failed), ("red", State::Active)]);
+}
+
+#[tokio::test]
+async fn plugins_that_are_gone_are_shown_for_a_while() {
+    let mut world = World::new(Mode::Granted);
+    for number in 0..20 {
+        let name = format!("plugin-{number:02}");
+        world.change(found(&name, b"garbage", None)).await;
+        assert_eq!(world.settle().await.1.state, State::Failed);
+        world.change(removed(&name)).await;
+        assert_eq!(world.settle().await.1.state, State::Gone);
+    }
+    let shown: Vec<_> = world.statuses.snapshot().plugins.into_iter().map(|s| s.plugin.to_string()).collect();
+    assert_eq!(shown, (4..20).map(|number| format!("plugin-{number:02}")).collect::<Vec<_>>());
+}

@@ -1,0 +1,479 @@
+//! Plugins for tests, small enough to be assembled from text while the test runs.
+//!
+//! A [`Guest`] is a core module whose answers lie in its memory as the canonical ABI wants them, and whose `describe` and
+//! `reconcile` are a few instructions: give that answer, loop, trap, take memory, call an import. With the contract's types in a
+//! custom section it is what `cargo build --target wasm32-unknown-unknown` leaves of a real plugin.
+//!
+//! ```ignore
+//! let file = Guest::new().reconcile(guest::LOOP).file();
+//! ```
+
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use pilothouse_core::key::{Key, TypeMeta};
+use pilothouse_core::object::{Object, Subresource};
+use wit_component::StringEncoding;
+use wit_parser::Resolve;
+
+use super::{ClientError, Imports, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError};
+
+/// Where a guest's data begins.
+const BASE: usize = 1024;
+
+/// Never returns.
+pub(crate) const LOOP: &str = "(loop $again (br $again)) unreachable";
+/// Panics, as Rust does it.
+pub(crate) const TRAP: &str = "unreachable";
+/// Takes 64 kB after another until there is no more, then aborts, as Rust's allocator does.
+pub(crate) const HOG: &str =
+    "(loop $more (br_if $more (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable";
+/// Calls itself for ever.
+pub(crate) const RECURSE: &str = "(call $deep (i32.const 0))";
+/// Writes a line to the log and then traps.
+pub(crate) const LOG_AND_TRAP: &str =
+    "(call $log (i32.const 0) (i32.const {said}) (i32.const {said.len}) (i32.const 0) (i32.const 0)) unreachable";
+/// Writes 300 lines to the log, then gives its answer.
+pub(crate) const LOG_300: &str = "(local $n i32) \
+    (loop $more \
+        (call $log (i32.const 2) (i32.const {said}) (i32.const {said.len}) (i32.const 0) (i32.const 0)) \
+        (br_if $more (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 300)))) \
+    (i32.const {answer})";
+/// Asks the API server for an object, then gives its answer.
+pub(crate) const CLIENT_GET: &str = "(call $client_get {key} (i32.const 512)) (i32.const {answer})";
+/// Gives its answer if the cache has an object, else traps: the result lies at 512 with its tag, then the option's.
+pub(crate) const CACHE_HAS: &str = "(call $cache_get {key} (i32.const 512)) \
+    (if (i32.or (i32.load8_u (i32.const 512)) (i32.eqz (i32.load8_u (i32.const 516)))) (then unreachable)) \
+    (i32.const {answer})";
+/// Traps if the time differs from one look to the next, else gives its answer.
+pub(crate) const CLOCK_MOVES: &str = "(if (i64.ne (call $now) (call $now)) (then unreachable)) (i32.const {answer})";
+/// The `describe` of a plugin that takes no configuration but `{}`.
+pub(crate) const PICKY: &str =
+    "(select (i32.const {manifest}) (i32.const {refusal}) (i32.eq (local.get 1) (i32.const 2)))";
+/// What [`PICKY`] says.
+pub(crate) const REFUSAL: &str = "colour: not a colour";
+/// What [`LOG_AND_TRAP`] says.
+pub(crate) const SAID: &str = "panicked at src/lib.rs:7:5: no apples left";
+
+/// A plugin to be assembled.
+#[derive(Clone)]
+pub(crate) struct Guest {
+    version: &'static str,
+    watched: (&'static str, &'static str),
+    owned: Vec<(&'static str, &'static str)>,
+    concurrency: u32,
+    timeout_ms: Option<u32>,
+    controller: &'static str,
+    describe: String,
+    reconcile: String,
+    answer: Answer,
+    pages: u32,
+}
+
+/// What `reconcile` returns where it gives its answer.
+#[derive(Clone)]
+pub(crate) enum Answer {
+    Children {
+        children: Vec<(String, bool)>,
+        status: Option<String>,
+        requeue_after: Option<u64>,
+    },
+    Unchanged,
+    Failure {
+        message: String,
+        terminal: bool,
+        status: Option<String>,
+    },
+    /// So many children that all lie in the same place, each of so many bytes.
+    Aliased {
+        children: u32,
+        bytes: u32,
+    },
+    /// Not of the contract.
+    Nonsense,
+}
+
+/// Gives the answer.
+pub(crate) const ANSWER: &str = "(i32.const {answer})";
+
+impl Guest {
+    /// Watches `MyApple`, owns `ConfigMap`, wants no children.
+    pub(crate) fn new() -> Self {
+        Self {
+            version: "1.0.0",
+            watched: ("stable.example.com/v1", "MyApple"),
+            owned: vec![("v1", "ConfigMap")],
+            concurrency: 0,
+            timeout_ms: None,
+            controller: "apples",
+            describe: "(i32.const {manifest})".to_owned(),
+            reconcile: ANSWER.to_owned(),
+            answer: Answer::Unchanged,
+            pages: 2,
+        }
+    }
+
+    pub(crate) fn version(self, version: &'static str) -> Self {
+        Self { version, ..self }
+    }
+
+    /// Reconciles objects of this kind.
+    pub(crate) fn watches(self, api_version: &'static str, kind: &'static str) -> Self {
+        Self { watched: (api_version, kind), ..self }
+    }
+
+    pub(crate) fn concurrency(self, concurrency: u32) -> Self {
+        Self { concurrency, ..self }
+    }
+
+    pub(crate) fn controller(self, controller: &'static str) -> Self {
+        Self { controller, ..self }
+    }
+
+    pub(crate) fn timeout_ms(self, timeout: u32) -> Self {
+        Self { timeout_ms: Some(timeout), ..self }
+    }
+
+    /// The instructions of `describe`.
+    pub(crate) fn describe(self, body: &str) -> Self {
+        Self { describe: body.to_owned(), ..self }
+    }
+
+    /// The instructions of `reconcile`.
+    pub(crate) fn reconcile(self, body: &str) -> Self {
+        Self { reconcile: body.to_owned(), ..self }
+    }
+
+    pub(crate) fn answer(self, answer: Answer) -> Self {
+        Self { answer, ..self }
+    }
+
+    /// Initial memory in pages of 64 kB.
+    pub(crate) fn pages(self, pages: u32) -> Self {
+        Self { pages, ..self }
+    }
+
+    /// The plugin's file, a core module with a component's metadata.
+    pub(crate) fn file(&self) -> Vec<u8> {
+        let mut module = wat::parse_str(self.text()).unwrap();
+        let mut resolve = Resolve::default();
+        let wit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wit");
+        let (package, _) = resolve.push_dir(&wit).unwrap();
+        let world = resolve.select_world(&[package], Some("plugin")).unwrap();
+        wit_component::embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
+        module
+    }
+
+    /// The module without metadata.
+    pub(crate) fn module(&self) -> Vec<u8> {
+        wat::parse_str(self.text()).unwrap()
+    }
+
+    /// The same as a component.
+    pub(crate) fn component(&self) -> Vec<u8> {
+        wit_component::ComponentEncoder::default().module(&self.file()).unwrap().encode().unwrap()
+    }
+
+    fn text(&self) -> String {
+        let mut image = Image::default();
+        let manifest = self.manifest(&mut image);
+        let answer = self.answer.lay_out(&mut image);
+        let refusal = image.text(REFUSAL);
+        let refusal = image.record(|r| {
+            r.u8(1).align(4).pair(refusal);
+        });
+        let (said, said_len) = image.text(SAID);
+        let (api_version, api_version_len) = image.text(self.watched.0);
+        let (kind, kind_len) = image.text(self.watched.1);
+        let fill = |body: &str| {
+            body.replace("{manifest}", &manifest.to_string())
+                .replace("{refusal}", &refusal.to_string())
+                .replace("{answer}", &answer.to_string())
+                .replace("{said}", &said.to_string())
+                .replace("{said.len}", &said_len.to_string())
+                .replace(
+                    "{key}",
+                    // A type-meta, and a key without a namespace whose name is the kind.
+                    &format!(
+                        "(i32.const {api_version}) (i32.const {api_version_len}) (i32.const {kind}) (i32.const {kind_len}) \
+                         (i32.const 0) (i32.const 0) (i32.const 0) (i32.const {kind}) (i32.const {kind_len})"
+                    ),
+                )
+        };
+        let (describe, reconcile) = (fill(&self.describe), fill(&self.reconcile));
+        let used = |name: &str| describe.contains(name) || reconcile.contains(name);
+        let mut imports = String::new();
+        for (interface, function, name, signature) in [
+            ("log", "write", "$log", "(param i32 i32 i32 i32 i32)"),
+            ("cache", "get", "$cache_get", "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)"),
+            ("client", "get", "$client_get", "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)"),
+            ("clock", "now", "$now", "(result i64)"),
+        ] {
+            if used(name) {
+                writeln!(
+                    imports,
+                    r#"(import "pilothouse:plugin/{interface}@0.1.0" "{function}" (func {name} {signature}))"#
+                )
+                .unwrap();
+            }
+        }
+        let export = "pilothouse:plugin/controller@0.1.0";
+        format!(
+            r#"(module
+                {imports}
+                (memory (export "memory") {pages})
+                (global $free (mut i32) (i32.const {free}))
+                (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
+                    (local $at i32)
+                    (local.set $at (i32.and (i32.add (global.get $free) (i32.const 7)) (i32.const -8)))
+                    (global.set $free (i32.add (local.get $at) (local.get 3)))
+                    (local.get $at))
+                (func $deep (param i32) (result i32)
+                    (i32.add (i32.const 1) (call $deep (i32.add (local.get 0) (i32.const 1)))))
+                (func $describe (export "{export}#describe") (param i32 i32) (result i32) {describe})
+                (func $reconcile (export "{export}#reconcile")
+                    (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32) {reconcile})
+                (data (i32.const {BASE}) "{data}"))"#,
+            pages = self.pages,
+            free = BASE + image.0.len(),
+            data = image.escaped(),
+        )
+    }
+
+    /// `result<manifest, string>`.
+    fn manifest(&self, image: &mut Image) -> usize {
+        let name = image.text(self.controller);
+        let watched = image.watch(self.watched);
+        let owned: Vec<Vec<u8>> = self.owned.iter().map(|of| image.watch(*of)).collect();
+        let owned = image.list(&owned);
+        let controller = Record::build(|r| {
+            r.pair(name).bytes(&watched).pair(owned).u32(self.concurrency);
+            r.u8(u8::from(self.timeout_ms.is_some())).align(4).u32(self.timeout_ms.unwrap_or_default());
+        });
+        let controllers = image.list(&[controller]);
+        // read, apply and delete for each kind, apply for the status.
+        let mut permissions: Vec<Vec<u8>> = Vec::new();
+        for of in std::iter::once(&self.watched).chain(&self.owned) {
+            permissions.push(image.permission(*of, None, &[0, 4, 5]));
+        }
+        permissions.push(image.permission(self.watched, Some(0), &[4]));
+        let permissions = image.list(&permissions);
+        let (version, description) = (image.text(self.version), image.text("A plugin for tests."));
+        image.record(|r| {
+            r.u8(0).align(4).pair(version).pair(description).pair(controllers).pair(permissions);
+            r.pair((0, 0)).u32(0).u32(0).u32(0);
+        })
+    }
+}
+
+impl Answer {
+    /// `result<outcome, failure>`.
+    fn lay_out(&self, image: &mut Image) -> usize {
+        match self {
+            Self::Unchanged => image.outcome(0, (0, 0), None, None),
+            Self::Children { children, status, requeue_after } => {
+                let children: Vec<Vec<u8>> = children
+                    .iter()
+                    .map(|(object, adopt)| {
+                        let object = image.text(object);
+                        Record::build(|r| {
+                            r.pair(object).u8(u8::from(*adopt)).align(4);
+                        })
+                    })
+                    .collect();
+                let list = image.list(&children);
+                let status = status.as_deref().map(|s| image.text(s));
+                image.outcome(1, list, status, *requeue_after)
+            }
+            Self::Aliased { children, bytes } => {
+                let child = Record::build(|r| {
+                    r.pair((BASE, *bytes as usize)).u8(0).align(4);
+                });
+                let list = image.list(&vec![child; *children as usize]);
+                image.outcome(1, list, None, None)
+            }
+            Self::Failure { message, terminal, status } => {
+                let message = image.text(message);
+                let status = status.as_deref().map(|s| image.text(s));
+                image.record(|r| {
+                    r.u8(1).align(8).pair(message).u8(u8::from(*terminal)).align(4).option(status);
+                })
+            }
+            Self::Nonsense => image.record(|r| {
+                r.u8(77).align(8);
+            }),
+        }
+    }
+}
+
+/// The bytes of a guest's memory from [`BASE`] on.
+#[derive(Default)]
+struct Image(Vec<u8>);
+
+impl Image {
+    fn put(&mut self, bytes: &[u8]) -> usize {
+        self.0.resize(self.0.len().next_multiple_of(8), 0);
+        let at = BASE + self.0.len();
+        self.0.extend_from_slice(bytes);
+        at
+    }
+
+    fn text(&mut self, text: &str) -> (usize, usize) {
+        (self.put(text.as_bytes()), text.len())
+    }
+
+    fn list(&mut self, items: &[Vec<u8>]) -> (usize, usize) {
+        (self.put(&items.concat()), items.len())
+    }
+
+    fn record(&mut self, fill: impl FnOnce(&mut Record)) -> usize {
+        self.put(&Record::build(fill))
+    }
+
+    fn watch(&mut self, of: (&str, &str)) -> Vec<u8> {
+        let (api_version, kind) = (self.text(of.0), self.text(of.1));
+        Record::build(|r| {
+            r.pair(api_version).pair(kind).pair((0, 0)).option(None);
+        })
+    }
+
+    fn permission(&mut self, of: (&str, &str), part: Option<u8>, verbs: &[u8]) -> Vec<u8> {
+        let (api_version, kind) = (self.text(of.0), self.text(of.1));
+        let verbs = (self.put(verbs), verbs.len());
+        Record::build(|r| {
+            r.pair(api_version).pair(kind).u8(u8::from(part.is_some())).u8(part.unwrap_or_default()).align(4);
+            r.pair(verbs).pair((0, 0)).pair((0, 0));
+        })
+    }
+
+    fn outcome(
+        &mut self,
+        children: u8,
+        list: (usize, usize),
+        status: Option<(usize, usize)>,
+        requeue_after: Option<u64>,
+    ) -> usize {
+        self.record(|r| {
+            r.u8(0).align(8).u8(children).align(4).pair(list).option(status);
+            r.u8(u8::from(requeue_after.is_some())).align(8).u64(requeue_after.unwrap_or_default());
+        })
+    }
+
+    fn escaped(&self) -> String {
+        self.0.iter().fold(String::new(), |mut text, byte| {
+            write!(text, "\\{byte:02x}").unwrap();
+            text
+        })
+    }
+}
+
+/// One record, field by field.
+#[derive(Default)]
+struct Record(Vec<u8>);
+
+impl Record {
+    fn build(fill: impl FnOnce(&mut Self)) -> Vec<u8> {
+        let mut record = Self::default();
+        fill(&mut record);
+        record.0
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn u8(&mut self, value: u8) -> &mut Self {
+        self.bytes(&[value])
+    }
+
+    fn u32(&mut self, value: u32) -> &mut Self {
+        self.bytes(&value.to_le_bytes())
+    }
+
+    fn u64(&mut self, value: u64) -> &mut Self {
+        self.bytes(&value.to_le_bytes())
+    }
+
+    fn align(&mut self, to: usize) -> &mut Self {
+        self.0.resize(self.0.len().next_multiple_of(to), 0);
+        self
+    }
+
+    /// A string or a list: where it lies and how long it is.
+    fn pair(&mut self, (at, len): (usize, usize)) -> &mut Self {
+        self.u32(u32::try_from(at).unwrap()).u32(u32::try_from(len).unwrap())
+    }
+
+    fn option(&mut self, text: Option<(usize, usize)>) -> &mut Self {
+        self.u8(u8::from(text.is_some())).align(4).pair(text.unwrap_or_default())
+    }
+}
+
+/// A host that remembers what was asked of it. It writes nothing: a guest that wants to write fails the test.
+#[derive(Default)]
+pub(crate) struct Fake {
+    /// The answer of `cache.get`.
+    pub(crate) cached: Option<Arc<Object>>,
+    /// Whether requests to the API server are never answered; else they are `unreachable`.
+    pub(crate) silent: bool,
+    pub(crate) requests: AtomicU64,
+    /// The time, which moves by one at each look.
+    pub(crate) time: AtomicU64,
+    pub(crate) lines: Mutex<Vec<LogLine>>,
+}
+
+type Answered<'a, T> = BoxFuture<'a, Result<T, ClientError>>;
+
+impl Imports for Fake {
+    fn now(&self) -> u64 {
+        self.time.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn cached(&self, _: &TypeMeta, _: &Key) -> Result<Option<Arc<Object>>, ReadError> {
+        Ok(self.cached.clone())
+    }
+
+    fn cached_list(&self, query: &Query) -> Result<Page, ReadError> {
+        panic!("unexpected list {query:?}")
+    }
+
+    fn get(&self, _: TypeMeta, _: Key) -> Answered<'_, Arc<Object>> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        if self.silent {
+            return std::future::pending().boxed();
+        }
+        std::future::ready(Err(ClientError::Unreachable("no API server in this test".to_owned()))).boxed()
+    }
+
+    fn create(&self, object: String) -> Answered<'_, Arc<Object>> {
+        panic!("unexpected create {object}")
+    }
+
+    fn update(&self, object: String, _: Option<Subresource>) -> Answered<'_, Arc<Object>> {
+        panic!("unexpected update {object}")
+    }
+
+    fn patch(&self, of: TypeMeta, key: Key, _: PatchBody, _: Option<Subresource>) -> Answered<'_, Arc<Object>> {
+        panic!("unexpected patch of {of} {key}")
+    }
+
+    fn apply(&self, object: String, _: Option<Subresource>, _: bool) -> Answered<'_, Arc<Object>> {
+        panic!("unexpected apply {object}")
+    }
+
+    fn delete(&self, of: TypeMeta, key: Key, _: Propagation, _: Preconditions) -> Answered<'_, ()> {
+        panic!("unexpected delete of {of} {key}")
+    }
+
+    fn log(&self, line: &LogLine) {
+        self.lines.lock().push(line.clone());
+    }
+}

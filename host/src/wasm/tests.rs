@@ -1,0 +1,420 @@
+//! The sandbox's promises, each shown with a guest that breaks them if it can.
+
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use pilothouse_core::key::{Key, TypeMeta};
+use pilothouse_core::manifest::{Controller, Manifest, Permission, Verb, Watch};
+use pilothouse_core::object::{Object, Subresource};
+
+use super::testing::{self as guest, Answer, Fake, Guest};
+use super::*;
+
+const APPLE: &str = r#"{"apiVersion":"stable.example.com/v1","kind":"MyApple","metadata":{"name":"red","namespace":"orchard","resourceVersion":"7","uid":"a0e1b5b2-0000-4000-8000-000000000001"},"spec":{"quantity":3}}"#;
+
+fn apple() -> Arc<Object> {
+    Arc::new(Object::parse(APPLE.as_bytes(), &TypeMeta::new("stable.example.com/v1", "MyApple")).unwrap())
+}
+
+fn request() -> Request {
+    Request {
+        controller: "apples".into(),
+        key: Key::new(Some("orchard"), "red"),
+        object: apple(),
+        phase: Phase::Live,
+        attempt: 1,
+        last_error: None,
+    }
+}
+
+async fn load(guest: &Guest) -> Revision {
+    load_with(guest, Limits::default()).await.unwrap()
+}
+
+async fn load_with(guest: &Guest, limits: Limits) -> Result<Revision, DescribeError> {
+    let linked = Engine::new().unwrap().compile(&guest.file()).unwrap().link().unwrap();
+    linked.describe(PluginName::new("test").unwrap(), "{}".into(), limits).await
+}
+
+async fn call(guest: &Guest) -> Result<Result<Outcome, Failure>, CallError> {
+    load(guest).await.reconcile(Arc::new(Fake::default()), request()).await
+}
+
+/// Everything that a person is told about an error.
+fn told(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[tokio::test]
+async fn describe_gives_the_manifest() {
+    let (apples, maps) = (TypeMeta::new("stable.example.com/v1", "MyApple"), TypeMeta::new("v1", "ConfigMap"));
+    let watch = |of: &TypeMeta| Watch { of: of.clone(), namespaces: Vec::new(), labels: None };
+    let permission = |of: &TypeMeta, subresource, verbs: &[Verb]| Permission {
+        of: of.clone(),
+        subresource,
+        verbs: verbs.iter().copied().collect(),
+        namespaces: Vec::new(),
+        names: Vec::new(),
+    };
+    let all = [Verb::Read, Verb::Apply, Verb::Delete];
+    let revision = load(&Guest::new().timeout_ms(1500)).await;
+    assert_eq!(
+        **revision.manifest(),
+        Manifest {
+            version: "1.0.0".to_owned(),
+            description: "A plugin for tests.".to_owned(),
+            controllers: vec![Controller {
+                name: "apples".to_owned(),
+                for_: watch(&apples),
+                owns: vec![watch(&maps)],
+                max_concurrency: 1,
+                timeout: Duration::from_millis(1500),
+            }],
+            permissions: vec![
+                permission(&apples, None, &all),
+                permission(&maps, None, &all),
+                permission(&apples, Some(Subresource::Status), &[Verb::Apply]),
+            ],
+            crds: Vec::new(),
+            config_schema: None,
+        }
+    );
+    assert_eq!(revision.deadline("apples"), Some(Duration::from_millis(1500)));
+    let short = Limits { deadline: Some(Duration::from_millis(20)), ..Limits::default() };
+    assert_eq!(revision.with_limits(short).deadline("apples"), Some(Duration::from_millis(20)));
+    let long = Limits { deadline: Some(Duration::from_secs(3600)), ..Limits::default() };
+    assert_eq!(revision.with_limits(long).deadline("apples"), Some(Duration::from_millis(1500)));
+    assert_eq!(revision.deadline("pears"), None);
+}
+
+#[tokio::test]
+async fn module_and_component_of_one_plugin_are_alike() {
+    let engine = Engine::new().unwrap();
+    let guest = Guest::new().reconcile(guest::LOG_AND_TRAP);
+    for file in [guest.file(), guest.component()] {
+        let linked = engine.compile(&file).unwrap().link().unwrap();
+        assert_eq!(linked.digest(), Digest::of(&file));
+        assert_eq!(linked.size(), file.len());
+        // What it does not use it does not import.
+        assert_eq!(linked.imports(), ["pilothouse:plugin/types@0.1.0", "pilothouse:plugin/log@0.1.0"]);
+    }
+}
+
+#[tokio::test]
+async fn outcome_comes_out_as_the_guest_gave_it() {
+    let guest = Guest::new().answer(Answer::Children {
+        children: vec![("{\"a\":1}".to_owned(), false), ("not JSON: the writer says so".to_owned(), true)],
+        status: Some("{\"available\":2}".to_owned()),
+        requeue_after: Some(90_000),
+    });
+    let outcome = call(&guest).await.unwrap().unwrap();
+    let child = |object: &str, adopt| Child { object: object.to_owned(), adopt };
+    assert_eq!(
+        outcome,
+        Outcome {
+            children: Children::Desired(vec![child("{\"a\":1}", false), child("not JSON: the writer says so", true)]),
+            status: Some("{\"available\":2}".to_owned()),
+            requeue_after: Some(Duration::from_secs(90)),
+        }
+    );
+    let unchanged = Outcome { children: Children::Unchanged, status: None, requeue_after: None };
+    assert_eq!(call(&Guest::new()).await.unwrap(), Ok(unchanged));
+}
+
+#[tokio::test]
+async fn failure_comes_out_as_the_guest_gave_it_with_its_message_bounded() {
+    let failure = |message: String| Answer::Failure { message, terminal: true, status: Some("{}".to_owned()) };
+    let given = call(&Guest::new().answer(failure("no such colour".to_owned()))).await.unwrap().unwrap_err();
+    assert_eq!(given, Failure { message: "no such colour".to_owned(), terminal: true, status: Some("{}".to_owned()) });
+    let given = call(&Guest::new().answer(failure("x".repeat(20_000)))).await.unwrap().unwrap_err();
+    assert_eq!(given.message.len(), MAX_MESSAGE);
+}
+
+#[tokio::test]
+async fn busy_loop_is_stopped_by_its_deadline_while_another_call_on_the_same_thread_goes_on() {
+    let busy = load(&Guest::new().timeout_ms(300).reconcile(guest::LOOP)).await;
+    let good = load(&Guest::new()).await;
+    let busy = tokio::spawn(async move { busy.reconcile(Arc::new(Fake::default()), request()).await });
+    let mut served = 0;
+    while !busy.is_finished() {
+        good.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+        // A timer fires too: it is not only the guests that share the thread.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        served += 1;
+    }
+    let error = busy.await.unwrap().unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        ("deadline", "plugin was stopped at its deadline of 300 ms")
+    );
+    assert!(error.backtrace()[0].contains("reconcile"), "{:?}", error.backtrace());
+    // 300 ms have room for some dozens; a loop that gives way only at its end leaves none.
+    assert!(served > 5, "{served}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn guest_that_waits_for_the_api_server_is_stopped_by_its_deadline() {
+    let guest = Guest::new().timeout_ms(2000).reconcile(guest::CLIENT_GET);
+    let revision = load(&guest).await;
+    let silent = Arc::new(Fake { silent: true, ..Fake::default() });
+    let began = tokio::time::Instant::now();
+    let error = revision.reconcile(silent.clone(), request()).await.unwrap_err();
+    assert_eq!(error.kind(), "deadline");
+    assert!((Duration::from_secs(2)..Duration::from_millis(2100)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    assert_eq!(silent.requests.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn dropped_call_is_over() {
+    let revision = load(&Guest::new().timeout_ms(60_000).reconcile(guest::LOOP)).await;
+    let imports = Arc::new(Fake::default());
+    let call = revision.reconcile(imports.clone(), request());
+    tokio::time::timeout(Duration::from_millis(20), call).await.unwrap_err();
+    assert_eq!(Arc::strong_count(&imports), 1);
+}
+
+#[tokio::test]
+async fn guest_that_takes_too_much_memory_costs_itself_one_call() {
+    let guest = Guest::new().reconcile(guest::HOG);
+    let limits = Limits { memory: 8 << 20, ..Limits::default() };
+    let revision = load_with(&guest, limits).await.unwrap();
+    for _ in 0..2 {
+        let error = revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), ("memory", "plugin hit its memory limit of 8 MiB"));
+    }
+}
+
+#[tokio::test]
+async fn guest_that_begins_with_too_much_memory_is_told_so() {
+    let limits = Limits { memory: 8 << 20, ..Limits::default() };
+    let error = load_with(&Guest::new().pages(129), limits).await.unwrap_err();
+    assert_eq!(told(&error), "cannot call describe: plugin hit its memory limit of 8 MiB");
+    load_with(&Guest::new().pages(128), limits).await.unwrap();
+}
+
+#[tokio::test]
+async fn endless_recursion_overflows_the_guests_stack_and_no_other() {
+    let error = call(&Guest::new().reconcile(guest::RECURSE)).await.unwrap_err();
+    assert_eq!((error.kind(), error.to_string().as_str()), ("stack", "plugin overflowed its stack"));
+    assert!(error.backtrace()[0].contains("deep"), "{:?}", error.backtrace());
+}
+
+#[tokio::test]
+async fn trap_tells_where_it_was_and_what_the_guest_said() {
+    let error = call(&Guest::new().reconcile(guest::TRAP)).await.unwrap_err();
+    assert_eq!(error.kind(), "trap");
+    assert_eq!(error.to_string(), "plugin trapped: wasm `unreachable` instruction executed");
+    assert!(error.backtrace()[0].contains("reconcile"), "{:?}", error.backtrace());
+
+    let revision = load(&Guest::new().reconcile(guest::LOG_AND_TRAP)).await;
+    let imports = Arc::new(Fake::default());
+    let error = revision.reconcile(imports.clone(), request()).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("plugin trapped: wasm `unreachable` instruction executed; it said: {}", guest::SAID)
+    );
+    let line = LogLine { level: Level::Error, message: guest::SAID.to_owned(), fields: Vec::new() };
+    assert_eq!(*imports.lines.lock(), [line]);
+}
+
+#[tokio::test]
+async fn answer_that_is_not_of_the_contract_is_refused() {
+    let error = call(&Guest::new().answer(Answer::Nonsense)).await.unwrap_err();
+    assert_eq!(error.kind(), "answer", "{error}");
+    // Outside the memory.
+    let error = call(&Guest::new().reconcile("(i32.const -8)")).await.unwrap_err();
+    assert_eq!(error.kind(), "answer", "{error}");
+}
+
+#[tokio::test]
+async fn many_children_in_the_same_place_do_not_multiply_in_the_host() {
+    // 2000 × 64 kB are 128 MB in the host, out of two pages of the guest's memory.
+    let error = call(&Guest::new().answer(Answer::Aliased { children: 2000, bytes: 65_536 })).await.unwrap_err();
+    assert_eq!(error.kind(), "answer", "{error}");
+    let error = call(&Guest::new().answer(Answer::Aliased { children: 10_001, bytes: 2 }).pages(5)).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "plugin gave an unusable answer: 10001 children are more than the 10000 that an outcome may hold"
+    );
+}
+
+#[tokio::test]
+async fn unknown_controller_is_said() {
+    let revision = load(&Guest::new()).await;
+    let request = Request { controller: "pears".into(), ..request() };
+    let error = revision.reconcile(Arc::new(Fake::default()), request).await.unwrap_err();
+    assert_eq!(error.to_string(), "plugin has no controller \"pears\"");
+}
+
+#[tokio::test]
+async fn clock_stands_still_during_a_call() {
+    let guest = Guest::new().reconcile(guest::CLOCK_MOVES);
+    let revision = load(&guest).await;
+    let imports = Arc::new(Fake::default());
+    for call in 1..=2 {
+        revision.reconcile(imports.clone(), request()).await.unwrap().unwrap();
+        assert_eq!(imports.time.load(Ordering::Relaxed), call);
+    }
+}
+
+#[tokio::test]
+async fn guest_reads_the_cache() {
+    let revision = load(&Guest::new().reconcile(guest::CACHE_HAS)).await;
+    let full = Arc::new(Fake { cached: Some(apple()), ..Fake::default() });
+    revision.reconcile(full, request()).await.unwrap().unwrap();
+    let error = revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap_err();
+    assert_eq!(error.kind(), "trap");
+}
+
+#[tokio::test]
+async fn log_of_one_call_is_bounded() {
+    let revision = load(&Guest::new().reconcile(guest::LOG_300)).await;
+    let imports = Arc::new(Fake::default());
+    revision.reconcile(imports.clone(), request()).await.unwrap().unwrap();
+    let lines = imports.lines.lock();
+    assert_eq!(lines.len(), LogLine::MAX_LINES as usize + 1);
+    let last = LogLine {
+        level: Level::Warn,
+        message: "plugin logged too many lines in one call".to_owned(),
+        fields: vec![("dropped".to_owned(), "44".to_owned())],
+    };
+    assert_eq!(lines.last(), Some(&last));
+}
+
+#[tokio::test]
+async fn describe_that_loops_traps_or_calls_imports_is_refused() {
+    let limits = Limits { deadline: Some(Duration::from_millis(50)), ..Limits::default() };
+    for (body, said) in [
+        (guest::LOOP, "cannot call describe: plugin was stopped at its deadline of 50 ms".to_owned()),
+        (guest::TRAP, "cannot call describe: plugin trapped: wasm `unreachable` instruction executed".to_owned()),
+        (guest::RECURSE, "cannot call describe: plugin overflowed its stack".to_owned()),
+        (
+            guest::CLIENT_GET,
+            "cannot call describe: plugin called client.get from describe, where no import may be called".to_owned(),
+        ),
+        (
+            guest::CACHE_HAS,
+            "cannot call describe: plugin called cache.get from describe, where no import may be called".to_owned(),
+        ),
+        (
+            guest::CLOCK_MOVES,
+            "cannot call describe: plugin called clock.now from describe, where no import may be called".to_owned(),
+        ),
+        (
+            guest::LOG_AND_TRAP,
+            format!(
+                "cannot call describe: plugin called log.write from describe, where no import may be called; it said: {}",
+                guest::SAID
+            ),
+        ),
+    ] {
+        let error = load_with(&Guest::new().describe(body), limits).await.unwrap_err();
+        assert_eq!(told(&error), said);
+    }
+}
+
+#[tokio::test]
+async fn plugin_may_refuse_its_configuration() {
+    let linked = Engine::new().unwrap().compile(&Guest::new().describe(guest::PICKY).file()).unwrap().link().unwrap();
+    let described = |config: &str| linked.describe(PluginName::new("test").unwrap(), config.into(), Limits::default());
+    assert_eq!(&**described("{}").await.unwrap().config(), "{}");
+    let error = described("{\"colour\":7}").await.unwrap_err();
+    assert_eq!(told(&error), "the plugin refuses its configuration: colour: not a colour");
+}
+
+#[tokio::test]
+async fn manifest_with_a_bad_name_is_refused() {
+    let error = load_with(&Guest::new().controller("My Apples"), Limits::default()).await.unwrap_err();
+    assert!(matches!(&error, DescribeError::Manifest(invalid) if invalid.problems.len() == 1), "{error}");
+}
+
+#[test]
+fn file_that_is_no_plugin_is_refused_with_what_it_is() {
+    let engine = Engine::new().unwrap();
+    let said = |file: &[u8]| match engine.compile(file).and_then(|compiled| compiled.link()) {
+        Ok(_) => panic!("took {}", file.escape_ascii()),
+        Err(error) => error.to_string(),
+    };
+    let component = |text: &str| said(&wat::parse_str(text).unwrap());
+    let unlike = "the component does not fit the contract pilothouse:plugin@0.1.0: ";
+    let lacking = "the component does not export pilothouse:plugin/controller@0.1.0: ";
+    assert_eq!(said(b""), "the file is empty");
+    assert_eq!(said(b"hello"), "the file is not WebAssembly: it begins with \"hello\"");
+    for damaged in
+        [&Guest::new().file()[..300], &Guest::new().component()[..300], b"\0asm\x01\0\0\0\xff\xff\xff\xff\xff"]
+    {
+        let said = said(damaged);
+        assert!(said.starts_with("cannot compile: "), "{said}");
+    }
+    assert_eq!(
+        said(&Guest::new().module()),
+        "the file is a plain core module without component metadata: build it against `wit/` with wit-bindgen, or make it a \
+         component with `wasm-tools component new`"
+    );
+    assert_eq!(component("(component)"), format!("{lacking}it exports nothing"));
+    assert_eq!(
+        component(r#"(component (instance $i) (export "wasi:cli/run@0.2.0" (instance $i)))"#),
+        format!("{lacking}it exports wasi:cli/run@0.2.0")
+    );
+    assert_eq!(
+        component(r#"(component (instance $i) (export "pilothouse:plugin/controller@0.2.0" (instance $i)))"#),
+        format!(
+            "{lacking}it was built for another version of the contract, and exports pilothouse:plugin/controller@0.2.0"
+        )
+    );
+    assert_eq!(
+        component(
+            r#"(component
+                (import "wasi:cli/environment@0.2.0" (instance))
+                (import "pilothouse:plugin/events@0.1.0" (instance)))"#
+        ),
+        "the component imports what this host does not offer: wasi:cli/environment@0.2.0, pilothouse:plugin/events@0.1.0; a \
+         plugin may import cache, client, clock, log, types of pilothouse:plugin@0.1.0 and nothing else"
+    );
+    // The rest of these two is the engine's.
+    let empty = component(r#"(component (instance $i) (export "pilothouse:plugin/controller@0.1.0" (instance $i)))"#);
+    assert!(empty.starts_with(unlike) && empty.contains("`describe`"), "{empty}");
+    let clock = component(
+        r#"(component
+            (import "pilothouse:plugin/clock@0.1.0" (instance (export "now" (func (result string)))))
+            (instance $i) (export "pilothouse:plugin/controller@0.1.0" (instance $i)))"#,
+    );
+    assert!(clock.starts_with(unlike) && clock.contains("`now` has the wrong type"), "{clock}");
+}
+
+#[test]
+fn no_prefix_of_a_plugin_is_taken_and_none_panics() {
+    let engine = Engine::new().unwrap();
+    for file in [Guest::new().file(), Guest::new().component()] {
+        for end in (0..file.len()).step_by(97) {
+            let taken = engine.compile(&file[..end]).and_then(|compiled| compiled.link());
+            assert!(taken.is_err(), "{end} of {} bytes", file.len());
+        }
+    }
+}
+
+#[test]
+fn no_single_damaged_byte_panics() {
+    let engine = Engine::new().unwrap();
+    for file in [Guest::new().file(), Guest::new().component()] {
+        for at in (0..file.len()).step_by(61) {
+            let mut damaged = file.clone();
+            damaged[at] ^= 0x55;
+            // Some damage is not seen, in a name for one; what is seen is an error.
+            let _ = engine.compile(&damaged).and_then(|compiled| compiled.link());
+        }
+    }
+}
+
+#[test]
+fn call_can_move_between_threads() {
+    fn send<T: Send>(_: &T) {}
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let revision = runtime.block_on(load(&Guest::new()));
+    send(&revision.reconcile(Arc::new(Fake::default()), request()));
+    send(&revision.linked().describe(revision.plugin().clone(), "{}".into(), Limits::default()));
+}

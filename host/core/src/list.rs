@@ -90,8 +90,8 @@ impl Status {
         Ok(status)
     }
 
-    /// What an HTTP response of status `code` and with `body` says. Proxies answer with pages of their own: a body that is
-    /// no `Status` becomes the message, as far as it is short.
+    /// What an HTTP response of status `code` and with `body` says. Proxies answer with pages of their own: of a body
+    /// that is no `Status`, the first 500 bytes become the message.
     pub fn of_response(code: u16, body: &[u8]) -> Self {
         const LONGEST: usize = 500;
         match Self::parse(body) {

@@ -207,7 +207,7 @@ impl<'a> Parser<'a> {
     fn values(&mut self) -> Result<BTreeSet<String>, String> {
         let mut values = BTreeSet::new();
         if !self.take("(") {
-            return Err("expected '(' and values".to_owned());
+            return Err("expected values in parentheses".to_owned());
         }
         if self.take(")") {
             return Err("expected a value between '(' and ')'".to_owned());

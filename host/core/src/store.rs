@@ -6,7 +6,7 @@
 //! - Within a history an older version never replaces a newer one, whoever says it.
 //! - An own answer that is not newer than what the watch has delivered says nothing: whatever the store holds, or does not
 //!   hold, came after it. Otherwise it enters at once, and the watch event that repeats it is no news.
-//! - An own delete hides the uid from events that lag behind it, until its DELETED or a later list.
+//! - An own delete hides the object from events that lag behind it, until its DELETED or a later list.
 //! - A list replaces the whole: what it does not name is gone, unless it is newer than the list. After an etcd restore, where
 //!   versions went back, the list is believed against everything from before it.
 //!
@@ -112,7 +112,8 @@ struct Slot {
 #[derive(Debug)]
 struct Replace {
     went_back: bool,
-    /// Slots written by own answers since it began, where versions went back.
+    /// Slots written by own answers since it began, where versions went back. What takes such a slot afterwards is of the
+    /// present history as well.
     own: HashSet<u32>,
 }
 
@@ -153,7 +154,7 @@ impl Store {
     /// None: nothing newer than what is held, or a lagging event of an object that this host deleted itself.
     pub fn upsert(&mut self, object: Object) -> Option<Change> {
         self.cover(object.resource_version());
-        if self.deleted.contains(object.uid()) {
+        if self.deleted.hides(&object) {
             return None;
         }
         self.accept(object, Voice::Reflector)
@@ -167,7 +168,7 @@ impl Store {
     /// # Guarantees
     /// From now on every read gives this version, a newer one, or none if the object was deleted after it (invariant 3).
     pub fn upsert_own(&mut self, object: Object) -> Option<Change> {
-        if object.resource_version() <= self.covered || self.deleted.contains(object.uid()) {
+        if object.resource_version() <= self.covered || self.deleted.hides(&object) {
             return None;
         }
         self.accept(object, Voice::OwnWrite)
@@ -178,7 +179,7 @@ impl Store {
     /// None: the object is not held, or what is held under its name has another uid or is newer.
     pub fn remove(&mut self, last: Object) -> Option<Change> {
         self.cover(last.resource_version());
-        self.deleted.forget(last.uid());
+        self.deleted.forget(&last);
         let slot = self.find_key(last.key())?;
         let held = self.object(slot);
         let older = last.resource_version() < held.resource_version() && !self.is_of_lost_history(slot);
@@ -194,11 +195,15 @@ impl Store {
     /// None: the store does not hold that uid under that name.
     ///
     /// # Guarantees
-    /// Events of this uid that lag behind are ignored until its DELETED, or until a list that began later is over. Of the
-    /// uids whose DELETED never comes, only the last 16,384 are remembered.
+    /// Events of this uid that lag behind are ignored until its DELETED, or until a list that began later is over; of
+    /// uids whose DELETED never comes the last 8,192 are remembered.
     pub fn remove_own(&mut self, key: &Key, uid: &Uid) -> Option<Change> {
-        self.deleted.remember(uid, self.mark);
-        let slot = self.find_key(key).filter(|slot| self.object(*slot).uid() == uid)?;
+        let slot = self.find_key(key).filter(|slot| self.object(*slot).uid() == uid);
+        // A version of a lost history says nothing about events to come.
+        let held = slot.filter(|slot| !self.is_of_lost_history(*slot));
+        let held = held.map(|slot| self.object(slot).resource_version());
+        self.deleted.remember(key, uid, held, self.mark);
+        let slot = slot?;
         Some(Change { old: Some(self.take(slot)), new: None })
     }
 
@@ -460,9 +465,6 @@ impl Store {
             if names.is_empty() {
                 self.names.remove(namespace);
             }
-        }
-        if let Some(replace) = &mut self.replace {
-            replace.own.remove(&slot);
         }
         self.owners.update(slot, Some(&object), None);
         self.labels.update(slot, Some(&object), None);

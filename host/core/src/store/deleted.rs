@@ -1,43 +1,74 @@
-//! Uids of objects that this host deleted, while events of them may still be on their way.
+//! What this host deleted itself, while events from before may still be on their way: those of the object, and those of
+//! earlier objects of its name, which other clients deleted and the watch has not come to.
 
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
-use crate::object::Uid;
+use crate::{
+    key::Key,
+    object::{Object, ResourceVersion, Uid},
+};
 
-/// How many uids are remembered: more than the writes of a busy host in the time a watch may lag. Where the DELETED came
-/// before the host was told of its success, a uid stays until it is pushed out or listed away.
-const LIMIT: usize = 16_384;
+/// How many uids are remembered: more than a busy host deletes in the time that a watch may lag. Where a DELETED came before
+/// the host was told of its success, the uid stays until it is pushed out or listed away.
+const LIMIT: usize = 8_192;
 
 #[derive(Debug, Default)]
 pub(super) struct Deleted {
-    /// The mark of the last list that had begun.
-    uids: HashMap<Uid, u32>,
-    /// The same, oldest first, and some that are forgotten already.
+    uids: HashMap<Uid, Entry>,
+    /// Of keys whose object was deleted: all that is not newer is old.
+    floors: HashMap<Key, Floor>,
+    /// The uids, oldest first, and some that are forgotten already.
     order: VecDeque<Uid>,
 }
 
+#[derive(Debug)]
+struct Entry {
+    key: Key,
+    /// How many lists had begun.
+    mark: u32,
+}
+
+#[derive(Debug)]
+struct Floor {
+    /// The last version that was held of the object with this uid.
+    version: ResourceVersion,
+    uid: Uid,
+}
+
 impl Deleted {
-    pub(super) fn contains(&self, uid: &Uid) -> bool {
-        !self.uids.is_empty() && self.uids.contains_key(uid)
+    /// True for an object that was deleted, or whose name passed on to one that was.
+    pub(super) fn hides(&self, object: &Object) -> bool {
+        !self.uids.is_empty()
+            && (self.uids.contains_key(object.uid())
+                || self.floors.get(object.key()).is_some_and(|floor| object.resource_version() <= floor.version))
     }
 
-    pub(super) fn remember(&mut self, uid: &Uid, mark: u32) {
-        if self.uids.insert(uid.clone(), mark).is_some() {
+    /// `held`: the object's version if the store had it.
+    pub(super) fn remember(&mut self, key: &Key, uid: &Uid, held: Option<ResourceVersion>, mark: u32) {
+        if let Some(version) = held {
+            self.floors.insert(key.clone(), Floor { version, uid: uid.clone() });
+        }
+        if self.uids.insert(uid.clone(), Entry { key: key.clone(), mark }).is_some() {
             return;
         }
         self.order.push_back(uid.clone());
         if self.order.len() > LIMIT
             && let Some(oldest) = self.order.pop_front()
         {
-            self.uids.remove(&oldest);
+            self.drop_uid(&oldest);
         }
     }
 
-    pub(super) fn forget(&mut self, uid: &Uid) {
-        if self.uids.is_empty() || self.uids.remove(uid).is_none() {
+    /// The watch brings the DELETED of an object: it brings nothing older any more.
+    pub(super) fn forget(&mut self, last: &Object) {
+        if self.uids.is_empty() {
             return;
+        }
+        self.uids.remove(last.uid());
+        if self.floors.get(last.key()).is_some_and(|floor| floor.version <= last.resource_version()) {
+            self.floors.remove(last.key());
         }
         while self.order.front().is_some_and(|oldest| !self.uids.contains_key(oldest)) {
             self.order.pop_front();
@@ -46,12 +77,26 @@ impl Deleted {
 
     /// A list is complete that was the `mark`th to begin. A list asked for after the delete does not name the object, and the
     /// watch that follows it brings no event of it. Whether this one was asked for before or after the delete is not
-    /// known; the one before it was not asked for later than this.
+    /// known; where one began and was over in between, it was after.
     pub(super) fn finish_list(&mut self, mark: u32) {
-        self.uids.retain(|_, at| *at == mark || at.wrapping_add(1) == mark);
+        let is_recent = |entry: &Entry| entry.mark == mark || entry.mark.wrapping_add(1) == mark;
+        let past: Vec<Uid> =
+            self.order.iter().filter(|uid| !self.uids.get(*uid).is_some_and(is_recent)).cloned().collect();
+        for uid in &past {
+            self.drop_uid(uid);
+        }
         self.order.retain(|uid| self.uids.contains_key(uid));
         self.uids.shrink_to_fit();
+        self.floors.shrink_to_fit();
         self.order.shrink_to_fit();
+    }
+
+    fn drop_uid(&mut self, uid: &Uid) {
+        let Some(Entry { key, .. }) = self.uids.remove(uid) else { return };
+        // A later object of the name may have been deleted too.
+        if self.floors.get(&key).is_some_and(|floor| floor.uid == *uid) {
+            self.floors.remove(&key);
+        }
     }
 
     pub(super) fn clear(&mut self) {
@@ -59,6 +104,6 @@ impl Deleted {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.uids.allocation_size() + self.order.capacity() * size_of::<Uid>()
+        self.uids.allocation_size() + self.floors.allocation_size() + self.order.capacity() * size_of::<Uid>()
     }
 }

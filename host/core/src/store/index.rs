@@ -221,3 +221,6 @@ impl LabelIndex {
         self.keys.allocation_size() + tables.sum::<usize>() + self.heap
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,1 +1,477 @@
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+mod world;
+
+fn of() -> TypeMeta {
+    TypeMeta::new("v1", "ConfigMap")
+}
+
+fn labels(pairs: &[(&str, &str)]) -> Value {
+    json!(pairs.iter().copied().collect::<BTreeMap<_, _>>())
+}
+
+fn owners(uids: &[&str]) -> Value {
+    let owner = |uid| json!({"apiVersion": "v1", "kind": "Owner", "name": format!("name-of-{uid}"), "uid": uid});
+    uids.iter().map(owner).collect()
+}
+
+fn object(namespace: &str, name: &str, uid: &str, version: u64, labels: &Value, owners: &Value) -> Object {
+    let metadata = json!({
+        "namespace": namespace, "name": name, "uid": uid, "resourceVersion": version.to_string(),
+        "labels": labels, "ownerReferences": owners,
+    });
+    Object::parse(json!({"metadata": metadata}).to_string().as_bytes(), &of()).unwrap()
+}
+
+fn plain(name: &str, uid: &str, version: u64) -> Object {
+    object("ns", name, uid, version, &Value::Null, &Value::Null)
+}
+
+/// A store that has listed `objects` at `version`.
+fn listed(objects: Vec<Object>, version: u64) -> Store {
+    let mut store = Store::new(of());
+    store.begin_replace(false);
+    for object in objects {
+        store.upsert(object);
+    }
+    store.finish_replace(ResourceVersion(version));
+    store
+}
+
+/// What is held, as "name@version".
+fn held(store: &Store) -> Vec<String> {
+    store.iter().map(|object| format!("{}@{}", object.key().name, object.resource_version())).collect()
+}
+
+/// A change as "old@version -> new@version".
+fn said(change: &Change) -> String {
+    let side = |object: &Option<Arc<Object>>| {
+        object.as_ref().map_or("none".into(), |object| format!("{}@{}", object.uid(), object.resource_version()))
+    };
+    format!("{} -> {}", side(&change.old), side(&change.new))
+}
+
+fn versions(change: Option<Change>) -> Option<String> {
+    change.map(|change| said(&change))
+}
+
+/// Every table says what the slots say, and every count is what counting gives.
+fn check_tables(store: &Store) {
+    let slots: BTreeMap<u32, &Arc<Object>> =
+        (0..).zip(&store.slots).filter_map(|(slot, held)| Some((slot, &held.as_ref()?.object))).collect();
+    assert_eq!(store.len(), slots.len());
+    assert_eq!(store.object_bytes, slots.values().map(|object| object.bytes()).sum::<usize>());
+
+    let names: BTreeMap<_, _> = store
+        .names
+        .iter()
+        .flat_map(|(namespace, names)| names.iter().map(move |(name, slot)| ((&**namespace, &**name), *slot)))
+        .collect();
+    let expected: BTreeMap<_, _> =
+        slots.iter().map(|(slot, object)| ((in_namespace(object.key()), &*object.key().name), *slot)).collect();
+    assert_eq!(names, expected);
+    assert!(store.names.values().all(|names| !names.is_empty()), "no namespace is kept empty");
+    assert_eq!(store.keys.len(), slots.len());
+    for (slot, object) in &slots {
+        assert_eq!(store.find_key(object.key()), Some(*slot));
+    }
+    index::tests::check(&store.owners, &store.labels, &slots);
+}
+
+#[test]
+fn change_tells_old_and_new() {
+    let mut store = Store::new(of());
+    assert_eq!(versions(store.upsert(plain("a", "u", 1))).as_deref(), Some("none -> u@1"));
+    assert_eq!(versions(store.upsert(plain("a", "u", 2))).as_deref(), Some("u@1 -> u@2"));
+    let change = store.remove(plain("a", "u", 3)).unwrap();
+    assert_eq!(said(&change), "u@3 -> none");
+    assert_eq!(change.key(), &Key::new(Some("ns"), "a"));
+    assert!(store.is_empty());
+    assert_eq!(store.remove(plain("a", "u", 3)), None);
+}
+
+#[test]
+fn invariant_3_own_write_is_read_before_the_watch_delivers_it() {
+    let mut store = listed(vec![plain("a", "u", 5)], 10);
+    assert_eq!(versions(store.upsert_own(plain("a", "u", 12))).as_deref(), Some("u@5 -> u@12"));
+    assert_eq!(versions(store.upsert_own(plain("b", "v", 13))).as_deref(), Some("none -> v@13"));
+    assert_eq!(versions(store.upsert(plain("a", "u", 11))), None, "the watch lags");
+    assert_eq!(versions(store.upsert(plain("a", "u", 12))), None, "the event that repeats the write");
+    assert_eq!(versions(store.upsert(plain("b", "v", 13))), None, "the event that repeats the create");
+    assert_eq!(held(&store), ["a@12", "b@13"]);
+}
+
+#[test]
+fn invariant_3_own_write_survives_a_list_that_began_before_it() {
+    let mut store = listed(vec![plain("a", "u", 5)], 10);
+    store.begin_replace(false);
+    store.upsert_own(plain("a", "u", 21));
+    store.upsert_own(plain("b", "v", 22));
+    assert_eq!(store.upsert(plain("a", "u", 5)), None);
+    assert_eq!(store.finish_replace(ResourceVersion(20)), []);
+    assert_eq!(held(&store), ["a@21", "b@22"]);
+}
+
+#[test]
+fn invariant_3_own_answer_that_comes_late_does_not_raise_the_dead() {
+    let mut store = listed(vec![plain("a", "u", 5)], 10);
+    // Our patch gave version 11, and someone deleted the object at 12: the watch was faster than the answer.
+    store.upsert(plain("a", "u", 11));
+    store.remove(plain("a", "u", 12));
+    assert_eq!(store.upsert_own(plain("a", "u", 11)), None);
+    // The same with a list instead of the watch.
+    store.begin_replace(false);
+    store.finish_replace(ResourceVersion(20));
+    assert_eq!(store.upsert_own(plain("b", "v", 15)), None);
+    assert!(store.is_empty());
+}
+
+#[test]
+fn invariant_3_own_delete_is_not_undone_by_lagging_events() {
+    let mut store = listed(vec![plain("a", "u", 5)], 10);
+    let key = Key::new(Some("ns"), "a");
+    assert_eq!(versions(store.remove_own(&key, &Uid::parse("u"))).as_deref(), Some("u@5 -> none"));
+    assert_eq!(store.upsert(plain("a", "u", 11)), None, "an event from before the delete");
+    assert_eq!(store.upsert_own(plain("a", "u", 12)), None, "an answer from before the delete");
+    assert_eq!(store.remove(plain("a", "u", 13)), None, "its own DELETED");
+    assert_eq!(versions(store.upsert(plain("a", "w", 14))).as_deref(), Some("none -> w@14"), "another life");
+    assert_eq!(store.remove_own(&key, &Uid::parse("u")), None);
+    assert_eq!(held(&store), ["a@14"]);
+}
+
+#[test]
+fn invariant_3_own_delete_is_not_undone_by_a_list_that_was_under_way() {
+    let mut store = listed(vec![plain("a", "u", 5)], 10);
+    store.begin_replace(false);
+    store.remove_own(&Key::new(Some("ns"), "a"), &Uid::parse("u"));
+    assert_eq!(store.upsert(plain("a", "u", 5)), None);
+    assert_eq!(store.finish_replace(ResourceVersion(20)), []);
+    assert_eq!(store.upsert(plain("a", "u", 21)), None, "the watch still has to come to the delete");
+    assert_eq!(store.remove(plain("a", "u", 22)), None);
+    assert!(!store.deleted.hides(&plain("a", "u", 5)), "nothing older can come any more");
+}
+
+#[test]
+fn invariant_3_own_delete_is_not_undone_by_an_earlier_life_of_the_name() {
+    let mut store = listed(vec![], 10);
+    // Someone created and deleted the first; the watch has brought neither.
+    store.upsert_own(plain("a", "second", 13));
+    store.remove_own(&Key::new(Some("ns"), "a"), &Uid::parse("second"));
+    assert_eq!(store.upsert(plain("a", "first", 11)), None);
+    assert_eq!(store.remove(plain("a", "first", 12)), None);
+    assert_eq!(store.upsert(plain("a", "second", 13)), None);
+    assert_eq!(store.remove(plain("a", "second", 14)), None);
+    assert_eq!(versions(store.upsert(plain("a", "third", 15))).as_deref(), Some("none -> third@15"));
+}
+
+#[test]
+fn invariant_4_older_version_never_replaces_newer() {
+    let mut store = listed(vec![plain("a", "u", 5)], 10);
+    store.upsert(plain("a", "u", 12));
+    assert_eq!(store.upsert(plain("a", "u", 11)), None);
+    assert_eq!(store.upsert(plain("a", "u", 12)), None);
+    assert_eq!(store.upsert_own(plain("a", "u", 11)), None);
+    assert_eq!(store.remove(plain("a", "u", 11)), None);
+    assert_eq!(held(&store), ["a@12"]);
+}
+
+#[test]
+fn invariant_4_earlier_life_never_replaces_a_later_one() {
+    let mut store = listed(vec![plain("a", "first", 5)], 10);
+    assert_eq!(versions(store.upsert_own(plain("a", "second", 15))).as_deref(), Some("first@5 -> second@15"));
+    assert_eq!(store.upsert(plain("a", "first", 12)), None);
+    assert_eq!(store.remove(plain("a", "first", 13)), None);
+    assert_eq!(held(&store), ["a@15"]);
+}
+
+#[test]
+fn invariant_4_restored_history_is_accepted_as_a_whole() {
+    let mut store = listed(vec![plain("a", "u", 90), plain("b", "v", 91), plain("c", "w", 50)], 100);
+    store.remove_own(&Key::new(Some("ns"), "b"), &Uid::parse("v"));
+    store.upsert_own(plain("d", "x", 105));
+    store.begin_replace(true);
+    assert_eq!(versions(store.upsert(plain("a", "u", 40))).as_deref(), Some("u@90 -> u@40"));
+    assert_eq!(versions(store.upsert(plain("b", "v", 41))).as_deref(), Some("none -> v@41"), "the delete is undone");
+    assert_eq!(store.upsert(plain("c", "w", 50)), None, "what is the same is no news");
+    assert_eq!(store.upsert(plain("a", "u", 39)), None, "the new history has an order too");
+    let gone = store.finish_replace(ResourceVersion(60));
+    assert_eq!(gone.iter().map(said).collect::<Vec<_>>(), ["x@105 -> none"]);
+    assert_eq!(held(&store), ["a@40", "b@41", "c@50"]);
+    assert_eq!(versions(store.upsert(plain("a", "u", 61))).as_deref(), Some("u@40 -> u@61"));
+    assert_eq!(versions(store.upsert_own(plain("e", "y", 62))).as_deref(), Some("none -> y@62"));
+}
+
+#[test]
+fn invariant_4_version_given_out_twice_is_not_taken_for_the_same() {
+    let mut store = listed(vec![object("ns", "a", "u", 50, &labels(&[("x", "old")]), &Value::Null)], 100);
+    store.begin_replace(true);
+    let change = store.upsert(object("ns", "a", "u", 50, &labels(&[("x", "new")]), &Value::Null));
+    assert_eq!(versions(change).as_deref(), Some("u@50 -> u@50"));
+}
+
+#[test]
+fn invariant_4_own_write_in_a_restored_history_holds_against_its_list() {
+    let mut store = listed(vec![plain("a", "u", 90), plain("b", "v", 91)], 100);
+    store.begin_replace(true);
+    assert_eq!(versions(store.upsert_own(plain("a", "u", 62))).as_deref(), Some("u@90 -> u@62"));
+    assert_eq!(versions(store.upsert_own(plain("c", "w", 63))).as_deref(), Some("none -> w@63"));
+    assert_eq!(store.upsert(plain("a", "u", 40)), None);
+    let gone = store.finish_replace(ResourceVersion(60));
+    assert_eq!(gone.iter().map(said).collect::<Vec<_>>(), ["v@91 -> none"]);
+    assert_eq!(held(&store), ["a@62", "c@63"]);
+}
+
+#[test]
+fn invariant_4_own_delete_in_a_restored_history_does_not_hide_what_follows() {
+    let mut store = listed(vec![plain("a", "u", 90)], 100);
+    store.begin_replace(true);
+    assert_eq!(
+        versions(store.remove_own(&Key::new(Some("ns"), "a"), &Uid::parse("u"))).as_deref(),
+        Some("u@90 -> none")
+    );
+    assert_eq!(versions(store.upsert_own(plain("a", "v", 62))).as_deref(), Some("none -> v@62"));
+}
+
+#[test]
+fn invariant_5_delete_missed_by_the_watch_is_found_by_the_relist() {
+    let mut store = listed(vec![plain("a", "u", 5), plain("b", "v", 6)], 10);
+    store.begin_replace(false);
+    assert_eq!(store.upsert(plain("b", "v", 6)), None, "equal versions are no news");
+    let gone = store.finish_replace(ResourceVersion(20));
+    assert_eq!(gone.iter().map(said).collect::<Vec<_>>(), ["u@5 -> none"]);
+    assert_eq!(held(&store), ["b@6"]);
+}
+
+#[test]
+fn invariant_5_delete_brings_the_last_known_state() {
+    let mut store = listed(vec![plain("a", "u", 5)], 10);
+    let last = object("ns", "a", "u", 12, &labels(&[("x", "last")]), &Value::Null);
+    let change = store.remove(last.clone()).unwrap();
+    assert_eq!(change.old.as_deref(), Some(&last));
+    assert_eq!(change.new, None);
+}
+
+#[test]
+fn aborted_list_sweeps_nothing() {
+    let mut store = listed(vec![plain("a", "u", 5), plain("b", "v", 6)], 10);
+    store.begin_replace(false);
+    store.upsert(plain("a", "u", 15));
+    store.abort_replace();
+    assert_eq!(held(&store), ["a@15", "b@6"]);
+    assert_eq!(store.finish_replace(ResourceVersion(20)), [], "nothing had begun");
+    store.begin_replace(false);
+    store.upsert(plain("b", "v", 6));
+    let gone = store.finish_replace(ResourceVersion(20));
+    assert_eq!(gone.iter().map(said).collect::<Vec<_>>(), ["u@15 -> none"]);
+}
+
+#[test]
+fn own_deletes_are_remembered_within_bounds() {
+    let mut store = Store::new(of());
+    for i in 0..100_000 {
+        store.remove_own(&Key::new(None, "x"), &Uid::parse(&format!("uid-{i}")));
+    }
+    assert!(store.deleted.hides(&plain("x", "uid-99999", 1)));
+    assert!(!store.deleted.hides(&plain("x", "uid-0", 1)));
+    let full = store.bytes();
+    assert!(full < 4 << 20, "{full}");
+    for _ in 0..2 {
+        store.begin_replace(false);
+        store.finish_replace(ResourceVersion(1));
+    }
+    assert!(!store.deleted.hides(&plain("x", "uid-99999", 1)), "two lists later nothing can lag so far");
+    assert!(store.bytes() < 1000, "{}", store.bytes());
+}
+
+#[test]
+fn equal_texts_are_held_once() {
+    let owners = owners(&["owner"]);
+    let mut store = Store::new(of());
+    store.upsert(object("ns", "a", "u", 1, &Value::Null, &owners));
+    store.upsert(object("ns", "b", "v", 2, &Value::Null, &owners));
+    store.upsert(object("ns", "a", "u", 3, &Value::Null, &owners));
+    let [a, b] = ["a", "b"].map(|name| store.get(Some("ns"), name).unwrap());
+    assert!(std::ptr::eq(a.owners(), b.owners()));
+    assert!(Arc::ptr_eq(a.key().namespace.as_ref().unwrap(), b.key().namespace.as_ref().unwrap()));
+    assert!(Arc::ptr_eq(&a.type_meta().kind, &store.type_meta().kind));
+}
+
+#[test]
+fn large_sets_shrink_again() {
+    let mut store = Store::new(of());
+    let (labels, owners) = (labels(&[("app", "web")]), owners(&["owner"]));
+    let empty = store.bytes();
+    for i in 0..1000 {
+        store.upsert(object("ns", &format!("o{i}"), &format!("u{i}"), i + 1, &labels, &owners));
+        check_tables_sometimes(&store, i);
+    }
+    let full = store.bytes();
+    for i in 0..1000 {
+        store.remove(object("ns", &format!("o{i}"), &format!("u{i}"), 2000 + i, &labels, &owners));
+        check_tables_sometimes(&store, i);
+    }
+    assert!(store.is_empty());
+    // What stays are empty slots and tables.
+    assert!(store.bytes() - empty < full / 4, "{empty} {full} {}", store.bytes());
+    assert_eq!(store.owned_by(&Uid::parse("owner")).count(), 0);
+}
+
+fn check_tables_sometimes(store: &Store, i: u64) {
+    if i.is_multiple_of(50) || !(40..=960).contains(&i) {
+        check_tables(store);
+    }
+}
+
+#[test]
+fn list_goes_on_after_a_key_that_is_gone() {
+    let objects = ["a/x", "a/z", "b/a", "b/c"].map(|key| {
+        let (namespace, name) = key.split_once('/').unwrap();
+        object(namespace, name, key, 1, &Value::Null, &Value::Null)
+    });
+    let store = listed(objects.into(), 10);
+    let keys = |namespace, after: Key| {
+        store.list(namespace, &Selector::default(), Some(&after)).map(|o| o.key().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(None, Key::new(Some("a"), "y")), ["a/z", "b/a", "b/c"]);
+    assert_eq!(keys(None, Key::new(Some("aa"), "y")), ["b/a", "b/c"]);
+    assert_eq!(keys(Some("b"), Key::new(Some("a"), "y")), ["b/a", "b/c"]);
+    assert_eq!(keys(Some("b"), Key::new(Some("b"), "b")), ["b/c"]);
+    assert_eq!(keys(Some("a"), Key::new(Some("b"), "b")), [""; 0]);
+    assert_eq!(keys(None, Key::new(None, "zzz")), ["a/x", "a/z", "b/a", "b/c"]);
+}
+
+/// One call to the store.
+#[derive(Clone, Debug)]
+enum Call {
+    Upsert(usize, u64),
+    UpsertOwn(usize, u64),
+    Remove(usize, u64),
+    RemoveOwn(usize),
+    Begin(bool),
+    Finish(u64),
+    Abort,
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let object = || (0_usize..24, 1_u64..60);
+    prop_oneof![
+        12 => object().prop_map(|(object, version)| Call::Upsert(object, version)),
+        4 => object().prop_map(|(object, version)| Call::UpsertOwn(object, version)),
+        4 => object().prop_map(|(object, version)| Call::Remove(object, version)),
+        2 => (0_usize..24).prop_map(Call::RemoveOwn),
+        1 => prop::bool::weighted(0.3).prop_map(Call::Begin),
+        1 => (1_u64..60).prop_map(Call::Finish),
+        1 => Just(Call::Abort),
+    ]
+}
+
+/// One of 24 objects (two lives of twelve keys), whose labels and owners vary with the version.
+fn variant(object_number: usize, version: u64) -> Object {
+    let namespace = ["", "one", "two"][object_number % 3];
+    let name = ["a", "b", "c", "d"][object_number / 3 % 4];
+    let all = [("app", "web"), ("app", "db"), ("tier", "x"), ("tier", "\u{e9}\""), ("n", "5"), ("n", "7")];
+    let some: Vec<_> = all.iter().enumerate().filter(|(i, _)| version >> i & 1 == 1).map(|(_, pair)| *pair).collect();
+    let uids: Vec<_> =
+        ["o1", "o2", "o3"].into_iter().enumerate().filter(|(i, _)| version >> (i + 1) & 1 == 1).collect();
+    let uids: Vec<_> = uids.into_iter().map(|(_, uid)| uid).collect();
+    object(namespace, name, &format!("uid-{object_number}"), version, &labels(&some), &owners(&uids))
+}
+
+const SELECTORS: [&str; 11] = [
+    "",
+    "app",
+    "!app",
+    "app=web",
+    "app!=web",
+    "app in (web,db),tier",
+    "tier=x,n>5",
+    "n<6",
+    "none=x",
+    "n=5,!tier",
+    "app notin (db)",
+];
+
+/// Reads give what looking at every object gives.
+fn check_reads(store: &Store) {
+    let all: BTreeMap<Key, &Arc<Object>> = store.iter().map(|object| (object.key().clone(), object)).collect();
+    assert!(store.iter().map(|object| object.key()).eq(all.keys()), "in the order of keys");
+    for (key, object) in &all {
+        assert_eq!(store.get(key.namespace.as_deref(), &key.name), Some(*object));
+    }
+    for owner in ["o1", "o2", "o3", "none"].map(Uid::parse) {
+        let found: BTreeSet<_> = store.owned_by(&owner).map(|object| object.key()).collect();
+        let expected = all.iter().filter(|(_, object)| object.owners().iter().any(|o| o.uid == owner));
+        assert_eq!(found, expected.map(|(key, _)| key).collect());
+        assert_eq!(store.owned_by(&owner).count(), found.len(), "each once");
+    }
+    let afters = [None, Some(Key::new(None, "b")), Some(Key::new(Some("one"), "b")), Some(Key::new(Some("q"), "b"))];
+    for selector in SELECTORS.map(|text| Selector::parse(text).unwrap()) {
+        for namespace in [None, Some(""), Some("one"), Some("none")] {
+            for after in &afters {
+                let expected = all.iter().filter(|(key, object)| {
+                    namespace.is_none_or(|namespace| in_namespace(key) == namespace)
+                        && after.as_ref().is_none_or(|after| *key > after)
+                        && selector.matches(object.labels())
+                });
+                let found = store.list(namespace, &selector, after.as_ref()).map(|object| object.key());
+                assert!(found.eq(expected.map(|(key, _)| key)), "{selector} in {namespace:?} after {after:?}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn indexes_equal_a_rebuild_after_any_calls(calls in prop::collection::vec(call(), 1..80)) {
+        let mut store = Store::new(of());
+        let mut replica = BTreeMap::new();
+        for call in calls {
+            let changes = match call {
+                Call::Upsert(object, version) => Vec::from_iter(store.upsert(variant(object, version))),
+                Call::UpsertOwn(object, version) => Vec::from_iter(store.upsert_own(variant(object, version))),
+                Call::Remove(object, version) => Vec::from_iter(store.remove(variant(object, version))),
+                Call::RemoveOwn(object) => {
+                    let object = variant(object, 1);
+                    Vec::from_iter(store.remove_own(object.key(), object.uid()))
+                }
+                Call::Begin(went_back) => {
+                    store.begin_replace(went_back);
+                    Vec::new()
+                }
+                Call::Finish(version) => store.finish_replace(ResourceVersion(version)),
+                Call::Abort => {
+                    store.abort_replace();
+                    Vec::new()
+                }
+            };
+            // Whoever follows the changes has what the store has.
+            for change in changes {
+                let before = match &change.new {
+                    Some(new) => replica.insert(change.key().clone(), new.clone()),
+                    None => replica.remove(change.key()),
+                };
+                if change.new.is_some() {
+                    prop_assert_eq!(before, change.old);
+                } else {
+                    prop_assert_eq!(before.map(|old| old.uid().clone()), change.old.map(|old| old.uid().clone()));
+                }
+            }
+            prop_assert!(store.iter().eq(replica.values()));
+            check_tables(&store);
+        }
+        check_reads(&store);
+        let mut rebuilt = Store::new(of());
+        for object in store.iter() {
+            rebuilt.upsert(Object::clone(object));
+        }
+        check_reads(&rebuilt);
+        prop_assert!(store.iter().eq(rebuilt.iter()));
+    }
+}

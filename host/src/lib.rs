@@ -10,6 +10,7 @@
 //! sandbox), [`writer`] and [`plugin`] (files to revisions), [`dispatch`] (keys to calls, outcomes to writes), [`admin`], [`app`],
 //! [`cli`].
 
+pub mod admin;
 pub mod cluster;
 pub mod dispatch;
 pub mod informer;

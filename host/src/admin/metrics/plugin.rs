@@ -1,0 +1,145 @@
+//! Plugins: what becomes of their files, their calls and their writes.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use prometheus_client::{
+    encoding::DescriptorEncoder,
+    metrics::histogram::{Histogram, exponential_buckets},
+};
+
+use super::encode::{counters, gauges, histograms};
+
+/// What is counted of one plugin.
+#[derive(Debug)]
+pub struct Plugin {
+    active: AtomicBool,
+    /// Revisions that came to serve.
+    served: AtomicU64,
+    load_failures: Mutex<BTreeMap<&'static str, u64>>,
+    calls: Histogram,
+    traps: Mutex<BTreeMap<&'static str, u64>>,
+    /// By verb and result.
+    writes: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+}
+
+impl Default for Plugin {
+    fn default() -> Self {
+        // What happens to most plugins some day begins at zero; the rest when it happens.
+        let stages = ["settings", "compile", "link", "describe", "verify", "activate"];
+        let traps = ["deadline", "memory", "stack", "trap"];
+        let writes = [
+            ("apply", "success"),
+            ("apply", "skipped"),
+            ("apply", "error"),
+            ("delete", "success"),
+            ("delete", "error"),
+        ];
+        Self {
+            active: AtomicBool::new(false),
+            served: AtomicU64::new(0),
+            load_failures: Mutex::new(stages.map(|stage| (stage, 0)).into()),
+            // 10 µs to 10 s: an empty call takes less, the deadline comes at the end.
+            calls: Histogram::new(exponential_buckets(1e-5, 2.0, 21)),
+            traps: Mutex::new(traps.map(|kind| (kind, 0)).into()),
+            writes: Mutex::new(writes.map(|write| (write, 0)).into()),
+        }
+    }
+}
+
+impl Plugin {
+    /// Whether a revision serves.
+    pub fn set_active(&self, active: bool) {
+        self.active.store(active, Ordering::Relaxed);
+    }
+
+    /// A revision came to serve. All but the first are reloads.
+    pub fn activated(&self) {
+        self.served.fetch_add(1, Ordering::Relaxed);
+        self.set_active(true);
+    }
+
+    /// A file did not come to serve: it failed at `stage`, such as `compile`.
+    pub fn load_failed(&self, stage: &'static str) {
+        *self.load_failures.lock().entry(stage).or_default() += 1;
+    }
+
+    /// A call into the plugin took so long, its imports included.
+    pub fn called(&self, took: Duration) {
+        self.calls.observe(took.as_secs_f64());
+    }
+
+    /// A call came to nothing: `kind` is a word such as `trap` or `deadline`.
+    pub fn trapped(&self, kind: &'static str) {
+        *self.traps.lock().entry(kind).or_default() += 1;
+    }
+
+    /// A write was carried out (`success`), was left out since it would have changed nothing (`skipped`), or failed (`error`).
+    pub fn wrote(&self, verb: &'static str, result: &'static str) {
+        *self.writes.lock().entry((verb, result)).or_default() += 1;
+    }
+}
+
+pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, all: &[(String, Arc<Plugin>)]) -> fmt::Result {
+    let each = || all.iter().map(|(name, plugin)| ([("plugin", name.as_str())], plugin));
+    gauges(
+        encoder,
+        "pilothouse_plugin_active",
+        "1 where a revision of the plugin serves",
+        each().map(|(labels, plugin)| (labels, u64::from(plugin.active.load(Ordering::Relaxed)))),
+    )?;
+    counters(
+        encoder,
+        "pilothouse_plugin_reloads",
+        "Revisions that came to serve after the first",
+        each().map(|(labels, plugin)| (labels, plugin.served.load(Ordering::Relaxed).saturating_sub(1))),
+    )?;
+    counters(
+        encoder,
+        "pilothouse_plugin_load_failures",
+        "Files that did not come to serve, by the step that failed",
+        by(all, "stage", |plugin| plugin.load_failures.lock().clone()),
+    )?;
+    histograms(
+        encoder,
+        "pilothouse_call_seconds",
+        "Time of a call into the plugin, its imports included",
+        each().map(|(labels, plugin)| (labels, &plugin.calls)),
+    )?;
+    counters(
+        encoder,
+        "pilothouse_traps",
+        "Calls that came to nothing, by why",
+        by(all, "kind", |plugin| plugin.traps.lock().clone()),
+    )?;
+    counters(
+        encoder,
+        "pilothouse_writes",
+        "Writes by the plugin's field manager; skipped are those that would have changed nothing",
+        all.iter().flat_map(|(name, plugin)| {
+            let writes = plugin.writes.lock().clone();
+            writes
+                .into_iter()
+                .map(|((verb, result), count)| ([("plugin", name.as_str()), ("verb", verb), ("result", result)], count))
+        }),
+    )
+}
+
+/// Counts by plugin and one more label.
+fn by<'a>(
+    all: &'a [(String, Arc<Plugin>)],
+    label: &'static str,
+    counts: impl Fn(&Plugin) -> BTreeMap<&'static str, u64> + 'a,
+) -> impl Iterator<Item = ([(&'static str, &'a str); 2], u64)> {
+    all.iter().flat_map(move |(name, plugin)| {
+        counts(plugin).into_iter().map(move |(value, count)| ([("plugin", name.as_str()), (label, value)], count))
+    })
+}

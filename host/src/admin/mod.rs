@@ -1,0 +1,35 @@
+//! What the host tells about itself over HTTP: whether it lives, whether it is ready and what is missing, and its metrics.
+//!
+//! ```text
+//! $ curl -s localhost:8080/readyz
+//! [+]informer stable.example.com/v1 MyApple ok
+//! [-]plugin apples failed: cannot compile: not a WebAssembly module
+//! readyz check failed
+//! ```
+//!
+//! It only reads. What is checked comes through [`Readiness`], what is measured through [`Metrics`]; both are filled by others.
+
+pub mod metrics;
+mod server;
+#[cfg(test)]
+mod tests;
+
+pub use metrics::Metrics;
+pub use server::{State, serve};
+
+/// One thing that the host needs to be ready.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Check {
+    /// What is checked, such as `informer stable.example.com/v1 MyApple`.
+    pub name: String,
+    /// Whether it is as it should be.
+    pub ok: bool,
+    /// Why not, and what to do; or a remark. May be empty, may have several lines.
+    pub detail: String,
+}
+
+/// What the readiness of the host is made of.
+pub trait Readiness: Send + Sync + 'static {
+    /// Everything that is checked, now. The host is ready where all are ok. Called for each request: must not block.
+    fn report(&self) -> Vec<Check>;
+}

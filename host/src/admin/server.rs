@@ -1,0 +1,133 @@
+//! The HTTP server: `/healthz`, `/readyz`, `/metrics`, and an index.
+//!
+//! `/healthz` answers as long as the process serves at all. `/readyz` is 200 or 503, with a line for each check in
+//! kube-apiserver's form, or as JSON where the query says `format=json` or the request accepts `application/json`.
+
+use std::{fmt::Write as _, future::Future, io, sync::Arc, time::Duration};
+
+use axum::{
+    Json, Router,
+    extract::{self, Query},
+    response::{Html, IntoResponse, Response},
+    routing::get,
+};
+use http::{HeaderMap, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::{Check, Metrics, Readiness};
+
+/// How long requests in flight may take after the shutdown: all are answered from memory, so only a client that reads slowly
+/// or sends half a request takes longer.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// The format that `prometheus-client` writes, as Prometheus asks for it.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+const INDEX: &str = "<!doctype html>
+<title>pilothouse</title>
+<h1>pilothouse</h1>
+<ul>
+<li><a href=\"/healthz\">/healthz</a>: whether the process serves
+<li><a href=\"/readyz\">/readyz</a>: what is ready and what is not (<a href=\"/readyz?format=json\">as JSON</a>)
+<li><a href=\"/metrics\">/metrics</a>: for Prometheus
+</ul>
+";
+
+/// What the server tells about.
+#[derive(Clone)]
+pub struct State {
+    /// For `/metrics`.
+    pub metrics: Arc<Metrics>,
+    /// For `/readyz`.
+    pub readiness: Arc<dyn Readiness>,
+}
+
+/// Serves until `shutdown`, then finishes the requests that are being answered (within a second).
+///
+/// # Errors
+/// If the listener fails for good.
+pub async fn serve(
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+    state: State,
+) -> io::Result<()> {
+    let draining = CancellationToken::new();
+    let drained = {
+        let draining = draining.clone();
+        async move {
+            draining.cancelled().await;
+            tokio::time::sleep(DRAIN).await;
+        }
+    };
+    let served = axum::serve(listener, router(state)).with_graceful_shutdown(async move {
+        shutdown.await;
+        draining.cancel();
+    });
+    tokio::select! {
+        served = served.into_future() => served,
+        () = drained => Ok(()),
+    }
+}
+
+fn router(state: State) -> Router {
+    Router::new()
+        .route("/", get(|| async { Html(INDEX) }))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(state)
+}
+
+async fn metrics(extract::State(state): extract::State<State>) -> Response {
+    ([(header::CONTENT_TYPE, OPEN_METRICS)], state.metrics.encode()).into_response()
+}
+
+#[derive(Deserialize)]
+struct ReadyzQuery {
+    #[serde(default)]
+    format: String,
+}
+
+#[derive(Serialize)]
+struct Report {
+    ready: bool,
+    checks: Vec<Check>,
+}
+
+async fn readyz(
+    extract::State(state): extract::State<State>,
+    Query(query): Query<ReadyzQuery>,
+    headers: HeaderMap,
+) -> Response {
+    let checks = state.readiness.report();
+    let ready = checks.iter().all(|check| check.ok);
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if query.format == "json" || accepts_json(&headers) {
+        (status, Json(Report { ready, checks })).into_response()
+    } else {
+        (status, lines(&checks, ready)).into_response()
+    }
+}
+
+/// Only where JSON is named: `*/*`, which every client sends, gets the text.
+fn accepts_json(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepted
+        .flat_map(|value| value.split(','))
+        .any(|range| range.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json")))
+}
+
+/// As kube-apiserver writes it. A detail's further lines are indented, so that each check still begins a line.
+fn lines(checks: &[Check], ready: bool) -> String {
+    let mut text = String::new();
+    for Check { name, ok, detail } in checks {
+        let (mark, word) = if *ok { ("[+]", "ok") } else { ("[-]", "failed") };
+        let detail = detail.trim().replace('\n', "\n    ");
+        let colon = if detail.is_empty() { "" } else { ": " };
+        writeln!(text, "{mark}{name} {word}{colon}{detail}").expect("a string takes everything");
+    }
+    text.push_str(if ready { "readyz check passed\n" } else { "readyz check failed\n" });
+    text
+}

@@ -24,6 +24,10 @@
 
 use std::{borrow::Cow, ops::Range};
 
+mod grammar;
+
+use grammar::{TOO_DEEP, byte, literal_end, number_end, skip_string, string_end, token, value_end, wrong};
+
 /// How many objects and arrays may be open at once: what `serde_json` reads.
 pub(crate) const MAX_DEPTH: u32 = 127;
 
@@ -46,6 +50,11 @@ impl ParseError {
 /// The text of bytes that were promised to be one.
 pub(crate) fn utf8(bytes: &[u8]) -> Result<&str> {
     std::str::from_utf8(bytes).map_err(|e| ParseError::new(e.valid_up_to(), "text is not UTF-8"))
+}
+
+/// As much of a foreign text as an error should repeat.
+pub(crate) fn excerpt(text: &str) -> &str {
+    &text[..text.floor_char_boundary(100)]
 }
 
 type Result<T, E = ParseError> = std::result::Result<T, E>;
@@ -339,205 +348,6 @@ impl<'a> Reader<'a> {
         };
         number.map(Some).ok_or_else(|| ParseError::new(start, format!("{what} is not an integer")))
     }
-}
-
-const TOO_DEEP: &str = "objects and arrays are nested too deep";
-
-#[cold]
-fn wrong(text: &[u8], at: usize, what: impl Into<Cow<'static, str>>) -> ParseError {
-    if at < text.len() { ParseError::new(at, what) } else { ParseError::new(text.len(), "text ends too early") }
-}
-
-/// The byte at `at`; 0, which JSON has nowhere, after the end.
-fn byte(text: &[u8], at: usize) -> u8 {
-    text.get(at).copied().unwrap_or(0)
-}
-
-/// The first place from `at` on that is no white space.
-fn token(text: &[u8], mut at: usize) -> usize {
-    while matches!(byte(text, at), b' ' | b'\n' | b'\r' | b'\t') {
-        at += 1;
-    }
-    at
-}
-
-/// Where the value that begins at `at` ends. `depth` objects and arrays are open around it.
-fn value_end(text: &[u8], mut at: usize, depth: u32) -> Result<usize> {
-    // One bit for each object (1) or array (0) that is open in this value, the innermost lowest; a 1 above them all.
-    let mut open = 1_u128;
-    let mut room = MAX_DEPTH - depth;
-    'value: loop {
-        match byte(text, at) {
-            b'"' => at = string_end(text, at + 1)?,
-            bracket @ (b'{' | b'[') => {
-                if room == 0 {
-                    return Err(wrong(text, at, TOO_DEEP));
-                }
-                at = token(text, at + 1);
-                // '}' and ']' stand two after '{' and '['.
-                if byte(text, at) == bracket + 2 {
-                    at += 1;
-                } else {
-                    room -= 1;
-                    let object = bracket == b'{';
-                    open = open << 1 | u128::from(object);
-                    if object {
-                        at = name_end(text, at)?;
-                    }
-                    continue 'value;
-                }
-            }
-            b'-' | b'0'..=b'9' => at = number_end(text, at)?,
-            b't' => at = literal_end(text, at, "true")?,
-            b'f' => at = literal_end(text, at, "false")?,
-            b'n' => at = literal_end(text, at, "null")?,
-            _ => return Err(wrong(text, at, "expected a value")),
-        }
-        // A value is over; so may be what is around it.
-        loop {
-            if open == 1 {
-                return Ok(at);
-            }
-            at = token(text, at);
-            let object = open & 1 == 1;
-            match byte(text, at) {
-                b',' => {
-                    at = token(text, at + 1);
-                    if object {
-                        at = name_end(text, at)?;
-                    }
-                    continue 'value;
-                }
-                b'}' if object => {}
-                b']' if !object => {}
-                _ => return Err(wrong(text, at, if object { "expected ',' or '}'" } else { "expected ',' or ']'" })),
-            }
-            at += 1;
-            room += 1;
-            open >>= 1;
-        }
-    }
-}
-
-/// Where the value begins of the member whose name begins at `at`.
-fn name_end(text: &[u8], at: usize) -> Result<usize> {
-    if byte(text, at) != b'"' {
-        return Err(wrong(text, at, "expected a member's name"));
-    }
-    let colon = token(text, string_end(text, at + 1)?);
-    if byte(text, colon) != b':' {
-        return Err(wrong(text, colon, "expected ':'"));
-    }
-    Ok(token(text, colon + 1))
-}
-
-/// Where the string ends, closing quote included, whose inside begins at `at`.
-fn string_end(text: &[u8], mut at: usize) -> Result<usize> {
-    loop {
-        at = plain_end(text, at);
-        match byte(text, at) {
-            b'"' => return Ok(at + 1),
-            b'\\' => at = escape_end(text, at)?,
-            _ => return Err(wrong(text, at, "control character in a string")),
-        }
-    }
-}
-
-/// Where a string ends by its quote alone, or the text.
-fn skip_string(text: &[u8], mut at: usize) -> usize {
-    loop {
-        at = plain_end(text, at);
-        match byte(text, at) {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ if at >= text.len() => return text.len().max(at),
-            _ => at += 1,
-        }
-    }
-}
-
-fn escape_end(text: &[u8], at: usize) -> Result<usize> {
-    let hex = |at: usize| {
-        let digits = text.get(at..at + 4)?.iter();
-        digits.copied().try_fold(0, |unit, digit| Some(unit << 4 | char::from(digit).to_digit(16)?))
-    };
-    match byte(text, at + 1) {
-        b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Ok(at + 2),
-        b'u' => match hex(at + 2) {
-            Some(0xd800..=0xdfff) => {
-                let low = text.get(at + 6..at + 8).filter(|escape| escape == b"\\u").and_then(|_| hex(at + 8));
-                let paired = hex(at + 2) < Some(0xdc00) && matches!(low, Some(0xdc00..=0xdfff));
-                if paired { Ok(at + 12) } else { Err(wrong(text, at, "half of a surrogate pair in a string")) }
-            }
-            Some(_) => Ok(at + 6),
-            None => Err(wrong(text, at, "bad escape in a string")),
-        },
-        _ => Err(wrong(text, at, "bad escape in a string")),
-    }
-}
-
-fn number_end(text: &[u8], start: usize) -> Result<usize> {
-    let digits = |mut at: usize| {
-        if !byte(text, at).is_ascii_digit() {
-            return Err(wrong(text, at, "expected a digit"));
-        }
-        while byte(text, at).is_ascii_digit() {
-            at += 1;
-        }
-        Ok(at)
-    };
-    let mut at = start + usize::from(byte(text, start) == b'-');
-    at = if byte(text, at) == b'0' { at + 1 } else { digits(at)? };
-    if byte(text, at) == b'.' {
-        at = digits(at + 1)?;
-    }
-    let exponent = matches!(byte(text, at), b'e' | b'E');
-    if exponent {
-        at = digits(at + 1 + usize::from(matches!(byte(text, at + 1), b'+' | b'-')))?;
-    }
-    // An f64 holds every number of up to 308 digits.
-    if exponent || at - start > 308 {
-        let number = std::str::from_utf8(&text[start..at]).ok().and_then(|number| number.parse::<f64>().ok());
-        if !number.is_some_and(f64::is_finite) {
-            return Err(ParseError::new(start, "number out of range"));
-        }
-    }
-    Ok(at)
-}
-
-fn literal_end(text: &[u8], at: usize, literal: &'static str) -> Result<usize> {
-    let end = at + literal.len();
-    if text.get(at..end) == Some(literal.as_bytes()) { Ok(end) } else { Err(wrong(text, at, "expected a value")) }
-}
-
-/// The first byte from `at` on that does not stand for itself in a string: a quote, a backslash or a control character; the
-/// end of the text if there is none.
-fn plain_end(text: &[u8], mut at: usize) -> usize {
-    const ONES: u64 = u64::MAX / 255;
-    // The high bit of each byte that is special. A borrow can set it for a byte after a special one, never before: the
-    // lowest is right.
-    fn special(chunk: &[u8]) -> u64 {
-        let bytes = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
-        let quote = bytes ^ (ONES * u64::from(b'"'));
-        let backslash = bytes ^ (ONES * u64::from(b'\\'));
-        let found = quote.wrapping_sub(ONES) & !quote
-            | backslash.wrapping_sub(ONES) & !backslash
-            | bytes.wrapping_sub(ONES * 0x20) & !bytes;
-        found & (ONES << 7)
-    }
-    // Sixteen bytes at a time: most names and values are shorter, and branch only once.
-    while let Some(chunk) = text.get(at..at + 16) {
-        let (low, high) = (special(&chunk[..8]), special(&chunk[8..]));
-        if low | high != 0 {
-            let (skipped, found) = if low != 0 { (0, low) } else { (8, high) };
-            return at + skipped + found.trailing_zeros() as usize / 8;
-        }
-        at += 16;
-    }
-    while text.get(at).is_some_and(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20)) {
-        at += 1;
-    }
-    at
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use crate::json::{ParseError, Reader, utf8};
+use crate::json::{ParseError, Reader, excerpt, utf8};
 
 /// A list page's `metadata`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -229,7 +229,7 @@ fn any_line(line: &[u8]) -> Result<WatchLine<'_>, ParseError> {
     match &*r#type {
         "BOOKMARK" => bookmark(object).map_err(within),
         "ERROR" => Status::parse(object.as_bytes()).map(WatchLine::Error).map_err(within),
-        other => Err(ParseError::new(0, format!("unknown type of watch event {other:?}"))),
+        other => Err(ParseError::new(0, format!("unknown type of watch event {:?}", excerpt(other)))),
     }
 }
 

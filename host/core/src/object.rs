@@ -184,7 +184,7 @@ impl Object {
         let uid = scan.uid.as_deref().ok_or_else(|| missing("uid"))?;
         let version = scan.resource_version.as_deref().ok_or_else(|| missing("resourceVersion"))?;
         let resource_version = ResourceVersion::parse(version).ok_or_else(|| {
-            let what = format!("metadata.resourceVersion {version:?} is not a decimal number");
+            let what = format!("metadata.resourceVersion {:?} is not a decimal number", json::excerpt(version));
             ParseError::new(scan.resource_version_at, what)
         })?;
 

@@ -36,13 +36,7 @@
 //! # Ok::<(), pilothouse_core::ParseError>(())
 //! ```
 
-use std::{
-    cmp::Ordering,
-    collections::{BTreeMap, BinaryHeap},
-    hash::BuildHasher,
-    ops::Bound,
-    sync::Arc,
-};
+use std::{cmp::Ordering, collections::BTreeMap, hash::BuildHasher, ops::Bound, sync::Arc};
 
 use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
 
@@ -54,9 +48,11 @@ use crate::{
 
 mod deleted;
 mod index;
+mod listed;
 
 use deleted::Deleted;
 use index::{LabelIndex, OwnerIndex};
+use listed::{ByKey, Listed};
 
 /// What became of the object of one key. At least one side is there.
 ///
@@ -269,7 +265,9 @@ impl Store {
         let counts = selector.requirements().iter().filter_map(|r| Some((self.labels.count(r)?, r)));
         let rarest = counts.min_by_key(|(count, _)| *count);
         // For a page of objects of which `count` match, one of `population / count` that are passed over in order does.
-        let selective = rarest.filter(|(count, _)| count * count < PAGE * population && *count < population / 2);
+        let selective = rarest.filter(|(count, _)| {
+            count.saturating_mul(*count) < population.saturating_mul(PAGE) && *count < population / 2
+        });
         let objects = match selective {
             Some((_, requirement)) => {
                 let found = self.labels.slots(requirement).map(|slot| self.object(slot)).filter(|object| {
@@ -485,46 +483,6 @@ fn hash(hasher: &DefaultHashBuilder, namespace: &str, name: &str) -> u64 {
 fn hash_key(hasher: &DefaultHashBuilder, key: &Key) -> u64 {
     hash(hasher, in_namespace(key), &key.name)
 }
-
-/// Objects of a list, by the way they were found.
-enum Listed<'a, I> {
-    InOrder(I),
-    Found(BinaryHeap<ByKey<'a>>),
-}
-
-impl<'a, I: Iterator<Item = &'a Arc<Object>>> Iterator for Listed<'a, I> {
-    type Item = &'a Arc<Object>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        match self {
-            Self::InOrder(objects) => objects.next(),
-            Self::Found(objects) => objects.pop().map(|ByKey(object)| object),
-        }
-    }
-}
-
-/// Greater is what comes earlier: a heap gives the greatest first.
-struct ByKey<'a>(&'a Arc<Object>);
-
-impl Ord for ByKey<'_> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.0.key().cmp(self.0.key())
-    }
-}
-
-impl PartialOrd for ByKey<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for ByKey<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for ByKey<'_> {}
 
 #[cfg(test)]
 mod tests;

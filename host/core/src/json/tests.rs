@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::*;
+use super::{grammar::plain_end, *};
 
 /// Text made of the pieces that JSON is made of, mostly not JSON.
 fn hostile() -> impl Strategy<Value = String> {

@@ -6,7 +6,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use super::{Applied, OwnerRef, Subresource, Uid};
-use crate::json::{ParseError, Reader, Text};
+use crate::json::{ParseError, Reader, Text, excerpt};
 
 /// What one walk finds. Ranges are in the text that was read.
 #[derive(Debug, Default)]
@@ -178,7 +178,7 @@ fn labels(reader: &mut Reader<'_>) -> Result<Option<Range<usize>>, ParseError> {
         names.sort_unstable();
     }
     match names.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        Some(pair) => Err(ParseError::new(pair[1].1, format!("label {} stands here twice", pair[1].0))),
+        Some(pair) => Err(ParseError::new(pair[1].1, format!("label {} stands here twice", excerpt(&pair[1].0)))),
         None => Ok(Some(start..reader.at())),
     }
 }

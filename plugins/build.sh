@@ -37,7 +37,7 @@ use_debian() {
         if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
             say "installing Debian's packages: $debian_packages"
             # shellcheck disable=SC2086
-            apt-get install -y $debian_packages
+            apt-get update -q && apt-get install -y $debian_packages
         else
             say "cannot get the target $triple. Either:" >&2
             say "  rustup target add $triple" >&2

@@ -58,7 +58,7 @@
 //! uses and no more, and needs no WASI.
 //!
 //! # Where to look
-//! - What a reconcile may ask: [`Context`], [`cache`], [`client`], [`log`].
+//! - What a reconcile may ask: [`Context`], [`cache`], [`client`], [`mod@log`].
 //! - What it answers: [`Outcome`] and [`Error`]; [`Conditions`] in a status.
 //! - What a plugin says of itself: [`Plugin`], [`Controller`], [`Permission`].
 //! - Types for kinds: [`Object`].

@@ -2,7 +2,7 @@
 //!
 //! A `MyApple` of quantity 3 called `pie` gets the ConfigMaps `pie-0`, `pie-1` and `pie-2` with its color and size. The host
 //! makes them, sets them back when somebody edits them, and deletes the surplus; this plugin only says what should be
-//! ([`reconcile`]) and counts in the cache how much of it is ([`available`]).
+//! ([`reconcile`]) and counts in the cache how much of it is (`available`).
 
 mod resource;
 

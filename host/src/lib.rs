@@ -11,6 +11,8 @@
 //! [`cli`].
 
 pub mod admin;
+pub mod app;
+pub mod cli;
 pub mod cluster;
 pub mod dispatch;
 pub mod informer;

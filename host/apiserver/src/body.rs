@@ -36,39 +36,49 @@ where
     }
 }
 
-/// Decodes an object according to its Content-Type; JSON if there is none.
-pub(crate) fn decode(headers: &HeaderMap, body: &[u8]) -> Result<Decoded> {
+/// Decodes an object that should be of `kind`, according to its Content-Type; JSON if there is none.
+pub(crate) fn decode(headers: &HeaderMap, body: &[u8], kind: &str) -> Result<Decoded> {
+    let refused = |format: &str, why: &str| {
+        let why = format!("couldn't get version/kind; {format} parse error: {why}");
+        Status::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why}"))
+    };
     let content_type = text_header(headers, header::CONTENT_TYPE);
     match content_type.split(';').next().unwrap_or_default().trim() {
-        "" | "application/json" | "*/*" => json(body),
-        "application/yaml" => yaml(body),
+        "" | "application/json" | "*/*" => json(body).map_err(|why| refused("json", &why)),
+        "application/yaml" => yaml(body).map_err(|why| refused("yaml", &why)),
         protobuf::MEDIA_TYPE => protobuf::decode(body).map(|value| Decoded { value, duplicates: Vec::new() }),
         other => Err(Status::unsupported_body(other)),
     }
 }
 
 /// JSON text.
-pub(crate) fn json(body: &[u8]) -> Result<Decoded> {
+///
+/// # Errors
+/// What is wrong, as far as possible in the words of Go's decoder.
+pub(crate) fn json(body: &[u8]) -> std::result::Result<Decoded, String> {
     let mut duplicates = Vec::new();
     let mut text = serde_json::Deserializer::from_slice(body);
     let seed = Seed { path: "", duplicates: &mut duplicates };
     let value = seed.deserialize(&mut text).and_then(|value| text.end().map(|()| value));
     match value {
         Ok(value) => Ok(Decoded { value, duplicates }),
-        Err(error) => Err(Status::bad_request(format!("couldn't get version/kind; json parse error: {error}"))),
+        Err(error) if error.is_eof() => Err("unexpected end of JSON input".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
 /// YAML text, of which JSON is a part. Apply patches are YAML by name and JSON by habit.
-pub(crate) fn yaml(body: &[u8]) -> Result<Decoded> {
+///
+/// # Errors
+/// What is wrong, and where.
+pub(crate) fn yaml(body: &[u8]) -> std::result::Result<Decoded, String> {
     if body.trim_ascii_start().starts_with(b"{")
         && let Ok(decoded) = json(body)
     {
         return Ok(decoded);
     }
-    let refused = |error: &dyn fmt::Display| Status::bad_request(format!("error decoding YAML: {error}"));
-    let text = std::str::from_utf8(body).map_err(|error| refused(&error))?;
-    let value: Value = serde_saphyr::from_str(text).map_err(|error| refused(&error))?;
+    let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
+    let value: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
     Ok(Decoded { value, duplicates: Vec::new() })
 }
 

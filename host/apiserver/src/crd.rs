@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::names::{is_label, is_subdomain};
-use crate::object::{array, finalizers, is_deleting, name, now, set_at, set_finalizers};
+use crate::object::{array, is_deleting, name, now, set_at};
 use crate::resources::{Column, Defined, GroupResource, Registry, Resource, ScalePaths, priority};
 use crate::schema::{Cause, Reason, Schema};
 
@@ -36,16 +36,6 @@ pub(crate) fn default(crd: &mut Value) {
         }
     }
     spec.entry("conversion").or_insert_with(|| json!({"strategy": "None"}));
-}
-
-/// Adds the finalizer that empties the resource before the definition goes.
-pub(crate) fn guard(crd: &mut Value) {
-    let kept: Vec<String> = finalizers(crd).into_iter().map(ToOwned::to_owned).collect();
-    if !kept.iter().any(|finalizer| finalizer == FINALIZER) {
-        let mut all: Vec<&str> = kept.iter().map(String::as_str).collect();
-        all.push(FINALIZER);
-        set_finalizers(crd, &all);
-    }
 }
 
 /// Decides whether the definition's names can be had, and writes status accordingly.
@@ -77,7 +67,7 @@ pub(crate) fn accept(crd: &mut Value, old: Option<&Value>, registry: &Registry) 
     let storage = array(&crd["spec"]["versions"]).iter().find(|version| version["storage"] == json!(true));
     let storage = storage.map(|version| version["name"].clone()).unwrap_or_default();
     let mut stored: Vec<Value> = array(&status["storedVersions"]).to_vec();
-    if !stored.contains(&storage) {
+    if storage.is_string() && !stored.contains(&storage) {
         stored.push(storage);
     }
     status["storedVersions"] = stored.into();
@@ -199,7 +189,14 @@ fn resource(crd: &Value, version: &Value, stored_as: &str) -> Resource {
         .map(|field| text(field, "jsonPath").trim_start_matches('.').to_owned())
         .collect();
     if version["deprecated"] == json!(true) {
-        let default = format!("{} {kind} is deprecated", resource.api_version());
+        let better = array(&spec["versions"])
+            .iter()
+            .filter(|version| version["served"] == json!(true) && version["deprecated"] != json!(true))
+            .map(|version| text(version, "name"))
+            .max_by_key(|name| priority(name))
+            .filter(|name| priority(name) > priority(&resource.version));
+        let instead = better.map(|name| format!("; use {}/{name} {kind}", resource.group)).unwrap_or_default();
+        let default = format!("{} {kind} is deprecated{instead}", resource.api_version());
         resource.deprecated = Some(version["deprecationWarning"].as_str().map_or(default, ToOwned::to_owned));
     }
     // The definition was validated; what was stored some other way must not take the server down.
@@ -289,14 +286,10 @@ pub(crate) fn validate(crd: &Value, old: Option<&Value>, registry: &Registry) ->
 
 fn versions(versions: &[Value], causes: &mut Vec<Cause>) {
     let mut refuse = |reason: Reason, field: String, message: String| causes.push(Cause { reason, field, message });
-    if versions.is_empty() {
-        let message = "Required value: must have exactly one version marked as storage version";
-        refuse(Reason::Required, "spec.versions".to_owned(), message.to_owned());
-        return;
-    }
     if versions.iter().filter(|version| version["storage"] == json!(true)).count() != 1 {
-        let message = "Invalid value: must have exactly one version marked as storage version";
-        refuse(Reason::Invalid, "spec.versions".to_owned(), message.to_owned());
+        let names = Value::from(versions.iter().map(|version| version["name"].clone()).collect::<Vec<_>>());
+        let message = format!("Invalid value: {names}: must have exactly one version marked as storage version");
+        refuse(Reason::Invalid, "spec.versions".to_owned(), message);
     }
     for (index, version) in versions.iter().enumerate() {
         let at = format!("spec.versions[{index}]");

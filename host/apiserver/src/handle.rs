@@ -139,7 +139,10 @@ fn find(server: &Server, target: &Target) -> Result<(Arc<Resource>, Part)> {
         if registry.is_builtin(&target.group) { Status::unknown_resource() } else { Status::unknown_path() }
     };
     let resource = registry.find(&target.group, &target.version, &target.plural).ok_or_else(missing)?;
-    let part = Part::of(&target.subresource, resource).ok_or_else(missing)?;
+    let part = Part::of(&target.subresource, resource).ok_or_else(|| match resource.custom {
+        true => Status::not_found(&resource.group_resource(), &target.name),
+        false => Status::unknown_resource(),
+    })?;
     let misplaced = if resource.namespaced {
         target.namespace.is_empty() && !target.name.is_empty()
     } else {
@@ -204,22 +207,22 @@ impl ResourceRequest<'_> {
                     return Err(Status::method_not_allowed());
                 }
                 let mut call = self.call("CreateOptions")?;
-                let decoded = body::decode(&self.head.headers, body)?;
-                let answer = create::create(&mut call, decoded)?;
-                Ok(self.answer(answer, form, &call.warnings))
+                let decoded = body::decode(&self.head.headers, body, &self.resource.kind)?;
+                let answer = create::create(&mut call, decoded);
+                Ok(self.written(answer, form, &call.warnings))
             }
             ("PUT" | "PATCH", true) if self.resource.custom => Err(Status::bad_request("name must be provided")),
             ("PUT", false) => {
                 let mut call = self.call("UpdateOptions")?;
-                let decoded = body::decode(&self.head.headers, body)?;
-                let answer = update::update(&mut call, decoded)?;
-                Ok(self.answer(answer, form, &call.warnings))
+                let decoded = body::decode(&self.head.headers, body, &self.resource.kind)?;
+                let answer = update::update(&mut call, decoded);
+                Ok(self.written(answer, form, &call.warnings))
             }
             ("PATCH", false) if self.part != Part::Finalize => {
                 let mut call = self.call("PatchOptions")?;
                 let kind = patch::Kind::of(&self.head.headers);
-                let answer = patch::patch(&mut call, kind, self.params, body)?;
-                Ok(self.answer(answer, form, &call.warnings))
+                let answer = patch::patch(&mut call, kind, self.params, body);
+                Ok(self.written(answer, form, &call.warnings))
             }
             _ => Err(Status::method_not_allowed()),
         }
@@ -231,25 +234,33 @@ impl ResourceRequest<'_> {
         if text.is_empty() {
             return Ok(());
         }
-        let invalid = || Status::unknown(format!("strconv.ParseUint: parsing \"{text}\": invalid syntax"));
+        let invalid = || {
+            Status::unknown(format!(
+                "resourceVersion: Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"
+            ))
+        };
         let version: u64 = text.parse().map_err(|_| invalid())?;
         let current = self.server.revision();
         if version > current { Err(Status::version_too_large(version, current)) } else { Ok(()) }
     }
 
     fn delete(&self, collection: bool, body: &[u8], form: Form) -> Result<Response<Body>> {
-        let options =
-            if body.trim_ascii().is_empty() { Value::Null } else { body::decode(&self.head.headers, body)?.value };
+        let options = if body.trim_ascii().is_empty() {
+            Value::Null
+        } else {
+            body::decode(&self.head.headers, body, "DeleteOptions")?.value
+        };
         let options = Options::parse(&options, self.params)?;
-        let answer = if collection {
+        if collection {
             if self.resource.namespaced && self.target.namespace.is_empty() {
                 return Err(Status::method_not_allowed());
             }
-            let (objects, _) = list::list(self.server, self.resource, &self.key(), self.params)?;
-            delete::delete_all(self.server, self.resource, objects, &options)?
-        } else {
-            delete::delete(&self.call("DeleteOptions")?, &options)?
-        };
+            let (objects, meta) = list::list(self.server, self.resource, &self.key(), self.params)?;
+            delete::delete_all(self.server, self.resource, &objects, &options);
+            let json = form.list(self.resource, objects.iter().map(|object| &object.value), &meta);
+            return Ok(respond(StatusCode::OK, "application/json", json));
+        }
+        let answer = delete::delete(&self.call("DeleteOptions")?, &options)?;
         Ok(self.answer(answer, form, &[]))
     }
 
@@ -262,8 +273,21 @@ impl ResourceRequest<'_> {
             manager: self.params.manager(&self.head.headers, options)?,
             dry_run: self.params.dry_run(options)?,
             validation: self.params.field_validation(options)?,
+            patched: false,
             warnings: Vec::new(),
         })
+    }
+
+    /// The response to a write. A refused one may have warnings too.
+    fn written(&self, answer: Result<Answer>, form: Form, warnings: &[String]) -> Response<Body> {
+        match answer {
+            Ok(answer) => self.answer(answer, form, warnings),
+            Err(status) => {
+                let mut response = refused(&status);
+                self.warn(&mut response, warnings);
+                response
+            }
+        }
     }
 
     fn answer(&self, answer: Answer, form: Form, warnings: &[String]) -> Response<Body> {

@@ -40,10 +40,16 @@ pub(crate) fn prepare_create(server: &Server, resource: &Resource, object: &mut 
         ("", "pods") => object["status"] = json!({"phase": "Pending", "qosClass": "BestEffort"}),
         ("", "persistentvolumeclaims" | "persistentvolumes") => object["status"] = json!({"phase": "Pending"}),
         ("", "services") => object["status"] = json!({"loadBalancer": {}}),
+        ("apps" | "batch", _) if resource.status => object["status"] = json!({}),
+        ("", "events") => {
+            for field in ["reportingComponent", "reportingInstance"] {
+                absent(object, field, || "".into());
+            }
+            absent(object, "source", || json!({}));
+        }
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             crd::default(object);
             crd::accept(object, None, &server.registry());
-            crd::guard(object);
         }
         _ => {}
     }
@@ -80,11 +86,18 @@ fn prepare(resource: &Resource, object: &mut Value) {
         }
         ("apps", "deployments" | "replicasets" | "statefulsets") | ("", "replicationcontrollers") => {
             absent(&mut object["spec"], "replicas", || 1.into());
+            pull_policies(object.pointer_mut("/spec/template/spec"));
+        }
+        ("apps", "daemonsets") | ("batch", "jobs") => pull_policies(object.pointer_mut("/spec/template/spec")),
+        ("", "configmaps") => drop_empty(object, &["data", "binaryData"]),
+        ("", "pods") => {
+            absent(&mut object["spec"], "enableServiceLinks", || true.into());
+            pull_policies(object.pointer_mut("/spec"));
         }
         ("", "services") => {
             absent(&mut object["spec"], "type", || "ClusterIP".into());
             absent(&mut object["spec"], "sessionAffinity", || "None".into());
-            for port in object["spec"]["ports"].as_array_mut().into_iter().flatten() {
+            for port in object.pointer_mut("/spec/ports").and_then(Value::as_array_mut).into_iter().flatten() {
                 absent(port, "protocol", || "TCP".into());
                 if let Some(number) = port.get("port").cloned() {
                     absent(port, "targetPort", || number);
@@ -92,6 +105,29 @@ fn prepare(resource: &Resource, object: &mut Value) {
             }
         }
         _ => {}
+    }
+}
+
+/// An empty map is none, as for Go's `omitempty`.
+fn drop_empty(object: &mut Value, fields: &[&str]) {
+    let Some(members) = object.as_object_mut() else { return };
+    for field in fields {
+        if members.get(*field).and_then(Value::as_object).is_some_and(Map::is_empty) {
+            members.remove(*field);
+        }
+    }
+}
+
+/// Images that may change under their tag are always pulled.
+fn pull_policies(pod: Option<&mut Value>) {
+    let Some(pod) = pod else { return };
+    for field in ["initContainers", "containers"] {
+        for container in pod.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten() {
+            let image = container["image"].as_str().unwrap_or_default();
+            let tag = image.rsplit('/').next().unwrap_or_default().split_once([':', '@']).map(|(_, tag)| tag);
+            let policy = if tag.is_none_or(|tag| tag == "latest") { "Always" } else { "IfNotPresent" };
+            absent(container, "imagePullPolicy", || policy.into());
+        }
     }
 }
 
@@ -136,6 +172,19 @@ pub(crate) fn validate(server: &Server, resource: &Resource, object: &Value, old
         }
         ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets") => {
             workload(object, old, &mut refuse);
+        }
+        ("coordination.k8s.io", "leases") => {
+            for (field, least) in [("leaseDurationSeconds", 1), ("leaseTransitions", 0)] {
+                let value = &object["spec"][field];
+                if value.as_i64().is_some_and(|number| number < least) {
+                    let bound = if least == 1 { "greater than 0" } else { "greater than or equal to 0" };
+                    refuse(
+                        Reason::Invalid,
+                        &format!("spec.{field}"),
+                        &format!("Invalid value: {value}: must be {bound}"),
+                    );
+                }
+            }
         }
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             return crd::validate(object, old, &server.registry());
@@ -217,6 +266,20 @@ pub(crate) fn mark_deleting(resource: &Resource, object: &mut Value) {
     }
 }
 
+/// The finalizer that an object of the kind gets when it is deleted.
+pub(crate) fn own_finalizer(resource: &Resource) -> Option<&'static str> {
+    (resource.storage == GroupResource::crds()).then_some(crd::FINALIZER)
+}
+
+/// Whether deleted objects of the kind are emptied by a controller, without a grace period.
+pub(crate) fn ends_by_controller(resource: &Resource) -> bool {
+    [GroupResource::namespaces(), GroupResource::crds()].contains(&resource.storage)
+}
+
+pub(crate) fn is_pod(resource: &Resource) -> bool {
+    id(resource) == ("", "pods")
+}
+
 /// Whether the object may be deleted at all.
 pub(crate) fn check_delete(resource: &Resource, object: &Value) -> Result<()> {
     let name = name(object);
@@ -259,7 +322,6 @@ pub(crate) fn namespace_content(namespace: &str) -> [(&'static str, Value); 2] {
 
 /// The answer to a review: whoever reaches this server may do everything.
 pub(crate) fn review(resource: &Resource, mut object: Value) -> Value {
-    set_meta(&mut object, "creationTimestamp", Value::Null);
     object["status"] = match resource.plural.as_str() {
         "selfsubjectrulesreviews" => json!({
             "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
@@ -269,7 +331,7 @@ pub(crate) fn review(resource: &Resource, mut object: Value) -> Value {
         "selfsubjectreviews" => json!({
             "userInfo": {"username": "pilothouse", "groups": ["system:masters", "system:authenticated"]},
         }),
-        _ => json!({"allowed": true, "reason": "this server allows everything"}),
+        _ => json!({"allowed": true}),
     };
     object
 }

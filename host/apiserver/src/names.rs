@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::graph::{FOREGROUND, ORPHAN};
 use crate::object::array;
 use crate::resources::{NameRule, Resource};
 use crate::schema::{Cause, Reason};
@@ -60,27 +61,32 @@ fn name_errors(rule: NameRule, name: &str) -> Option<String> {
     }
 }
 
+/// What Go's JSON decoder calls a value.
+pub(crate) fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Null | Value::Object(_) => "object",
+    }
+}
+
 /// Whether metadata has the types it must have. The rest assumes that it does.
 ///
 /// # Errors
 /// What is wrong, as Go's JSON decoder words it.
-pub(crate) fn check_types(object: &Value) -> Result<(), String> {
+pub(crate) fn check_types(object: &Value, custom: bool) -> Result<(), String> {
     let meta = &object["metadata"];
     let wrong = |value: &Value, field: &str, wanted: &str| {
-        let found = match value {
-            Value::Bool(_) => "bool",
-            Value::Number(_) => "number",
-            Value::String(_) => "string",
-            Value::Array(_) => "array",
-            Value::Null | Value::Object(_) => "object",
-        };
+        let found = json_type(value);
         Err(format!("json: cannot unmarshal {found} into Go struct field ObjectMeta.{field} of type {wanted}"))
     };
     if !meta.is_object() && !meta.is_null() {
         return wrong(meta, "metadata", "v1.ObjectMeta");
     }
     for (field, value) in meta.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
-        let at = format!("metadata.{field}");
+        let at = if custom { field.clone() } else { format!("metadata.{field}") };
         match field.as_str() {
             "labels" | "annotations" => {
                 let Some(members) = value.as_object() else { return wrong(value, &at, "map[string]string") };
@@ -177,23 +183,36 @@ pub(crate) fn validate(of: &Resource, object: &Value) -> Vec<Cause> {
             refuse(Reason::TooLong, "metadata.annotations", message);
         }
     }
-    for finalizer in array(&meta["finalizers"]).iter().filter_map(Value::as_str) {
+    for (index, finalizer) in array(&meta["finalizers"]).iter().filter_map(Value::as_str).enumerate() {
         if !is_qualified_name(finalizer) {
             refuse(Reason::Invalid, "metadata.finalizers", qualified_name(finalizer));
+        }
+        if !of.custom && !is_known_finalizer(finalizer) {
+            let why = "name is neither a standard finalizer name nor is it fully qualified";
+            let message = format!("Invalid value: \"{finalizer}\": {why}");
+            refuse(Reason::Invalid, &format!("metadata.finalizers[{index}]"), message);
         }
     }
     owner_references(array(&meta["ownerReferences"]), &mut refuse);
     causes
 }
 
+/// Whether nobody else can mean something else by a finalizer.
+pub(crate) fn is_known_finalizer(finalizer: &str) -> bool {
+    finalizer.contains('/') || [FOREGROUND, ORPHAN, "kubernetes"].contains(&finalizer)
+}
+
 fn owner_references(owners: &[Value], refuse: &mut impl FnMut(Reason, &str, String)) {
     let mut controller: Option<&str> = None;
-    for (index, owner) in owners.iter().enumerate() {
-        let at = |field: &str| format!("metadata.ownerReferences[{index}].{field}");
+    for owner in owners {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if owner[field].as_str().unwrap_or_default().is_empty() {
                 let what = if field == "apiVersion" { "version " } else { "" };
-                refuse(Reason::Invalid, &at(field), format!("Invalid value: \"\": {what}must not be empty"));
+                refuse(
+                    Reason::Invalid,
+                    &format!("metadata.ownerReferences.{field}"),
+                    format!("Invalid value: \"\": {what}must not be empty"),
+                );
             }
         }
         if owner["controller"].as_bool() == Some(true) {

@@ -149,7 +149,7 @@ impl Params {
                 options,
                 Reason::NotSupported,
                 "dryRun",
-                format!("Unsupported value: \"{other}\": supported values: \"All\""),
+                format!("Unsupported value: [\"{other}\"]: supported values: \"All\""),
             )),
         }
     }
@@ -163,7 +163,7 @@ impl Params {
                 options,
                 Reason::NotSupported,
                 "fieldValidation",
-                format!("Unsupported value: \"{other}\": supported values: \"Ignore\", \"Strict\", \"Warn\""),
+                format!("Unsupported value: \"{other}\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""),
             )),
         }
     }

@@ -72,13 +72,12 @@ impl LabelRequirement {
 
 /// A parser of label selectors.
 struct Labels<'a> {
-    text: &'a str,
     rest: &'a str,
 }
 
 impl<'a> Labels<'a> {
     fn new(text: &'a str) -> Self {
-        Labels { text, rest: text }
+        Labels { rest: text }
     }
 
     fn parse(mut self) -> Result<Vec<LabelRequirement>> {
@@ -201,7 +200,7 @@ impl<'a> Labels<'a> {
 
     fn refuse(&self, why: &str) -> Status {
         let found: String = self.rest.chars().take(40).collect();
-        Status::bad_request(format!("unable to parse requirement: {} in \"{}\"", why.replace("{}", &found), self.text))
+        Status::bad_request(format!("unable to parse requirement: {}", why.replace("{}", &found)))
     }
 }
 
@@ -220,7 +219,12 @@ fn parse_fields(text: &str, of: &Resource) -> Result<Vec<FieldRequirement>> {
             || (path == "metadata.namespace" && of.namespaced)
             || of.selectable.iter().any(|selectable| selectable == path);
         if !known {
-            return Err(Status::bad_request(format!("field label not supported: {path}")));
+            return Err(Status::bad_request(match of.selectable.is_empty() && !of.custom {
+                true => {
+                    format!("\"{path}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+                }
+                false => format!("field label not supported: {path}"),
+            }));
         }
         requirements.push(FieldRequirement { path: path.to_owned(), value: unescape(right), equal });
     }

@@ -100,7 +100,7 @@ impl Server {
         let object = convert::to_stored(resource, object);
         let created = if resource.storage == GroupResource::crds() {
             let guard = self.definitions.lock();
-            let (crd, defined) = (name(&object).to_owned(), crd::define(&object));
+            let (crd, object, defined) = self.judge(object);
             let created = self.store.create(&resource.storage, object, || self.define(&crd, Some(defined)));
             drop(guard);
             created?
@@ -121,7 +121,7 @@ impl Server {
             return self.store.update(&resource.storage, current, object, || {});
         }
         let _guard = self.definitions.lock();
-        let (crd, defined) = (name(&object).to_owned(), crd::define(&object));
+        let (crd, object, defined) = self.judge(object);
         let updated = self.store.update(&resource.storage, current, object, || self.define(&crd, Some(defined)))?;
         if is_deleting(&updated.value) {
             self.store.set_terminating(&crd::storage(&updated.value), true);
@@ -141,6 +141,14 @@ impl Server {
         drop(guard);
         self.reconsider(resource, &removed.value);
         Ok(removed)
+    }
+
+    /// A definition with what its names are worth now, and what it therefore defines. The lock on definitions is held.
+    fn judge(&self, mut object: Value) -> (String, Value, Defined) {
+        let before = object.clone();
+        crd::accept(&mut object, Some(&before), &self.registry());
+        let defined = crd::define(&object);
+        (name(&object).to_owned(), object, defined)
     }
 
     /// Gives names that a definition had to those that waited for them.

@@ -3,6 +3,8 @@
 //! Clients branch on `reason` and `code`, people read `message`, and kubectl prints `details.causes`; so all four are part of
 //! the contract. Each constructor names the situation, not the HTTP code.
 
+use std::collections::BTreeMap;
+
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
@@ -90,24 +92,23 @@ impl Status {
     }
 
     pub(crate) fn apply_conflicts(conflicts: &[managed::Conflict]) -> Self {
-        let list = match conflicts {
+        let message = match conflicts {
             [one] => format!("Apply failed with 1 conflict: {}: {}", one.message, one.field),
             many => {
-                let mut text = format!("Apply failed with {} conflicts:", many.len());
-                let mut heading = "";
+                let mut by_manager: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
                 for conflict in many {
-                    if conflict.message != heading {
-                        heading = &conflict.message;
-                        text.push_str(&format!(" {heading}:"));
-                    }
-                    text.push_str(&format!("\n- {}", conflict.field));
+                    by_manager.entry(&conflict.message).or_default().push(&conflict.field);
                 }
-                text
+                let lines = by_manager.into_iter().flat_map(|(manager, fields)| {
+                    let heading = format!("{}:", manager.replacen("conflict with", "conflicts with", 1));
+                    std::iter::once(heading).chain(fields.into_iter().map(|field| format!("- {field}")))
+                });
+                format!("Apply failed with {} conflicts: {}", many.len(), lines.collect::<Vec<_>>().join("\n"))
             }
         };
-        Status::new(StatusCode::CONFLICT, "Conflict", list).causes(
-            conflicts.iter().map(|c| json!({"reason": "FieldManagerConflict", "message": c.message, "field": c.field})),
-        )
+        let causes =
+            conflicts.iter().map(|c| json!({"reason": "FieldManagerConflict", "message": c.message, "field": c.field}));
+        Status::new(StatusCode::CONFLICT, "Conflict", message).causes(causes)
     }
 
     /// The object breaks its kind's rules. At least one cause.
@@ -130,17 +131,17 @@ impl Status {
             .causes(causes.iter().map(|c| json!({"reason": c.reason.as_str(), "message": c.message, "field": c.field})))
     }
 
-    /// A patch of which the server can tell nothing more than that it does not fit.
-    pub(crate) fn unprocessable_patch(message: &str) -> Self {
+    /// A JSON patch that does not fit the object. kube-apiserver says no more.
+    pub(crate) fn unfit_patch() -> Self {
         let why = "the server rejected our request due to an error in our request";
-        let mut status = Status::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why);
-        if !message.is_empty() {
-            status = status.causes([json!({
-                "reason": "FieldValueInvalid", "field": "patch", "message": message,
-            })]);
-            status.message = format!(" \"\" is invalid: patch: {message}");
-        }
-        status
+        Status::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why)
+    }
+
+    /// A patch of which results what is no object of the kind.
+    pub(crate) fn undecodable_patch(patched: &Value, why: &str) -> Self {
+        let message = format!("Invalid value: {}: {why}", Value::from(patched.to_string()));
+        Status::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!(" \"\" is invalid: patch: {message}"))
+            .causes([json!({"reason": "FieldValueInvalid", "message": message, "field": "patch"})])
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -159,17 +160,14 @@ impl Status {
         Status::new(
             StatusCode::NOT_ACCEPTABLE,
             "NotAcceptable",
-            "only the following media types are accepted: application/json, application/yaml",
+            "only the following media types are accepted: application/json",
         )
     }
 
     pub(crate) fn unsupported_body(content_type: &str) -> Self {
-        let mut message = format!(
-            "the body of the request was in an unknown format - accepted media types include: {ACCEPTED_BODIES}"
+        let message = format!(
+            "the body of the request was in an unknown format ({content_type}) - accepted media types include: {ACCEPTED_BODIES}"
         );
-        if !content_type.is_empty() {
-            message.push_str(&format!(" (this one is {content_type})"));
-        }
         Status::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
     }
 
@@ -220,7 +218,7 @@ impl Status {
         let mut status = Status::new(
             StatusCode::GATEWAY_TIMEOUT,
             "Timeout",
-            format!("Too large resource version: {asked}, current: {current}"),
+            format!("Timeout: Too large resource version: {asked}, current: {current}"),
         )
         .causes([json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"})]);
         status.details.insert("retryAfterSeconds".to_owned(), 1.into());
@@ -256,6 +254,9 @@ impl Status {
         });
         if !self.reason.is_empty() {
             status["reason"] = self.reason.into();
+        }
+        // Some reasons never have details, others always, if empty ones.
+        if !["", "BadRequest", "UnsupportedMediaType", "RequestEntityTooLarge"].contains(&self.reason) {
             status["details"] = self.details.clone().into();
         }
         status
@@ -266,7 +267,7 @@ impl From<patch::Error> for Status {
     fn from(error: patch::Error) -> Self {
         match error {
             patch::Error::Malformed(why) => Status::bad_request(why),
-            patch::Error::Unprocessable(_) => Status::unprocessable_patch(""),
+            patch::Error::Unprocessable(_) => Status::unfit_patch(),
             patch::Error::TooLarge(why) => Status::too_large(why),
             patch::Error::Internal(why) => Status::unknown(why),
         }

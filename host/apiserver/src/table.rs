@@ -100,11 +100,11 @@ fn builtin(resource: &Resource) -> &'static [Builtin] {
     const SELECTOR: Builtin =
         ("Selector", "string", true, |o| crate::selector::label_selector_text(&o["spec"]["selector"]).into());
     if resource.custom {
-        return &[AGE];
+        return &[("Age", "date", false, age)];
     }
     match (resource.group.as_str(), resource.plural.as_str()) {
-        ("", "configmaps") => &[("Data", "integer", false, data), AGE],
-        ("", "secrets") => &[("Type", "string", false, |o| o["type"].clone()), ("Data", "integer", false, data), AGE],
+        ("", "configmaps") => &[("Data", "string", false, data), AGE],
+        ("", "secrets") => &[("Type", "string", false, |o| o["type"].clone()), ("Data", "string", false, data), AGE],
         ("", "namespaces") => &[("Status", "string", false, |o| o["status"]["phase"].clone()), AGE],
         ("", "serviceaccounts") => &[("Secrets", "integer", false, |o| array(&o["secrets"]).len().into()), AGE],
         ("", "pods") => &[
@@ -161,8 +161,8 @@ fn builtin(resource: &Resource) -> &'static [Builtin] {
         ],
         ("apps", "deployments") => &[
             ("Ready", "string", false, |o| ready(o, "readyReplicas")),
-            ("Up-to-date", "integer", false, |o| count(&o["status"]["updatedReplicas"])),
-            ("Available", "integer", false, |o| count(&o["status"]["availableReplicas"])),
+            ("Up-to-date", "string", false, |o| count(&o["status"]["updatedReplicas"])),
+            ("Available", "string", false, |o| count(&o["status"]["availableReplicas"])),
             AGE,
             CONTAINERS,
             IMAGES,

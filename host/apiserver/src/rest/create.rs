@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::Value;
 
-use super::{Answer, Call, check_body_fields, check_kind, write};
+use super::{Answer, Call, check_fields, check_kind, write};
 use crate::body::Decoded;
 use crate::kinds;
 use crate::managed;
@@ -22,8 +22,8 @@ const SYSTEM: [&str; 6] =
 /// Creates the object in a body. `call.key` has the namespace of the request; the body names the object.
 pub(crate) fn create(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {
     let Decoded { mut value, duplicates } = body;
-    check_kind(call.resource, &mut value, false)?;
-    check_body_fields(call, &mut value, &duplicates)?;
+    check_kind(call, &mut value)?;
+    check_fields(call, &mut value, &duplicates)?;
     if call.resource.purpose == Purpose::Review {
         return Ok(Answer::Made(StatusCode::CREATED, kinds::review(call.resource, value)));
     }

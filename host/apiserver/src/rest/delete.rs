@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Answer, Call};
 use crate::convert;
@@ -14,7 +14,7 @@ use crate::graph::{FOREGROUND, ORPHAN};
 use crate::kinds;
 use crate::object::{Object, finalizers, is_deleting, meta_str, now, set_finalizers, set_meta, uid};
 use crate::request::Params;
-use crate::resources::Resource;
+use crate::resources::{GroupResource, Resource};
 use crate::schema::{Cause, Reason};
 use crate::server::Server;
 use crate::status::{Result, Status, success};
@@ -53,7 +53,7 @@ impl Options {
         for value in body["dryRun"].as_array().into_iter().flatten() {
             options.dry_run = true;
             if value.as_str() != Some("All") {
-                let message = format!("Unsupported value: {value}: supported values: \"All\"");
+                let message = format!("Unsupported value: [{value}]: supported values: \"All\"");
                 return Err(invalid_options(Reason::NotSupported, "dryRun", message));
             }
         }
@@ -92,15 +92,18 @@ impl Options {
     }
 
     fn check(&self, resource: &Resource, object: &Value) -> Result<()> {
-        let preconditions =
-            [("UID", &self.uid, uid(object)), ("ResourceVersion", &self.version, meta_str(object, "resourceVersion"))];
-        for (what, wanted, found) in preconditions {
-            if let Some(wanted) = wanted
-                && wanted != found
-            {
-                let why =
-                    format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
-                return Err(Status::conflict(&resource.group_resource(), meta_str(object, "name"), &why));
+        let checks = [
+            ("UID", &self.uid, uid(object), "deleted and then recreated"),
+            ("ResourceVersion", &self.version, meta_str(object, "resourceVersion"), "modified"),
+        ];
+        for (what, wanted, found, meanwhile) in checks {
+            if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) {
+                let why = format!(
+                    "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object \
+                     might have been {meanwhile}"
+                );
+                let of = GroupResource::new(&resource.group, &resource.kind);
+                return Err(Status::conflict(&of, meta_str(object, "name"), &why));
             }
         }
         Ok(())
@@ -118,8 +121,10 @@ pub(crate) enum Deleted {
     Gone(Arc<Object>),
     /// It is marked, and stays until its finalizers are taken away.
     Marked(Arc<Object>),
-    /// Only asked whether it could be done.
-    DryRun(Value),
+    /// Only asked whether it could be done: it would be marked.
+    WouldMark(Value),
+    /// As before: it would be gone.
+    WouldGo(Value),
 }
 
 /// Deletes the object that the request names.
@@ -130,28 +135,24 @@ pub(crate) fn delete(call: &Call<'_>, options: &Options) -> Result<Answer> {
         kinds::check_delete(resource, &current.value)?;
         options.check(resource, &current.value)?;
         let Some(deleted) = remove(call.server, resource, &current, options) else { continue };
+        let gone = |last: &Value| {
+            let name = meta_str(last, "name");
+            Answer::Made(StatusCode::OK, success(&resource.group_resource(), name, uid(last)))
+        };
         return Ok(match deleted {
             Deleted::Gone(last) if kinds::returns_deleted(resource) => Answer::Kept(StatusCode::OK, last),
-            Deleted::Gone(last) => {
-                let name = meta_str(&last.value, "name");
-                Answer::Made(StatusCode::OK, success(&resource.group_resource(), name, uid(&last.value)))
-            }
+            Deleted::Gone(last) => gone(&last.value),
             Deleted::Marked(marked) => Answer::Kept(StatusCode::OK, marked),
-            Deleted::DryRun(value) => Answer::Made(StatusCode::OK, value),
+            Deleted::WouldGo(value) if !kinds::returns_deleted(resource) => gone(&value),
+            Deleted::WouldMark(value) | Deleted::WouldGo(value) => Answer::Made(StatusCode::OK, value),
         });
     }
 }
 
-/// Deletes every object of `objects`; answers with them as a list.
-pub(crate) fn delete_all(
-    server: &Server,
-    resource: &Arc<Resource>,
-    objects: Vec<Arc<Object>>,
-    options: &Options,
-) -> Result<Answer> {
-    let mut items = Vec::new();
-    for mut current in objects {
-        items.push(convert::to_requested(resource, &current.value).into_owned());
+/// Deletes every object of `objects`.
+pub(crate) fn delete_all(server: &Server, resource: &Arc<Resource>, objects: &[Arc<Object>], options: &Options) {
+    for object in objects {
+        let mut current = Arc::clone(object);
         while remove(server, resource, &current, options).is_none() {
             match server.store.get(&resource.storage, &current.key()) {
                 Some(newer) if uid(&newer.value) == uid(&current.value) => current = newer,
@@ -159,11 +160,6 @@ pub(crate) fn delete_all(
             }
         }
     }
-    let list = json!({
-        "kind": resource.list_kind, "apiVersion": resource.api_version(),
-        "metadata": {"resourceVersion": server.store.revision().to_string()}, "items": items,
-    });
-    Ok(Answer::Made(StatusCode::OK, list))
 }
 
 /// Marks or removes `current`. `None` if another write came first.
@@ -186,30 +182,44 @@ pub(crate) fn remove(
     if wanted.len() != kept.len() || wanted.iter().any(|finalizer| !kept.contains(finalizer)) {
         set_finalizers(&mut next, &wanted);
     }
-    let grace = kinds::grace(resource, &current.value, options.grace);
-    let left = next["metadata"]["deletionGracePeriodSeconds"].as_i64();
+    let own = kinds::own_finalizer(resource).filter(|own| !wanted.contains(own) && !is_deleting(&next));
+    if let Some(own) = own {
+        wanted.push(own);
+        set_finalizers(&mut next, &wanted);
+    }
     let newly = !is_deleting(&next);
-    if newly || left.is_some_and(|left| left > grace) {
-        set_meta(&mut next, "deletionTimestamp", deadline(grace).into());
-        set_meta(&mut next, "deletionGracePeriodSeconds", grace.into());
+    if kinds::ends_by_controller(resource) {
+        if newly {
+            set_meta(&mut next, "deletionTimestamp", now().into());
+        }
+    } else {
+        let grace = kinds::grace(resource, &current.value, options.grace);
+        let left = next["metadata"]["deletionGracePeriodSeconds"].as_i64();
+        if newly || left.is_some_and(|left| left > grace) {
+            set_meta(&mut next, "deletionTimestamp", deadline(grace).into());
+            set_meta(&mut next, "deletionGracePeriodSeconds", grace.into());
+        }
+        if newly && resource.generation {
+            let generation = next["metadata"]["generation"].as_i64().unwrap_or(0).saturating_add(1);
+            set_meta(&mut next, "generation", generation.into());
+        }
     }
     let stays = !wanted.is_empty() || !kinds::may_vanish(resource, &next);
-    if newly && stays && resource.generation {
-        let generation = next["metadata"]["generation"].as_i64().unwrap_or(0).saturating_add(1);
-        set_meta(&mut next, "generation", generation.into());
-    }
-    if options.dry_run {
-        return Some(Deleted::DryRun(convert::to_requested(resource, &next).into_owned()));
-    }
     if stays {
         kinds::mark_deleting(resource, &mut next);
+        if options.dry_run {
+            return Some(Deleted::WouldMark(convert::to_requested(resource, &next).into_owned()));
+        }
         if next == current.value {
             return Some(Deleted::Marked(Arc::clone(current)));
         }
         return server.update(resource, current, next).ok().map(Deleted::Marked);
     }
-    // What vanishes at once was never seen being deleted.
-    let last = if is_deleting(&current.value) { next } else { current.value.clone() };
+    // What vanishes at once was never seen being deleted, except pods, which always are.
+    let last = if is_deleting(&current.value) || kinds::is_pod(resource) { next } else { current.value.clone() };
+    if options.dry_run {
+        return Some(Deleted::WouldGo(convert::to_requested(resource, &last).into_owned()));
+    }
     server.remove(resource, current, last).ok().map(Deleted::Gone)
 }
 

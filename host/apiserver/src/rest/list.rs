@@ -52,7 +52,9 @@ impl Query {
         let version = match text {
             "" => None,
             text => Some(text.parse::<u64>().map_err(|_| {
-                bad_version(format!("Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"))
+                bad_version(format!(
+                    "resourceVersion: Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"
+                ))
             })?),
         };
         let matching = match params.get("resourceVersionMatch") {
@@ -60,7 +62,8 @@ impl Query {
             "Exact" => Match::Exact,
             "NotOlderThan" => Match::NotOlderThan,
             other => {
-                let message = format!("Unsupported value: \"{other}\": supported values: \"Exact\", \"NotOlderThan\"");
+                let message =
+                    format!("Unsupported value: \"{other}\": supported values: \"Exact\", \"NotOlderThan\", \"\"");
                 return Err(refuse(Reason::NotSupported, "resourceVersionMatch", message));
             }
         };
@@ -106,7 +109,8 @@ pub(crate) fn list(
     key: &Key,
     params: &Params,
 ) -> Result<(Vec<Arc<Object>>, ListMeta)> {
-    let query = Query::parse(resource, key, params, Status::bad_request)?;
+    let query =
+        Query::parse(resource, key, params, |why| Status::bad_request(format!("invalid resource version: {why}")))?;
     let limit = params.number::<i64>("limit")?.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(0);
     if params.flag("sendInitialEvents") {
         let message = "Forbidden: sendInitialEvents is forbidden for list";
@@ -149,7 +153,7 @@ fn start(server: &Server, query: &Query, params: &Params, limit: usize) -> Resul
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
         let Token { revision, last } = Token::decode(token)
-            .ok_or_else(|| Status::bad_request("invalid continue token: not a token of this server"))?;
+            .ok_or_else(|| Status::bad_request("invalid continue token: continue key is not valid"))?;
         return Ok((Some(last), (revision != 0).then_some(revision)));
     }
     let version = match (query.matching, query.version) {

@@ -25,9 +25,11 @@ use serde_json::{Value, json};
 
 use crate::convert;
 use crate::managed::Manager;
+use crate::names;
 use crate::object::{self, Key, Object};
 use crate::request::FieldValidation;
-use crate::resources::Resource;
+use crate::resources::{GroupResource, Resource};
+use crate::schema::Cause;
 use crate::server::Server;
 use crate::status::{Result, Status};
 use crate::storage::Refused;
@@ -74,6 +76,8 @@ pub(crate) struct Call<'a> {
     pub(crate) manager: String,
     pub(crate) dry_run: bool,
     pub(crate) validation: FieldValidation,
+    /// The wanted object is the result of a patch.
+    pub(crate) patched: bool,
     /// What the client should know though the request succeeded.
     pub(crate) warnings: Vec<String>,
 }
@@ -121,9 +125,7 @@ impl Call<'_> {
         Some(match refused {
             Refused::Stale => return None,
             Refused::Exists => Status::already_exists(&of, &self.key.name),
-            Refused::NoNamespace => {
-                Status::not_found(&crate::resources::GroupResource::namespaces(), &self.key.namespace)
-            }
+            Refused::NoNamespace => Status::not_found(&GroupResource::namespaces(), &self.key.namespace),
             Refused::NamespaceTerminating => Status::namespace_terminating(&of, &self.key.name, &self.key.namespace),
             Refused::ResourceTerminating => Status::forbidden(
                 &of,
@@ -148,83 +150,104 @@ pub(crate) fn get(server: &Server, resource: &Arc<Resource>, key: &Key, part: Pa
 }
 
 /// A body must be an object of the resource's kind. Fills in what built-in kinds may leave out.
-fn check_kind(resource: &Resource, object: &mut Value, replaces: bool) -> Result<()> {
-    if object.is_null() {
+fn check_kind(call: &Call<'_>, object: &mut Value) -> Result<()> {
+    let resource = call.resource;
+    let kind = &resource.kind;
+    if object.is_null() && !resource.custom {
         *object = json!({});
     }
-    let kind = &resource.kind;
+    let unrecognized =
+        |why: &str| Status::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why}"));
     let Some(members) = object.as_object_mut() else {
-        return Err(Status::bad_request(
-            "couldn't get version/kind; json parse error: json: cannot unmarshal into Go value of type struct { \
-             APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }",
-        ));
+        let why = match object {
+            Value::Null => "Object 'Kind' is missing in 'null'".to_owned(),
+            other => format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ \
+                 APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+                names::json_type(other)
+            ),
+        };
+        return Err(unrecognized(&why));
     };
-    for field in ["apiVersion", "kind"] {
-        let missing = members.get(field).and_then(Value::as_str).is_none_or(str::is_empty);
-        if missing && resource.custom && !replaces {
-            let what = if field == "kind" { "Kind" } else { "apiVersion" };
-            let text = serde_json::to_string(members).unwrap_or_default();
-            return Err(Status::bad_request(format!("Object '{what}' is missing in '{text}'")));
-        }
-        if missing {
-            let value = if field == "kind" { kind.clone() } else { resource.api_version() };
+    for (field, value) in [("kind", kind.clone()), ("apiVersion", resource.api_version())] {
+        if members.get(field).and_then(Value::as_str).is_none_or(str::is_empty) {
+            if resource.custom && field == "kind" {
+                let text = serde_json::to_string(members).unwrap_or_default();
+                return Err(unrecognized(&format!("Object 'Kind' is missing in '{text}'")));
+            }
+            let value = if resource.custom { String::new() } else { value };
             members.insert(field.to_owned(), value.into());
         }
     }
-    let given_version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
+    let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+    let (given_version, given_kind) = (text("apiVersion"), text("kind"));
     if given_version != resource.api_version() {
-        return Err(Status::bad_request(format!(
-            "the API version in the data ({given_version}) does not match the expected API version ({})",
-            resource.api_version()
-        )));
+        let registered = resource.custom || call.server.registry().find_kind(&given_version, &given_kind).is_some();
+        if registered {
+            return Err(Status::bad_request(format!(
+                "the API version in the data ({given_version}) does not match the expected API version ({})",
+                resource.api_version()
+            )));
+        }
+        let why = format!("no kind \"{given_kind}\" is registered for version \"{given_version}\"");
+        return Err(call.undecodable(object, &given_kind, &given_version, &why));
     }
-    let given_kind = object["kind"].as_str().unwrap_or_default().to_owned();
     if given_kind != *kind {
         if resource.custom {
-            let cause = crate::schema::Cause {
-                reason: crate::schema::Reason::Invalid,
-                field: "kind".to_owned(),
-                message: format!("Invalid value: \"{given_kind}\": must be {kind}"),
-            };
-            return Err(Status::invalid(resource, object::name(object), &[cause]));
+            let cause = Cause::invalid("kind", &object["kind"], &format!("must be {kind}"));
+            return Err(Status::invalid_kind(&given_kind, &resource.group, object::name(object), &[cause]));
         }
         let version = &resource.version;
-        return Err(Status::bad_request(format!(
-            "{given_kind} in version \"{version}\" cannot be handled as a {kind}: converting ({version}.{given_kind}) to \
-             ({version}.{kind}): unknown conversion"
-        )));
+        // Kubernetes' own packages: objects are converted to a type without a version.
+        let internal =
+            if resource.group.is_empty() { "core" } else { resource.group.split('.').next().unwrap_or_default() };
+        let why = format!("converting ({version}.{given_kind}) to ({internal}.{kind}): unknown conversion");
+        return Err(call.undecodable(object, &given_kind, version, &why));
     }
-    match crate::names::check_types(object) {
-        Ok(()) => Ok(()),
-        Err(why) => Err(Status::bad_request(format!(
-            "{kind} in version \"{}\" cannot be handled as a {kind}: {why}",
-            resource.version
-        ))),
+    names::check_types(object, resource.custom).map_err(|why| call.undecodable(object, kind, &resource.version, &why))
+}
+
+impl Call<'_> {
+    /// What the client sent, or what its patch makes of the object, cannot be read as one of the kind.
+    fn undecodable(&self, object: &Value, kind: &str, version: &str, why: &str) -> Status {
+        if self.patched {
+            return Status::undecodable_patch(object, why);
+        }
+        let wanted = &self.resource.kind;
+        let version = version.rsplit('/').next().unwrap_or_default();
+        Status::bad_request(format!("{kind} in version \"{version}\" cannot be handled as a {wanted}: {why}"))
     }
 }
 
 /// Drops fields that the kind does not have, and says so as the client asked.
 fn check_fields(call: &mut Call<'_>, object: &mut Value, duplicates: &[String]) -> Result<()> {
+    let as_sent = (call.validation == FieldValidation::Strict).then(|| object.clone());
     let unknown = call.resource.schema().prune(object);
     if call.validation == FieldValidation::Ignore {
         return Ok(());
     }
     let mut problems: Vec<String> = duplicates.iter().map(|path| format!("duplicate field \"{path}\"")).collect();
     problems.extend(unknown.iter().map(|path| format!("unknown field \"{path}\"")));
-    if call.validation == FieldValidation::Strict && !problems.is_empty() {
-        return Err(Status::bad_request(problems.join(", ")));
+    match as_sent {
+        Some(sent) if !problems.is_empty() => {
+            let why = format!("strict decoding error: {}", problems.join(", "));
+            Err(call.undecodable(&sent, &call.resource.kind, &call.resource.version, &why))
+        }
+        _ => {
+            call.warnings.extend(problems);
+            Ok(())
+        }
     }
-    call.warnings.extend(problems);
-    Ok(())
 }
 
-/// [`check_fields`] for whole bodies: a refusal is a bad request.
-fn check_body_fields(call: &mut Call<'_>, object: &mut Value, duplicates: &[String]) -> Result<()> {
-    let (kind, version) = (call.resource.kind.clone(), call.resource.version.clone());
-    check_fields(call, object, duplicates).map_err(|status| {
-        Status::bad_request(format!(
-            "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {}",
-            status.message
-        ))
-    })
+/// The object in a body must be the one that the URL names.
+fn check_name(call: &Call<'_>, object: &Value) -> Result<()> {
+    let (given, wanted) = (object::name(object), &call.key.name);
+    if *given == **wanted {
+        return Ok(());
+    }
+    Err(Status::bad_request(match given {
+        "" => format!("the name of the object ({wanted} based on URL) was undeterminable: name must be provided"),
+        given => format!("the name of the object ({given}) does not match the name on the URL ({wanted})"),
+    }))
 }

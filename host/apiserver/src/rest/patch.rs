@@ -5,13 +5,13 @@ use serde_json::Value;
 
 use super::create::{Tracking, insert, place};
 use super::write::{Replaced, replace};
-use super::{Answer, Call, Part, check_fields, check_kind, scale};
+use super::{Answer, Call, Part, check_fields, check_kind, check_name, scale};
 use crate::body;
 use crate::convert;
 use crate::managed;
 use crate::object::{meta_str, name, set_meta};
 use crate::patch;
-use crate::request::{FieldValidation, Params, options_error, text_header};
+use crate::request::{Params, options_error, text_header};
 use crate::schema::{Reason, Schema};
 use crate::status::{Result, Status};
 
@@ -48,7 +48,8 @@ pub(crate) fn patch(call: &mut Call<'_>, kind: Option<Kind>, params: &Params, bo
         let message = "Forbidden: may not be specified for non-apply patch".to_owned();
         return Err(options_error("PatchOptions", Reason::Forbidden, "force", message));
     }
-    let decoded = body::json(body).map_err(|error| Status::bad_request(error.message))?;
+    call.patched = true;
+    let decoded = body::json(body).map_err(|why| Status::bad_request(format!("error decoding patch: {why}")))?;
     loop {
         let Some(current) = call.current() else { return Err(call.not_found()) };
         let view = convert::to_requested(call.resource, &current.value);
@@ -56,11 +57,12 @@ pub(crate) fn patch(call: &mut Call<'_>, kind: Option<Kind>, params: &Params, bo
         let replaced = if call.part == Part::Scale {
             let before = scale::of_any(call.resource, &view);
             let after = compute(kind, &before, &decoded.value, &scale::schema())?;
-            let wanted = scale::write(call.resource, &view, &after)?;
+            let wanted = scale::write(call.resource, &view, &after, true)?;
             replace(call, &current, wanted, Tracking::Update)?
         } else {
             let mut wanted = compute(kind, &view, &decoded.value, call.resource.schema())?;
             check_patched(call, &mut wanted, &decoded.duplicates)?;
+            check_name(call, &wanted)?;
             check_version(call, &wanted, &view)?;
             replace(call, &current, wanted, Tracking::Update)?
         };
@@ -90,11 +92,7 @@ fn compute(kind: Kind, current: &Value, patch: &Value, schema: &Schema) -> Resul
 
 /// A patched object must still be one of its kind.
 fn check_patched(call: &mut Call<'_>, wanted: &mut Value, duplicates: &[String]) -> Result<()> {
-    check_kind(call.resource, wanted, true)?;
-    if call.validation == FieldValidation::Strict {
-        return check_fields(call, wanted, duplicates)
-            .map_err(|status| Status::unprocessable_patch(&format!("strict decoding error: {}", status.message)));
-    }
+    check_kind(call, wanted)?;
     check_fields(call, wanted, duplicates)
 }
 
@@ -110,7 +108,8 @@ fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answer> {
         let message = "Required value: is required for apply patch".to_owned();
         return Err(options_error("PatchOptions", Reason::Required, "fieldManager", message));
     }
-    let body::Decoded { value: mut applied, duplicates } = body::yaml(body)?;
+    let body::Decoded { value: mut applied, duplicates } =
+        body::yaml(body).map_err(|why| Status::bad_request(format!("error decoding YAML: {why}")))?;
     if let Some(path) = duplicates.first() {
         return Err(Status::unknown(format!("error decoding YAML: duplicate field \"{path}\"")));
     }
@@ -118,7 +117,12 @@ fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answer> {
     if scale {
         return scale::apply(call, &applied);
     }
-    check_kind(call.resource, &mut applied, false)?;
+    let given = |field: &str| applied[field].as_str().unwrap_or_default();
+    if given("apiVersion") != call.resource.api_version() || given("kind") != call.resource.kind {
+        let (group, version) = given("apiVersion").split_once('/').unwrap_or(("", given("apiVersion")));
+        return Err(Status::bad_request(format!("invalid object type: {group}/{version}, Kind={}", given("kind"))));
+    }
+    check_kind(call, &mut applied)?;
     if !applied["metadata"]["managedFields"].is_null() {
         return Err(Status::bad_request("metadata.managedFields must be nil"));
     }
@@ -126,13 +130,7 @@ fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answer> {
     if name(&applied).is_empty() {
         set_meta(&mut applied, "name", call.key.name.as_ref().into());
     }
-    if *name(&applied) != *call.key.name {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({}) does not match the name on the URL ({})",
-            name(&applied),
-            call.key.name
-        )));
-    }
+    check_name(call, &applied)?;
     let force = params.flag("force");
     loop {
         let current = call.current();

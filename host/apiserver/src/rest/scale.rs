@@ -7,9 +7,10 @@ use super::create::Tracking;
 use super::write::{Replaced, replace};
 use super::{Answer, Call, Part};
 use crate::convert;
+use crate::names;
 use crate::object::{meta_str, set_at};
 use crate::resources::Resource;
-use crate::schema::{Cause, Reason, Schema};
+use crate::schema::{Cause, Schema};
 use crate::selector::label_selector_text;
 use crate::status::{Result, Status};
 
@@ -50,23 +51,29 @@ pub(crate) fn schema() -> Schema {
     Schema::preserve_all()
 }
 
+/// Whether a custom resource's number of replicas can be one.
+pub(super) fn validate(resource: &Resource, object: &Value) -> Option<Cause> {
+    let path = &resource.scale.as_ref().filter(|_| resource.custom)?.spec;
+    let replicas = at(object, path);
+    replicas.as_i64().filter(|replicas| *replicas < 0)?;
+    Some(Cause::invalid(path, replicas, "should be a non-negative integer"))
+}
+
 /// The object that results when its scale becomes `scale`.
-pub(crate) fn write(resource: &Resource, object: &Value, scale: &Value) -> Result<Value> {
+pub(crate) fn write(resource: &Resource, object: &Value, scale: &Value, patched: bool) -> Result<Value> {
     let paths = resource.scale.as_ref().ok_or_else(Status::unknown_resource)?;
     let given = &scale["spec"]["replicas"];
     let replicas = if given.is_null() { Some(0) } else { given.as_i64() };
     let Some(replicas) = replicas.filter(|replicas| i32::try_from(*replicas).is_ok()) else {
-        return Err(Status::bad_request(format!(
-            "Scale in version \"v1\" cannot be handled as a Scale: json: cannot unmarshal {given} into Go struct field \
-             ScaleSpec.spec.replicas of type int32"
-        )));
+        let found = names::json_type(given);
+        let why = format!("json: cannot unmarshal {found} into Go struct field ScaleSpec.spec.replicas of type int32");
+        return Err(match patched {
+            true => Status::undecodable_patch(scale, &why),
+            false => Status::bad_request(format!("Scale in version \"v1\" cannot be handled as a Scale: {why}")),
+        });
     };
-    if replicas < 0 {
-        let cause = Cause {
-            reason: Reason::Invalid,
-            field: "spec.replicas".to_owned(),
-            message: format!("Invalid value: {replicas}: must be greater than or equal to 0"),
-        };
+    if replicas < 0 && !resource.custom {
+        let cause = Cause::invalid("spec.replicas", given, "must be greater than or equal to 0");
         return Err(Status::invalid_kind("Scale", "autoscaling", meta_str(object, "name"), &[cause]));
     }
     let mut object = object.clone();
@@ -84,7 +91,7 @@ pub(crate) fn update(call: &mut Call<'_>, scale: &Value) -> Result<Answer> {
             return Err(call.modified());
         }
         let view = convert::to_requested(call.resource, &current.value).into_owned();
-        let wanted = write(call.resource, &view, scale)?;
+        let wanted = write(call.resource, &view, scale, false)?;
         if let Replaced::Done(answer) = replace(call, &current, wanted, Tracking::Update)? {
             return self::answer(call, answer);
         }

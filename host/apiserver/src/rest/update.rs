@@ -4,10 +4,11 @@ use serde_json::Value;
 
 use super::create::{Tracking, insert, place};
 use super::write::{Replaced, replace};
-use super::{Answer, Call, Part, check_body_fields, check_kind, scale};
+use super::{Answer, Call, Part, check_fields, check_kind, check_name, scale};
 use crate::body::Decoded;
-use crate::object::{meta_str, name, set_meta};
-use crate::schema::{Cause, Reason};
+use crate::object::meta_str;
+use crate::resources::Resource;
+use crate::schema::Cause;
 use crate::status::{Result, Status};
 
 /// Replaces the object (or the part of it) that the request names by what its body says.
@@ -16,19 +17,10 @@ pub(crate) fn update(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {
         return scale::update(call, &body.value);
     }
     let Decoded { mut value, duplicates } = body;
-    check_kind(call.resource, &mut value, false)?;
-    check_body_fields(call, &mut value, &duplicates)?;
+    check_kind(call, &mut value)?;
+    check_fields(call, &mut value, &duplicates)?;
     place(call, &mut value)?;
-    if name(&value).is_empty() {
-        set_meta(&mut value, "name", call.key.name.as_ref().into());
-    }
-    if *name(&value) != *call.key.name {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({}) does not match the name on the URL ({})",
-            name(&value),
-            call.key.name
-        )));
-    }
+    check_name(call, &value)?;
     let version = meta_str(&value, "resourceVersion").to_owned();
     loop {
         let Some(current) = call.current() else {
@@ -47,24 +39,21 @@ pub(crate) fn update(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {
 }
 
 fn check_precondition(call: &Call<'_>, value: &Value, version: &str, current: &Value) -> Result<()> {
+    let (given, kept) = (meta_str(value, "uid"), meta_str(current, "uid"));
+    if !given.is_empty() && given != kept {
+        let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {kept}");
+        return Err(Status::conflict(&call.resource.group_resource(), &call.key.name, &why));
+    }
     if version.is_empty() || version == "0" {
         if call.resource.custom || call.resource.plural == "leases" {
-            let cause = Cause {
-                reason: Reason::Invalid,
-                field: "metadata.resourceVersion".to_owned(),
-                message: "Invalid value: 0: must be specified for an update".to_owned(),
-            };
-            return Err(Status::invalid(call.resource, &call.key.name, &[cause]));
+            let cause = Cause::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
+            let Resource { plural, group, .. } = &**call.resource;
+            return Err(Status::invalid_kind(plural, group, &call.key.name, &[cause]));
         }
     } else if version.parse::<u64>().is_err() {
         return Err(Status::unknown(format!("strconv.ParseUint: parsing \"{version}\": invalid syntax")));
     } else if version != meta_str(current, "resourceVersion") {
         return Err(call.modified());
-    }
-    let (given, kept) = (meta_str(value, "uid"), meta_str(current, "uid"));
-    if !given.is_empty() && given != kept {
-        let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {kept}");
-        return Err(Status::conflict(&call.resource.group_resource(), &call.key.name, &why));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::create::Tracking;
-use super::{Answer, Call, Part};
+use super::{Answer, Call, Part, scale};
 use crate::convert;
 use crate::kinds;
 use crate::managed;
@@ -155,14 +155,10 @@ fn split(call: &Call<'_>, old: &Value, wanted: Value) -> Value {
 /// What no update may change.
 fn check_immutable(call: &Call<'_>, old: &Value, new: &Value) -> Result<()> {
     let mut causes = Vec::new();
-    for field in ["name", "namespace", "uid", "creationTimestamp"] {
+    for field in ["name", "namespace", "uid"] {
         let (given, kept) = (meta_str(new, field), meta_str(old, field));
-        if given != kept && !(given.is_empty() && ["uid", "creationTimestamp"].contains(&field)) {
-            causes.push(Cause {
-                reason: Reason::Invalid,
-                field: format!("metadata.{field}"),
-                message: format!("Invalid value: \"{given}\": field is immutable"),
-            });
+        if given != kept && !(given.is_empty() && field == "uid") {
+            causes.push(Cause::invalid(&format!("metadata.{field}"), &given.into(), "field is immutable"));
         }
     }
     if is_deleting(old) {
@@ -207,12 +203,16 @@ pub(super) fn validate(call: &Call<'_>, object: &Value, old: Option<&Value>) -> 
     if !resource.custom
         && let Some(wrong) = of_schema.iter().find(|cause| cause.reason == Reason::TypeInvalid)
     {
-        let (kind, version) = (&resource.kind, &resource.version);
-        return Err(Status::bad_request(format!(
-            "{kind} in version \"{version}\" cannot be handled as a {kind}: json: cannot unmarshal: {wrong}"
-        )));
+        let why = format!("json: cannot unmarshal: {wrong}");
+        return Err(call.undecodable(object, &resource.kind, &resource.version, &why));
     }
-    causes.extend(of_schema);
-    causes.extend(kinds::validate(call.server, resource, object, old));
+    // Metadata was checked above, with the words that hold for all kinds.
+    causes.extend(of_schema.into_iter().filter(|cause| resource.custom || !cause.field.starts_with("metadata.")));
+    causes.extend(scale::validate(resource, object));
+    for cause in kinds::validate(call.server, resource, object, old) {
+        if !causes.contains(&cause) {
+            causes.push(cause);
+        }
+    }
     if causes.is_empty() { Ok(()) } else { Err(Status::invalid(resource, name, &causes)) }
 }

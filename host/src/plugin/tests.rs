@@ -4,3 +4,4 @@
 
 mod directory;
 mod life;
+mod whole;

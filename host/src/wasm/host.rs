@@ -9,6 +9,7 @@ use pilothouse_core::selector::Selector;
 use wasmtime::Result;
 
 use super::bindings::pilothouse::plugin::{cache, client, clock, log, types};
+use super::call::{MAX_MESSAGE, shorten};
 use super::imports::{Imports, LogLine, Query};
 use super::limits::Limiter;
 
@@ -20,7 +21,7 @@ pub(super) struct Host {
     pub(super) budget: Duration,
     now: u64,
     lines: u32,
-    /// The last error that the guest logged.
+    /// The last error that the guest logged, fields included.
     pub(super) said: Option<String>,
 }
 
@@ -171,7 +172,7 @@ impl log::Host for Host {
     fn write(&mut self, level: log::Level, message: String, fields: Vec<(String, String)>) -> Result<()> {
         let line = LogLine::new(level, message, fields);
         if matches!(line.level, log::Level::Error) {
-            self.said = Some(line.message.clone());
+            self.said = Some(shorten(line.to_string(), MAX_MESSAGE));
         }
         let imports = self.open("log.write")?;
         self.lines = self.lines.saturating_add(1);

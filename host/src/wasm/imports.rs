@@ -155,6 +155,14 @@ impl LogLine {
     }
 }
 
+/// The line as people read it: `scaled from=3 to=5`.
+impl fmt::Display for LogLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let blank = if self.fields.is_empty() { "" } else { " " };
+        write!(f, "{}{blank}{}", Escaped(&self.message), Fields(&self.fields))
+    }
+}
+
 /// `from=3 to=5`; values that hold a blank are quoted.
 struct Fields<'a>(&'a [(String, String)]);
 
@@ -204,7 +212,10 @@ mod tests {
     #[test]
     fn guests_text_cannot_begin_a_line_or_steer_a_terminal() {
         assert_eq!(Escaped("a\nERROR b\u{1b}[2J ä").to_string(), r"a\nERROR b\u{1b}[2J ä");
-        let fields = [("from".to_owned(), "3".to_owned()), ("why\n".to_owned(), "a \"b\"\n".to_owned())];
-        assert_eq!(Fields(&fields).to_string(), r#"from=3 why\n="a \"b\"\n""#);
+        let fields = vec![("from".to_owned(), "3".to_owned()), ("why\n".to_owned(), "a \"b\"\n".to_owned())];
+        let line = LogLine::new(Level::Info, "scaled\r".to_owned(), fields);
+        assert_eq!(line.to_string(), r#"scaled\r from=3 why\n="a \"b\"\n""#);
+        let line = LogLine::new(Level::Info, "scaled".to_owned(), Vec::new());
+        assert_eq!(line.to_string(), "scaled");
     }
 }

@@ -18,7 +18,7 @@ use crate::wasm::testing::{self as guest, Guest};
 use crate::wasm::{Digest, Engine};
 
 /// Allows all that [`Guest`] asks for.
-const GRANTS: &str = "
+pub(super) const GRANTS: &str = "
 grants:
   - { apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read, apply, delete] }
   - { apiVersion: stable.example.com/v1, kind: MyApple/status, verbs: [apply] }
@@ -78,8 +78,8 @@ impl Observer for Ears {
     }
 }
 
-struct World {
-    changes: mpsc::Sender<Change>,
+pub(super) struct World {
+    pub(super) changes: mpsc::Sender<Change>,
     heard: mpsc::UnboundedReceiver<Status>,
     statuses: Statuses,
     dispatch: Arc<Dispatch>,
@@ -93,7 +93,7 @@ impl Drop for World {
 }
 
 impl World {
-    fn new(mode: Mode) -> Self {
+    pub(super) fn new(mode: Mode) -> Self {
         let dispatch = Arc::new(Dispatch::default());
         let (ears, heard) = mpsc::unbounded_channel();
         let lifecycle =
@@ -117,6 +117,16 @@ impl World {
         tokio::time::timeout(Duration::from_secs(60), self.heard.recv()).await.expect("nothing happens").unwrap()
     }
 
+    /// The first status from here of which this holds.
+    pub(super) async fn until(&mut self, holds: impl Fn(&Status) -> bool) -> Status {
+        loop {
+            let status = self.next().await;
+            if holds(&status) {
+                return status;
+            }
+        }
+    }
+
     /// The states from here to the first that lasts, and the status there.
     async fn settle(&mut self) -> (Vec<State>, Status) {
         let mut states = Vec::new();
@@ -135,11 +145,11 @@ impl World {
         self.settle().await.1
     }
 
-    fn told(&self) -> Vec<String> {
+    pub(super) fn told(&self) -> Vec<String> {
         std::mem::take(&mut *self.dispatch.told.lock())
     }
 
-    fn latest(&self) -> Candidate {
+    pub(super) fn latest(&self) -> Candidate {
         self.dispatch.latest.lock().clone().expect("nothing serves")
     }
 }
@@ -158,12 +168,12 @@ fn removed(name: &str) -> Change {
 }
 
 /// Stage and message of the failure.
-fn failure(status: &Status) -> (Stage, &str) {
+pub(super) fn failure(status: &Status) -> (Stage, &str) {
     let failure = status.last_failure.as_ref().expect("nothing failed");
     (failure.stage, &failure.message)
 }
 
-fn serving(status: &Status) -> &str {
+pub(super) fn serving(status: &Status) -> &str {
     &status.serving.as_ref().expect("nothing serves").version
 }
 
@@ -408,7 +418,7 @@ async fn newer_file_takes_the_place_of_one_that_waits() {
     let mut world = World::new(Mode::Granted);
     world.dispatch.stuck.lock().insert("1.0.0");
     world.send(&Guest::new().file(), Some(GRANTS)).await;
-    while world.next().await.state != State::Verified {}
+    world.until(|status| status.state == State::Verified).await;
     assert!(!world.statuses.snapshot().settled);
     let status = world.bring(&Guest::new().version("1.1.0").file(), Some(GRANTS)).await;
     assert_eq!(serving(&status), "1.1.0");
@@ -421,7 +431,7 @@ async fn activation_that_was_dropped_half_way_is_made_good() {
     world.bring(&Guest::new().file(), Some(GRANTS)).await;
     world.dispatch.stuck.lock().insert("1.1.0");
     world.send(&Guest::new().version("1.1.0").file(), Some(GRANTS)).await;
-    while world.next().await.state != State::Verified {}
+    world.until(|status| status.state == State::Verified).await;
     // Which of both serves is unknown; the broken file does not help.
     let status = world.bring(b"garbage", Some(GRANTS)).await;
     assert_eq!((status.state, serving(&status)), (State::Active, "1.0.0"));
@@ -429,7 +439,7 @@ async fn activation_that_was_dropped_half_way_is_made_good() {
     // With nothing that served before, nothing serves after.
     world.dispatch.stuck.lock().insert("1.2.0");
     world.change(found("blue", &Guest::new().version("1.2.0").file(), Some(GRANTS))).await;
-    while world.next().await.state != State::Verified {}
+    world.until(|status| status.state == State::Verified).await;
     world.change(found("blue", b"garbage", Some(GRANTS))).await;
     assert_eq!(world.settle().await.1.state, State::Failed);
     assert_eq!(world.told(), ["?1.2.0", "-"]);
@@ -452,7 +462,7 @@ async fn plugin_that_loops_in_describe_holds_up_no_other() {
     let mut world = World::new(Mode::Granted);
     let looping = Guest::new().describe(guest::LOOP).file();
     world.change(found("aaa", &looping, Some("limits: { timeoutMs: 2000 }"))).await;
-    while world.next().await.state != State::Linked {}
+    world.until(|status| status.state == State::Linked).await;
     world.change(found("bbb", &Guest::new().file(), Some(GRANTS))).await;
     let (_, status) = world.settle().await;
     assert_eq!((status.plugin.as_str(), status.state), ("bbb", State::Active));

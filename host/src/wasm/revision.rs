@@ -36,7 +36,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    fn deadline(&self, asked: Duration) -> Duration {
+    fn lowered(&self, asked: Duration) -> Duration {
         self.deadline.map_or(asked, |most| most.min(asked))
     }
 }
@@ -69,7 +69,7 @@ impl Linked {
         config: Arc<str>,
         limits: Limits,
     ) -> Result<Revision, DescribeError> {
-        let budget = limits.deadline(DESCRIBE_DEADLINE);
+        let budget = limits.lowered(DESCRIBE_DEADLINE);
         let answer = self
             .call(None, limits.memory, budget, async |plugin, store| {
                 plugin.pilothouse_plugin_controller().call_describe(store, &config).await
@@ -161,7 +161,7 @@ impl Revision {
     /// How long a call of this controller may run: what the manifest says, or less by [`Limits::deadline`].
     pub fn deadline(&self, controller: &str) -> Option<Duration> {
         let controller = self.manifest.controller(controller)?;
-        Some(self.limits.deadline(controller.timeout))
+        Some(self.limits.lowered(controller.timeout))
     }
 
     /// Calls `reconcile` in a fresh instance.

@@ -121,7 +121,7 @@ pub fn apply(
 
     let mut new = walk::merge(schema, &live, &config);
     if let Some(before) = &before {
-        new = prune(new, &before.owned, &own.owned, &owners, schema);
+        new = prune(&new, &before.owned, &own.owned, &owners, schema);
     }
     let changes = Comparison::of(schema, &live, &new).outside(&ignored);
     let taken = changes.modified.union(&changes.added);
@@ -163,6 +163,10 @@ pub fn track_update(old: Option<&Value>, new: &mut Value, schema: &Schema, manag
         given.or_else(|| old.and_then(entries::read)).unwrap_or_default()
     };
     entries::strip(new);
+    if old.is_some() && owners.is_empty() {
+        // Nobody is known to own anything: account is kept from the next apply on.
+        return;
+    }
     let changes = Comparison::of(schema, &bare(old), new).outside(&ignored(manager));
     let taken = changes.modified.union(&changes.added);
     for entry in &mut owners {
@@ -230,7 +234,7 @@ fn configuration(applied: &Value, manager: &Manager) -> Value {
 /// What is applied must fit the schema, or it cannot be merged.
 fn check(config: &Value, schema: &Schema) -> Result<(), Error> {
     let mut wrong = Vec::new();
-    shape::check(&schema.root, config, schema.builtin, &mut String::new(), &mut wrong);
+    shape::Check { builtin: schema.builtin, wrong: &mut wrong }.check(&schema.root, config, false, &mut String::new());
     let what = match wrong.as_slice() {
         [] => return Ok(()),
         [one] => one.clone(),
@@ -255,19 +259,19 @@ fn first_owner(live: &Value, schema: &Schema, manager: &Manager) -> Entry {
 }
 
 /// Removes what the manager named before and does not name now, unless another owns it.
-fn prune(merged: Value, before: &Set, now: &Set, others: &[Entry], schema: &Schema) -> Value {
+fn prune(merged: &Value, before: &Set, now: &Set, others: &[Entry], schema: &Schema) -> Value {
     let complete = |set: &Set| set.with_fields_on_the_way(&schema.root);
     let owned = complete(&others.iter().fold(now.clone(), |owned, entry| owned.union(&entry.owned)));
-    let all = complete(&walk::paths(schema, &merged));
+    let all = complete(&walk::paths(schema, merged));
     let before = complete(before);
 
     // All that it named goes, then what someone owns comes back, with all that no one is known to own: beneath what was
     // named there may be what was not.
-    let bare = walk::without(schema, &merged, &before);
+    let bare = walk::without(schema, merged, &before);
     let kept = complete(&walk::paths(schema, &bare));
-    let pruned = walk::without(schema, &merged, &all.difference(&kept.union(&owned)));
+    let pruned = walk::without(schema, merged, &all.difference(&kept.union(&owned)));
     let kept = complete(&walk::paths(schema, &pruned));
-    walk::without(schema, &merged, &all.difference(&kept).intersection(&before))
+    walk::without(schema, merged, &all.difference(&kept).intersection(&before))
 }
 
 fn conflicts(owners: &[Entry], taken: &Set) -> Vec<Conflict> {

@@ -104,7 +104,7 @@ impl Set {
         Set { members, children }
     }
 
-    /// Every path, in order.
+    /// Every path; of each level first those that end there.
     pub(super) fn paths(&self) -> Vec<Vec<Element>> {
         let mut paths = Vec::new();
         self.collect(&mut Vec::new(), &mut paths);
@@ -112,15 +112,12 @@ impl Set {
     }
 
     fn collect(&self, on_the_way: &mut Vec<Element>, paths: &mut Vec<Vec<Element>>) {
-        let steps: BTreeSet<&Element> = self.members.iter().chain(self.children.keys()).collect();
-        for step in steps {
+        for step in &self.members {
+            paths.push(on_the_way.iter().chain([step]).cloned().collect());
+        }
+        for (step, child) in &self.children {
             on_the_way.push(step.clone());
-            if self.members.contains(step) {
-                paths.push(on_the_way.clone());
-            }
-            if let Some(child) = self.children.get(step) {
-                child.collect(on_the_way, paths);
-            }
+            child.collect(on_the_way, paths);
             on_the_way.pop();
         }
     }

@@ -1,9 +1,14 @@
 //! How a value is owned: as a whole, field by field, or item by item.
 
-use serde_json::Value;
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
 
 use super::path::Element;
-use crate::schema::node::{ListKind, Node, Type};
+use crate::schema::{
+    go,
+    node::{ListKind, Node, Type},
+};
 
 /// How a value is owned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,55 +74,90 @@ pub(super) fn elements(node: &Node, items: &[Value], builtin: bool) -> Option<Ve
     items.iter().map(|item| element(node, item, builtin).ok()).collect()
 }
 
-/// What of an applied object contradicts the schema so that it cannot be merged, with its path.
-pub(super) fn check(node: &Node, value: &Value, builtin: bool, path: &mut String, wrong: &mut Vec<String>) {
-    let mut complain = |what: String| wrong.push(format!("{path}: {what}"));
-    let resolved = node.resolve();
-    match (resolved.kind, value) {
-        (_, Value::Null) => {}
-        (Type::Object | Type::Any, Value::Object(fields)) if resolved.kind == Type::Object || resolved.preserve => {
-            for (name, value) in fields {
-                let length = path.len();
-                path.push('.');
-                path.push_str(name);
-                match node.field(name) {
-                    Some(field) => check(field, value, builtin, path, wrong),
-                    None => wrong.push(format!("{path}: field not declared in schema")),
-                }
-                path.truncate(length);
+/// Finds what of an applied object contradicts the schema so that it cannot be merged.
+pub(super) struct Check<'a> {
+    pub(super) builtin: bool,
+    /// What is wrong, with its path.
+    pub(super) wrong: &'a mut Vec<String>,
+}
+
+impl Check<'_> {
+    /// `keeps_unknown`: unknown fields are kept above, and so beneath too.
+    pub(super) fn check(&mut self, node: &Node, value: &Value, keeps_unknown: bool, path: &mut String) {
+        let resolved = node.resolve();
+        let keeps_unknown = keeps_unknown || resolved.preserve;
+        match (resolved.kind, value) {
+            (_, Value::Null) => {}
+            (Type::Object, Value::Object(fields)) => self.check_fields(node, fields, keeps_unknown, path),
+            (Type::Any, Value::Object(fields)) if resolved.preserve => {
+                self.check_fields(node, fields, keeps_unknown, path);
             }
-        }
-        (Type::Array | Type::Any, Value::Array(items)) if resolved.kind == Type::Array || resolved.preserve => {
-            let mut seen = std::collections::BTreeSet::new();
-            for (index, item) in items.iter().enumerate() {
-                let step = match node.list() {
-                    ListKind::Atomic => Element::Index(i64::try_from(index).unwrap_or(i64::MAX)),
-                    _ => match element(node, item, builtin) {
-                        Ok(step) => step,
-                        Err(why) => {
-                            wrong.push(format!("{path}: element {index}: {why}"));
-                            return;
-                        }
-                    },
-                };
-                if !seen.insert(step.clone()) {
-                    wrong.push(format!("{path}: duplicate entries for key {step}"));
-                }
-                let length = path.len();
-                path.push_str(&step.to_string());
-                check(node.item(), item, builtin, path, wrong);
-                path.truncate(length);
+            (Type::Array, Value::Array(items)) => self.check_items(node, items, keeps_unknown, path),
+            (Type::Any, Value::Array(items)) if resolved.preserve => {
+                self.check_items(node, items, keeps_unknown, path);
             }
+            (Type::Object, other) => self.complain(path, &format!("expected map, got &{{{}}}", go::plain(other))),
+            (Type::Array, other) => self.complain(path, &format!("expected list, got &{{{}}}", go::plain(other))),
+            (kind, value) => self.check_scalar(resolved, kind, value, path),
         }
-        (Type::Object, other) => complain(format!("expected map, got {other}")),
-        (Type::Array, other) => complain(format!("expected list, got {other}")),
-        (Type::String, Value::String(_))
-        | (Type::Boolean, Value::Bool(_))
-        | (Type::Integer | Type::Number, Value::Number(_)) => {}
-        (Type::String, other) => complain(format!("expected string, got {other}")),
-        (Type::Boolean, other) => complain(format!("expected boolean, got {other}")),
-        (Type::Integer | Type::Number, other) => complain(format!("expected numeric (int or float), got {other}")),
-        (Type::Any, Value::Object(_) | Value::Array(_)) => complain(format!("expected any scalar, got {value}")),
-        (Type::Any, _) => {}
+    }
+
+    fn check_fields(&mut self, node: &Node, fields: &Map<String, Value>, keeps_unknown: bool, path: &mut String) {
+        for (name, value) in fields {
+            let length = path.len();
+            path.push('.');
+            path.push_str(name);
+            match node.field(name) {
+                Some(field) => self.check(field, value, keeps_unknown, path),
+                None if keeps_unknown => {}
+                None => self.complain(path, "field not declared in schema"),
+            }
+            path.truncate(length);
+        }
+    }
+
+    fn check_items(&mut self, node: &Node, items: &[Value], keeps_unknown: bool, path: &mut String) {
+        let mut seen = BTreeSet::new();
+        for (index, item) in items.iter().enumerate() {
+            let step = match node.list() {
+                ListKind::Atomic => Ok(Element::Index(i64::try_from(index).unwrap_or(i64::MAX))),
+                _ => element(node, item, self.builtin),
+            };
+            let step = match step {
+                Ok(step) => step,
+                Err(why) => return self.complain(path, &format!("element {index}: {why}")),
+            };
+            let length = path.len();
+            if !seen.insert(step.clone()) {
+                self.complain(path, &format!("duplicate entries for key {step}"));
+            }
+            path.push_str(&step.to_string());
+            self.check(node.item(), item, keeps_unknown, path);
+            path.truncate(length);
+        }
+    }
+
+    fn check_scalar(&mut self, node: &Node, kind: Type, value: &Value, path: &str) {
+        let format = node.rules.as_ref().and_then(|rules| rules.format.as_deref()).unwrap_or_default();
+        let is_scalar = !value.is_object() && !value.is_array();
+        let expected = match kind {
+            // A text of some format may be written in other ways.
+            Type::String if matches!(format, "" | "byte") => (value.is_string(), "string"),
+            Type::Boolean => (value.is_boolean(), "boolean"),
+            Type::Integer | Type::Number => (value.is_number(), "numeric (int or float)"),
+            // In a custom resource an int-or-string is not said to be a scalar.
+            _ => (is_scalar || (node.int_or_string && !self.builtin), "any scalar"),
+        };
+        let (false, expected) = expected else { return };
+        let found = match expected {
+            "string" => format!("&value.valueUnstructured{{Value:{}}}", go::syntax(value)),
+            "numeric (int or float)" => go::type_name(value).to_owned(),
+            _ => format!("&{{{}}}", go::plain(value)),
+        };
+        self.complain(path, &format!("expected {expected}, got {found}"));
+    }
+
+    fn complain(&mut self, path: &str, what: &str) {
+        self.wrong.push(format!("{path}: {what}"));
     }
 }

@@ -252,14 +252,14 @@ fn merge_lists(node: &Node, live: &[(&Element, &Value)], applied: &[(&Element, &
     };
     let mut out = Vec::with_capacity(live.len().max(applied.len()));
     let mut live_left = live.iter();
-    let mut applied_left = applied.iter().peekable();
+    let mut applied_left = applied.iter();
     for (shared, _) in applied.iter().filter(|(step, _)| find(live, step).is_some()) {
         for (step, value) in live_left.by_ref().take_while(|(step, _)| step != shared) {
             if find(applied, step).is_none() {
                 out.push((*value).clone());
             }
         }
-        while let Some((step, value)) = applied_left.next() {
+        for (step, value) in applied_left.by_ref() {
             out.push(merged(step, value));
             if step == shared {
                 break;

@@ -6,7 +6,7 @@ use super::{
     Error,
     strategic::{DIRECTIVE, cleaned, cleaned_items, internal, merge_objects},
 };
-use crate::schema::node::Node;
+use crate::schema::{go, node::Node};
 
 /// Merges lists of objects by the field's merge key, lists of primitives as sets.
 pub(super) fn merge(current: Vec<Value>, change: Vec<Value>, field: &Node, name: &str) -> Result<Vec<Value>, Error> {
@@ -88,8 +88,12 @@ pub(super) fn check_order(change: &[Value], order: &[Value], key: Option<&str>) 
             key_of(item, key)?;
         }
         if !rest.any(|other| same(item, other, key)) {
-            let (change, order) = (Value::from(change), Value::from(order));
-            return internal(format!("the order in patch list {change} doesn't match $setElementOrder list {order}"));
+            let shown = |items: &[Value]| go::plain(&Value::from(items));
+            return internal(format!(
+                "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n",
+                shown(change),
+                shown(order)
+            ));
         }
     }
     Ok(())

@@ -144,6 +144,10 @@ fn set_order(
     }
     let change = as_list(patch.remove(name))?;
     list::check_order(change.as_deref().unwrap_or_default(), order, key)?;
+    let has_items = |list: &Option<Vec<Value>>| list.as_ref().is_some_and(|items| !items.is_empty());
+    if (current.is_some() || change.is_some()) && !has_items(&current) && !has_items(&change) {
+        return internal("no elements in any of the given slices");
+    }
     let merged = match (current.clone(), change) {
         (None, None) => return Ok(()),
         (Some(current), None) => current,

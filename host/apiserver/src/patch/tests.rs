@@ -1,4 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+#![allow(clippy::needless_pass_by_value, reason = "fixtures are written in place")]
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -239,7 +240,7 @@ fn object(depth: u32) -> impl Strategy<Value = Value> {
     let objects = |inner| {
         prop::collection::btree_map("[a-c]", inner, 0..4).prop_map(|map| Value::Object(map.into_iter().collect()))
     };
-    objects(leaf.prop_recursive(depth, 30, 4, move |inner| objects(inner)).boxed())
+    objects(leaf.prop_recursive(depth, 30, 4, objects).boxed())
 }
 
 /// The merge patch that makes `to` of `from`.

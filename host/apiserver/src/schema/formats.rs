@@ -8,32 +8,49 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use regex::Regex;
 
+use super::node::Type;
+
+/// Whether a format of a type says anything.
+pub(crate) fn is_known(kind: Type, format: &str) -> bool {
+    match kind {
+        Type::String => check_of(format).is_some(),
+        Type::Integer => matches!(format, "int32" | "int64"),
+        Type::Number => matches!(format, "float" | "double"),
+        _ => false,
+    }
+}
+
 /// Whether a text has a format.
 pub(crate) fn holds(format: &str, text: &str) -> bool {
+    check_of(format).is_none_or(|check| check(text))
+}
+
+fn check_of(format: &str) -> Option<fn(&str) -> bool> {
     // Kubernetes ignores the dashes in a format's name.
-    match format.replace('-', "").as_str() {
-        "byte" => BASE64_STANDARD.decode(text).is_ok(),
-        "cidr" => is_cidr(text),
-        "date" => is_date(text),
-        "datetime" => is_date_time(text),
-        "duration" => go_duration(text).is_some() || matches(&DURATION_WORDS, text),
-        "email" => matches(&EMAIL, text),
-        "hexcolor" => matches(&HEX_COLOR, text),
-        "hostname" => text.len() <= 253 && matches(&HOSTNAME, text),
-        "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
-        "ipv6" => text.parse::<Ipv6Addr>().is_ok(),
-        "k8slongname" => text.len() <= 253 && matches(&LONG_NAME, text),
-        "k8sshortname" => text.len() <= 63 && matches(&SHORT_NAME, text),
-        "mac" => matches(&MAC, text),
-        "microtime" => matches(&MICRO_TIME, text) && is_date_time(text),
-        "rgbcolor" => matches(&RGB_COLOR, text),
-        "uri" => matches(&URI, text),
-        "uuid" => matches(&UUID, text),
-        "uuid3" => matches(&UUID, text) && version_of_uuid(text) == Some('3'),
-        "uuid4" => matches(&UUID, text) && version_of_uuid(text) == Some('4'),
-        "uuid5" => matches(&UUID, text) && version_of_uuid(text) == Some('5'),
-        _ => true,
-    }
+    Some(match format.replace('-', "").as_str() {
+        "byte" => |text| BASE64_STANDARD.decode(text).is_ok(),
+        "cidr" => is_cidr,
+        "date" => is_date,
+        "datetime" => is_date_time,
+        "duration" => |text| go_duration(text).is_some() || matches(&DURATION_WORDS, text),
+        "email" => |text| matches(&EMAIL, text),
+        "hexcolor" => |text| matches(&HEX_COLOR, text),
+        "hostname" => |text| text.len() <= 253 && matches(&HOSTNAME, text),
+        "ipv4" => |text| text.parse::<Ipv4Addr>().is_ok(),
+        "ipv6" => |text| text.parse::<Ipv6Addr>().is_ok(),
+        "k8slongname" => |text| text.len() <= 253 && matches(&LONG_NAME, text),
+        "k8sshortname" => |text| text.len() <= 63 && matches(&SHORT_NAME, text),
+        "mac" => |text| matches(&MAC, text),
+        "microtime" => |text| matches(&MICRO_TIME, text) && is_date_time(text),
+        "password" => |_| true,
+        "rgbcolor" => |text| matches(&RGB_COLOR, text),
+        "uri" => |text| matches(&URI, text),
+        "uuid" => |text| matches(&UUID, text),
+        "uuid3" => |text| matches(&UUID, text) && version_of_uuid(text) == Some('3'),
+        "uuid4" => |text| matches(&UUID, text) && version_of_uuid(text) == Some('4'),
+        "uuid5" => |text| matches(&UUID, text) && version_of_uuid(text) == Some('5'),
+        _ => return None,
+    })
 }
 
 fn matches(pattern: &LazyLock<Regex>, text: &str) -> bool {

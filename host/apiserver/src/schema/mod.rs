@@ -16,6 +16,7 @@
 mod builtin;
 mod cel;
 mod formats;
+pub(crate) mod go;
 pub(crate) mod node;
 mod prune;
 mod rules;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use go::{quoted, shown};
 use node::{FREE, Node};
 
 /// What a kind's objects look like.
@@ -79,7 +81,7 @@ impl Schema {
         prune::prune(&self.root, object)
     }
 
-    /// Fills in the schema's defaults, and drops nulls where null is no value.
+    /// Fills in the schema's defaults, drops nulls where null is no value, and writes `2.0` as `2`.
     pub fn default(&self, object: &mut Value) {
         prune::default(&self.root, object, self.builtin);
     }
@@ -212,52 +214,4 @@ impl Reason {
             Reason::TooMany => "FieldValueTooMany",
         }
     }
-}
-
-/// A value as it stands in a message.
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => quoted(text),
-        Value::Number(number) => shown_number(number),
-        other => other.to_string(),
-    }
-}
-
-/// A number as Go's `%v` prints it.
-fn shown_number(number: &serde_json::Number) -> String {
-    match number.as_f64() {
-        Some(float) if number.is_f64() => shown_float(float),
-        _ => number.to_string(),
-    }
-}
-
-/// A float as Go's `%v` prints it: with an exponent from 1e+06 on and below 0.0001.
-fn shown_float(float: f64) -> String {
-    let scientific = format!("{float:e}");
-    match scientific.split_once('e').and_then(|(digits, exponent)| Some((digits, exponent.parse::<i32>().ok()?))) {
-        Some((digits, exponent)) if !(-4..6).contains(&exponent) => {
-            let sign = if exponent < 0 { '-' } else { '+' };
-            format!("{digits}e{sign}{:02}", exponent.abs())
-        }
-        _ => float.to_string(),
-    }
-}
-
-/// A text as Go's `%q` prints it.
-fn quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            c if c.is_ascii_control() => out.push_str(&format!("\\x{:02x}", u32::from(c))),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }

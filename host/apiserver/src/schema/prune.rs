@@ -60,7 +60,7 @@ fn prune_at(node: Option<&Node>, value: &mut Value, path: &mut String, gone: &mu
     }
 }
 
-/// Sets absent fields to their defaults, and drops nulls where null is no value. `builtin` objects are Go structs on a real
+/// Sets absent fields to their defaults, drops nulls where null is no value, and writes whole numbers as such. `builtin` objects are Go structs on a real
 /// server, where null leaves the zero value.
 pub(super) fn default(root: &Node, object: &mut Value, builtin: bool) {
     default_at(root, object, builtin, 0);
@@ -105,6 +105,12 @@ fn default_at(node: &Node, value: &mut Value, builtin: bool, depth: usize) {
                     *value = default.clone();
                 }
                 default_at(item, value, builtin, depth + 1);
+            }
+        }
+        // A real server stores 2.0 as 2. Beyond 2⁵³ not every integer is a float.
+        Value::Number(number) if number.is_f64() => {
+            if let Some(float) = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 9e15) {
+                *number = (float as i64).into();
             }
         }
         _ => {}

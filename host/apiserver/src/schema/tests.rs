@@ -1,4 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+#![allow(clippy::needless_pass_by_value, reason = "fixtures are written in place")]
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -74,7 +75,10 @@ fn causes_are_worded_as_kube_apiserver_words_them() {
         ),
         (
             json!({ "color": "red", "quantity": 1.5 }),
-            vec!["spec.quantity: Invalid value: \"number\": spec.quantity in body must be of type integer: \"number\""],
+            vec![
+                "spec.quantity: Invalid value: \"number\": spec.quantity in body must be of type integer: \"number\"",
+                "<nil>: Invalid value: \"\": Checked value must be of type integer (default format) in spec.quantity",
+            ],
         ),
         (json!({ "color": "red", "quantity": 2.0 }), vec![]),
         (
@@ -102,6 +106,10 @@ fn causes_are_worded_as_kube_apiserver_words_them() {
         (
             json!({ "color": "red", "quantity": 1, "picked": "today" }),
             vec!["spec.picked: Invalid value: \"today\": spec.picked in body must be of type date-time: \"today\""],
+        ),
+        (
+            json!({ "color": "red", "quantity": 1, "picked": 5 }),
+            vec!["spec.picked: Invalid value: \"int64\": spec.picked in body must be of type date-time: \"int64\""],
         ),
         (json!({ "color": "red", "quantity": 1, "port": "http" }), vec![]),
         (
@@ -224,6 +232,15 @@ fn null_is_dropped_or_defaulted_unless_it_is_a_value() {
     let mut object = apple(json!({ "color": null, "size": null, "note": null, "labels": { "a": null, "b": "c" } }));
     schema().default(&mut object);
     assert_eq!(object["spec"], json!({ "size": "medium", "note": null, "labels": { "b": "c" } }));
+}
+
+#[test]
+fn whole_numbers_are_stored_as_such() {
+    let mut object =
+        apple(json!({ "quantity": 2.0, "weight": 1.5, "free": { "list": [{ "n": -3.0 }], "large": 1e300 } }));
+    schema().default(&mut object);
+    let expected = r#"{"free":{"large":1e300,"list":[{"n":-3}]},"quantity":2,"size":"medium","weight":1.5}"#;
+    assert_eq!(object["spec"].to_string(), expected);
 }
 
 #[test]
@@ -476,8 +493,8 @@ fn a_built_in_object_is_pruned_defaulted_and_validated() {
         [
             "spec.containers[0].image: Invalid value: \"integer\": spec.containers[0].image in body must be of type string: \
              \"integer\"",
-            "spec.containers[0].ports[0].containerPort: Invalid value: 5000000000: spec.containers[0].ports[0].containerPort in \
-             body must be of type int32",
+            "<nil>: Invalid value: \"\": Checked value must be of type integer with format int32 in \
+             spec.containers[0].ports[0].containerPort",
             "spec.containers[0].name: Required value",
         ]
     );

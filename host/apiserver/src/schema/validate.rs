@@ -7,10 +7,9 @@
 use serde_json::Value;
 
 use super::{
-    Cause, Reason, Schema, cel, formats,
+    Cause, Reason, Schema, cel, formats, go,
     node::{Additional, ListKind, MAX_DEPTH, Node, Type},
     rules::{Range, Rules},
-    shown_float,
 };
 
 pub(super) fn validate(schema: &Schema, object: &Value, old: Option<&Value>) -> Vec<Cause> {
@@ -27,14 +26,24 @@ pub(super) fn validate(schema: &Schema, object: &Value, old: Option<&Value>) -> 
             Reason::NotSupported | Reason::Required | Reason::TooLong | Reason::TooMany | Reason::TypeInvalid
         )
     };
-    if !causes.iter().any(pointless) {
-        check_expressions(&schema.root, object, Old(old), "", &mut causes, 0);
-    } else if has_expressions(&schema.root, 0) {
-        causes.push(nowhere(
-            "Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing \
-             errors to complete validation",
-        ));
+    if !has_expressions(&schema.root, 0) {
+        return causes;
     }
+    if causes.iter().any(pointless) {
+        causes.push(nowhere(
+            "Invalid value: null: some validation rules were not checked because the object was invalid; correct the \
+             existing errors to complete validation",
+        ));
+        return causes;
+    }
+    let checked = cel::apart(|| {
+        let mut causes = Vec::new();
+        check_expressions(&schema.root, object, Old(old), "", &mut causes, 0);
+        causes
+    });
+    causes.extend(
+        checked.unwrap_or_else(|| vec![nowhere("Invalid value: null: the validation rules cannot be evaluated")]),
+    );
     causes
 }
 
@@ -77,12 +86,15 @@ impl Walk {
         if node.reference.is_some()
             && let Some(rules) = &node.rules
         {
-            self.check_rules(node, rules, value, path, depth);
+            self.check_rules(rules, value, path, depth);
         }
         let node = node.resolve();
         self.check_type(node, value, path);
+        if let (Type::Integer, Value::Number(number)) = (node.kind, value) {
+            self.check_integer(node, number, path);
+        }
         if let Some(rules) = &node.rules {
-            self.check_rules(node, rules, value, path, depth);
+            self.check_rules(rules, value, path, depth);
         }
         match value {
             Value::Object(fields) => {
@@ -127,28 +139,48 @@ impl Walk {
             Type::Number => matches!(found, "integer" | "number"),
             kind => found == kind.as_str(),
         };
+        if fits {
+            return;
+        }
+        // Where a format is wanted, kube-apiserver compares formats.
+        let format = node.rules.as_ref().and_then(|rules| rules.format.as_deref());
+        let (wanted, found) = match (format.filter(|format| formats::is_known(node.kind, format)), value) {
+            (Some(_), Value::Array(_)) if node.kind == Type::String => return,
+            (Some(format), Value::Bool(_) | Value::Object(_)) => (format, ""),
+            (Some(format), Value::Number(number)) => (format, if number.is_f64() { "double" } else { "int64" }),
+            _ => (wanted, found),
+        };
+        let detail = format!("{path} in body must be of type {wanted}: \"{found}\"");
+        let cause = Cause::invalid_type_name(path, found, &detail);
+        self.causes.push(Cause { reason: Reason::TypeInvalid, ..cause });
+    }
+
+    fn check_integer(&mut self, node: &Node, number: &serde_json::Number, path: &str) {
+        let format = node.rules.as_ref().and_then(|rules| rules.format.as_deref()).unwrap_or_default();
+        // 2⁶³ is the first float that is no 64-bit integer.
+        let whole =
+            |float: f64| (float.fract() == 0.0 && float.abs() < 9_223_372_036_854_775_808.0).then_some(float as i64);
+        let integer = number.as_i64().or_else(|| number.as_f64().and_then(whole));
+        let fits = integer.is_some_and(|integer| format != "int32" || i32::try_from(integer).is_ok());
         if !fits {
-            let detail = format!("{path} in body must be of type {wanted}: \"{found}\"");
-            self.causes.push(Cause { reason: Reason::TypeInvalid, ..Cause::invalid_type_name(path, found, &detail) });
+            let format = match format {
+                "int32" | "int64" => format!("with format {format}"),
+                _ => "(default format)".to_owned(),
+            };
+            self.causes.push(nowhere(&format!(
+                "Invalid value: \"\": Checked value must be of type integer {format} in {path}"
+            )));
         }
     }
 
-    fn check_rules(&mut self, node: &Node, rules: &Rules, value: &Value, path: &str, depth: usize) {
+    fn check_rules(&mut self, rules: &Rules, value: &Value, path: &str, depth: usize) {
         if value.is_null() {
             return;
         }
         self.check_branches(rules, value, path, depth);
         match value {
             Value::String(text) => self.check_text(rules, text, path),
-            Value::Number(number) => {
-                self.check_number(rules, number, path);
-                if self.builtin && node.kind == Type::Integer && rules.format.as_deref() == Some("int32") {
-                    let fits = number.as_i64().is_none_or(|value| i32::try_from(value).is_ok());
-                    if !fits {
-                        self.causes.push(Cause::invalid(path, value, &format!("{path} in body must be of type int32")));
-                    }
-                }
-            }
+            Value::Number(number) => self.check_number(rules, number, path),
             Value::Array(items) => self.check_count(rules.items, items.len(), path, "items"),
             Value::Object(fields) => self.check_count(rules.fields, fields.len(), path, "properties"),
             _ => {}
@@ -181,7 +213,7 @@ impl Walk {
             self.causes.push(Cause::invalid(path, &value, &detail));
         }
         if let Some(format) = rules.format.as_deref().filter(|format| !formats::holds(format, text)) {
-            let detail = format!("{path} in body must be of type {format}: {}", super::quoted(text));
+            let detail = format!("{path} in body must be of type {format}: {}", go::quoted(text));
             self.causes.push(Cause { reason: Reason::TypeInvalid, ..Cause::invalid(path, &value, &detail) });
         }
     }
@@ -189,7 +221,7 @@ impl Walk {
     fn check_number(&mut self, rules: &Rules, number: &serde_json::Number, path: &str) {
         let Some(float) = number.as_f64() else { return };
         // Kubernetes shows the limits of an integer as integers.
-        let shown = |limit: f64| if number.is_f64() { shown_float(limit) } else { (limit as i64).to_string() };
+        let shown = |limit: f64| if number.is_f64() { go::shown_float(limit) } else { (limit as i64).to_string() };
         let mut breaks = |detail: String| {
             let detail = format!("{path} in body should be {detail}");
             self.causes.push(Cause::invalid(path, &Value::Number(number.clone()), &detail));

@@ -19,6 +19,8 @@
 
 mod entries;
 mod last_applied;
+#[cfg(test)]
+mod laws;
 mod path;
 mod set;
 mod shape;

@@ -11,12 +11,14 @@
 //! Patches and server-side apply ask it how lists and maps merge. Field paths and messages are worded as kube-apiserver words
 //! them, because people search for them and clients show them.
 //!
-//! Nothing here reads a clock or does I/O, and no input makes it panic or recurse beyond [`node::MAX_DEPTH`].
+//! Nothing here reads a clock or does I/O, and no input makes it panic or recurse beyond `node::MAX_DEPTH`.
 
 mod builtin;
 mod cel;
 mod formats;
 pub(crate) mod go;
+#[cfg(test)]
+mod laws;
 pub(crate) mod node;
 mod prune;
 mod rules;

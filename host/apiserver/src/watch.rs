@@ -57,6 +57,8 @@ pub(crate) struct Watch {
     ends: Instant,
     next_bookmark: Instant,
     ended: bool,
+    /// The resource is no longer served: what is left in the log is the end.
+    last: bool,
     _count: OnEnd,
 }
 
@@ -93,6 +95,7 @@ impl Watch {
             ends: now + timeout,
             next_bookmark: now + BOOKMARKS,
             ended: false,
+            last: false,
             _count: count,
         };
         if initial.unwrap_or(watch.seen == 0) {
@@ -162,6 +165,9 @@ impl Watch {
                     if events.len() == BATCH {
                         continue;
                     }
+                    if self.last {
+                        return None;
+                    }
                 }
                 Err(compacted) => {
                     let message = format!("too old resource version: {} ({})", self.seen, compacted.oldest);
@@ -184,7 +190,7 @@ impl Watch {
             changed = self.definitions.changed() => {
                 let registry = self.server.registry();
                 let Resource { group, version, plural, .. } = &*self.resource;
-                self.ended = changed.is_err() || registry.find(group, version, plural).is_none();
+                self.last = changed.is_err() || registry.find(group, version, plural).is_none();
             }
             () = sleep_until(quiet) => {
                 self.ended = Instant::now() >= self.ends;

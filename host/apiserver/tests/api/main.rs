@@ -1,0 +1,13 @@
+//! The server over HTTP, as clients meet it: one file for each subject.
+
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+mod cluster;
+mod crud;
+mod custom;
+mod discovery;
+mod garbage;
+mod hostile;
+mod lists;
+mod patches;
+mod watches;

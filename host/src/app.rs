@@ -100,11 +100,7 @@ impl Host {
 
     /// What can be asked of it while it runs.
     pub fn view(&self) -> HostView {
-        HostView {
-            dispatch: self.dispatch.clone(),
-            informers: self.informers.clone(),
-            statuses: self.statuses.clone(),
-        }
+        HostView { dispatch: self.dispatch.clone(), informers: self.informers.clone(), statuses: self.statuses.clone() }
     }
 
     /// Runs until `stop` is ready and everything in flight is finished.

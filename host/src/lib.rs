@@ -17,5 +17,7 @@ pub mod cluster;
 pub mod dispatch;
 pub mod informer;
 pub mod plugin;
+#[cfg(test)]
+mod testing;
 pub mod wasm;
 pub mod writer;

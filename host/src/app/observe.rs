@@ -155,7 +155,11 @@ impl Readiness for HostView {
         let mut checks = vec![Check {
             name: "plugins loaded".into(),
             ok: snapshot.settled,
-            detail: if snapshot.settled { String::new() } else { "the directory's plugins are being brought up".into() },
+            detail: if snapshot.settled {
+                String::new()
+            } else {
+                "the directory's plugins are being brought up".into()
+            },
         }];
         let waiting = self.dispatch.waiting();
         for status in &snapshot.plugins {

@@ -116,7 +116,11 @@ fn read_manifests(dir: &Path) -> anyhow::Result<Vec<Manifest>> {
         for object in objects.into_iter().filter(|object| !object.is_null()) {
             for member in ["/apiVersion", "/kind", "/metadata/name"] {
                 if object.pointer(member).and_then(Value::as_str).is_none() {
-                    bail!("cannot use manifest {}: an object has no {}", file.display(), member.trim_start_matches('/').replace('/', "."));
+                    bail!(
+                        "cannot use manifest {}: an object has no {}",
+                        file.display(),
+                        member.trim_start_matches('/').replace('/', ".")
+                    );
                 }
             }
             manifests.push(Manifest { file: file.clone(), object });

@@ -14,12 +14,44 @@ use tracing::{
     field::{Field, Visit},
     span::{Attributes, Id},
 };
-use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
+use tracing_subscriber::{
+    Layer,
+    fmt::{format::Writer, time::FormatTime},
+    layer::Context,
+    registry::LookupSpan,
+};
 
 /// Shows the feed on standard output.
 pub(super) struct Feed {
     colour: bool,
-    zone: TimeZone,
+    clock: Clock,
+}
+
+/// The time of day, where the machine is.
+#[derive(Clone)]
+pub(super) struct Clock(TimeZone);
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self(TimeZone::system())
+    }
+}
+
+impl Clock {
+    fn now(&self) -> String {
+        Zoned::now().with_time_zone(self.0.clone()).strftime("%H:%M:%S%.3f").to_string()
+    }
+}
+
+impl FormatTime for Clock {
+    fn format_time(&self, writer: &mut Writer<'_>) -> std::fmt::Result {
+        writer.write_str(&self.now())
+    }
+}
+
+/// Colours are for people, and for those who want them (no-color.org).
+pub(super) fn coloured() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
 /// Fields of an event or of a span, by name.
@@ -51,8 +83,7 @@ const PLAIN: &str = "\x1b[0m";
 
 impl Feed {
     pub(super) fn new() -> Self {
-        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        Self { colour, zone: TimeZone::system() }
+        Self { colour: coloured(), clock: Clock::default() }
     }
 
     fn paint(&self, colour: &str, text: &str) -> String {
@@ -154,7 +185,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Feed {
             None => self.line(&fields, &Fields::default()),
         };
         if let Some(line) = line {
-            let time = Zoned::now().with_time_zone(self.zone.clone()).strftime("%H:%M:%S%.3f").to_string();
+            let time = self.clock.now();
             // A reader that went away is no reason to stop.
             let _ = writeln!(std::io::stdout(), "{} {line}", self.paint(DIM, &time));
         }
@@ -171,7 +202,7 @@ mod tests {
 
     #[test]
     fn lines_say_what_happened_to_what_and_how_long_it_took() {
-        let feed = Feed { colour: false, zone: TimeZone::UTC };
+        let feed = Feed { colour: false, clock: Clock(TimeZone::UTC) };
         let around = fields(&[("key", "default/a"), ("plugin", "myapple")]);
         let line = |pairs| feed.line(&fields(pairs), &around);
         insta::assert_snapshot!(

@@ -18,7 +18,8 @@ pub(super) fn main(args: &InspectArgs) -> anyhow::Result<()> {
     let stem = args.plugin.file_stem().unwrap_or_default().to_string_lossy();
     let name = PluginName::new(&stem).with_context(cannot)?;
     let config = admin_config(args).with_context(cannot)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().context("cannot start a runtime")?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().context("cannot start a runtime")?;
     let revision = runtime.block_on(async {
         let engine = Engine::new()?;
         let linked = engine.compile(&bytes)?.link()?;

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use tokio::{net::TcpListener, signal::unix::{SignalKind, signal}};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
 use tracing::info;
 
 use super::{args::RunArgs, config::Settings, logging};
@@ -25,8 +28,7 @@ pub(super) fn main(args: RunArgs) -> anyhow::Result<()> {
         let metrics = Arc::new(app::Metrics::new());
         let cluster = cluster::connect(&settings.connect, metrics.clone()).await?;
         info!(server = cluster.host(), "connecting to the API server");
-        let options =
-            Options { plugins: settings.plugins, mode: Mode::Granted, grace_period: settings.grace_period };
+        let options = Options { plugins: settings.plugins, mode: Mode::Granted, grace_period: settings.grace_period };
         Host::new(options, &cluster, metrics)?.run(listener, stop).await
     })
 }

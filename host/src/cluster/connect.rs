@@ -62,7 +62,7 @@ pub async fn connect(options: &ConnectOptions, observer: Arc<dyn RequestObserver
     config.connect_timeout = Some(Duration::from_secs(10));
     let url = config.cluster_url.to_string();
     let host = config.cluster_url.authority().map_or_else(String::new, ToString::to_string);
-    let client = kube::Client::try_from(config)
-        .map_err(|source| ConnectError::Client { url, source: Box::new(source) })?;
+    let client =
+        kube::Client::try_from(config).map_err(|source| ConnectError::Client { url, source: Box::new(source) })?;
     Ok(Cluster::new(client, &host, Handle::current(), observer))
 }

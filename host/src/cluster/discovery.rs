@@ -91,14 +91,18 @@ impl Cluster {
     /// As [`Cluster::endpoint`].
     pub async fn discover(&self, of: &TypeMeta) -> Result<Arc<Endpoint>, Error> {
         self.endpoints.write().remove(of);
-        let root =
-            if of.group().is_empty() { format!("/api/{}", segment(of.version())) } else { format!("/apis/{}/{}", segment(of.group()), segment(of.version())) };
+        let root = if of.group().is_empty() {
+            format!("/api/{}", segment(of.version()))
+        } else {
+            format!("/apis/{}/{}", segment(of.group()), segment(of.version()))
+        };
         let missing = || Error::Missing(of.clone());
         let body = match self.get_path(&root).await {
             Err(Error::Status(status)) if status.code == 404 => return Err(missing()),
             answer => answer?,
         };
-        let list: ResourceList = serde_json::from_slice(&body).map_err(|source| Error::Answer { path: root.clone(), source })?;
+        let list: ResourceList =
+            serde_json::from_slice(&body).map_err(|source| Error::Answer { path: root.clone(), source })?;
         let found = list
             .resources
             .into_iter()
@@ -128,7 +132,10 @@ mod tests {
 
     #[test]
     fn a_hostile_name_stays_one_segment() {
-        assert_eq!(endpoint().object(Some("a"), "../secrets/x", None), "/api/v1/namespaces/a/configmaps/..%2Fsecrets%2Fx");
+        assert_eq!(
+            endpoint().object(Some("a"), "../secrets/x", None),
+            "/api/v1/namespaces/a/configmaps/..%2Fsecrets%2Fx"
+        );
         assert_eq!(endpoint().object(Some(".."), "b?c#d", None), "/api/v1/namespaces/%2E%2E/configmaps/b%3Fc%23d");
         assert_eq!(endpoint().object(None, "system:node.v1", None), "/api/v1/configmaps/system:node.v1");
     }

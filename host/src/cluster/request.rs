@@ -91,7 +91,8 @@ impl Status {
         let message = if wire.message.is_empty() {
             let text = String::from_utf8_lossy(body);
             let text: String = text.trim().chars().take(200).collect();
-            let answer = http::StatusCode::from_u16(code).map_or_else(|_| code.to_string(), |status| status.to_string());
+            let answer =
+                http::StatusCode::from_u16(code).map_or_else(|_| code.to_string(), |status| status.to_string());
             if text.is_empty() { answer } else { format!("{answer}: {text}") }
         } else {
             wire.message
@@ -264,7 +265,13 @@ impl Cluster {
     }
 
     /// Creates an object; `json` is the whole of it.
-    pub async fn create(&self, of: &TypeMeta, namespace: Option<&str>, json: Vec<u8>, manager: &str) -> Result<Bytes, Error> {
+    pub async fn create(
+        &self,
+        of: &TypeMeta,
+        namespace: Option<&str>,
+        json: Vec<u8>,
+        manager: &str,
+    ) -> Result<Bytes, Error> {
         let endpoint = self.endpoint(of).await?;
         let mut query = String::new();
         pair(&mut query, "fieldManager", manager);
@@ -303,7 +310,13 @@ impl Cluster {
     }
 
     /// Deletes an object. The answer is a `Status`, or the object where finalizers hold it.
-    pub async fn delete(&self, of: &TypeMeta, namespace: Option<&str>, name: &str, options: &DeleteOptions) -> Result<Bytes, Error> {
+    pub async fn delete(
+        &self,
+        of: &TypeMeta,
+        namespace: Option<&str>,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Bytes, Error> {
         let endpoint = self.endpoint(of).await?;
         let mut preconditions = serde_json::Map::new();
         if let Some(uid) = &options.uid {
@@ -322,7 +335,13 @@ impl Cluster {
         self.call(build(Method::DELETE, &path, Some("application/json"), body.to_string().into_bytes())?).await
     }
 
-    async fn write_path(&self, of: &TypeMeta, namespace: Option<&str>, name: &str, options: WriteOptions<'_>) -> Result<String, Error> {
+    async fn write_path(
+        &self,
+        of: &TypeMeta,
+        namespace: Option<&str>,
+        name: &str,
+        options: WriteOptions<'_>,
+    ) -> Result<String, Error> {
         let endpoint = self.endpoint(of).await?;
         let mut query = String::new();
         pair(&mut query, "fieldManager", options.manager);
@@ -337,17 +356,22 @@ impl Cluster {
             collect(body).await
         };
         let limited = async move {
-            tokio::time::timeout(REQUEST_TIMEOUT, whole)
-                .await
-                .unwrap_or_else(|_| Err(Error::Unreachable(format!("nothing came for {} s", REQUEST_TIMEOUT.as_secs()))))
+            tokio::time::timeout(REQUEST_TIMEOUT, whole).await.unwrap_or_else(|_| {
+                Err(Error::Unreachable(format!("nothing came for {} s", REQUEST_TIMEOUT.as_secs())))
+            })
         };
         self.on_io(limited).await
     }
 
     /// Runs on the I/O runtime: hyper spawns what keeps a connection alive where its request is made.
-    async fn on_io<T: Send + 'static>(&self, work: impl Future<Output = Result<T, Error>> + Send + 'static) -> Result<T, Error> {
+    async fn on_io<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
         let mut task = AbortOnDrop(self.io.spawn(work));
-        (&mut task.0).await.unwrap_or_else(|error| Err(Error::Unreachable(format!("the request was given up: {error}"))))
+        (&mut task.0)
+            .await
+            .unwrap_or_else(|error| Err(Error::Unreachable(format!("the request was given up: {error}"))))
     }
 
     /// Sends, and tells success from refusal by the status line.
@@ -382,7 +406,12 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-fn build(method: Method, path: &str, content_type: Option<&'static str>, body: Vec<u8>) -> Result<Request<Vec<u8>>, Error> {
+fn build(
+    method: Method,
+    path: &str,
+    content_type: Option<&'static str>,
+    body: Vec<u8>,
+) -> Result<Request<Vec<u8>>, Error> {
     let mut request = Request::new(body);
     *request.method_mut() = method;
     // Every segment and value is escaped; what is left to fail is the length.
@@ -425,4 +454,3 @@ impl Error {
         matches!(self, Error::Status(status) if status.code == 404)
     }
 }
-

@@ -98,12 +98,7 @@ pub(super) struct Wanted {
 
 impl Controller {
     /// Subscribes to everything in `wanted`, and starts to work when all of it has synced (invariant 6).
-    pub(super) fn start(
-        plugin: PluginName,
-        serving: Serving,
-        wanted: Vec<Wanted>,
-        parts: &Parts,
-    ) -> Arc<Self> {
+    pub(super) fn start(plugin: PluginName, serving: Serving, wanted: Vec<Wanted>, parts: &Parts) -> Arc<Self> {
         let controller = Arc::new(Self {
             plugin,
             name: serving.spec.name.as_str().into(),
@@ -346,7 +341,9 @@ impl Mappings {
     fn now(&self, cluster: &Cluster) -> &Mapping {
         match self {
             Mappings::Same => &Mapping::SelfKey,
-            Mappings::Owner { of, cluster_wide, .. } if cluster.known(of).is_some_and(|endpoint| !endpoint.namespaced) => {
+            Mappings::Owner { of, cluster_wide, .. }
+                if cluster.known(of).is_some_and(|endpoint| !endpoint.namespaced) =>
+            {
                 cluster_wide
             }
             Mappings::Owner { namespaced, .. } => namespaced,

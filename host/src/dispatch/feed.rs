@@ -100,7 +100,10 @@ mod tests {
         let before = object(json!({ "quantity": 3, "color": "red", "sizes": [1, 2] }));
         assert_eq!(told(None, before.clone()), "created");
         assert_eq!(told(before.clone(), None), "deleted");
-        assert_eq!(told(before.clone(), object(json!({ "quantity": 5, "color": "red", "sizes": [1] }))), "spec.quantity: 3 → 5, spec.sizes: 2 items → 1 items");
+        assert_eq!(
+            told(before.clone(), object(json!({ "quantity": 5, "color": "red", "sizes": [1] }))),
+            "spec.quantity: 3 → 5, spec.sizes: 2 items → 1 items"
+        );
         assert_eq!(told(before.clone(), object(json!({ "quantity": 3, "sizes": [1, 2] }))), "spec.color: red → none");
         assert_eq!(told(before.clone(), before), "metadata");
     }

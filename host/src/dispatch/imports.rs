@@ -18,9 +18,7 @@ use super::controller::Serving;
 use crate::{
     cluster::{self, DeleteOptions, Patch},
     informer::View,
-    wasm::{
-        ClientError, Imports, Page, PatchBody, Preconditions, Propagation, Query, ReadError, Reason, StatusError,
-    },
+    wasm::{ClientError, Imports, Page, PatchBody, Preconditions, Propagation, Query, ReadError, Reason, StatusError},
     writer,
 };
 
@@ -106,7 +104,9 @@ impl Reader {
     }
 
     fn granted(&self, of: &TypeMeta, namespace: Option<&str>, name: Option<&str>) -> Result<(), ReadError> {
-        self.grants.check(Verb::Read, of, None, namespace, name).map_err(|denied| ReadError::NotGranted(denied.to_string()))
+        self.grants
+            .check(Verb::Read, of, None, namespace, name)
+            .map_err(|denied| ReadError::NotGranted(denied.to_string()))
     }
 
     /// A list is made of what is granted, object by object; something of it must be.
@@ -172,7 +172,11 @@ impl Imports for CallImports {
         Box::pin(async move { self.serving.writer.create(&object).await.map_err(refusal) })
     }
 
-    fn update(&self, object: String, subresource: Option<Subresource>) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
+    fn update(
+        &self,
+        object: String,
+        subresource: Option<Subresource>,
+    ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
         Box::pin(async move { self.serving.writer.update(&object, subresource).await.map_err(refusal) })
     }
 

@@ -10,6 +10,8 @@ mod feed;
 mod imports;
 mod queue;
 mod reconcile;
+#[cfg(test)]
+mod tests;
 
 pub use controller::Controller;
 pub use queue::Queue;
@@ -17,8 +19,8 @@ pub use queue::Queue;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{
-    future::{BoxFuture, join_all},
     FutureExt,
+    future::{BoxFuture, join_all},
 };
 use parking_lot::Mutex;
 use pilothouse_core::{

@@ -28,7 +28,8 @@ pub(super) async fn run(controller: &Controller, item: &Item<Key>) -> Next {
     static LAST_ID: AtomicU64 = AtomicU64::new(0);
     let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
     let serving = controller.serving();
-    let span = info_span!("reconcile", plugin = %controller.plugin(), controller = controller.name(), key = %item.key, id);
+    let span =
+        info_span!("reconcile", plugin = %controller.plugin(), controller = controller.name(), key = %item.key, id);
     turn(controller, &serving, &item.key).instrument(span).await
 }
 
@@ -81,7 +82,9 @@ enum End {
 /// Children first, then status; what could not be written makes the reconcile a failed one.
 async fn settle(serving: &Serving, owner: &Owner<'_>, phase: Phase, outcome: Outcome) -> (End, Report) {
     let mut report = match outcome.children {
-        Children::Desired(children) if phase == Phase::Live => serving.writer.children(owner, &serving.view, children).await,
+        Children::Desired(children) if phase == Phase::Live => {
+            serving.writer.children(owner, &serving.view, children).await
+        }
         // What a deleted object leaves is the garbage collector's.
         Children::Desired(_) | Children::Unchanged => Report::default(),
     };

@@ -96,7 +96,9 @@ impl Driver {
                     info!(informer = %informer.key, ?reason, "listing again");
                     informer.note_relist(reason);
                 }
-                request @ (Effect::Resolve | Effect::List { .. } | Effect::Watch { .. } | Effect::Wait(_)) => return Some(request),
+                request @ (Effect::Resolve | Effect::List { .. } | Effect::Watch { .. } | Effect::Wait(_)) => {
+                    return Some(request);
+                }
             }
         }
         None
@@ -108,7 +110,9 @@ impl Driver {
             State::Missing(_) | State::Denied(_) | State::Waiting { .. } => {
                 warn!(%informer, state = told(&state), "informer cannot go on");
             }
-            State::Resolving | State::Listing | State::Watching => debug!(%informer, state = told(&state), "informer goes on"),
+            State::Resolving | State::Listing | State::Watching => {
+                debug!(%informer, state = told(&state), "informer goes on")
+            }
         }
         self.informer.note(state);
     }
@@ -123,20 +127,35 @@ impl Driver {
         self.endpoint.as_deref().ok_or_else(|| Error::Missing(self.informer.key.of.clone()))
     }
 
-    async fn list(&self, limit: u32, continue_token: Option<&str>, resource_version: Option<&str>) -> Result<bytes::Bytes, Error> {
+    async fn list(
+        &self,
+        limit: u32,
+        continue_token: Option<&str>,
+        resource_version: Option<&str>,
+    ) -> Result<bytes::Bytes, Error> {
         let key = &self.informer.key;
         let endpoint = self.endpoint()?;
-        self.cluster.list(endpoint, key.namespace.as_deref(), &key.labels, limit, continue_token, resource_version).await
+        self.cluster
+            .list(endpoint, key.namespace.as_deref(), &key.labels, limit, continue_token, resource_version)
+            .await
     }
 
     async fn watch(&self, resource_version: &str, initial_events: bool, timeout: Duration) -> Result<Stream, Error> {
         let key = &self.informer.key;
         let endpoint = self.endpoint()?;
-        self.cluster.watch(endpoint, key.namespace.as_deref(), &key.labels, resource_version, initial_events, timeout).await
+        self.cluster
+            .watch(endpoint, key.namespace.as_deref(), &key.labels, resource_version, initial_events, timeout)
+            .await
     }
 
     /// Feeds lines to the reflector until it asks for something else, or the stream ends.
-    async fn read_watch(&self, reflector: &mut Reflector, origin: Instant, mut stream: Stream, effects: &mut Vec<Effect>) {
+    async fn read_watch(
+        &self,
+        reflector: &mut Reflector,
+        origin: Instant,
+        mut stream: Stream,
+        effects: &mut Vec<Effect>,
+    ) {
         reflector.step(origin.elapsed(), Input::Opened, effects);
         let mut buffer = BytesMut::new();
         loop {
@@ -162,7 +181,9 @@ impl Driver {
                 }
                 Ok(None) => Input::Ended,
                 Ok(Some(Err(error))) => Input::Failed(Failure::Transport(error)),
-                Err(_) => Input::Failed(Failure::Transport(format!("the watch was silent for {} s", DEAD_AFTER.as_secs()))),
+                Err(_) => {
+                    Input::Failed(Failure::Transport(format!("the watch was silent for {} s", DEAD_AFTER.as_secs())))
+                }
             };
             reflector.step(origin.elapsed(), end, effects);
             return;

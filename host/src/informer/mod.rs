@@ -11,6 +11,8 @@
 
 mod driver;
 mod registry;
+#[cfg(test)]
+mod tests;
 mod view;
 
 pub use registry::{Informers, Lease};

@@ -44,7 +44,8 @@ impl Informers {
 
     /// The informer of this kind and scope; it starts if nobody held it, and stops when the last lease is dropped.
     pub fn acquire(&self, of: &TypeMeta, namespace: Option<&str>, selector: &Selector) -> Lease {
-        let key = InformerKey { of: of.clone(), namespace: namespace.map(Into::into), labels: selector.to_string().into() };
+        let key =
+            InformerKey { of: of.clone(), namespace: namespace.map(Into::into), labels: selector.to_string().into() };
         let mut running = self.inner.running.lock();
         let entry = running.entry(key.clone()).or_insert_with(|| {
             info!(informer = %key, "informer starting");

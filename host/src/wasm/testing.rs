@@ -129,6 +129,11 @@ impl Guest {
         Self { watched: (api_version, kind), ..self }
     }
 
+    /// Owns objects of this kind, and of no other.
+    pub(crate) fn owns(self, api_version: &'static str, kind: &'static str) -> Self {
+        Self { owned: vec![(api_version, kind)], ..self }
+    }
+
     pub(crate) fn concurrency(self, concurrency: u32) -> Self {
         Self { concurrency, ..self }
     }

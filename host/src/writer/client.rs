@@ -94,7 +94,12 @@ impl Writer {
     }
 
     /// Server-side apply of an object, or of a subresource of it.
-    pub async fn apply_object(&self, object: &str, subresource: Option<Subresource>, force: bool) -> Result<Arc<Object>, ClientError> {
+    pub async fn apply_object(
+        &self,
+        object: &str,
+        subresource: Option<Subresource>,
+        force: bool,
+    ) -> Result<Arc<Object>, ClientError> {
         let Argument { of, key, body } = self.argument(object, false).await?;
         self.grants.check(Verb::Apply, &of, subresource, key.namespace.as_deref(), Some(&key.name))?;
         let options = WriteOptions { manager: &self.manager, subresource };
@@ -134,7 +139,8 @@ impl Writer {
     /// Reads where an object goes. `unnamed`: `metadata.generateName` may stand for a name, which is then empty.
     async fn argument(&self, object: &str, unnamed: bool) -> Result<Argument, ClientError> {
         let invalid = |why: &str| ClientError::Invalid(why.to_owned());
-        let value: Value = serde_json::from_str(object).map_err(|error| ClientError::Invalid(format!("the object is no JSON: {error}")))?;
+        let value: Value = serde_json::from_str(object)
+            .map_err(|error| ClientError::Invalid(format!("the object is no JSON: {error}")))?;
         let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
         let api_version = text(&value["apiVersion"]).ok_or_else(|| invalid("the object has no apiVersion"))?;
         let kind = text(&value["kind"]).ok_or_else(|| invalid("the object has no kind"))?;

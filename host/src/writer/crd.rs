@@ -57,7 +57,8 @@ impl Writer {
         let of = TypeMeta::new("apiextensions.k8s.io/v1", "CustomResourceDefinition");
         for (at, text) in definitions.iter().enumerate() {
             let invalid = |why: &str| CrdError::Invalid { at, why: why.to_owned() };
-            let mut desired: Value = serde_json::from_str(text).map_err(|error| invalid(&format!("is no JSON: {error}")))?;
+            let mut desired: Value =
+                serde_json::from_str(text).map_err(|error| invalid(&format!("is no JSON: {error}")))?;
             if desired["apiVersion"] != *of.api_version || desired["kind"] != *of.kind {
                 return Err(invalid(&format!("is not of {of}")));
             }
@@ -71,7 +72,8 @@ impl Writer {
             }
             let key = Key::new(None, &name);
             let installing = |source| CrdError::Install { name: name.clone(), source };
-            let request = |source| installing(Error::Request { verb: "read", of: of.clone(), key: key.clone(), source });
+            let request =
+                |source| installing(Error::Request { verb: "read", of: of.clone(), key: key.clone(), source });
             let live = match self.cluster.get(&of, None, &name).await {
                 Ok(body) => Some(
                     Object::parse(&body, &of)

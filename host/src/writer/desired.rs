@@ -56,8 +56,15 @@ pub enum ChildError {
 
 impl Writer {
     /// Checks the child at position `at`, and puts it in its place. Asks the server only for a kind it never met.
-    pub(super) async fn desire(&self, owner: &Owner<'_>, view: &View, at: usize, child: &Child) -> Result<Desired, Error> {
-        let value: Value = serde_json::from_str(&child.object).map_err(|error| ChildError::Json { at, why: error.to_string() })?;
+    pub(super) async fn desire(
+        &self,
+        owner: &Owner<'_>,
+        view: &View,
+        at: usize,
+        child: &Child,
+    ) -> Result<Desired, Error> {
+        let value: Value =
+            serde_json::from_str(&child.object).map_err(|error| ChildError::Json { at, why: error.to_string() })?;
         let Value::Object(mut object) = value else {
             return Err(ChildError::Json { at, why: "it is another JSON value".into() }.into());
         };
@@ -96,7 +103,13 @@ impl Writer {
     }
 
     /// The namespace that a child goes to.
-    async fn place(&self, owner: &Owner<'_>, of: &TypeMeta, name: &str, asked: Option<String>) -> Result<Option<String>, Error> {
+    async fn place(
+        &self,
+        owner: &Owner<'_>,
+        of: &TypeMeta,
+        name: &str,
+        asked: Option<String>,
+    ) -> Result<Option<String>, Error> {
         let endpoint = self.cluster.endpoint(of).await.map_err(|source| Error::Request {
             verb: "find",
             of: of.clone(),

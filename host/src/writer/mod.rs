@@ -110,7 +110,9 @@ pub enum Error {
 
 fn display(error: &cluster::Error) -> String {
     match error {
-        cluster::Error::Status(status) if !status.reason.is_empty() => format!("{} ({})", status.message, status.reason),
+        cluster::Error::Status(status) if !status.reason.is_empty() => {
+            format!("{} ({})", status.message, status.reason)
+        }
         other => other.to_string(),
     }
 }
@@ -176,8 +178,21 @@ pub struct Writer {
 
 impl Writer {
     /// Writes as field manager `pilothouse.<plugin>`, within `grants`.
-    pub fn new(cluster: Cluster, informers: Informers, plugin: &str, grants: Arc<Grants>, observer: Arc<dyn WriteObserver>) -> Self {
-        Self { cluster, informers, plugin: plugin.into(), manager: format!("pilothouse.{plugin}").into(), grants, observer }
+    pub fn new(
+        cluster: Cluster,
+        informers: Informers,
+        plugin: &str,
+        grants: Arc<Grants>,
+        observer: Arc<dyn WriteObserver>,
+    ) -> Self {
+        Self {
+            cluster,
+            informers,
+            plugin: plugin.into(),
+            manager: format!("pilothouse.{plugin}").into(),
+            grants,
+            observer,
+        }
     }
 
     /// Makes `children` the children of `owner`: applies what differs, deletes what this plugin once applied and does not name.
@@ -289,7 +304,9 @@ impl Writer {
                 surplus.extend(
                     store
                         .owned_by(owner.object.uid())
-                        .filter(|child| child.controller().is_some_and(|controller| controller.uid == *owner.object.uid()))
+                        .filter(|child| {
+                            child.controller().is_some_and(|controller| controller.uid == *owner.object.uid())
+                        })
                         .filter(|child| child.applied(&self.manager, None).is_some() && !child.is_deleting())
                         .filter(|child| !named.contains(&(of.clone(), child.key().clone())))
                         .cloned(),
@@ -302,7 +319,8 @@ impl Writer {
     async fn prune(&self, child: &Arc<Object>) -> Result<Write, Error> {
         let (of, key) = (child.type_meta().clone(), child.key().clone());
         self.grants.check(Verb::Delete, &of, None, key.namespace.as_deref(), Some(&key.name))?;
-        let options = DeleteOptions { propagation: "Background", uid: Some(child.uid().clone()), resource_version: None };
+        let options =
+            DeleteOptions { propagation: "Background", uid: Some(child.uid().clone()), resource_version: None };
         match self.delete(&of, &key, &options).await {
             // Somebody was quicker.
             Err(Error::Request { source, .. }) if source.is_not_found() => {
@@ -314,7 +332,14 @@ impl Writer {
     }
 
     /// Server-side apply; the answer is in the cache when this returns.
-    async fn apply(&self, of: &TypeMeta, key: &Key, desired: &Value, subresource: Option<Subresource>, force: bool) -> Result<Arc<Object>, Error> {
+    async fn apply(
+        &self,
+        of: &TypeMeta,
+        key: &Key,
+        desired: &Value,
+        subresource: Option<Subresource>,
+        force: bool,
+    ) -> Result<Arc<Object>, Error> {
         let options = WriteOptions { manager: &self.manager, subresource };
         let body = desired.to_string().into_bytes();
         let sent = self.cluster.patch(of, key.namespace.as_deref(), &key.name, Patch::Apply(force), body, options);
@@ -326,7 +351,8 @@ impl Writer {
         let started = Instant::now();
         let answer = self.cluster.delete(of, key.namespace.as_deref(), &key.name, options).await;
         self.note("delete", of, key, started.elapsed(), answer.as_ref().err());
-        let answer = answer.map_err(|source| Error::Request { verb: "delete", of: of.clone(), key: key.clone(), source })?;
+        let answer =
+            answer.map_err(|source| Error::Request { verb: "delete", of: of.clone(), key: key.clone(), source })?;
         self.deleted(of, key, options, &answer);
         Ok(())
     }
@@ -357,7 +383,8 @@ impl Writer {
         let answer = sent.await;
         self.note(verb, of, key, started.elapsed(), answer.as_ref().err());
         let answer = answer.map_err(|source| Error::Request { verb, of: of.clone(), key: key.clone(), source })?;
-        let object = Object::parse(&answer, of).map_err(|source| Error::Answer { of: of.clone(), key: key.clone(), source })?;
+        let object =
+            Object::parse(&answer, of).map_err(|source| Error::Answer { of: of.clone(), key: key.clone(), source })?;
         let object = Arc::new(object);
         self.informers.own_write(&object);
         Ok(object)
@@ -367,7 +394,9 @@ impl Writer {
         self.observer.wrote(&self.plugin, verb, if error.is_none() { "success" } else { "error" });
         match error {
             None => debug!(target: "pilothouse::feed", what = "wrote", verb, kind = %of.kind, object = %key, ?took),
-            Some(error) => debug!(target: "pilothouse::feed", what = "refused", verb, kind = %of.kind, object = %key, ?took, error = %display(error)),
+            Some(error) => {
+                debug!(target: "pilothouse::feed", what = "refused", verb, kind = %of.kind, object = %key, ?took, error = %display(error))
+            }
         }
     }
 }

@@ -1,0 +1,200 @@
+//! Controllers with real components in the real sandbox, against the embedded API server.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use pilothouse_core::{
+    grant,
+    grant::Grants,
+    key::{Key, TypeMeta},
+};
+use tokio::{runtime::Handle, sync::mpsc};
+
+use super::{Attempt, Controller, Dispatch, Observer, Parts, Result as ReconcileResult};
+use crate::{
+    informer::Informers,
+    plugin::Candidate,
+    testing::{Api, apple, soon},
+    wasm::{
+        Engine, Limits, PluginName,
+        testing::{Answer, Guest},
+    },
+};
+
+/// Tells each reconcile that ended.
+struct Seen(mpsc::UnboundedSender<ReconcileResult>, Mutex<Vec<String>>);
+
+impl Observer for Seen {
+    fn started(&self, controller: &Controller) {
+        self.1.lock().push(format!("{} started", controller.name()));
+    }
+
+    fn stopped(&self, controller: &Controller) {
+        self.1.lock().push(format!("{} stopped", controller.name()));
+    }
+
+    fn picked(&self, _: &Controller, _: Duration) {}
+
+    fn finished(&self, _: &Controller, _: Duration) {}
+
+    fn attempted(&self, _: &Controller, attempt: &Attempt) {
+        let _ = self.0.send(attempt.result);
+    }
+}
+
+struct Scene {
+    api: Api,
+    dispatch: Arc<Dispatch>,
+    engine: Engine,
+    seen: Arc<Seen>,
+    ended: mpsc::UnboundedReceiver<ReconcileResult>,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let api = Api::start().await;
+        let (sender, ended) = mpsc::unbounded_channel();
+        let seen = Arc::new(Seen(sender, Mutex::default()));
+        let dispatch = Arc::new(Dispatch::new(Parts {
+            cluster: api.cluster.clone(),
+            informers: Informers::new(api.cluster.clone(), Handle::current()),
+            guests: Handle::current(),
+            observer: seen.clone(),
+            writes: Arc::new(()),
+        }));
+        Self { api, dispatch, engine: Engine::new().expect("the sandbox"), seen, ended }
+    }
+
+    async fn candidate(&self, guest: &Guest) -> Candidate {
+        let linked = self.engine.compile(&guest.file()).and_then(|compiled| compiled.link()).expect("a sound plugin");
+        let name = PluginName::new("apples").expect("a name");
+        let revision = linked.describe(name, "{}".into(), Limits::default()).await.expect("it describes itself");
+        let grants = Grants::all_asked(&revision.manifest().permissions);
+        Candidate { revision: Arc::new(revision), grants: Arc::new(grants), limits: grant::Limits::default() }
+    }
+
+    async fn activate(&self, guest: &Guest) {
+        let candidate = self.candidate(guest).await;
+        soon("the plugin becomes active", self.dispatch.activate(candidate)).await.expect("it can serve");
+    }
+
+    async fn next(&mut self) -> ReconcileResult {
+        soon("a reconcile", self.ended.recv()).await.expect("the observer lives")
+    }
+
+    fn controller(&self) -> Arc<Controller> {
+        self.dispatch.controllers().into_iter().next().expect("a controller")
+    }
+}
+
+fn apples() -> TypeMeta {
+    TypeMeta::new("stable.example.com/v1", "MyApple")
+}
+
+#[tokio::test]
+async fn invariant_6_no_key_is_reconciled_before_every_informer_has_synced() {
+    let mut scene = Scene::new().await;
+    // ConfigMaps are served, and MyApples are not: with the kinds' parts exchanged, keys come in and one informer is missing.
+    scene.api.create(crate::testing::config_map("a")).await;
+    scene.activate(&Guest::new().watches("v1", "ConfigMap").owns("stable.example.com/v1", "MyApple")).await;
+    let controller = scene.controller();
+    soon("keys are routed", async {
+        while controller.queue().lock().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let waits_for: Vec<String> = controller.waits_for().iter().map(|(informer, _)| informer.to_string()).collect();
+    assert!(waits_for.contains(&"stable.example.com/v1 MyApple".to_owned()), "{waits_for:?}");
+    assert!(scene.ended.try_recv().is_err());
+    scene.api.serve_apples().await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+}
+
+#[tokio::test]
+async fn invariant_5_a_deleted_object_is_reconciled_with_its_last_state_and_forgotten() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new()).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    let key = Key::new(Some("default"), "a");
+    scene.api.delete(&apples(), &key).await;
+    // A key of which nothing is known calls nobody.
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    let controller = scene.controller();
+    soon("its last state is dropped", async {
+        while controller.look_up(&controller.serving(), &key).is_some() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn invariant_9_a_swap_keeps_the_controller_and_looks_at_every_key_again() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new()).await;
+    for name in ["a", "b"] {
+        scene.api.create(apple(name)).await;
+        assert_eq!(scene.next().await, ReconcileResult::Success);
+    }
+    let before = scene.controller();
+    let asks_again = Answer::Children { children: Vec::new(), status: None, requeue_after: Some(3_600_000) };
+    scene.activate(&Guest::new().version("2.0.0").answer(asks_again)).await;
+    assert!(Arc::ptr_eq(&before, &scene.controller()));
+    // Both keys, by the new revision.
+    assert_eq!([scene.next().await, scene.next().await], [ReconcileResult::RequeueAfter; 2]);
+
+    // A controller of another name is another controller.
+    scene.activate(&Guest::new().version("3.0.0").controller("pears")).await;
+    assert_eq!([scene.next().await, scene.next().await], [ReconcileResult::Success; 2]);
+    assert_eq!(*scene.seen.1.lock(), ["apples started", "pears started", "apples stopped"]);
+}
+
+#[tokio::test]
+async fn a_failure_is_tried_again_and_a_terminal_one_is_not() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let failure = |terminal| Answer::Failure { message: "no".into(), terminal, status: None };
+    scene.activate(&Guest::new().answer(failure(false))).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!([scene.next().await, scene.next().await], [ReconcileResult::Error; 2]);
+    let key = Key::new(Some("default"), "a");
+    assert_eq!(scene.controller().last_error(&key).as_deref(), Some("no"));
+
+    scene.activate(&Guest::new().answer(failure(true))).await;
+    while scene.next().await != ReconcileResult::Terminal {}
+    let controller = scene.controller();
+    soon("the key rests", async {
+        while controller.queue().lock().processing() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let queue = controller.queue().lock();
+    assert_eq!((queue.len(), queue.failures(&key)), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn invariant_10_the_call_in_flight_is_finished_and_no_other_begins() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    // Runs until its deadline: a call that is surely in flight.
+    scene.activate(&Guest::new().reconcile(crate::wasm::testing::LOOP).timeout_ms(300)).await;
+    for name in ["a", "b"] {
+        scene.api.create(apple(name)).await;
+    }
+    let controller = scene.controller();
+    soon("a call begins", async {
+        while controller.active_workers() == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(scene.dispatch.shut_down(Duration::from_secs(30)).await);
+    assert_eq!(scene.next().await, ReconcileResult::Error);
+    assert!(scene.ended.try_recv().is_err());
+    assert_eq!(*scene.seen.1.lock(), ["apples started", "apples stopped"]);
+}

@@ -201,6 +201,9 @@ impl ResourceRequest<'_> {
                 let answer = get(self.server, self.resource, &self.key(), self.part)?;
                 Ok(self.answer(answer, form, &[]))
             }
+            ("DELETE", true) if !self.resource.verbs().contains(&"deletecollection") => {
+                Err(Status::method_not_allowed())
+            }
             ("DELETE", _) if self.part == Part::Object => self.delete(collection, body, form),
             ("POST", _) if self.part == Part::Object && (collection || self.resource.custom) => {
                 if self.resource.namespaced && self.target.namespace.is_empty() {

@@ -172,6 +172,10 @@ impl Resource {
     pub(crate) fn verbs(&self) -> &'static [&'static str] {
         match self.purpose {
             Purpose::Review => &["create"],
+            // A slip should not take all of them.
+            Purpose::Store if self.storage == GroupResource::namespaces() => {
+                &["create", "delete", "get", "list", "patch", "update", "watch"]
+            }
             Purpose::Store => &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
         }
     }

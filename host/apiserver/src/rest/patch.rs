@@ -113,19 +113,22 @@ fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answer> {
     if let Some(path) = duplicates.first() {
         return Err(Status::unknown(format!("error decoding YAML: duplicate field \"{path}\"")));
     }
-    let scale = call.part == Part::Scale;
-    if scale {
-        return scale::apply(call, &applied);
-    }
+    let (api_version, kind) = match call.part {
+        Part::Scale => ("autoscaling/v1".to_owned(), "Scale"),
+        _ => (call.resource.api_version(), call.resource.kind.as_str()),
+    };
     let given = |field: &str| applied[field].as_str().unwrap_or_default();
-    if given("apiVersion") != call.resource.api_version() || given("kind") != call.resource.kind {
+    if given("apiVersion") != api_version || given("kind") != kind {
         let (group, version) = given("apiVersion").split_once('/').unwrap_or(("", given("apiVersion")));
         return Err(Status::bad_request(format!("invalid object type: {group}/{version}, Kind={}", given("kind"))));
     }
-    check_kind(call, &mut applied)?;
     if !applied["metadata"]["managedFields"].is_null() {
         return Err(Status::bad_request("metadata.managedFields must be nil"));
     }
+    if call.part == Part::Scale {
+        applied = scale::fragment(call, &applied)?;
+    }
+    check_kind(call, &mut applied)?;
     place(call, &mut applied)?;
     if name(&applied).is_empty() {
         set_meta(&mut applied, "name", call.key.name.as_ref().into());
@@ -153,7 +156,7 @@ fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answer> {
             }
         };
         match replace(call, &current, wanted, Tracking::Applied)? {
-            Replaced::Done(answer) => return Ok(answer),
+            Replaced::Done(answer) => return scale::answer(call, answer),
             Replaced::Overtaken => {}
         }
     }

@@ -8,7 +8,7 @@ use super::write::{Replaced, replace};
 use super::{Answer, Call, Part};
 use crate::convert;
 use crate::names;
-use crate::object::{meta_str, set_at};
+use crate::object::{meta_str, set_at, set_meta};
 use crate::resources::Resource;
 use crate::schema::{Cause, Schema};
 use crate::selector::label_selector_text;
@@ -98,9 +98,16 @@ pub(crate) fn update(call: &mut Call<'_>, scale: &Value) -> Result<Answer> {
     }
 }
 
-/// Server-side apply of a Scale: its replicas become the manager's.
-pub(crate) fn apply(call: &mut Call<'_>, scale: &Value) -> Result<Answer> {
-    update(call, &json!({"spec": scale["spec"]}))
+/// What applying a Scale applies to the object that it stands for.
+pub(super) fn fragment(call: &Call<'_>, scale: &Value) -> Result<Value> {
+    let mut object = json!({
+        "apiVersion": call.resource.api_version(), "kind": call.resource.kind,
+        "metadata": {"name": scale["metadata"]["name"], "namespace": scale["metadata"]["namespace"]},
+    });
+    if let Some(version) = scale["metadata"].get("resourceVersion") {
+        set_meta(&mut object, "resourceVersion", version.clone());
+    }
+    if scale["spec"]["replicas"].is_null() { Ok(object) } else { write(call.resource, &object, scale, false) }
 }
 
 /// The answer to a write of a scale is a Scale.

@@ -239,6 +239,7 @@ async fn deletes_check_their_preconditions() {
             ("DELETE", path(), json!({"propagationPolicy": "x"}), 422, "Invalid", "DeleteOptions.meta.k8s.io"),
             ("DELETE", path(), json!({"kind": "Foo"}), 400, "BadRequest", ""),
             ("DELETE", "/api/v1/configmaps".into(), Value::Null, 405, "MethodNotAllowed", ""),
+            ("DELETE", "/api/v1/namespaces".into(), Value::Null, 405, "MethodNotAllowed", ""),
             ("DELETE", "/api/v1/namespaces/default".into(), Value::Null, 403, "Forbidden", "namespaces \"default\" is forb"),
         ],
     )

@@ -108,6 +108,11 @@ async fn scale_reads_and_writes_the_replicas() {
     put["spec"]["replicas"] = 5.into();
     assert_eq!(cluster.put(&scale, &put).await.ok()["spec"]["replicas"], 5);
     assert_eq!(cluster.put(&scale, &put).await.refusal(), (409, "Conflict"));
+    let applied = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": 9}});
+    let conflict = cluster.patch(&format!("{scale}?fieldManager=me"), APPLY, &applied).await;
+    assert_eq!(conflict.refusal(), (409, "Conflict"), "the replicas are another manager's");
+    let forced = cluster.patch(&format!("{scale}?fieldManager=me&force=true"), APPLY, &applied).await.ok();
+    assert_eq!((&forced["kind"], &forced["spec"]["replicas"]), (&json!("Scale"), &json!(9)));
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ TARGET  := $(or $(CARGO_TARGET_DIR),target)
 E2E     := $(CARGO) test --release -p pilothouse-e2e
 
 .DEFAULT_GOAL := help
-.PHONY: help build plugins demo demo-check test test-real real-assets fmt lint doc deny bench clean
+.PHONY: help build plugins guests demo demo-check test test-real real-assets fmt lint doc deny bench clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,20 +17,24 @@ build: plugins ## Build the host (target/release/pilothouse) and the plugins (ta
 	@echo "building the host: some minutes the first time, for the WebAssembly compiler in it"
 	$(CARGO) build --release -p pilothouse
 
-plugins: ## Build the plugins (target/plugins/*.wasm), and the guests of the tests
-	@sh plugins/build.sh
+plugins: ## Build the plugins (target/plugins/*.wasm)
+	@sh plugins/build.sh plugins
+
+guests: ## Build the guests of the tests (target/guests/*.wasm)
+	@sh plugins/build.sh guests
 
 demo: build ## From a fresh clone to a reconciled MyApple; stays up, needs no cluster
+	@echo "To see a reload: change plugins/myapple/src/lib.rs, and run 'make plugins' in another terminal."
 	@$(TARGET)/release/pilothouse dev --plugins $(TARGET)/plugins --manifests plugins/myapple/examples
 
 demo-check: build ## The same unattended: checks what it sees, and ends
 	@$(CARGO) run --quiet --release -p pilothouse-e2e --bin demo-check -- \
 		$(TARGET)/release/pilothouse dev --plugins $(TARGET)/plugins --manifests plugins/myapple/examples
 
-test: build ## All tests that need no real API server
+test: build guests ## All tests that need no real API server
 	$(CARGO) test --release --workspace --exclude pilothouse-guests --exclude pilothouse-real
 
-test-real: build real-assets ## The end-to-end tests against a real etcd and kube-apiserver
+test-real: build guests real-assets ## The end-to-end tests against a real etcd and kube-apiserver
 	$(CARGO) test --release -p pilothouse-real
 	PILOTHOUSE_E2E=real $(E2E)
 

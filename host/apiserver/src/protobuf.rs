@@ -40,6 +40,8 @@ enum Type {
     Quantity,
     Message(&'static [Field]),
     Messages(&'static [Field]),
+    /// A message whose fields stand in the object itself.
+    Inline(&'static [Field]),
     /// A map from text.
     Map(&'static Type),
 }
@@ -96,6 +98,12 @@ fn decode_message(bytes: &[u8], fields: &[Field], depth: usize) -> std::result::
                 _ => return Err(format!("field {number} is not known here; send JSON")),
             }
         };
+        if let (Wire::Bytes(bytes), Type::Inline(fields)) = (&wire, kind) {
+            if let Value::Object(inner) = decode_message(bytes, fields, depth + 1)? {
+                object.extend(inner);
+            }
+            continue;
+        }
         if let Some(value) = decode_field(&wire, *kind, object.remove(*name), depth)? {
             object.insert((*name).to_owned(), value);
         }
@@ -234,6 +242,14 @@ mod tests {
             decode(&body).unwrap(),
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "foo"}, "data": {"a": "b"}})
         );
+    }
+
+    #[test]
+    fn inlined_messages_stand_in_the_object_itself() {
+        let rule = [bytes(1, b"foo.com"), bytes(2, &bytes(1, &bytes(1, &bytes(1, b"/"))))].concat();
+        let body = envelope("networking.k8s.io/v1", "Ingress", &bytes(2, &bytes(3, &rule)));
+        let wanted = json!({"rules": [{"host": "foo.com", "http": {"paths": [{"path": "/"}]}}]});
+        assert_eq!(decode(&body).unwrap()["spec"], wanted);
     }
 
     #[test]

@@ -29,7 +29,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Dropping the future cuts all connections too.
 ///
 /// # Errors
-/// None today but those that a listener may grow; a failed connection is its own affair.
+/// What the listener says when it can accept no more. A failed connection is its own affair, and a want of file descriptors
+/// or memory is waited out.
 pub async fn serve(listener: TcpListener, shutdown: impl Future<Output = ()>, server: Arc<Server>) -> io::Result<()> {
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);
@@ -44,15 +45,26 @@ pub async fn serve(listener: TcpListener, shutdown: impl Future<Output = ()>, se
                 Ok((stream, _)) => {
                     connections.spawn(connection(stream, Arc::clone(&server)));
                 }
-                Err(error) => {
+                Err(error) if passes(&error) => {
                     warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
+                Err(error) => return Err(error),
             },
         }
     }
     connections.shutdown().await;
     Ok(())
+}
+
+/// Whether a failed accept says nothing about the next one.
+fn passes(error: &io::Error) -> bool {
+    // accept(2): ENFILE, EMFILE, ENOBUFS, in Linux' and macOS' numbers.
+    const EXHAUSTED: [i32; 4] = [23, 24, 105, 55];
+    let kinds = [io::ErrorKind::ConnectionAborted, io::ErrorKind::ConnectionReset, io::ErrorKind::Interrupted];
+    kinds.contains(&error.kind())
+        || error.kind() == io::ErrorKind::OutOfMemory
+        || error.raw_os_error().is_some_and(|number| EXHAUSTED.contains(&number))
 }
 
 async fn connection(stream: TcpStream, server: Arc<Server>) {

@@ -396,3 +396,6 @@ impl Collection {
         objects
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,8 @@
 
 use super::Field;
 use super::Type::{
-    Bytes, Flag, FlagPointer, IntOrString, Map, Message, Messages, Number, NumberPointer, Quantity, Text, Texts, Time,
+    Bytes, Flag, FlagPointer, Inline, IntOrString, Map, Message, Messages, Number, NumberPointer, Quantity, Text,
+    Texts, Time,
 };
 
 /// The fields of a kind's message.
@@ -47,6 +48,34 @@ pub(super) fn of(api_version: &str, kind: &str) -> Option<&'static [Field]> {
         ("batch/v1", "CronJob") => {
             &[(1, "metadata", META), (2, "spec", Message(CRON_JOB_SPEC)), (3, "status", Message(&[]))]
         }
+        ("autoscaling/v2", "HorizontalPodAutoscaler") => {
+            &[(1, "metadata", META), (2, "spec", Message(AUTOSCALER_SPEC)), (3, "status", Message(&[]))]
+        }
+        ("networking.k8s.io/v1", "Ingress") => &[
+            (1, "metadata", META),
+            (2, "spec", Message(INGRESS_SPEC)),
+            (3, "status", Message(&[(1, "loadBalancer", Message(&[]))])),
+        ],
+        ("policy/v1", "PodDisruptionBudget") => &[
+            (1, "metadata", META),
+            (
+                2,
+                "spec",
+                Message(&[
+                    (1, "minAvailable", IntOrString),
+                    (2, "selector", Message(LABEL_SELECTOR)),
+                    (3, "maxUnavailable", IntOrString),
+                ]),
+            ),
+            (3, "status", Message(&[])),
+        ],
+        ("scheduling.k8s.io/v1", "PriorityClass") => &[
+            (1, "metadata", META),
+            (2, "value", NumberPointer),
+            (3, "globalDefault", Flag),
+            (4, "description", Text),
+            (5, "preemptionPolicy", Text),
+        ],
         ("rbac.authorization.k8s.io/v1", "Role" | "ClusterRole") => {
             &[(1, "metadata", META), (2, "rules", Messages(POLICY_RULE))]
         }
@@ -184,6 +213,65 @@ const CRON_JOB_SPEC: &[Field] = &[
     (7, "failedJobsHistoryLimit", NumberPointer),
     (8, "timeZone", Text),
 ];
+
+const AUTOSCALER_SPEC: &[Field] = &[
+    (1, "scaleTargetRef", Message(&[(1, "kind", Text), (2, "name", Text), (3, "apiVersion", Text)])),
+    (2, "minReplicas", NumberPointer),
+    (3, "maxReplicas", Number),
+    (
+        4,
+        "metrics",
+        Messages(&[
+            (1, "type", Text),
+            (
+                4,
+                "resource",
+                Message(&[
+                    (1, "name", Text),
+                    (
+                        2,
+                        "target",
+                        Message(&[
+                            (1, "type", Text),
+                            (2, "value", Quantity),
+                            (3, "averageValue", Quantity),
+                            (4, "averageUtilization", NumberPointer),
+                        ]),
+                    ),
+                ]),
+            ),
+        ]),
+    ),
+];
+
+const INGRESS_SPEC: &[Field] = &[
+    (1, "defaultBackend", Message(INGRESS_BACKEND)),
+    (2, "tls", Messages(&[(1, "hosts", Texts), (2, "secretName", Text)])),
+    (
+        3,
+        "rules",
+        Messages(&[
+            (1, "host", Text),
+            (
+                2,
+                "",
+                Inline(&[(
+                    1,
+                    "http",
+                    Message(&[(
+                        1,
+                        "paths",
+                        Messages(&[(1, "path", Text), (2, "backend", Message(INGRESS_BACKEND)), (3, "pathType", Text)]),
+                    )]),
+                )]),
+            ),
+        ]),
+    ),
+    (4, "ingressClassName", Text),
+];
+
+const INGRESS_BACKEND: &[Field] =
+    &[(4, "service", Message(&[(1, "name", Text), (2, "port", Message(&[(1, "name", Text), (2, "number", Number)]))]))];
 
 const POD_TEMPLATE: &[Field] = &[(1, "metadata", META), (2, "spec", Message(POD_SPEC))];
 

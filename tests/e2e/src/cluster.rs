@@ -145,6 +145,12 @@ impl Cluster {
     }
 }
 
+/// A client that tells what the server said: kube's own would send a request again where the answer is 429, 503 or 504.
+pub(crate) fn client(mut config: kube::Config) -> Result<Client> {
+    config.default_retry = false;
+    Client::try_from(config).context("cannot make a client")
+}
+
 /// The status and the body of a GET, whatever the status is.
 pub(crate) async fn get(client: &Client, path: &str) -> Result<(u16, String)> {
     let request = http::Request::get(path).body(Body::empty()).context("cannot ask for that path")?;

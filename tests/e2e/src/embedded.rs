@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::cluster::client;
 use crate::wait::eventually;
 
 /// The data of a server, and what serves it.
@@ -47,7 +48,7 @@ impl Embedded {
 
     pub(crate) fn client(&self) -> Result<Client> {
         let url = format!("http://{}", self.address).parse().context("cannot make a URL of the address")?;
-        Client::try_from(kube::Config::new(url)).context("cannot make a client")
+        client(kube::Config::new(url))
     }
 
     /// Cuts every connection, and refuses new ones; returns when that is so.

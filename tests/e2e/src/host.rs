@@ -11,7 +11,7 @@ use kube::Client;
 use pilothouse_real::process::Process;
 use serde_json::Value;
 
-use crate::cluster::get;
+use crate::cluster::{client, get};
 use crate::metrics::Metrics;
 use crate::wait::eventually;
 
@@ -72,14 +72,37 @@ impl Host {
     ///
     /// # Errors
     /// There is none in time.
-    pub async fn logs(&mut self, parts: &[&str]) -> Result<LogLine> {
+    pub async fn logs(&self, parts: &[&str]) -> Result<LogLine> {
+        self.logs_at(&["ERROR", "WARN", "INFO"], parts).await
+    }
+
+    /// As [`Host::logs`], for lines that tell of a problem.
+    ///
+    /// # Errors
+    /// There is none in time.
+    pub async fn warns(&self, parts: &[&str]) -> Result<LogLine> {
+        self.logs_at(&["ERROR", "WARN"], parts).await
+    }
+
+    async fn logs_at(&self, levels: &[&str], parts: &[&str]) -> Result<LogLine> {
+        let wanted = |line: &LogLine| {
+            line.level().is_some_and(|level| levels.contains(&level))
+                && parts.iter().all(|part| line.text.contains(part))
+        };
         eventually(&format!("a log line with {parts:?}"), async || {
-            self.log()?
-                .into_iter()
-                .find(|line| parts.iter().all(|part| line.text.contains(part)))
-                .context("no such line yet")
+            self.log()?.into_iter().find(wanted).context("no such line yet")
         })
         .await
+    }
+
+    /// What `/readyz` says of one plugin: its line, and the indented ones that follow.
+    ///
+    /// # Errors
+    /// As [`Host::get`]; or it says nothing of that plugin.
+    pub async fn readiness_of(&mut self, plugin: &str) -> Result<String> {
+        let (_, detail) = self.get("/readyz").await?;
+        let check = detail.split("\n[").find(|check| check.contains(&format!("plugin {plugin} ")));
+        Ok(check.with_context(|| format!("/readyz does not speak of {plugin}: {detail}"))?.to_owned())
     }
 
     /// Returns when `/readyz` says that informers and plugins are ready.
@@ -172,7 +195,7 @@ impl Host {
             .and_then(|address| address.parse().ok())
             .with_context(|| format!("no field `address` in {}", line.text))?;
         let url = format!("http://{address}").parse().context("cannot make a URL of the admin address")?;
-        let client = Client::try_from(kube::Config::new(url)).context("cannot make a client for the admin endpoint")?;
+        let client = client(kube::Config::new(url))?;
         self.admin = Some(client.clone());
         Ok(client)
     }

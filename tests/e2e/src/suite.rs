@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt};
@@ -139,16 +140,21 @@ impl Servers {
     }
 }
 
-/// Removes what would disturb the next test: kinds, and with them their objects. Namespaces have names of their own.
+/// Removes what would disturb the next test: kinds, with them their objects, and what these owned. Namespaces have names of
+/// their own.
 async fn clean(cluster: &Cluster) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(cluster.client());
-    eventually("no custom resources are left", async || {
+    let maps: Api<ConfigMap> = Api::all(cluster.client());
+    eventually("nothing is left of the test", async || {
         let left = crds.list(&ListParams::default()).await.context("cannot list the CRDs")?;
         for crd in &left {
             // It may be gone already.
             let _gone = crds.delete(&crd.name_any(), &DeleteParams::default()).await;
         }
-        ensure!(left.items.is_empty(), "{} are left", left.items.len());
+        ensure!(left.items.is_empty(), "{} CRDs are left", left.items.len());
+        let maps = maps.list(&ListParams::default()).await.context("cannot list the ConfigMaps")?;
+        let left = maps.iter().filter(|map| map.metadata.owner_references.is_some()).count();
+        ensure!(left == 0, "{left} ConfigMaps wait for the garbage collector");
         Ok(())
     })
     .await

@@ -24,14 +24,17 @@ pub async fn eventually<T>(what: &str, look: impl AsyncFnMut() -> Result<T>) -> 
 /// As [`eventually`].
 pub async fn within<T>(limit: Duration, what: &str, mut look: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + limit;
+    let late = || format!("not within {} s: {what}", limit.as_secs());
+    let mut last = None;
     loop {
         match tokio::time::timeout_at(deadline, look()).await {
             Ok(Ok(found)) => return Ok(found),
-            Ok(Err(error)) if Instant::now() >= deadline => {
-                return Err(error).with_context(|| format!("not within {} s: {what}", limit.as_secs()));
-            }
-            Ok(Err(_)) => tokio::time::sleep(POLL).await,
-            Err(_) => anyhow::bail!("not within {} s, and the last look did not end: {what}", limit.as_secs()),
+            Ok(Err(error)) => last = Some(error),
+            Err(_) => last = Some(last.unwrap_or_else(|| anyhow::anyhow!("the first look did not end"))),
+        }
+        match last {
+            Some(error) if Instant::now() >= deadline => return Err(error).with_context(late),
+            _ => tokio::time::sleep(POLL).await,
         }
     }
 }

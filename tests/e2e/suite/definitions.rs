@@ -15,7 +15,7 @@ pub(crate) async fn a_kind_that_appears_after_the_plugin_is_served(scene: Scene)
 
     let plugin = Plugin::myapple()?.granted(&Permission::of_myapple());
     let mut host = scene.with(&[plugin])?.starting_host()?;
-    host.logs(&["myapple", "waiting for its kinds to be served"]).await?;
+    host.logs(&["MyApple", "waiting for the kind to be served"]).await?;
     ensure!(definitions(&scene).get_opt(NAME).await?.is_none(), "it was installed without a grant");
 
     create(&scene, &definition).await?;

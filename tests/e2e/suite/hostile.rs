@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
-use pilothouse_e2e::{Host, Plugin, Scene, eventually};
+use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
 
 /// The colors that the guest `nonsense` takes as instructions, each another mistake.
 const MISTAKES: [&str; 12] = [
@@ -21,23 +21,28 @@ const MISTAKES: [&str; 12] = [
 ];
 
 pub(crate) async fn a_plugin_that_loops_costs_itself_one_call(scene: Scene) -> Result<()> {
-    is_contained(&scene, "looping").await
+    have_no_children(&is_contained(&scene, "looping").await?).await
 }
 
 pub(crate) async fn a_plugin_that_traps_costs_itself_one_call(scene: Scene) -> Result<()> {
-    is_contained(&scene, "trapping").await
+    have_no_children(&is_contained(&scene, "trapping").await?).await
 }
 
 pub(crate) async fn a_plugin_that_exhausts_memory_costs_itself_one_call(scene: Scene) -> Result<()> {
-    is_contained(&scene, "hungry").await
+    have_no_children(&is_contained(&scene, "hungry").await?).await
 }
 
 pub(crate) async fn a_plugin_that_exhausts_its_stack_costs_itself_one_call(scene: Scene) -> Result<()> {
-    is_contained(&scene, "recursing").await
+    have_no_children(&is_contained(&scene, "recursing").await?).await
 }
 
 pub(crate) async fn a_plugin_that_answers_too_much_costs_itself_one_call(scene: Scene) -> Result<()> {
-    is_contained(&scene, "huge").await
+    let bad = is_contained(&scene, "huge").await?;
+    // The children come first, and are as they should be.
+    for apple in bad {
+        ensure!(apple.children().await?.len() == 1, "a bad one has no child");
+    }
+    Ok(())
 }
 
 pub(crate) async fn a_plugin_that_answers_nonsense_costs_itself_one_call(scene: Scene) -> Result<()> {
@@ -66,23 +71,24 @@ pub(crate) async fn a_plugin_that_answers_nonsense_costs_itself_one_call(scene: 
 
 pub(crate) async fn a_plugin_that_cannot_be_used_is_refused_with_the_reason(scene: Scene) -> Result<()> {
     let reasons = [
-        ("describe_calls", "describe"),
+        ("describe_calls", "clock.now"),
         ("describe_fails", "nothing suits me"),
-        ("describe_loops", "describe"),
+        ("describe_loops", "deadline"),
         ("describe_nonsense", "No Name!"),
-        ("describe_traps", "describe"),
+        ("describe_traps", "trapped"),
         ("greedy", "test:greedy/secrets"),
     ];
+    // An underscore is no part of a plugin's name.
+    let reasons = reasons.map(|(guest, reason)| (guest, guest.replace('_', "-"), reason));
     let mut plugins = vec![Plugin::myapple()?];
-    for (name, _) in reasons {
-        plugins.push(Plugin::guest(name)?);
+    for (guest, name, _) in &reasons {
+        plugins.push(Plugin::guest(guest)?.named(name));
     }
     let mut host = scene.with(&plugins)?.starting_host()?;
-    for (name, reason) in reasons {
+    for (_, name, reason) in &reasons {
         eventually(&format!("/readyz says why {name} is refused"), async || {
-            let (_, detail) = host.get("/readyz").await?;
-            let told = detail.split("\n[").find(|check| check.contains(name)).unwrap_or_default();
-            ensure!(told.contains("failed") && told.contains(reason), "it says: {detail}");
+            let told = host.readiness_of(name).await?;
+            ensure!(told.contains("failed") && told.contains(reason), "it says: {told}");
             Ok(())
         })
         .await?;
@@ -92,8 +98,8 @@ pub(crate) async fn a_plugin_that_cannot_be_used_is_refused_with_the_reason(scen
     scene.apple("gala").create(2).await?.settles().await
 }
 
-/// Of the guest, an object that it fails on, and one that it does not fail on; of myapple, other objects.
-async fn is_contained(scene: &Scene, guest: &str) -> Result<()> {
+/// Of the guest, two objects that it fails on, which are returned, and one that it does not fail on; of myapple, others.
+async fn is_contained(scene: &Scene, guest: &str) -> Result<[Apple; 2]> {
     let (mut host, elsewhere) = beside_myapple(scene, guest).await?;
     let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
     for apple in &bad {
@@ -117,6 +123,12 @@ async fn is_contained(scene: &Scene, guest: &str) -> Result<()> {
     for apple in &bad {
         let object = apple.get().await?;
         ensure!(object.data.get("status").is_none(), "a bad one has a status: {}", object.data["status"]);
+    }
+    Ok(bad)
+}
+
+async fn have_no_children(bad: &[Apple]) -> Result<()> {
+    for apple in bad {
         ensure!(apple.children().await?.is_empty(), "a bad one has children");
     }
     Ok(())

@@ -154,27 +154,20 @@ async fn is_reported(host: &mut Host) -> Result<()> {
         Ok(())
     })
     .await?;
-    let lines = host.log()?;
-    let told = |line: &pilothouse_e2e::host::LogLine| {
-        matches!(line.level(), Some("WARN" | "ERROR")) && line.text.contains("myapple")
-    };
-    ensure!(lines.iter().any(told), "no warning names the plugin");
-    let (_, detail) = host.get("/readyz").await?;
-    ensure!(names_a_failure(&detail), "/readyz says nothing of it: {detail}");
+    host.warns(&["myapple", "cannot bring the plugin up"]).await?;
+    let told = host.readiness_of("myapple").await?;
+    ensure!(told.contains("failed to compile") && told.contains("goes on"), "/readyz says: {told}");
     Ok(())
 }
 
 async fn is_no_longer_reported(host: &mut Host) -> Result<()> {
     eventually("/readyz is at peace again", async || {
-        let (code, detail) = host.get("/readyz").await?;
-        ensure!(code == 200 && !names_a_failure(&detail), "it says {code}: {detail}");
+        let told = host.readiness_of("myapple").await?;
+        ensure!(!told.contains("failed"), "it says: {told}");
         Ok(())
     })
-    .await
-}
-
-fn names_a_failure(detail: &str) -> bool {
-    detail.lines().any(|line| line.contains("myapple") && line.contains("fail"))
+    .await?;
+    host.ready().await
 }
 
 async fn reconciles(host: &mut Host, result: &str) -> Result<f64> {

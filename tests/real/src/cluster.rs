@@ -103,9 +103,11 @@ impl Cluster {
     /// The kubeconfig cannot be used: it was changed or removed.
     pub async fn client(&self) -> Result<Client> {
         let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).context("cannot read the cluster's kubeconfig")?;
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
             .context("cannot use the cluster's kubeconfig")?;
+        // A test wants to see what the server said: kube would send a request again where the answer is 429, 503 or 504.
+        config.default_retry = false;
         Client::try_from(config).context("cannot make a client")
     }
 

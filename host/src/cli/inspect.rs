@@ -142,7 +142,7 @@ fn as_json(revision: &Revision, size: usize) -> serde_json::Value {
         "description": manifest.description,
         "digest": revision.digest().to_string(),
         "size": size,
-        "imports": &*revision.linked().imports(),
+        "imports": revision.linked().imports(),
         "crds": manifest.crds.iter().map(|crd| crd_name(crd)).collect::<Vec<_>>(),
         "controllers": controllers,
         "permissions": permissions,

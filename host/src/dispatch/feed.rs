@@ -33,7 +33,7 @@ fn describe(change: &Change) -> String {
     };
     let parse = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
     let mut found = Vec::new();
-    differences(&parse(old.json()), &parse(new.json()), String::new(), &mut found);
+    differences(&parse(old.json()), &parse(new.json()), "", &mut found);
     let more = found.len().saturating_sub(NAMED_FIELDS);
     found.truncate(NAMED_FIELDS);
     if found.is_empty() {
@@ -46,8 +46,8 @@ fn describe(change: &Change) -> String {
     text
 }
 
-fn differences(old: &Value, new: &Value, path: String, found: &mut Vec<String>) {
-    if old == new || matches!(path.as_str(), "metadata.resourceVersion" | "metadata.generation") {
+fn differences(old: &Value, new: &Value, path: &str, found: &mut Vec<String>) {
+    if old == new || matches!(path, "metadata.resourceVersion" | "metadata.generation") {
         return;
     }
     match (old, new) {
@@ -56,7 +56,7 @@ fn differences(old: &Value, new: &Value, path: String, found: &mut Vec<String>) 
             for name in names {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                 let missing = Value::Null;
-                differences(a.get(name).unwrap_or(&missing), b.get(name).unwrap_or(&missing), path, found);
+                differences(a.get(name).unwrap_or(&missing), b.get(name).unwrap_or(&missing), &path, found);
             }
         }
         _ => found.push(format!("{path}: {} → {}", short(old), short(new))),
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    fn object(spec: Value) -> Option<Arc<Object>> {
+    fn object(spec: &Value) -> Option<Arc<Object>> {
         let json = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": { "name": "a", "namespace": "b", "uid": "c", "resourceVersion": "1" },
@@ -97,14 +97,14 @@ mod tests {
     #[test]
     fn a_change_is_told_in_a_few_words() {
         let told = |old, new| describe(&Change { old, new });
-        let before = object(json!({ "quantity": 3, "color": "red", "sizes": [1, 2] }));
+        let before = object(&json!({ "quantity": 3, "color": "red", "sizes": [1, 2] }));
         assert_eq!(told(None, before.clone()), "created");
         assert_eq!(told(before.clone(), None), "deleted");
         assert_eq!(
-            told(before.clone(), object(json!({ "quantity": 5, "color": "red", "sizes": [1] }))),
+            told(before.clone(), object(&json!({ "quantity": 5, "color": "red", "sizes": [1] }))),
             "spec.quantity: 3 → 5, spec.sizes: 2 items → 1 items"
         );
-        assert_eq!(told(before.clone(), object(json!({ "quantity": 3, "sizes": [1, 2] }))), "spec.color: red → none");
+        assert_eq!(told(before.clone(), object(&json!({ "quantity": 3, "sizes": [1, 2] }))), "spec.color: red → none");
         assert_eq!(told(before.clone(), before), "metadata");
     }
 }

@@ -161,6 +161,7 @@ impl Informer {
     }
 
     /// Ends a subscription. When this returns, its subscriber is not called any more.
+    #[expect(clippy::needless_pass_by_value, reason = "it is used up")]
     pub fn unsubscribe(&self, subscription: Subscription) {
         self.inner.write().subscribers.retain(|(id, _)| *id != subscription.0);
     }

@@ -84,6 +84,8 @@ impl Host {
     /// # Errors
     /// If the sandbox or its threads cannot be set up on this machine.
     pub fn new(options: Options, cluster: &Cluster, metrics: Arc<Metrics>) -> anyhow::Result<Self> {
+        // First: a runtime must not be dropped here, as a failure after it would do.
+        let engine = Engine::new()?;
         let guests = guest_runtime()?;
         let informers = Informers::new(cluster.clone(), Handle::current());
         let dispatch = Arc::new(Dispatch::new(Parts {
@@ -94,7 +96,7 @@ impl Host {
             writes: metrics.clone(),
         }));
         let lifecycle =
-            Lifecycle::new(Engine::new()?, dispatch.clone(), options.mode, guests.handle().clone(), metrics.clone());
+            Lifecycle::new(engine, dispatch.clone(), options.mode, guests.handle().clone(), metrics.clone());
         Ok(Self { dispatch, informers, statuses: lifecycle.statuses(), lifecycle, options, guests, metrics })
     }
 
@@ -157,8 +159,10 @@ impl HostView {
         let controllers = self.dispatch.controllers();
         self.statuses.snapshot().settled
             && controllers.iter().all(|controller| {
+                // Not under the queue's lock: routes are changed by who holds theirs, and adds keys meanwhile.
+                let synced = controller.waits_for().is_empty();
                 let queue = controller.queue().lock();
-                controller.waits_for().is_empty() && queue.is_empty() && queue.processing() == 0
+                synced && queue.is_empty() && queue.processing() == 0
             })
     }
 }

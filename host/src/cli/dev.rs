@@ -39,7 +39,11 @@ pub(super) fn main(args: DevArgs) -> anyhow::Result<()> {
         Some(dir) => read_manifests(dir)?,
         None => Vec::new(),
     };
-    app::io_runtime()?.block_on(dev(args, manifests))
+    let runtime = app::io_runtime()?;
+    let done = runtime.block_on(dev(args, manifests));
+    // A compilation under way is for nobody any more.
+    runtime.shutdown_background();
+    done
 }
 
 async fn dev(args: DevArgs, manifests: Vec<Manifest>) -> anyhow::Result<()> {

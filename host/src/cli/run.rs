@@ -20,7 +20,7 @@ pub(super) fn main(args: RunArgs) -> anyhow::Result<()> {
     let settings = Settings::new(args)?;
     logging::start(settings.log_format, &settings.log)?;
     let runtime = app::io_runtime()?;
-    runtime.block_on(async {
+    let done = runtime.block_on(async {
         let stop = stop_signal()?;
         let listener = TcpListener::bind(settings.admin_address).await.with_context(|| {
             format!("cannot listen on {}: choose another address with --admin-address", settings.admin_address)
@@ -30,7 +30,10 @@ pub(super) fn main(args: RunArgs) -> anyhow::Result<()> {
         info!(server = cluster.host(), "connecting to the API server");
         let options = Options { plugins: settings.plugins, mode: Mode::Granted, grace_period: settings.grace_period };
         Host::new(options, &cluster, metrics)?.run(listener, stop).await
-    })
+    });
+    // A compilation under way is for nobody any more.
+    runtime.shutdown_background();
+    done
 }
 
 /// Ready at the first SIGTERM or SIGINT. From then on the signals do nothing more: the end has begun.

@@ -20,27 +20,43 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// The path of the collection: in one namespace, or of all where `namespace` is none.
-    pub fn collection(&self, namespace: Option<&str>) -> String {
-        match namespace {
+    ///
+    /// # Errors
+    /// [`Error::Name`] if no namespace can be called so.
+    pub fn collection(&self, namespace: Option<&str>) -> Result<String, Error> {
+        Ok(match namespace {
             Some(namespace) if self.namespaced => {
-                format!("{}/namespaces/{}/{}", self.root, segment(namespace), self.plural)
+                format!("{}/namespaces/{}/{}", self.root, whole_segment(namespace)?, self.plural)
             }
             _ => format!("{}/{}", self.root, self.plural),
-        }
+        })
     }
 
     /// The path of one object, or of a subresource of it.
-    pub fn object(&self, namespace: Option<&str>, name: &str, subresource: Option<&str>) -> String {
-        let mut path = format!("{}/{}", self.collection(namespace), segment(name));
+    ///
+    /// # Errors
+    /// [`Error::Name`] if no object or namespace can be called so.
+    pub fn object(&self, namespace: Option<&str>, name: &str, subresource: Option<&str>) -> Result<String, Error> {
+        let mut path = format!("{}/{}", self.collection(namespace)?, whole_segment(name)?);
         if let Some(subresource) = subresource {
             path.push('/');
             path.push_str(subresource);
         }
-        path
+        Ok(path)
     }
 }
 
-/// A name as one path segment: names come from guests, and must not climb out of their place.
+/// A name as one path segment, if it can be one. To escape is not enough: kube-apiserver splits the path after it has decoded it
+/// (`RequestInfoFactory` reads `URL.Path`), so that an object named `a%2Fproxy` would be the subresource `proxy` of `a`, and
+/// one without a name the whole collection. No object has such a name (`IsValidPathSegmentName` of apimachinery).
+fn whole_segment(name: &str) -> Result<String, Error> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '%']) {
+        return Err(Error::Name(name.chars().take(80).collect()));
+    }
+    Ok(segment(name))
+}
+
+/// Escaped: what is written here comes from guests.
 fn segment(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -90,13 +106,16 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::endpoint`].
     pub async fn discover(&self, of: &TypeMeta) -> Result<Arc<Endpoint>, Error> {
-        self.endpoints.write().remove(of);
         let root = if of.group().is_empty() {
             format!("/api/{}", segment(of.version()))
         } else {
             format!("/apis/{}/{}", segment(of.group()), segment(of.version()))
         };
-        let missing = || Error::Missing(of.clone());
+        // What was known stays known until the server says otherwise: routes look it up meanwhile.
+        let missing = || {
+            self.endpoints.write().remove(of);
+            Error::Missing(of.clone())
+        };
         let body = match self.get_path(&root).await {
             Err(Error::Status(status)) if status.code == 404 => return Err(missing()),
             answer => answer?,
@@ -124,19 +143,25 @@ mod tests {
 
     #[test]
     fn paths_follow_the_scope() {
-        assert_eq!(endpoint().collection(None), "/api/v1/configmaps");
-        assert_eq!(endpoint().object(Some("a"), "b", Some("status")), "/api/v1/namespaces/a/configmaps/b/status");
+        let collection = |endpoint: Endpoint| endpoint.collection(None).ok();
+        assert_eq!(collection(endpoint()).as_deref(), Some("/api/v1/configmaps"));
+        let object = |endpoint: Endpoint, namespace| endpoint.object(namespace, "b", Some("status")).ok();
+        assert_eq!(object(endpoint(), Some("a")).as_deref(), Some("/api/v1/namespaces/a/configmaps/b/status"));
         let cluster_wide = Endpoint { namespaced: false, ..endpoint() };
-        assert_eq!(cluster_wide.object(Some("ignored"), "b", None), "/api/v1/configmaps/b");
+        assert_eq!(object(cluster_wide, Some("ignored")).as_deref(), Some("/api/v1/configmaps/b/status"));
     }
 
     #[test]
-    fn a_hostile_name_stays_one_segment() {
+    fn a_name_that_is_no_segment_has_no_path() {
+        let path = |namespace, name| endpoint().object(namespace, name, None).map_err(|error| error.to_string());
+        for name in ["", ".", "..", "a/proxy", "../secrets/x", "a%2Fproxy"] {
+            for path in [path(Some("a"), name), path(Some(name), "a")] {
+                assert_eq!(path, Err(format!("no object or namespace can be named {name:?}")));
+            }
+        }
         assert_eq!(
-            endpoint().object(Some("a"), "../secrets/x", None),
-            "/api/v1/namespaces/a/configmaps/..%2Fsecrets%2Fx"
+            path(Some("a"), "system:node.v1?b#c d"),
+            Ok("/api/v1/namespaces/a/configmaps/system:node.v1%3Fb%23c%20d".to_owned())
         );
-        assert_eq!(endpoint().object(Some(".."), "b?c#d", None), "/api/v1/namespaces/%2E%2E/configmaps/b%3Fc%23d");
-        assert_eq!(endpoint().object(None, "system:node.v1", None), "/api/v1/configmaps/system:node.v1");
     }
 }

@@ -38,6 +38,9 @@ pub enum Error {
     /// No such request can be written: names and selectors fill the path beyond what HTTP allows.
     #[error("the request's path is too long ({0} bytes)")]
     TooLong(usize),
+    /// No such request can be written: the name would be read as something else than a name.
+    #[error("no object or namespace can be named {0:?}")]
+    Name(String),
     /// An answer came that is not what the API promises.
     #[error("the API server's answer for {path} cannot be read")]
     Answer {
@@ -219,7 +222,7 @@ impl Cluster {
             pair(&mut query, "labelSelector", labels);
         }
         list_query(&mut query, limit, continue_token, resource_version);
-        self.get_path(&format!("{}{query}", endpoint.collection(namespace))).await
+        self.get_path(&format!("{}{query}", endpoint.collection(namespace)?)).await
     }
 
     /// Opens a watch. What it carries is for the reflector to read.
@@ -246,10 +249,11 @@ impl Cluster {
         if !resource_version.is_empty() {
             pair(&mut query, "resourceVersion", resource_version);
         }
-        let path = format!("{}{query}", endpoint.collection(namespace));
+        let path = format!("{}{query}", endpoint.collection(namespace)?);
         let request = build(Method::GET, &path, None, Vec::new())?;
         let cluster = self.clone();
-        let opened = async move { cluster.open(request).await };
+        // The server sends its status line at once. Silence is a connection of the pool that died unnoticed.
+        let opened = async move { in_time(cluster.open(request)).await };
         Ok(Stream { body: self.on_io(opened).await? })
     }
 
@@ -261,7 +265,7 @@ impl Cluster {
     /// Reads one object past the cache.
     pub async fn get(&self, of: &TypeMeta, namespace: Option<&str>, name: &str) -> Result<Bytes, Error> {
         let endpoint = self.endpoint(of).await?;
-        self.get_path(&endpoint.object(namespace, name, None)).await
+        self.get_path(&endpoint.object(namespace, name, None)?).await
     }
 
     /// Creates an object; `json` is the whole of it.
@@ -275,7 +279,7 @@ impl Cluster {
         let endpoint = self.endpoint(of).await?;
         let mut query = String::new();
         pair(&mut query, "fieldManager", manager);
-        let path = format!("{}{query}", endpoint.collection(namespace));
+        let path = format!("{}{query}", endpoint.collection(namespace)?);
         self.call(build(Method::POST, &path, Some("application/json"), json)?).await
     }
 
@@ -331,7 +335,7 @@ impl Cluster {
             "propagationPolicy": options.propagation,
             "preconditions": preconditions,
         });
-        let path = endpoint.object(namespace, name, None);
+        let path = endpoint.object(namespace, name, None)?;
         self.call(build(Method::DELETE, &path, Some("application/json"), body.to_string().into_bytes())?).await
     }
 
@@ -345,7 +349,8 @@ impl Cluster {
         let endpoint = self.endpoint(of).await?;
         let mut query = String::new();
         pair(&mut query, "fieldManager", options.manager);
-        Ok(format!("{}{query}", endpoint.object(namespace, name, options.subresource.map(Subresource::as_str))))
+        let path = endpoint.object(namespace, name, options.subresource.map(Subresource::as_str))?;
+        Ok(path + &query)
     }
 
     /// Sends, and collects the whole answer.
@@ -355,12 +360,7 @@ impl Cluster {
             let body = cluster.open(request).await?;
             collect(body).await
         };
-        let limited = async move {
-            tokio::time::timeout(REQUEST_TIMEOUT, whole).await.unwrap_or_else(|_| {
-                Err(Error::Unreachable(format!("nothing came for {} s", REQUEST_TIMEOUT.as_secs())))
-            })
-        };
-        self.on_io(limited).await
+        self.on_io(in_time(whole)).await
     }
 
     /// Runs on the I/O runtime: hyper spawns what keeps a connection alive where its request is made.
@@ -395,6 +395,12 @@ impl Cluster {
         refusal.retry_after = refusal.retry_after.or(retry_after);
         Err(Error::Status(refusal))
     }
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    tokio::time::timeout(REQUEST_TIMEOUT, work)
+        .await
+        .unwrap_or_else(|_| Err(Error::Unreachable(format!("nothing came for {} s", REQUEST_TIMEOUT.as_secs()))))
 }
 
 /// Ends the task when who asked no longer waits.

@@ -8,7 +8,8 @@
 //! what serves the next key, and nothing else (invariant 9).
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
+    panic::AssertUnwindSafe,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -17,6 +18,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use futures::FutureExt;
 use parking_lot::Mutex;
 use pilothouse_core::{
     key::{Key, TypeMeta},
@@ -28,7 +30,7 @@ use pilothouse_core::{
 };
 use tokio::runtime::Handle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::info;
+use tracing::{error, info};
 
 use super::{
     Observer, Parts, feed,
@@ -46,7 +48,10 @@ pub(super) struct Serving {
     pub(super) revision: Arc<Revision>,
     pub(super) spec: manifest::Controller,
     pub(super) owns: Vec<TypeMeta>,
+    /// Everything that the plugin caches.
     pub(super) view: View,
+    /// What this controller reconciles out of it: the plugin may cache more of the kind for other ends.
+    pub(super) reconciles: View,
     pub(super) writer: Writer,
     pub(super) reader: super::imports::Reader,
     /// How many keys may be reconciled at once.
@@ -66,12 +71,23 @@ pub struct Controller {
     /// Why keys failed last: at most one entry for each key that is being retried.
     failed: Mutex<HashMap<Key, String>>,
     workers: TaskTracker,
-    wanted: AtomicUsize,
+    staff: Mutex<Staff>,
     active: AtomicUsize,
     stopping: CancellationToken,
     observer: Arc<dyn Observer>,
     guests: Handle,
     cluster: Cluster,
+}
+
+/// Who works, and how many should.
+#[derive(Default)]
+struct Staff {
+    /// Every informer has synced.
+    ready: bool,
+    /// Counts changes of routes: a wait for those before is void.
+    round: u64,
+    wanted: usize,
+    at_work: BTreeSet<usize>,
 }
 
 /// A subscription to one informer.
@@ -103,7 +119,7 @@ impl Controller {
             plugin,
             name: serving.spec.name.as_str().into(),
             queue: Queue::new(),
-            wanted: AtomicUsize::new(serving.concurrency),
+            staff: Mutex::new(Staff { wanted: serving.concurrency, ..Staff::default() }),
             active: AtomicUsize::new(0),
             serving: ArcSwap::from_pointee(serving),
             routes: Mutex::default(),
@@ -116,17 +132,38 @@ impl Controller {
             cluster: parts.cluster.clone(),
         });
         controller.route(wanted);
-        let this = controller.clone();
-        controller.workers.spawn_on(
-            async move {
-                tokio::select! {
-                    () = this.synced() => this.staff(0),
-                    () = this.stopping.cancelled() => {}
-                }
-            },
-            &controller.guests,
-        );
+        controller.staff_when_synced();
         controller
+    }
+
+    /// Workers, and what waits to start them.
+    #[cfg(test)]
+    pub(super) fn tasks(&self) -> usize {
+        self.workers.len()
+    }
+
+    fn staff_when_synced(self: &Arc<Self>) {
+        let round = {
+            let mut staff = self.staff.lock();
+            staff.round += 1;
+            staff.round
+        };
+        let this = self.clone();
+        let wait = async move {
+            tokio::select! {
+                () = this.synced() => {}
+                () = this.stopping.cancelled() => return,
+            }
+            {
+                let mut staff = this.staff.lock();
+                if staff.round != round {
+                    return;
+                }
+                staff.ready = true;
+            }
+            this.staff();
+        };
+        self.workers.spawn_on(wait, &self.guests);
     }
 
     /// The plugin whose controller it is.
@@ -151,7 +188,7 @@ impl Controller {
 
     /// How many keys may be reconciled at once.
     pub fn max_concurrency(&self) -> usize {
-        self.wanted.load(Ordering::Relaxed)
+        self.staff.lock().wanted
     }
 
     /// How many keys are being reconciled now.
@@ -178,6 +215,11 @@ impl Controller {
         waiting
     }
 
+    /// True if it listens to this informer, synced or not.
+    pub(super) fn listens_to(&self, informer: &InformerKey) -> bool {
+        self.routes.lock().iter().any(|route| route.lease.key() == informer)
+    }
+
     pub(super) fn serving(&self) -> Arc<Serving> {
         self.serving.load_full()
     }
@@ -194,13 +236,16 @@ impl Controller {
     /// Puts another revision in place of the one that serves: from the next key on it is called, calls under way finish on the
     /// old one, and every key is looked at again, after whatever changed.
     ///
-    /// The informers in `wanted` must have synced.
+    /// The informers in `wanted` that it does not listen to yet must have synced.
     pub(super) fn swap(self: &Arc<Self>, serving: Serving, wanted: Vec<Wanted>) {
-        let before = self.wanted.swap(serving.concurrency, Ordering::Relaxed);
+        self.staff.lock().wanted = serving.concurrency;
         self.serving.store(Arc::new(serving));
         self.route(wanted);
         self.requeue_all();
-        self.staff(before);
+        // Those that are too many, to go.
+        self.queue.wake_all();
+        self.staff();
+        self.staff_when_synced();
     }
 
     /// Replaces the subscriptions. Those to informers that stay are kept; the others end when the new ones stand, so that no
@@ -251,7 +296,7 @@ impl Controller {
     /// Looks at every key again, after whatever changed.
     fn requeue_all(&self) {
         let serving = self.serving();
-        for informer in serving.view.of(&serving.spec.for_.of) {
+        for informer in serving.reconciles.informers() {
             let keys: Vec<Key> = informer.read().iter().map(|object| object.key().clone()).collect();
             for key in keys {
                 self.queue.add(key, INITIAL);
@@ -259,27 +304,53 @@ impl Controller {
         }
     }
 
-    /// Starts workers from number `from` up to as many as are wanted. Those above end by themselves.
-    fn staff(self: &Arc<Self>, from: usize) {
-        for number in from..self.max_concurrency() {
-            let controller = self.clone();
-            self.workers.spawn_on(async move { controller.work(number).await }, &self.guests);
+    /// Starts the workers that are wanted and not there. Those that are too many end by themselves.
+    fn staff(self: &Arc<Self>) {
+        let mut staff = self.staff.lock();
+        if !staff.ready {
+            return;
+        }
+        for number in 0..staff.wanted {
+            if staff.at_work.insert(number) {
+                let controller = self.clone();
+                self.workers.spawn_on(async move { controller.work(number).await }, &self.guests);
+            }
         }
     }
 
     async fn work(&self, number: usize) {
-        while number < self.max_concurrency() {
-            let Some(item) = self.queue.next().await else { return };
+        while let Some(item) = self.queue.next(|| self.keeps(number)).await {
             self.active.fetch_add(1, Ordering::Relaxed);
             let mut held = Held { controller: self, item: &item, next: Next::Retry };
             self.observer.picked(self, item.waited);
-            held.next = super::reconcile::run(self, &item).await;
+            // A fault of the host over one key must not take the worker, which nobody would replace.
+            match AssertUnwindSafe(super::reconcile::run(self, &item)).catch_unwind().await {
+                Ok(next) => held.next = next,
+                Err(_) => {
+                    error!(plugin = %self.plugin, controller = %self.name, key = %item.key, "the host failed over a key");
+                }
+            }
         }
     }
 
-    /// The object under a key as it is now, or as it was last if it is gone. None: nothing is known of it.
+    /// Whether a worker is still wanted; if not, it is off the list.
+    fn keeps(&self, number: usize) -> bool {
+        let mut staff = self.staff.lock();
+        let keeps = number < staff.wanted;
+        if !keeps {
+            staff.at_work.remove(&number);
+        }
+        keeps
+    }
+
+    /// The object under a key as it is now, or as it was last if it is gone. None: nothing is known of it, or nothing that the
+    /// plugin may read.
     pub(super) fn look_up(&self, serving: &Serving, key: &Key) -> Option<(Arc<Object>, bool)> {
-        if let Some(object) = serving.view.get(&serving.spec.for_.of, key) {
+        if !serving.reader.may_read(&serving.spec.for_.of, key) {
+            self.gone.lock().remove(key);
+            return None;
+        }
+        if let Some(object) = serving.reconciles.get(&serving.spec.for_.of, key) {
             return Some((object, true));
         }
         self.gone.lock().get(key).cloned().map(|last| (last, false))
@@ -306,11 +377,16 @@ impl Controller {
         }
     }
 
-    /// Takes no more keys, and returns when those in flight are finished.
-    pub(super) async fn drain(&self) {
+    /// Takes no more keys.
+    pub(super) fn shut_down(&self) {
         self.stopping.cancel();
         self.queue.shut_down();
         self.workers.close();
+    }
+
+    /// Takes no more keys, and returns when those in flight are finished.
+    pub(super) async fn drain(&self) {
+        self.shut_down();
         self.workers.wait().await;
         for mut route in std::mem::take(&mut *self.routes.lock()) {
             route.end();

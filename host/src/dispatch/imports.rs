@@ -39,6 +39,11 @@ impl Reader {
         Self { view, grants }
     }
 
+    /// True if the plugin may read this object.
+    pub(super) fn may_read(&self, of: &TypeMeta, key: &Key) -> bool {
+        self.granted(of, key.namespace.as_deref(), Some(&key.name)).is_ok()
+    }
+
     fn get(&self, of: &TypeMeta, key: &Key) -> Result<Option<Arc<Object>>, ReadError> {
         let namespace = key.namespace.as_deref();
         self.granted(of, namespace, Some(&key.name))?;
@@ -240,7 +245,9 @@ fn refusal(error: writer::ClientError) -> ClientError {
         writer::ClientError::Request(error @ cluster::Error::Missing(_)) => {
             api(404, Reason::NotFound, error.to_string(), Vec::new())
         }
-        writer::ClientError::Request(error @ cluster::Error::TooLong(_)) => ClientError::Invalid(error.to_string()),
+        writer::ClientError::Request(error @ (cluster::Error::TooLong(_) | cluster::Error::Name(_))) => {
+            ClientError::Invalid(error.to_string())
+        }
         writer::ClientError::Request(error) => ClientError::Unreachable(error.to_string()),
         writer::ClientError::Answer(error) => ClientError::Unreachable(format!("the answer is no object: {error}")),
     }

@@ -31,6 +31,7 @@ use pilothouse_core::{
     selector::Selector,
 };
 use tokio::{runtime::Handle, time::Instant};
+use tokio_util::task::TaskTracker;
 use tracing::warn;
 
 use self::{
@@ -48,6 +49,10 @@ use crate::{
 /// How long the informers that a new revision needs may take before the old one goes on: controller-runtime's
 /// `CacheSyncTimeout`.
 const SYNC_WITHIN: Duration = Duration::from_secs(120);
+
+/// Keys of one controller that are reconciled at once, whatever its manifest asks for: each takes a task, and while it is called
+/// a guest's memory.
+const MAX_CONCURRENCY: usize = 256;
 
 /// How a reconcile ended: the label `result` of controller-runtime's metrics, and `Terminal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,20 +139,29 @@ pub struct Parts {
 /// The controllers of all active plugins.
 pub struct Dispatch {
     parts: Parts,
-    plugins: Mutex<BTreeMap<PluginName, Vec<Arc<Controller>>>>,
+    active: Mutex<Active>,
+    /// Controllers on their way out: whoever asked for it may not wait for the end.
+    ending: TaskTracker,
     /// Plugins whose activation waits, and for what.
     waiting: Mutex<BTreeMap<PluginName, String>>,
+}
+
+#[derive(Default)]
+struct Active {
+    plugins: BTreeMap<PluginName, Vec<Arc<Controller>>>,
+    /// The end has begun: none is added any more.
+    closed: bool,
 }
 
 impl Dispatch {
     /// No plugin is active.
     pub fn new(parts: Parts) -> Self {
-        Self { parts, plugins: Mutex::default(), waiting: Mutex::default() }
+        Self { parts, active: Mutex::default(), ending: TaskTracker::new(), waiting: Mutex::default() }
     }
 
     /// The controllers that are at work, in the order of plugin and name.
     pub fn controllers(&self) -> Vec<Arc<Controller>> {
-        self.plugins.lock().values().flatten().cloned().collect()
+        self.active.lock().plugins.values().flatten().cloned().collect()
     }
 
     /// Plugins that cannot become active yet, and what they wait for.
@@ -157,14 +171,31 @@ impl Dispatch {
 
     /// Takes no more keys, and waits for those in flight (invariant 10). False if some were not finished within `grace`.
     pub async fn shut_down(&self, grace: Duration) -> bool {
-        let controllers: Vec<_> = std::mem::take(&mut *self.plugins.lock()).into_values().flatten().collect();
-        let drained = join_all(controllers.iter().map(|controller| self.stop(controller)));
-        tokio::time::timeout(grace, drained).await.is_ok()
+        let plugins = {
+            let mut active = self.active.lock();
+            active.closed = true;
+            std::mem::take(&mut active.plugins)
+        };
+        // The wait covers those that a swap or a removal ended before.
+        drop(self.end(plugins.into_values().flatten().collect()));
+        self.ending.close();
+        tokio::time::timeout(grace, self.ending.wait()).await.is_ok()
     }
 
-    async fn stop(&self, controller: &Arc<Controller>) {
-        controller.drain().await;
-        self.parts.observer.stopped(controller);
+    /// Ends controllers: they take no more keys when this returns, and are finished when what it returns is. Dropping that changes
+    /// nothing.
+    fn end(&self, controllers: Vec<Arc<Controller>>) -> impl Future<Output = ()> + use<> {
+        let end = |controller: Arc<Controller>| {
+            controller.shut_down();
+            let observer = self.parts.observer.clone();
+            let ended = async move {
+                controller.drain().await;
+                observer.stopped(&controller);
+            };
+            self.ending.spawn_on(ended, &self.parts.guests)
+        };
+        let ends: Vec<_> = controllers.into_iter().map(end).collect();
+        join_all(ends).map(drop)
     }
 
     async fn activate(&self, candidate: Candidate) -> std::result::Result<(), ActivateError> {
@@ -186,25 +217,38 @@ impl Dispatch {
         }
         let leases = prepared.iter().flat_map(|(_, wanted)| wanted.iter().map(|wanted| wanted.lease.clone()));
         let view = View::new(leases);
-        let running = self.plugins.lock().get(&name).cloned().unwrap_or_default();
+        let running = self.active.lock().plugins.get(&name).cloned().unwrap_or_default();
+        let successor = |spec: &manifest::Controller| running.iter().find(|running| running.continues(spec));
         if !running.is_empty() {
-            self.sync(&name, &view).await?;
+            // What a controller waits for already keeps no newer revision, and no newer grants, from taking its place.
+            let awaited = prepared.iter().flat_map(|(spec, wanted)| {
+                let heard = successor(spec);
+                let new = wanted.iter().map(|wanted| wanted.lease.clone());
+                new.filter(move |lease| !heard.is_some_and(|running| running.listens_to(lease.key())))
+            });
+            self.sync(&name, &View::new(awaited)).await?;
         }
 
+        // From here to the end nothing waits but for what ends by itself: an activation that is dropped is done, or has not begun.
+        if self.active.lock().closed {
+            return Err(ActivateError::new(&Stopping));
+        }
         let mut controllers = Vec::new();
         for (spec, wanted) in prepared {
             let serving = Serving {
-                concurrency: usize::try_from(candidate.concurrency(spec.max_concurrency)).unwrap_or(1),
+                concurrency: concurrency(&candidate, &spec),
                 revision: revision.clone(),
                 owns: spec.owns.iter().map(|owned| owned.of.clone()).collect(),
                 view: view.clone(),
+                reconciles: View::new(
+                    wanted.iter().filter(|wanted| wanted.kind == RouteKind::For).map(|wanted| wanted.lease.clone()),
+                ),
                 writer: writer.clone(),
                 reader: Reader::new(view.clone(), grants.clone()),
                 spec,
             };
             // A controller of another kind has nothing to keep but its name.
-            let same = running.iter().find(|running| running.continues(&serving.spec));
-            controllers.push(match same {
+            controllers.push(match successor(&serving.spec) {
                 Some(controller) => {
                     controller.swap(serving, wanted);
                     controller.clone()
@@ -212,9 +256,18 @@ impl Dispatch {
                 None => self.start(&name, serving, wanted),
             });
         }
-        let old = self.plugins.lock().insert(name.clone(), controllers.clone()).unwrap_or_default();
-        let ended = old.iter().filter(|old| !controllers.iter().any(|new| Arc::ptr_eq(old, new)));
-        join_all(ended.map(|controller| self.stop(controller))).await;
+        let ended: Vec<_> = {
+            let mut active = self.active.lock();
+            let among =
+                |all: &[Arc<Controller>], one: &Arc<Controller>| all.iter().any(|other| Arc::ptr_eq(other, one));
+            if active.closed {
+                controllers.into_iter().filter(|new| !among(&running, new)).collect()
+            } else {
+                let old = active.plugins.insert(name.clone(), controllers.clone()).unwrap_or_default();
+                old.into_iter().filter(|old| !among(&controllers, old)).collect()
+            }
+        };
+        self.end(ended).await;
         Ok(())
     }
 
@@ -301,6 +354,16 @@ impl Dispatch {
     }
 }
 
+/// How many keys of a controller may be reconciled at once.
+fn concurrency(candidate: &Candidate, spec: &manifest::Controller) -> usize {
+    usize::try_from(candidate.concurrency(spec.max_concurrency)).unwrap_or(MAX_CONCURRENCY).min(MAX_CONCURRENCY)
+}
+
+/// The host is about to end.
+#[derive(Debug, thiserror::Error)]
+#[error("the host is stopping")]
+struct Stopping;
+
 /// Informers that a new revision needs and that did not sync.
 #[derive(Debug, thiserror::Error)]
 #[error("not synced within {within} s: {0}", within = SYNC_WITHIN.as_secs())]
@@ -312,7 +375,7 @@ fn passes(error: &CrdError) -> bool {
     match source {
         cluster::Error::Unreachable(_) | cluster::Error::Missing(_) | cluster::Error::Answer { .. } => true,
         cluster::Error::Status(status) => matches!(status.code, 401 | 403 | 409 | 429 | 500..),
-        cluster::Error::TooLong(_) => false,
+        cluster::Error::TooLong(_) | cluster::Error::Name(_) => false,
     }
 }
 
@@ -335,8 +398,8 @@ impl Activate for Dispatch {
 
     fn deactivate<'a>(&'a self, name: &'a PluginName) -> BoxFuture<'a, ()> {
         async move {
-            let controllers = self.plugins.lock().remove(name).unwrap_or_default();
-            join_all(controllers.iter().map(|controller| self.stop(controller))).await;
+            let controllers = self.active.lock().plugins.remove(name).unwrap_or_default();
+            self.end(controllers).await;
         }
         .boxed()
     }

@@ -38,13 +38,18 @@ impl Queue {
         self.bell.notify_one();
     }
 
-    /// The next key, when there is one; none once the queue is shut down.
+    /// The next key, when there is one; none once the queue is shut down, or who asks is not to go on.
     ///
     /// # Cancellation
     /// Safe: a key is taken only when it is returned.
-    pub(super) async fn next(&self) -> Option<Item<Key>> {
+    pub(super) async fn next(&self, goes_on: impl Fn() -> bool) -> Option<Item<Key>> {
         loop {
             let rung = self.bell.notified();
+            if !goes_on() {
+                // The bell may have been for a key, which others must take.
+                self.bell.notify_one();
+                return None;
+            }
             let due = {
                 let mut queue = self.inner.lock();
                 if queue.is_shut_down() {
@@ -88,6 +93,11 @@ impl Queue {
         drop(queue);
         self.bell.notify_one();
         took
+    }
+
+    /// Wakes everyone who waits for a key, to ask itself whether to go on.
+    pub(super) fn wake_all(&self) {
+        self.bell.notify_waiters();
     }
 
     /// Gives out no more keys.

@@ -35,7 +35,7 @@ pub(super) async fn run(controller: &Controller, item: &Item<Key>) -> Next {
 
 async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Next {
     let Some((object, there)) = controller.look_up(serving, key) else {
-        // A child of something that this host never saw.
+        // A child of something that this host never saw, or that is not for this plugin.
         controller.note_error(key, None);
         return Next::Done;
     };
@@ -62,7 +62,7 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
         Ok(Err(failure)) => settle_failure(serving, &owner, phase, failure).await,
         Err(error) => (End::Trapped(error), Report::default()),
     };
-    if phase == Phase::Gone && matches!(end, End::Done | End::After(_) | End::Terminal(_)) {
+    if phase == Phase::Gone && matches!(end, End::Done | End::Terminal(_)) {
         controller.forget_gone(&object);
     }
     conclude(controller, key, end, &report, started.elapsed(), in_guest)
@@ -131,15 +131,17 @@ fn conclude(controller: &Controller, key: &Key, end: End, report: &Report, took:
             (ReconcileResult::Error, Next::Retry, Some(error.to_string()), Some(error.kind()))
         }
     };
-    if let Some(error) = &error {
-        warn!(error = %error, terminal = result == ReconcileResult::Terminal, "reconcile failed");
+    if let Some(error) = error.as_deref() {
+        // Not as `%error`: a plugin's text with line breaks would begin log lines of its own.
+        warn!(error, terminal = result == ReconcileResult::Terminal, "reconcile failed");
     }
     debug!(
         target: "pilothouse::feed",
         what = "reconciled", result = result.as_str(), written = report.written, unchanged = report.skipped, ?took, ?in_guest,
         error = error.as_deref(),
     );
-    controller.note_error(key, error);
+    // After a terminal failure the next try is a first one.
+    controller.note_error(key, error.filter(|_| next == Next::Retry));
     controller.attempted(&Attempt { result, took, in_guest, trap });
     next
 }

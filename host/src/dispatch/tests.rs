@@ -154,6 +154,130 @@ async fn invariant_9_a_swap_keeps_the_controller_and_looks_at_every_key_again() 
 }
 
 #[tokio::test]
+async fn a_swap_leaves_as_many_workers_as_are_wanted() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    for wanted in [4, 1, 3, 0] {
+        scene.activate(&Guest::new().concurrency(wanted)).await;
+        let controller = scene.controller();
+        soon("workers come and go", async {
+            while controller.tasks() != wanted.max(1) as usize {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+    scene.activate(&Guest::new().concurrency(u32::MAX)).await;
+    assert_eq!(scene.controller().max_concurrency(), super::MAX_CONCURRENCY);
+}
+
+#[tokio::test]
+async fn a_controller_that_still_waits_for_an_informer_can_be_replaced() {
+    let mut scene = Scene::new().await;
+    scene.api.create(crate::testing::config_map("a")).await;
+    let guest = Guest::new().watches("v1", "ConfigMap").owns("stable.example.com/v1", "MyApple");
+    scene.activate(&guest).await;
+    // New grants must not wait for a kind that may never come.
+    scene.activate(&guest.clone().version("2.0.0").concurrency(2)).await;
+    let controller = scene.controller();
+    assert!(!controller.waits_for().is_empty());
+    assert!(scene.ended.try_recv().is_err());
+    scene.api.serve_apples().await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    assert_eq!(controller.tasks(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn invariant_10_a_controller_that_a_dropped_activation_ended_is_waited_for() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new().reconcile(crate::wasm::testing::LOOP).timeout_ms(2000)).await;
+    scene.api.create(apple("a")).await;
+    let old = scene.controller();
+    soon("a call begins", async {
+        while old.active_workers() == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let candidate = scene.candidate(&Guest::new().controller("pears")).await;
+    let swapped = async {
+        while scene.controller().name() != "pears" {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        _ = scene.dispatch.activate(candidate) => panic!("it waits for the call in flight"),
+        () = soon("the swap", swapped) => {}
+    }
+    assert_eq!(old.active_workers(), 1);
+    assert!(scene.dispatch.shut_down(Duration::from_secs(30)).await);
+    assert_eq!(old.active_workers(), 0);
+    let mut told = scene.seen.1.lock().clone();
+    told.sort();
+    assert_eq!(told, ["apples started", "apples stopped", "pears started", "pears stopped"]);
+    // What comes later comes too late.
+    let late = scene.candidate(&Guest::new()).await;
+    assert!(scene.dispatch.activate(late).await.is_err());
+    assert!(scene.dispatch.controllers().is_empty());
+}
+
+#[tokio::test]
+async fn invariant_7_an_object_whose_name_is_not_granted_is_not_reconciled() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let mut candidate = scene.candidate(&Guest::new()).await;
+    let file: grant::AdminFile = serde_saphyr::from_str(
+        "grants:\n- {apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read], names: [mine]}\n",
+    )
+    .expect("an administrator's file");
+    candidate.grants = Arc::new(Grants::new(&candidate.revision.manifest().permissions, &file.grants));
+    soon("it becomes active", scene.dispatch.activate(candidate)).await.expect("it can serve");
+    // One worker takes them in order.
+    for name in ["another", "mine", "other"] {
+        scene.api.create(apple(name)).await;
+    }
+    scene.api.delete(&apples(), &Key::new(Some("default"), "another")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    let controller = scene.controller();
+    let view = controller.serving().view.clone();
+    soon("all came and went", async {
+        let key = |name| Key::new(Some("default"), name);
+        while view.get(&apples(), &key("other")).is_none()
+            || view.get(&apples(), &key("another")).is_some()
+            || controller.active_workers() > 0
+            || !controller.queue().lock().is_idle()
+        {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(scene.ended.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_vanished_object_that_is_to_be_reconciled_later_is_kept() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let later = Answer::Children { children: Vec::new(), status: None, requeue_after: Some(3_600_000) };
+    scene.activate(&Guest::new().answer(later)).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::RequeueAfter);
+    let key = Key::new(Some("default"), "a");
+    scene.api.delete(&apples(), &key).await;
+    assert_eq!(scene.next().await, ReconcileResult::RequeueAfter);
+    let controller = scene.controller();
+    soon("the key waits", async {
+        while controller.active_workers() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let found = controller.look_up(&controller.serving(), &key);
+    assert!(found.is_some_and(|(_, there)| !there));
+}
+
+#[tokio::test]
 async fn a_failure_is_tried_again_and_a_terminal_one_is_not() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
@@ -175,6 +299,7 @@ async fn a_failure_is_tried_again_and_a_terminal_one_is_not() {
     .await;
     let queue = controller.queue().lock();
     assert_eq!((queue.len(), queue.failures(&key)), (0, 0));
+    assert_eq!(controller.last_error(&key), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -111,7 +111,7 @@ impl Driver {
                 warn!(%informer, state = told(&state), "informer cannot go on");
             }
             State::Resolving | State::Listing | State::Watching => {
-                debug!(%informer, state = told(&state), "informer goes on")
+                debug!(%informer, state = told(&state), "informer goes on");
             }
         }
         self.informer.note(state);
@@ -211,6 +211,8 @@ fn failure(error: Error) -> Failure {
             message: status.message,
             retry_after: status.retry_after,
         }),
-        Error::Unreachable(_) | Error::TooLong(_) | Error::Answer { .. } => Failure::Transport(error.to_string()),
+        Error::Unreachable(_) | Error::TooLong(_) | Error::Name(_) | Error::Answer { .. } => {
+            Failure::Transport(error.to_string())
+        }
     }
 }

@@ -52,26 +52,21 @@ struct Argument {
 impl Writer {
     /// Reads an object past the cache.
     pub async fn get(&self, of: &TypeMeta, key: &Key) -> Result<Arc<Object>, ClientError> {
-        let key = self.placed(of, key.namespace.as_deref(), &key.name).await?;
-        self.grants.check(Verb::Read, of, None, key.namespace.as_deref(), Some(&key.name))?;
+        let key = self.placed((Verb::Read, of, None), key.namespace.as_deref(), Some(&key.name)).await?;
         let body = self.cluster.get(of, key.namespace.as_deref(), &key.name).await.map_err(ClientError::Request)?;
         Object::parse(&body, of).map(Arc::new).map_err(ClientError::Answer)
     }
 
     /// Creates an object, under a name of its own or a generated one.
     pub async fn create(&self, object: &str) -> Result<Arc<Object>, ClientError> {
-        let argument = self.argument(object, true).await?;
-        let Argument { of, key, body } = argument;
-        let name = (!key.name.is_empty()).then_some(&*key.name);
-        self.grants.check(Verb::Create, &of, None, key.namespace.as_deref(), name)?;
+        let Argument { of, key, body } = self.argument(object, Verb::Create, None).await?;
         let sent = self.cluster.create(&of, key.namespace.as_deref(), body, &self.manager);
         Ok(self.written("create", &of, &key, sent).await?)
     }
 
     /// Replaces an object, or a subresource of it.
     pub async fn update(&self, object: &str, subresource: Option<Subresource>) -> Result<Arc<Object>, ClientError> {
-        let Argument { of, key, body } = self.argument(object, false).await?;
-        self.grants.check(Verb::Update, &of, subresource, key.namespace.as_deref(), Some(&key.name))?;
+        let Argument { of, key, body } = self.argument(object, Verb::Update, subresource).await?;
         let options = WriteOptions { manager: &self.manager, subresource };
         let sent = self.cluster.update(&of, key.namespace.as_deref(), &key.name, body, options);
         self.written_part("update", &of, &key, subresource, sent).await
@@ -86,8 +81,7 @@ impl Writer {
         body: String,
         subresource: Option<Subresource>,
     ) -> Result<Arc<Object>, ClientError> {
-        let key = self.placed(of, key.namespace.as_deref(), &key.name).await?;
-        self.grants.check(Verb::Patch, of, subresource, key.namespace.as_deref(), Some(&key.name))?;
+        let key = self.placed((Verb::Patch, of, subresource), key.namespace.as_deref(), Some(&key.name)).await?;
         let options = WriteOptions { manager: &self.manager, subresource };
         let sent = self.cluster.patch(of, key.namespace.as_deref(), &key.name, patch, body.into_bytes(), options);
         self.written_part("patch", of, &key, subresource, sent).await
@@ -100,8 +94,7 @@ impl Writer {
         subresource: Option<Subresource>,
         force: bool,
     ) -> Result<Arc<Object>, ClientError> {
-        let Argument { of, key, body } = self.argument(object, false).await?;
-        self.grants.check(Verb::Apply, &of, subresource, key.namespace.as_deref(), Some(&key.name))?;
+        let Argument { of, key, body } = self.argument(object, Verb::Apply, subresource).await?;
         let options = WriteOptions { manager: &self.manager, subresource };
         let sent = self.cluster.patch(&of, key.namespace.as_deref(), &key.name, Patch::Apply(force), body, options);
         self.written_part("apply", &of, &key, subresource, sent).await
@@ -109,8 +102,7 @@ impl Writer {
 
     /// Deletes an object.
     pub async fn delete_object(&self, of: &TypeMeta, key: &Key, mut options: DeleteOptions) -> Result<(), ClientError> {
-        let key = self.placed(of, key.namespace.as_deref(), &key.name).await?;
-        self.grants.check(Verb::Delete, of, None, key.namespace.as_deref(), Some(&key.name))?;
+        let key = self.placed((Verb::Delete, of, None), key.namespace.as_deref(), Some(&key.name)).await?;
         if options.propagation.is_empty() {
             options.propagation = "Background";
         }
@@ -136,8 +128,13 @@ impl Writer {
         Object::parse(&answer.map_err(ClientError::Request)?, &scale).map(Arc::new).map_err(ClientError::Answer)
     }
 
-    /// Reads where an object goes. `unnamed`: `metadata.generateName` may stand for a name, which is then empty.
-    async fn argument(&self, object: &str, unnamed: bool) -> Result<Argument, ClientError> {
+    /// Reads where an object goes, if it may. To be created, `metadata.generateName` may stand for a name, which is then empty.
+    async fn argument(
+        &self,
+        object: &str,
+        verb: Verb,
+        subresource: Option<Subresource>,
+    ) -> Result<Argument, ClientError> {
         let invalid = |why: &str| ClientError::Invalid(why.to_owned());
         let value: Value = serde_json::from_str(object)
             .map_err(|error| ClientError::Invalid(format!("the object is no JSON: {error}")))?;
@@ -146,23 +143,37 @@ impl Writer {
         let kind = text(&value["kind"]).ok_or_else(|| invalid("the object has no kind"))?;
         let metadata = &value["metadata"];
         let name = match text(&metadata["name"]) {
-            Some(name) => name,
-            None if unnamed && text(&metadata["generateName"]).is_some() => String::new(),
+            Some(name) => Some(name),
+            None if verb == Verb::Create && text(&metadata["generateName"]).is_some() => None,
             None => return Err(invalid("the object has no metadata.name")),
         };
         let of = TypeMeta::new(&api_version, &kind);
-        let key = self.placed(&of, text(&metadata["namespace"]).as_deref(), &name).await?;
+        let namespace = text(&metadata["namespace"]);
+        let key = self.placed((verb, &of, subresource), namespace.as_deref(), name.as_deref()).await?;
         Ok(Argument { of, key, body: object.as_bytes().to_vec() })
     }
 
-    /// The key as the kind's scope wants it: grants are checked against the namespace that the request will have.
-    async fn placed(&self, of: &TypeMeta, namespace: Option<&str>, name: &str) -> Result<Key, ClientError> {
-        let endpoint = self.cluster.endpoint(of).await.map_err(ClientError::Request)?;
-        match (endpoint.namespaced, namespace) {
-            (true, None) => Err(ClientError::Invalid(format!("{of} is namespaced, and no namespace is given"))),
-            (true, Some("")) => Err(ClientError::Invalid("the namespace is empty".into())),
-            (true, namespace) => Ok(Key::new(namespace, name)),
-            (false, _) => Ok(Key::new(None, name)),
+    /// The key as the kind's scope wants it, if the plugin may do this there: grants are checked against the namespace that the
+    /// request will have. The server is asked for the scope only where one of the two is granted.
+    async fn placed(
+        &self,
+        (verb, of, subresource): (Verb, &TypeMeta, Option<Subresource>),
+        namespace: Option<&str>,
+        name: Option<&str>,
+    ) -> Result<Key, ClientError> {
+        let granted = |namespace| self.grants.check(verb, of, subresource, namespace, name);
+        let anywhere = granted(namespace);
+        if anywhere.is_err() && granted(None).is_err() {
+            anywhere?;
         }
+        let endpoint = self.cluster.endpoint(of).await.map_err(ClientError::Request)?;
+        let namespace = match (endpoint.namespaced, namespace) {
+            (true, None) => return Err(ClientError::Invalid(format!("{of} is namespaced, and no namespace is given"))),
+            (true, Some("")) => return Err(ClientError::Invalid("the namespace is empty".into())),
+            (true, namespace) => namespace,
+            (false, _) => None,
+        };
+        granted(namespace)?;
+        Ok(Key::new(namespace, name.unwrap_or_default()))
     }
 }

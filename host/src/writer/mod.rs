@@ -15,6 +15,8 @@
 mod client;
 mod crd;
 mod desired;
+#[cfg(test)]
+mod tests;
 
 pub use client::ClientError;
 pub use crd::CrdError;
@@ -33,7 +35,7 @@ use pilothouse_core::{
     grant::{Denied, Grants},
     key::{Key, TypeMeta},
     manifest::Verb,
-    object::{Object, Subresource},
+    object::{Object, Subresource, Uid},
 };
 use serde_json::{Value, json};
 use tracing::debug;
@@ -50,6 +52,9 @@ const CHILDREN_AT_ONCE: usize = 8;
 
 /// How many problems of one reconcile are told; the rest are counted.
 const TOLD_PROBLEMS: usize = 5;
+
+/// How many characters of each: names in it come from the guest, messages from the server.
+const TOLD_CHARS: usize = 800;
 
 /// Sees every write that was carried out, left out or refused. For metrics.
 pub trait WriteObserver: Send + Sync + 'static {
@@ -108,6 +113,22 @@ pub enum Error {
     },
 }
 
+/// An error's text, bounded.
+fn brief(error: &Error) -> String {
+    let mut text = error.to_string();
+    if let Some((end, _)) = text.char_indices().nth(TOLD_CHARS) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+/// Whom the `Status` that answers a delete speaks of.
+fn deleted_uid(answer: &[u8]) -> Option<Uid> {
+    let status: Value = serde_json::from_slice(answer).ok()?;
+    status.pointer("/details/uid")?.as_str().filter(|uid| !uid.is_empty()).map(Uid::parse)
+}
+
 fn display(error: &cluster::Error) -> String {
     match error {
         cluster::Error::Status(status) if !status.reason.is_empty() => {
@@ -134,7 +155,7 @@ impl Report {
         if self.problems.is_empty() {
             return None;
         }
-        let mut told: Vec<String> = self.problems.iter().take(TOLD_PROBLEMS).map(ToString::to_string).collect();
+        let mut told: Vec<String> = self.problems.iter().take(TOLD_PROBLEMS).map(brief).collect();
         if self.problems.len() > TOLD_PROBLEMS {
             told.push(format!("and {} more", self.problems.len() - TOLD_PROBLEMS));
         }
@@ -266,10 +287,27 @@ impl Writer {
     async fn apply_child(&self, owner: &Owner<'_>, view: &View, desired: &Desired) -> Result<Write, Error> {
         let (of, key) = (&desired.of, &desired.key);
         self.grants.check(Verb::Apply, of, None, key.namespace.as_deref(), Some(&key.name))?;
-        let force = match view.get(of, key) {
+        let live = match view.get(of, key) {
+            // A selector hides what does not match it: it may be there all the same, and somebody else's.
+            None if !view.covering(of, key.namespace.as_deref()).any(|informer| informer.key().labels.is_empty()) => {
+                self.hidden(of, key).await?
+            }
+            live => live,
+        };
+        let force = match live {
             None => false,
-            // What is on its way out takes no change; its end wakes this key again.
-            Some(live) if live.is_deleting() => return Ok(Write::Skipped),
+            Some(live) if live.is_deleting() => {
+                // What is on its way out takes no change. Its end wakes this key again, if it names this owner.
+                let (own, of_owner) = (owner.object.key(), owner.object.type_meta());
+                let ours = live
+                    .controller()
+                    .is_some_and(|controller| controller.kind == of_owner.kind && controller.name == own.name);
+                if ours {
+                    return Ok(Write::Skipped);
+                }
+                let why = "is not this object's child; it is being deleted".into();
+                return Err(Error::Taken { of: of.clone(), key: key.clone(), why });
+            }
             Some(live) => {
                 match live.controller() {
                     Some(controller) if controller.uid == *owner.object.uid() => {
@@ -293,6 +331,18 @@ impl Writer {
         };
         self.apply(of, key, &desired.value, None, force).await?;
         Ok(Write::Done)
+    }
+
+    /// An object that no informer of the plugin would show.
+    async fn hidden(&self, of: &TypeMeta, key: &Key) -> Result<Option<Arc<Object>>, Error> {
+        match self.cluster.get(of, key.namespace.as_deref(), &key.name).await {
+            Ok(body) => match Object::parse(&body, of) {
+                Ok(object) => Ok(Some(Arc::new(object))),
+                Err(source) => Err(Error::Answer { of: of.clone(), key: key.clone(), source }),
+            },
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(source) => Err(Error::Request { verb: "read", of: of.clone(), key: key.clone(), source }),
+        }
     }
 
     /// What this plugin applied for `owner` and `named` does not hold.
@@ -364,8 +414,8 @@ impl Writer {
             // Some kinds answer with what was there.
             Ok(gone) if gone.type_meta() == of => self.informers.own_delete(of, key, gone.uid()),
             _ => {
-                if let Some(uid) = &options.uid {
-                    self.informers.own_delete(of, key, uid);
+                if let Some(uid) = options.uid.clone().or_else(|| deleted_uid(answer)) {
+                    self.informers.own_delete(of, key, &uid);
                 }
             }
         }
@@ -395,7 +445,7 @@ impl Writer {
         match error {
             None => debug!(target: "pilothouse::feed", what = "wrote", verb, kind = %of.kind, object = %key, ?took),
             Some(error) => {
-                debug!(target: "pilothouse::feed", what = "refused", verb, kind = %of.kind, object = %key, ?took, error = %display(error))
+                debug!(target: "pilothouse::feed", what = "refused", verb, kind = %of.kind, object = %key, ?took, error = %display(error));
             }
         }
     }

@@ -4,8 +4,10 @@
 
 CARGO   ?= cargo
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
-# The real API server's binaries are built with Go, once, into a cache folder outside this tree.
-E2E     := $(CARGO) test --release -p pilothouse-e2e
+# What runs on this machine and not in the sandbox. Every job names the same packages: Cargo would compile the engine again for
+# another choice, as that has other features.
+NATIVE  := -p pilothouse -p pilothouse-e2e -p pilothouse-real -p pilothouse-bench
+TESTED  := --workspace --exclude pilothouse-guests
 
 .DEFAULT_GOAL := help
 .PHONY: help build plugins guests demo demo-check test test-real real-assets fmt lint doc deny bench clean
@@ -15,7 +17,7 @@ help: ## Show this
 
 build: plugins ## Build the host (target/release/pilothouse) and the plugins (target/plugins)
 	@echo "building the host: some minutes the first time, for the WebAssembly compiler in it"
-	$(CARGO) build --release -p pilothouse
+	$(CARGO) build --release $(NATIVE)
 
 plugins: ## Build the plugins (target/plugins/*.wasm)
 	@sh plugins/build.sh plugins
@@ -28,18 +30,19 @@ demo: build ## From a fresh clone to a reconciled MyApple; stays up, needs no cl
 	@$(TARGET)/release/pilothouse dev --plugins $(TARGET)/plugins --manifests plugins/myapple/examples
 
 demo-check: build ## The same unattended: checks what it sees, and ends
-	@$(CARGO) run --quiet --release -p pilothouse-e2e --bin demo-check -- \
+	@$(TARGET)/release/demo-check \
 		$(TARGET)/release/pilothouse dev --plugins $(TARGET)/plugins --manifests plugins/myapple/examples
 
 test: build guests ## All tests that need no real API server
-	$(CARGO) test --release --workspace --exclude pilothouse-guests --exclude pilothouse-real
+	$(CARGO) test --release $(TESTED) --exclude pilothouse-real
 
 test-real: build guests real-assets ## The end-to-end tests against a real etcd and kube-apiserver
-	$(CARGO) test --release -p pilothouse-real
-	PILOTHOUSE_E2E=real $(E2E)
+	$(CARGO) test --release $(TESTED) --test cluster --test process
+	PILOTHOUSE_E2E=real $(CARGO) test --release $(TESTED) --test suite
 
 real-assets: ## Find or build etcd, kube-apiserver, kube-controller-manager and kubectl
-	@$(CARGO) run --quiet --release -p pilothouse-real --bin real-assets
+	@$(CARGO) build --release $(NATIVE) --bin real-assets
+	@$(TARGET)/release/real-assets
 
 fmt: ## Check formatting
 	$(CARGO) fmt --all --check
@@ -55,6 +58,9 @@ deny: ## Licences, bans and sources of dependencies; advisories where their data
 	$(CARGO) deny --log-level error check licenses bans sources
 	@if $(CARGO) deny fetch db >/dev/null 2>&1; then $(CARGO) deny --log-level error check advisories; \
 	else echo "advisories not checked: their database cannot be reached from here"; fi
+
+bench: build ## Measure, beside budgets and peers (target/bench.json); one line with LINE=name
+	@$(TARGET)/release/pilothouse-bench $(LINE)
 
 clean: ## Remove what was built here (not the real API server's binaries)
 	$(CARGO) clean

@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use pilothouse_core::{key::Key, workqueue::Item};
+use pilothouse_core::{
+    key::Key,
+    workqueue::{Item, LIMITS},
+};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info_span, warn};
 
@@ -22,6 +25,9 @@ use crate::{
     wasm::{CallError, Children, Failure, Outcome, Phase, Request},
     writer::{Owner, Report},
 };
+
+/// The shortest `requeue-after`, as the contract says: a failing key is not tried again sooner either.
+const REQUEUE_AFTER_MIN: Duration = LIMITS.base;
 
 /// Reconciles the key once, and says what is next for it.
 pub(super) async fn run(controller: &Controller, item: &Item<Key>) -> Next {
@@ -91,7 +97,7 @@ async fn settle(serving: &Serving, owner: &Owner<'_>, phase: Phase, outcome: Out
     write_status(serving, owner, phase, outcome.status.as_deref(), &mut report).await;
     let end = match (report.problem(), outcome.requeue_after) {
         (Some(problem), _) => End::Failed(problem),
-        (None, Some(delay)) => End::After(delay),
+        (None, Some(delay)) => End::After(delay.max(REQUEUE_AFTER_MIN)),
         (None, None) => End::Done,
     };
     (end, report)

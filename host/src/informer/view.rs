@@ -31,9 +31,10 @@ impl View {
         self.of(of).filter(move |informer| informer.covers(namespace))
     }
 
-    /// One object, from whichever informer holds it.
+    /// One object. Where several informers hold it, as the one says that knows most: each has a watch of its own.
     pub fn get(&self, of: &TypeMeta, key: &Key) -> Option<Arc<Object>> {
-        self.covering(of, key.namespace.as_deref()).find_map(|informer| informer.get(key))
+        let held = self.covering(of, key.namespace.as_deref()).filter_map(|informer| informer.get(key));
+        held.max_by_key(|object| object.resource_version())
     }
 
     /// All informers.

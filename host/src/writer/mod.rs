@@ -100,6 +100,17 @@ pub enum Error {
     /// The status is no JSON object.
     #[error("the status is no JSON object: {0}")]
     Status(String),
+    /// The cache has the object, and the server does not find its status.
+    #[error(
+        "cannot write the status of {of} {key}: the API server does not find it; if the object is there, its kind has no status \
+         subresource, and the CustomResourceDefinition needs `subresources: {{ status: {{}} }}`"
+    )]
+    NoStatus {
+        /// The kind.
+        of: TypeMeta,
+        /// The key.
+        key: Key,
+    },
     /// The server's answer to a write is no object; the write itself succeeded.
     #[error("the API server's answer about {of} {key} is no object")]
     Answer {
@@ -278,6 +289,7 @@ impl Writer {
             Ok(_) => report.written += 1,
             // Gone meanwhile: its deletion is on its way through the watch.
             Err(Error::Request { source, .. }) if source.is_not_found() && view.get(&of, &key).is_none() => {}
+            Err(Error::Request { source, .. }) if source.is_not_found() => return Err(Error::NoStatus { of, key }),
             Err(error) => return Err(error),
         }
         Ok(report)

@@ -5,6 +5,7 @@
 //! server is started for each test. A real one takes seconds to start: one that a passed test leaves is cleaned and used
 //! again.
 
+use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,12 +15,12 @@ use anyhow::{Context, Result, ensure};
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams};
 use kube::{Api, ResourceExt};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tokio::runtime::Runtime;
 
+use crate::apple::resource;
 use crate::cluster::{Cluster, Kind};
 use crate::scene::Scene;
 use crate::wait::eventually;
@@ -140,22 +141,35 @@ impl Servers {
     }
 }
 
-/// Removes what would disturb the next test: kinds, with them their objects, and what these owned. Namespaces have names of
-/// their own.
+/// Removes what would disturb the next test: MyApples, and what they owned. Namespaces have names of their own, and kinds
+/// stay: the garbage collector takes half a minute to take notice of a new one.
 async fn clean(cluster: &Cluster) -> Result<()> {
-    let crds: Api<CustomResourceDefinition> = Api::all(cluster.client());
+    let apples: Api<DynamicObject> = Api::all_with(cluster.client(), &resource());
     let maps: Api<ConfigMap> = Api::all(cluster.client());
     eventually("nothing is left of the test", async || {
-        let left = crds.list(&ListParams::default()).await.context("cannot list the CRDs")?;
-        for crd in &left {
-            // It may be gone already.
-            let _gone = crds.delete(&crd.name_any(), &DeleteParams::default()).await;
+        let namespaces = match apples.list(&ListParams::default()).await {
+            Ok(left) => self::namespaces(&left.items),
+            Err(kube::Error::Api(status)) if status.code == 404 => BTreeSet::new(),
+            Err(error) => return Err(error).context("cannot list the MyApples"),
+        };
+        for namespace in &namespaces {
+            let apples: Api<DynamicObject> = Api::namespaced_with(cluster.client(), namespace, &resource());
+            apples.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
         }
-        ensure!(left.items.is_empty(), "{} CRDs are left", left.items.len());
-        let maps = maps.list(&ListParams::default()).await.context("cannot list the ConfigMaps")?;
-        let left = maps.iter().filter(|map| map.metadata.owner_references.is_some()).count();
-        ensure!(left == 0, "{left} ConfigMaps wait for the garbage collector");
+        ensure!(namespaces.is_empty(), "MyApples are left");
+
+        let mut left = maps.list(&ListParams::default()).await.context("cannot list the ConfigMaps")?.items;
+        left.retain(|map| map.metadata.owner_references.is_some());
+        for namespace in self::namespaces(&left) {
+            let maps: Api<ConfigMap> = Api::namespaced(cluster.client(), &namespace);
+            maps.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        }
+        ensure!(left.is_empty(), "{} ConfigMaps are left", left.len());
         Ok(())
     })
     .await
+}
+
+fn namespaces(objects: &[impl ResourceExt]) -> BTreeSet<String> {
+    objects.iter().filter_map(ResourceExt::namespace).collect()
 }

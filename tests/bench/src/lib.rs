@@ -1,1 +1,18 @@
-//! Benchmarks, with peers in the same run.
+//! Benchmarks: what things cost, beside the budget they have and, where there is one, a peer in the same run.
+//!
+//! ```text
+//! make bench ─► main ── for each line, and each round of it ──► itself as a child process: measure ─► values
+//!                 └─ median of the rounds ─► table on standard output, target/bench.json
+//! ```
+//!
+//! Each round has a process of its own, so that no line sees another's heap, and hash seeds and address layout vary as they do
+//! between two starts of the host. Times of pure code are CPU times of the measuring thread, since a machine is seldom idle; what
+//! spans threads or processes is taken by the wall clock. A budget that is not held is shown, and fails nothing.
+
+pub mod clock;
+pub mod lines;
+pub mod memory;
+pub mod objects;
+mod peers;
+pub mod report;
+pub mod statistics;

@@ -1,0 +1,128 @@
+//! Reflector and store together, fed as the host's driver feeds them, with the network left out.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use pilothouse_core::key::TypeMeta;
+use pilothouse_core::reflector::{Config, Effect, Input, PAGE_SIZE, Reflector};
+use pilothouse_core::store::{Change, Store};
+
+use crate::objects::Pod;
+
+/// A cache of pods.
+pub(super) struct Cache {
+    reflector: Reflector,
+    pub(super) store: Store,
+    effects: Vec<Effect>,
+    now: Duration,
+}
+
+impl Cache {
+    /// An empty one, and the request it begins with.
+    pub(super) fn new(streaming: bool) -> Result<(Self, Effect)> {
+        let of = TypeMeta::new("v1", "Pod");
+        let config = Config { of: of.clone(), page_size: PAGE_SIZE, streaming, seed: 1 };
+        let mut cache = Self {
+            reflector: Reflector::new(config),
+            store: Store::new(of),
+            effects: Vec::new(),
+            now: Duration::from_secs(1),
+        };
+        cache.feed(Input::Start, |_| ());
+        let request = cache.feed(Input::Resolved, |_| ()).context("the reflector asks for nothing")?;
+        Ok((cache, request))
+    }
+
+    /// Tells the reflector what happened, does to the store what it says, hands each change on, and gives back its request.
+    pub(super) fn feed(&mut self, input: Input<'_>, mut changed: impl FnMut(Change)) -> Option<Effect> {
+        self.now += Duration::from_micros(10);
+        self.reflector.step(self.now, input, &mut self.effects);
+        let mut request = None;
+        for effect in self.effects.drain(..) {
+            match effect {
+                Effect::Upsert(object) => self.store.upsert(object).into_iter().for_each(&mut changed),
+                Effect::Remove(last) => self.store.remove(last).into_iter().for_each(&mut changed),
+                Effect::BeginReplace { went_back } => self.store.begin_replace(went_back),
+                Effect::FinishReplace { version } => {
+                    self.store.finish_replace(version).into_iter().for_each(&mut changed);
+                }
+                Effect::AbortReplace => self.store.abort_replace(),
+                Effect::Synced | Effect::State(_) | Effect::Skipped(_) | Effect::Relist(_) => {}
+                asked => request = Some(asked),
+            }
+        }
+        request
+    }
+
+    /// Reads `count` pods by a streaming list, each at a version of its own, from 1.
+    pub(super) fn stream(&mut self, count: u64) -> Result<()> {
+        self.feed(Input::Opened, |_| ());
+        let mut line = String::new();
+        for number in 0..count {
+            line.clear();
+            watch_line(&mut line, "ADDED", &Pod::of(number), number + 1);
+            if let Some(asked) = self.feed(Input::Line(line.as_bytes()), drop) {
+                bail!("the reflector asks for {asked:?} amid the list");
+            }
+        }
+        let end = format!(
+            r#"{{"type":"BOOKMARK","object":{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"{count}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}"#
+        );
+        self.feed(Input::Line(end.as_bytes()), drop);
+        self.check(count)
+    }
+
+    /// Answers `request` and those that follow with pages of `count` pods, at versions from `from` on, until the reflector watches.
+    pub(super) fn pages(&mut self, mut request: Effect, count: u64, from: u64) -> Result<()> {
+        while let Effect::List { limit, continue_token, .. } = request {
+            let begin = continue_token.map_or(Ok(0), |token| token.parse()).context("not a continue token of ours")?;
+            // As it comes from the network: a body of its own for each page.
+            let body = page(begin, (begin + u64::from(limit)).min(count), count, from);
+            request = self.feed(Input::Page(body.as_bytes()), drop).context("the reflector asks for nothing")?;
+        }
+        let Effect::Watch { .. } = request else { bail!("the reflector asks for {request:?} after the list") };
+        self.feed(Input::Opened, drop);
+        self.check(count)
+    }
+
+    /// Says that the watch has expired; gives back the request that begins the new list, after the wait that may precede it.
+    pub(super) fn expire(&mut self) -> Result<Effect> {
+        let line = br#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","message":"too old resource version","code":410}}"#;
+        let mut request = self.feed(Input::Line(line), drop);
+        while let Some(Effect::Wait(delay)) = request {
+            self.now += delay;
+            request = self.feed(Input::Elapsed, drop);
+        }
+        request.context("the reflector asks for nothing")
+    }
+
+    fn check(&self, count: u64) -> Result<()> {
+        let held = self.store.len();
+        anyhow::ensure!(held as u64 == count, "the store holds {held} of {count} objects");
+        Ok(())
+    }
+}
+
+/// Appends a line of a watch, without its end.
+pub(crate) fn watch_line(out: &mut String, event: &str, pod: &Pod, version: u64) {
+    out.push_str(r#"{"type":""#);
+    out.push_str(event);
+    out.push_str(r#"","object":"#);
+    pod.write(out, version, true);
+    out.push('}');
+}
+
+fn page(begin: u64, end: u64, count: u64, from: u64) -> String {
+    let more = if end < count { format!(r#","continue":"{end}""#) } else { String::new() };
+    let version = from + count;
+    let mut body =
+        format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"{more}}},"items":["#);
+    for number in begin..end {
+        if number > begin {
+            body.push(',');
+        }
+        Pod::of(number).write(&mut body, from + number, false);
+    }
+    body.push_str("]}");
+    body
+}

@@ -1,0 +1,174 @@
+//! What is measured: one module for each line.
+//!
+//! A line is a function that measures its figures once. It is called in a process of its own, as often as it has rounds; what it
+//! says meanwhile goes to standard error.
+
+mod cache;
+mod calls;
+mod compile;
+mod converge;
+mod diff;
+mod drift;
+pub(crate) mod event;
+mod object_bytes;
+mod queue;
+mod relist_peak;
+mod scene;
+
+use anyhow::Result;
+
+use crate::peers::kube_runtime;
+use crate::report::Budget::{self, AtLeast, AtMost};
+
+/// Measures each figure of a line once, in the order of [`Line::figures`]. A peer that has not all of them measures the first.
+pub type Measure = fn() -> Result<Vec<f64>>;
+
+/// Something to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Line {
+    /// What `make bench LINE=…` calls it.
+    pub name: &'static str,
+    /// What it measures.
+    pub figures: &'static [Figure],
+    /// In how many processes.
+    pub rounds: usize,
+    /// Measures.
+    pub measure: Measure,
+    /// Who does the same elsewhere.
+    pub peer: Option<Peer>,
+}
+
+/// A value of a line.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// What the report calls it.
+    pub name: &'static str,
+    /// What it is in.
+    pub unit: &'static str,
+    /// What it may be.
+    pub budget: Option<Budget>,
+}
+
+/// Another program that does the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Which.
+    pub name: &'static str,
+    /// Measures it on the same objects.
+    pub measure: Measure,
+}
+
+const fn figure(name: &'static str, unit: &'static str, budget: Option<Budget>) -> Figure {
+    Figure { name, unit, budget }
+}
+
+const fn typed(measure: Measure) -> Option<Peer> {
+    Some(Peer { name: kube_runtime::NAME, measure })
+}
+
+/// Every line, in the order of the report.
+pub const ALL: [Line; 10] = [
+    Line {
+        name: "queue",
+        figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
+        rounds: 5,
+        measure: queue::measure,
+        peer: None,
+    },
+    Line {
+        name: "event",
+        figures: &[figure("event", "events/s", Some(AtLeast(100_000.0)))],
+        rounds: 5,
+        measure: event::measure,
+        peer: typed(kube_runtime::event),
+    },
+    Line {
+        name: "object-bytes",
+        figures: &[
+            figure("object-bytes", "× stripped", Some(AtMost(1.15))),
+            figure("object-bytes-counted", "× stripped", Some(AtMost(1.15))),
+        ],
+        rounds: 3,
+        measure: object_bytes::measure,
+        peer: typed(kube_runtime::object_bytes),
+    },
+    Line {
+        name: "relist-peak",
+        figures: &[
+            figure("relist-peak", "× settled", Some(AtMost(1.2))),
+            figure("relist-peak-changed", "× settled", Some(AtMost(1.2))),
+        ],
+        rounds: 3,
+        measure: relist_peak::measure,
+        peer: typed(kube_runtime::relist_peak),
+    },
+    Line {
+        name: "diff",
+        figures: &[figure("diff-configmap", "µs", None), figure("diff-deployment", "µs", None)],
+        rounds: 5,
+        measure: diff::measure,
+        peer: None,
+    },
+    Line {
+        name: "empty-call",
+        figures: &[figure("empty-call", "µs", Some(AtMost(0.5)))],
+        rounds: 5,
+        measure: calls::empty,
+        peer: None,
+    },
+    Line {
+        name: "reconcile-6k",
+        figures: &[figure("reconcile-6k", "µs", Some(AtMost(40.0)))],
+        rounds: 5,
+        measure: calls::reconcile,
+        peer: None,
+    },
+    Line {
+        name: "compile",
+        figures: &[figure("compile", "ms", None)],
+        rounds: 3,
+        measure: compile::measure,
+        peer: None,
+    },
+    Line {
+        name: "converge",
+        figures: &[figure("converge", "s", None), figure("converge-memory", "MiB", None)],
+        rounds: 3,
+        measure: converge::measure,
+        peer: None,
+    },
+    Line {
+        name: "drift",
+        figures: &[figure("drift", "ms", Some(AtMost(5.0))), figure("drift-p99", "ms", None)],
+        rounds: 3,
+        measure: drift::measure,
+        peer: None,
+    },
+];
+
+/// The line of that name.
+pub fn named(name: &str) -> Option<&'static Line> {
+    ALL.iter().find(|line| line.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_line_and_every_figure_has_a_name_of_its_own() {
+        let lines: HashSet<_> = ALL.iter().map(|line| line.name).collect();
+        assert_eq!(lines.len(), ALL.len());
+        let figures: Vec<_> = ALL.iter().flat_map(|line| line.figures).map(|figure| figure.name).collect();
+        assert_eq!(figures.iter().collect::<HashSet<_>>().len(), figures.len());
+    }
+
+    #[test]
+    fn a_line_is_found_by_its_name_alone() {
+        assert!(ALL.iter().all(|line| named(line.name).is_some_and(|found| found.name == line.name)));
+        assert!(named("").is_none());
+        assert!(named("que").is_none());
+    }
+}

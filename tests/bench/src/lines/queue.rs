@@ -1,0 +1,38 @@
+//! A key through the workqueue: add, get, done.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use pilothouse_core::key::Key;
+use pilothouse_core::workqueue::{CHANGE, LIMITS, Workqueue};
+
+use crate::clock::{cpu_time, micros_each};
+use crate::statistics::median;
+
+/// Keys that wait at once.
+const KEYS: usize = 10_000;
+const PASSES: usize = 50;
+
+/// All keys are added, then each is taken and given back. The queue's lock and its bell, which are the host's, are not in it.
+pub(super) fn measure() -> Result<Vec<f64>> {
+    let keys: Vec<Key> = (0..KEYS).map(|n| Key::new(Some("orders-production"), &format!("apple-{n:05}"))).collect();
+    let mut queue = Workqueue::new(LIMITS);
+    let mut passes = Vec::with_capacity(PASSES);
+    let mut handed_out = 0;
+    for pass in 0..PASSES {
+        let now = Duration::from_secs(pass as u64);
+        let time = cpu_time(|| {
+            for key in &keys {
+                queue.add(now, black_box(key.clone()), CHANGE);
+            }
+            while let Some(item) = queue.get(now) {
+                black_box(queue.done(now, &item.key));
+                handed_out += 1;
+            }
+        });
+        passes.push(micros_each(time, KEYS));
+    }
+    ensure!(handed_out == KEYS * PASSES, "{handed_out} keys were handed out");
+    Ok(median(&passes).into_iter().collect())
+}

@@ -1,0 +1,89 @@
+//! kube-runtime's reflector: a store of typed objects, fed without a network, as ours is.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod as Typed;
+use kube::api::WatchEvent;
+use kube_runtime::reflector::store::Writer;
+use kube_runtime::watcher::Event;
+use pilothouse_core::key::TypeMeta;
+use pilothouse_core::object::Object;
+
+use crate::clock::cpu_time;
+use crate::lines::event::{CACHED, EVENTS, PASSES, lines};
+use crate::memory::{peak, reset_peak, resident_here};
+use crate::objects::Pod;
+use crate::statistics::median;
+
+/// What the report calls it.
+pub(crate) const NAME: &str = "kube-runtime 5 reflector of typed Pods";
+
+/// Fewer than ours: each is several times larger, and the ratio does not depend on the number.
+const OBJECTS: u64 = 20_000;
+
+/// Parsed and stored; without cutting into lines, routing and enqueueing, which are not the reflector's.
+pub(crate) fn event() -> Result<Vec<f64>> {
+    let mut writer = Writer::<Typed>::default();
+    fill(&mut writer, CACHED, 1)?;
+    let mut passes = Vec::new();
+    for pass in 0..PASSES {
+        let lines = lines(pass);
+        let mut stored = 0;
+        let time = cpu_time(|| {
+            for line in lines.lines() {
+                if let Ok(WatchEvent::Modified(pod)) = serde_json::from_str(line) {
+                    writer.apply_watcher_event(&Event::Apply(pod));
+                    stored += 1;
+                }
+            }
+        });
+        ensure!(stored == EVENTS, "{stored} of {EVENTS} events were stored");
+        passes.push(EVENTS as f64 / time.as_secs_f64());
+    }
+    Ok(median(&passes).into_iter().collect())
+}
+
+/// Memory over the same stripped JSON as ours, as the kernel counts it. The pods are kept whole, as the reflector keeps them.
+pub(crate) fn object_bytes() -> Result<Vec<f64>> {
+    let before = resident_here()?;
+    let mut writer = Writer::<Typed>::default();
+    fill(&mut writer, OBJECTS, 1)?;
+    let resident = resident_here()?.saturating_sub(before);
+    let of = TypeMeta::new("v1", "Pod");
+    let mut stripped = 0;
+    for number in 0..OBJECTS {
+        let mut text = String::new();
+        Pod::of(number).write(&mut text, number + 1, true);
+        stripped += Object::parse(text.as_bytes(), &of)?.json().len();
+    }
+    ensure!(writer.as_reader().len() as u64 == OBJECTS, "objects are missing");
+    Ok(vec![resident as f64 / stripped as f64])
+}
+
+/// The peak of a relist over the settled size, as ours.
+pub(crate) fn relist_peak() -> Result<Vec<f64>> {
+    let before = resident_here()?;
+    let mut writer = Writer::<Typed>::default();
+    fill(&mut writer, OBJECTS, 1)?;
+    let settled = resident_here()?.saturating_sub(before);
+    let mut ratios = Vec::new();
+    for from in [1, OBJECTS + 1] {
+        reset_peak()?;
+        fill(&mut writer, OBJECTS, from)?;
+        ratios.push(peak()?.saturating_sub(before) as f64 / settled as f64);
+    }
+    Ok(ratios)
+}
+
+/// A list, as the watcher hands it on.
+fn fill(writer: &mut Writer<Typed>, count: u64, from: u64) -> Result<()> {
+    writer.apply_watcher_event(&Event::Init);
+    let mut text = String::new();
+    for number in 0..count {
+        text.clear();
+        Pod::of(number).write(&mut text, from + number, true);
+        let pod = serde_json::from_str(&text).context("the pod is not one to k8s-openapi")?;
+        writer.apply_watcher_event(&Event::InitApply(pod));
+    }
+    writer.apply_watcher_event(&Event::InitDone);
+    Ok(())
+}

@@ -1,0 +1,3 @@
+//! Others who do the same, measured on the same objects.
+
+pub(crate) mod kube_runtime;

@@ -6,7 +6,7 @@ use kube::api::PostParams;
 use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
 use serde_json::{from_value, json};
 
-pub(crate) async fn a_plugin_sees_its_own_writes_in_the_same_call(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_3_a_plugin_sees_its_own_writes_in_the_same_call(scene: Scene) -> Result<()> {
     let (_host, gala) = served_by(&scene, "imperative").await?;
     gala.create(1).await?;
     let status = gala.status_is("what it saw", |status| status["available"] == 1).await?;
@@ -65,7 +65,7 @@ pub(crate) async fn a_terminal_failure_is_not_tried_again_until_something_change
     Ok(())
 }
 
-pub(crate) async fn a_call_in_flight_at_sigterm_is_finished(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_10_a_call_in_flight_at_sigterm_is_finished(scene: Scene) -> Result<()> {
     let (mut host, gala) = served_by(&scene, "slow").await?;
     // A second or so.
     gala.create(100).await?;

@@ -29,7 +29,7 @@ pub(crate) async fn a_disabled_plugin_does_nothing(scene: Scene) -> Result<()> {
     scene.apple("gala").create(2).await?.settles().await
 }
 
-pub(crate) async fn a_write_that_is_not_granted_is_not_sent(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_7_a_write_that_is_not_granted_is_not_sent(scene: Scene) -> Result<()> {
     let [itself, status, _] = Permission::of_myapple();
     let read_only = Permission::to(&["read"], "v1", "ConfigMap");
     let plugin = Plugin::myapple()?.granted(&[itself, status, read_only, Permission::of_its_crd()]);
@@ -62,7 +62,7 @@ pub(crate) async fn a_namespace_that_is_not_granted_is_left_alone(scene: Scene) 
     Ok(())
 }
 
-pub(crate) async fn a_trespasser_is_denied_every_step(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_7_a_trespasser_is_denied_every_step(scene: Scene) -> Result<()> {
     let other = format!("{}-other", scene.namespace);
     scene.create_namespace(&other).await?;
     // The one brings the kind, the other goes where it should not.

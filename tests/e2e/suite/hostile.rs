@@ -20,23 +20,23 @@ const MISTAKES: [&str; 12] = [
     "status-type",
 ];
 
-pub(crate) async fn a_plugin_that_loops_costs_itself_one_call(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_8_a_plugin_that_loops_costs_itself_one_call(scene: Scene) -> Result<()> {
     have_no_children(&is_contained(&scene, "looping").await?).await
 }
 
-pub(crate) async fn a_plugin_that_traps_costs_itself_one_call(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_8_a_plugin_that_traps_costs_itself_one_call(scene: Scene) -> Result<()> {
     have_no_children(&is_contained(&scene, "trapping").await?).await
 }
 
-pub(crate) async fn a_plugin_that_exhausts_memory_costs_itself_one_call(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_8_a_plugin_that_exhausts_memory_costs_itself_one_call(scene: Scene) -> Result<()> {
     have_no_children(&is_contained(&scene, "hungry").await?).await
 }
 
-pub(crate) async fn a_plugin_that_exhausts_its_stack_costs_itself_one_call(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_8_a_plugin_that_exhausts_its_stack_costs_itself_one_call(scene: Scene) -> Result<()> {
     have_no_children(&is_contained(&scene, "recursing").await?).await
 }
 
-pub(crate) async fn a_plugin_that_answers_too_much_costs_itself_one_call(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_8_a_plugin_that_answers_too_much_costs_itself_one_call(scene: Scene) -> Result<()> {
     let bad = is_contained(&scene, "huge").await?;
     // The children come first, and are as they should be.
     for apple in bad {
@@ -45,7 +45,7 @@ pub(crate) async fn a_plugin_that_answers_too_much_costs_itself_one_call(scene: 
     Ok(())
 }
 
-pub(crate) async fn a_plugin_that_answers_nonsense_costs_itself_one_call(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_8_a_plugin_that_answers_nonsense_costs_itself_one_call(scene: Scene) -> Result<()> {
     let (mut host, elsewhere) = beside_myapple(&scene, "nonsense").await?;
     let bad = MISTAKES.map(|mistake| (mistake, scene.apple(&format!("bad-{mistake}"))));
     for (mistake, apple) in &bad {

@@ -38,12 +38,12 @@ fn main() -> ExitCode {
             a_manager_that_forces_its_way_loses_too,
         }
         contract {
-            a_plugin_sees_its_own_writes_in_the_same_call,
+            invariant_3_a_plugin_sees_its_own_writes_in_the_same_call,
             a_child_that_may_be_adopted_is_taken_over,
             a_plugin_that_asks_to_be_called_again_is,
             a_failed_call_is_tried_again_and_told_why,
             a_terminal_failure_is_not_tried_again_until_something_changes,
-            a_call_in_flight_at_sigterm_is_finished,
+            invariant_10_a_call_in_flight_at_sigterm_is_finished,
         }
         definitions {
             a_kind_that_appears_after_the_plugin_is_served,
@@ -52,17 +52,17 @@ fn main() -> ExitCode {
         grants {
             a_plugin_without_a_yaml_is_refused_with_what_to_write,
             a_disabled_plugin_does_nothing,
-            a_write_that_is_not_granted_is_not_sent,
+            invariant_7_a_write_that_is_not_granted_is_not_sent,
             a_namespace_that_is_not_granted_is_left_alone,
-            a_trespasser_is_denied_every_step,
+            invariant_7_a_trespasser_is_denied_every_step,
         }
         hostile {
-            a_plugin_that_loops_costs_itself_one_call,
-            a_plugin_that_traps_costs_itself_one_call,
-            a_plugin_that_exhausts_memory_costs_itself_one_call,
-            a_plugin_that_exhausts_its_stack_costs_itself_one_call,
-            a_plugin_that_answers_too_much_costs_itself_one_call,
-            a_plugin_that_answers_nonsense_costs_itself_one_call,
+            invariant_8_a_plugin_that_loops_costs_itself_one_call,
+            invariant_8_a_plugin_that_traps_costs_itself_one_call,
+            invariant_8_a_plugin_that_exhausts_memory_costs_itself_one_call,
+            invariant_8_a_plugin_that_exhausts_its_stack_costs_itself_one_call,
+            invariant_8_a_plugin_that_answers_too_much_costs_itself_one_call,
+            invariant_8_a_plugin_that_answers_nonsense_costs_itself_one_call,
             a_plugin_that_cannot_be_used_is_refused_with_the_reason,
         }
         kubectl {
@@ -74,17 +74,17 @@ fn main() -> ExitCode {
             a_restarted_api_server_is_found_again,
             a_host_killed_in_the_middle_loses_nothing,
             a_host_terminated_in_the_middle_loses_nothing,
-            what_changes_while_the_host_is_down_is_made_good,
-            sigterm_under_load_ends_with_success,
+            invariant_5_what_changes_while_the_host_is_down_is_made_good,
+            invariant_10_sigterm_under_load_ends_with_success,
         }
         quiet {
             a_restarted_host_sends_no_write_request,
             a_reconcile_that_changes_nothing_sends_no_request,
         }
         reload {
-            a_plugin_replaced_under_load_loses_no_change_and_fails_no_reconcile,
+            invariant_9_a_plugin_replaced_under_load_loses_no_change_and_fails_no_reconcile,
             a_new_revision_takes_effect_on_every_object,
-            garbage_in_place_of_a_plugin_is_reported_and_the_old_revision_goes_on,
+            invariant_9_garbage_in_place_of_a_plugin_is_reported_and_the_old_revision_goes_on,
             a_half_written_plugin_is_reported_until_it_is_whole,
             a_removed_plugin_stops_and_the_others_go_on,
             a_new_plugin_starts_without_a_restart,

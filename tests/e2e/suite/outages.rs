@@ -57,7 +57,7 @@ pub(crate) async fn a_host_terminated_in_the_middle_loses_nothing(scene: Scene) 
     all_settle(&many).await
 }
 
-pub(crate) async fn what_changes_while_the_host_is_down_is_made_good(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_5_what_changes_while_the_host_is_down_is_made_good(scene: Scene) -> Result<()> {
     let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
     let (gala, fuji, idared) = (scene.apple("gala"), scene.apple("fuji"), scene.apple("idared"));
     gala.create(3).await?.settles().await?;
@@ -71,7 +71,7 @@ pub(crate) async fn what_changes_while_the_host_is_down_is_made_good(scene: Scen
     all_settle(&[gala, fuji, idared]).await
 }
 
-pub(crate) async fn sigterm_under_load_ends_with_success(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_10_sigterm_under_load_ends_with_success(scene: Scene) -> Result<()> {
     let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
     let many = create_many(&scene, 20).await?;
     let load = async {

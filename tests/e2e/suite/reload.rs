@@ -7,7 +7,9 @@ use futures::future::try_join_all;
 use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
 use serde_json::json;
 
-pub(crate) async fn a_plugin_replaced_under_load_loses_no_change_and_fails_no_reconcile(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_9_a_plugin_replaced_under_load_loses_no_change_and_fails_no_reconcile(
+    scene: Scene,
+) -> Result<()> {
     let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
     let apples: Vec<Apple> = (0..20).map(|index| scene.apple(&format!("apple-{index}"))).collect();
     for apple in &apples {
@@ -80,7 +82,9 @@ pub(crate) async fn a_new_revision_takes_effect_on_every_object(scene: Scene) ->
     Ok(())
 }
 
-pub(crate) async fn garbage_in_place_of_a_plugin_is_reported_and_the_old_revision_goes_on(scene: Scene) -> Result<()> {
+pub(crate) async fn invariant_9_garbage_in_place_of_a_plugin_is_reported_and_the_old_revision_goes_on(
+    scene: Scene,
+) -> Result<()> {
     let plugin = Plugin::myapple()?;
     let mut host = scene.with(std::slice::from_ref(&plugin))?.host().await?;
     scene.apple("gala").create(2).await?.settles().await?;

@@ -77,8 +77,9 @@ impl Apple {
     /// The server refuses.
     pub async fn set(&self, spec: Value) -> Result<()> {
         let patch = Patch::Merge(json!({ "spec": spec }));
-        let patched = self.apples.patch(&self.name, &PatchParams::default(), &patch).await;
-        patched.with_context(|| format!("cannot change the MyApple {}", self.name))?;
+        answered(async || self.apples.patch(&self.name, &PatchParams::default(), &patch).await)
+            .await?
+            .with_context(|| format!("cannot change the MyApple {}", self.name))?;
         Ok(())
     }
 
@@ -112,8 +113,9 @@ impl Apple {
     pub async fn edit_child(&self, index: u32, data: Value) -> Result<()> {
         let patch = Patch::Merge(json!({ "data": data }));
         let child = self.child(index);
-        let patched = self.maps.patch(&child, &PatchParams::default(), &patch).await;
-        patched.with_context(|| format!("cannot edit the ConfigMap {child}"))?;
+        answered(async || self.maps.patch(&child, &PatchParams::default(), &patch).await)
+            .await?
+            .with_context(|| format!("cannot edit the ConfigMap {child}"))?;
         Ok(())
     }
 
@@ -191,6 +193,16 @@ impl Apple {
         })
         .await
     }
+}
+
+/// What the server says to a request that may be sent twice: right after a restart, a connection that the test's client kept
+/// open turns out to be dead only when it is used.
+async fn answered<T>(send: impl AsyncFn() -> kube::Result<T>) -> Result<kube::Result<T>> {
+    eventually("the API server answers", async || match send().await {
+        Err(unanswered) if !matches!(unanswered, kube::Error::Api(_)) => Err(anyhow::Error::new(unanswered)),
+        answer => Ok(answer),
+    })
+    .await
 }
 
 /// One of the conditions in an object's status.

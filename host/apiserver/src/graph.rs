@@ -32,6 +32,9 @@ pub(crate) struct Graph {
     places: HashMap<String, Place>,
     /// Uids of the objects that name a uid as an owner.
     dependents: HashMap<String, BTreeSet<String>>,
+    /// Uids of objects that are gone, for as long as an object names them as an owner: their kind may go next, and nobody
+    /// could look them up then.
+    gone: HashSet<String>,
     terminating: HashSet<GroupResource>,
     terminating_namespaces: HashSet<String>,
     queue: VecDeque<Work>,
@@ -53,6 +56,7 @@ impl Graph {
                 set.remove(&id);
                 if set.is_empty() {
                     self.dependents.remove(owner);
+                    self.gone.remove(owner);
                 }
             }
         }
@@ -81,6 +85,9 @@ impl Graph {
             None => {
                 self.places.remove(&id);
                 let orphans: Vec<String> = self.dependents.get(&id).into_iter().flatten().cloned().collect();
+                if !orphans.is_empty() {
+                    self.gone.insert(id);
+                }
                 for orphan in orphans {
                     self.queue(Work::Object(orphan));
                 }
@@ -110,6 +117,11 @@ impl Graph {
 
     pub(crate) fn find(&self, uid: &str) -> Option<&Place> {
         self.places.get(uid)
+    }
+
+    /// Whether an object of this uid was there, is gone, and is still named as an owner.
+    pub(crate) fn is_gone(&self, uid: &str) -> bool {
+        self.gone.contains(uid)
     }
 
     pub(crate) fn dependents(&self, uid: &str) -> impl Iterator<Item = &Place> {

@@ -91,7 +91,10 @@ enum Owner {
 }
 
 fn judge(server: &Server, registry: &Registry, owner: &OwnerRef<'_>, dependent: &Value) -> Owner {
-    let Some(kind) = registry.find_kind(owner.api_version, owner.kind) else { return Owner::Unknown };
+    let Some(kind) = registry.find_kind(owner.api_version, owner.kind) else {
+        // Gone with its definition, or never known.
+        return if server.store.is_gone(owner.uid) { Owner::Absent } else { Owner::Unknown };
+    };
     match server.store.by_uid(owner.uid) {
         Some((of, found)) => {
             let same = of == kind.storage && crate::object::name(&found.value) == owner.name;

@@ -270,6 +270,11 @@ impl Store {
         Some((of.clone(), inner.collections.get(of)?.objects.get(key)?.clone()))
     }
 
+    /// Whether an object of this uid was there, is gone, and is still named as an owner.
+    pub(crate) fn is_gone(&self, uid: &str) -> bool {
+        self.inner.lock().graph.is_gone(uid)
+    }
+
     /// The objects that name `uid` as an owner.
     pub(crate) fn dependents(&self, uid: &str) -> Vec<(GroupResource, Arc<Object>)> {
         let inner = self.inner.lock();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::{CONFIG_MAPS, Cluster, MERGE, config_map};
+use crate::cluster::{APPLES, CONFIG_MAPS, CRDS, Cluster, MERGE, apple, config_map};
 
 fn owned(name: &str, owner: &Value, blocks: bool) -> Value {
     json!({"metadata": {"name": name, "ownerReferences": [{
@@ -45,6 +45,23 @@ async fn an_owner_of_an_unknown_kind_is_given_the_benefit_of_the_doubt() {
     cluster.post(CONFIG_MAPS, &owned("other", &ghost, false)).await.ok();
     cluster.gone(CONFIG_MAPS, "other").await;
     assert_eq!(cluster.get(&at("child")).await.code, 200);
+}
+
+#[tokio::test]
+async fn dependents_go_with_an_owner_whose_definition_goes() {
+    let cluster = Cluster::start().await;
+    cluster.apples().await;
+    for name in ["gala", "fuji"] {
+        let owner = cluster.post(APPLES, &apple(name, &json!({"color": "red"}))).await.ok();
+        let mut child = owned(&format!("{name}-0"), &owner, false);
+        let reference = &mut child["metadata"]["ownerReferences"][0];
+        reference["apiVersion"] = "stable.example.com/v1".into();
+        reference["kind"] = "MyApple".into();
+        cluster.post(CONFIG_MAPS, &child).await.ok();
+    }
+    cluster.delete(&format!("{CRDS}/myapples.stable.example.com"), &Value::Null).await.ok();
+    cluster.gone(CONFIG_MAPS, "gala-0").await;
+    cluster.gone(CONFIG_MAPS, "fuji-0").await;
 }
 
 #[tokio::test]

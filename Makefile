@@ -37,7 +37,7 @@ test: build guests ## All tests that need no real API server
 	$(CARGO) test --release $(TESTED) --exclude pilothouse-real
 
 test-real: build guests real-assets ## The end-to-end tests against a real etcd and kube-apiserver
-	$(CARGO) test --release $(TESTED) --test cluster --test process
+	$(CARGO) test --release $(TESTED) --test cluster --test process -- --include-ignored
 	PILOTHOUSE_E2E=real $(CARGO) test --release $(TESTED) --test suite
 
 real-assets: ## Find or build etcd, kube-apiserver, kube-controller-manager and kubectl

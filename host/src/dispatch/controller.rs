@@ -58,7 +58,7 @@ pub(super) struct Serving {
     pub(super) concurrency: usize,
 }
 
-/// A controller. Its workers hold it; it ends by [`Controller::drain`].
+/// A controller. Its workers hold it, so it ends only when it is told to.
 pub struct Controller {
     plugin: PluginName,
     name: Arc<str>,

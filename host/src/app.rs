@@ -5,7 +5,8 @@
 //!                        └───────────┴──► admin: /healthz /readyz /metrics
 //! ```
 //!
-//! Every long-lived task is started and joined here. One that ends before it was asked to ends the process, and is named.
+//! The tasks that load plugins and serve health are started and joined here: one that ends before it was asked to ends the
+//! process, and is named. Informers' and controllers' tasks belong to their registry and to dispatch, and end with them.
 
 mod observe;
 

@@ -27,7 +27,7 @@ pub(crate) enum Work {
 
 type Place = (GroupResource, Key);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Graph {
     places: HashMap<String, Place>,
     /// Uids of the objects that name a uid as an owner.
@@ -144,6 +144,16 @@ impl Graph {
     pub(crate) fn queue(&mut self, work: Work) {
         if self.queued.insert(work.clone()) {
             self.queue.push_back(work);
+        }
+    }
+
+    /// Queues everything that there may be to do. What turns out to need nothing costs a look.
+    pub(crate) fn queue_all(&mut self) {
+        let objects = self.places.keys().cloned().map(Work::Object);
+        let namespaces = self.terminating_namespaces.iter().cloned().map(Work::Namespace);
+        let resources = self.terminating.iter().cloned().map(Work::Resource);
+        for work in objects.chain(namespaces).chain(resources).collect::<Vec<_>>() {
+            self.queue(work);
         }
     }
 

@@ -53,7 +53,7 @@ mod table;
 mod watch;
 
 pub use serve::serve;
-pub use server::Server;
+pub use server::{Server, Snapshot};
 
 /// What `/version` says: the Kubernetes version whose behaviour this server follows, marked as not being it.
 pub const VERSION: &str = "v1.36.0+pilothouse";

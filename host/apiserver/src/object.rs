@@ -8,11 +8,10 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-/// An object as it was committed at `revision`.
+/// An object as it was committed.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) value: Value,
-    pub(crate) revision: u64,
     json: OnceLock<Bytes>,
 }
 
@@ -20,7 +19,7 @@ impl Object {
     /// Takes `value` as the state at `revision`, and writes that into `metadata.resourceVersion`.
     pub(crate) fn committed(mut value: Value, revision: u64) -> Arc<Self> {
         set_meta(&mut value, "resourceVersion", revision.to_string().into());
-        Arc::new(Object { value, revision, json: OnceLock::new() })
+        Arc::new(Object { value, json: OnceLock::new() })
     }
 
     pub(crate) fn json(&self) -> &Bytes {

@@ -13,7 +13,7 @@ use crate::kinds;
 use crate::metrics::Metrics;
 use crate::object::{Object, is_deleting, name, new_uid, now, set_meta};
 use crate::resources::{Defined, GroupResource, Registry, Resource};
-use crate::storage::{Refused, Store};
+use crate::storage::{Refused, Saved, Store};
 
 /// A Kubernetes API in memory: all its objects, its custom resources, and its recent history.
 ///
@@ -27,6 +27,23 @@ pub struct Server {
     redefined: watch::Sender<()>,
     /// Held from looking at the registry to changing it, so that two definitions cannot both take a name.
     definitions: Mutex<()>,
+}
+
+/// All data of a [`Server`] at one moment: objects, custom resources, recent history, the revision.
+///
+/// It shares its objects with the server: taking one costs little, keeping it costs what has changed since.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    saved: Saved,
+    registry: Arc<Registry>,
+}
+
+impl Snapshot {
+    /// The revision of the newest write in it.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.saved.revision()
+    }
 }
 
 impl Default for Server {
@@ -67,6 +84,26 @@ impl Server {
     /// Forgets what happened so far, as etcd's compaction does: watches and pages that go on from an older revision get 410.
     pub fn compact(&self) {
         self.store.compact();
+    }
+
+    /// What there is now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let _guard = self.definitions.lock();
+        let mut registry = self.registry();
+        // Together: a definition takes effect in the instant of its commit.
+        let saved = self.store.save(|| registry = self.registry());
+        Snapshot { saved, registry }
+    }
+
+    /// Goes back to `snapshot`, as a cluster does whose etcd is restored from a backup: what was written since is gone, new
+    /// writes take the same revisions again, and all watches end.
+    ///
+    /// Clients are told nothing else. Those who hold a newer `resourceVersion` than the server find out by themselves.
+    pub fn restore(&self, snapshot: &Snapshot) {
+        let _guard = self.definitions.lock();
+        self.store.restore(&snapshot.saved, || *self.registry.write() = Arc::clone(&snapshot.registry));
+        self.redefined.send_replace(());
     }
 
     /// The revision of the newest write: every object's `resourceVersion` is at most this.

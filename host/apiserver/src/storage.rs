@@ -71,7 +71,7 @@ pub(crate) struct Compacted {
 
 /// A collection's state at one revision.
 #[derive(Debug)]
-pub(crate) struct Snapshot {
+pub(crate) struct Listed {
     pub(crate) revision: u64,
     pub(crate) objects: Vec<Arc<Object>>,
 }
@@ -83,7 +83,11 @@ pub(crate) struct Store {
     work: Notify,
 }
 
-#[derive(Debug)]
+/// Everything that a store held at one moment, its history too. Objects are shared, not copied.
+#[derive(Debug, Clone)]
+pub(crate) struct Saved(Inner);
+
+#[derive(Debug, Clone)]
 struct Inner {
     revision: u64,
     collections: HashMap<GroupResource, Collection>,
@@ -107,6 +111,24 @@ struct Collection {
 impl Collection {
     fn at(evicted: u64) -> Self {
         Collection { objects: BTreeMap::new(), log: VecDeque::new(), evicted, latest: watch::Sender::new(evicted) }
+    }
+}
+
+impl Clone for Collection {
+    /// The same content, and nobody who waits for more.
+    fn clone(&self) -> Self {
+        Collection {
+            objects: self.objects.clone(),
+            log: self.log.clone(),
+            evicted: self.evicted,
+            latest: watch::Sender::new(*self.latest.borrow()),
+        }
+    }
+}
+
+impl Saved {
+    pub(crate) fn revision(&self) -> u64 {
+        self.0.revision
     }
 }
 
@@ -203,16 +225,16 @@ impl Store {
         namespace: Option<&str>,
         after: Option<&Key>,
         at: Option<u64>,
-    ) -> Result<Snapshot, Compacted> {
+    ) -> Result<Listed, Compacted> {
         let inner = self.inner.lock();
         let revision = at.unwrap_or(inner.revision);
         let Some(collection) = inner.collections.get(of) else {
-            return Ok(Snapshot { revision, objects: Vec::new() });
+            return Ok(Listed { revision, objects: Vec::new() });
         };
         if revision < collection.evicted {
             return Err(Compacted { oldest: collection.evicted });
         }
-        Ok(Snapshot { revision, objects: collection.at_revision(namespace, after, revision) })
+        Ok(Listed { revision, objects: collection.at_revision(namespace, after, revision) })
     }
 
     /// The next events of a resource after revision `after`, at most `max`, and the revision up to which the reader then has
@@ -237,7 +259,7 @@ impl Store {
         Ok((events, seen))
     }
 
-    /// Wakes on every commit to a resource. It holds the revision of the last one.
+    /// Wakes on every commit to a resource, and ends when an earlier state is restored. It holds the revision of the last one.
     pub(crate) fn subscribe(&self, of: &GroupResource) -> watch::Receiver<u64> {
         let mut inner = self.inner.lock();
         inner.collection(of).latest.subscribe()
@@ -261,6 +283,25 @@ impl Store {
         for collection in inner.collections.values_mut() {
             collection.evicted = revision;
         }
+    }
+
+    /// What there is now. `on_save` runs at that very moment.
+    pub(crate) fn save(&self, on_save: impl FnOnce()) -> Saved {
+        let inner = self.inner.lock();
+        on_save();
+        Saved(inner.clone())
+    }
+
+    /// Puts back what there was, the revision too: later writes take revisions that were taken before. All subscriptions end.
+    /// `on_restore` runs before anyone can see it.
+    pub(crate) fn restore(&self, saved: &Saved, on_restore: impl FnOnce()) {
+        let mut restored = saved.0.clone();
+        // Work that was being done when it was saved is in no queue.
+        restored.graph.queue_all();
+        let mut inner = self.inner.lock();
+        on_restore();
+        *inner = restored;
+        self.announce(inner);
     }
 
     /// The object with a uid.
@@ -340,7 +381,8 @@ impl Inner {
 
     fn still(&self, of: &GroupResource, current: &Object) -> Result<Arc<Object>, Refused> {
         let found = self.collections.get(of).and_then(|collection| collection.objects.get(&current.key()));
-        found.filter(|found| found.revision == current.revision).cloned().ok_or(Refused::Stale)
+        // Not by revision: after a restore another state may have the same one.
+        found.filter(|found| std::ptr::eq(Arc::as_ptr(found), current)).cloned().ok_or(Refused::Stale)
     }
 
     fn commit(&mut self, of: &GroupResource, event: Event) {

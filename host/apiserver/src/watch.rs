@@ -153,7 +153,12 @@ impl Watch {
             }
             // Before reading, so that nothing committed in between is slept through.
             self.commits.mark_unchanged();
-            match self.server.store.events(&self.resource.storage, self.seen, BATCH) {
+            let read = self.server.store.events(&self.resource.storage, self.seen, BATCH);
+            if self.commits.has_changed().is_err() {
+                // An earlier state was restored: what was read is of another past than what the client has seen.
+                return None;
+            }
+            match read {
                 Ok((events, seen)) => {
                     self.seen = seen;
                     for event in &events {

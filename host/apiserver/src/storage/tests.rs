@@ -109,3 +109,57 @@ fn a_commit_on_what_was_overtaken_is_refused() {
     assert_eq!(store.remove(&maps(), &old, old.value.clone(), || panic!("not committed")).unwrap_err(), Refused::Stale);
     assert_eq!(store.create(&maps(), old.value.clone(), || panic!("not committed")).unwrap_err(), Refused::Exists);
 }
+
+proptest! {
+    #[test]
+    fn a_restored_store_goes_on_as_the_saved_one_would_have(
+        before in proptest::collection::vec((0..5usize, any::<bool>()), 0..20),
+        lost in proptest::collection::vec((0..5usize, any::<bool>()), 0..20),
+        after in proptest::collection::vec((0..5usize, any::<bool>()), 0..20),
+    ) {
+        let write_all = |store: &Store, writes: &[(usize, bool)], round: usize| {
+            for (index, remove) in writes {
+                write(store, &format!("m{index}"), round, *remove);
+            }
+        };
+        let (store, never_lost) = (Store::new(), Store::new());
+        write_all(&store, &before, 0);
+        write_all(&never_lost, &before, 0);
+        let saved = store.save(|| {});
+        write_all(&store, &lost, 1);
+        store.restore(&saved, || {});
+        write_all(&store, &after, 2);
+        write_all(&never_lost, &after, 2);
+        prop_assert_eq!(store.revision(), never_lost.revision());
+        for revision in 1..=store.revision() {
+            prop_assert_eq!(state(&store, Some(revision)), state(&never_lost, Some(revision)));
+        }
+        prop_assert_eq!(replayed(&store, 1, 3), state(&store, None).unwrap());
+    }
+}
+
+#[test]
+fn a_commit_on_what_a_restore_took_away_is_refused_though_the_revision_is_the_same() {
+    let store = Store::new();
+    write(&store, "a", 0, false);
+    let saved = store.save(|| {});
+    write(&store, "a", 1, false);
+    let lost = store.get(&maps(), &Key::new("", "a")).unwrap();
+    store.restore(&saved, || {});
+    write(&store, "a", 2, false);
+    let overtaking = store.get(&maps(), &Key::new("", "a")).unwrap();
+    assert_eq!(overtaking.value["metadata"]["resourceVersion"], lost.value["metadata"]["resourceVersion"]);
+    assert_eq!(
+        store.update(&maps(), &lost, lost.value.clone(), || panic!("not committed")).unwrap_err(),
+        Refused::Stale
+    );
+}
+
+#[test]
+fn a_restore_ends_subscriptions() {
+    let store = Store::new();
+    let subscribed = store.subscribe(&maps());
+    store.restore(&store.save(|| {}), || {});
+    assert!(subscribed.has_changed().is_err());
+    assert!(store.subscribe(&maps()).has_changed().is_ok());
+}

@@ -10,4 +10,5 @@ mod garbage;
 mod hostile;
 mod lists;
 mod patches;
+mod snapshots;
 mod watches;

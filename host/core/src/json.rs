@@ -73,6 +73,11 @@ impl<'a> Text<'a> {
         self.at - 1
     }
 
+    /// The string as it stands in the text, escapes and all.
+    pub(crate) fn raw(&self) -> &'a str {
+        self.raw
+    }
+
     /// The string that is meant.
     pub(crate) fn decode(&self) -> Cow<'a, str> {
         if memchr::memchr(b'\\', self.raw.as_bytes()).is_some() {

@@ -10,6 +10,7 @@
 
 pub mod backoff;
 pub mod diff;
+pub mod field;
 pub mod grant;
 mod json;
 pub mod key;

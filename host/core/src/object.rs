@@ -332,7 +332,7 @@ impl Object {
 }
 
 /// The two counters before the content of an `Arc`.
-const ARC: usize = 2 * size_of::<usize>();
+pub(crate) const ARC: usize = 2 * size_of::<usize>();
 
 fn share(own: &mut Arc<str>, other: &Arc<str>) {
     if !Arc::ptr_eq(own, other) && own == other {

@@ -92,7 +92,7 @@ mod tests {
     fn routed(namespaced: bool, old: Option<Arc<Object>>, new: Option<Arc<Object>>) -> Vec<String> {
         let mapping = Mapping::Owner { of: TypeMeta::new("stable.example.com/v1", "MyApple"), namespaced };
         let mut out = Vec::new();
-        keys(&mapping, &Change { old, new }, &mut out);
+        keys(&mapping, &Change { old, new, missed: false }, &mut out);
         out.iter().map(Key::to_string).collect()
     }
 
@@ -102,8 +102,8 @@ mod tests {
             [(None, owned(Some("ns"), &by("a"))), (owned(Some("ns"), &by("a")), owned(Some("ns"), &by("b")))]
         {
             let mut out = Vec::new();
-            keys(&Mapping::SelfKey, &Change { old: old.clone(), new: new.clone() }, &mut out);
-            keys(&Mapping::SelfKey, &Change { old: new, new: None }, &mut out);
+            keys(&Mapping::SelfKey, &Change { old: old.clone(), new: new.clone(), missed: false }, &mut out);
+            keys(&Mapping::SelfKey, &Change { old: new, new: None, missed: false }, &mut out);
             assert_eq!(out, [Key::new(Some("ns"), "child"), Key::new(Some("ns"), "child")]);
         }
     }
@@ -153,7 +153,7 @@ mod tests {
         let mapping = Mapping::Owner { of: TypeMeta::new("v1", "Node"), namespaced: false };
         let mut out = Vec::new();
         let new = owned(Some("ns"), &json!([reference("v1", "Node", "n1", true)]));
-        keys(&mapping, &Change { old: None, new }, &mut out);
+        keys(&mapping, &Change { old: None, new, missed: false }, &mut out);
         assert_eq!(out, [Key::new(None, "n1")]);
     }
 

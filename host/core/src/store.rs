@@ -11,16 +11,20 @@
 //!   versions went back, the list is believed against everything from before it.
 //!
 //! Each object is held once, in a slot; key table and indexes name slots by their numbers. Whoever holds the store guards it
-//! with a lock: nothing here waits.
+//! with a lock: nothing here waits, and what may take long ([`page`](Store::page), [`build_indexes`](Store::build_indexes)) is
+//! told how much to do before the lock is let go.
 //!
 //! ```text
-//!  list ─┐ upsert                          ┌─ names   namespace → name → slot   (ordered)
-//! watch ─┤ remove          ┌───────┐       ├─ owners  owner's uid → slots
+//!  list ─┐ upsert                          ┌─ names   namespace → name → slot
+//! watch ─┤ remove          ┌───────┐       ├─ owners  owner's uid → slots           all in the order of keys
 //!        ├────────────────►│ slots │◄──────┼─ labels  key → value → slots
-//!   own ─┘ …_own           └───┬───┘       └─ deleted uids of own deletes
-//!                              ▼
-//!                      Change { old, new }
+//!   own ─┘ …_own           └───┬───┘       └─ fields  path → value → slots          on request
+//!                              ▼           ┌─ past    what snapshots see otherwise
+//!                 Change { old, new, … }   └─ deleted uids of own deletes
 //! ```
+//!
+//! A [`Snapshot`] holds the watch off its reads: what is read through it fits together, but for own writes, which every read
+//! sees at once.
 //!
 //! ```
 //! use pilothouse_core::{key::TypeMeta, object::Object, selector::Selector, store::Store};
@@ -41,18 +45,25 @@ use std::{cmp::Ordering, collections::BTreeMap, hash::BuildHasher, ops::Bound, s
 use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
 
 use crate::{
+    field::FieldPath,
     key::{Key, TypeMeta},
     object::{Object, ResourceVersion, Uid},
-    selector::Selector,
 };
 
 mod deleted;
+mod fields;
 mod index;
-mod listed;
+mod page;
+mod past;
+mod set;
 
 use deleted::Deleted;
+use fields::FieldIndexes;
 use index::{LabelIndex, OwnerIndex};
-use listed::{ByKey, Listed};
+pub use page::{IndexError, Page, Query};
+use past::Past;
+pub use past::{MAX_SUPERSEDED, MAX_SUPERSEDED_BYTES, Snapshot};
+use set::Order;
 
 /// What became of the object of one key. At least one side is there.
 ///
@@ -64,6 +75,9 @@ pub struct Change {
     pub old: Option<Arc<Object>>,
     /// What is there now; none: the object is gone.
     pub new: Option<Arc<Object>>,
+    /// True if `new` is none because a list no longer names the object: nobody saw the deletion, and `old` may be older than
+    /// the object's end. False for what a DELETED event or an own delete says.
+    pub missed: bool,
 }
 
 impl Change {
@@ -72,9 +86,6 @@ impl Change {
         self.new.as_ref().or(self.old.as_ref()).expect("a change has an old or a new object").key()
     }
 }
-
-/// What most callers take of a list at once.
-const PAGE: usize = 500;
 
 /// The objects of one resource, fed by one reflector and by own writes.
 #[derive(Debug)]
@@ -89,6 +100,8 @@ pub struct Store {
     names: BTreeMap<Arc<str>, BTreeMap<Arc<str>, u32>>,
     owners: OwnerIndex,
     labels: LabelIndex,
+    fields: FieldIndexes,
+    past: Past,
     deleted: Deleted,
     object_bytes: usize,
     /// Counts lists that began. A slot that the present list named carries it.
@@ -132,6 +145,8 @@ impl Store {
             names: BTreeMap::new(),
             owners: OwnerIndex::default(),
             labels: LabelIndex::default(),
+            fields: FieldIndexes::default(),
+            past: Past::default(),
             deleted: Deleted::default(),
             object_bytes: 0,
             mark: 0,
@@ -164,6 +179,7 @@ impl Store {
     /// # Guarantees
     /// From now on every read gives this version, a newer one, or none if the object was deleted after it (invariant 3).
     pub fn upsert_own(&mut self, object: Object) -> Option<Change> {
+        self.past.reveal(object.key());
         if object.resource_version() <= self.covered || self.deleted.hides(&object) {
             return None;
         }
@@ -182,8 +198,9 @@ impl Store {
         if held.uid() != last.uid() || older {
             return None;
         }
-        self.take(slot);
-        Some(Change { old: Some(Arc::new(last)), new: None })
+        let held = self.take(slot);
+        self.past.supersede(held.key(), Some(&held));
+        Some(Change { old: Some(Arc::new(last)), new: None, missed: false })
     }
 
     /// Says that a delete by this host succeeded and the object is gone (not: waits for its finalizers).
@@ -199,8 +216,9 @@ impl Store {
         let held = slot.filter(|slot| !self.is_of_lost_history(*slot));
         let held = held.map(|slot| self.object(slot).resource_version());
         self.deleted.remember(key, uid, held, self.mark);
+        self.past.reveal(key);
         let slot = slot?;
-        Some(Change { old: Some(self.take(slot)), new: None })
+        Some(Change { old: Some(self.take(slot)), new: None, missed: false })
     }
 
     /// Says that a list begins, whose objects come by [`upsert`](Self::upsert) until
@@ -230,7 +248,9 @@ impl Store {
             let unknown_to_list =
                 object.resource_version() > version && (!replace.went_back || replace.own.contains(&slot));
             if *mark != self.mark && !unknown_to_list {
-                changes.push(Change { old: Some(self.take(slot)), new: None });
+                let last = self.take(slot);
+                self.past.supersede(last.key(), Some(&last));
+                changes.push(Change { old: Some(last), new: None, missed: true });
             }
         }
         self.covered = self.covered.max(version);
@@ -248,47 +268,71 @@ impl Store {
         self.find(namespace.unwrap_or(""), name).map(|slot| self.object(slot))
     }
 
-    /// Objects that `selector` matches, ordered by key, after the key `after`. `namespace`: only those in it; none: all.
-    ///
-    /// Where a requirement is selective, what the label index has of it is put into order, in time proportional to that,
-    /// before the first object comes. Otherwise objects are looked at in order, and a page costs what it passes over.
-    pub fn list(
-        &self,
-        namespace: Option<&str>,
-        selector: &Selector,
-        after: Option<&Key>,
-    ) -> impl Iterator<Item = &Arc<Object>> {
-        let population = match namespace {
-            Some(namespace) => self.names.get(namespace).map_or(0, BTreeMap::len),
-            None => self.len(),
-        };
-        let counts = selector.requirements().iter().filter_map(|r| Some((self.labels.count(r)?, r)));
-        let rarest = counts.min_by_key(|(count, _)| *count);
-        // For a page of objects of which `count` match, one of `population / count` that are passed over in order does.
-        let selective = rarest.filter(|(count, _)| {
-            count.saturating_mul(*count) < population.saturating_mul(PAGE) && *count < population / 2
-        });
-        let objects = match selective {
-            Some((_, requirement)) => {
-                let found = self.labels.slots(requirement).map(|slot| self.object(slot)).filter(|object| {
-                    namespace.is_none_or(|namespace| namespace == in_namespace(object.key()))
-                        && after.is_none_or(|after| object.key() > after)
-                });
-                Listed::Found(found.map(ByKey).collect::<Vec<_>>().into())
-            }
-            None => Listed::InOrder(self.in_order(namespace, after)),
-        };
-        objects.filter(|object| selector.is_empty() || selector.matches(object.labels()))
+    /// The object of that name as it was when the snapshot was taken.
+    pub fn get_at(&self, snapshot: &Snapshot, key: &Key) -> Option<&Arc<Object>> {
+        match self.past.get(snapshot, key) {
+            Some(then) => then,
+            None => self.find_key(key).map(|slot| self.object(slot)),
+        }
     }
 
-    /// Objects with an owner reference to that uid, in no particular order.
+    /// Objects with an owner reference to that uid, ordered by key.
     pub fn owned_by(&self, owner: &Uid) -> impl Iterator<Item = &Arc<Object>> {
         self.owners.slots(owner).map(|slot| self.object(slot))
     }
 
+    /// Objects that had an owner reference to that uid when the snapshot was taken, in no particular order.
+    pub fn owned_by_at<'a>(&'a self, snapshot: &'a Snapshot, owner: &'a Uid) -> impl Iterator<Item = &'a Arc<Object>> {
+        let present = self.owned_by(owner).filter(|object| self.past.get(snapshot, object.key()).is_none());
+        let past = self.past.after(snapshot, None, None).filter_map(|(_, object)| object);
+        present.chain(past.filter(|object| object.owners().iter().any(|one| one.uid == *owner)))
+    }
+
     /// All objects, ordered by key.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Object>> {
-        self.in_order(None, None)
+        self.in_order(None, None).map(|slot| self.object(slot))
+    }
+
+    /// Keeps the present for reads to come. It costs a counter until the watch changes something.
+    pub fn snapshot(&self) -> Snapshot {
+        self.past.snapshot()
+    }
+
+    /// What the snapshot sees otherwise than it is now: keys, and what stood there (none: nothing). None if the snapshot was
+    /// given up, and nobody can say.
+    pub fn superseded<'a>(
+        &'a self,
+        snapshot: &Snapshot,
+    ) -> Option<impl Iterator<Item = (&'a Key, Option<&'a Arc<Object>>)> + use<'a>> {
+        self.past.has(snapshot).then(|| self.past.after(snapshot, None, None))
+    }
+
+    /// Lets go of versions that were kept for snapshots which have ended since. Every change does the same: this is for
+    /// times without changes.
+    pub fn release(&mut self) {
+        self.past.release();
+    }
+
+    /// How many snapshots were given up, since the start, because too much had been superseded while they were open.
+    pub fn snapshots_given_up(&self) -> u64 {
+        self.past.given_up()
+    }
+
+    /// Makes an index by the values at `path`. It is there when [`build_indexes`](Self::build_indexes) says so. An index that
+    /// is added twice is one, and must be dropped twice.
+    pub fn add_index(&mut self, path: &FieldPath) {
+        self.fields.add(path);
+    }
+
+    /// Takes so many more objects into indexes that were added. True: all are complete. To be called until then; changes may
+    /// come in between.
+    pub fn build_indexes(&mut self, work: usize) -> bool {
+        self.fields.build(&self.slots, work)
+    }
+
+    /// Drops an index once for each time it was added. False: there is none.
+    pub fn drop_index(&mut self, path: &FieldPath) -> bool {
+        self.fields.drop(path)
     }
 
     /// How many objects.
@@ -301,7 +345,7 @@ impl Store {
         self.len() == 0
     }
 
-    /// Bytes held: [`Object::bytes`] of all objects, and slots, key table and indexes by their capacity, where a B-tree does
+    /// Bytes held: [`Object::bytes`] of all objects, superseded versions that snapshots see included, and slots, key table and indexes by their capacity, where a B-tree does
     /// not tell it by the usual filling.
     pub fn bytes(&self) -> usize {
         // A leaf has room for eleven; names that come in order fill six.
@@ -309,10 +353,11 @@ impl Store {
         let slots = self.slots.capacity() * size_of::<Option<Slot>>() + self.free.capacity() * size_of::<u32>();
         let keys = self.keys.allocation_size();
         let names = self.len() * name + self.names.len() * (size_of::<(Arc<str>, BTreeMap<Arc<str>, u32>)>() + name);
-        self.object_bytes + slots + keys + names + self.owners.bytes() + self.labels.bytes() + self.deleted.bytes()
+        let indexes = self.owners.bytes() + self.labels.bytes() + self.fields.bytes();
+        self.object_bytes + slots + keys + names + indexes + self.past.bytes() + self.deleted.bytes()
     }
 
-    fn in_order(&self, namespace: Option<&str>, after: Option<&Key>) -> impl Iterator<Item = &Arc<Object>> {
+    fn in_order(&self, namespace: Option<&str>, after: Option<&Key>) -> impl Iterator<Item = u32> {
         let after = after.map(|after| (in_namespace(after), &*after.name));
         let bounds = match (namespace, after) {
             (Some(namespace), _) => (Bound::Included(namespace), Bound::Included(namespace)),
@@ -328,7 +373,7 @@ impl Store {
             };
             start.into_iter().flat_map(|start| names.range::<str, _>((start, Bound::Unbounded)))
         });
-        slots.map(|(_, slot)| self.object(*slot))
+        slots.map(|(_, slot)| *slot)
     }
 
     /// The watch delivers in the order of versions: what it brings outside a list, all before it has been brought.
@@ -375,6 +420,11 @@ impl Store {
             }
         });
         let change = news.then(|| self.put(slot, object));
+        if voice == Voice::Reflector
+            && let Some(change) = &change
+        {
+            self.past.supersede(change.key(), change.old.as_ref());
+        }
         let slot = slot.or_else(|| change.as_ref().and_then(|change| self.find_key(change.key())));
         let slot = slot.expect("the object was held, or is now");
         match (voice, &mut self.replace) {
@@ -411,9 +461,11 @@ impl Store {
             }
             _ => self.put_in_free_slot(&new),
         };
-        self.owners.update(slot, old.as_deref(), Some(&new));
-        self.labels.update(slot, old.as_deref(), Some(&new));
-        Change { old, new: Some(new) }
+        let order = Order(&self.slots);
+        self.owners.update(slot, old.as_deref(), Some(&new), order);
+        self.labels.update(slot, old.as_deref(), Some(&new), order);
+        self.fields.update(slot, Some(&new), order);
+        Change { old, new: Some(new), missed: false }
     }
 
     /// An object with the same first owner.
@@ -452,8 +504,12 @@ impl Store {
 
     /// Takes the object out of its slot and of all tables.
     fn take(&mut self, slot: u32) -> Arc<Object> {
-        let Slot { object, .. } = self.slots[slot as usize].take().expect("tables name slots in use");
-        self.free.push(slot);
+        let object = self.object(slot).clone();
+        // By its key, which its slot still holds.
+        let order = Order(&self.slots);
+        self.owners.update(slot, Some(&object), None, order);
+        self.labels.update(slot, Some(&object), None, order);
+        self.fields.update(slot, None, order);
         if let Ok(entry) = self.keys.find_entry(hash_key(&self.hasher, object.key()), |other| *other == slot) {
             entry.remove();
         }
@@ -464,8 +520,8 @@ impl Store {
                 self.names.remove(namespace);
             }
         }
-        self.owners.update(slot, Some(&object), None);
-        self.labels.update(slot, Some(&object), None);
+        self.slots[slot as usize] = None;
+        self.free.push(slot);
         self.object_bytes -= object.bytes();
         object
     }

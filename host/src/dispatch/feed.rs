@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_change_is_told_in_a_few_words() {
-        let told = |old, new| describe(&Change { old, new });
+        let told = |old, new| describe(&Change { old, new, missed: false });
         let before = object(&json!({ "quantity": 3, "color": "red", "sizes": [1, 2] }));
         assert_eq!(told(None, before.clone()), "created");
         assert_eq!(told(before.clone(), None), "deleted");

@@ -152,7 +152,7 @@ impl Informer {
     pub fn subscribe(&self, subscriber: Subscriber) -> Subscription {
         let mut inner = self.inner.write();
         for object in inner.store.iter() {
-            subscriber(&Change { old: None, new: Some(object.clone()) }, Origin::Initial);
+            subscriber(&Change { old: None, new: Some(object.clone()), missed: false }, Origin::Initial);
         }
         let id = inner.next_subscriber;
         inner.next_subscriber += 1;

@@ -69,6 +69,13 @@ enum Container<'n> {
     Array(&'n Node),
 }
 
+impl Default for FieldSet {
+    /// No paths.
+    fn default() -> Self {
+        Self::new([])
+    }
+}
+
 impl FieldSet {
     /// The same path may come twice.
     pub fn new(paths: impl IntoIterator<Item = FieldPath>) -> Self {

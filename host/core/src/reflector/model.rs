@@ -498,7 +498,7 @@ impl World {
                     None
                 }
             };
-            if let Some(Change { old: Some(old), new: Some(new) }) = &change {
+            if let Some(Change { old: Some(old), new: Some(new), .. }) = &change {
                 let newer = old.resource_version() < new.resource_version();
                 assert!(newer || went_back, "{} went back in time", new.key());
             }

@@ -1,100 +1,28 @@
 //! The indexes: from an owner's uid, and from a label, to the slots of the objects that carry it.
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
+use super::set::{Order, Set};
 use crate::{
     object::{Object, Uid},
     selector::Requirement,
 };
 
-/// A set of slots: most have one, few have very many.
-#[derive(Debug)]
-enum Slots {
-    One(u32),
-    Few(Vec<u32>),
-    Many(HashSet<u32>),
-}
-
-/// Above it a set is searched by hash.
-const FEW: usize = 32;
-
-impl Slots {
-    fn insert(&mut self, slot: u32) {
-        match self {
-            Self::One(one) if *one == slot => {}
-            Self::One(one) => *self = Self::Few(vec![*one, slot]),
-            Self::Few(few) if few.contains(&slot) => {}
-            Self::Few(few) if few.len() < FEW => few.push(slot),
-            Self::Few(few) => *self = Self::Many(few.iter().copied().chain([slot]).collect()),
-            Self::Many(many) => {
-                many.insert(slot);
-            }
-        }
-    }
-
-    /// True if the set is empty afterwards, and to be dropped.
-    fn remove(&mut self, slot: u32) -> bool {
-        match self {
-            Self::One(one) => return *one == slot,
-            Self::Few(few) => {
-                few.retain(|one| *one != slot);
-                if let [one] = few[..] {
-                    *self = Self::One(one);
-                }
-            }
-            Self::Many(many) => {
-                many.remove(&slot);
-                if many.len() <= FEW / 2 {
-                    *self = Self::Few(many.iter().copied().collect());
-                } else if many.len() < many.capacity() / 8 {
-                    many.shrink_to(many.len() * 2);
-                }
-            }
-        }
-        false
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::One(_) => 1,
-            Self::Few(few) => few.len(),
-            Self::Many(many) => many.len(),
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = u32> {
-        let (few, many) = match self {
-            Self::One(one) => (std::slice::from_ref(one), None),
-            Self::Few(few) => (&few[..], None),
-            Self::Many(many) => (&[][..], Some(many)),
-        };
-        few.iter().chain(many.into_iter().flatten()).copied()
-    }
-
-    fn heap(&self) -> usize {
-        match self {
-            Self::One(_) => 0,
-            Self::Few(few) => few.capacity() * size_of::<u32>(),
-            Self::Many(many) => many.allocation_size(),
-        }
-    }
-}
-
 /// Owner's uid → slots.
 #[derive(Debug, Default)]
 pub(super) struct OwnerIndex {
-    owners: HashMap<Uid, Slots>,
+    owners: HashMap<Uid, Set>,
     /// Of the sets.
     heap: usize,
 }
 
 impl OwnerIndex {
     pub(super) fn slots(&self, owner: &Uid) -> impl Iterator<Item = u32> + use<'_> {
-        self.owners.get(owner).into_iter().flat_map(Slots::iter)
+        self.owners.get(owner).into_iter().flat_map(Set::iter)
     }
 
     /// The object in `slot` was `old` and is `new`.
-    pub(super) fn update(&mut self, slot: u32, old: Option<&Object>, new: Option<&Object>) {
+    pub(super) fn update(&mut self, slot: u32, old: Option<&Object>, new: Option<&Object>, order: Order<'_>) {
         let [old, new] = [old, new].map(|object| object.map_or(&[][..], Object::owners));
         // Nearly always.
         if old.iter().map(|owner| &owner.uid).eq(new.iter().map(|owner| &owner.uid)) {
@@ -103,16 +31,17 @@ impl OwnerIndex {
         for owner in old {
             let Some(slots) = self.owners.get_mut(&owner.uid) else { continue };
             self.heap -= slots.heap();
-            if slots.remove(slot) {
+            if slots.remove(slot, order) {
                 self.owners.remove(&owner.uid);
+                shrink(&mut self.owners);
             } else {
                 self.heap += slots.heap();
             }
         }
         for owner in new {
-            let slots = self.owners.entry_ref(&owner.uid).or_insert(Slots::One(slot));
+            let slots = self.owners.entry_ref(&owner.uid).or_insert(Set::One(slot));
             self.heap -= slots.heap();
-            slots.insert(slot);
+            slots.insert(slot, order);
             self.heap += slots.heap();
         }
     }
@@ -132,7 +61,7 @@ pub(super) struct LabelIndex {
 
 #[derive(Debug, Default)]
 struct Values {
-    values: HashMap<Box<str>, Slots>,
+    values: HashMap<Box<str>, Set>,
     /// How many objects have the key.
     count: usize,
 }
@@ -144,7 +73,7 @@ impl LabelIndex {
         match requirement {
             Requirement::In(key, values) => {
                 Some(of(key).map_or(0, |of| {
-                    values.iter().filter_map(|value| of.values.get(value.as_str())).map(Slots::len).sum()
+                    values.iter().filter_map(|value| of.values.get(value.as_str())).map(Set::len).sum()
                 }))
             }
             Requirement::Exists(key) | Requirement::Greater(key, _) | Requirement::Less(key, _) => {
@@ -154,35 +83,31 @@ impl LabelIndex {
         }
     }
 
-    /// Slots of all objects that meet a requirement which has a [`count`](Self::count), and perhaps of others.
-    pub(super) fn slots(&self, requirement: &Requirement) -> impl Iterator<Item = u32> {
-        let (key, wanted) = match requirement {
-            Requirement::In(key, values) | Requirement::NotIn(key, values) => (key, Some(values)),
-            Requirement::Exists(key) | Requirement::Absent(key) => (key, None),
-            Requirement::Greater(key, _) | Requirement::Less(key, _) => (key, None),
-        };
-        let values = self.keys.get(key.as_str()).map(|of| &of.values);
+    /// Objects that meet a requirement which has a [`count`](Self::count), and perhaps others: a set for each value.
+    pub(super) fn sets<'a>(&'a self, requirement: &'a Requirement) -> impl Iterator<Item = &'a Set> {
+        let wanted = if let Requirement::In(_, values) = requirement { Some(values) } else { None };
+        let values = self.keys.get(requirement.key()).map(|of| &of.values);
         let named = wanted.into_iter().flatten().filter_map(move |value| values?.get(value.as_str()));
         let all = values.filter(|_| wanted.is_none()).into_iter().flat_map(HashMap::values);
-        named.chain(all).flat_map(Slots::iter)
+        named.chain(all)
     }
 
     /// The object in `slot` was `old` and is `new`.
-    pub(super) fn update(&mut self, slot: u32, old: Option<&Object>, new: Option<&Object>) {
+    pub(super) fn update(&mut self, slot: u32, old: Option<&Object>, new: Option<&Object>, order: Order<'_>) {
         let text = [old, new].map(|object| object.map_or("", Object::labels_json));
         // Nearly always.
         if text[0] == text[1] {
             return;
         }
         for (key, value) in old.into_iter().flat_map(Object::labels) {
-            self.remove(&key, &value, slot);
+            self.remove(&key, &value, slot, order);
         }
         for (key, value) in new.into_iter().flat_map(Object::labels) {
-            self.insert(&key, &value, slot);
+            self.insert(&key, &value, slot, order);
         }
     }
 
-    fn insert(&mut self, key: &str, value: &str, slot: u32) {
+    fn insert(&mut self, key: &str, value: &str, slot: u32, order: Order<'_>) {
         let of = match self.keys.get_mut(key) {
             Some(of) => of,
             None => self.keys.entry(key.into()).or_default(),
@@ -192,33 +117,42 @@ impl LabelIndex {
             Some(slots) => slots,
             None => {
                 self.heap += value.len();
-                of.values.entry(value.into()).or_insert(Slots::One(slot))
+                of.values.entry(value.into()).or_insert(Set::One(slot))
             }
         };
         self.heap -= slots.heap();
-        slots.insert(slot);
+        slots.insert(slot, order);
         self.heap += slots.heap();
     }
 
-    fn remove(&mut self, key: &str, value: &str, slot: u32) {
+    fn remove(&mut self, key: &str, value: &str, slot: u32, order: Order<'_>) {
         let Some(of) = self.keys.get_mut(key) else { return };
         let Some(slots) = of.values.get_mut(value) else { return };
         of.count -= 1;
         self.heap -= slots.heap();
-        if !slots.remove(slot) {
+        if !slots.remove(slot, order) {
             self.heap += slots.heap();
             return;
         }
         self.heap -= value.len();
         of.values.remove(value);
+        shrink(&mut of.values);
         if of.values.is_empty() {
             self.keys.remove(key);
+            shrink(&mut self.keys);
         }
     }
 
     pub(super) fn bytes(&self) -> usize {
         let tables = self.keys.iter().map(|(key, of)| key.len() + of.values.allocation_size());
         self.keys.allocation_size() + tables.sum::<usize>() + self.heap
+    }
+}
+
+/// Gives room back that a table needed once. Called after each removal: what is moved was paid for by what went.
+pub(super) fn shrink<K: Eq + std::hash::Hash, V>(table: &mut HashMap<K, V>) {
+    if table.len() < table.capacity() / 8 {
+        table.shrink_to(table.len() * 2);
     }
 }
 

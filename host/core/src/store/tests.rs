@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::selector::Selector;
 
+mod reads;
 mod world;
 
 fn of() -> TypeMeta {
@@ -82,7 +84,9 @@ fn check_tables(store: &Store) {
     for (slot, object) in &slots {
         assert_eq!(store.find_key(object.key()), Some(*slot));
     }
-    index::tests::check(&store.owners, &store.labels, &slots);
+    index::tests::check(&store.owners, &store.labels, &slots, Order(&store.slots));
+    fields::tests::check(&store.fields, &store.slots);
+    past::tests::check(&store.past);
 }
 
 #[test]
@@ -357,6 +361,13 @@ enum Call {
     Begin(bool),
     Finish(u64),
     Abort,
+    AddIndex(usize),
+    Build(usize),
+    DropIndex(usize),
+    /// Opens a snapshot, in place of one that was opened before.
+    Snapshot(usize),
+    EndSnapshot(usize),
+    Release,
 }
 
 fn call() -> impl Strategy<Value = Call> {
@@ -369,7 +380,61 @@ fn call() -> impl Strategy<Value = Call> {
         1 => prop::bool::weighted(0.3).prop_map(Call::Begin),
         1 => (1_u64..60).prop_map(Call::Finish),
         1 => Just(Call::Abort),
+        1 => (0_usize..2).prop_map(Call::AddIndex),
+        2 => (1_usize..20).prop_map(Call::Build),
+        1 => (0_usize..2).prop_map(Call::DropIndex),
+        2 => (0_usize..3).prop_map(Call::Snapshot),
+        1 => (0_usize..3).prop_map(Call::EndSnapshot),
+        1 => Just(Call::Release),
     ]
+}
+
+/// Does it; gives the changes, and the key that an own answer was about.
+fn apply(store: &mut Store, call: &Call) -> (Vec<Change>, Option<Key>) {
+    let own = match *call {
+        Call::UpsertOwn(object, version) => Some(variant(object, version).key().clone()),
+        Call::RemoveOwn(object) => Some(variant(object, 1).key().clone()),
+        _ => None,
+    };
+    let changes = match *call {
+        Call::Upsert(object, version) => Vec::from_iter(store.upsert(variant(object, version))),
+        Call::UpsertOwn(object, version) => Vec::from_iter(store.upsert_own(variant(object, version))),
+        Call::Remove(object, version) => Vec::from_iter(store.remove(variant(object, version))),
+        Call::RemoveOwn(object) => {
+            let object = variant(object, 1);
+            Vec::from_iter(store.remove_own(object.key(), object.uid()))
+        }
+        Call::Finish(version) => store.finish_replace(ResourceVersion(version)),
+        Call::Begin(_)
+        | Call::Abort
+        | Call::AddIndex(_)
+        | Call::Build(_)
+        | Call::DropIndex(_)
+        | Call::Snapshot(_)
+        | Call::EndSnapshot(_)
+        | Call::Release => Vec::new(),
+    };
+    match *call {
+        Call::Begin(went_back) => store.begin_replace(went_back),
+        Call::Abort => store.abort_replace(),
+        Call::AddIndex(number) => store.add_index(&path(PATHS[number])),
+        Call::Build(work) => {
+            store.build_indexes(work);
+        }
+        Call::DropIndex(number) => {
+            store.drop_index(&path(PATHS[number]));
+        }
+        Call::Release => store.release(),
+        _ => {}
+    }
+    (changes, own)
+}
+
+/// Paths of indexes: one value, and several.
+const PATHS: [&str; 2] = ["metadata.labels.app", "metadata.ownerReferences[*].uid"];
+
+fn path(text: &str) -> FieldPath {
+    FieldPath::parse(text).unwrap()
 }
 
 /// One of 24 objects (two lives of twelve keys), whose labels and owners vary with the version.
@@ -433,26 +498,11 @@ proptest! {
         let mut store = Store::new(of());
         let mut replica = BTreeMap::new();
         for call in calls {
-            let changes = match call {
-                Call::Upsert(object, version) => Vec::from_iter(store.upsert(variant(object, version))),
-                Call::UpsertOwn(object, version) => Vec::from_iter(store.upsert_own(variant(object, version))),
-                Call::Remove(object, version) => Vec::from_iter(store.remove(variant(object, version))),
-                Call::RemoveOwn(object) => {
-                    let object = variant(object, 1);
-                    Vec::from_iter(store.remove_own(object.key(), object.uid()))
-                }
-                Call::Begin(went_back) => {
-                    store.begin_replace(went_back);
-                    Vec::new()
-                }
-                Call::Finish(version) => store.finish_replace(ResourceVersion(version)),
-                Call::Abort => {
-                    store.abort_replace();
-                    Vec::new()
-                }
-            };
+            let missed = matches!(call, Call::Finish(_));
+            let (changes, _) = apply(&mut store, &call);
             // Whoever follows the changes has what the store has.
             for change in changes {
+                prop_assert_eq!(change.missed, missed);
                 let before = match &change.new {
                     Some(new) => replica.insert(change.key().clone(), new.clone()),
                     None => replica.remove(change.key()),
@@ -468,9 +518,17 @@ proptest! {
         }
         check_reads(&store);
         let mut rebuilt = Store::new(of());
+        for path in PATHS.map(path) {
+            rebuilt.add_index(&path);
+            store.add_index(&path);
+        }
+        prop_assert!(rebuilt.build_indexes(0));
+        while !store.build_indexes(3) {}
         for object in store.iter() {
             rebuilt.upsert(Object::clone(object));
         }
+        check_tables(&rebuilt);
+        check_tables(&store);
         check_reads(&rebuilt);
         prop_assert!(store.iter().eq(rebuilt.iter()));
     }

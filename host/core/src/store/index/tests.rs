@@ -6,17 +6,18 @@ use std::{
 };
 
 use super::*;
+use crate::store::set;
 
 type Sets<K> = BTreeMap<K, BTreeSet<u32>>;
 
 /// The indexes are what building them from the slots gives, and their counts are true.
-pub(in crate::store) fn check(owners: &OwnerIndex, labels: &LabelIndex, slots: &BTreeMap<u32, &Arc<Object>>) {
-    let set = |slots: &Slots| {
-        let set: BTreeSet<u32> = slots.iter().collect();
-        assert_eq!(set.len(), slots.len(), "each once");
-        assert!(!set.is_empty(), "no set is kept empty");
-        set
-    };
+pub(in crate::store) fn check(
+    owners: &OwnerIndex,
+    labels: &LabelIndex,
+    slots: &BTreeMap<u32, &Arc<Object>>,
+    order: Order<'_>,
+) {
+    let set = |set: &Set| set::tests::check(set, order).into_iter().collect::<BTreeSet<_>>();
     let held: Sets<Uid> = owners.owners.iter().map(|(uid, slots)| (uid.clone(), set(slots))).collect();
     let mut expected = Sets::new();
     for (slot, object) in slots {
@@ -25,11 +26,11 @@ pub(in crate::store) fn check(owners: &OwnerIndex, labels: &LabelIndex, slots: &
         }
     }
     assert_eq!(held, expected);
-    assert_eq!(owners.heap, owners.owners.values().map(Slots::heap).sum::<usize>());
+    assert_eq!(owners.heap, owners.owners.values().map(Set::heap).sum::<usize>());
 
     let mut held = Sets::new();
     for (key, of) in &labels.keys {
-        assert_eq!(of.count, of.values.values().map(Slots::len).sum::<usize>());
+        assert_eq!(of.count, of.values.values().map(Set::len).sum::<usize>());
         assert!(!of.values.is_empty(), "no key is kept empty");
         held.extend(of.values.iter().map(|(value, slots)| ((key.to_string(), value.to_string()), set(slots))));
     }

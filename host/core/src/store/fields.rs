@@ -1,0 +1,260 @@
+//! Indexes by field path: from what stands at a path to the slots of the objects where it stands there.
+//!
+//! For each object the values are kept that it is found by: an update that does not change them is told by one walk over the
+//! new text for all paths, and never looks at the old one.
+
+use std::{borrow::Cow, sync::Arc};
+
+use hashbrown::HashMap;
+
+use super::{
+    Slot,
+    index::shrink,
+    set::{Order, Set},
+};
+use crate::{
+    field::{FieldPath, FieldSet},
+    object::{ARC, Object},
+};
+
+#[derive(Debug, Default)]
+pub(super) struct FieldIndexes {
+    indexes: Vec<FieldIndex>,
+    /// The paths of all, in the same order.
+    paths: FieldSet,
+}
+
+/// One index.
+#[derive(Debug)]
+pub(super) struct FieldIndex {
+    path: FieldPath,
+    users: u32,
+    values: HashMap<Arc<str>, Set>,
+    /// By slot.
+    held: Vec<Held>,
+    progress: Progress,
+    /// Of values, their sets and [`Held`], apart from the tables.
+    heap: usize,
+}
+
+/// The values of one object.
+#[derive(Debug)]
+enum Held {
+    /// As with nearly every path that has no `[*]`.
+    One(Arc<str>),
+    /// In ascending order.
+    Several(Box<[Arc<str>]>),
+}
+
+impl Held {
+    fn none() -> Self {
+        Self::Several(Box::default())
+    }
+
+    fn values(&self) -> &[Arc<str>] {
+        match self {
+            Self::One(value) => std::slice::from_ref(value),
+            Self::Several(values) => values,
+        }
+    }
+
+    fn heap(&self) -> usize {
+        match self {
+            Self::One(_) => 0,
+            Self::Several(values) => size_of_val(&**values),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// Slots below this one are in the index.
+    Below(usize),
+    Done,
+}
+
+impl FieldIndexes {
+    pub(super) fn add(&mut self, path: &FieldPath) {
+        if let Some(index) = self.indexes.iter_mut().find(|index| index.path == *path) {
+            index.users += 1;
+            return;
+        }
+        self.indexes.push(FieldIndex {
+            path: path.clone(),
+            users: 1,
+            values: HashMap::new(),
+            held: Vec::new(),
+            progress: Progress::Below(0),
+            heap: 0,
+        });
+        self.name_paths();
+    }
+
+    pub(super) fn drop(&mut self, path: &FieldPath) -> bool {
+        let Some(at) = self.indexes.iter().position(|index| index.path == *path) else { return false };
+        self.indexes[at].users -= 1;
+        if self.indexes[at].users == 0 {
+            self.indexes.swap_remove(at);
+            self.name_paths();
+        }
+        true
+    }
+
+    fn name_paths(&mut self) {
+        self.paths = FieldSet::new(self.indexes.iter().map(|index| index.path.clone()));
+    }
+
+    /// Takes so many slots more into the indexes that lack some. True if none lacks any.
+    pub(super) fn build(&mut self, slots: &[Option<Slot>], mut work: usize) -> bool {
+        for index in &mut self.indexes {
+            let Progress::Below(below) = index.progress else { continue };
+            let end = slots.len().min(below + work);
+            work -= end - below;
+            let path = FieldSet::new([index.path.clone()]);
+            for (slot, held) in (0..).zip(slots).take(end).skip(below) {
+                let Some(held) = held else { continue };
+                let values = found(&path, &held.object).pop().unwrap_or_default();
+                index.set(slot, &values, Order(slots));
+            }
+            index.progress = if end == slots.len() { Progress::Done } else { Progress::Below(end) };
+        }
+        self.indexes.iter().all(|index| index.progress == Progress::Done)
+    }
+
+    pub(super) fn get(&self, path: &FieldPath) -> Option<&FieldIndex> {
+        self.indexes.iter().find(|index| index.path == *path)
+    }
+
+    /// The object in `slot` is `new`.
+    pub(super) fn update(&mut self, slot: u32, new: Option<&Object>, order: Order<'_>) {
+        if self.indexes.is_empty() {
+            return;
+        }
+        let mut found = new.map_or(Vec::new(), |object| found(&self.paths, object)).into_iter();
+        for index in &mut self.indexes {
+            let values = found.next().unwrap_or_default();
+            let comes_later = matches!(index.progress, Progress::Below(below) if slot as usize >= below);
+            if !comes_later {
+                index.set(slot, &values, order);
+            }
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let of = |index: &FieldIndex| {
+            index.values.allocation_size() + index.held.capacity() * size_of::<Held>() + index.heap
+        };
+        self.indexes.capacity() * size_of::<FieldIndex>() + self.indexes.iter().map(of).sum::<usize>()
+    }
+}
+
+/// For each path the values in an object.
+fn found<'a>(paths: &FieldSet, object: &'a Object) -> Vec<Vec<Cow<'a, str>>> {
+    // The text was checked when it was parsed: there is nothing in it to fail at.
+    paths.values(object.json()).unwrap_or_default()
+}
+
+impl FieldIndex {
+    pub(super) fn is_done(&self) -> bool {
+        self.progress == Progress::Done
+    }
+
+    /// Objects where `value` stands at the path.
+    pub(super) fn slots(&self, value: &str) -> Option<&Set> {
+        self.values.get(value)
+    }
+
+    /// True if `value` stands at the path in the object of that slot.
+    pub(super) fn has(&self, slot: u32, value: &str) -> bool {
+        self.held.get(slot as usize).is_some_and(|held| held.values().iter().any(|one| **one == *value))
+    }
+
+    fn set(&mut self, slot: u32, new: &[Cow<'_, str>], order: Order<'_>) {
+        let at = slot as usize;
+        if self.held.len() <= at {
+            if new.is_empty() {
+                return;
+            }
+            self.held.resize_with(at + 1, Held::none);
+        }
+        // Nearly always.
+        if self.held[at].values().iter().map(|value| &**value).eq(new.iter().map(|value| &**value)) {
+            return;
+        }
+        let old = std::mem::replace(&mut self.held[at], Held::none());
+        self.heap -= old.heap();
+        for value in old.values() {
+            if new.binary_search_by(|new| (**new).cmp(value)).is_err() {
+                self.remove(value, slot, order);
+            }
+        }
+        let values = new.iter().map(|value| self.insert(value, slot, order));
+        let held = match new.len() {
+            1 => values.last().map_or_else(Held::none, Held::One),
+            _ => Held::Several(values.collect()),
+        };
+        self.heap += held.heap();
+        self.held[at] = held;
+    }
+
+    /// Gives the text that the table holds.
+    fn insert(&mut self, value: &str, slot: u32, order: Order<'_>) -> Arc<str> {
+        if let Some((text, _)) = self.values.get_key_value(value) {
+            let text = text.clone();
+            if let Some(set) = self.values.get_mut(value) {
+                self.heap -= set.heap();
+                set.insert(slot, order);
+                self.heap += set.heap();
+            }
+            return text;
+        }
+        let text: Arc<str> = value.into();
+        self.heap += ARC + text.len();
+        self.values.insert(text.clone(), Set::One(slot));
+        text
+    }
+
+    fn remove(&mut self, value: &str, slot: u32, order: Order<'_>) {
+        let Some(set) = self.values.get_mut(value) else { return };
+        self.heap -= set.heap();
+        if !set.remove(slot, order) {
+            self.heap += set.heap();
+            return;
+        }
+        self.heap -= ARC + value.len();
+        self.values.remove(value);
+        shrink(&mut self.values);
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+    use crate::store::set;
+
+    /// The indexes are what building them from the slots gives, and their counts are true.
+    pub(in crate::store) fn check(indexes: &FieldIndexes, slots: &[Option<Slot>]) {
+        assert!(indexes.paths.paths().iter().eq(indexes.indexes.iter().map(|index| &index.path)));
+        for index in &indexes.indexes {
+            let end = if let Progress::Below(below) = index.progress { below } else { slots.len() };
+            let mut expected: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+            let path = FieldSet::new([index.path.clone()]);
+            for (slot, held) in (0..).zip(&slots[..end]) {
+                let values = held.as_ref().map_or(Vec::new(), |held| found(&path, &held.object).remove(0));
+                let kept = index.held.get(slot as usize).map_or(&[][..], Held::values);
+                assert!(kept.iter().map(|value| &**value).eq(values.iter().map(|value| &**value)));
+                for value in values {
+                    assert!(index.has(slot, &value));
+                    expected.entry(value.into_owned()).or_default().insert(slot);
+                }
+            }
+            let of = |set| set::tests::check(set, Order(slots)).into_iter().collect();
+            let held = index.values.iter().map(|(value, set)| (value.to_string(), of(set)));
+            assert_eq!(held.collect::<BTreeMap<_, BTreeSet<u32>>>(), expected);
+            let texts = index.values.iter().map(|(value, set)| ARC + value.len() + set.heap()).sum::<usize>();
+            assert_eq!(index.heap, texts + index.held.iter().map(Held::heap).sum::<usize>());
+        }
+    }
+}

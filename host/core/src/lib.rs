@@ -17,6 +17,7 @@ pub mod key;
 pub mod list;
 pub mod manifest;
 pub mod object;
+pub mod predicate;
 pub mod reflector;
 pub mod route;
 pub mod selector;

@@ -23,12 +23,21 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use crate::field::FieldPath;
 use crate::key::TypeMeta;
 use crate::object::Subresource;
-use crate::selector::Selector;
+use crate::predicate::Predicate;
+use crate::selector::{FieldSelector, Selector};
 
 /// How long one call may run where the manifest says nothing (`wit/controller.wit`).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often every key is looked at again where the manifest says nothing: controller-runtime's ten hours
+/// (`wit/controller.wit`).
+pub const DEFAULT_RESYNC: Duration = Duration::from_secs(36_000);
+
+/// More keys at once than this are not reconciled in one controller (`wit/controller.wit`).
+pub const MAX_CONCURRENCY: u32 = 256;
 
 /// What a plugin is and needs. Made by [`raw::Manifest::check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +48,10 @@ pub struct Manifest {
     pub description: String,
     /// At least one; names are unique.
     pub controllers: Vec<Controller>,
+    /// Names are unique; each is of a kind that a controller caches.
+    pub indexes: Vec<Index>,
+    /// What the plugin's `observer` is told of.
+    pub observes: Vec<Watch>,
     /// What the plugin asks to be allowed.
     pub permissions: Vec<Permission>,
     /// CustomResourceDefinitions as JSON, to be applied before the controllers start.
@@ -53,9 +66,20 @@ impl Manifest {
         self.controllers.iter().find(|controller| controller.name == name)
     }
 
-    /// Everything that must be cached while the plugin runs, in the order of the manifest; repeated where controllers share it.
+    /// Everything that must be cached while the plugin runs, in the order of the manifest; repeated where it is named again.
     pub fn watches(&self) -> impl Iterator<Item = &Watch> {
-        self.controllers.iter().flat_map(|controller| std::iter::once(&controller.for_).chain(&controller.owns))
+        self.controllers.iter().flat_map(Controller::cached).chain(&self.observes)
+    }
+
+    /// The index of that name.
+    pub fn index(&self, name: &str) -> Option<&Index> {
+        self.indexes.iter().find(|index| index.name == name)
+    }
+
+    /// True if the plugin has to export `mapper`.
+    pub fn needs_mapper(&self) -> bool {
+        let mut mapped = self.controllers.iter().flat_map(|controller| &controller.watches);
+        mapped.any(|mapped| mapped.mapping == Mapping::Plugin)
     }
 }
 
@@ -68,10 +92,24 @@ pub struct Controller {
     pub for_: Watch,
     /// Kinds of children: each group and kind once.
     pub owns: Vec<Watch>,
-    /// How many keys may be reconciled at once, at least 1.
+    /// Kinds that are nobody's children, and whom they concern.
+    pub watches: Vec<MappedWatch>,
+    /// Kinds that a reconcile reads besides.
+    pub reads: Vec<Watch>,
+    /// How many keys may be reconciled at once: 1 to [`MAX_CONCURRENCY`].
     pub max_concurrency: u32,
+    /// How often to look at every key again; none: never.
+    pub resync: Option<Duration>,
     /// How long one call may run, more than 0.
     pub timeout: Duration,
+}
+
+impl Controller {
+    /// What it is for, owns, watches and reads, in this order.
+    pub fn cached(&self) -> impl Iterator<Item = &Watch> {
+        let watched = self.watches.iter().map(|mapped| &mapped.watch);
+        std::iter::once(&self.for_).chain(&self.owns).chain(watched).chain(&self.reads)
+    }
 }
 
 /// A kind to keep in the cache and to be woken by.
@@ -83,6 +121,70 @@ pub struct Watch {
     pub namespaces: Vec<String>,
     /// None: every object.
     pub labels: Option<Selector>,
+    /// None: every object.
+    pub fields: Option<FieldSelector>,
+    /// Cache apiVersion, kind and metadata alone.
+    pub metadata_only: bool,
+    /// Field paths that are not cached. No duplicates.
+    pub without: Vec<FieldPath>,
+    /// Keep it compressed: a hint.
+    pub compressed: bool,
+    /// Which changes matter.
+    pub when: Predicate,
+}
+
+impl Watch {
+    /// Every whole object of a kind, and every change.
+    pub fn all(of: TypeMeta) -> Self {
+        Self {
+            of,
+            namespaces: Vec::new(),
+            labels: None,
+            fields: None,
+            metadata_only: false,
+            without: Vec::new(),
+            compressed: false,
+            when: Predicate::default(),
+        }
+    }
+}
+
+/// A kind whose changes concern other objects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MappedWatch {
+    /// What to watch.
+    pub watch: Watch,
+    /// Whom it concerns.
+    pub mapping: Mapping,
+}
+
+/// From a changed object to keys of the controller's kind, as the manifest names it; [`crate::route`] carries it out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Mapping {
+    /// The key that its controlling owner reference names.
+    Owner,
+    /// The keys that any of its owner references names.
+    AnyOwner,
+    /// Its own name in its own namespace.
+    SameKey,
+    /// The name that this label of it holds, in its own namespace.
+    Label(String),
+    /// Every object of the controller's kind for which the index of this name holds the changed object's name. The manifest
+    /// declares it, for that kind.
+    Index(String),
+    /// Whatever the plugin's `mapper` says.
+    Plugin,
+}
+
+/// Cached objects of a kind by the value of a field.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Index {
+    /// Unique in the plugin.
+    pub name: String,
+    /// The kind.
+    pub of: TypeMeta,
+    /// The field path whose values are indexed.
+    pub path: FieldPath,
 }
 
 /// Something the plugin may do if the administrator grants it.

@@ -1,8 +1,8 @@
-//! Label selectors, in the syntax that `kubectl -l` and the API server take.
+//! Label selectors, in the syntax that `kubectl -l` and the API server take; and [field selectors](FieldSelector).
 //!
 //! Two texts that say the same in another order or another writing give equal [`Selector`]s and one
 //! [`Display`](fmt::Display), so that a selector can be part of an informer's identity. Set-based selectors of specs
-//! (`matchLabels`, `matchExpressions`) and field selectors are not read here.
+//! (`matchLabels`, `matchExpressions`) are not read here.
 //!
 //! ```
 //! use pilothouse_core::selector::Selector;
@@ -14,6 +14,10 @@
 //! ```
 
 use std::{collections::BTreeSet, fmt};
+
+mod fields;
+
+pub use fields::{FieldRequirement, FieldSelector, FieldSelectorError};
 
 /// What labels must be; empty: everything matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -222,6 +226,11 @@ impl<'a> Parser<'a> {
             }
         }
     }
+}
+
+/// True if a label can have this key.
+pub(crate) fn is_label_key(text: &str) -> bool {
+    key(text).is_ok()
 }
 
 /// A qualified name: `name` or `prefix/name`, the prefix a DNS subdomain.

@@ -16,6 +16,7 @@ pub(super) fn from_wit(manifest: wit::Manifest) -> Result<Manifest, Invalid> {
         permissions: manifest.permissions.into_iter().map(permission).collect(),
         crds: manifest.crds,
         config_schema: manifest.config_schema,
+        ..raw::Manifest::default()
     }
     .check()
 }
@@ -27,11 +28,12 @@ fn controller(controller: wit::Controller) -> raw::Controller {
         owns: controller.owns.into_iter().map(watch).collect(),
         max_concurrency: controller.max_concurrency,
         timeout_ms: controller.timeout_ms,
+        ..raw::Controller::default()
     }
 }
 
 fn watch(watch: wit::Watch) -> raw::Watch {
-    raw::Watch { of: type_meta(watch.of), namespaces: watch.namespaces, labels: watch.labels }
+    raw::Watch { of: type_meta(watch.of), namespaces: watch.namespaces, labels: watch.labels, ..raw::Watch::default() }
 }
 
 fn permission(permission: wit::Permission) -> raw::Permission {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pilothouse_core::key::{Key, TypeMeta};
-use pilothouse_core::manifest::{Controller, Manifest, Permission, Verb, Watch};
+use pilothouse_core::manifest::{Controller, DEFAULT_RESYNC, Manifest, Permission, Verb, Watch};
 use pilothouse_core::object::{Object, Subresource};
 
 use super::testing::{self as guest, Answer, Fake, Guest};
@@ -52,7 +52,7 @@ fn told(error: &dyn std::error::Error) -> String {
 #[tokio::test]
 async fn describe_gives_the_manifest() {
     let (apples, maps) = (TypeMeta::new("stable.example.com/v1", "MyApple"), TypeMeta::new("v1", "ConfigMap"));
-    let watch = |of: &TypeMeta| Watch { of: of.clone(), namespaces: Vec::new(), labels: None };
+    let watch = |of: &TypeMeta| Watch::all(of.clone());
     let permission = |of: &TypeMeta, subresource, verbs: &[Verb]| Permission {
         of: of.clone(),
         subresource,
@@ -71,9 +71,14 @@ async fn describe_gives_the_manifest() {
                 name: "apples".to_owned(),
                 for_: watch(&apples),
                 owns: vec![watch(&maps)],
+                watches: Vec::new(),
+                reads: Vec::new(),
                 max_concurrency: 1,
+                resync: Some(DEFAULT_RESYNC),
                 timeout: Duration::from_millis(1500),
             }],
+            indexes: Vec::new(),
+            observes: Vec::new(),
             permissions: vec![
                 permission(&apples, None, &all),
                 permission(&maps, None, &all),

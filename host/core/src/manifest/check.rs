@@ -9,11 +9,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Controller, DEFAULT_TIMEOUT, Invalid, Manifest, Permission, Problem, Verb, Watch, raw};
+use super::{
+    Controller, DEFAULT_RESYNC, DEFAULT_TIMEOUT, Invalid, MAX_CONCURRENCY, Manifest, Permission, Problem, Verb, Watch,
+    raw,
+};
 use crate::key::TypeMeta;
-use crate::selector::Selector;
 
-/// At most so many controllers, children's kinds, permissions, namespaces, names, CRDs.
+mod watches;
+
+use watches::Part;
+
+/// At most so many controllers, watches, indexes, permissions, namespaces, names, CRDs.
 const MAX_ENTRIES: usize = 256;
 /// At most so many bytes of version and description.
 const MAX_TEXT: usize = 1024;
@@ -58,6 +64,14 @@ impl raw::Manifest {
                 controller.check(&at, &mut problems)
             })
             .collect();
+        let observes = check_watches(self.observes, "observes", &mut problems);
+        let controllers_are_whole = problems.none_at("controllers");
+        let cached: BTreeSet<&TypeMeta> =
+            controllers.iter().flat_map(Controller::cached).map(|watch| &watch.of).collect();
+        let indexes = watches::check_indexes(self.indexes, controllers_are_whole.then_some(&cached), &mut problems);
+        if controllers_are_whole && problems.none_at("indexes") {
+            watches::check_mappings(&controllers, &indexes, &mut problems);
+        }
 
         let crds: Vec<_> = bounded(self.crds, "crds", &mut problems).collect();
         check_crds(&crds, &mut problems);
@@ -73,6 +87,8 @@ impl raw::Manifest {
             version: self.version,
             description: self.description,
             controllers,
+            indexes,
+            observes,
             permissions,
             crds,
             config_schema: self.config_schema,
@@ -95,38 +111,44 @@ impl raw::Controller {
         if self.timeout_ms == Some(0) {
             problems.add(&format!("{at}.timeout-ms"), "is 0, so every call would fail; leave it out for 10 000");
         }
-        let for_ = self.for_.check(&format!("{at}.for"), problems);
+        let for_ = self.for_.check(&format!("{at}.for"), Part::Other, problems);
         let mut kinds = BTreeSet::new();
         let owns: Vec<_> = bounded(self.owns, &format!("{at}.owns"), problems)
             .enumerate()
             .filter_map(|(place, watch)| {
                 let at = format!("{at}.owns[{place}]");
-                let watch = watch.check(&at, problems)?;
+                let watch = watch.check(&at, Part::Owned, problems)?;
                 if !kinds.insert((watch.of.group().to_owned(), watch.of.kind.clone())) {
                     problems.add(&at, format!("{} is owned already", watch.of));
                 }
                 Some(watch)
             })
             .collect();
+        let watches: Vec<_> = bounded(self.watches, &format!("{at}.watches"), problems)
+            .enumerate()
+            .filter_map(|(place, watch)| watch.check(&format!("{at}.watches[{place}]"), problems))
+            .collect();
+        let reads = check_watches(self.reads, &format!("{at}.reads"), problems);
         Some(Controller {
             name: self.name,
             for_: for_?,
             owns,
-            max_concurrency: self.max_concurrency.max(1),
+            watches,
+            reads,
+            max_concurrency: self.max_concurrency.clamp(1, MAX_CONCURRENCY),
+            resync: match self.resync_seconds {
+                None => Some(DEFAULT_RESYNC),
+                Some(0) => None,
+                Some(seconds) => Some(Duration::from_secs(seconds.into())),
+            },
             timeout: self.timeout_ms.map_or(DEFAULT_TIMEOUT, |ms| Duration::from_millis(ms.into())),
         })
     }
 }
 
-impl raw::Watch {
-    fn check(self, at: &str, problems: &mut Problems) -> Option<Watch> {
-        let of = self.of.check(at, problems);
-        let namespaces = check_names(self.namespaces, &format!("{at}.namespaces"), Name::Label, problems);
-        let labels = self.labels.map(|labels| Selector::parse(&labels)).transpose().map_err(|error| {
-            problems.add(&format!("{at}.labels"), format!("{}: {}", quoted(&error.selector), error.problem));
-        });
-        Some(Watch { of: of?, namespaces, labels: labels.ok()? })
-    }
+fn check_watches(watches: Vec<raw::Watch>, at: &str, problems: &mut Problems) -> Vec<Watch> {
+    let watches = bounded(watches, at, problems).enumerate();
+    watches.filter_map(|(place, watch)| watch.check(&format!("{at}[{place}]"), Part::Other, problems)).collect()
 }
 
 impl raw::Permission {
@@ -198,15 +220,11 @@ fn check_needs(manifest: &Manifest, problems: &mut Problems) {
                 fits.iter().any(|asked| asked.namespaces.is_empty() || asked.namespaces.contains(namespace))
             })
     };
-    for (controller, place) in manifest.controllers.iter().zip(0..) {
-        let owned = controller.owns.iter().zip(0..).map(|(watch, place)| (watch, format!("owns[{place}]")));
-        for (watch, at) in std::iter::once((&controller.for_, "for".to_owned())).chain(owned) {
-            if !asks(Verb::Read, &watch.of.api_version, &watch.of.kind, &watch.namespaces) {
-                let of = &watch.of;
-                let what =
-                    format!("watching {of} needs a permission to read it, and none of `permissions` asks for that");
-                problems.add(&format!("controllers[{place}].{at}"), what);
-            }
+    for (watch, at) in places(manifest) {
+        if !asks(Verb::Read, &watch.of.api_version, &watch.of.kind, &watch.namespaces) {
+            let of = &watch.of;
+            let what = format!("watching {of} needs a permission to read it, and none of `permissions` asks for that");
+            problems.add(&at, what);
         }
     }
     if !manifest.crds.is_empty() && !asks(Verb::Apply, CRD.0, CRD.1, &[]) {
@@ -216,6 +234,21 @@ fn check_needs(manifest: &Manifest, problems: &mut Problems) {
         );
         problems.add("crds", what);
     }
+}
+
+/// All that is watched, and where the manifest says so.
+fn places(manifest: &Manifest) -> Vec<(&Watch, String)> {
+    let mut places = Vec::new();
+    for (controller, place) in manifest.controllers.iter().zip(0..) {
+        let at = format!("controllers[{place}]");
+        places.push((&controller.for_, format!("{at}.for")));
+        places.extend(controller.owns.iter().zip(0..).map(|(watch, i)| (watch, format!("{at}.owns[{i}]"))));
+        let watches = controller.watches.iter().zip(0..);
+        places.extend(watches.map(|(mapped, i)| (&mapped.watch, format!("{at}.watches[{i}].watch"))));
+        places.extend(controller.reads.iter().zip(0..).map(|(watch, i)| (watch, format!("{at}.reads[{i}]"))));
+    }
+    places.extend(manifest.observes.iter().zip(0..).map(|(watch, i)| (watch, format!("observes[{i}]"))));
+    places
 }
 
 fn check_crds(crds: &[String], problems: &mut Problems) {
@@ -326,6 +359,8 @@ struct Problems {
     found: Vec<Problem>,
     /// Of all, with those that are not kept.
     count: usize,
+    /// CEL expressions so far.
+    expressions: usize,
 }
 
 impl Problems {
@@ -336,6 +371,7 @@ impl Problems {
         }
     }
 
+    /// True if nothing under `at` was found wrong.
     fn none_at(&self, at: &str) -> bool {
         !self.found.iter().any(|problem| problem.at.starts_with(at))
     }

@@ -10,6 +10,8 @@ pub struct Manifest {
     pub version: String,
     pub description: String,
     pub controllers: Vec<Controller>,
+    pub indexes: Vec<Index>,
+    pub observes: Vec<Watch>,
     pub permissions: Vec<Permission>,
     pub crds: Vec<String>,
     pub config_schema: Option<String>,
@@ -22,7 +24,10 @@ pub struct Controller {
     pub name: String,
     pub for_: Watch,
     pub owns: Vec<Watch>,
+    pub watches: Vec<MappedWatch>,
+    pub reads: Vec<Watch>,
     pub max_concurrency: u32,
+    pub resync_seconds: Option<u32>,
     pub timeout_ms: Option<u32>,
 }
 
@@ -33,6 +38,61 @@ pub struct Watch {
     pub of: TypeMeta,
     pub namespaces: Vec<String>,
     pub labels: Option<String>,
+    pub fields: Option<String>,
+    pub metadata_only: bool,
+    pub without: Vec<String>,
+    pub compressed: bool,
+    pub when: Vec<Vec<Condition>>,
+}
+
+/// The record `condition`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "wit/controller.wit says it")]
+pub struct Condition {
+    pub test: Test,
+    pub negated: bool,
+}
+
+/// The variant `test`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "wit/controller.wit says it")]
+pub enum Test {
+    Generation,
+    Labels,
+    Annotations,
+    Finalizers,
+    Deletion,
+    ResourceVersion,
+    Cel(String),
+}
+
+/// The record `mapped-watch`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "wit/controller.wit says it")]
+pub struct MappedWatch {
+    pub watch: Watch,
+    pub mapping: Mapping,
+}
+
+/// The variant `mapping`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "wit/controller.wit says it")]
+pub enum Mapping {
+    Owner,
+    AnyOwner,
+    SameKey,
+    Label(String),
+    Index(String),
+    Plugin,
+}
+
+/// The record `index`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "wit/controller.wit says it")]
+pub struct Index {
+    pub name: String,
+    pub of: TypeMeta,
+    pub path: String,
 }
 
 /// The record `permission`.

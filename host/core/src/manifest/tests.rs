@@ -4,6 +4,7 @@ use insta::assert_snapshot;
 use proptest::prelude::*;
 
 use super::*;
+use crate::predicate::{Condition, Expression, Test};
 
 fn of(api_version: &str, kind: &str) -> raw::TypeMeta {
     raw::TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() }
@@ -26,8 +27,7 @@ fn apples() -> raw::Manifest {
             name: "apples".to_owned(),
             for_: watch("stable.example.com/v1", "MyApple"),
             owns: vec![watch("v1", "ConfigMap")],
-            max_concurrency: 0,
-            timeout_ms: None,
+            ..raw::Controller::default()
         }],
         permissions: vec![
             permission("stable.example.com/v1", "MyApple", &[Verb::Read]),
@@ -36,6 +36,7 @@ fn apples() -> raw::Manifest {
         ],
         crds: vec![crd.to_owned()],
         config_schema: Some(r#"{"type":"object"}"#.to_owned()),
+        ..raw::Manifest::default()
     }
 }
 
@@ -50,8 +51,7 @@ fn a_good_manifest_is_taken_with_its_defaults() {
     let mut raw = apples();
     raw.controllers[0].owns[0].labels = Some("app=apples".to_owned());
     let crds = raw.crds.clone();
-    let watch =
-        |api_version, kind| Watch { of: TypeMeta::new(api_version, kind), namespaces: Vec::new(), labels: None };
+    let watch = |api_version, kind| Watch::all(TypeMeta::new(api_version, kind));
     let asks = |api_version, kind, verbs: &[Verb]| Permission {
         of: TypeMeta::new(api_version, kind),
         subresource: None,
@@ -66,9 +66,14 @@ fn a_good_manifest_is_taken_with_its_defaults() {
             name: "apples".to_owned(),
             for_: watch("stable.example.com/v1", "MyApple"),
             owns: vec![Watch { labels: Some(Selector::parse("app=apples").unwrap()), ..watch("v1", "ConfigMap") }],
+            watches: Vec::new(),
+            reads: Vec::new(),
             max_concurrency: 1,
+            resync: Some(Duration::from_secs(36_000)),
             timeout: Duration::from_secs(10),
         }],
+        indexes: Vec::new(),
+        observes: Vec::new(),
         permissions: vec![
             asks("stable.example.com/v1", "MyApple", &[Verb::Read]),
             asks("v1", "ConfigMap", &[Verb::Read, Verb::Apply, Verb::Delete]),
@@ -197,6 +202,220 @@ fn endless_lists_are_bounded() {
     let invalid = changed(|manifest| manifest.permissions = vec![permission("v1", "Pod", &[]); 100_000]);
     assert_eq!(invalid.lines().count(), 51);
     assert_eq!(invalid.lines().nth(1), Some("  permissions: has 100000 entries; at most 256 are taken"));
+}
+
+/// Pears that follow Pods, ConfigMaps and Secrets.
+fn pears() -> raw::Manifest {
+    let reads = |api_version, kind| permission(api_version, kind, &[Verb::Read]);
+    raw::Manifest {
+        version: "0.1.0".to_owned(),
+        controllers: vec![raw::Controller {
+            name: "pears".to_owned(),
+            for_: watch("stable.example.com/v1", "MyPear"),
+            watches: vec![
+                raw::MappedWatch {
+                    watch: raw::Watch {
+                        fields: Some("status.phase!=Failed,spec.nodeName==n1".to_owned()),
+                        when: vec![
+                            vec![condition(raw::Test::Labels), condition(raw::Test::Generation)],
+                            vec![cel("object == null || object.status.phase == 'Running'")],
+                        ],
+                        ..watch("v1", "Pod")
+                    },
+                    mapping: raw::Mapping::Label("example.com/pear".to_owned()),
+                },
+                raw::MappedWatch {
+                    watch: raw::Watch { metadata_only: true, ..watch("v1", "Secret") },
+                    mapping: raw::Mapping::Index("by-secret".to_owned()),
+                },
+            ],
+            reads: vec![raw::Watch {
+                without: vec!["data.large".to_owned()],
+                compressed: true,
+                ..watch("v1", "ConfigMap")
+            }],
+            max_concurrency: 1000,
+            resync_seconds: Some(0),
+            ..raw::Controller::default()
+        }],
+        indexes: vec![raw::Index {
+            name: "by-secret".to_owned(),
+            of: of("stable.example.com/v1", "MyPear"),
+            path: "spec.secretName".to_owned(),
+        }],
+        observes: vec![watch("v1", "Node")],
+        permissions: vec![
+            reads("stable.example.com/v1", "MyPear"),
+            reads("v1", "Pod"),
+            reads("v1", "Secret"),
+            reads("v1", "ConfigMap"),
+            reads("v1", "Node"),
+        ],
+        ..raw::Manifest::default()
+    }
+}
+
+fn condition(test: raw::Test) -> raw::Condition {
+    raw::Condition { test, negated: false }
+}
+
+fn cel(text: &str) -> raw::Condition {
+    condition(raw::Test::Cel(text.to_owned()))
+}
+
+fn changed_pears(change: impl FnOnce(&mut raw::Manifest)) -> String {
+    let mut manifest = pears();
+    change(&mut manifest);
+    manifest.check().unwrap_err().to_string()
+}
+
+#[test]
+fn all_that_is_watched_is_taken_over() {
+    let manifest = pears().check().unwrap();
+    let all = |api_version, kind| Watch::all(TypeMeta::new(api_version, kind));
+    let path = |text| FieldPath::parse(text).unwrap();
+    let condition = |test| Condition { test, negated: false };
+    let expression = Expression::compile("object == null || object.status.phase == 'Running'").unwrap();
+    let pods = Watch {
+        fields: Some(FieldSelector::parse("spec.nodeName=n1,status.phase!=Failed").unwrap()),
+        when: Predicate::new(vec![
+            vec![condition(Test::Labels), condition(Test::Generation)],
+            vec![condition(Test::Cel(expression))],
+        ]),
+        ..all("v1", "Pod")
+    };
+    let secrets = Watch { metadata_only: true, ..all("v1", "Secret") };
+    let maps = Watch { without: vec![path("data.large")], compressed: true, ..all("v1", "ConfigMap") };
+    let pears = all("stable.example.com/v1", "MyPear");
+    assert_eq!(
+        manifest.controllers,
+        [Controller {
+            name: "pears".to_owned(),
+            for_: pears.clone(),
+            owns: Vec::new(),
+            watches: vec![
+                MappedWatch { watch: pods.clone(), mapping: Mapping::Label("example.com/pear".to_owned()) },
+                MappedWatch { watch: secrets.clone(), mapping: Mapping::Index("by-secret".to_owned()) },
+            ],
+            reads: vec![maps.clone()],
+            max_concurrency: 256,
+            resync: None,
+            timeout: DEFAULT_TIMEOUT,
+        }]
+    );
+    let index = Index { name: "by-secret".to_owned(), of: pears.of.clone(), path: path("spec.secretName") };
+    assert_eq!(manifest.index("by-secret"), Some(&index));
+    assert_eq!(manifest.indexes, [index]);
+    assert!(!manifest.needs_mapper());
+    let watched: Vec<_> = manifest.watches().collect();
+    assert_eq!(watched, [&pears, &pods, &secrets, &maps, &all("v1", "Node")]);
+}
+
+#[test]
+fn every_problem_of_what_is_watched_is_said_at_once() {
+    assert_snapshot!(changed_pears(|manifest| {
+        let pears = &mut manifest.controllers[0];
+        pears.owns = vec![raw::Watch { metadata_only: true, without: vec!["data".to_owned(), String::new()], ..watch("v1", "Pod") }];
+        let pods = &mut pears.watches[0];
+        pods.watch.labels = Some("a in".to_owned());
+        pods.watch.fields = Some("spec.nodeName".to_owned());
+        pods.watch.when = vec![vec![cel("object.")], vec![], vec![cel("x > 1"), cel("object.status.phase ==")]];
+        pods.mapping = raw::Mapping::Label("a b".to_owned());
+        pears.reads[0].without = vec!["data.large".to_owned(), "data.large".to_owned()];
+        let index = raw::Index { name: "by node".to_owned(), of: of("v1", "pods"), path: String::new() };
+        manifest.indexes.extend([index.clone(), index]);
+        manifest.observes[0].of.kind.clear();
+    }), @r#"
+    the plugin's manifest cannot be used
+      controllers[0].owns[0].without[1]: "": the path is empty at byte 0
+      controllers[0].owns[0].metadata-only: must be false: the host compares children whole
+      controllers[0].owns[0].without: must be empty: the host compares children whole
+      controllers[0].watches[0].mapping.label: "a b" is no label key
+      controllers[0].watches[0].watch.labels: "a in": expected values in parentheses
+      controllers[0].watches[0].watch.fields: "spec.nodeName": "spec.nodeName" has no `=` or `!=`
+      controllers[0].watches[0].watch.when[0][0].cel: "object.": Syntax error: no viable alternative at input '.'
+      controllers[0].watches[0].watch.when[1]: is empty, so every change matters: leave `when` out
+      controllers[0].watches[0].watch.when[2][0].cel: "x > 1": there is no variable x: there are object and old
+      controllers[0].watches[0].watch.when[2][1].cel: "object.status.phase ==": Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}
+      controllers[0].reads[0].without[1]: data.large is there already
+      observes[0].kind: is empty
+      indexes[1].name: "by node" must be 1 to 63 letters, digits, `-`, `_` and `.`
+      indexes[1].kind: "pods" is no kind: write it as in objects, such as ConfigMap
+      indexes[1].path: "": the path is empty at byte 0
+      indexes[2].name: "by node" names another index already
+      indexes[2].name: "by node" must be 1 to 63 letters, digits, `-`, `_` and `.`
+      indexes[2].kind: "pods" is no kind: write it as in objects, such as ConfigMap
+      indexes[2].path: "": the path is empty at byte 0
+    "#);
+}
+
+#[test]
+fn an_index_is_of_a_cached_kind_and_its_name_is_its_own() {
+    assert_snapshot!(changed_pears(|manifest| {
+        let again = manifest.indexes[0].clone();
+        manifest.indexes.extend([again, raw::Index { name: "by-node".to_owned(), of: of("v1", "Node"), path: "spec.x".to_owned() }]);
+    }), @r#"
+    the plugin's manifest cannot be used
+      indexes[1].name: "by-secret" names another index already
+      indexes[2]: no controller is for, owns, watches or reads v1 Node
+    "#);
+}
+
+#[test]
+fn a_mapping_by_index_names_one_of_the_controllers_kind() {
+    assert_snapshot!(changed_pears(|manifest| manifest.indexes.clear()), @r#"the plugin's manifest cannot be used: controllers[0].watches[1].mapping.index: none of `indexes` has the name "by-secret""#);
+    assert_snapshot!(changed_pears(|manifest| manifest.indexes[0].of = of("v1", "Pod")), @r#"the plugin's manifest cannot be used: controllers[0].watches[1].mapping.index: "by-secret" is an index of v1 Pod, and not of stable.example.com/v1 MyPear"#);
+}
+
+#[test]
+fn all_that_is_watched_needs_a_permission_to_read() {
+    assert_snapshot!(changed_pears(|manifest| manifest.permissions.clear()), @r"
+    the plugin's manifest cannot be used
+      controllers[0].for: watching stable.example.com/v1 MyPear needs a permission to read it, and none of `permissions` asks for that
+      controllers[0].watches[0].watch: watching v1 Pod needs a permission to read it, and none of `permissions` asks for that
+      controllers[0].watches[1].watch: watching v1 Secret needs a permission to read it, and none of `permissions` asks for that
+      controllers[0].reads[0]: watching v1 ConfigMap needs a permission to read it, and none of `permissions` asks for that
+      observes[0]: watching v1 Node needs a permission to read it, and none of `permissions` asks for that
+    ");
+}
+
+#[test]
+fn conditions_are_bounded() {
+    assert_snapshot!(changed_pears(|manifest| {
+        let pears = &mut manifest.controllers[0];
+        pears.for_.when = vec![vec![condition(raw::Test::Labels); 17]; 17];
+    }), @r"
+    the plugin's manifest cannot be used
+      controllers[0].for.when: has 17 entries; at most 16 are taken
+      controllers[0].for.when[0]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[1]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[2]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[3]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[4]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[5]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[6]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[7]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[8]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[9]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[10]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[11]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[12]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[13]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[14]: has 17 entries; at most 16 are taken
+      controllers[0].for.when[15]: has 17 entries; at most 16 are taken
+    ");
+    let invalid = changed_pears(|manifest| {
+        let nodes = raw::Watch { when: vec![vec![cel("true"); 16]; 16], ..watch("v1", "Node") };
+        manifest.observes = vec![nodes; 2];
+    });
+    assert_eq!(invalid.lines().nth(1), Some("  observes[0].when[15][15].cel: a manifest has at most 256 expressions"));
+}
+
+#[test]
+fn a_mapping_by_the_plugin_needs_its_mapper() {
+    let mut raw = pears();
+    raw.controllers[0].watches[1].mapping = raw::Mapping::Plugin;
+    assert!(raw.check().unwrap().needs_mapper());
 }
 
 proptest! {

@@ -1,0 +1,200 @@
+//! What is watched, whom it concerns, and by which fields it is indexed.
+
+use std::collections::BTreeSet;
+
+use super::super::{Controller, Index, MappedWatch, Mapping, Watch, raw};
+use super::{Name, Problems, bounded, check_names, quoted};
+use crate::field::FieldPath;
+use crate::key::TypeMeta;
+use crate::predicate::{Condition, Expression, Predicate, Test};
+use crate::selector::{self, FieldSelector, Selector};
+
+/// Lists of one `when`, and conditions of one list. Each is looked at for every change of the kind.
+const MAX_CONDITIONS: usize = 16;
+/// CEL expressions in all of a manifest: each takes some hundred microseconds to compile.
+const MAX_EXPRESSIONS: usize = 256;
+/// Bytes of a field selector: more than a URL should carry.
+const MAX_FIELDS: usize = 1024;
+
+/// Where a watch stands: what can be asked of it depends on that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Owned,
+    Other,
+}
+
+impl raw::Watch {
+    pub(super) fn check(self, at: &str, part: Part, problems: &mut Problems) -> Option<Watch> {
+        let of = self.of.check(at, problems);
+        let namespaces = check_names(self.namespaces, &format!("{at}.namespaces"), Name::Label, problems);
+        let labels = self.labels.map(|labels| Selector::parse(&labels)).transpose().map_err(|error| {
+            problems.add(&format!("{at}.labels"), format!("{}: {}", quoted(&error.selector), error.problem));
+        });
+        let fields = self.fields.map(|fields| field_selector(&fields)).transpose().map_err(|problem| {
+            problems.add(&format!("{at}.fields"), problem);
+        });
+        let without = check_paths(self.without, &format!("{at}.without"), problems);
+        if part == Part::Owned && self.metadata_only {
+            problems.add(&format!("{at}.metadata-only"), "must be false: the host compares children whole");
+        }
+        if part == Part::Owned && !without.is_empty() {
+            problems.add(&format!("{at}.without"), "must be empty: the host compares children whole");
+        }
+        let when = check_when(self.when, &format!("{at}.when"), problems);
+        Some(Watch {
+            of: of?,
+            namespaces,
+            labels: labels.ok()?,
+            fields: fields.ok()?.filter(|fields| !fields.is_empty()),
+            metadata_only: self.metadata_only,
+            without,
+            compressed: self.compressed,
+            when: when?,
+        })
+    }
+}
+
+impl raw::MappedWatch {
+    pub(super) fn check(self, at: &str, problems: &mut Problems) -> Option<MappedWatch> {
+        let mapping = match self.mapping {
+            raw::Mapping::Owner => Some(Mapping::Owner),
+            raw::Mapping::AnyOwner => Some(Mapping::AnyOwner),
+            raw::Mapping::SameKey => Some(Mapping::SameKey),
+            raw::Mapping::Plugin => Some(Mapping::Plugin),
+            // Whether it is declared is known when all indexes are.
+            raw::Mapping::Index(name) => Some(Mapping::Index(name)),
+            raw::Mapping::Label(label) if selector::is_label_key(&label) => Some(Mapping::Label(label)),
+            raw::Mapping::Label(label) => {
+                problems.add(&format!("{at}.mapping.label"), format!("{} is no label key", quoted(&label)));
+                None
+            }
+        };
+        let watch = self.watch.check(&format!("{at}.watch"), Part::Other, problems);
+        Some(MappedWatch { watch: watch?, mapping: mapping? })
+    }
+}
+
+impl raw::Index {
+    pub(super) fn check(self, at: &str, problems: &mut Problems) -> Option<Index> {
+        let well_formed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        if !(1..=63).contains(&self.name.len()) || !self.name.bytes().all(well_formed) {
+            let rule = "must be 1 to 63 letters, digits, `-`, `_` and `.`";
+            problems.add(&format!("{at}.name"), format!("{} {rule}", quoted(&self.name)));
+        }
+        let of = self.of.check(at, problems);
+        let path = check_path(&self.path, &format!("{at}.path"), problems);
+        Some(Index { name: self.name, of: of?, path: path? })
+    }
+}
+
+/// Takes the indexes over. `cached` are the kinds that controllers cache; none: one of them could not be read, and an index
+/// may be of that.
+pub(super) fn check_indexes(
+    indexes: Vec<raw::Index>,
+    cached: Option<&BTreeSet<&TypeMeta>>,
+    problems: &mut Problems,
+) -> Vec<Index> {
+    let mut names = BTreeSet::new();
+    let mut checked = Vec::new();
+    for (index, place) in bounded(indexes, "indexes", problems).zip(0..) {
+        let at = format!("indexes[{place}]");
+        if !names.insert(index.name.clone()) {
+            problems.add(&format!("{at}.name"), format!("{} names another index already", quoted(&index.name)));
+        }
+        let Some(index) = index.check(&at, problems) else { continue };
+        if cached.is_some_and(|cached| !cached.contains(&index.of)) {
+            problems.add(&at, format!("no controller is for, owns, watches or reads {}", index.of));
+        }
+        checked.push(index);
+    }
+    checked
+}
+
+/// A mapping's index must be there, and be of the controller's kind.
+pub(super) fn check_mappings(controllers: &[Controller], indexes: &[Index], problems: &mut Problems) {
+    for (controller, place) in controllers.iter().zip(0..) {
+        for (mapped, watch) in controller.watches.iter().zip(0..) {
+            let Mapping::Index(name) = &mapped.mapping else { continue };
+            let at = format!("controllers[{place}].watches[{watch}].mapping.index");
+            let of = &controller.for_.of;
+            match indexes.iter().find(|index| index.name == *name) {
+                None => problems.add(&at, format!("none of `indexes` has the name {}", quoted(name))),
+                Some(index) if index.of != *of => {
+                    problems.add(&at, format!("{} is an index of {}, and not of {of}", quoted(name), index.of));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+fn field_selector(text: &str) -> Result<FieldSelector, String> {
+    if text.len() > MAX_FIELDS {
+        return Err(format!("has {} bytes; at most {MAX_FIELDS} are taken", text.len()));
+    }
+    FieldSelector::parse(text).map_err(|error| format!("{}: {}", quoted(&error.selector), error.problem))
+}
+
+fn check_paths(paths: Vec<String>, at: &str, problems: &mut Problems) -> Vec<FieldPath> {
+    let mut checked = Vec::new();
+    for (path, place) in bounded(paths, at, problems).zip(0..) {
+        let at = format!("{at}[{place}]");
+        let Some(path) = check_path(&path, &at, problems) else { continue };
+        if checked.contains(&path) {
+            problems.add(&at, format!("{path} is there already"));
+        } else {
+            checked.push(path);
+        }
+    }
+    checked
+}
+
+fn check_path(path: &str, at: &str, problems: &mut Problems) -> Option<FieldPath> {
+    let parsed = FieldPath::parse(path);
+    parsed.map_err(|error| problems.add(at, format!("{}: {} at byte {}", quoted(path), error.what, error.at))).ok()
+}
+
+fn check_when(when: Vec<Vec<raw::Condition>>, at: &str, problems: &mut Problems) -> Option<Predicate> {
+    let before = problems.count;
+    let too_many = |list: usize, at: &str, problems: &mut Problems| {
+        if list > MAX_CONDITIONS {
+            problems.add(at, format!("has {list} entries; at most {MAX_CONDITIONS} are taken"));
+        }
+    };
+    too_many(when.len(), at, problems);
+    let mut any = Vec::new();
+    for (conditions, place) in when.into_iter().take(MAX_CONDITIONS).zip(0..) {
+        let at = format!("{at}[{place}]");
+        too_many(conditions.len(), &at, problems);
+        if conditions.is_empty() {
+            problems.add(&at, "is empty, so every change matters: leave `when` out");
+        }
+        let conditions = conditions.into_iter().take(MAX_CONDITIONS).zip(0..);
+        any.push(conditions.filter_map(|(one, place)| one.check(&format!("{at}[{place}]"), problems)).collect());
+    }
+    (problems.count == before).then(|| Predicate::new(any))
+}
+
+impl raw::Condition {
+    fn check(self, at: &str, problems: &mut Problems) -> Option<Condition> {
+        let test = match self.test {
+            raw::Test::Generation => Test::Generation,
+            raw::Test::Labels => Test::Labels,
+            raw::Test::Annotations => Test::Annotations,
+            raw::Test::Finalizers => Test::Finalizers,
+            raw::Test::Deletion => Test::Deletion,
+            raw::Test::ResourceVersion => Test::ResourceVersion,
+            raw::Test::Cel(text) => {
+                let at = format!("{at}.cel");
+                problems.expressions += 1;
+                if problems.expressions > MAX_EXPRESSIONS {
+                    problems.add(&at, format!("a manifest has at most {MAX_EXPRESSIONS} expressions"));
+                    return None;
+                }
+                let compiled = Expression::compile(&text);
+                Test::Cel(compiled.map_err(|error| problems.add(&at, format!("{}: {}", quoted(&text), error.0))).ok()?)
+            }
+        };
+        Some(Condition { test, negated: self.negated })
+    }
+}

@@ -1,0 +1,283 @@
+//! CEL expressions over `object` and `old`: from their text to what can be evaluated safely.
+//!
+//! The expression comes from a plugin and the objects from the cluster: neither may make the host slow, large or stop. So an
+//! expression is rewritten after parsing ([`meter`]): whatever can cost more than its text is long pays for it, and an
+//! evaluation that has spent [`BUDGET`] fails.
+//!
+//! ```text
+//! object.items.exists(i, i == old.x)
+//!   └─► charge(object["items"]).exists(i, tick() && charge(i) == old["x"])
+//! ```
+//!
+//! A field of something that is no object fails, as in CEL; the interpreter alone would call it false.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use kube_cel::KubeCelExt;
+use kube_cel::cel::objects::{Key, Map};
+use kube_cel::cel::parser::{Expression as Ast, Parser};
+use kube_cel::cel::{Context, Value};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+
+mod meter;
+
+/// Bytes of one expression. The parser recurses as deep as an expression nests: a chain of 500 operators fits a thread's stack of
+/// 2 MiB more than twice.
+const MAX_LENGTH: usize = 1024;
+/// Conditionals in one expression: the parser panics at about a hundred that nest.
+const MAX_CONDITIONALS: usize = 16;
+/// Bytes of an object that is evaluated, twice what etcd holds: as values it takes ten times as much.
+const MAX_OBJECT: usize = 3 << 20;
+/// What one evaluation may spend; a unit is a byte or a value looked at, some nanoseconds.
+const BUDGET: u64 = 2_000_000;
+
+/// A compiled CEL expression over `object` and `old`. Two of the same text are equal.
+#[derive(Clone)]
+pub struct Expression {
+    compiled: Arc<Compiled>,
+}
+
+struct Compiled {
+    text: Box<str>,
+    ast: Ast,
+    failures: AtomicU64,
+}
+
+/// A text that is no expression over `object` and `old`; says why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot compile CEL expression: {0}")]
+pub struct ExpressionError(pub String);
+
+/// An expression that gave no answer about a change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("CEL expression `{expression}` failed ({count} times by now): {problem}")]
+pub struct EvaluationError {
+    /// As it was written.
+    pub expression: String,
+    /// Why, the last time.
+    pub problem: String,
+    /// How often it failed so far.
+    pub count: u64,
+}
+
+/// Functions of CEL and Kubernetes, and those that meter them.
+static BASE: LazyLock<Context<'static>> = LazyLock::new(|| {
+    let mut base = Context::default().with_all();
+    meter::register(&mut base);
+    base
+});
+
+impl Expression {
+    /// Compiles an expression.
+    ///
+    /// # Errors
+    /// When it is too long, is no CEL, or uses a variable or a function that is not there.
+    pub fn compile(text: &str) -> Result<Self, ExpressionError> {
+        if text.len() > MAX_LENGTH {
+            return Err(ExpressionError(format!("it has {} bytes; at most {MAX_LENGTH} are taken", text.len())));
+        }
+        if text.matches('?').count() > MAX_CONDITIONALS {
+            return Err(ExpressionError(format!("it has more than {MAX_CONDITIONALS} conditionals")));
+        }
+        if repeats_a_sign(text) {
+            let what = "write `!` and `-` once: the parser takes two of them for one";
+            return Err(ExpressionError(what.to_owned()));
+        }
+        // The parser has panics for what it does not expect.
+        let parsed = catch_unwind(|| Parser::default().parse(text));
+        let parsed = parsed.map_err(|_| ExpressionError("the parser gave up on it".to_owned()))?;
+        let ast = parsed.map_err(|errors| {
+            let first = errors.errors.first();
+            ExpressionError(first.map_or_else(|| "it is no CEL".to_owned(), |error| error.msg.replace('\n', " ")))
+        })?;
+        let ast = meter::rewritten(ast).map_err(ExpressionError)?;
+        Ok(Self { compiled: Arc::new(Compiled { text: text.into(), ast, failures: AtomicU64::new(0) }) })
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.compiled.text
+    }
+
+    /// Evaluates it; `sides` are `object` and `old`.
+    ///
+    /// # Errors
+    /// Why it has no answer.
+    fn evaluate(&self, sides: &Sides<'_>) -> Result<bool, String> {
+        let [object, old] = [sides.object()?, sides.old()?];
+        let mut context = BASE.new_inner_scope();
+        context.add_variable_from_value("object", object);
+        context.add_variable_from_value("old", old);
+        let result = meter::with_budget(BUDGET, || {
+            // An extension's bug must cost this evaluation alone.
+            catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.compiled.ast, &context)))
+        });
+        match result {
+            Ok(Ok(Value::Bool(answer))) => Ok(answer),
+            Ok(Ok(other)) => Err(format!("it is of type {}, and not a boolean", other.type_of())),
+            Ok(Err(error)) => Err(excerpt(&error.to_string())),
+            Err(_) => Err("the interpreter gave up on it".to_owned()),
+        }
+    }
+
+    /// The answer; an expression that has none counts as true, and `failed` hears of the 1st, 2nd, 4th, 8th… time.
+    pub(super) fn holds(&self, sides: &Sides<'_>, failed: &mut dyn FnMut(EvaluationError)) -> Option<bool> {
+        match self.evaluate(sides) {
+            Ok(answer) => Some(answer),
+            Err(problem) => {
+                let count = self.compiled.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+                if count.is_power_of_two() {
+                    failed(EvaluationError { expression: self.text().to_owned(), problem, count });
+                }
+                None
+            }
+        }
+    }
+}
+
+/// True of `!!x` and `--x`, of which cel 0.13 makes `!x` and `-x`.
+fn repeats_a_sign(text: &str) -> bool {
+    let (mut quote, mut escaped, mut signs, mut after_operand) = (None, false, 0, false);
+    for c in text.chars() {
+        match (quote, c) {
+            (Some(_), _) if escaped => escaped = false,
+            (Some(_), '\\') => escaped = true,
+            (Some(open), _) if c == open => (quote, after_operand) = (None, true),
+            (Some(_), _) => {}
+            (None, '"' | '\'') => (quote, signs) = (Some(c), 0),
+            (None, _) if c.is_whitespace() => {}
+            // The first after an operand is a difference, and no sign.
+            (None, '-') if after_operand => after_operand = false,
+            (None, '!' | '-') => {
+                signs += 1;
+                if signs == 2 {
+                    return true;
+                }
+            }
+            (None, _) => (signs, after_operand) = (0, c.is_alphanumeric() || matches!(c, '_' | ')' | ']' | '}')),
+        }
+    }
+    false
+}
+
+/// Errors of the interpreter quote values, which may be whole objects.
+fn excerpt(text: &str) -> String {
+    let short: String = text.chars().take(200).collect();
+    if short.len() < text.len() { short + "…" } else { short }
+}
+
+/// Both sides of a change as values, made when they are first asked for.
+pub(super) struct Sides<'a> {
+    new: Option<&'a str>,
+    old: Option<&'a str>,
+    values: [std::cell::OnceCell<Result<Value, String>>; 2],
+}
+
+impl<'a> Sides<'a> {
+    pub(super) fn new(old: Option<&'a str>, new: Option<&'a str>) -> Self {
+        Self { new, old, values: Default::default() }
+    }
+
+    fn object(&self) -> Result<Value, String> {
+        self.values[0].get_or_init(|| value(self.new)).clone()
+    }
+
+    fn old(&self) -> Result<Value, String> {
+        self.values[1].get_or_init(|| value(self.old)).clone()
+    }
+}
+
+fn value(json: Option<&str>) -> Result<Value, String> {
+    match json {
+        None => Ok(Value::Null),
+        Some(json) if json.len() > MAX_OBJECT => Err(format!("the object has more than {MAX_OBJECT} bytes")),
+        Some(json) => serde_json::from_str(json).map(|Json(value)| value).map_err(|error| error.to_string()),
+    }
+}
+
+/// JSON as CEL sees it: whole numbers that fit are `int`.
+struct Json(Value);
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JsonVisitor).map(Json)
+    }
+}
+
+struct JsonVisitor;
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Int(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(i64::try_from(value).map_or(Value::UInt(value), Value::Int))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(Arc::new(value.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Json(item)) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::List(Arc::new(list)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut map = HashMap::new();
+        while let Some((name, Json(value))) = members.next_entry::<String, Json>()? {
+            map.insert(Key::String(Arc::new(name)), value);
+        }
+        Ok(Value::Map(Map { map: Arc::new(map) }))
+    }
+}
+
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        self.text() == other.text()
+    }
+}
+
+impl Eq for Expression {}
+
+impl Hash for Expression {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text().hash(state);
+    }
+}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Expression({:?})", self.text())
+    }
+}
+
+#[cfg(test)]
+mod tests;

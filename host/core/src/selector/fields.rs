@@ -1,0 +1,207 @@
+//! Field selectors, in the syntax that `kubectl --field-selector` and the API server take.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// What fields must be; empty: everything matches.
+///
+/// Which fields there are is the API server's, kind by kind: here they are names. Two texts that say the same in another order
+/// give equal selectors and one [`Display`](fmt::Display).
+///
+/// ```
+/// use pilothouse_core::selector::FieldSelector;
+///
+/// let selector = FieldSelector::parse("status.phase!=Failed,spec.nodeName==n1").expect("a selector");
+/// assert_eq!(selector.to_string(), "spec.nodeName=n1,status.phase!=Failed");
+/// assert!(selector.matches(|field| Some(if field == "spec.nodeName" { "n1" } else { "Running" }.into())));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FieldSelector {
+    /// Ordered, each once.
+    requirements: Vec<FieldRequirement>,
+}
+
+/// What one field must be, or must not be.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FieldRequirement {
+    /// Such as `spec.nodeName`.
+    pub field: String,
+    /// False: `!=`.
+    pub equal: bool,
+    /// The value, unescaped. A field that is absent is empty.
+    pub value: String,
+}
+
+/// A text that is no field selector.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot read field selector {selector:?}: {problem}")]
+pub struct FieldSelectorError {
+    /// The whole text.
+    pub selector: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl FieldSelector {
+    /// Reads requirements joined by commas: `a.b=c`, `a.b==c`, `a.b!=c`. In values `\`, `,` and `=` are written with a `\`
+    /// before them. An empty text matches everything.
+    ///
+    /// # Errors
+    /// When Kubernetes would refuse the text, or a field's name has white space in it, which no field has.
+    pub fn parse(text: &str) -> Result<Self, FieldSelectorError> {
+        let problem = |problem| FieldSelectorError { selector: text.to_owned(), problem };
+        let terms = terms(text).filter(|term| !term.is_empty());
+        let mut requirements = terms.map(requirement).collect::<Result<Vec<_>, _>>().map_err(problem)?;
+        requirements.sort();
+        requirements.dedup();
+        Ok(Self { requirements })
+    }
+
+    /// True if nothing is required.
+    pub fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    /// All of these must hold; ordered by field.
+    pub fn requirements(&self) -> &[FieldRequirement] {
+        &self.requirements
+    }
+
+    /// True if every requirement holds of the value that `field` gives for its name; none: the field is absent, which is as
+    /// good as empty.
+    pub fn matches<'a>(&self, mut field: impl FnMut(&str) -> Option<Cow<'a, str>>) -> bool {
+        self.requirements.iter().all(|required| {
+            let value = field(&required.field);
+            (value.as_deref().unwrap_or_default() == required.value) == required.equal
+        })
+    }
+}
+
+impl fmt::Display for FieldSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, FieldRequirement { field, equal, value }) in self.requirements.iter().enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            let operator = if *equal { "=" } else { "!=" };
+            write!(f, "{comma}{field}{operator}")?;
+            for c in value.chars() {
+                if matches!(c, '\\' | ',' | '=') {
+                    f.write_str("\\")?;
+                }
+                write!(f, "{c}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The parts between commas that no `\` escapes.
+fn terms(text: &str) -> impl Iterator<Item = &str> {
+    let mut escaped = false;
+    text.split(move |c: char| {
+        let ends = c == ',' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends
+    })
+}
+
+fn requirement(term: &str) -> Result<FieldRequirement, String> {
+    let operator = term.find('=').ok_or_else(|| format!("{term:?} has no `=` or `!=`"))?;
+    let (left, right) = term.split_at(operator);
+    let (field, equal) = left.strip_suffix('!').map_or((left, true), |field| (field, false));
+    let right = right.strip_prefix('=').unwrap_or(right);
+    let right = if equal { right.strip_prefix('=').unwrap_or(right) } else { right };
+    if field.is_empty() || field.chars().any(|c| c.is_whitespace() || c.is_control() || matches!(c, '\\' | '!')) {
+        return Err(format!("{field:?} is no field: write it as in objects, such as spec.nodeName"));
+    }
+    Ok(FieldRequirement { field: field.to_owned(), equal, value: unescaped(right)? })
+}
+
+fn unescaped(value: &str) -> Result<String, String> {
+    let mut plain = String::with_capacity(value.len());
+    let mut rest = value.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '=' => return Err(format!("value {value:?} has a `=`: write `\\=`")),
+            '\\' => match rest.next() {
+                Some(c @ ('\\' | ',' | '=')) => plain.push(c),
+                _ => return Err(format!("value {value:?} has a `\\` that escapes nothing: write `\\\\`")),
+            },
+            c => plain.push(c),
+        }
+    }
+    Ok(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn canonical(text: &str) -> String {
+        FieldSelector::parse(text).unwrap().to_string()
+    }
+
+    fn problem(text: &str) -> String {
+        FieldSelector::parse(text).unwrap_err().problem
+    }
+
+    #[test]
+    fn what_says_the_same_is_the_same() {
+        assert_eq!(canonical(""), "");
+        assert_eq!(canonical(",a=1,,"), "a=1");
+        assert_eq!(canonical("b!=2,a==1,b!=2"), "a=1,b!=2");
+        assert_eq!(canonical("a="), "a=");
+        assert_eq!(canonical("a!="), "a!=");
+        assert_eq!(canonical(r"a=x\,y\=z\\"), r"a=x\,y\=z\\");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_explained() {
+        assert_eq!(problem("a"), r#""a" has no `=` or `!=`"#);
+        assert_eq!(problem("=x"), r#""" is no field: write it as in objects, such as spec.nodeName"#);
+        assert_eq!(problem("a=1, b=2"), r#"" b" is no field: write it as in objects, such as spec.nodeName"#);
+        assert_eq!(problem("a===x"), r#"value "=x" has a `=`: write `\=`"#);
+        assert_eq!(problem("a!==x"), r#"value "=x" has a `=`: write `\=`"#);
+        assert_eq!(problem(r"a=x\y"), r#"value "x\\y" has a `\` that escapes nothing: write `\\`"#);
+        assert_eq!(
+            FieldSelector::parse("a").unwrap_err().to_string(),
+            r#"cannot read field selector "a": "a" has no `=` or `!=`"#
+        );
+    }
+
+    #[test]
+    fn an_absent_field_is_empty() {
+        let matches = |text| {
+            FieldSelector::parse(text).unwrap().matches(|field| (field == "there").then_some(Cow::Borrowed("x")))
+        };
+        assert!(matches("there=x"));
+        assert!(!matches("there!=x"));
+        assert!(!matches("there=y"));
+        assert!(matches("there!=y"));
+        assert!(matches("absent="));
+        assert!(!matches("absent!="));
+        assert!(!matches("there=x,absent=y"));
+    }
+
+    proptest! {
+        #[test]
+        fn the_text_of_a_selector_gives_it_back(requirements in prop::collection::vec(("[a-z.]{1,4}", any::<bool>(), r"[a-z\\,= ]{0,4}"), 0..4)) {
+            let mut requirements: Vec<_> =
+                requirements.into_iter().map(|(field, equal, value)| FieldRequirement { field, equal, value }).collect();
+            requirements.sort();
+            requirements.dedup();
+            let selector = FieldSelector { requirements };
+            prop_assert_eq!(FieldSelector::parse(&selector.to_string()), Ok(selector));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in r"[ab\\,=! ]{0,12}") {
+            if let Ok(selector) = FieldSelector::parse(&text) {
+                prop_assert_eq!(FieldSelector::parse(&selector.to_string()), Ok(selector));
+            }
+        }
+    }
+}

@@ -18,6 +18,7 @@ pub mod list;
 pub mod manifest;
 pub mod object;
 pub mod predicate;
+pub mod reads;
 pub mod reflector;
 pub mod route;
 pub mod selector;

@@ -1,0 +1,314 @@
+//! Tracked reads (invariant 11): a reconcile is woken by what it read.
+//!
+//! Owns, for one controller, an index from what was read to the keys that read it: objects, absences of objects, and
+//! selections. Who reads, and what a key that is woken does, is the host's.
+//!
+//! ```text
+//!  run of a/b ──► object v1 Secret x/y            ─┐
+//!             ──► selection v1 Pod, x, app=web     ├─► dependency ──► { a/b, a/c, … }
+//!  run of a/c ──► selection v1 Pod, x, app=web    ─┘       ▲
+//!                                                  change ─┘ wakes
+//! ```
+//!
+//! What is read alike is held once. A change finds the dependencies that it may concern by hash ([`anchor`]): ten thousand keys
+//! that read the same selection cost one match, and ten thousand that read as many different ones by one label cost one
+//! look-up.
+//!
+//! Reads count from the moment they are made, and must be made here before they are looked up in the store: so no change slips
+//! in between. When a run succeeds, its reads replace those of the last success; when it fails, they are dropped and those
+//! stay. That loses nothing: who failed is tried again, and reads anew.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use pilothouse_core::{key::{Key, TypeMeta}, object::Object, reads::Tracker, store::Change};
+//!
+//! let (secrets, web) = (TypeMeta::new("v1", "Secret"), Key::new(Some("a"), "web"));
+//! let mut tracker = Tracker::default();
+//! let run = tracker.begin(&web);
+//! tracker.read_object(run, &secrets, &Key::new(Some("a"), "password")); // there is none yet
+//! tracker.commit(run);
+//!
+//! let json = br#"{"metadata":{"name":"password","namespace":"a","uid":"1","resourceVersion":"7"}}"#;
+//! let appears = Change { old: None, new: Some(Arc::new(Object::parse(json, &secrets)?)), missed: false };
+//! let mut woken = Vec::new();
+//! tracker.wakes(&secrets, &appears, &mut woken);
+//! assert_eq!(woken, [web]);
+//! # Ok::<(), pilothouse_core::ParseError>(())
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
+
+use crate::field::{FieldPath, FieldSet};
+use crate::key::{Key, TypeMeta};
+use crate::object::Object;
+use crate::selector::Selector;
+use crate::store::Change;
+
+mod anchor;
+mod dependency;
+mod ids;
+mod tables;
+
+use anchor::Anchors;
+use dependency::{Dependency, Thing, ThingRef};
+
+/// Distinct things of one kind that one run may read before it depends on all of the kind instead, or on all in the
+/// namespace where it read. A run that reads more is about the whole anyway, and would pay for each of them.
+pub const MAX_READS: usize = 1000;
+
+/// What a run asked a store for, if it was more than one object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Selection {
+    /// None: in every namespace.
+    pub namespace: Option<Arc<str>>,
+    /// What labels must be.
+    pub labels: Selector,
+    /// Only objects that hold this value at this path, as an index finds them.
+    pub index: Option<(FieldPath, Box<str>)>,
+    /// How much of each object was given.
+    pub aspect: Aspect,
+}
+
+/// What of the selected objects a run has seen.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Aspect {
+    /// All.
+    Whole,
+    /// Their keys: it matters which objects enter and leave.
+    Keys,
+    /// These fields.
+    Fields(Box<[FieldPath]>),
+}
+
+/// One reconcile of one key, from [`Tracker::begin`] to [`Tracker::commit`] or [`Tracker::abandon`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    key: u32,
+    number: u64,
+}
+
+/// What the keys of one controller have read.
+#[derive(Debug, Default)]
+pub struct Tracker {
+    kinds: Vec<Kind>,
+    dependencies: Vec<Option<Dependency>>,
+    free_dependencies: Vec<u32>,
+    /// By hash of the kind's number and the thing.
+    things: HashTable<u32>,
+    keys: Vec<Option<Tracked>>,
+    free_keys: Vec<u32>,
+    /// By hash of the key.
+    key_numbers: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    /// Those of things, each once.
+    namespaces: HashSet<Arc<str>>,
+    /// So many of them may gather before those that nothing uses are dropped.
+    namespaces_until: usize,
+    /// Runs that began so far.
+    runs: u64,
+    /// Of what hangs on the tables.
+    heap: usize,
+}
+
+/// What is read of one kind.
+#[derive(Debug)]
+struct Kind {
+    of: TypeMeta,
+    selections: Anchors,
+    /// Paths by which selections look up, and how many do.
+    paths: BTreeMap<FieldPath, usize>,
+    /// The same paths, for one walk over an object.
+    indexed: FieldSet,
+}
+
+/// One key of the controller.
+#[derive(Debug)]
+struct Tracked {
+    key: Key,
+    /// Of the last successful run, in order.
+    committed: Box<[u32]>,
+    running: Option<Box<Running>>,
+}
+
+/// What a run that goes on has read so far.
+#[derive(Debug)]
+struct Running {
+    number: u64,
+    /// By number of the kind.
+    kinds: BTreeMap<u32, Reads>,
+}
+
+#[derive(Debug, Default)]
+struct Reads {
+    dependencies: HashSet<u32>,
+    scope: Scope,
+    /// There are too many: the one dependency is on the whole scope.
+    whole: bool,
+}
+
+/// Where a run has read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Scope {
+    #[default]
+    Nowhere,
+    Namespace(Arc<str>),
+    Everywhere,
+}
+
+impl Scope {
+    fn selection(&self) -> Selection {
+        let namespace = if let Self::Namespace(namespace) = self { Some(namespace.clone()) } else { None };
+        Selection { namespace, labels: Selector::default(), index: None, aspect: Aspect::Whole }
+    }
+}
+
+impl Tracker {
+    /// Begins a run of `key`. One that was not ended is abandoned.
+    pub fn begin(&mut self, key: &Key) -> Run {
+        self.runs += 1;
+        let run = Run { key: self.number_of(key), number: self.runs };
+        let before =
+            self.tracked(run.key).running.replace(Box::new(Running { number: run.number, kinds: BTreeMap::new() }));
+        self.drop_running(run.key, before);
+        run
+    }
+
+    /// The run is about to look for one object, which may be there or not.
+    pub fn read_object(&mut self, run: Run, of: &TypeMeta, key: &Key) {
+        let namespace = key.namespace.as_ref().map(|namespace| self.shared(namespace));
+        self.read(run, of, namespace.clone(), Thing::Object(namespace, (&*key.name).into()));
+    }
+
+    /// The run is about to list a selection, from its first page on.
+    pub fn read_selection(&mut self, run: Run, of: &TypeMeta, selection: Selection) {
+        let namespace = selection.namespace.as_ref().map(|namespace| self.shared(namespace));
+        let selection = Selection { namespace: namespace.clone(), ..selection };
+        self.read(run, of, namespace, Thing::Selection(Box::new(selection)));
+    }
+
+    /// The run has succeeded: its reads count, and those before no more.
+    pub fn commit(&mut self, run: Run) {
+        let Some(running) = self.take_running(run) else { return };
+        let mut reads: Vec<u32> = running.kinds.into_values().flat_map(|reads| reads.dependencies).collect();
+        reads.sort_unstable();
+        let reads = reads.into_boxed_slice();
+        let before = std::mem::take(&mut self.tracked(run.key).committed);
+        self.heap = self.heap + size_of_val(&*reads) - size_of_val(&*before);
+        for dependency in before {
+            if reads.binary_search(&dependency).is_err() {
+                self.release(dependency, run.key);
+            }
+        }
+        self.tracked(run.key).committed = reads;
+        self.drop_key_without_reads(run.key);
+    }
+
+    /// The run has failed: it changes nothing.
+    pub fn abandon(&mut self, run: Run) {
+        let running = self.take_running(run);
+        if running.is_some() {
+            self.drop_running(run.key, running);
+            self.drop_key_without_reads(run.key);
+        }
+    }
+
+    /// The key is gone, and its end has been reconciled: nothing wakes it any more.
+    pub fn forget(&mut self, key: &Key) {
+        let Some(at) = self.find_key(key) else { return };
+        let running = self.tracked(at).running.take();
+        self.drop_running(at, running);
+        let committed = std::mem::take(&mut self.tracked(at).committed);
+        self.heap -= size_of_val(&*committed);
+        for dependency in committed {
+            self.release(dependency, at);
+        }
+        self.drop_key_without_reads(at);
+    }
+
+    /// Forgets what was read of kinds that are read no more.
+    pub fn retain(&mut self, mut keep: impl FnMut(&TypeMeta) -> bool) {
+        let gone: HashSet<u32> =
+            (0..).zip(&self.kinds).filter(|(_, kind)| !keep(&kind.of)).map(|(number, _)| number).collect();
+        let keys: Vec<u32> = self.key_numbers.iter().copied().collect();
+        for at in keys.into_iter().filter(|_| !gone.is_empty()) {
+            let committed = std::mem::take(&mut self.tracked(at).committed);
+            let (released, kept): (Vec<_>, Vec<_>) =
+                committed.iter().copied().partition(|dependency| gone.contains(&self.dependency(*dependency).kind));
+            self.heap -= size_of_val(&*released);
+            let tracked = self.tracked(at);
+            tracked.committed = kept.into();
+            let mut released: HashSet<u32> = released.into_iter().collect();
+            if let Some(running) = &mut tracked.running {
+                released.extend(
+                    gone.iter().filter_map(|kind| running.kinds.remove(kind)).flat_map(|reads| reads.dependencies),
+                );
+            }
+            for dependency in released {
+                self.release(dependency, at);
+            }
+            self.drop_key_without_reads(at);
+        }
+    }
+
+    /// Appends the keys that have read what this change makes another, each once, in no order.
+    ///
+    /// # Guarantees
+    /// A key is appended if and only if the result of one of its reads is different after the change; and always, for a kind of
+    /// which its run read more than [`MAX_READS`] things.
+    pub fn wakes(&self, of: &TypeMeta, change: &Change, out: &mut Vec<Key>) {
+        let Some((kind_number, kind)) = (0_u32..).zip(&self.kinds).find(|(_, kind)| kind.of == *of) else { return };
+        let (old, new) = (change.old.as_deref(), change.new.as_deref());
+        let differs = old.map(Object::json) != new.map(Object::json);
+        if !differs {
+            return;
+        }
+        let key = change.key();
+        let mut read: Vec<&Dependency> = Vec::new();
+        read.extend(self.find_thing(kind_number, ThingRef::object(key)).map(|at| self.dependency(at)));
+        let sides = anchor::Sides::new(old, new, &kind.indexed);
+        kind.selections.candidates(key.namespace.as_deref(), &sides, &mut |dependency| {
+            let dependency = self.dependency(dependency);
+            if let Thing::Selection(selection) = &dependency.thing
+                && selection.tells_apart(&sides, dependency.fields.as_deref())
+            {
+                read.push(dependency);
+            }
+        });
+        let mut woken: Vec<u32> = read.iter().flat_map(|dependency| dependency.keys.iter()).collect();
+        // Those of one dependency are all different.
+        if read.len() > 1 {
+            woken.sort_unstable();
+            woken.dedup();
+        }
+        let keys = woken.into_iter().filter_map(|at| self.keys[at as usize].as_ref());
+        out.extend(keys.map(|tracked| tracked.key.clone()));
+    }
+
+    /// How many keys have read something.
+    pub fn keys(&self) -> usize {
+        self.key_numbers.len()
+    }
+
+    /// How many different things keys depend on.
+    pub fn dependencies(&self) -> usize {
+        self.things.len()
+    }
+
+    /// Bytes held on the heap, as asked of the allocator. Names of namespaces, which all share, and what runs that go on have
+    /// read so far are not counted.
+    pub fn bytes(&self) -> usize {
+        let kinds: usize = self.kinds.iter().map(|kind| kind.selections.bytes()).sum();
+        let tables = self.things.allocation_size() + self.key_numbers.allocation_size();
+        let places = self.dependencies.capacity() * size_of::<Option<Dependency>>()
+            + self.keys.capacity() * size_of::<Option<Tracked>>()
+            + (self.free_dependencies.capacity() + self.free_keys.capacity()) * size_of::<u32>()
+            + self.kinds.capacity() * size_of::<Kind>();
+        kinds + tables + places + self.namespaces.allocation_size() + self.heap
+    }
+}
+
+#[cfg(test)]
+mod tests;

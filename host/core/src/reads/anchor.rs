@@ -1,0 +1,220 @@
+//! Where a selection is filed, so that a change finds the few that it may concern.
+//!
+//! Each selection hangs on one of the things that must be true of all that it selects, the rarest kind first: the value of an
+//! index, a label's value (on each of several), a label's presence; or on nothing but its namespace. An object is looked up by
+//! all that is true of it, before the change and after it.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use hashbrown::{Equivalent, HashMap};
+
+use super::Selection;
+use super::ids::Ids;
+use crate::field::{FieldPath, FieldSet};
+use crate::object::Object;
+use crate::selector::Requirement;
+
+/// A requirement of more values than this is filed under its label's presence.
+const MAX_VALUES: usize = 8;
+
+/// Both sides of a change, with what selections ask of them.
+pub(super) struct Sides<'a> {
+    pub(super) old: Option<&'a Object>,
+    pub(super) new: Option<&'a Object>,
+    paths: &'a [FieldPath],
+    /// By place of the path.
+    values: [Vec<Vec<Cow<'a, str>>>; 2],
+}
+
+impl<'a> Sides<'a> {
+    pub(super) fn new(old: Option<&'a Object>, new: Option<&'a Object>, indexed: &'a FieldSet) -> Self {
+        // The text was checked when the object was made: there is nothing in it to fail at.
+        let values = |object: Option<&'a Object>| {
+            object.and_then(|object| indexed.values(object.json()).ok()).unwrap_or_default()
+        };
+        Self { old, new, paths: indexed.paths(), values: [values(old), values(new)] }
+    }
+
+    pub(super) fn old_values(&self, path: &FieldPath) -> impl Iterator<Item = &str> {
+        self.values_of(0, path)
+    }
+
+    pub(super) fn new_values(&self, path: &FieldPath) -> impl Iterator<Item = &str> {
+        self.values_of(1, path)
+    }
+
+    fn values_of(&self, side: usize, path: &FieldPath) -> impl Iterator<Item = &str> {
+        let place = self.paths.iter().position(|one| one == path);
+        place.and_then(|place| self.values[side].get(place)).into_iter().flatten().map(|value| &**value)
+    }
+}
+
+/// Something that must be true of what a selection selects.
+#[derive(Debug, PartialEq, Eq)]
+struct Anchor {
+    /// None: in every namespace.
+    namespace: Option<Arc<str>>,
+    on: On,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum On {
+    Nothing,
+    Present(Box<str>),
+    Label(Box<str>, Box<str>),
+    Value(FieldPath, Box<str>),
+}
+
+#[derive(Clone, Copy, Hash)]
+struct AnchorRef<'a> {
+    namespace: Option<&'a str>,
+    on: OnRef<'a>,
+}
+
+#[derive(Clone, Copy, Hash)]
+enum OnRef<'a> {
+    Nothing,
+    Present(&'a str),
+    Label(&'a str, &'a str),
+    Value(&'a FieldPath, &'a str),
+}
+
+impl Anchor {
+    fn borrowed(&self) -> AnchorRef<'_> {
+        let on = match &self.on {
+            On::Nothing => OnRef::Nothing,
+            On::Present(label) => OnRef::Present(label),
+            On::Label(label, value) => OnRef::Label(label, value),
+            On::Value(path, value) => OnRef::Value(path, value),
+        };
+        AnchorRef { namespace: self.namespace.as_deref(), on }
+    }
+
+    fn heap(&self) -> usize {
+        match &self.on {
+            On::Nothing => 0,
+            On::Present(label) => label.len(),
+            On::Label(label, value) => label.len() + value.len(),
+            On::Value(path, value) => path.bytes() + value.len(),
+        }
+    }
+}
+
+impl Hash for Anchor {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.borrowed().hash(state);
+    }
+}
+
+impl Equivalent<Anchor> for AnchorRef<'_> {
+    fn equivalent(&self, anchor: &Anchor) -> bool {
+        let on = match (self.on, &anchor.on) {
+            (OnRef::Nothing, On::Nothing) => true,
+            (OnRef::Present(label), On::Present(other)) => *label == **other,
+            (OnRef::Label(label, value), On::Label(other, other_value)) => *label == **other && *value == **other_value,
+            (OnRef::Value(path, value), On::Value(other, other_value)) => path == other && *value == **other_value,
+            _ => false,
+        };
+        on && self.namespace == anchor.namespace.as_deref()
+    }
+}
+
+/// The selections of one kind, by what must be true.
+#[derive(Debug, Default)]
+pub(super) struct Anchors {
+    anchors: HashMap<Anchor, Ids>,
+    /// Of names and sets.
+    heap: usize,
+}
+
+impl Anchors {
+    pub(super) fn insert(&mut self, selection: &Selection, dependency: u32) {
+        for anchor in anchors(selection) {
+            self.heap += anchor.heap();
+            match self.anchors.entry(anchor) {
+                hashbrown::hash_map::Entry::Occupied(mut entry) => {
+                    self.heap -= entry.key().heap() + entry.get().heap();
+                    entry.get_mut().insert(dependency);
+                    self.heap += entry.get().heap();
+                }
+                hashbrown::hash_map::Entry::Vacant(entry) => {
+                    entry.insert(Ids::One(dependency));
+                }
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, selection: &Selection, dependency: u32) {
+        for anchor in anchors(selection) {
+            let Some(ids) = self.anchors.get_mut(&anchor) else { continue };
+            self.heap -= ids.heap();
+            if ids.remove(dependency) {
+                self.anchors.remove(&anchor);
+                self.heap -= anchor.heap();
+            } else {
+                self.heap += ids.heap();
+            }
+        }
+        if self.anchors.len() < self.anchors.capacity() / 8 {
+            self.anchors.shrink_to(self.anchors.len() * 2);
+        }
+    }
+
+    /// Calls `found` with each selection that may see a difference between the two sides, once.
+    pub(super) fn candidates(&self, namespace: Option<&str>, sides: &Sides<'_>, found: &mut dyn FnMut(u32)) {
+        if self.anchors.is_empty() {
+            return;
+        }
+        let mut all = BTreeSet::new();
+        let mut look = |on: OnRef<'_>| {
+            let mut look = |namespace| {
+                if let Some(ids) = self.anchors.get(&AnchorRef { namespace, on }) {
+                    all.extend(ids.iter());
+                }
+            };
+            look(None);
+            if namespace.is_some() {
+                look(namespace);
+            }
+        };
+        look(OnRef::Nothing);
+        for object in [sides.old, sides.new].into_iter().flatten() {
+            for (label, value) in object.labels() {
+                look(OnRef::Label(&label, &value));
+                look(OnRef::Present(&label));
+            }
+        }
+        for path in sides.paths {
+            for value in sides.old_values(path).chain(sides.new_values(path)) {
+                look(OnRef::Value(path, value));
+            }
+        }
+        all.into_iter().for_each(found);
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.anchors.allocation_size() + self.heap
+    }
+}
+
+fn anchors(selection: &Selection) -> Vec<Anchor> {
+    let anchor = |on| Anchor { namespace: selection.namespace.clone(), on };
+    if let Some((path, value)) = &selection.index {
+        return vec![anchor(On::Value(path.clone(), value.clone()))];
+    }
+    let requirements = selection.labels.requirements();
+    let equal = requirements.iter().find_map(|requirement| match requirement {
+        Requirement::In(label, values) if values.len() <= MAX_VALUES => Some((label, values)),
+        _ => None,
+    });
+    if let Some((label, values)) = equal {
+        let on = |value: &String| On::Label(label.as_str().into(), value.as_str().into());
+        return values.iter().map(|value| anchor(on(value))).collect();
+    }
+    let present =
+        requirements.iter().find(|requirement| !matches!(requirement, Requirement::NotIn(..) | Requirement::Absent(_)));
+    vec![anchor(present.map_or(On::Nothing, |requirement| On::Present(requirement.key().into())))]
+}

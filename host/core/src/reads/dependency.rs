@@ -1,0 +1,131 @@
+//! One thing that was read, and the keys that read it.
+
+use std::sync::Arc;
+
+use super::anchor::Sides;
+use super::ids::Ids;
+use super::{Aspect, Selection};
+use crate::field::FieldSet;
+use crate::key::Key;
+use crate::object::Object;
+use crate::selector::Requirement;
+
+/// What was read of a kind.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Thing {
+    /// Namespace and name.
+    Object(Option<Arc<str>>, Box<str>),
+    Selection(Box<Selection>),
+}
+
+/// The same, borrowed for a look-up.
+#[derive(Clone, Copy, Hash)]
+pub(super) enum ThingRef<'a> {
+    Object(Option<&'a str>, &'a str),
+    Selection(&'a Selection),
+}
+
+#[derive(Debug)]
+pub(super) struct Dependency {
+    /// The number of the kind.
+    pub(super) kind: u32,
+    pub(super) thing: Thing,
+    pub(super) keys: Ids,
+    /// For a selection of fields.
+    pub(super) fields: Option<Box<FieldSet>>,
+}
+
+impl<'a> ThingRef<'a> {
+    pub(super) fn object(key: &'a Key) -> Self {
+        Self::Object(key.namespace.as_deref(), &key.name)
+    }
+}
+
+impl Thing {
+    pub(super) fn borrowed(&self) -> ThingRef<'_> {
+        match self {
+            Self::Object(namespace, name) => ThingRef::Object(namespace.as_deref(), name),
+            Self::Selection(selection) => ThingRef::Selection(selection),
+        }
+    }
+
+    pub(super) fn is(&self, other: ThingRef<'_>) -> bool {
+        match (self, other) {
+            (Self::Object(namespace, name), ThingRef::Object(other_namespace, other_name)) => {
+                **name == *other_name && namespace.as_deref() == other_namespace
+            }
+            (Self::Selection(one), ThingRef::Selection(other)) => **one == *other,
+            _ => false,
+        }
+    }
+
+    pub(super) fn fields(&self) -> Option<Box<FieldSet>> {
+        match self {
+            Self::Selection(selection) => match &selection.aspect {
+                Aspect::Fields(paths) => Some(Box::new(FieldSet::new(paths.iter().cloned()))),
+                Aspect::Whole | Aspect::Keys => None,
+            },
+            Self::Object(..) => None,
+        }
+    }
+}
+
+impl Dependency {
+    /// Bytes on the heap, but for the set of keys. Namespaces are shared with the keys of the run, and not counted.
+    pub(super) fn heap(&self) -> usize {
+        match &self.thing {
+            Thing::Object(_, name) => name.len(),
+            Thing::Selection(selection) => size_of::<Selection>() + selection.heap(),
+        }
+    }
+}
+
+impl Selection {
+    /// True if what was read of this selection is another after the change. `fields` are those of its aspect.
+    pub(super) fn tells_apart(&self, sides: &Sides<'_>, fields: Option<&FieldSet>) -> bool {
+        let is_in = |object: Option<&Object>, values: &dyn Fn(&str) -> bool| {
+            object.is_some_and(|object| {
+                let in_namespace = self.namespace.is_none() || self.namespace == object.key().namespace;
+                let in_index = self.index.as_ref().is_none_or(|(_, value)| values(value));
+                in_namespace && in_index && (self.labels.is_empty() || self.labels.matches(object.labels()))
+            })
+        };
+        let path = self.index.as_ref().map(|(path, _)| path);
+        let was = is_in(sides.old, &|value| path.is_none_or(|path| sides.old_values(path).any(|one| one == value)));
+        let is = is_in(sides.new, &|value| path.is_none_or(|path| sides.new_values(path).any(|one| one == value)));
+        match (&self.aspect, was && is) {
+            (_, false) => was != is,
+            (Aspect::Keys, true) => false,
+            // That the texts differ has been seen before.
+            (Aspect::Whole, true) => true,
+            (Aspect::Fields(_), true) => {
+                let project = |object: Option<&Object>| {
+                    fields.zip(object).and_then(|(set, object)| set.project(object.json()).ok())
+                };
+                project(sides.old) != project(sides.new)
+            }
+        }
+    }
+
+    fn heap(&self) -> usize {
+        // A set of texts is a tree of small nodes.
+        const NODE: usize = 16;
+        let values = |key: &str, values: usize, bytes: usize| key.len() + bytes + values * (size_of::<String>() + NODE);
+        let requirement = |requirement: &Requirement| {
+            size_of::<Requirement>()
+                + match requirement {
+                    Requirement::In(key, set) | Requirement::NotIn(key, set) => {
+                        values(key, set.len(), set.iter().map(String::len).sum())
+                    }
+                    other => other.key().len(),
+                }
+        };
+        let index = self.index.as_ref().map_or(0, |(path, value)| path.bytes() + value.len());
+        let fields = match &self.aspect {
+            // As it stands in the selection, and in the two trees of its set.
+            Aspect::Fields(paths) => 3 * paths.iter().map(|path| size_of_val(path) + path.bytes()).sum::<usize>(),
+            Aspect::Whole | Aspect::Keys => 0,
+        };
+        self.labels.requirements().iter().map(requirement).sum::<usize>() + index + fields
+    }
+}

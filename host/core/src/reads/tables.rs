@@ -1,0 +1,250 @@
+//! How a [`Tracker`] keeps its keys and dependencies: numbered, and found by hash.
+//!
+//! A dependency lives as long as one key has it, through its last success or through the run that goes on; a key as long as it
+//! has either.
+
+use std::collections::BTreeMap;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use super::dependency::{Dependency, Thing, ThingRef};
+use super::ids::Ids;
+use super::{Kind, MAX_READS, Run, Running, Scope, Tracked, Tracker};
+use crate::field::FieldSet;
+use crate::key::{Key, TypeMeta};
+use crate::reads::anchor::Anchors;
+
+/// Namespaces that may gather before the first are looked through.
+const NAMESPACES: usize = 64;
+/// The two counters before the content of an `Arc`.
+const ARC: usize = 2 * size_of::<usize>();
+
+impl Tracker {
+    pub(super) fn read(&mut self, run: Run, of: &TypeMeta, namespace: Option<Arc<str>>, thing: Thing) {
+        let kind = self.kind_number(of);
+        let Some(running) = self.running(run) else { return };
+        let reads = running.kinds.entry(kind).or_default();
+        let grown = reads.scope.include(namespace);
+        if !reads.whole {
+            let dependency = self.depend(kind, thing, run.key);
+            let Some(reads) = self.running(run).and_then(|running| running.kinds.get_mut(&kind)) else { return };
+            reads.dependencies.insert(dependency);
+            if reads.dependencies.len() <= MAX_READS {
+                return;
+            }
+            reads.whole = true;
+        } else if !grown {
+            return;
+        }
+        self.depend_on_whole(run, kind);
+    }
+
+    /// In place of all that the run has read of a kind, it depends on the scope where it did.
+    fn depend_on_whole(&mut self, run: Run, kind: u32) {
+        let Some(reads) = self.running(run).and_then(|running| running.kinds.get_mut(&kind)) else { return };
+        let whole = Thing::Selection(Box::new(reads.scope.selection()));
+        let single = std::mem::take(&mut reads.dependencies);
+        let whole = self.depend(kind, whole, run.key);
+        self.release_unless_committed(run.key, single.into_iter().filter(|single| *single != whole));
+        if let Some(reads) = self.running(run).and_then(|running| running.kinds.get_mut(&kind)) {
+            reads.dependencies.insert(whole);
+        }
+    }
+
+    fn kind_number(&mut self, of: &TypeMeta) -> u32 {
+        let known = self.kinds.iter().position(|kind| kind.of == *of);
+        number(known.unwrap_or_else(|| {
+            let indexed = FieldSet::new([]);
+            self.kinds.push(Kind { of: of.clone(), selections: Anchors::default(), paths: BTreeMap::new(), indexed });
+            self.kinds.len() - 1
+        }))
+    }
+
+    /// The same text, held once.
+    pub(super) fn shared(&mut self, namespace: &Arc<str>) -> Arc<str> {
+        if self.namespaces.len() >= self.namespaces_until.max(NAMESPACES) {
+            self.namespaces.retain(|namespace| Arc::strong_count(namespace) > 1);
+            self.namespaces_until = self.namespaces.len() * 2;
+        }
+        self.namespaces.get_or_insert_with(&**namespace, |_| namespace.clone()).clone()
+    }
+
+    fn depend(&mut self, kind: u32, thing: Thing, key: u32) -> u32 {
+        if let Some(known) = self.find_thing(kind, thing.borrowed()) {
+            let dependency = self.dependencies[known as usize].as_mut().expect(LIVE);
+            self.heap -= dependency.keys.heap();
+            dependency.keys.insert(key);
+            self.heap += dependency.keys.heap();
+            return known;
+        }
+        let fields = thing.fields();
+        let dependency = Dependency { kind, thing, keys: Ids::One(key), fields };
+        self.heap += dependency.heap();
+        let place = self.free_dependencies.pop().unwrap_or_else(|| {
+            self.dependencies.push(None);
+            number(self.dependencies.len() - 1)
+        });
+        let hash = self.hasher.hash_one((kind, dependency.thing.borrowed()));
+        if let Thing::Selection(selection) = &dependency.thing {
+            let kind = &mut self.kinds[kind as usize];
+            kind.selections.insert(selection, place);
+            if let Some((path, _)) = &selection.index {
+                let users = kind.paths.entry(path.clone()).or_default();
+                *users += 1;
+                if *users == 1 {
+                    kind.indexed = FieldSet::new(kind.paths.keys().cloned());
+                }
+            }
+        }
+        self.dependencies[place as usize] = Some(dependency);
+        let Self { things, dependencies, hasher, .. } = self;
+        things.insert_unique(hash, place, |place| {
+            let dependency = dependencies[*place as usize].as_ref().expect(LIVE);
+            hasher.hash_one((dependency.kind, dependency.thing.borrowed()))
+        });
+        place
+    }
+
+    /// The key depends on it no more.
+    pub(super) fn release(&mut self, place: u32, key: u32) {
+        let dependency = self.dependencies[place as usize].as_mut().expect(LIVE);
+        self.heap -= dependency.keys.heap();
+        if !dependency.keys.remove(key) {
+            self.heap += dependency.keys.heap();
+            return;
+        }
+        let hash = self.hasher.hash_one((dependency.kind, dependency.thing.borrowed()));
+        if let Ok(entry) = self.things.find_entry(hash, |one| *one == place) {
+            entry.remove();
+        }
+        let Some(dependency) = self.dependencies[place as usize].take() else { return };
+        self.heap -= dependency.heap();
+        self.free_dependencies.push(place);
+        if let Thing::Selection(selection) = &dependency.thing {
+            let kind = &mut self.kinds[dependency.kind as usize];
+            kind.selections.remove(selection, place);
+            if let Some((path, _)) = &selection.index
+                && let Some(users) = kind.paths.get_mut(path)
+            {
+                *users -= 1;
+                if *users == 0 {
+                    kind.paths.remove(path);
+                    kind.indexed = FieldSet::new(kind.paths.keys().cloned());
+                }
+            }
+        }
+        self.shrink();
+    }
+
+    fn release_unless_committed(&mut self, key: u32, dependencies: impl Iterator<Item = u32>) {
+        for dependency in dependencies {
+            if self.tracked(key).committed.binary_search(&dependency).is_err() {
+                self.release(dependency, key);
+            }
+        }
+    }
+
+    pub(super) fn drop_running(&mut self, key: u32, running: Option<Box<Running>>) {
+        if let Some(running) = running {
+            let reads = running.kinds.into_values().flat_map(|reads| reads.dependencies);
+            self.release_unless_committed(key, reads);
+        }
+    }
+
+    pub(super) fn running(&mut self, run: Run) -> Option<&mut Running> {
+        let running = self.keys.get_mut(run.key as usize)?.as_mut()?.running.as_deref_mut()?;
+        (running.number == run.number).then_some(running)
+    }
+
+    pub(super) fn take_running(&mut self, run: Run) -> Option<Box<Running>> {
+        self.running(run)?;
+        self.tracked(run.key).running.take()
+    }
+
+    pub(super) fn find_thing(&self, kind: u32, thing: ThingRef<'_>) -> Option<u32> {
+        let is = |place: &u32| {
+            let dependency = self.dependency(*place);
+            dependency.kind == kind && dependency.thing.is(thing)
+        };
+        self.things.find(self.hasher.hash_one((kind, thing)), is).copied()
+    }
+
+    pub(super) fn dependency(&self, place: u32) -> &Dependency {
+        self.dependencies[place as usize].as_ref().expect(LIVE)
+    }
+
+    pub(super) fn tracked(&mut self, key: u32) -> &mut Tracked {
+        self.keys[key as usize].as_mut().expect(LIVE)
+    }
+
+    pub(super) fn find_key(&self, key: &Key) -> Option<u32> {
+        let is = |place: &u32| self.keys[*place as usize].as_ref().is_some_and(|tracked| tracked.key == *key);
+        self.key_numbers.find(self.hasher.hash_one(key), is).copied()
+    }
+
+    pub(super) fn number_of(&mut self, key: &Key) -> u32 {
+        if let Some(known) = self.find_key(key) {
+            return known;
+        }
+        let place = self.free_keys.pop().unwrap_or_else(|| {
+            self.keys.push(None);
+            number(self.keys.len() - 1)
+        });
+        self.heap += ARC + key.name.len();
+        self.keys[place as usize] = Some(Tracked { key: key.clone(), committed: Box::default(), running: None });
+        let Self { key_numbers, keys, hasher, .. } = self;
+        key_numbers.insert_unique(hasher.hash_one(key), place, |place| {
+            hasher.hash_one(&keys[*place as usize].as_ref().expect(LIVE).key)
+        });
+        place
+    }
+
+    pub(super) fn drop_key_without_reads(&mut self, key: u32) {
+        let tracked = self.tracked(key);
+        if !tracked.committed.is_empty() || tracked.running.is_some() {
+            return;
+        }
+        let Some(tracked) = self.keys[key as usize].take() else { return };
+        self.heap -= ARC + tracked.key.name.len();
+        if let Ok(entry) = self.key_numbers.find_entry(self.hasher.hash_one(&tracked.key), |one| *one == key) {
+            entry.remove();
+        }
+        self.free_keys.push(key);
+    }
+
+    /// Gives memory back that was needed once: tables at an eighth of their size. Places in the middle stay, to be used again.
+    fn shrink(&mut self) {
+        if self.things.len() >= self.things.capacity() / 8 {
+            return;
+        }
+        let Self { things, dependencies, hasher, .. } = self;
+        things.shrink_to(things.len() * 2, |place| {
+            let dependency = dependencies[*place as usize].as_ref().expect(LIVE);
+            hasher.hash_one((dependency.kind, dependency.thing.borrowed()))
+        });
+        if self.things.is_empty() {
+            (self.dependencies, self.free_dependencies) = (Vec::new(), Vec::new());
+        }
+    }
+}
+
+const LIVE: &str = "a number leads to something as long as anything names it";
+
+impl Scope {
+    /// True if it had to grow.
+    fn include(&mut self, namespace: Option<Arc<str>>) -> bool {
+        let grown = match (&*self, namespace) {
+            (Self::Everywhere, _) => return false,
+            (Self::Namespace(known), Some(namespace)) if *known == namespace => return false,
+            (Self::Nowhere, Some(namespace)) => Self::Namespace(namespace),
+            (_, _) => Self::Everywhere,
+        };
+        *self = grown;
+        true
+    }
+}
+
+/// Places in tables are numbered in 32 bits.
+fn number(place: usize) -> u32 {
+    u32::try_from(place).expect("fewer than 2^32 keys and dependencies fit into memory")
+}

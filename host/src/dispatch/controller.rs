@@ -267,7 +267,8 @@ impl Controller {
                     controller.remember(change);
                 }
                 let mut keys = Vec::new();
-                route::keys(mapping.now(&controller.cluster), change, &mut keys);
+                // No kind is mapped by index: see `Route`.
+                route::keys(mapping.now(&controller.cluster), change, |_, _, _| Vec::new(), &mut keys);
                 if origin == Origin::Change {
                     feed::changed(&controller, change, &keys);
                 }

@@ -8,6 +8,7 @@
 //!            (split)  (scan)    (indexes)
 //! ```
 
+pub mod backlog;
 pub mod backoff;
 pub mod diff;
 pub mod field;

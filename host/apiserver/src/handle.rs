@@ -14,26 +14,38 @@ use serde_json::{Value, json};
 use crate::VERSION;
 use crate::body;
 use crate::discovery;
+use crate::faults::answer::{spoil, through};
+use crate::faults::connection::Line;
+use crate::faults::stream::WatchFaults;
+use crate::faults::subject::Subject;
+use crate::faults::{Plan, Refusal, Verb, admin};
 use crate::metrics::{Labels, OnEnd};
 use crate::object::{Key, to_json};
 use crate::openapi;
 use crate::present::Form;
-use crate::request::{Params, Route, Target, text_header, verb};
+use crate::request::{Params, Route, Target, fault_verb, text_header, verb};
 use crate::resources::{Purpose, Resource};
 use crate::rest::delete::Options;
 use crate::rest::{Answer, Call, Part, create, delete, get, list, patch, update};
 use crate::server::Server;
 use crate::status::{Result, Status};
-use crate::watch::Watch;
+use crate::watch::{Watch, no_streaming_lists};
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// Answers one request.
-pub(crate) async fn handle(server: &Arc<Server>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn handle(server: &Arc<Server>, line: &Arc<Line>, request: Request<Incoming>) -> Response<Body> {
     let (head, incoming) = request.into_parts();
     match Route::of(head.uri.path()) {
-        Route::Resource(target) => resource(server, &head, incoming, &target).await,
-        route => other(server, &head, &route),
+        Route::Resource(target) => resource(server, line, &head, incoming, &target).await,
+        Route::Debug(path) => admin::answer(server, &head, incoming, &path).await,
+        route @ (Route::Health | Route::Metrics | Route::Index | Route::Unknown) => other(server, &head, &route),
+        route => {
+            let agent = text_header(&head.headers, header::USER_AGENT);
+            let plan = server.faults.befalls(&Subject::bare(Verb::Discovery, agent));
+            let answer = async { spoil(&plan, line, other(server, &head, &route)).await };
+            through(&plan, line, answer).await
+        }
     }
 }
 
@@ -73,7 +85,7 @@ fn other(server: &Server, head: &request::Parts, route: &Route) -> Response<Body
         Route::Index => Some(json!({"paths": [
             "/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version",
         ]})),
-        Route::Unknown | Route::Resource(_) => None,
+        Route::Unknown | Route::Resource(_) | Route::Debug(_) => None,
     };
     match found {
         Some(value) => respond(StatusCode::OK, "application/json", to_json(&value)),
@@ -91,7 +103,13 @@ fn version() -> Value {
     })
 }
 
-async fn resource(server: &Arc<Server>, head: &request::Parts, incoming: Incoming, target: &Target) -> Response<Body> {
+async fn resource(
+    server: &Arc<Server>,
+    line: &Arc<Line>,
+    head: &request::Parts,
+    incoming: Incoming,
+    target: &Target,
+) -> Response<Body> {
     let params = Params::of(&head.uri);
     let watch = params.flag("watch");
     let apply = patch::Kind::of(&head.headers) == Some(patch::Kind::Apply);
@@ -115,22 +133,43 @@ async fn resource(server: &Arc<Server>, head: &request::Parts, incoming: Incomin
         // Not counted: its labels would be whatever the client made up.
         Err(status) => return refused(&status),
     };
-    let request = ResourceRequest { server, head, target, params: &params, resource: &found.0, part: found.1 };
-    let response = if verb == "WATCH" && found.1 == Part::Object {
-        let count = OnEnd { server: Arc::clone(server), labels: labels(StatusCode::OK) };
-        match request.watch(count) {
-            Ok(response) => return response,
-            Err(status) => refused(&status),
+    let watches = verb == "WATCH" && found.1 == Part::Object;
+    let subject = subject(head, target, &params, if watches || verb != "WATCH" { verb } else { "GET" });
+    let plan = subject.as_ref().map(|subject| server.faults.befalls(subject)).unwrap_or_default();
+    let request =
+        ResourceRequest { server, head, target, params: &params, resource: &found.0, part: found.1, plan: &plan };
+    let answer = async {
+        if let Some(subject) = subject.filter(|_| watches) {
+            let faults = WatchFaults::open(server, line, subject, &plan);
+            let count = || OnEnd { server: Arc::clone(server), labels: labels(StatusCode::OK) };
+            return request.watch(faults, count).unwrap_or_else(|status| refused(&status));
         }
-    } else {
         let body = match body::read(incoming).await {
             Ok(body) => request.perform(&body),
             Err(status) => Err(status),
         };
-        body.unwrap_or_else(|status| refused(&status))
+        spoil(&plan, line, body.unwrap_or_else(|status| refused(&status))).await
     };
-    server.metrics.count(labels(response.status()));
+    let response = through(&plan, line, answer).await;
+    // A watch that began counts itself when it ends.
+    if !watches || response.status() != StatusCode::OK {
+        server.metrics.count(labels(response.status()));
+    }
     response
+}
+
+/// The request as rules of faults see it.
+fn subject(head: &request::Parts, target: &Target, params: &Params, verb: &str) -> Option<Subject> {
+    Some(Subject {
+        verb: fault_verb(verb)?,
+        group: target.group.clone(),
+        plural: target.plural.clone(),
+        subresource: target.subresource.clone(),
+        namespace: target.namespace.clone(),
+        user_agent: text_header(&head.headers, header::USER_AGENT).to_owned(),
+        continues: !params.get("continue").is_empty(),
+        streams: params.flag("sendInitialEvents"),
+    })
 }
 
 fn find(server: &Server, target: &Target) -> Result<(Arc<Resource>, Part)> {
@@ -159,6 +198,7 @@ struct ResourceRequest<'a> {
     params: &'a Params,
     resource: &'a Arc<Resource>,
     part: Part,
+    plan: &'a Plan,
 }
 
 impl ResourceRequest<'_> {
@@ -166,14 +206,14 @@ impl ResourceRequest<'_> {
         Key::new(&self.target.namespace, &self.target.name)
     }
 
-    fn watch(&self, count: OnEnd) -> Result<Response<Body>> {
+    fn watch(&self, faults: WatchFaults, count: impl FnOnce() -> OnEnd) -> Result<Response<Body>> {
         if self.resource.purpose == Purpose::Review {
-            // What is never counted as a watch should not be counted as one that ended.
             return Err(Status::method_not_allowed());
         }
         let form = Form::negotiate(&self.head.headers, self.params)?;
-        let watch = Watch::open(self.server, self.resource, &self.key(), self.params, form, count)?;
-        let body = StreamBody::new(watch.frames()).boxed_unsync();
+        self.check_refusal()?;
+        let watch = Watch::open(self.server, self.resource, &self.key(), self.params, form, self.plan, faults)?;
+        let body = StreamBody::new(watch.counted(count()).frames()).boxed_unsync();
         let mut response = Response::new(body);
         let content_type = HeaderValue::from_static("application/json");
         response.headers_mut().insert(header::CONTENT_TYPE, content_type);
@@ -188,9 +228,11 @@ impl ResourceRequest<'_> {
         if self.resource.purpose == Purpose::Review && (method, collection) != ("POST", true) {
             return Err(Status::method_not_allowed());
         }
+        self.check_refusal()?;
         match (method, collection) {
             ("GET" | "HEAD", true) => {
-                let (objects, meta) = list::list(self.server, self.resource, &self.key(), self.params)?;
+                let (objects, meta) =
+                    list::list(self.server, self.resource, &self.key(), self.params, self.plan.stale)?;
                 let json = form.list(self.resource, objects.iter().map(|object| &object.value), &meta);
                 let mut response = respond(StatusCode::OK, "application/json", json);
                 self.warn(&mut response, &[]);
@@ -198,7 +240,7 @@ impl ResourceRequest<'_> {
             }
             ("GET" | "HEAD", false) if self.part != Part::Finalize => {
                 self.check_version()?;
-                let answer = get(self.server, self.resource, &self.key(), self.part)?;
+                let answer = get(self.server, self.resource, &self.key(), self.part, self.plan.stale)?;
                 Ok(self.answer(answer, form, &[]))
             }
             ("DELETE", true) if !self.resource.verbs().contains(&"deletecollection") => {
@@ -231,6 +273,21 @@ impl ResourceRequest<'_> {
         }
     }
 
+    /// Refuses what a rule of faults has it refuse.
+    fn check_refusal(&self) -> Result<()> {
+        Err(match self.plan.refusal {
+            None => return Ok(()),
+            Some(Refusal::ExpiredContinue) => list::expired_page(self.params)?,
+            Some(Refusal::TooLargeVersion) => {
+                let current = self.server.revision();
+                let asked =
+                    self.params.get("resourceVersion").parse().ok().filter(|asked| *asked > 0).unwrap_or(current);
+                Status::version_too_large(asked, asked.saturating_sub(1))
+            }
+            Some(Refusal::StreamingLists) => no_streaming_lists(),
+        })
+    }
+
     /// A GET may ask for a revision; one that is not newer than the state at hand is served by it.
     fn check_version(&self) -> Result<()> {
         let text = self.params.get("resourceVersion");
@@ -258,7 +315,7 @@ impl ResourceRequest<'_> {
             if self.resource.namespaced && self.target.namespace.is_empty() {
                 return Err(Status::method_not_allowed());
             }
-            let (objects, meta) = list::list(self.server, self.resource, &self.key(), self.params)?;
+            let (objects, meta) = list::list(self.server, self.resource, &self.key(), self.params, None)?;
             delete::delete_all(self.server, self.resource, &objects, &options);
             let json = form.list(self.resource, objects.iter().map(|object| &object.value), &meta);
             return Ok(respond(StatusCode::OK, "application/json", json));
@@ -317,7 +374,7 @@ impl ResourceRequest<'_> {
     }
 }
 
-fn respond(code: StatusCode, content_type: &str, content: Bytes) -> Response<Body> {
+pub(crate) fn respond(code: StatusCode, content_type: &str, content: Bytes) -> Response<Body> {
     let mut response = Response::new(Full::new(content).boxed_unsync());
     *response.status_mut() = code;
     let headers = response.headers_mut();

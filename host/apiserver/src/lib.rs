@@ -10,6 +10,8 @@
 //!                └► discovery, openapi, metrics     └► present, table ─► answer                     └► graph ─► housekeeping
 //! ```
 //!
+//! Where clients are to be shown to survive a bad day, [`faults`] make one.
+//!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {
 //! use std::sync::Arc;
@@ -21,6 +23,7 @@
 //! # }
 //! ```
 
+pub mod faults;
 pub mod managed;
 pub mod patch;
 pub mod schema;

@@ -7,6 +7,7 @@
 
 use http::{HeaderMap, Method, Uri, header};
 
+use crate::faults::Verb;
 use crate::schema::{Cause, Reason};
 use crate::status::{Result, Status};
 
@@ -46,6 +47,8 @@ pub(crate) enum Route {
     /// `/healthz`, `/livez`, `/readyz`, and paths below them.
     Health,
     Metrics,
+    /// `/debug/…`: the rest of the path.
+    Debug(Vec<String>),
     /// `/`
     Index,
     Unknown,
@@ -71,6 +74,7 @@ impl Route {
             ["version"] => Route::Version,
             ["healthz" | "livez" | "readyz", ..] => Route::Health,
             ["metrics"] => Route::Metrics,
+            ["debug", rest @ ..] => Route::Debug(rest.iter().map(ToString::to_string).collect()),
             _ => Route::Unknown,
         }
     }
@@ -215,6 +219,22 @@ pub(crate) fn verb(method: &Method, target: &Target, watch: bool, apply: bool) -
         ("DELETE", false) => "DELETE",
         _ => "OTHER",
     }
+}
+
+/// The same, as rules of faults name it. `None` for what no rule is about.
+pub(crate) fn fault_verb(verb: &str) -> Option<Verb> {
+    Some(match verb {
+        "GET" => Verb::Get,
+        "LIST" => Verb::List,
+        "WATCH" => Verb::Watch,
+        "POST" => Verb::Create,
+        "PUT" => Verb::Update,
+        "PATCH" => Verb::Patch,
+        "APPLY" => Verb::Apply,
+        "DELETE" => Verb::Delete,
+        "DELETECOLLECTION" => Verb::DeleteCollection,
+        _ => return None,
+    })
 }
 
 /// A header as text; empty if absent or no text.

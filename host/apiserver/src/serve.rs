@@ -13,6 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
+use crate::faults::connection::{Line, Socket};
+use crate::faults::subject::Subject;
+use crate::faults::{Reply, Verb};
 use crate::handle::handle;
 use crate::housekeeping;
 use crate::server::Server;
@@ -72,12 +75,42 @@ async fn connection(stream: TcpStream, server: Arc<Server>) {
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%error, "cannot set nodelay");
     }
+    let line = Arc::new(Line::default());
+    let socket = Socket::new(stream, Arc::clone(&line));
+    if !begins(&server, &line).await {
+        return;
+    }
     let service = service_fn(|request| {
-        let server = Arc::clone(&server);
-        async move { Ok::<_, Infallible>(handle(&server, request).await) }
+        let (server, line) = (Arc::clone(&server), Arc::clone(&line));
+        async move { Ok::<_, Infallible>(handle(&server, &line, request).await) }
     });
     let builder = auto::Builder::new(TokioExecutor::new());
-    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+    let served = builder.serve_connection(TokioIo::new(socket), service);
+    tokio::pin!(served);
+    let ended = loop {
+        tokio::select! {
+            ended = &mut served => break ended,
+            // To be polled once more, so that the socket says that it has ended.
+            () = line.ends() => {}
+        }
+    };
+    if let Err(error) = ended {
         debug!(%error, "connection ended");
+    }
+}
+
+/// Whether an accepted connection comes to be served. It may be late.
+async fn begins(server: &Server, line: &Line) -> bool {
+    let plan = server.faults.befalls(&Subject::bare(Verb::Connect, ""));
+    if !plan.delay.is_zero() {
+        tokio::time::sleep(plan.delay).await;
+    }
+    match plan.instead.map(|instead| instead.what) {
+        None | Some(Reply::Answer(_)) => true,
+        Some(Reply::Nothing) => std::future::pending().await,
+        Some(Reply::End(by)) => {
+            line.end_soon(by);
+            false
+        }
     }
 }

@@ -9,6 +9,8 @@ use tokio::sync::watch;
 
 use crate::convert;
 use crate::crd;
+use crate::faults::Faults;
+use crate::faults::admin::Snapshots;
 use crate::kinds;
 use crate::metrics::Metrics;
 use crate::object::{Object, is_deleting, name, new_uid, now, set_meta};
@@ -22,6 +24,9 @@ use crate::storage::{Refused, Saved, Store};
 pub struct Server {
     pub(crate) store: Store,
     pub(crate) metrics: Metrics,
+    pub(crate) faults: Faults,
+    /// Those that were asked for over HTTP.
+    pub(crate) snapshots: Snapshots,
     registry: RwLock<Arc<Registry>>,
     /// Wakes when the registry changes.
     redefined: watch::Sender<()>,
@@ -60,6 +65,8 @@ impl Server {
         let server = Server {
             store: Store::new(),
             metrics: Metrics::default(),
+            faults: Faults::new(),
+            snapshots: Snapshots::default(),
             registry: RwLock::new(Arc::new(Registry::builtin())),
             redefined: watch::Sender::new(()),
             definitions: Mutex::new(()),
@@ -79,6 +86,12 @@ impl Server {
              http://{addr}\ncontexts:\n- name: pilothouse\n  context:\n    cluster: pilothouse\n    user: pilothouse\nusers:\n- \
              name: pilothouse\n  user: {{}}\n"
         )
+    }
+
+    /// What befalls requests, beside what they ask for: nothing, until a rule is added.
+    #[must_use]
+    pub fn faults(&self) -> &Faults {
+        &self.faults
     }
 
     /// Forgets what happened so far, as etcd's compaction does: watches and pages that go on from an older revision get 410.

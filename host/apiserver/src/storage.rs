@@ -14,6 +14,7 @@
 //! done by garbage collection is noted in [`Graph`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::num::NonZeroU32;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -151,6 +152,27 @@ impl Store {
 
     pub(crate) fn get(&self, of: &GroupResource, key: &Key) -> Option<Arc<Object>> {
         self.inner.lock().collections.get(of)?.objects.get(key).cloned()
+    }
+
+    /// An object as it was at a revision, as far as that is known.
+    pub(crate) fn get_at(&self, of: &GroupResource, key: &Key, revision: u64) -> Option<Arc<Object>> {
+        let inner = self.inner.lock();
+        let collection = inner.collections.get(of)?;
+        let undone = collection.log.iter().find(|event| event.revision > revision && event.object.key() == *key);
+        match undone {
+            Some(event) => event.previous.clone(),
+            None => collection.objects.get(key).cloned(),
+        }
+    }
+
+    /// The revision before the last `changes` of a resource, or the oldest that is known. None if nothing is known but the
+    /// present.
+    pub(crate) fn before(&self, of: &GroupResource, changes: NonZeroU32) -> Option<u64> {
+        let inner = self.inner.lock();
+        let collection = inner.collections.get(of)?;
+        let changes = usize::try_from(changes.get()).unwrap_or(usize::MAX);
+        let first_undone = collection.log.get(collection.log.len().saturating_sub(changes))?;
+        Some(first_undone.revision - 1)
     }
 
     pub(crate) fn count(&self, of: &GroupResource) -> usize {

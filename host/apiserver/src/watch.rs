@@ -9,10 +9,11 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use futures::Stream;
 use futures::stream;
 use http_body::Frame;
@@ -20,6 +21,9 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use crate::faults::answer;
+use crate::faults::stream::{End, Held, WatchFaults, put};
+use crate::faults::{Answer, Bookmark, Plan};
 use crate::metrics::OnEnd;
 use crate::object::{Key, Object, set_meta};
 use crate::present::Form;
@@ -59,7 +63,10 @@ pub(crate) struct Watch {
     ended: bool,
     /// The resource is no longer served: what is left in the log is the end.
     last: bool,
-    _count: OnEnd,
+    faults: WatchFaults,
+    /// As many changes of the resource as its beginning is behind.
+    stale: Option<NonZeroU32>,
+    _count: Option<OnEnd>,
 }
 
 impl Watch {
@@ -69,11 +76,12 @@ impl Watch {
         key: &Key,
         params: &Params,
         form: Form,
-        count: OnEnd,
+        plan: &Plan,
+        faults: WatchFaults,
     ) -> Result<Self> {
         let query = Query::parse(resource, key, params, Status::unknown)?;
         let bookmarks = params.flag("allowWatchBookmarks");
-        let initial = check_initial(&query, params)?;
+        let initial = if plan.ignore_streaming { None } else { check_initial(&query, params)? };
         let timeout = match params.number::<u64>("timeoutSeconds")? {
             None | Some(0) => TIMEOUT,
             Some(seconds) => Duration::from_secs(seconds.min(u64::from(u32::MAX))),
@@ -96,7 +104,9 @@ impl Watch {
             next_bookmark: now + BOOKMARKS,
             ended: false,
             last: false,
-            _count: count,
+            faults,
+            stale: plan.stale,
+            _count: None,
         };
         if initial.unwrap_or(watch.seen == 0) {
             watch.take_initial()?;
@@ -107,12 +117,18 @@ impl Watch {
         Ok(watch)
     }
 
+    /// The same, counted when it ends.
+    pub(crate) fn counted(self, count: OnEnd) -> Self {
+        Watch { _count: Some(count), ..self }
+    }
+
     fn take_initial(&mut self) -> Result<()> {
         let current = self.server.store.revision();
         if self.seen > current {
             return Err(Status::version_too_large(self.seen, current));
         }
-        let all = self.server.store.list(&self.resource.storage, self.query.namespace.as_deref(), None, None);
+        let at = self.stale.and_then(|changes| self.server.store.before(&self.resource.storage, changes));
+        let all = self.server.store.list(&self.resource.storage, self.query.namespace.as_deref(), None, at);
         let all = all.map_err(|_| Status::internal("the newest state is not kept"))?;
         self.seen = all.revision;
         self.initial = all.objects.into_iter().filter(|object| self.wants(&object.value)).collect();
@@ -140,6 +156,23 @@ impl Watch {
             if self.ended {
                 return None;
             }
+            match self.faults.end() {
+                None => {}
+                Some(End::Over) => return None,
+                Some(End::Error(code)) => {
+                    self.ended = true;
+                    put(&mut lines, "ERROR", answer::status(&Answer::code(code)).to_string().as_bytes());
+                    return Some(lines.freeze());
+                }
+                Some(End::Connection(by)) => return self.faults.end_connection(by).await,
+            }
+            if let Some(held) = self.faults.held() {
+                self.wait(&mut lines, held).await;
+                if !lines.is_empty() {
+                    return Some(lines.freeze());
+                }
+                continue;
+            }
             if !self.initial.is_empty() {
                 for _ in 0..BATCH {
                     let Some(object) = self.initial.pop_front() else { break };
@@ -147,13 +180,19 @@ impl Watch {
                 }
                 return Some(lines.freeze());
             }
-            if std::mem::take(&mut self.mark_initial) {
+            if std::mem::take(&mut self.mark_initial) && !self.faults.withholds(Bookmark::InitialEnd) {
                 self.bookmark(&mut lines, true);
                 return Some(lines.freeze());
             }
             // Before reading, so that nothing committed in between is slept through.
             self.commits.mark_unchanged();
             let read = self.server.store.events(&self.resource.storage, self.seen, BATCH);
+            if read.as_ref().is_ok_and(|(events, _)| !events.is_empty()) {
+                self.faults.lag().await;
+                if self.faults.end().is_some() {
+                    continue;
+                }
+            }
             if self.commits.has_changed().is_err() {
                 // An earlier state was restored: what was read is of another past than what the client has seen.
                 return None;
@@ -180,16 +219,18 @@ impl Watch {
                     return Some(lines.freeze());
                 }
             }
-            self.wait(&mut lines).await;
+            self.wait(&mut lines, Held::default()).await;
             if !lines.is_empty() {
                 return Some(lines.freeze());
             }
         }
     }
 
-    /// Waits for a commit, or for the time of a bookmark or of the end.
-    async fn wait(&mut self, lines: &mut BytesMut) {
-        let quiet = if self.bookmarks { self.ends.min(self.next_bookmark) } else { self.ends };
+    /// Waits for a commit, for the time of a bookmark or of the end, or for what befalls the watch.
+    async fn wait(&mut self, lines: &mut BytesMut, held: Held) {
+        // A bookmark says that everything before it was sent.
+        let bookmarks = self.bookmarks && self.initial.is_empty() && !self.mark_initial;
+        let quiet = if bookmarks { self.ends.min(self.next_bookmark) } else { self.ends };
         tokio::select! {
             changed = self.commits.changed() => self.ended = changed.is_err(),
             changed = self.definitions.changed() => {
@@ -197,9 +238,12 @@ impl Watch {
                 let Resource { group, version, plural, .. } = &*self.resource;
                 self.last = changed.is_err() || registry.find(group, version, plural).is_none();
             }
-            () = sleep_until(quiet) => {
+            () = self.faults.stirred(held.until) => {}
+            () = sleep_until(quiet), if !held.silent => {
                 self.ended = Instant::now() >= self.ends;
-                if self.bookmarks {
+                if bookmarks && self.faults.withholds(Bookmark::Periodic) {
+                    self.next_bookmark = Instant::now() + BOOKMARKS;
+                } else if bookmarks {
                     self.bookmark(lines, false);
                 }
             }
@@ -228,7 +272,7 @@ impl Watch {
             form => form.watched(&self.resource, &object.value, self.first),
         };
         self.first = false;
-        put(lines, kind, &json);
+        self.faults.put(lines, kind, &json);
     }
 
     fn bookmark(&mut self, lines: &mut BytesMut, initial_events_end: bool) {
@@ -250,12 +294,10 @@ impl Watch {
     }
 }
 
-fn put(lines: &mut BytesMut, kind: &str, json: &[u8]) {
-    lines.put_slice(b"{\"type\":\"");
-    lines.put_slice(kind.as_bytes());
-    lines.put_slice(b"\",\"object\":");
-    lines.put_slice(json);
-    lines.put_slice(b"}\n");
+/// What a server without streaming lists says.
+pub(crate) fn no_streaming_lists() -> Status {
+    let message = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+    refuse(Reason::Forbidden, "sendInitialEvents", message)
 }
 
 /// Whether the watch begins with what exists: `None` if the client does not say.

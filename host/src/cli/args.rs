@@ -108,11 +108,19 @@ pub(super) struct DevArgs {
 /// Run the embedded API server alone
 ///
 /// It speaks the Kubernetes API well enough for kubectl and client libraries, keeps everything in memory, and lets everyone do
-/// everything: for tests and development.
+/// everything: for tests and development. Under /debug/faults it makes go wrong what goes wrong in clusters: watches that are
+/// cut, held or silent, 410, 429, 5xx, resets, hangs, stale reads; under /debug/snapshots it goes back to an earlier state.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "Examples:
   pilothouse apiserver --port 8001 --kubeconfig-out dev.kubeconfig
-  kubectl --kubeconfig dev.kubeconfig get namespaces")]
+  kubectl --kubeconfig dev.kubeconfig get namespaces
+
+Faults on demand:
+  curl http://127.0.0.1:8001/debug/faults -d '{\"on\": {\"resource\": \"configmaps\", \"verbs\": [\"list\"]},
+    \"fault\": {\"status\": {\"code\": 429, \"retryAfterSeconds\": 2}}, \"count\": 3}'
+  curl http://127.0.0.1:8001/debug/faults
+  curl http://127.0.0.1:8001/debug/faults/cut -d '{\"on\": {\"resource\": \"deployments.apps\"}}'
+  curl http://127.0.0.1:8001/debug/faults -X DELETE")]
 pub(super) struct ApiserverArgs {
     /// The port on 127.0.0.1; 0: a free one
     #[arg(long, value_name = "N", default_value_t = 0)]

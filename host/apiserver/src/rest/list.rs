@@ -1,5 +1,6 @@
 //! GET of a collection: which revision, which objects, which page.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -94,6 +95,10 @@ impl Token {
         URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
+    fn parse(text: &str) -> Result<Self> {
+        Self::decode(text).ok_or_else(|| Status::bad_request("invalid continue token: continue key is not valid"))
+    }
+
     fn decode(text: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()?;
         let token: serde_json::Value = serde_json::from_slice(&bytes).ok()?;
@@ -102,12 +107,19 @@ impl Token {
     }
 }
 
-/// One page, or all.
+/// The refusal of a page whose snapshot is no longer kept, with the token that goes on from there.
+pub(crate) fn expired_page(params: &Params) -> Result<Status> {
+    let Token { last, .. } = Token::parse(params.get("continue"))?;
+    Ok(Status::expired_continue(Token { revision: 0, last }.encode()))
+}
+
+/// One page, or all. `stale`: without the last so many changes, unless it asks for the very revision.
 pub(crate) fn list(
     server: &Server,
     resource: &Resource,
     key: &Key,
     params: &Params,
+    stale: Option<NonZeroU32>,
 ) -> Result<(Vec<Arc<Object>>, ListMeta)> {
     let query =
         Query::parse(resource, key, params, |why| Status::bad_request(format!("invalid resource version: {why}")))?;
@@ -117,6 +129,8 @@ pub(crate) fn list(
         return Err(refuse(Reason::Forbidden, "sendInitialEvents", message));
     }
     let (after, at) = start(server, &query, params, limit)?;
+    let stale = stale.filter(|_| after.is_none() && at.is_none());
+    let at = stale.and_then(|changes| server.store.before(&resource.storage, changes)).or(at);
     // Any version will do: then kube-apiserver answers out of its cache, and whole.
     let limit = if query.version == Some(0) && after.is_none() { 0 } else { limit };
 
@@ -152,8 +166,7 @@ fn start(server: &Server, query: &Query, params: &Params, limit: usize) -> Resul
         if query.version.is_some_and(|version| version != 0) {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
-        let Token { revision, last } = Token::decode(token)
-            .ok_or_else(|| Status::bad_request("invalid continue token: continue key is not valid"))?;
+        let Token { revision, last } = Token::parse(token)?;
         return Ok((Some(last), (revision != 0).then_some(revision)));
     }
     let version = match (query.matching, query.version) {

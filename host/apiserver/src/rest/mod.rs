@@ -18,6 +18,7 @@ pub(crate) mod scale;
 pub(crate) mod update;
 mod write;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -136,9 +137,18 @@ impl Call<'_> {
     }
 }
 
-/// Reads one object.
-pub(crate) fn get(server: &Server, resource: &Arc<Resource>, key: &Key, part: Part) -> Result<Answer> {
-    let found = server.store.get(&resource.storage, key);
+/// Reads one object. `stale`: as it was before the last so many changes of the resource.
+pub(crate) fn get(
+    server: &Server,
+    resource: &Arc<Resource>,
+    key: &Key,
+    part: Part,
+    stale: Option<NonZeroU32>,
+) -> Result<Answer> {
+    let found = match stale.and_then(|changes| server.store.before(&resource.storage, changes)) {
+        Some(revision) => server.store.get_at(&resource.storage, key, revision),
+        None => server.store.get(&resource.storage, key),
+    };
     let found = found.ok_or_else(|| Status::not_found(&resource.group_resource(), &key.name))?;
     match part {
         Part::Scale => {

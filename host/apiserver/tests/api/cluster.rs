@@ -30,7 +30,7 @@ pub(crate) const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,app
 /// A server that is being served.
 pub(crate) struct Cluster {
     pub(crate) server: Arc<Server>,
-    addr: SocketAddr,
+    pub(crate) addr: SocketAddr,
     serving: Option<(oneshot::Sender<()>, JoinHandle<std::io::Result<()>>)>,
 }
 
@@ -198,10 +198,15 @@ pub(crate) struct Watch {
 impl Watch {
     /// The next event; `None` when the server has ended the watch.
     pub(crate) async fn next(&mut self) -> Option<Value> {
+        let line = self.line().await?;
+        Some(serde_json::from_slice(&line).unwrap())
+    }
+
+    /// The next event's text, whatever it is.
+    pub(crate) async fn line(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                return Some(serde_json::from_slice(&line).unwrap());
+                return Some(self.buffer.drain(..=end).collect());
             }
             let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await.expect("an event in time")?;
             self.buffer.extend_from_slice(frame.ok()?.data_ref().unwrap());

@@ -6,6 +6,7 @@ mod cluster;
 mod crud;
 mod custom;
 mod discovery;
+mod faults;
 mod garbage;
 mod hostile;
 mod lists;

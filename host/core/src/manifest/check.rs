@@ -66,9 +66,8 @@ impl raw::Manifest {
             .collect();
         let observes = check_watches(self.observes, "observes", &mut problems);
         let controllers_are_whole = problems.none_at("controllers");
-        let cached: BTreeSet<&TypeMeta> =
-            controllers.iter().flat_map(Controller::cached).map(|watch| &watch.of).collect();
-        let indexes = watches::check_indexes(self.indexes, controllers_are_whole.then_some(&cached), &mut problems);
+        let cached: Vec<&Watch> = controllers.iter().flat_map(Controller::cached).collect();
+        let indexes = watches::check_indexes(self.indexes, controllers_are_whole.then_some(&*cached), &mut problems);
         if controllers_are_whole && problems.none_at("indexes") {
             watches::check_mappings(&controllers, &indexes, &mut problems);
         }

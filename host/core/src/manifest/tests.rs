@@ -362,6 +362,29 @@ fn an_index_is_of_a_cached_kind_and_its_name_is_its_own() {
 }
 
 #[test]
+fn an_index_is_of_what_is_cached() {
+    let index =
+        |name: &str, kind, path: &str| raw::Index { name: name.to_owned(), of: of("v1", kind), path: path.to_owned() };
+    assert_snapshot!(changed_pears(|manifest| {
+        manifest.indexes.extend([
+            index("by-type", "Secret", "type"),
+            index("by-team", "Secret", "metadata.labels.team"),
+            index("by-data", "ConfigMap", "data.large.x"),
+            index("by-datum", "ConfigMap", "data.small"),
+        ]);
+    }), @r"
+    the plugin's manifest cannot be used
+      indexes[1].path: type is not cached: `metadata-only` or `without` leave it out
+      indexes[3].path: data.large.x is not cached: `metadata-only` or `without` leave it out
+    ");
+    // Another watch of the kind has all of it.
+    let mut manifest = pears();
+    manifest.indexes.push(index("by-type", "Secret", "type"));
+    manifest.controllers[0].reads.push(watch("v1", "Secret"));
+    assert_eq!(manifest.check().map(|manifest| manifest.indexes.len()), Ok(2));
+}
+
+#[test]
 fn a_mapping_by_index_names_one_of_the_controllers_kind() {
     assert_snapshot!(changed_pears(|manifest| manifest.indexes.clear()), @r#"the plugin's manifest cannot be used: controllers[0].watches[1].mapping.index: none of `indexes` has the name "by-secret""#);
     assert_snapshot!(changed_pears(|manifest| manifest.indexes[0].of = of("v1", "Pod")), @r#"the plugin's manifest cannot be used: controllers[0].watches[1].mapping.index: "by-secret" is an index of v1 Pod, and not of stable.example.com/v1 MyPear"#);

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::super::{Controller, Index, MappedWatch, Mapping, Watch, raw};
 use super::{Name, Problems, bounded, check_names, quoted};
 use crate::field::FieldPath;
-use crate::key::TypeMeta;
 use crate::predicate::{Condition, Expression, Predicate, Test};
 use crate::selector::{self, FieldSelector, Selector};
 
@@ -87,11 +86,10 @@ impl raw::Index {
     }
 }
 
-/// Takes the indexes over. `cached` are the kinds that controllers cache; none: one of them could not be read, and an index
-/// may be of that.
+/// Takes the indexes over. `cached` is what controllers cache; none: a part of it could not be read, and an index may be of that.
 pub(super) fn check_indexes(
     indexes: Vec<raw::Index>,
-    cached: Option<&BTreeSet<&TypeMeta>>,
+    cached: Option<&[&Watch]>,
     problems: &mut Problems,
 ) -> Vec<Index> {
     let mut names = BTreeSet::new();
@@ -102,12 +100,28 @@ pub(super) fn check_indexes(
             problems.add(&format!("{at}.name"), format!("{} names another index already", quoted(&index.name)));
         }
         let Some(index) = index.check(&at, problems) else { continue };
-        if cached.is_some_and(|cached| !cached.contains(&index.of)) {
-            problems.add(&at, format!("no controller is for, owns, watches or reads {}", index.of));
+        if let Some(cached) = cached {
+            let mut of_kind = cached.iter().filter(|watch| watch.of == index.of).peekable();
+            if of_kind.peek().is_none() {
+                problems.add(&at, format!("no controller is for, owns, watches or reads {}", index.of));
+            } else if !of_kind.any(|watch| keeps(watch, &index.path)) {
+                let what = format!("{} is not cached: `metadata-only` or `without` leave it out", index.path);
+                problems.add(&format!("{at}.path"), what);
+            }
         }
         checked.push(index);
     }
     checked
+}
+
+/// True if objects of the watch are cached with what stands at `path`.
+fn keeps(watch: &Watch, path: &FieldPath) -> bool {
+    let in_metadata = || {
+        let kept =
+            ["metadata", "apiVersion", "kind"].map(|path| FieldPath::parse(path).expect("a plain word is a path"));
+        kept.iter().any(|kept| kept.covers(path))
+    };
+    (!watch.metadata_only || in_metadata()) && !watch.without.iter().any(|without| without.covers(path))
 }
 
 /// A mapping's index must be there, and be of the controller's kind.

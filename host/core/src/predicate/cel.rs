@@ -45,6 +45,9 @@ pub struct Expression {
 struct Compiled {
     text: Box<str>,
     ast: Ast,
+    /// Sides that it does not name need not be made into values.
+    reads_object: bool,
+    reads_old: bool,
     failures: AtomicU64,
 }
 
@@ -95,8 +98,10 @@ impl Expression {
             let first = errors.errors.first();
             ExpressionError(first.map_or_else(|| "it is no CEL".to_owned(), |error| error.msg.replace('\n', " ")))
         })?;
+        let [reads_object, reads_old] = ["object", "old"].map(|name| ast.references().has_variable(name));
         let ast = meter::rewritten(ast).map_err(ExpressionError)?;
-        Ok(Self { compiled: Arc::new(Compiled { text: text.into(), ast, failures: AtomicU64::new(0) }) })
+        let failures = AtomicU64::new(0);
+        Ok(Self { compiled: Arc::new(Compiled { text: text.into(), ast, reads_object, reads_old, failures }) })
     }
 
     /// As it was written.
@@ -109,10 +114,13 @@ impl Expression {
     /// # Errors
     /// Why it has no answer.
     fn evaluate(&self, sides: &Sides<'_>) -> Result<bool, String> {
-        let [object, old] = [sides.object()?, sides.old()?];
         let mut context = BASE.new_inner_scope();
-        context.add_variable_from_value("object", object);
-        context.add_variable_from_value("old", old);
+        if self.compiled.reads_object {
+            context.add_variable_from_value("object", sides.object()?);
+        }
+        if self.compiled.reads_old {
+            context.add_variable_from_value("old", sides.old()?);
+        }
         let result = meter::with_budget(BUDGET, || {
             // An extension's bug must cost this evaluation alone.
             catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.compiled.ast, &context)))

@@ -13,6 +13,7 @@ pub mod backoff;
 pub mod diff;
 pub mod field;
 pub mod grant;
+pub mod informer;
 mod json;
 pub mod key;
 pub mod list;

@@ -72,6 +72,25 @@ impl Requirement {
     fn admits_absence(&self) -> bool {
         matches!(self, Self::NotIn(..) | Self::Absent(_))
     }
+
+    /// True if all labels that meet this meet `other` too, as far as these two alone can show it.
+    fn implies(&self, other: &Self) -> bool {
+        if self.key() != other.key() {
+            return false;
+        }
+        match (self, other) {
+            (Self::In(_, values), _) => values.iter().all(|value| other.admits(value)),
+            (Self::Absent(_), _) => other.admits_absence(),
+            (Self::NotIn(_, more), Self::NotIn(_, values)) => values.is_subset(more),
+            (Self::Exists(_) | Self::Greater(..) | Self::Less(..), Self::Exists(_)) => true,
+            (Self::Greater(_, bound), Self::Greater(_, lower)) => bound >= lower,
+            (Self::Less(_, bound), Self::Less(_, higher)) => bound <= higher,
+            (Self::Greater(..) | Self::Less(..), Self::NotIn(_, values)) => {
+                !values.iter().any(|value| self.admits(value))
+            }
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for Requirement {
@@ -120,9 +139,7 @@ impl Selector {
                 return Err(SelectorError { selector: text.to_owned(), problem });
             }
         }
-        requirements.sort_by(|a, b| a.key().cmp(b.key()).then_with(|| a.cmp(b)));
-        requirements.dedup();
-        Ok(Self { requirements })
+        Ok(Self::of(requirements))
     }
 
     /// True if nothing is required.
@@ -148,6 +165,38 @@ impl Selector {
             }
         }
         open == 0
+    }
+
+    /// True if whatever this matches `other` matches too. False also where that cannot be shown requirement by requirement.
+    ///
+    /// ```
+    /// use pilothouse_core::selector::Selector;
+    ///
+    /// let selector = |text| Selector::parse(text).expect("a selector");
+    /// assert!(selector("app=web,tier").implies(&selector("app in (web,db)")));
+    /// assert!(!selector("app in (web,db)").implies(&selector("app=web,tier")));
+    /// ```
+    pub fn implies(&self, other: &Self) -> bool {
+        other.requirements.iter().all(|other| self.requirements.iter().any(|own| own.implies(other)))
+    }
+
+    /// What both match.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self::of(self.requirements.iter().chain(&other.requirements).cloned().collect())
+    }
+
+    /// What this requires beyond `wider`, where that is [implied](Self::implies).
+    #[must_use]
+    pub fn beyond(&self, wider: &Self) -> Self {
+        let own = self.requirements.iter().filter(|own| !wider.requirements.contains(own));
+        Self { requirements: own.cloned().collect() }
+    }
+
+    fn of(mut requirements: Vec<Requirement>) -> Self {
+        requirements.sort_by(|a, b| a.key().cmp(b.key()).then_with(|| a.cmp(b)));
+        requirements.dedup();
+        Self { requirements }
     }
 }
 

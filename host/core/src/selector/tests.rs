@@ -156,6 +156,22 @@ proptest! {
     }
 
     #[test]
+    fn what_a_selector_implies_matches_wherever_it_does(
+        one in prop::collection::vec(requirement(), 0..4),
+        other in prop::collection::vec(requirement(), 0..3),
+        labels in prop::collection::btree_map(prop::sample::select(vec!["a", "b", "x.io/c"]), prop::sample::select(vec!["1", "2", "v", ""]), 0..4),
+    ) {
+        let (one, other) = (Selector::of(one), Selector::of(other));
+        let both = one.and(&other);
+        prop_assert_eq!(both.matches(&labels), one.matches(&labels) && other.matches(&labels));
+        prop_assert!(both.implies(&one) && both.implies(&other));
+        prop_assert_eq!(both.beyond(&one).and(&one), both.clone());
+        if one.implies(&other) {
+            prop_assert!(!one.matches(&labels) || other.matches(&labels));
+        }
+    }
+
+    #[test]
     fn hostile_text_is_read_or_refused(text in "[ab1.=!<>(), /-]{0,20}|\\PC{0,20}") {
         if let Ok(selector) = Selector::parse(&text) {
             prop_assert_eq!(Selector::parse(&selector.to_string()).unwrap(), selector);

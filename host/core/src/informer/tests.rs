@@ -1,0 +1,167 @@
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+/// `ns | labels | fields`, each of which may be empty.
+fn key(text: &str) -> InformerKey {
+    let mut parts = text.split('|').map(str::trim);
+    let mut next = || parts.next().unwrap_or_default();
+    InformerKey {
+        namespace: Some(next()).filter(|namespace| !namespace.is_empty()).map(Arc::from),
+        labels: Selector::parse(next()).unwrap(),
+        fields: FieldSelector::parse(next()).unwrap(),
+        ..InformerKey::all(TypeMeta::new("v1", "Pod"))
+    }
+}
+
+fn object(namespace: &str, name: &str, labels: &[(&str, &str)]) -> Object {
+    let labels: serde_json::Map<_, _> = labels.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
+    let metadata =
+        json!({ "namespace": namespace, "name": name, "uid": "u", "resourceVersion": "1", "labels": labels });
+    Object::parse(json!({ "metadata": metadata }).to_string().as_bytes(), &TypeMeta::new("v1", "Pod")).unwrap()
+}
+
+#[test]
+fn wider_is_what_surely_holds_all_of_the_narrower() {
+    for (wide, narrow, covers) in [
+        ("", "", true),
+        ("", "a", true),
+        ("a", "", false),
+        ("a", "a", true),
+        ("a", "b", false),
+        ("", "| app=web", true),
+        ("| app=web", "", false),
+        ("| app=web", "a | app=web, tier=db", true),
+        ("| app in (web,db)", "| app=web", true),
+        ("| app", "| app=web", true),
+        ("| app!=db", "| app=web", true),
+        ("| app!=db", "| !app", true),
+        ("| app=web", "| app!=db", false),
+        ("| app", "| !app", false),
+        ("| n>3", "| n>4", true),
+        ("| n>4", "| n>3", false),
+        ("a | app=web", "| app=web", false),
+        ("", "|| metadata.name=x", true),
+        ("", "a || metadata.namespace!=b", true),
+        ("|| metadata.name!=y", "|| metadata.name=x", true),
+        ("|| metadata.name=x", "|| metadata.name=y", false),
+        // Only the API server knows what that is of an object.
+        ("", "|| spec.nodeName=n", false),
+        ("|| spec.nodeName=n", "", false),
+        ("|| spec.nodeName=n", "|| spec.nodeName=n", true),
+        ("|| spec.nodeName=n", "a | app=web | spec.nodeName=n,metadata.name=x", true),
+        ("|| spec.nodeName!=m", "|| spec.nodeName=n", false),
+    ] {
+        assert_eq!(key(wide).covers(&key(narrow)), covers, "{wide:?} and {narrow:?}");
+    }
+    let other = InformerKey { of: TypeMeta::new("v2", "Pod"), ..key("") };
+    assert!(!key("").covers(&other));
+}
+
+#[test]
+fn a_filter_asks_only_for_what_the_wider_does_not() {
+    let filter = |wide, narrow| Filter::new(&key(wide), &key(narrow));
+    assert_eq!(filter("a | app=web | spec.x=1", "a | app=web | spec.x=1"), Filter::default());
+    let only = filter("| app", "a | app,tier=db | metadata.name=x");
+    assert_eq!((only.namespace(), only.labels().to_string()), (Some("a"), "tier=db".to_owned()));
+    assert!(only.shows(&object("a", "x", &[("tier", "db")])));
+    assert!(!only.shows(&object("a", "y", &[("tier", "db")])));
+    assert!(!only.shows(&object("b", "x", &[("tier", "db")])));
+    assert!(!only.shows(&object("a", "x", &[])));
+}
+
+#[test]
+fn what_the_server_alone_can_tell_is_said_to_be_unknown() {
+    let web = object("a", "x", &[("app", "web")]);
+    for (text, shows) in [
+        ("", Some(true)),
+        ("b", Some(false)),
+        ("a | app=web | metadata.name=x", Some(true)),
+        ("a | app=web | metadata.name!=x", Some(false)),
+        ("a | app=web | spec.nodeName=n", None),
+        ("a | app=db | spec.nodeName=n", Some(false)),
+        ("|| spec.nodeName=n,metadata.name=y", Some(false)),
+        ("|| metadata.name=x,spec.nodeName=n", None),
+    ] {
+        assert_eq!(key(text).shows(&web), shows, "{text:?}");
+    }
+}
+
+#[test]
+fn a_key_is_told_in_one_line() {
+    assert_eq!(key("").to_string(), "v1 Pod");
+    assert_eq!(key("a | app=web").to_string(), "v1 Pod in a where app=web");
+    assert_eq!(key("|| spec.nodeName=n").to_string(), "v1 Pod where spec.nodeName=n");
+    assert_eq!(key("a | app=web | spec.nodeName=n").to_string(), "v1 Pod in a where app=web and spec.nodeName=n");
+}
+
+#[test]
+fn a_denied_one_serves_only_those_who_asked_for_it() {
+    let requests: BTreeSet<_> = ["", "a", "a | app=web", "b"].map(key).into();
+    let planned = |denied: &[&str]| plan(&requests, |asked| denied.iter().any(|denied| key(denied) == *asked));
+    assert_eq!(planned(&[]), [key("")].into());
+    assert_eq!(planned(&[""]), ["", "a", "b"].map(key).into());
+    assert_eq!(planned(&["", "a"]), ["", "a", "b", "a | app=web"].map(key).into());
+}
+
+fn keys() -> impl Strategy<Value = InformerKey> {
+    let any = |of: &[&'static str]| prop::sample::select(of.to_vec());
+    let labels = any(&["", "app", "app=web", "app=db", "app in (web,db)", "app!=db", "!app", "app=web,tier=x", "tier"]);
+    let fields = any(&[
+        "",
+        "metadata.name=x",
+        "metadata.name!=x",
+        "metadata.namespace=a",
+        "spec.y=1",
+        "spec.y=1,metadata.name=x",
+    ]);
+    (any(&["", "a", "b"]), labels, fields)
+        .prop_map(|(namespace, labels, fields)| key(&format!("{namespace} | {labels} | {fields}")))
+}
+
+fn objects() -> impl Strategy<Value = Object> {
+    let label = |key: &'static str, values: &[&'static str]| {
+        prop::option::of(prop::sample::select(values.to_vec())).prop_map(move |value| value.map(|value| (key, value)))
+    };
+    let name = prop::sample::select(vec!["x", "y"]);
+    let namespace = prop::sample::select(vec!["a", "b", "c"]);
+    (namespace, name, label("app", &["web", "db", "z"]), label("tier", &["x", "y"])).prop_map(
+        |(namespace, name, app, tier)| object(namespace, name, &app.into_iter().chain(tier).collect::<Vec<_>>()),
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn through_its_filter_a_wider_informer_shows_exactly_the_narrower(wide in keys(), narrow in keys(), object in objects()) {
+        // What only the server can tell is the same of both.
+        let shown = |key: &InformerKey| key.shows(&object) != Some(false);
+        if wide.covers(&narrow) {
+            prop_assert!(shown(&wide) || !shown(&narrow));
+            if shown(&wide) {
+                prop_assert_eq!(Filter::new(&wide, &narrow).shows(&object), shown(&narrow));
+            }
+        }
+    }
+
+    #[test]
+    fn invariant_1_a_plan_serves_every_request_and_has_nothing_twice(
+        requests in prop::collection::btree_set(keys(), 0..12),
+        denied in prop::collection::vec(any::<bool>(), 12),
+    ) {
+        let denied: BTreeSet<_> = requests.iter().zip(denied).filter(|(_, denied)| *denied).map(|(key, _)| key.clone()).collect();
+        let planned = plan(&requests, |key| denied.contains(key));
+        for request in &requests {
+            let serves = |key: &&InformerKey| key.covers(request) && (!denied.contains(*key) || *key == request);
+            prop_assert!(planned.iter().any(|key| serves(&key)), "{} is served by none of {:?}", request, planned);
+        }
+        for key in &planned {
+            let other = planned.iter().find(|other| *other != key && other.covers(key) && !denied.contains(*other));
+            prop_assert_eq!(other, None, "covers {}", key);
+        }
+    }
+}

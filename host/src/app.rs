@@ -115,7 +115,11 @@ impl Host {
         info!(%address, "serving health and metrics");
         let ended = CancellationToken::new();
         self.metrics.read_from(self.view());
-        let state = admin::State { metrics: self.metrics.clone(), readiness: Arc::new(self.view()) };
+        let state = admin::State {
+            metrics: self.metrics.clone(),
+            readiness: Arc::new(self.view()),
+            inspect: Arc::new(self.view()),
+        };
         let mut admin = tokio::spawn(admin::serve(listener, ended.clone().cancelled_owned(), state));
         let (sender, changes) = mpsc::channel(CHANGES);
         info!(directory = %self.options.plugins.display(), "watching for plugins");

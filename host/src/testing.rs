@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, runtime::Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::cluster::{Cluster, DeleteOptions};
+use crate::cluster::{Cluster, DeleteOptions, WriteOptions};
 
 /// How long anything in a test may take. Nothing comes near it unless it hangs.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -39,6 +39,24 @@ impl Api {
         self.cluster.create(&of, namespace, object.to_string().into_bytes(), "test").await.expect("it can be created");
     }
 
+    /// Changes a cluster-scoped object.
+    pub(crate) async fn replace(&self, of: &TypeMeta, name: &str, change: impl FnOnce(&mut Value)) {
+        let body = self.cluster.get(of, None, name).await.expect("it is there");
+        let mut object: Value = serde_json::from_slice(&body).expect("an object is JSON");
+        change(&mut object);
+        self.update(object).await;
+    }
+
+    /// Replaces an object.
+    pub(crate) async fn update(&self, object: Value) {
+        let text = |member: &str| object.pointer(member).and_then(Value::as_str);
+        let of = TypeMeta::new(text("/apiVersion").unwrap_or_default(), text("/kind").unwrap_or_default());
+        let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name").unwrap_or_default());
+        let options = WriteOptions { manager: "test", subresource: None };
+        let body = object.to_string().into_bytes();
+        self.cluster.update(&of, namespace, name, body, options).await.expect("it can be updated");
+    }
+
     pub(crate) async fn delete(&self, of: &TypeMeta, key: &Key) {
         let options = DeleteOptions { propagation: "Background", ..Default::default() };
         self.cluster.delete(of, key.namespace.as_deref(), &key.name, &options).await.expect("it can be deleted");
@@ -46,20 +64,7 @@ impl Api {
 
     /// Makes the API server serve `stable.example.com/v1` `MyApple`, with anything in it.
     pub(crate) async fn serve_apples(&self) {
-        let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-        let version = json!({
-            "name": "v1", "served": true, "storage": true,
-            "schema": { "openAPIV3Schema": schema }, "subresources": { "status": {} },
-        });
-        self.create(json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": { "name": "myapples.stable.example.com" },
-            "spec": {
-                "group": "stable.example.com", "scope": "Namespaced", "versions": [version],
-                "names": { "kind": "MyApple", "plural": "myapples" },
-            },
-        }))
-        .await;
+        self.create(apples("Namespaced", &[("v1", true)])).await;
     }
 
     /// How many requests of a verb the server has had for a resource.
@@ -72,6 +77,26 @@ impl Api {
         });
         counts.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
     }
+}
+
+/// The definition of MyApples, in versions that are served or not; the last is the one that is stored.
+pub(crate) fn apples(scope: &str, versions: &[(&str, bool)]) -> Value {
+    let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let version = |(at, (name, served)): (usize, &(&str, bool))| {
+        json!({
+            "name": name, "served": served, "storage": at + 1 == versions.len(),
+            "schema": { "openAPIV3Schema": schema }, "subresources": { "status": {} },
+        })
+    };
+    let versions: Vec<_> = versions.iter().enumerate().map(version).collect();
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "myapples.stable.example.com" },
+        "spec": {
+            "group": "stable.example.com", "scope": scope, "versions": versions,
+            "names": { "kind": "MyApple", "plural": "myapples" },
+        },
+    })
 }
 
 /// Waits, but not for ever.

@@ -27,7 +27,8 @@
 //! | what | then |
 //! |---|---|
 //! | the kind is not served, or 404 | look the endpoint up again after 0.5 s growing to 5 s, then list anew |
-//! | 401, 403 | [`State::Denied`]; the same request again after 30 s |
+//! | the kind is in no version of its group, for a minute | its objects are gone |
+//! | 401, 403 | [`State::Unauthenticated`], [`State::Denied`]; the same request again after 30 s |
 //! | a watch ends cleanly | watch again at once; if it ended within 5 s without an event, after a wait |
 //! | connection lost, 429, 5xx, an answer that cannot be read | the same again after 0.8 s growing to 30 s (each with up to as much of jitter), or after Retry-After if that is longer; a watch goes on from the last version, a list from the last page |
 //! | 410 as status or event, a version not accepted | list anew: the first time at once, then with the same delays |
@@ -38,6 +39,11 @@
 //!
 //! Delays go back to their base after two minutes of watching without a failure.
 //!
+//! # A kind that is gone
+//! Who deletes a CustomResourceDefinition deletes its objects first, and a watch says so, if it is open. Where it is not, they are
+//! swept when discovery has said for a minute on end that no version of the group has the kind. A group that fails to answer, or a
+//! version that is only not served any more, says nothing about objects: they stay.
+//!
 //! # Versions that go back
 //! After etcd was restored from a backup the server's versions are lower than those seen before. A list with such a version
 //! is accepted as a whole ([`Effect::BeginReplace`] with `went_back`). A watch from a version in the future is silent for
@@ -47,7 +53,7 @@
 use std::time::Duration;
 
 use crate::{
-    key::TypeMeta,
+    key::{Key, TypeMeta},
     list::Status,
     object::{Object, ResourceVersion},
 };
@@ -103,6 +109,8 @@ pub enum Input<'a> {
 pub enum Failure {
     /// The server does not serve the kind, as discovery or a 404 without a `Status` says; for people.
     Missing(String),
+    /// Discovery answers, and the kind is served in no version of its group; for people.
+    Gone(String),
     /// An HTTP status of 400 or more. `retry_after` is the header's where it has one.
     Status(Status),
     /// No answer, or one that broke off: refused, reset, timed out, silent for too long; for people.
@@ -152,13 +160,20 @@ pub enum Effect {
     },
     /// For the store: the list is given up.
     AbortReplace,
+    /// For the store: the watch has delivered all that happened up to here, as a bookmark says.
+    Covered(ResourceVersion),
 
     /// The first list is complete. Once.
     Synced,
     /// For people and metrics; only when it changes.
     State(State),
-    /// An object could not be read and is left out: which, and why.
-    Skipped(String),
+    /// An object could not be read and is left out. What the store holds of it stays, also if this was in a list: it is not gone.
+    Skipped {
+        /// Its key, if that could be read.
+        key: Option<Key>,
+        /// Which object, and why; without its content.
+        why: String,
+    },
     /// A list that was complete is begun anew.
     Relist(RelistReason),
 }
@@ -181,7 +196,9 @@ pub enum State {
         /// What failed.
         reason: String,
     },
-    /// The server does not allow it; it is tried again from time to time. What the server says.
+    /// The server does not know who asks (401); it is tried again from time to time. What the server says.
+    Unauthenticated(String),
+    /// The server does not allow it (403); it is tried again from time to time. What the server says.
     Denied(String),
 }
 

@@ -160,6 +160,16 @@ impl Store {
         &self.of
     }
 
+    /// How far the watch has come: all that happened up to this version is here. 0: no list is complete yet.
+    pub fn covered(&self) -> ResourceVersion {
+        self.covered
+    }
+
+    /// Says that the watch has delivered all that happened up to `version`, as a bookmark does.
+    pub fn advance(&mut self, version: ResourceVersion) {
+        self.cover(version);
+    }
+
     /// Takes an object from a list or a watch.
     ///
     /// None: nothing newer than what is held, or a lagging event of an object that this host deleted itself.
@@ -169,6 +179,14 @@ impl Store {
             return None;
         }
         self.accept(object, Voice::Reflector)
+    }
+
+    /// Says that the list under way names an object that could not be read: what is held under its key is not gone.
+    pub fn keep(&mut self, key: &Key) {
+        let mark = self.mark;
+        if let Some(slot) = self.find_key(key).and_then(|slot| self.slots.get_mut(slot as usize)?.as_mut()) {
+            slot.mark = mark;
+        }
     }
 
     /// Takes the server's answer to a create, update, patch or apply of this host. The caller gives only what belongs to
@@ -218,6 +236,24 @@ impl Store {
         self.deleted.remember(key, uid, held, self.mark);
         self.past.reveal(key);
         let slot = slot?;
+        Some(Change { old: Some(self.take(slot)), new: None, missed: false })
+    }
+
+    /// Takes an own write after which the selector no longer matches the object. The caller gives its version.
+    ///
+    /// None: the store does not hold that uid under that name, or the watch has come to this version or beyond.
+    ///
+    /// # Guarantees
+    /// Events from before that write are ignored; what is newer enters as ever.
+    pub fn leave_own(&mut self, key: &Key, uid: &Uid, version: ResourceVersion) -> Option<Change> {
+        if version <= self.covered {
+            return None;
+        }
+        self.deleted.remember_left(key, version, self.covered);
+        let slot = self.find_key(key).filter(|slot| {
+            let held = self.object(*slot);
+            held.uid() == uid && (held.resource_version() < version || self.is_of_lost_history(*slot))
+        })?;
         Some(Change { old: Some(self.take(slot)), new: None, missed: false })
     }
 

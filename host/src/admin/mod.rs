@@ -7,13 +7,16 @@
 //! readyz check failed
 //! ```
 //!
-//! It only reads. What is checked comes through [`Readiness`], what is measured through [`Metrics`]; both are filled by others.
+//! It only reads. What is checked comes through [`Readiness`], what is measured through [`Metrics`], what is looked into through
+//! [`Inspect`]; all are filled by others.
 
+mod debug;
 pub mod metrics;
 mod server;
 #[cfg(test)]
 mod tests;
 
+pub use debug::{InformerRow, Inspect, LeaseRow};
 pub use metrics::Metrics;
 pub use server::{State, serve};
 

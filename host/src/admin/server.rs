@@ -1,4 +1,4 @@
-//! The HTTP server: `/healthz`, `/readyz`, `/metrics`, and an index.
+//! The HTTP server: `/healthz`, `/readyz`, `/metrics`, `/debug/informers`, and an index.
 //!
 //! `/healthz` answers as long as the process serves at all. `/readyz` is 200 or 503, with a line for each check in
 //! kube-apiserver's form, or as JSON where the query says `format=json` or the request accepts `application/json`.
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{Check, Metrics, Readiness};
+use super::{Check, Inspect, Metrics, Readiness, debug};
 
 /// How long requests in flight may take after the shutdown: all are answered from memory, so only a client that reads slowly
 /// or sends half a request takes longer.
@@ -32,6 +32,7 @@ const INDEX: &str = "<!doctype html>
 <li><a href=\"/healthz\">/healthz</a>: whether the process serves
 <li><a href=\"/readyz\">/readyz</a>: what is ready and what is not (<a href=\"/readyz?format=json\">as JSON</a>)
 <li><a href=\"/metrics\">/metrics</a>: for Prometheus
+<li><a href=\"/debug/informers\">/debug/informers</a>: what is cached, and for whom (<a href=\"/debug/informers?format=json\">as JSON</a>)
 </ul>
 ";
 
@@ -42,6 +43,8 @@ pub struct State {
     pub metrics: Arc<Metrics>,
     /// For `/readyz`.
     pub readiness: Arc<dyn Readiness>,
+    /// For `/debug/…`.
+    pub inspect: Arc<dyn Inspect>,
 }
 
 /// Serves until `shutdown`, then finishes the requests that are being answered (within a second).
@@ -77,6 +80,7 @@ fn router(state: State) -> Router {
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
+        .route("/debug/informers", get(informers))
         .with_state(state)
 }
 
@@ -84,8 +88,21 @@ async fn metrics(extract::State(state): extract::State<State>) -> Response {
     ([(header::CONTENT_TYPE, OPEN_METRICS)], state.metrics.encode()).into_response()
 }
 
+async fn informers(
+    extract::State(state): extract::State<State>,
+    Query(query): Query<FormatQuery>,
+    headers: HeaderMap,
+) -> Response {
+    let rows = state.inspect.informers();
+    if query.format == "json" || accepts_json(&headers) {
+        Json(rows).into_response()
+    } else {
+        debug::table(&rows).into_response()
+    }
+}
+
 #[derive(Deserialize)]
-struct ReadyzQuery {
+struct FormatQuery {
     #[serde(default)]
     format: String,
 }
@@ -98,7 +115,7 @@ struct Report {
 
 async fn readyz(
     extract::State(state): extract::State<State>,
-    Query(query): Query<ReadyzQuery>,
+    Query(query): Query<FormatQuery>,
     headers: HeaderMap,
 ) -> Response {
     let checks = state.readiness.report();

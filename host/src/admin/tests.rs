@@ -24,10 +24,21 @@ impl Readiness for Board {
     }
 }
 
+/// Rows that a test sets.
+#[derive(Default)]
+struct Rows(Mutex<Vec<InformerRow>>);
+
+impl Inspect for Rows {
+    fn informers(&self) -> Vec<InformerRow> {
+        self.0.lock().clone()
+    }
+}
+
 struct Server {
     address: SocketAddr,
     board: Arc<Board>,
     metrics: Arc<Metrics>,
+    rows: Arc<Rows>,
     stop: oneshot::Sender<()>,
     served: JoinHandle<std::io::Result<()>>,
 }
@@ -38,9 +49,10 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (board, metrics) = (Arc::new(Board(Mutex::new(checks))), Arc::new(Metrics::new()));
         let (stop, stopped) = oneshot::channel();
-        let state = State { metrics: metrics.clone(), readiness: board.clone() };
+        let rows = Arc::<Rows>::default();
+        let state = State { metrics: metrics.clone(), readiness: board.clone(), inspect: rows.clone() };
         let served = tokio::spawn(serve(listener, async { drop(stopped.await) }, state));
-        Self { address, board, metrics, stop, served }
+        Self { address, board, metrics, rows, stop, served }
     }
 
     /// The status code, the content type and the body.
@@ -135,13 +147,73 @@ async fn metrics_are_served_as_open_metrics() {
     assert!(body.ends_with("# EOF\n"));
 }
 
+fn row(kind: &str) -> InformerRow {
+    InformerRow {
+        kind: kind.to_owned(),
+        namespace: None,
+        labels: String::new(),
+        fields: String::new(),
+        synced: true,
+        state: "watching".to_owned(),
+        leases: vec![LeaseRow { plugin: "apples".to_owned(), asks: kind.to_owned() }],
+        objects: 12,
+        bytes: 34_567,
+        events: 15,
+        skipped: 0,
+        relists: 1,
+        restarts: 0,
+        heard_seconds: Some(3),
+        version: 4_711,
+        behind: 2,
+    }
+}
+
+#[tokio::test]
+async fn informers_are_a_table_with_a_line_for_each_and_whom_it_serves() {
+    let server = Server::start(Vec::new()).await;
+    *server.rows.0.lock() = vec![
+        row("v1 ConfigMap"),
+        InformerRow {
+            namespace: Some("web".to_owned()),
+            labels: "app=a".to_owned(),
+            fields: "type=Opaque".to_owned(),
+            state: "denied; grant the host's account list and watch: secrets is\nforbidden".to_owned(),
+            leases: Vec::new(),
+            heard_seconds: None,
+            ..row("v1 Secret")
+        },
+    ];
+    let (code, body) = server.text("/debug/informers").await;
+    assert_eq!(code, 200);
+    insta::assert_snapshot!(body, @r"
+    KIND          NAMESPACE  SELECTOR               STATE     LEASES  OBJECTS  BYTES  EVENTS  RELISTS  HEARD   VERSION
+    v1 ConfigMap  *          -                      watching  1       12       34567  15      1        3s ago  4711
+        apples asks for v1 ConfigMap
+    v1 Secret     web        app=a and type=Opaque  denied    0       12       34567  15      1        never   4711
+        denied; grant the host's account list and watch: secrets is forbidden
+    ");
+}
+
+#[tokio::test]
+async fn informers_are_json_where_it_is_asked_for() {
+    let server = Server::start(Vec::new()).await;
+    *server.rows.0.lock() = vec![row("v1 ConfigMap")];
+    let json = r#"[{"kind":"v1 ConfigMap","namespace":null,"labels":"","fields":"","synced":true,"state":"watching","leases":[{"plugin":"apples","asks":"v1 ConfigMap"}],"objects":12,"bytes":34567,"events":15,"skipped":0,"relists":1,"restarts":0,"heard_seconds":3,"version":4711,"behind":2}]"#;
+    let expected = (200, "application/json".to_owned(), json.to_owned());
+    assert_eq!(server.get("/debug/informers?format=json", "*/*").await, expected);
+    assert_eq!(server.get("/debug/informers", "application/json").await, expected);
+}
+
 #[tokio::test]
 async fn the_index_links_to_what_there_is() {
     let server = Server::start(Vec::new()).await;
     let (code, content_type, body) = server.get("/", "text/html").await;
     assert_eq!((code, content_type.as_str()), (200, "text/html; charset=utf-8"));
     let links: Vec<_> = body.split("href=\"").skip(1).filter_map(|rest| Some(rest.split_once('"')?.0)).collect();
-    assert_eq!(links, ["/healthz", "/readyz", "/readyz?format=json", "/metrics"]);
+    assert_eq!(
+        links,
+        ["/healthz", "/readyz", "/readyz?format=json", "/metrics", "/debug/informers", "/debug/informers?format=json"]
+    );
     for link in links {
         assert_eq!(server.text(link).await.0, 200, "{link}");
     }

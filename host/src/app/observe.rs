@@ -1,16 +1,18 @@
 //! From what the parts of the host say of themselves to metrics, and from what they are to readiness.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::time::Duration;
+
+use pilothouse_core::key::TypeMeta;
 
 use super::HostView;
 use crate::{
     admin::{
-        Check, Metrics, Readiness,
+        Check, InformerRow, Inspect, LeaseRow, Metrics, Readiness,
         metrics::{self, Live, Reconciled, Snapshot},
     },
     cluster::RequestObserver,
     dispatch::{self, Attempt, Controller},
-    informer::told,
+    informer::{Holding, Tally, told},
     plugin::{self, PluginName, Stage, State, Status},
     writer::WriteObserver,
 };
@@ -124,28 +126,79 @@ impl Snapshot for HostView {
                 max_concurrent: controller.max_concurrency(),
             });
         }
-        for informer in self.informers.all() {
-            let counts = informer.counts();
-            let (objects, bytes) = {
-                let store = informer.read();
-                (store.len(), store.bytes())
-            };
+        live.informers.extend(self.informers.past().into_iter().map(|(of, tally)| counted(of, &tally)));
+        for Holding { informer, leases } in self.informers.holdings() {
+            let ((objects, bytes), health) = (informer.size(), informer.health());
             live.informers.push(metrics::Informer {
-                of: informer.key().of.clone(),
+                running: 1,
+                leases: leases.len(),
                 objects,
                 bytes,
-                synced: *informer.synced().borrow(),
-                events: [
-                    ("added", &counts.added),
-                    ("updated", &counts.updated),
-                    ("deleted", &counts.deleted),
-                    ("skipped", &counts.skipped),
-                ]
-                .map(|(of, count)| (of, count.load(Ordering::Relaxed)))
-                .into(),
-                relists: counts.relists(),
+                synced: informer.is_synced(),
+                synced_after: health.synced_after,
+                watch_age: health.watching.map(|since| since.elapsed()),
+                silence: health.heard.map(|at| at.elapsed()),
+                behind: informer.behind(),
+                ..counted(informer.key().of.clone(), &informer.tally())
             });
         }
+    }
+}
+
+/// What has been counted, of no informer that is running.
+fn counted(of: TypeMeta, tally: &Tally) -> metrics::Informer {
+    metrics::Informer {
+        of,
+        running: 0,
+        leases: 0,
+        objects: 0,
+        bytes: 0,
+        synced: true,
+        events: vec![
+            ("added", tally.added),
+            ("updated", tally.updated),
+            ("deleted", tally.deleted),
+            ("skipped", tally.skipped),
+        ],
+        relists: tally.relists.iter().map(|(reason, count)| (reason.as_str(), *count)).collect(),
+        restarts: tally.restarts,
+        own_writes: tally.own_writes,
+        own_lag: tally.own_lag,
+        synced_after: None,
+        watch_age: None,
+        silence: None,
+        behind: 0,
+    }
+}
+
+impl Inspect for HostView {
+    fn informers(&self) -> Vec<InformerRow> {
+        let rows = self.informers.holdings().into_iter().map(|Holding { informer, leases }| {
+            let (key, tally, health, (objects, bytes)) =
+                (informer.key(), informer.tally(), informer.health(), informer.size());
+            InformerRow {
+                kind: key.of.to_string(),
+                namespace: key.namespace.as_deref().map(str::to_owned),
+                labels: key.labels.to_string(),
+                fields: key.fields.to_string(),
+                synced: informer.is_synced(),
+                state: told(&informer.state()),
+                leases: leases
+                    .into_iter()
+                    .map(|(asks, holder)| LeaseRow { plugin: holder.to_string(), asks: asks.to_string() })
+                    .collect(),
+                objects,
+                bytes,
+                events: tally.added + tally.updated + tally.deleted,
+                skipped: tally.skipped,
+                relists: tally.relists.values().sum(),
+                restarts: tally.restarts,
+                heard_seconds: health.heard.map(|at| at.elapsed().as_secs()),
+                version: informer.version().0,
+                behind: informer.behind(),
+            }
+        });
+        rows.collect()
     }
 }
 
@@ -172,7 +225,7 @@ impl Readiness for HostView {
             checks.push(Check { name: format!("file {}", problem.path.display()), ok: true, detail: problem.message });
         }
         for informer in self.informers.all() {
-            let synced = *informer.synced().borrow();
+            let synced = informer.is_synced();
             checks.push(Check {
                 name: format!("informer {}", informer.key()),
                 ok: synced,

@@ -84,6 +84,26 @@ struct Resource {
     kind: String,
 }
 
+impl ResourceList {
+    fn find(self, kind: &str) -> Option<Resource> {
+        self.resources.into_iter().find(|resource| resource.kind == kind && !resource.name.contains('/'))
+    }
+}
+
+/// The parts of an `APIGroup` that matter here.
+#[derive(Deserialize)]
+struct Group {
+    #[serde(default)]
+    versions: Vec<GroupVersion>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct GroupVersion {
+    group_version: String,
+    version: String,
+}
+
 impl Cluster {
     /// The endpoint of a kind, from memory or by asking the server.
     ///
@@ -116,20 +136,44 @@ impl Cluster {
             self.endpoints.write().remove(of);
             Error::Missing(of.clone())
         };
-        let body = match self.get_path(&root).await {
-            Err(Error::Status(status)) if status.code == 404 => return Err(missing()),
-            answer => answer?,
-        };
-        let list: ResourceList =
-            serde_json::from_slice(&body).map_err(|source| Error::Answer { path: root.clone(), source })?;
-        let found = list
-            .resources
-            .into_iter()
-            .find(|resource| *resource.kind == *of.kind && !resource.name.contains('/'))
-            .ok_or_else(missing)?;
+        let list: Option<ResourceList> = self.document(&root).await?;
+        let found = list.and_then(|list| list.find(&of.kind)).ok_or_else(missing)?;
         let endpoint = Arc::new(Endpoint { root, plural: found.name, namespaced: found.namespaced });
         self.endpoints.write().insert(of.clone(), endpoint.clone());
         Ok(endpoint)
+    }
+
+    /// The `apiVersion` of another version of its group in which the server serves the kind, if there is one: its objects are
+    /// there then, though not as `of`.
+    ///
+    /// # Errors
+    /// If the server could not be asked.
+    pub async fn served_as(&self, of: &TypeMeta) -> Result<Option<String>, Error> {
+        if of.group().is_empty() {
+            return Ok(None);
+        }
+        let group = segment(of.group());
+        let Some(Group { versions }) = self.document(&format!("/apis/{group}")).await? else { return Ok(None) };
+        for other in versions.into_iter().filter(|other| other.version != of.version()) {
+            let list: Option<ResourceList> =
+                self.document(&format!("/apis/{group}/{}", segment(&other.version))).await?;
+            if list.is_some_and(|list| list.find(&of.kind).is_some()) {
+                return Ok(Some(other.group_version));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A discovery document. None: the server has no such.
+    async fn document<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Error> {
+        match self.get_path(path).await {
+            Err(Error::Status(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(error),
+            Ok(body) => {
+                let document = serde_json::from_slice(&body);
+                document.map(Some).map_err(|source| Error::Answer { path: path.to_owned(), source })
+            }
+        }
     }
 }
 

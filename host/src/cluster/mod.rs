@@ -14,6 +14,7 @@ mod request;
 
 pub use connect::{ConnectError, ConnectOptions, connect};
 pub use discovery::Endpoint;
+pub(crate) use request::Select;
 pub use request::{DeleteOptions, Error, Patch, Status, Stream, WriteOptions};
 
 use std::{collections::HashMap, sync::Arc};

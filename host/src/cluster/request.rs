@@ -181,6 +181,26 @@ impl Stream {
     }
 }
 
+/// Which objects of a kind a list or a watch is about.
+pub(crate) struct Select<'a> {
+    /// None: all.
+    pub(crate) namespace: Option<&'a str>,
+    /// A label selector; empty: every object.
+    pub(crate) labels: String,
+    /// A field selector; empty: every object.
+    pub(crate) fields: String,
+}
+
+impl Select<'_> {
+    fn query(&self, query: &mut String) {
+        for (name, selector) in [("labelSelector", &self.labels), ("fieldSelector", &self.fields)] {
+            if !selector.is_empty() {
+                pair(query, name, selector);
+            }
+        }
+    }
+}
+
 /// Query parameters of a list.
 fn list_query(query: &mut String, limit: u32, continue_token: Option<&str>, resource_version: Option<&str>) {
     if limit > 0 {
@@ -211,26 +231,22 @@ impl Cluster {
     pub(crate) async fn list(
         &self,
         endpoint: &Endpoint,
-        namespace: Option<&str>,
-        labels: &str,
+        select: &Select<'_>,
         limit: u32,
         continue_token: Option<&str>,
         resource_version: Option<&str>,
     ) -> Result<Bytes, Error> {
         let mut query = String::new();
-        if !labels.is_empty() {
-            pair(&mut query, "labelSelector", labels);
-        }
+        select.query(&mut query);
         list_query(&mut query, limit, continue_token, resource_version);
-        self.get_path(&format!("{}{query}", endpoint.collection(namespace)?)).await
+        self.get_path(&format!("{}{query}", endpoint.collection(select.namespace)?)).await
     }
 
     /// Opens a watch. What it carries is for the reflector to read.
     pub(crate) async fn watch(
         &self,
         endpoint: &Endpoint,
-        namespace: Option<&str>,
-        labels: &str,
+        select: &Select<'_>,
         resource_version: &str,
         initial_events: bool,
         timeout: Duration,
@@ -239,9 +255,7 @@ impl Cluster {
         pair(&mut query, "watch", "true");
         pair(&mut query, "allowWatchBookmarks", "true");
         pair(&mut query, "timeoutSeconds", &timeout.as_secs().to_string());
-        if !labels.is_empty() {
-            pair(&mut query, "labelSelector", labels);
-        }
+        select.query(&mut query);
         if initial_events {
             pair(&mut query, "sendInitialEvents", "true");
             pair(&mut query, "resourceVersionMatch", "NotOlderThan");
@@ -249,7 +263,7 @@ impl Cluster {
         if !resource_version.is_empty() {
             pair(&mut query, "resourceVersion", resource_version);
         }
-        let path = format!("{}{query}", endpoint.collection(namespace)?);
+        let path = format!("{}{query}", endpoint.collection(select.namespace)?);
         let request = build(Method::GET, &path, None, Vec::new())?;
         let cluster = self.clone();
         // The server sends its status line at once. Silence is a connection of the pool that died unnoticed.

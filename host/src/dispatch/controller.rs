@@ -297,9 +297,8 @@ impl Controller {
     /// Looks at every key again, after whatever changed.
     fn requeue_all(&self) {
         let serving = self.serving();
-        for informer in serving.reconciles.informers() {
-            let keys: Vec<Key> = informer.read().iter().map(|object| object.key().clone()).collect();
-            for key in keys {
+        for lease in serving.reconciles.leases() {
+            for key in lease.keys() {
                 self.queue.add(key, INITIAL);
             }
         }

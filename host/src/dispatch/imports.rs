@@ -66,7 +66,7 @@ impl Reader {
             limit => usize::try_from(limit).unwrap_or(PAGE).min(PAGE),
         };
         let mut found = self.candidates(of, namespace, &query.labels, after.as_ref(), limit + 1);
-        // Informers with different selectors may hold the same object.
+        // Leases with different selectors may show the same object.
         found.sort_by(|a, b| a.key().cmp(b.key()));
         found.dedup_by(|a, b| a.key() == b.key());
         let mut bytes = 0;
@@ -87,7 +87,7 @@ impl Reader {
         Ok(Page { items: found, next })
     }
 
-    /// Up to `limit` objects from each informer, in order, as far as they are granted.
+    /// Up to `limit` objects from each lease, in order, as far as they are granted.
     fn candidates(
         &self,
         of: &TypeMeta,
@@ -97,13 +97,8 @@ impl Reader {
         limit: usize,
     ) -> Vec<Arc<Object>> {
         let mut found = Vec::new();
-        for informer in self.view.of(of) {
-            let store = informer.read();
-            let granted = store.list(namespace, labels, after).filter(|object| {
-                let key = object.key();
-                self.grants.check(Verb::Read, of, None, key.namespace.as_deref(), Some(&key.name)).is_ok()
-            });
-            found.extend(granted.take(limit).cloned());
+        for lease in self.view.of(of) {
+            found.extend(lease.list(namespace, labels, after, limit, |object| self.may_read(of, object.key())));
         }
         found
     }

@@ -28,7 +28,6 @@ use pilothouse_core::{
     grant::{Grants, Namespaces},
     manifest::{self, Watch},
     reflector::State,
-    selector::Selector,
 };
 use tokio::{runtime::Handle, time::Instant};
 use tokio_util::task::TaskTracker;
@@ -213,7 +212,7 @@ impl Dispatch {
 
         let mut prepared: Vec<(manifest::Controller, Vec<Wanted>)> = Vec::new();
         for spec in &revision.manifest().controllers {
-            prepared.push((spec.clone(), self.wanted(spec, grants)));
+            prepared.push((spec.clone(), self.wanted(&name, spec, grants)));
         }
         let leases = prepared.iter().flat_map(|(_, wanted)| wanted.iter().map(|wanted| wanted.lease.clone()));
         let view = View::new(leases);
@@ -300,25 +299,31 @@ impl Dispatch {
     }
 
     /// What a controller listens to. Its informers start here, if they do not run.
-    fn wanted(&self, spec: &manifest::Controller, grants: &Grants) -> Vec<Wanted> {
+    fn wanted(&self, name: &PluginName, spec: &manifest::Controller, grants: &Grants) -> Vec<Wanted> {
         let of = &spec.for_.of;
         let mut wanted = Vec::new();
-        for lease in self.lease(&spec.for_, grants) {
+        for lease in self.lease(name, &spec.for_, grants) {
             wanted.push(Wanted { lease, kind: RouteKind::For, owner: of.clone() });
         }
         for owned in &spec.owns {
-            for lease in self.lease(owned, grants) {
+            for lease in self.lease(name, owned, grants) {
                 wanted.push(Wanted { lease, kind: RouteKind::Owns, owner: of.clone() });
             }
         }
         wanted
     }
 
-    /// One informer for all namespaces, or one for each that is asked for and granted.
-    fn lease(&self, watch: &Watch, grants: &Grants) -> Vec<Arc<Lease>> {
-        let everything = Selector::default();
-        let selector = watch.labels.as_ref().unwrap_or(&everything);
-        let acquire = |namespace: Option<&str>| Arc::new(self.parts.informers.acquire(&watch.of, namespace, selector));
+    /// One lease for all namespaces, or one for each that is asked for and granted.
+    fn lease(&self, name: &PluginName, watch: &Watch, grants: &Grants) -> Vec<Arc<Lease>> {
+        let acquire = |namespace: Option<&str>| {
+            let key = InformerKey {
+                of: watch.of.clone(),
+                namespace: namespace.map(Into::into),
+                labels: watch.labels.clone().unwrap_or_default(),
+                fields: watch.fields.clone().unwrap_or_default(),
+            };
+            Arc::new(self.parts.informers.acquire(key, name.as_str()))
+        };
         if !watch.namespaces.is_empty() {
             return watch.namespaces.iter().map(|namespace| acquire(Some(namespace))).collect();
         }
@@ -332,8 +337,8 @@ impl Dispatch {
     /// Waits for the informers of a new revision while the old one serves.
     async fn sync(&self, name: &PluginName, view: &View) -> std::result::Result<(), ActivateError> {
         let pending = |view: &View| -> Vec<(InformerKey, State)> {
-            let unsynced = view.informers().filter(|informer| !*informer.synced().borrow());
-            unsynced.map(|informer| (informer.key().clone(), informer.state())).collect()
+            let unsynced = view.leases().filter(|lease| !*lease.synced().borrow());
+            unsynced.map(|lease| (lease.key().clone(), lease.state())).collect()
         };
         let told = |pending: &[(InformerKey, State)]| {
             pending.iter().map(|(key, state)| format!("{key}: {}", told(state))).collect::<Vec<_>>().join("; ")
@@ -343,8 +348,8 @@ impl Dispatch {
             return Ok(());
         }
         self.waiting.lock().insert(name.clone(), told(&waiting));
-        let all = join_all(view.informers().map(|informer| {
-            let mut synced = informer.synced();
+        let all = join_all(view.leases().map(|lease| {
+            let mut synced = lease.synced();
             async move { synced.wait_for(|synced| *synced).await.is_ok() }
         }));
         match tokio::time::timeout(SYNC_WITHIN, all).await {

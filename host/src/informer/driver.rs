@@ -1,17 +1,19 @@
 //! Performs what the reflector decides: requests, waits, and what goes into the store. It decides nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
+use futures::FutureExt;
 use pilothouse_core::{
+    backoff::{Backoff, RECONNECT},
     list::Status,
     reflector::{Config, Effect, Failure, Input, PAGE_SIZE, Reflector, State},
 };
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::{Informer, told};
-use crate::cluster::{Cluster, Endpoint, Error, Stream};
+use crate::cluster::{Cluster, Endpoint, Error, Select, Stream};
 
 /// Silence after which a watch is taken for dead. kube-apiserver sends a bookmark about once a minute.
 const DEAD_AFTER: Duration = Duration::from_secs(150);
@@ -19,8 +21,31 @@ const DEAD_AFTER: Duration = Duration::from_secs(150);
 /// The longest watch line that is taken: etcd refuses objects above 1.5 MiB, aggregated servers may have others.
 const MAX_LINE: usize = 64 << 20;
 
-/// Feeds `informer` until the task is aborted.
+/// Feeds `informer` until the task is aborted. A fault of the host in it is said and counted, and it begins anew.
 pub(super) async fn run(informer: Arc<Informer>, cluster: Cluster, seed: u64) {
+    supervise(&informer, seed, || feed(informer.clone(), cluster.clone(), seed)).await;
+}
+
+/// Runs what feeds `informer`, again and again where it panics or ends.
+pub(super) async fn supervise<F: Future<Output = ()>>(informer: &Informer, seed: u64, feed: impl Fn() -> F) {
+    let (mut backoff, origin) = (Backoff::new(RECONNECT, seed), Instant::now());
+    loop {
+        backoff.healthy(origin.elapsed());
+        let ended = AssertUnwindSafe(feed()).catch_unwind().await;
+        let delay = backoff.next(origin.elapsed());
+        let reason = match ended.as_ref().map_err(|panic| panic.downcast_ref::<&str>()) {
+            Ok(()) => "the host stopped reading it: a fault of the host".to_owned(),
+            Err(Some(what)) => format!("the host failed over it: {what}"),
+            Err(None) => "the host failed over it".to_owned(),
+        };
+        error!(informer = %informer.key, reason, retry_in = ?delay, "an informer's driver ended by itself");
+        informer.note_restart();
+        informer.note(State::Waiting { delay, reason });
+        tokio::time::sleep(delay).await;
+    }
+}
+
+async fn feed(informer: Arc<Informer>, cluster: Cluster, seed: u64) {
     let origin = Instant::now();
     let of = informer.key.of.clone();
     let mut reflector = Reflector::new(Config { of, page_size: PAGE_SIZE, streaming: true, seed });
@@ -36,8 +61,7 @@ pub(super) async fn run(informer: Arc<Informer>, cluster: Cluster, seed: u64) {
         };
         match request {
             Effect::Resolve => {
-                let outcome = driver.resolve().await;
-                let input = outcome.map_or_else(|error| Input::Failed(failure(error)), |()| Input::Resolved);
+                let input = driver.resolve().await.map_or_else(Input::Failed, |()| Input::Resolved);
                 reflector.step(origin.elapsed(), input, &mut effects);
             }
             Effect::List { limit, continue_token, resource_version } => {
@@ -83,14 +107,15 @@ impl Driver {
                 }
                 Effect::FinishReplace { version } => informer.finish_replace(version),
                 Effect::AbortReplace => informer.abort_replace(),
+                Effect::Covered(version) => informer.advance(version),
                 Effect::Synced => {
                     informer.mark_synced();
-                    info!(informer = %informer.key, objects = informer.read().len(), "informer synced");
+                    info!(informer = %informer.key, objects = informer.size().0, "informer synced");
                 }
                 Effect::State(state) => self.note(state),
-                Effect::Skipped(what) => {
-                    informer.counts.skipped.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    warn!(informer = %informer.key, error = what, "skipped an object that cannot be read");
+                Effect::Skipped { key, why } => {
+                    informer.skip(key.as_ref());
+                    warn!(informer = %informer.key, error = why, "skipped an object that cannot be read");
                 }
                 Effect::Relist(reason) => {
                     info!(informer = %informer.key, ?reason, "listing again");
@@ -107,7 +132,7 @@ impl Driver {
     fn note(&self, state: State) {
         let informer = &self.informer.key;
         match &state {
-            State::Missing(_) | State::Denied(_) | State::Waiting { .. } => {
+            State::Missing(_) | State::Unauthenticated(_) | State::Denied(_) | State::Waiting { .. } => {
                 warn!(%informer, state = told(&state), "informer cannot go on");
             }
             State::Resolving | State::Listing | State::Watching => {
@@ -117,14 +142,31 @@ impl Driver {
         self.informer.note(state);
     }
 
-    async fn resolve(&mut self) -> Result<(), Error> {
+    async fn resolve(&mut self) -> Result<(), Failure> {
+        let of = &self.informer.key.of;
         self.endpoint = None;
-        self.endpoint = Some(self.cluster.discover(&self.informer.key.of).await?);
-        Ok(())
+        match self.cluster.discover(of).await {
+            Ok(endpoint) => {
+                self.informer.note_heard();
+                self.endpoint = Some(endpoint);
+                Ok(())
+            }
+            Err(error @ Error::Missing(_)) => match self.cluster.served_as(of).await {
+                Ok(None) => Err(Failure::Gone(error.to_string())),
+                Ok(Some(other)) => Err(Failure::Missing(format!("{error}; it serves {other} {}", of.kind))),
+                Err(error) => Err(failure(error)),
+            },
+            Err(error) => Err(failure(error)),
+        }
     }
 
     fn endpoint(&self) -> Result<&Endpoint, Error> {
         self.endpoint.as_deref().ok_or_else(|| Error::Missing(self.informer.key.of.clone()))
+    }
+
+    fn select(&self) -> Select<'_> {
+        let key = &self.informer.key;
+        Select { namespace: key.namespace.as_deref(), labels: key.labels.to_string(), fields: key.fields.to_string() }
     }
 
     async fn list(
@@ -133,19 +175,16 @@ impl Driver {
         continue_token: Option<&str>,
         resource_version: Option<&str>,
     ) -> Result<bytes::Bytes, Error> {
-        let key = &self.informer.key;
-        let endpoint = self.endpoint()?;
-        self.cluster
-            .list(endpoint, key.namespace.as_deref(), &key.labels, limit, continue_token, resource_version)
-            .await
+        let page = self.cluster.list(self.endpoint()?, &self.select(), limit, continue_token, resource_version).await?;
+        self.informer.note_heard();
+        Ok(page)
     }
 
     async fn watch(&self, resource_version: &str, initial_events: bool, timeout: Duration) -> Result<Stream, Error> {
-        let key = &self.informer.key;
-        let endpoint = self.endpoint()?;
-        self.cluster
-            .watch(endpoint, key.namespace.as_deref(), &key.labels, resource_version, initial_events, timeout)
-            .await
+        let (endpoint, select) = (self.endpoint()?, self.select());
+        let stream = self.cluster.watch(endpoint, &select, resource_version, initial_events, timeout).await?;
+        self.informer.note_opened();
+        Ok(stream)
     }
 
     /// Feeds lines to the reflector until it asks for something else, or the stream ends.
@@ -161,6 +200,7 @@ impl Driver {
         loop {
             let end = match tokio::time::timeout(DEAD_AFTER, stream.next()).await {
                 Ok(Some(Ok(bytes))) => {
+                    self.informer.note_heard();
                     let mut seen = buffer.len();
                     buffer.extend_from_slice(&bytes);
                     while let Some(at) = memchr::memchr(b'\n', &buffer[seen..]) {

@@ -1,122 +1,289 @@
-//! Which informers run: one per key, while somebody holds a lease on it.
+//! Which informers run, and which of them shows each lease.
+//!
+//! [`Registry::tend`] brings what runs to what `pilothouse_core::informer::plan` asks for, step by step: start what is missing, hand over
+//! leases to what has come far enough, stop what shows nothing any more. It is run by one task, whenever something has happened that
+//! may let it go on: a lease came or went, an informer synced, was denied, or came further while a handover waits for it.
 
 use std::{
-    collections::HashMap,
-    ops::Deref,
-    sync::{Arc, Weak},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Weak, atomic::Ordering},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use pilothouse_core::{
+    informer::{InformerKey, plan},
     key::{Key, TypeMeta},
-    object::{Object, Uid},
-    selector::Selector,
+    object::{Object, ResourceVersion, Uid},
 };
-use tokio::{runtime::Handle, task::JoinHandle};
+use tokio::{runtime::Handle, task::AbortHandle};
 use tracing::info;
 
-use super::{Informer, InformerKey, driver};
+use super::{
+    Informer, Lease, Tally, driver,
+    handover::hand_over,
+    lease::{Place, Seat},
+    source::{Outlet, Shared},
+};
 use crate::cluster::Cluster;
 
 /// All informers of the host.
 #[derive(Clone)]
 pub struct Informers {
-    inner: Arc<Inner>,
+    registry: Arc<Registry>,
 }
 
-struct Inner {
-    cluster: Cluster,
-    io: Handle,
-    running: Mutex<HashMap<InformerKey, Running>>,
+/// Starts what feeds an informer.
+type Start = Box<dyn Fn(&Arc<Informer>) -> Driver + Send + Sync>;
+
+/// What feeds an informer; it ends with this.
+pub(super) struct Driver(pub(super) Option<AbortHandle>);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
+
+/// Informers and leases by kind.
+pub(super) struct Registry {
+    start: Start,
+    kinds: RwLock<HashMap<TypeMeta, Kind>>,
+    /// Leases that were dropped.
+    released: Mutex<Vec<Arc<Place>>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Kind {
+    running: BTreeMap<InformerKey, Running>,
+    leases: BTreeMap<u64, Arc<Place>>,
+    /// What was counted of informers that have stopped: the counts of a kind do not fall while one takes over from another.
+    past: Tally,
 }
 
 struct Running {
     informer: Arc<Informer>,
-    leases: usize,
-    driver: JoinHandle<()>,
+    _driver: Driver,
+}
+
+/// A running informer, and who holds leases that it shows.
+pub struct Holding {
+    /// The informer.
+    pub informer: Arc<Informer>,
+    /// What each lease asks for, and its holder; in this order.
+    pub leases: Vec<(InformerKey, Arc<str>)>,
 }
 
 impl Informers {
     /// None run yet. Their drivers will run on `io`.
     pub fn new(cluster: Cluster, io: Handle) -> Self {
-        Self { inner: Arc::new(Inner { cluster, io, running: Mutex::default() }) }
+        let tending = io.clone();
+        let registry = Arc::new(Registry::new(Box::new(move |informer| {
+            let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), &informer.key);
+            Driver(Some(io.spawn(driver::run(informer.clone(), cluster.clone(), seed)).abort_handle()))
+        })));
+        tending.spawn(keep(Arc::downgrade(&registry), registry.shared.clone()));
+        Self { registry }
     }
 
-    /// The informer of this kind and scope; it starts if nobody held it, and stops when the last lease is dropped.
-    pub fn acquire(&self, of: &TypeMeta, namespace: Option<&str>, selector: &Selector) -> Lease {
-        let key =
-            InformerKey { of: of.clone(), namespace: namespace.map(Into::into), labels: selector.to_string().into() };
-        let mut running = self.inner.running.lock();
-        let entry = running.entry(key.clone()).or_insert_with(|| {
-            info!(informer = %key, "informer starting");
-            let informer = Arc::new(Informer::new(key, selector.clone()));
-            let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), &informer.key);
-            let driver = self.inner.io.spawn(driver::run(informer.clone(), self.inner.cluster.clone(), seed));
-            Running { informer, leases: 0, driver }
-        });
-        entry.leases += 1;
-        Lease { informer: entry.informer.clone(), home: Arc::downgrade(&self.inner) }
+    /// Caches what `key` asks for until the lease is dropped. `holder` says for whom, to people.
+    pub fn acquire(&self, key: InformerKey, holder: &str) -> Lease {
+        self.registry.acquire(key, holder)
     }
 
     /// The informers that run now, in the order of their keys.
     pub fn all(&self) -> Vec<Arc<Informer>> {
-        let mut all: Vec<_> = self.inner.running.lock().values().map(|running| running.informer.clone()).collect();
-        all.sort_by(|a, b| a.key.cmp(&b.key));
-        all
+        self.registry.all()
+    }
+
+    /// The informers that run now, in the order of their keys, each with the leases that it shows.
+    pub fn holdings(&self) -> Vec<Holding> {
+        self.registry.holdings()
+    }
+
+    /// What was counted of informers that have stopped, by kind, for kinds that others are running for.
+    pub fn past(&self) -> Vec<(TypeMeta, Tally)> {
+        let kinds = self.registry.kinds.read();
+        kinds.iter().map(|(of, kind)| (of.clone(), kind.past.clone())).collect()
     }
 
     /// Takes the answer to one of the host's own writes into every informer that covers it.
     pub fn own_write(&self, object: &Arc<Object>) {
-        for informer in self.of(object.type_meta()) {
-            informer.own_write(object);
-        }
+        self.registry.own_write(object);
     }
 
     /// Takes an own delete that succeeded at once into every informer that covers it.
     pub fn own_delete(&self, of: &TypeMeta, key: &Key, uid: &Uid) {
-        for informer in self.of(of) {
-            informer.own_delete(key, uid);
-        }
-    }
-
-    fn of(&self, of: &TypeMeta) -> Vec<Arc<Informer>> {
-        let running = self.inner.running.lock();
-        running.iter().filter(|(key, _)| key.of == *of).map(|(_, running)| running.informer.clone()).collect()
+        self.registry.own_delete(of, key, uid);
     }
 }
 
-/// Keeps an informer running.
-pub struct Lease {
-    informer: Arc<Informer>,
-    home: Weak<Inner>,
-}
-
-impl Deref for Lease {
-    type Target = Informer;
-
-    fn deref(&self) -> &Informer {
-        &self.informer
+/// Tends the registry until it is dropped.
+async fn keep(registry: Weak<Registry>, shared: Arc<Shared>) {
+    loop {
+        shared.bell.notified().await;
+        let Some(registry) = registry.upgrade() else { return };
+        registry.tend();
     }
 }
 
-impl Drop for Lease {
+impl Drop for Registry {
     fn drop(&mut self) {
-        let Some(home) = self.home.upgrade() else { return };
-        let mut running = home.running.lock();
-        let Some(entry) = running.get_mut(&self.informer.key) else { return };
-        entry.leases -= 1;
-        if entry.leases == 0 {
-            entry.driver.abort();
-            running.remove(&self.informer.key);
-            info!(informer = %self.informer.key, "informer stopped: nobody uses it any more");
-        }
+        self.shared.bell.notify_one();
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        for running in self.running.get_mut().values() {
-            running.driver.abort();
+impl Registry {
+    pub(super) fn new(start: Start) -> Self {
+        Self { start, kinds: RwLock::default(), released: Mutex::default(), shared: Arc::default() }
+    }
+
+    pub(super) fn acquire(self: &Arc<Self>, key: InformerKey, holder: &str) -> Lease {
+        let mut kinds = self.kinds.write();
+        let kind = kinds.entry(key.of.clone()).or_default();
+        let informer = kind.best(&key).unwrap_or_else(|| self.start(kind, key.clone()));
+        let seat = Seat::new(informer.clone(), &key);
+        let place = Arc::new(Place::new(self.shared.number(), key, holder, seat));
+        let mut inner = informer.inner.write();
+        place.synced.send_replace(inner.synced);
+        let outlet = Outlet {
+            lease: place.number,
+            filter: place.seat.load().filter.clone(),
+            seen: if inner.synced { inner.store.covered() } else { ResourceVersion::default() },
+            synced: place.synced.clone(),
+            subscribers: Vec::new(),
+        };
+        inner.outlets.push(outlet);
+        drop(inner);
+        kind.leases.insert(place.number, place.clone());
+        drop(kinds);
+        self.shared.bell.notify_one();
+        Lease::new(place, Arc::downgrade(self))
+    }
+
+    /// May be called under any lock: all else is left to [`Registry::tend`].
+    pub(super) fn release(&self, place: Arc<Place>) {
+        self.released.lock().push(place);
+        self.shared.bell.notify_one();
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Informer>> {
+        let kinds = self.kinds.read();
+        let mut all: Vec<_> =
+            kinds.values().flat_map(|kind| kind.running.values()).map(|r| r.informer.clone()).collect();
+        all.sort_by(|a, b| a.key.cmp(&b.key));
+        all
+    }
+
+    fn holdings(&self) -> Vec<Holding> {
+        let kinds = self.kinds.read();
+        let mut all = Vec::new();
+        for kind in kinds.values() {
+            for running in kind.running.values() {
+                let shown = |place: &&Arc<Place>| Arc::ptr_eq(&place.seat.load().informer, &running.informer);
+                let leases = kind.leases.values().filter(shown);
+                let mut leases: Vec<_> = leases.map(|place| (place.key.clone(), place.holder.clone())).collect();
+                leases.sort();
+                all.push(Holding { informer: running.informer.clone(), leases });
+            }
         }
+        all.sort_by(|a, b| a.informer.key.cmp(&b.informer.key));
+        all
+    }
+
+    pub(super) fn own_write(&self, object: &Arc<Object>) {
+        // Held to the end: a lease that goes over meanwhile would find it in one informer and not in the other.
+        let kinds = self.kinds.read();
+        for running in kinds.get(object.type_meta()).into_iter().flat_map(|kind| kind.running.values()) {
+            running.informer.own_write(object);
+        }
+    }
+
+    pub(super) fn own_delete(&self, of: &TypeMeta, key: &Key, uid: &Uid) {
+        let kinds = self.kinds.read();
+        for running in kinds.get(of).into_iter().flat_map(|kind| kind.running.values()) {
+            running.informer.own_delete(key, uid);
+        }
+    }
+
+    fn start(&self, kind: &mut Kind, key: InformerKey) -> Arc<Informer> {
+        info!(informer = %key, "informer starting");
+        let informer = Arc::new(Informer::new(key.clone(), self.shared.clone()));
+        let driver = (self.start)(&informer);
+        kind.running.insert(key, Running { informer: informer.clone(), _driver: driver });
+        informer
+    }
+
+    /// Goes on as far as it can now.
+    pub(super) fn tend(&self) {
+        let mut kinds = self.kinds.write();
+        for place in std::mem::take(&mut *self.released.lock()) {
+            let Some(kind) = kinds.get_mut(&place.key.of) else { continue };
+            kind.leases.remove(&place.number);
+            let seat = place.seat.load();
+            let mut inner = seat.informer.inner.write();
+            inner.outlets.retain(|outlet| outlet.lease != place.number);
+        }
+        for kind in kinds.values_mut() {
+            self.tend_kind(kind);
+        }
+        kinds.retain(|_, kind| !kind.running.is_empty());
+    }
+
+    fn tend_kind(&self, kind: &mut Kind) {
+        let requests: BTreeSet<InformerKey> = kind.leases.values().map(|place| place.key.clone()).collect();
+        let planned = plan(&requests, |key| kind.running.get(key).is_some_and(|running| running.informer.is_denied()));
+        for key in &planned {
+            if !kind.running.contains_key(key) {
+                self.start(kind, key.clone());
+            }
+        }
+        for running in kind.running.values() {
+            running.informer.awaited.store(false, Ordering::Relaxed);
+        }
+        for place in kind.leases.values() {
+            let Some(to) = kind.planned(place, &planned) else { continue };
+            // Set before the look at how far it has come: what comes between rings the bell.
+            to.awaited.store(true, Ordering::Relaxed);
+            if hand_over(place, &to) {
+                info!(lease = %place.key, informer = %to.key, "another informer shows a lease");
+            }
+        }
+        kind.running.retain(|key, running| {
+            let stays = planned.contains(key) || !running.informer.inner.read().outlets.is_empty();
+            if !stays {
+                kind.past.add(&running.informer.tally());
+                info!(informer = %key, "informer stopped: nobody uses it any more");
+            }
+            stays
+        });
+    }
+}
+
+impl Kind {
+    /// A running informer that covers `key` and serves others than those who asked for it: one that has synced, if there is one.
+    fn best(&self, key: &InformerKey) -> Option<Arc<Informer>> {
+        let serves = |running: &&Running| {
+            let informer = &running.informer;
+            informer.key.covers(key) && (informer.key == *key || !informer.is_denied())
+        };
+        let serving = self.running.values().filter(serves).map(|running| &running.informer);
+        serving.max_by_key(|informer| (informer.is_synced(), informer.key == *key)).cloned()
+    }
+
+    /// The informer of the plan that should show a lease in place of the present one. None: it stays where it is.
+    fn planned(&self, place: &Place, planned: &BTreeSet<InformerKey>) -> Option<Arc<Informer>> {
+        let serves = |informer: &Informer| {
+            planned.contains(&informer.key)
+                && informer.key.covers(&place.key)
+                && (informer.key == place.key || !informer.is_denied())
+        };
+        if serves(&place.seat.load().informer) {
+            return None;
+        }
+        let serving = self.running.values().map(|running| &running.informer).filter(|informer| serves(informer));
+        serving.max_by_key(|informer| (informer.is_synced(), informer.key == place.key)).cloned()
     }
 }

@@ -1,8 +1,10 @@
 //! Informers against the embedded API server.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
-use parking_lot::Mutex;
 use pilothouse_core::{
     key::{Key, TypeMeta},
     object::Object,
@@ -10,31 +12,57 @@ use pilothouse_core::{
 };
 use tokio::{runtime::Handle, sync::mpsc};
 
-use super::{Informer, Informers, Origin};
-use crate::testing::{Api, config_map, soon};
+use super::{Informer, InformerKey, Informers, Lease, Origin, driver, source::Shared};
+use crate::testing::{Api, apple, apples, config_map, soon};
 
 fn config_maps() -> TypeMeta {
     TypeMeta::new("v1", "ConfigMap")
 }
 
-async fn synced(informer: &Informer) {
-    let mut synced = informer.synced();
+async fn synced(lease: &Lease) {
+    let mut synced = lease.synced();
     soon("the informer syncs", synced.wait_for(|synced| *synced)).await.expect("the informer lives");
+}
+
+/// Kinds, scopes and selectors of the informers that run.
+fn running(informers: &Informers) -> Vec<String> {
+    informers.all().iter().map(|informer| informer.key().to_string()).collect()
+}
+
+/// Returns when these informers run, and no others.
+async fn come_to(informers: &Informers, expected: &[&str]) {
+    soon("the informers come to rest", async {
+        while running(informers) != expected {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+fn config_maps_in(namespace: &str) -> InformerKey {
+    InformerKey { namespace: Some(namespace.into()), ..InformerKey::all(config_maps()) }
+}
+
+fn config_maps_where(labels: &str) -> InformerKey {
+    InformerKey { labels: Selector::parse(labels).expect("a selector"), ..InformerKey::all(config_maps()) }
 }
 
 #[tokio::test]
 async fn invariant_1_one_watch_serves_every_lease_and_ends_with_the_last() {
     let api = Api::start().await;
     let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let everything = Selector::default();
-    let first = informers.acquire(&config_maps(), None, &everything);
-    let second = informers.acquire(&config_maps(), None, &everything);
-    assert!(std::ptr::eq(&*first, &*second));
+    let first = informers.acquire(InformerKey::all(config_maps()), "one");
+    let second = informers.acquire(InformerKey::all(config_maps()), "two");
+    let narrow = informers.acquire(config_maps_in("default"), "three");
+    assert!(Arc::ptr_eq(&first.informer(), &second.informer()));
+    assert!(Arc::ptr_eq(&first.informer(), &narrow.informer()));
     synced(&first).await;
+    synced(&narrow).await;
     drop(first);
-    assert_eq!(informers.all().len(), 1);
+    drop(narrow);
+    come_to(&informers, &["v1 ConfigMap"]).await;
     drop(second);
-    assert!(informers.all().is_empty());
+    come_to(&informers, &[]).await;
     // A watch is counted when it ends.
     let requests = async || api.requests("WATCH", "configmaps").await + api.requests("LIST", "configmaps").await;
     soon("the watch ends", async { while requests().await == 0 {} }).await;
@@ -42,15 +70,109 @@ async fn invariant_1_one_watch_serves_every_lease_and_ends_with_the_last() {
 }
 
 #[tokio::test]
-async fn another_scope_or_selector_is_another_informer() {
+async fn scopes_and_selectors_that_do_not_cover_each_other_have_informers_of_their_own() {
     let api = Api::start().await;
     let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let (everything, web) = (Selector::default(), Selector::parse("app=web").expect("a selector"));
-    let leases = [(None, &everything), (Some("default"), &everything), (None, &web)]
-        .map(|(namespace, selector)| informers.acquire(&config_maps(), namespace, selector));
-    let keys: Vec<String> = informers.all().iter().map(|informer| informer.key().to_string()).collect();
-    assert_eq!(keys, ["v1 ConfigMap", "v1 ConfigMap where app=web", "v1 ConfigMap in default"]);
+    let keys = [config_maps_in("kube-system"), config_maps_in("default"), config_maps_where("app=web")];
+    let leases = keys.map(|key| informers.acquire(key, "test"));
+    assert_eq!(
+        running(&informers),
+        ["v1 ConfigMap where app=web", "v1 ConfigMap in default", "v1 ConfigMap in kube-system"]
+    );
     drop(leases);
+}
+
+/// What a subscriber hears of objects that the test made: name and what happened.
+fn listen(lease: &Lease) -> mpsc::UnboundedReceiver<String> {
+    let (sender, heard) = mpsc::unbounded_channel();
+    lease.subscribe(Box::new(move |change, _| {
+        let what = match (&change.old, &change.new) {
+            (None, _) => "appears",
+            (_, None) => "goes",
+            _ => "changes",
+        };
+        if &*change.key().name != "kube-root-ca.crt" {
+            let _ = sender.send(format!("{} {what}", change.key()));
+        }
+    }));
+    heard
+}
+
+async fn hears(heard: &mut mpsc::UnboundedReceiver<String>) -> String {
+    soon("the next change", heard.recv()).await.expect("the lease lives")
+}
+
+#[tokio::test]
+async fn invariant_1_a_wider_informer_takes_over_and_gives_back_without_a_false_event() {
+    let api = Api::start().await;
+    api.create(config_map("a")).await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let narrow = informers.acquire(config_maps_in("default"), "one");
+    synced(&narrow).await;
+    let mut heard = listen(&narrow);
+    assert_eq!(hears(&mut heard).await, "default/a appears");
+
+    let wide = informers.acquire(InformerKey::all(config_maps()), "two");
+    come_to(&informers, &["v1 ConfigMap"]).await;
+    assert!(Arc::ptr_eq(&narrow.informer(), &wide.informer()));
+    assert_eq!(
+        narrow.keys(),
+        wide.list(Some("default"), &Selector::default(), None, 9, |_| true)
+            .iter()
+            .map(|object| object.key().clone())
+            .collect::<Vec<_>>()
+    );
+    api.create(config_map("b")).await;
+    assert_eq!(hears(&mut heard).await, "default/b appears");
+
+    drop(wide);
+    come_to(&informers, &["v1 ConfigMap in default"]).await;
+    api.delete(&config_maps(), &Key::new(Some("default"), "a")).await;
+    assert_eq!(hears(&mut heard).await, "default/a goes");
+    let holdings = informers.holdings();
+    let leases: Vec<_> = holdings.iter().flat_map(|holding| &holding.leases).collect();
+    assert_eq!(leases, [&(config_maps_in("default"), "one".into())]);
+}
+
+#[tokio::test]
+async fn what_crosses_the_border_of_a_filter_appears_and_goes() {
+    let api = Api::start().await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let wide = informers.acquire(InformerKey::all(config_maps()), "one");
+    let web = informers.acquire(config_maps_where("app=web"), "two");
+    synced(&wide).await;
+    assert_eq!(running(&informers), ["v1 ConfigMap"]);
+    let mut heard = listen(&web);
+    let labelled = |app: &str| {
+        let mut object = config_map("a");
+        object["metadata"]["labels"] = serde_json::json!({ "app": app });
+        object
+    };
+    api.create(labelled("web")).await;
+    assert_eq!(hears(&mut heard).await, "default/a appears");
+    for (app, what) in [("db", "default/a goes"), ("web", "default/a appears")] {
+        api.update(labelled(app)).await;
+        assert_eq!(hears(&mut heard).await, what);
+    }
+    assert_eq!(web.keys(), [Key::new(Some("default"), "a")]);
+}
+
+#[tokio::test]
+async fn a_panic_of_a_driver_is_counted_and_it_begins_anew() {
+    let informer = Informer::new(InformerKey::all(config_maps()), Arc::new(Shared::default()));
+    let runs = AtomicUsize::new(0);
+    let feed = || async {
+        assert!(runs.fetch_add(1, Ordering::Relaxed) > 0, "the first run fails");
+        std::future::pending::<()>().await;
+    };
+    tokio::time::pause();
+    let supervised = driver::supervise(&informer, 1, feed);
+    assert!(tokio::time::timeout(std::time::Duration::from_secs(60), supervised).await.is_err());
+    assert_eq!((runs.load(Ordering::Relaxed), informer.tally().restarts), (2, 1));
+    assert_eq!(
+        super::told(&informer.state()).split_once(": ").map(|(_, reason)| reason.to_owned()),
+        Some("the host failed over it: the first run fails".to_owned())
+    );
 }
 
 #[tokio::test]
@@ -58,7 +180,7 @@ async fn a_subscriber_gets_what_is_there_then_every_change_in_order() {
     let api = Api::start().await;
     api.create(config_map("a")).await;
     let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let lease = informers.acquire(&config_maps(), Some("default"), &Selector::default());
+    let lease = informers.acquire(config_maps_in("default"), "test");
     synced(&lease).await;
     let (sender, mut heard) = mpsc::unbounded_channel();
     let subscription = lease.subscribe(Box::new(move |change, origin| {
@@ -88,11 +210,11 @@ async fn a_subscriber_gets_what_is_there_then_every_change_in_order() {
 async fn invariant_3_an_own_write_is_in_every_informer_that_covers_it_at_once() {
     let api = Api::start().await;
     let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let everything = Selector::default();
-    let labelled = Selector::parse("app=web").expect("a selector");
-    let wide = informers.acquire(&config_maps(), None, &everything);
-    let narrow = informers.acquire(&config_maps(), Some("default"), &labelled);
-    let elsewhere = informers.acquire(&config_maps(), Some("kube-system"), &everything);
+    // None of them covers another.
+    let wide = informers.acquire(config_maps_where("app"), "test");
+    let narrow = informers
+        .acquire(InformerKey { labels: config_maps_where("app!=db").labels, ..config_maps_in("default") }, "test");
+    let elsewhere = informers.acquire(config_maps_in("kube-system"), "test");
     for lease in [&wide, &narrow, &elsewhere] {
         synced(lease).await;
     }
@@ -117,24 +239,81 @@ async fn invariant_3_an_own_write_is_in_every_informer_that_covers_it_at_once() 
     assert!(wide.get(&key).is_some());
 }
 
-#[tokio::test]
-async fn a_kind_that_appears_is_found_and_one_that_is_missing_is_said() {
-    let api = Api::start().await;
-    let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let apples = TypeMeta::new("stable.example.com/v1", "MyApple");
-    let lease = informers.acquire(&apples, None, &Selector::default());
-    let told = Mutex::new(String::new());
-    soon("it says that the kind is missing", async {
-        loop {
-            *told.lock() = super::told(&lease.state());
-            if told.lock().starts_with("waiting for the kind to be served") {
-                return;
-            }
+fn my_apples() -> TypeMeta {
+    TypeMeta::new("stable.example.com/v1", "MyApple")
+}
+
+fn definitions() -> TypeMeta {
+    TypeMeta::new("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+}
+
+/// Returns when the informer behind a lease says that it waits for its kind, and why.
+async fn says_missing(lease: &Lease, why: &str) {
+    let expected = format!("waiting for the kind to be served: {why}");
+    soon(&expected, async {
+        while super::told(&lease.state()) != expected {
             tokio::task::yield_now().await;
         }
     })
     .await;
+}
+
+const NOT_SERVED: &str = "the API server does not serve stable.example.com/v1 MyApple";
+
+#[tokio::test]
+async fn a_kind_that_appears_is_found_and_one_that_is_missing_is_said() {
+    let api = Api::start().await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let lease = informers.acquire(InformerKey::all(my_apples()), "test");
+    says_missing(&lease, NOT_SERVED).await;
     assert!(!*lease.synced().borrow());
     api.serve_apples().await;
     synced(&lease).await;
+}
+
+#[tokio::test]
+async fn a_kind_that_comes_back_with_another_scope_is_listed_where_it_is() {
+    let api = Api::start().await;
+    api.serve_apples().await;
+    api.create(apple("gala")).await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let lease = informers.acquire(InformerKey::all(my_apples()), "test");
+    let mut heard = listen(&lease);
+    assert_eq!(hears(&mut heard).await, "default/gala appears");
+    synced(&lease).await;
+
+    // Its objects go with the definition.
+    api.delete(&definitions(), &Key::new(None, "myapples.stable.example.com")).await;
+    assert_eq!(hears(&mut heard).await, "default/gala goes");
+    says_missing(&lease, NOT_SERVED).await;
+    assert_eq!(lease.keys(), []);
+
+    api.create(apples("Cluster", &[("v1", true)])).await;
+    soon("the kind is found", async {
+        while api.cluster.known(&my_apples()).is_none() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let mut fuji = apple("fuji");
+    fuji["metadata"].as_object_mut().and_then(|metadata| metadata.remove("namespace"));
+    api.create(fuji).await;
+    assert_eq!(hears(&mut heard).await, "fuji appears");
+}
+
+#[tokio::test]
+async fn a_version_that_is_no_longer_served_keeps_its_objects_and_the_other_is_named() {
+    let api = Api::start().await;
+    api.create(apples("Namespaced", &[("v2", true), ("v1", true)])).await;
+    api.create(apple("gala")).await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let lease = informers.acquire(InformerKey::all(my_apples()), "test");
+    synced(&lease).await;
+
+    api.replace(&definitions(), "myapples.stable.example.com", |definition| {
+        definition["spec"]["versions"][1]["served"] = false.into();
+    })
+    .await;
+    says_missing(&lease, &format!("{NOT_SERVED}; it serves stable.example.com/v2 MyApple")).await;
+    assert_eq!(lease.keys(), [Key::new(Some("default"), "gala")]);
 }

@@ -1,9 +1,6 @@
 //! From what a plugin returned as a child to what is sent: checked, in its place, and owned.
 
-use pilothouse_core::{
-    key::{Key, TypeMeta},
-    selector::Selector,
-};
+use pilothouse_core::key::{Key, TypeMeta};
 use serde_json::{Map, Value, json};
 
 use super::{Error, Owner, Writer};
@@ -154,7 +151,7 @@ fn own(metadata: &mut Map<String, Value>, owner: &Owner<'_>) -> Result<(), ()> {
     Ok(())
 }
 
-/// A child that no informer would show again would be applied for ever.
+/// A child that no lease would show again would be applied for ever.
 fn seen(view: &View, of: &TypeMeta, key: &Key, metadata: &Map<String, Value>) -> Result<(), ChildError> {
     let labels = || {
         let labels = metadata.get("labels").and_then(Value::as_object);
@@ -162,10 +159,9 @@ fn seen(view: &View, of: &TypeMeta, key: &Key, metadata: &Map<String, Value>) ->
     };
     let watched: Vec<String> = view
         .of(of)
-        .map(|informer| {
-            let matches = informer.covers(key.namespace.as_deref())
-                && Selector::parse(&informer.key().labels).is_ok_and(|selector| selector.matches(labels()));
-            if matches { String::new() } else { informer.key().to_string() }
+        .map(|lease| {
+            let matches = lease.covers(key.namespace.as_deref()) && lease.key().labels.matches(labels());
+            if matches { String::new() } else { lease.key().to_string() }
         })
         .collect();
     if watched.iter().any(String::is_empty) {

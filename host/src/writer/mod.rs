@@ -301,7 +301,10 @@ impl Writer {
         self.grants.check(Verb::Apply, of, None, key.namespace.as_deref(), Some(&key.name))?;
         let live = match view.get(of, key) {
             // A selector hides what does not match it: it may be there all the same, and somebody else's.
-            None if !view.covering(of, key.namespace.as_deref()).any(|informer| informer.key().labels.is_empty()) => {
+            None if !view
+                .covering(of, key.namespace.as_deref())
+                .any(|lease| lease.key().labels.is_empty() && lease.key().fields.is_empty()) =>
+            {
                 self.hidden(of, key).await?
             }
             live => live,
@@ -361,18 +364,13 @@ impl Writer {
     fn surplus(&self, owner: &Owner<'_>, view: &View, named: &HashSet<(TypeMeta, Key)>) -> Vec<Arc<Object>> {
         let mut surplus = Vec::new();
         for of in owner.owns {
-            for informer in view.of(of) {
-                let store = informer.read();
-                surplus.extend(
-                    store
-                        .owned_by(owner.object.uid())
-                        .filter(|child| {
-                            child.controller().is_some_and(|controller| controller.uid == *owner.object.uid())
-                        })
-                        .filter(|child| child.applied(&self.manager, None).is_some() && !child.is_deleting())
-                        .filter(|child| !named.contains(&(of.clone(), child.key().clone())))
-                        .cloned(),
-                );
+            for lease in view.of(of) {
+                surplus.extend(lease.owned_by(owner.object.uid(), |child| {
+                    child.controller().is_some_and(|controller| controller.uid == *owner.object.uid())
+                        && child.applied(&self.manager, None).is_some()
+                        && !child.is_deleting()
+                        && !named.contains(&(of.clone(), child.key().clone()))
+                }));
             }
         }
         surplus

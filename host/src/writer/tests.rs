@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use super::{ClientError, Error, Owner, Writer};
 use crate::{
     cluster::{self, DeleteOptions},
-    informer::{Informers, View},
+    informer::{InformerKey, Informers, View},
     testing::{Api, apple, config_map, soon},
     wasm::Child,
 };
@@ -40,7 +40,7 @@ fn writer(api: &Api, informers: &Informers) -> Writer {
 
 async fn view(informers: &Informers, labels: &str) -> View {
     let selector = Selector::parse(labels).expect("a selector");
-    let lease = informers.acquire(&config_maps(), None, &selector);
+    let lease = informers.acquire(InformerKey { labels: selector, ..InformerKey::all(config_maps()) }, "apples");
     let mut synced = lease.synced();
     soon("the informer syncs", synced.wait_for(|synced| *synced)).await.expect("it lives");
     View::new([Arc::new(lease)])

@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use crate::{
     ParseError,
+    key::Key,
     list::{ListMeta, Status},
     object::ResourceVersion,
 };
@@ -52,7 +53,7 @@ pub(super) fn unreadable(what: &str, error: &ParseError) -> String {
 }
 
 /// Namespace and name of an object that cannot be read as one. Nothing else of it: it may be a Secret.
-pub(super) fn name_in(json: &[u8]) -> String {
+pub(super) fn key_in(json: &[u8]) -> Option<Key> {
     #[derive(Deserialize)]
     struct Named {
         metadata: Metadata,
@@ -63,11 +64,8 @@ pub(super) fn name_in(json: &[u8]) -> String {
         namespace: String,
         name: String,
     }
-    match serde_json::from_slice(json) {
-        Ok(Named { metadata: Metadata { namespace, name } }) if namespace.is_empty() => name,
-        Ok(Named { metadata: Metadata { namespace, name } }) => format!("{namespace}/{name}"),
-        Err(_) => "without a name".to_owned(),
-    }
+    let Named { metadata: Metadata { namespace, name } } = serde_json::from_slice(json).ok()?;
+    Some(Key::new(Some(&namespace), &name))
 }
 
 /// The beginning of a text, enough for people.

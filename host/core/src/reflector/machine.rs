@@ -4,10 +4,11 @@ use std::{mem, time::Duration};
 
 use super::{
     Config, Effect, Failure, Input, RelistReason, State,
-    answer::{brief, describe, is_too_large, name_in, refuses_streaming, unreadable, version_of},
+    answer::{brief, describe, is_too_large, key_in, refuses_streaming, unreadable, version_of},
 };
 use crate::{
     backoff::{ABSENT, Backoff, RECONNECT, Random},
+    key::Key,
     list::{Status, WatchLine, list_page, watch_line},
     object::{Object, ResourceVersion},
 };
@@ -21,8 +22,11 @@ const SHORT: Duration = Duration::from_secs(5);
 /// A watch that is open for so long without a line is suspect: servers send a bookmark every minute.
 const SILENT: Duration = Duration::from_secs(120);
 
-/// How long to wait where the server denies access, from … to …: roles change by hand.
+/// How long to wait where the server denies access, from … to …: roles change by hand, and tokens are read anew once a minute.
 const DENIED: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(33));
+
+/// How long a kind must be gone before its objects are: longer than API servers of one cluster disagree about a definition.
+const GONE_AFTER: Duration = Duration::from_secs(60);
 
 /// The longest Retry-After that is honoured: as long as the longest wait of our own.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
@@ -44,6 +48,7 @@ pub struct Reflector {
     /// `BeginReplace` was said, and neither `FinishReplace` nor `AbortReplace`.
     replacing: Option<Replacing>,
     synced: bool,
+    gone: Option<Gone>,
     said: Option<State>,
     reconnect: Backoff,
     relists: Backoff,
@@ -91,6 +96,13 @@ struct Paging {
     whole: Option<ResourceVersion>,
 }
 
+/// The kind is gone, as every answer says since.
+#[derive(Clone, Copy, Debug)]
+struct Gone {
+    since: Duration,
+    swept: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Replacing {
     went_back: bool,
@@ -117,6 +129,7 @@ impl Reflector {
             seen: None,
             replacing: None,
             synced: false,
+            gone: None,
             said: None,
             reconnect: Backoff::new(RECONNECT, random.draw()),
             relists: Backoff::new(RECONNECT, random.draw()),
@@ -246,6 +259,7 @@ impl Step<'_> {
 // Answers.
 impl Step<'_> {
     fn resolved(&mut self) -> Phase {
+        self.reflector.gone = None;
         if self.reflector.version.is_some() {
             return self.relist(RelistReason::Reappeared, Duration::ZERO, "the kind was not served for a while");
         }
@@ -382,6 +396,9 @@ impl Step<'_> {
             Err(error) => return self.wait(Duration::ZERO, &unreadable("watch line", &error), Next::Watch),
         };
         if version >= self.reflector.version {
+            if let (Some(version), false) = (version, event) {
+                self.effects.push(Effect::Covered(version));
+            }
             watch.heard = true;
             watch.eventful |= event && version > self.reflector.version;
             self.reflector.version = version;
@@ -448,8 +465,10 @@ impl Step<'_> {
         match Object::parse(json, &self.reflector.config.of) {
             Ok(object) => Some(object),
             Err(error) => {
-                let (of, name) = (&self.reflector.config.of, name_in(json));
-                self.effects.push(Effect::Skipped(brief(&format!("cannot read {of} {name}: {error}"))));
+                let (of, key) = (&self.reflector.config.of, key_in(json));
+                let name = key.as_ref().map_or_else(|| "without a name".to_owned(), Key::to_string);
+                let why = brief(&format!("cannot read {of} {name}: {error}"));
+                self.effects.push(Effect::Skipped { key, why });
                 None
             }
         }
@@ -487,19 +506,39 @@ impl Step<'_> {
 // Failures.
 impl Step<'_> {
     fn failed(&mut self, failure: Failure, next: Next) -> Phase {
+        let gone = self.reflector.gone.take();
         match failure {
             Failure::Missing(what) => self.missing(&what),
+            Failure::Gone(what) => {
+                self.gone(gone);
+                self.missing(&what)
+            }
             Failure::Transport(what) => self.wait(Duration::ZERO, &what, next),
             Failure::Status(status) => match status.code {
                 404 => self.missing(&describe(&status)),
-                401 | 403 => {
+                code @ (401 | 403) => {
                     let delay = self.reflector.random.between(DENIED.0, DENIED.1);
-                    self.say(State::Denied(brief(&describe(&status))));
+                    let denied = if code == 401 { State::Unauthenticated } else { State::Denied };
+                    self.say(denied(brief(&describe(&status))));
                     self.rest(delay, next)
                 }
                 _ => self.wait(status.retry_after.unwrap_or_default(), &describe(&status), next),
             },
         }
+    }
+
+    /// Discovery says again, or for the first time, that the kind is gone.
+    fn gone(&mut self, before: Option<Gone>) {
+        let mut gone = before.unwrap_or(Gone { since: self.now, swept: false });
+        let lasts = self.now.saturating_sub(gone.since) >= GONE_AFTER;
+        if let Some(version) = self.reflector.version.filter(|_| lasts && !gone.swept) {
+            self.abandon();
+            // As a whole: nothing that was written to it meanwhile is left either.
+            self.effects.push(Effect::BeginReplace { went_back: true });
+            self.effects.push(Effect::FinishReplace { version });
+            gone.swept = true;
+        }
+        self.reflector.gone = Some(gone);
     }
 
     /// The kind is not there. When it comes back, another server may serve it.

@@ -398,7 +398,7 @@ impl Checks {
                 Effect::Upsert(_) | Effect::Remove(_) => {
                     assert!(self.replacing.is_some() || self.synced, "{effects:?}");
                 }
-                Effect::State(_) | Effect::Skipped(_) | Effect::Relist(_) => {}
+                Effect::State(_) | Effect::Skipped { .. } | Effect::Relist(_) | Effect::Covered(_) => {}
             }
         }
     }
@@ -514,7 +514,8 @@ impl World {
             Effect::State(state) => self.state = Some(state),
             Effect::Resolve | Effect::List { .. } | Effect::Watch { .. } | Effect::Wait(_) => self.asked = Some(effect),
             Effect::Upsert(_) | Effect::Remove(_) => unreachable!("they are changes"),
-            Effect::Skipped(what) => panic!("all objects can be read: {what}"),
+            Effect::Covered(version) => self.store.advance(version),
+            Effect::Skipped { why, .. } => panic!("all objects can be read: {why}"),
             Effect::Synced | Effect::Relist(_) => {}
         }
     }

@@ -232,7 +232,7 @@ facts! {
         modified a@8 => upsert a@8
         ended        => watch 8
         opened       =>
-        bookmark 12  =>
+        bookmark 12  => covered 12
         pass 300
         ended        => watch 12
         opened       =>
@@ -257,7 +257,7 @@ facts! {
         ended      => waiting, wait 0.8..1.6
         elapsed    => watch 7
         opened     => watching
-        bookmark 8 =>
+        bookmark 8 => covered 8
         ended      => waiting, wait 1.6..3.2
         elapsed    => watch 8
         ended      => waiting, wait 3.2..6.4
@@ -300,11 +300,11 @@ facts! {
         cut         => waiting, wait 1.6..3.2
         elapsed     => watch 7
         opened      => watching
-        bookmark 8  =>
+        bookmark 8  => covered 8
         pass 60
         ended       => watch 8
         opened      =>
-        bookmark 9  =>
+        bookmark 9  => covered 9
         pass 60
         cut         => waiting, wait 0.8..1.6
     " }
@@ -335,7 +335,7 @@ facts! {
         elapsed    => listing, list 500
         page 9     => begin, finish 9, watch 9
         opened     => watching
-        bookmark 9 =>
+        bookmark 9 => covered 9
         pass 120
         error 410  => relist expired, listing, list 500
     " }
@@ -370,12 +370,58 @@ facts! {
         status 429 after 999999 => waiting, wait 60..60.1
     " }
 
+    a_kind_that_is_gone_for_a_minute_has_no_objects { STREAMED, "
+        status 404 => missing, wait 0.5..1
+        elapsed    => resolve
+        gone       => missing, wait 1..2
+        pass 58
+        elapsed    => resolve
+        gone       => wait 2..4
+        elapsed    => resolve
+        gone       => begin back, finish 7, wait 2.5..5
+        pass 600
+        elapsed    => resolve
+        gone       => wait 2.5..5
+        elapsed    => resolve
+        resolved   => relist reappeared, listing, stream
+        opened     => begin
+        added a@90 => upsert a@90
+        complete 91 => finish 91, watching
+    " }
+
+    a_kind_that_is_gone_and_not_only_gone_keeps_its_objects { STREAMED, "
+        status 404 => missing, wait 0.5..1
+        elapsed    => resolve
+        gone       => missing, wait 1..2
+        pass 50
+        elapsed    => resolve
+        status 503 => waiting, wait 0.8..1.6
+        elapsed    => resolve
+        gone       => missing, wait 2..4
+        pass 50
+        elapsed    => resolve
+        missing    => missing, wait 2.5..5
+        elapsed    => resolve
+        gone       => missing, wait 2.5..5
+        pass 50
+        elapsed    => resolve
+        gone       => wait 2.5..5
+    " }
+
+    a_kind_that_never_was_there_has_nothing_to_lose { "
+        start      => resolving, resolve
+        gone       => missing, wait 0.5..1
+        pass 300
+        elapsed    => resolve
+        gone       => wait 1..2
+    " }
+
     a_denied_list_is_tried_again_slowly { "
         start      => resolving, resolve
         resolved   => listing, stream
         status 403 => denied, wait 30..33
         elapsed    => listing, stream
-        status 401 => denied, wait 30..33
+        status 401 => unauthenticated, wait 30..33
         elapsed    => listing, stream
         opened     => begin
     " }
@@ -462,7 +508,7 @@ facts! {
     " }
 
     invariant_4_a_list_whose_version_went_back_is_accepted_as_a_whole { PAGED, "
-        bookmark 40  =>
+        bookmark 40  => covered 40
         error 410    => relist expired, listing, list 500
         page 20 a@18 => begin back, upsert a@18, finish 20, watch 20
         opened       => watching
@@ -472,7 +518,7 @@ facts! {
     " }
 
     invariant_4_a_streaming_list_whose_version_went_back_is_repeated_by_pages { STREAMED, "
-        bookmark 40  =>
+        bookmark 40  => covered 40
         error 410    => relist expired, listing, stream
         opened       => begin
         added a@18   => upsert a@18
@@ -482,7 +528,7 @@ facts! {
     " }
 
     invariant_4_a_silent_watch_is_followed_by_a_look_at_the_version { STREAMED, "
-        bookmark 40  =>
+        bookmark 40  => covered 40
         pass 6
         ended        => watch 40
         opened       =>
@@ -507,7 +553,7 @@ facts! {
         pass 6
         ended       => watch 7
         opened      =>
-        bookmark 7  =>
+        bookmark 7  => covered 7
         pass 600
         ended       => watch 7
         opened      =>
@@ -570,9 +616,10 @@ fn a_skipped_object_is_named_and_not_shown() {
         STREAMED,
         r#"line {"type":"ADDED","object":{"metadata":{"namespace":"n","name":"s"},"data":{"password":"c2VjcmV0"}}} => skipped"#,
     ]);
-    let Some(Effect::Skipped(text)) = effects.pop() else { panic!("the object cannot be read") };
-    assert!(text.starts_with("cannot read v1 ConfigMap n/s: "), "{text}");
-    assert!(!text.contains("c2VjcmV0"), "{text}");
+    let Some(Effect::Skipped { key, why }) = effects.pop() else { panic!("the object cannot be read") };
+    assert_eq!(key, Some(Key::new(Some("n"), "s")));
+    assert!(why.starts_with("cannot read v1 ConfigMap n/s: "), "{why}");
+    assert!(!why.contains("c2VjcmV0"), "{why}");
 }
 
 #[test]
@@ -580,9 +627,12 @@ fn failures_are_told_in_words() {
     let reason = |line: &str| {
         let effects = play(&[STREAMED, line]);
         effects.into_iter().rev().find_map(|effect| match effect {
-            Effect::State(State::Waiting { reason, .. } | State::Denied(reason) | State::Missing(reason)) => {
-                Some(reason)
-            }
+            Effect::State(
+                State::Waiting { reason, .. }
+                | State::Unauthenticated(reason)
+                | State::Denied(reason)
+                | State::Missing(reason),
+            ) => Some(reason),
             _ => None,
         })
     };

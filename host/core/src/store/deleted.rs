@@ -19,6 +19,8 @@ pub(super) struct Deleted {
     uids: HashMap<Uid, Entry>,
     /// Of keys whose object was deleted: all that is not newer is old.
     floors: HashMap<Key, Floor>,
+    /// Of keys whose object left the selector by an own write: events up to that write are old.
+    left: HashMap<Key, ResourceVersion>,
     /// The uids, oldest first, and some that are forgotten already.
     order: VecDeque<Uid>,
 }
@@ -40,7 +42,9 @@ struct Floor {
 impl Deleted {
     /// True for an object that was deleted, or whose name passed on to one that was.
     pub(super) fn hides(&self, object: &Object) -> bool {
-        !self.uids.is_empty()
+        let left = !self.left.is_empty()
+            && self.left.get(object.key()).is_some_and(|version| object.resource_version() < *version);
+        left || !self.uids.is_empty()
             && (self.uids.contains_key(object.uid())
                 || self.floors.get(object.key()).is_some_and(|floor| object.resource_version() <= floor.version))
     }
@@ -61,8 +65,22 @@ impl Deleted {
         }
     }
 
+    /// An own write of `version` took the object out of the selector; the watch has come to `covered`.
+    pub(super) fn remember_left(&mut self, key: &Key, version: ResourceVersion, covered: ResourceVersion) {
+        if self.left.len() >= LIMIT {
+            // What the watch has passed hides nothing any more.
+            self.left.retain(|_, version| *version > covered);
+        }
+        if self.left.len() < LIMIT {
+            self.left.insert(key.clone(), version);
+        }
+    }
+
     /// The watch brings the DELETED of an object: it brings nothing older any more.
     pub(super) fn forget(&mut self, last: &Object) {
+        if self.left.get(last.key()).is_some_and(|version| *version <= last.resource_version()) {
+            self.left.remove(last.key());
+        }
         if self.uids.is_empty() {
             return;
         }
@@ -104,6 +122,9 @@ impl Deleted {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.uids.allocation_size() + self.floors.allocation_size() + self.order.capacity() * size_of::<Uid>()
+        self.uids.allocation_size()
+            + self.left.allocation_size()
+            + self.floors.allocation_size()
+            + self.order.capacity() * size_of::<Uid>()
     }
 }

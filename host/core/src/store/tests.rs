@@ -90,6 +90,44 @@ fn check_tables(store: &Store) {
 }
 
 #[test]
+fn an_object_that_a_list_names_and_nobody_can_read_is_not_gone() {
+    let mut store = listed(vec![plain("a", "u", 1), plain("b", "v", 2)], 2);
+    store.begin_replace(false);
+    store.keep(&Key::new(Some("ns"), "a"));
+    store.keep(&Key::new(Some("ns"), "unheard-of"));
+    let gone = store.finish_replace(ResourceVersion(9));
+    assert_eq!(gone.iter().map(said).collect::<Vec<_>>(), ["v@2 -> none"]);
+    assert_eq!(held(&store), ["a@1"]);
+}
+
+#[test]
+fn invariant_3_an_own_write_out_of_the_selector_and_in_again_is_seen() {
+    let mut store = listed(vec![plain("a", "u", 2)], 2);
+    let key = Key::new(Some("ns"), "a");
+    assert_eq!(versions(store.leave_own(&key, &Uid::parse("u"), ResourceVersion(5))).as_deref(), Some("u@2 -> none"));
+    // The watch lags.
+    assert_eq!(versions(store.upsert(plain("a", "u", 4))), None);
+    assert_eq!(versions(store.upsert_own(plain("a", "u", 6))).as_deref(), Some("none -> u@6"));
+    assert_eq!(versions(store.remove(plain("a", "u", 5))), None);
+    assert_eq!(versions(store.upsert(plain("a", "u", 6))), None);
+    assert_eq!(held(&store), ["a@6"]);
+    assert_eq!(versions(store.leave_own(&key, &Uid::parse("u"), ResourceVersion(6))), None);
+}
+
+#[test]
+fn invariant_4_an_own_write_from_before_a_bookmark_says_nothing() {
+    let mut store = listed(vec![], 2);
+    store.advance(ResourceVersion(7));
+    assert_eq!(store.covered(), ResourceVersion(7));
+    assert_eq!(versions(store.upsert_own(plain("a", "u", 6))), None);
+    assert_eq!(versions(store.upsert_own(plain("a", "u", 8))).as_deref(), Some("none -> u@8"));
+    // What it says while a list is under way is of the watch before it.
+    store.begin_replace(true);
+    store.advance(ResourceVersion(9));
+    assert_eq!(store.covered(), ResourceVersion(0));
+}
+
+#[test]
 fn change_tells_old_and_new() {
     let mut store = Store::new(of());
     assert_eq!(versions(store.upsert(plain("a", "u", 1))).as_deref(), Some("none -> u@1"));

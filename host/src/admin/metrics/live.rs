@@ -58,6 +58,10 @@ pub struct Queue {
 pub struct Informer {
     /// The kind.
     pub of: TypeMeta,
+    /// 1, or 0 for what is counted of informers that have stopped.
+    pub running: u64,
+    /// Leases that it shows.
+    pub leases: usize,
     /// Objects in the store.
     pub objects: usize,
     /// Bytes that they take.
@@ -68,6 +72,20 @@ pub struct Informer {
     pub events: Vec<(&'static str, u64)>,
     /// Relists since the start by reason.
     pub relists: Vec<(&'static str, u64)>,
+    /// Times that the driver failed and was started anew.
+    pub restarts: u64,
+    /// Own writes that the watch has brought.
+    pub own_writes: u64,
+    /// From their answers to their events, all together.
+    pub own_lag: Duration,
+    /// How long the first list took, once it is complete.
+    pub synced_after: Option<Duration>,
+    /// How long the present watch is open, if one is.
+    pub watch_age: Option<Duration>,
+    /// Since the server last sent anything, if it ever did.
+    pub silence: Option<Duration>,
+    /// Versions that the newest the host has seen of any kind is ahead.
+    pub behind: u64,
 }
 
 #[derive(Default)]
@@ -85,9 +103,18 @@ struct QueueSum {
 struct InformerSum {
     objects: u64,
     bytes: u64,
+    running: u64,
+    leases: u64,
     unsynced: bool,
     events: BTreeMap<&'static str, u64>,
     relists: BTreeMap<&'static str, u64>,
+    restarts: u64,
+    own_writes: u64,
+    own_lag: Duration,
+    synced_after: Option<Duration>,
+    watch_age: Option<Duration>,
+    silence: Option<Duration>,
+    behind: u64,
 }
 
 pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, live: &Live) -> fmt::Result {
@@ -145,7 +172,17 @@ fn informers(encoder: &mut DescriptorEncoder<'_>, informers: &[Informer]) -> fmt
         let sum = all.entry(&informer.of).or_default();
         sum.objects += informer.objects as u64;
         sum.bytes += informer.bytes as u64;
+        sum.running += informer.running;
+        sum.leases += informer.leases as u64;
         sum.unsynced |= !informer.synced;
+        sum.restarts += informer.restarts;
+        sum.own_writes += informer.own_writes;
+        sum.own_lag += informer.own_lag;
+        // Of several the worst. Durations that are not there are less than any.
+        sum.synced_after = sum.synced_after.max(informer.synced_after);
+        sum.watch_age = sum.watch_age.max(informer.watch_age);
+        sum.silence = sum.silence.max(informer.silence);
+        sum.behind = sum.behind.max(informer.behind);
         for (of, count) in &informer.events {
             *sum.events.entry(of).or_default() += count;
         }
@@ -158,6 +195,15 @@ fn informers(encoder: &mut DescriptorEncoder<'_>, informers: &[Informer]) -> fmt
     gauges(encoder, "pilothouse_informer_objects", "Objects in the cache", objects)?;
     let bytes = each().map(|(labels, informer)| (labels, informer.bytes));
     gauges(encoder, "pilothouse_informer_bytes", "Bytes that the cached objects take", bytes)?;
+    let running = each().map(|(labels, informer)| (labels, informer.running));
+    gauges(
+        encoder,
+        "pilothouse_informer_running",
+        "Informers of the kind: as many copies as scopes that do not cover each other",
+        running,
+    )?;
+    let leases = each().map(|(labels, informer)| (labels, informer.leases));
+    gauges(encoder, "pilothouse_informer_leases", "Uses of the kind's informers by plugins", leases)?;
     let synced = each().map(|(labels, informer)| (labels, u64::from(!informer.unsynced)));
     gauges(encoder, "pilothouse_informer_synced", "1 where all of the kind's first lists are in the cache", synced)?;
     let events = all.iter().flat_map(|(of, informer)| {
@@ -167,7 +213,38 @@ fn informers(encoder: &mut DescriptorEncoder<'_>, informers: &[Informer]) -> fmt
     let relists = all.iter().flat_map(|(of, informer)| {
         informer.relists.iter().map(|(reason, count)| (with(kind(of), "reason", reason), *count))
     });
-    counters(encoder, "pilothouse_informer_relists", "Lists after the first, by reason", relists)
+    counters(encoder, "pilothouse_informer_relists", "Lists after the first, by reason", relists)?;
+    let restarts = each().map(|(labels, informer)| (labels, informer.restarts));
+    counters(
+        encoder,
+        "pilothouse_informer_restarts",
+        "Times that the host failed over an informer and began anew",
+        restarts,
+    )?;
+    lag(encoder, &all)
+}
+
+/// What tells how far the cache may be behind the server.
+fn lag(encoder: &mut DescriptorEncoder<'_>, all: &BTreeMap<&TypeMeta, InformerSum>) -> fmt::Result {
+    let each = || all.iter().map(|(of, informer)| (kind(of), informer));
+    let seconds = |of: fn(&InformerSum) -> Option<Duration>| {
+        each().filter_map(move |(labels, informer)| Some((labels, of(informer)?.as_secs_f64())))
+    };
+    let help = "How long the first list took, the longest of the kind";
+    gauges(encoder, "pilothouse_informer_sync_seconds", help, seconds(|informer| informer.synced_after))?;
+    let help = "How long the present watch is open, the oldest of the kind";
+    gauges(encoder, "pilothouse_informer_watch_age_seconds", help, seconds(|informer| informer.watch_age))?;
+    let help = "Since the API server last sent anything, bookmarks included, the longest of the kind";
+    gauges(encoder, "pilothouse_informer_silence_seconds", help, seconds(|informer| informer.silence))?;
+    let behind = each().map(|(labels, informer)| (labels, informer.behind));
+    let help = "Versions that the newest the host has seen of any kind is ahead of what the watch covers";
+    gauges(encoder, "pilothouse_informer_versions_behind", help, behind)?;
+    let writes = each().map(|(labels, informer)| (labels, informer.own_writes));
+    let help = "Own writes whose watch events have come";
+    counters(encoder, "pilothouse_informer_own_writes", help, writes)?;
+    let lag = each().map(|(labels, informer)| (labels, informer.own_lag.as_secs_f64()));
+    let help = "Time from the answers to own writes to their watch events, all together";
+    counters(encoder, "pilothouse_informer_own_write_lag_seconds", help, lag)
 }
 
 fn kind(of: &TypeMeta) -> Labels<'_, 3> {

@@ -30,11 +30,20 @@ fn queue(controller: &str) -> Queue {
 fn informer(api_version: &str, kind: &str) -> Informer {
     Informer {
         of: TypeMeta::new(api_version, kind),
+        running: 1,
+        leases: 2,
         objects: 3,
         bytes: 4096,
         synced: true,
         events: vec![("added", 3), ("updated", 7)],
         relists: vec![("expired", 1)],
+        restarts: 1,
+        own_writes: 4,
+        own_lag: Duration::from_secs(2),
+        synced_after: Some(Duration::from_millis(1_500)),
+        watch_age: Some(Duration::from_secs(60)),
+        silence: Some(Duration::from_secs(5)),
+        behind: 10,
     }
 }
 
@@ -219,7 +228,15 @@ fn queues_and_informers_of_one_name_are_summed_up() {
         live.informers.push(informer("v1", "ConfigMap"));
     });
     metrics.read_from(|live: &mut Live| {
-        live.informers.push(Informer { synced: false, events: vec![("deleted", 1)], ..informer("v1", "ConfigMap") });
+        live.informers.push(Informer {
+            synced: false,
+            events: vec![("deleted", 1)],
+            synced_after: None,
+            watch_age: None,
+            silence: Some(Duration::from_secs(9)),
+            behind: 3,
+            ..informer("v1", "ConfigMap")
+        });
         live.informers.push(informer("stable.example.com/v1", "MyApple"));
     });
     assert_snapshot!(samples(&metrics, "workqueue"), @r#"
@@ -240,6 +257,10 @@ fn queues_and_informers_of_one_name_are_summed_up() {
     pilothouse_informer_objects{group="",version="v1",kind="ConfigMap"} 6
     pilothouse_informer_bytes{group="stable.example.com",version="v1",kind="MyApple"} 4096
     pilothouse_informer_bytes{group="",version="v1",kind="ConfigMap"} 8192
+    pilothouse_informer_running{group="stable.example.com",version="v1",kind="MyApple"} 1
+    pilothouse_informer_running{group="",version="v1",kind="ConfigMap"} 2
+    pilothouse_informer_leases{group="stable.example.com",version="v1",kind="MyApple"} 2
+    pilothouse_informer_leases{group="",version="v1",kind="ConfigMap"} 4
     pilothouse_informer_synced{group="stable.example.com",version="v1",kind="MyApple"} 1
     pilothouse_informer_synced{group="",version="v1",kind="ConfigMap"} 0
     pilothouse_informer_events_total{group="stable.example.com",version="v1",kind="MyApple",type="added"} 3
@@ -249,6 +270,20 @@ fn queues_and_informers_of_one_name_are_summed_up() {
     pilothouse_informer_events_total{group="",version="v1",kind="ConfigMap",type="updated"} 7
     pilothouse_informer_relists_total{group="stable.example.com",version="v1",kind="MyApple",reason="expired"} 1
     pilothouse_informer_relists_total{group="",version="v1",kind="ConfigMap",reason="expired"} 2
+    pilothouse_informer_restarts_total{group="stable.example.com",version="v1",kind="MyApple"} 1
+    pilothouse_informer_restarts_total{group="",version="v1",kind="ConfigMap"} 2
+    pilothouse_informer_sync_seconds{group="stable.example.com",version="v1",kind="MyApple"} 1.5
+    pilothouse_informer_sync_seconds{group="",version="v1",kind="ConfigMap"} 1.5
+    pilothouse_informer_watch_age_seconds{group="stable.example.com",version="v1",kind="MyApple"} 60.0
+    pilothouse_informer_watch_age_seconds{group="",version="v1",kind="ConfigMap"} 60.0
+    pilothouse_informer_silence_seconds{group="stable.example.com",version="v1",kind="MyApple"} 5.0
+    pilothouse_informer_silence_seconds{group="",version="v1",kind="ConfigMap"} 9.0
+    pilothouse_informer_versions_behind{group="stable.example.com",version="v1",kind="MyApple"} 10
+    pilothouse_informer_versions_behind{group="",version="v1",kind="ConfigMap"} 10
+    pilothouse_informer_own_writes_total{group="stable.example.com",version="v1",kind="MyApple"} 4
+    pilothouse_informer_own_writes_total{group="",version="v1",kind="ConfigMap"} 8
+    pilothouse_informer_own_write_lag_seconds_total{group="stable.example.com",version="v1",kind="MyApple"} 2.0
+    pilothouse_informer_own_write_lag_seconds_total{group="",version="v1",kind="ConfigMap"} 4.0
     "#);
 }
 
@@ -326,9 +361,18 @@ fn the_text_is_open_metrics() {
     workqueue_longest_running_processor_seconds
     pilothouse_informer_objects
     pilothouse_informer_bytes
+    pilothouse_informer_running
+    pilothouse_informer_leases
     pilothouse_informer_synced
     pilothouse_informer_events
     pilothouse_informer_relists
+    pilothouse_informer_restarts
+    pilothouse_informer_sync_seconds
+    pilothouse_informer_watch_age_seconds
+    pilothouse_informer_silence_seconds
+    pilothouse_informer_versions_behind
+    pilothouse_informer_own_writes
+    pilothouse_informer_own_write_lag_seconds
     process_cpu_seconds
     process_resident_memory_bytes
     ");

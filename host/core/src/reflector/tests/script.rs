@@ -59,6 +59,7 @@ fn feed(reflector: &mut Reflector, now: Duration, input: &str, effects: &mut Vec
         "elapsed" => Input::Elapsed,
         "cut" => Input::Failed(Failure::Transport("connection reset".to_owned())),
         "missing" => Input::Failed(Failure::Missing("no such kind".to_owned())),
+        "gone" => Input::Failed(Failure::Gone("no such kind any more".to_owned())),
         "status" => Input::Failed(Failure::Status(status(rest))),
         "body" => Input::Page(rest.as_bytes()),
         "page" => {
@@ -174,13 +175,15 @@ fn in_a_word(effect: &Effect) -> String {
         Effect::Remove(object) => format!("remove {}", item(object)),
         Effect::FinishReplace { version } => format!("finish {version}"),
         Effect::AbortReplace => "abort".to_owned(),
+        Effect::Covered(version) => format!("covered {version}"),
         Effect::Synced => "synced".to_owned(),
-        Effect::Skipped(_) => "skipped".to_owned(),
+        Effect::Skipped { .. } => "skipped".to_owned(),
         Effect::Relist(reason) => format!("relist {}", reason.as_str()),
         Effect::State(State::Resolving) => "resolving".to_owned(),
         Effect::State(State::Missing(_)) => "missing".to_owned(),
         Effect::State(State::Listing) => "listing".to_owned(),
         Effect::State(State::Watching) => "watching".to_owned(),
+        Effect::State(State::Unauthenticated(_)) => "unauthenticated".to_owned(),
         Effect::State(State::Denied(_)) => "denied".to_owned(),
     }
 }

@@ -1,0 +1,106 @@
+//! What there is to look into, as tables for people and as JSON.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+/// What can be looked into.
+pub trait Inspect: Send + Sync + 'static {
+    /// The informers that run. Called for each request: must not block.
+    fn informers(&self) -> Vec<InformerRow>;
+}
+
+/// One informer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InformerRow {
+    /// `apps/v1 Deployment`.
+    pub kind: String,
+    /// None: all.
+    pub namespace: Option<String>,
+    /// A label selector; empty: every object.
+    pub labels: String,
+    /// A field selector; empty: every object.
+    pub fields: String,
+    /// Whether the first list is in the store.
+    pub synced: bool,
+    /// What it is doing, and why it does not go on.
+    pub state: String,
+    /// Who uses it.
+    pub leases: Vec<LeaseRow>,
+    /// Objects in the store.
+    pub objects: usize,
+    /// Bytes that they and their indexes take.
+    pub bytes: usize,
+    /// Changes of the store since the start.
+    pub events: u64,
+    /// Objects that could not be read.
+    pub skipped: u64,
+    /// Lists after the first.
+    pub relists: u64,
+    /// Times that the host failed over it.
+    pub restarts: u64,
+    /// Since the API server last sent anything; none: it never did.
+    pub heard_seconds: Option<u64>,
+    /// How far the watch has come.
+    pub version: u64,
+    /// Versions that the newest the host has seen of any kind is ahead.
+    pub behind: u64,
+}
+
+/// One use of an informer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeaseRow {
+    /// Whose it is.
+    pub plugin: String,
+    /// What was asked for: `v1 Pod in web where app=a`.
+    pub asks: String,
+}
+
+const HEAD: [&str; 11] =
+    ["KIND", "NAMESPACE", "SELECTOR", "STATE", "LEASES", "OBJECTS", "BYTES", "EVENTS", "RELISTS", "HEARD", "VERSION"];
+
+/// A line for each informer, with one below for each lease that asks for less, and for what keeps it from going on.
+pub(super) fn table(rows: &[InformerRow]) -> String {
+    let mut lines = vec![HEAD.map(str::to_owned)];
+    lines.extend(rows.iter().map(cells));
+    let widths: [usize; HEAD.len()] =
+        std::array::from_fn(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default());
+    let mut text = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        let padded: Vec<_> = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let mut write = |line: &str| writeln!(text, "{}", line.trim_end()).expect("a string takes everything");
+        write(&padded.join("  "));
+        let Some(row) = at.checked_sub(1).and_then(|row| rows.get(row)) else { continue };
+        if state(row) != row.state {
+            write(&format!("    {}", row.state.replace('\n', " ")));
+        }
+        for lease in &row.leases {
+            write(&format!("    {} asks for {}", lease.plugin, lease.asks));
+        }
+    }
+    text
+}
+
+fn cells(row: &InformerRow) -> [String; HEAD.len()] {
+    let selectors: Vec<_> = [&row.labels, &row.fields].into_iter().filter(|text| !text.is_empty()).cloned().collect();
+    let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+    [
+        row.kind.clone(),
+        row.namespace.clone().unwrap_or_else(|| "*".to_owned()),
+        or_dash(selectors.join(" and ")),
+        state(row).to_owned(),
+        row.leases.len().to_string(),
+        row.objects.to_string(),
+        row.bytes.to_string(),
+        row.events.to_string(),
+        row.relists.to_string(),
+        row.heard_seconds.map_or_else(|| "never".to_owned(), |seconds| format!("{seconds}s ago")),
+        row.version.to_string(),
+    ]
+}
+
+/// The state in a word or two: what comes before its reason.
+fn state(row: &InformerRow) -> &str {
+    let end = row.state.find([':', ';']).unwrap_or(row.state.len());
+    &row.state[..end]
+}

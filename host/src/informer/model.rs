@@ -1,0 +1,335 @@
+//! The registry against a server whose every watch has its own lag: leases come and go, and whatever happens between, each
+//! subscriber has heard the history of what it asked for.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use pilothouse_core::{
+    informer::{InformerKey, plan},
+    key::{Key, TypeMeta},
+    object::{Object, ResourceVersion},
+    reflector::State,
+    selector::{FieldSelector, Selector},
+};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::{
+    Informer, Lease,
+    registry::{Driver, Registry},
+};
+
+fn of() -> TypeMeta {
+    TypeMeta::new("v1", "ConfigMap")
+}
+
+/// What leases ask for: namespace, labels, fields.
+const REQUESTS: [(&str, &str, &str); 9] = [
+    ("", "", ""),
+    ("a", "", ""),
+    ("b", "", ""),
+    ("", "app", ""),
+    ("", "app=web", ""),
+    ("a", "app=web", ""),
+    ("", "", "metadata.name=x"),
+    ("a", "", "metadata.name!=x"),
+    ("", "app!=web", ""),
+];
+
+fn request((namespace, labels, fields): (&str, &str, &str)) -> InformerKey {
+    InformerKey {
+        of: of(),
+        namespace: Some(namespace).filter(|namespace| !namespace.is_empty()).map(Into::into),
+        labels: Selector::parse(labels).expect("a selector"),
+        fields: FieldSelector::parse(fields).expect("a selector"),
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// Somebody, this host or another, makes one of the objects have this label, creates it, or deletes it (none).
+    Write {
+        place: usize,
+        app: Option<&'static str>,
+        own: bool,
+    },
+    Acquire(usize),
+    Release(usize),
+    /// An informer lists, for the first time or anew.
+    List(usize),
+    /// An informer's watch brings up to so many events.
+    Watch(usize, usize),
+    /// An informer's watch brings all there is, and says so.
+    Bookmark(usize),
+    Deny(usize),
+    Allow(usize),
+    Tend,
+}
+
+fn ops() -> impl Strategy<Value = Op> {
+    let app = prop::sample::select(vec![None, Some(""), Some("web"), Some("db")]);
+    prop_oneof![
+        8 => (0..6_usize, app, any::<bool>()).prop_map(|(place, app, own)| Op::Write { place, app, own }),
+        3 => (0..REQUESTS.len()).prop_map(Op::Acquire),
+        2 => any::<usize>().prop_map(Op::Release),
+        3 => any::<usize>().prop_map(Op::List),
+        6 => (any::<usize>(), 1..4_usize).prop_map(|(which, count)| Op::Watch(which, count)),
+        2 => any::<usize>().prop_map(Op::Bookmark),
+        1 => any::<usize>().prop_map(Op::Deny),
+        1 => any::<usize>().prop_map(Op::Allow),
+        6 => Just(Op::Tend),
+    ]
+}
+
+/// What happened on the server: an object before and after.
+type Event = (Option<Arc<Object>>, Option<Arc<Object>>);
+
+/// A watch: how much of the log it has brought.
+struct Feed {
+    informer: Arc<Informer>,
+    at: usize,
+}
+
+/// A lease, and what its subscriber has heard.
+struct User {
+    lease: Lease,
+    heard: Arc<Mutex<BTreeMap<Key, Arc<Object>>>>,
+}
+
+struct World {
+    registry: Arc<Registry>,
+    started: Arc<Mutex<Vec<Arc<Informer>>>>,
+    feeds: Vec<Feed>,
+    users: Vec<User>,
+    log: Vec<Event>,
+    objects: BTreeMap<Key, Arc<Object>>,
+    /// What subscribers should not have heard: one that panics would be forgiven.
+    faults: Arc<Mutex<Vec<String>>>,
+}
+
+fn object(key: &Key, born: usize, version: usize, app: &str) -> Arc<Object> {
+    let labels = if app.is_empty() { json!({}) } else { json!({ "app": app }) };
+    let metadata = json!({
+        "namespace": key.namespace.as_deref(), "name": &*key.name, "uid": format!("{key}-{born}"),
+        "resourceVersion": version.to_string(), "labels": labels,
+    });
+    let json = json!({ "metadata": metadata }).to_string();
+    Arc::new(Object::parse(json.as_bytes(), &of()).expect("it is an object"))
+}
+
+/// The same as it was, at a later version: what a DELETED event carries.
+fn last_state(object: &Object, version: usize) -> Object {
+    let mut json: serde_json::Value = serde_json::from_str(object.json()).expect("it is JSON");
+    json["metadata"]["resourceVersion"] = version.to_string().into();
+    Object::parse(json.to_string().as_bytes(), &of()).expect("it is an object")
+}
+
+impl World {
+    fn new() -> Self {
+        let started = Arc::<Mutex<Vec<Arc<Informer>>>>::default();
+        let starts = started.clone();
+        let registry = Registry::new(Box::new(move |informer| {
+            starts.lock().push(informer.clone());
+            Driver(None)
+        }));
+        Self {
+            registry: Arc::new(registry),
+            started,
+            feeds: Vec::new(),
+            users: Vec::new(),
+            log: Vec::new(),
+            objects: BTreeMap::new(),
+            faults: Arc::default(),
+        }
+    }
+
+    fn run(&mut self, op: &Op) {
+        self.look();
+        let some = |which: &usize, count: usize| (count > 0).then(|| which % count);
+        match op {
+            Op::Write { place, app, own } => self.write(*place, *app, *own),
+            Op::Acquire(which) => self.acquire(request(REQUESTS[*which])),
+            Op::Release(which) => drop(some(which, self.users.len()).map(|at| self.users.swap_remove(at))),
+            Op::List(which) => drop(some(which, self.feeds.len()).map(|at| self.list(at))),
+            Op::Watch(which, count) => drop(some(which, self.feeds.len()).map(|at| self.watch(at, *count))),
+            Op::Bookmark(which) => drop(some(which, self.feeds.len()).map(|at| self.bookmark(at))),
+            Op::Deny(which) => self.note(*which, &State::Denied("no".into())),
+            Op::Allow(which) => self.note(*which, &State::Watching),
+            Op::Tend => self.registry.tend(),
+        }
+    }
+
+    /// Informers that were started get a watch, those that were stopped lose it.
+    fn look(&mut self) {
+        let running = self.registry.all();
+        self.feeds.retain(|feed| running.iter().any(|informer| Arc::ptr_eq(informer, &feed.informer)));
+        self.feeds.extend(self.started.lock().drain(..).map(|informer| Feed { informer, at: 0 }));
+    }
+
+    fn write(&mut self, place: usize, app: Option<&str>, own: bool) {
+        let key = Key::new(Some(["a", "b", "c"][place % 3]), ["x", "y"][place / 3]);
+        let version = self.log.len() + 1;
+        let before = self.objects.get(&key).cloned();
+        let after = app.map(|app| {
+            let born = before.as_ref().map_or(version, |before| {
+                before.uid().to_string().rsplit_once('-').and_then(|(_, born)| born.parse().ok()).expect("its own")
+            });
+            object(&key, born, version, app)
+        });
+        match (&before, &after) {
+            (None, None) => return,
+            (_, Some(after)) => drop(self.objects.insert(key.clone(), after.clone())),
+            (Some(_), None) => drop(self.objects.remove(&key)),
+        }
+        self.log.push((before.clone(), after.clone()));
+        if !own {
+            return;
+        }
+        match (&before, &after) {
+            (_, Some(after)) => self.registry.own_write(after),
+            (Some(before), None) => self.registry.own_delete(&of(), &key, before.uid()),
+            (None, None) => {}
+        }
+        // Invariant 3, of every lease that has synced.
+        let Some(written) = after.as_ref().or(before.as_ref()) else { return };
+        for User { lease, .. } in self.users.iter().filter(|user| *user.lease.synced().borrow()) {
+            let found = lease.get(&key);
+            match &after {
+                Some(after) if lease.key().shows(after) == Some(true) => {
+                    assert_eq!(found.as_ref(), Some(after), "an own write in {}", lease.key());
+                }
+                // An earlier life of the name may still be there: its end is not ours to know.
+                _ => {
+                    let is_it = found.is_some_and(|found| found.uid() == written.uid());
+                    assert!(!is_it, "what was deleted, or left, in {}", lease.key());
+                }
+            }
+        }
+    }
+
+    fn acquire(&mut self, key: InformerKey) {
+        let lease = self.registry.acquire(key.clone(), "test");
+        let heard = Arc::<Mutex<BTreeMap<Key, Arc<Object>>>>::default();
+        let (told, faults) = (heard.clone(), self.faults.clone());
+        lease.subscribe(Box::new(move |change, _| {
+            let mut told = told.lock();
+            let before = told.remove(change.key());
+            let uid = |object: &Option<Arc<Object>>| object.as_ref().map(|object| object.uid().clone());
+            let version = |object: &Option<Arc<Object>>| object.as_ref().map(|object| object.resource_version());
+            // A deletion may bring a newer last state than was heard.
+            let is_next = uid(&change.old) == uid(&before)
+                && (change.new.is_none() || version(&change.old) == version(&before))
+                && (change.new.is_none() || version(&before) < version(&change.new))
+                && change.new.as_ref().is_none_or(|new| key.shows(new) == Some(true));
+            if !is_next {
+                faults.lock().push(format!("{key}: after {before:?} came {change:?}"));
+            }
+            if let Some(new) = &change.new {
+                told.insert(new.key().clone(), new.clone());
+            }
+        }));
+        self.users.push(User { lease, heard });
+    }
+
+    fn list(&mut self, at: usize) {
+        let Feed { informer, at } = &mut self.feeds[at];
+        informer.begin_replace(false);
+        for object in self.objects.values().filter(|object| informer.key.shows(object) == Some(true)) {
+            informer.upsert((**object).clone());
+        }
+        *at = self.log.len();
+        informer.finish_replace(ResourceVersion(self.log.len() as u64));
+        informer.mark_synced();
+    }
+
+    fn watch(&mut self, at: usize, count: usize) {
+        let Feed { informer, at } = &mut self.feeds[at];
+        if !informer.is_synced() {
+            return;
+        }
+        for (number, (before, after)) in self.log.iter().enumerate().skip(*at).take(count) {
+            *at = number + 1;
+            let shown =
+                |object: &Option<Arc<Object>>| object.clone().filter(|object| informer.key.shows(object) == Some(true));
+            match (shown(before), shown(after)) {
+                (_, Some(after)) => informer.upsert((*after).clone()),
+                (Some(before), None) => informer.remove(last_state(&before, number + 1)),
+                (None, None) => {}
+            }
+        }
+    }
+
+    fn bookmark(&mut self, at: usize) {
+        self.watch(at, usize::MAX);
+        let Feed { informer, at } = &self.feeds[at];
+        if informer.is_synced() {
+            informer.advance(ResourceVersion(*at as u64));
+        }
+    }
+
+    fn note(&self, which: usize, state: &State) {
+        if let Some(feed) = self.feeds.get(which % self.feeds.len().max(1)) {
+            feed.informer.note(state.clone());
+        }
+    }
+
+    /// Everything is allowed, and every watch comes to the end.
+    fn settle(&mut self) {
+        // What starts in one round lists in the next, takes over in the one after, and then others stop.
+        for _ in 0..4 {
+            self.look();
+            for at in 0..self.feeds.len() {
+                self.note(at, &State::Watching);
+                if !self.feeds[at].informer.is_synced() {
+                    self.list(at);
+                }
+                self.bookmark(at);
+            }
+            self.registry.tend();
+        }
+    }
+
+    fn check(&self) {
+        assert_eq!(*self.faults.lock(), Vec::<String>::new());
+        let requests: BTreeSet<_> = self.users.iter().map(|user| user.lease.key().clone()).collect();
+        let running: BTreeSet<_> = self.registry.all().iter().map(|informer| informer.key.clone()).collect();
+        assert_eq!(running, plan(&requests, |_| false), "one copy of each");
+        for User { lease, heard } in &self.users {
+            let shown = self.objects.values().filter(|object| lease.key().shows(object) == Some(true));
+            let truth: Vec<_> = shown.cloned().collect();
+            assert_eq!(heard.lock().values().cloned().collect::<Vec<_>>(), truth, "heard of {}", lease.key());
+            assert_eq!(lease.list(None, &Selector::default(), None, usize::MAX, |_| true), truth, "in {}", lease.key());
+            assert_eq!(lease.keys(), truth.iter().map(|object| object.key().clone()).collect::<Vec<_>>());
+            for object in self.objects.values() {
+                assert_eq!(
+                    lease.get(object.key()).is_some(),
+                    truth.contains(object),
+                    "{} in {}",
+                    object.key(),
+                    lease.key()
+                );
+            }
+            assert!(*lease.synced().borrow());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn invariant_1_one_copy_shows_every_lease_its_own_history(ops in prop::collection::vec(ops(), 0..120)) {
+        let mut world = World::new();
+        for op in &ops {
+            world.run(op);
+        }
+        world.settle();
+        world.check();
+        world.users.clear();
+        world.registry.tend();
+        assert_eq!(world.registry.all().len(), 0, "unused ones stop");
+    }
+}

@@ -1,0 +1,377 @@
+//! One store with its watch, and those who look at it.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use parking_lot::{Mutex, RwLock};
+use pilothouse_core::{
+    informer::{Filter, InformerKey},
+    key::Key,
+    object::{Object, ResourceVersion, Uid},
+    reflector::{RelistReason, State},
+    store::{Change, Store},
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+use tracing::error;
+
+use super::{Health, Origin, Subscriber, Tally, health::OwnWrites};
+
+/// What all informers of a host share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Rung when something has changed that may ask for another plan.
+    pub(super) bell: Notify,
+    /// The newest version that any informer or own write has brought.
+    newest: AtomicU64,
+    /// Numbers given out, to informers and leases.
+    numbers: AtomicU64,
+}
+
+impl Shared {
+    /// One that nobody had.
+    pub(super) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn saw(&self, version: ResourceVersion) {
+        self.newest.fetch_max(version.0, Ordering::Relaxed);
+    }
+}
+
+/// A store of one kind's objects in one scope, kept up to date.
+pub struct Informer {
+    pub(super) key: InformerKey,
+    /// Of two informers, the one with the lower number is locked first.
+    pub(super) number: u64,
+    pub(super) inner: RwLock<Inner>,
+    /// A handover waits for this one to come further.
+    pub(super) awaited: AtomicBool,
+    state: Mutex<State>,
+    health: Mutex<Health>,
+    shared: Arc<Shared>,
+}
+
+pub(super) struct Inner {
+    pub(super) store: Store,
+    pub(super) synced: bool,
+    pub(super) outlets: Vec<Outlet>,
+    /// The list under way is of another history.
+    went_back: bool,
+    tally: Tally,
+    own_writes: OwnWrites,
+}
+
+/// A lease's end at its informer.
+pub(super) struct Outlet {
+    /// Which lease.
+    pub(super) lease: u64,
+    /// None: it shows everything.
+    pub(super) filter: Option<Filter>,
+    /// The newest version of what list and watch have shown through it. Own writes do not count: they are in every informer.
+    pub(super) seen: ResourceVersion,
+    pub(super) synced: watch::Sender<bool>,
+    pub(super) subscribers: Vec<(u64, Subscriber)>,
+}
+
+impl Outlet {
+    pub(super) fn shows(&self, object: &Object) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.shows(object))
+    }
+
+    /// Tells the subscribers what a change of the store is to this lease. `version`: of the event, where list or watch brought it.
+    fn pass(&mut self, change: &Change, version: Option<ResourceVersion>, origin: Origin) {
+        if self.filter.is_none() {
+            self.seen = self.seen.max(version.unwrap_or_default());
+            return self.tell(change, origin);
+        }
+        let shown = |object: &Option<Arc<Object>>| object.clone().filter(|object| self.shows(object));
+        let (old, new) = (shown(&change.old), shown(&change.new));
+        let change = Change { missed: change.missed && new.is_none(), old, new };
+        if change.old.is_some() || change.new.is_some() {
+            self.seen = self.seen.max(version.unwrap_or_default());
+            self.tell(&change, origin);
+        }
+    }
+
+    /// Calls every subscriber. One that panics has itself to blame: the others are called, and the store goes on.
+    pub(super) fn tell(&self, change: &Change, origin: Origin) {
+        for (_, subscriber) in &self.subscribers {
+            if catch_unwind(AssertUnwindSafe(|| subscriber(change, origin))).is_err() {
+                error!(object = %change.key(), "a subscriber of the cache failed over a change");
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// The objects of a lease, ordered by key.
+    pub(super) fn shown<'a>(&'a self, filter: Option<&'a Filter>) -> impl Iterator<Item = &'a Arc<Object>> {
+        shown(&self.store, filter)
+    }
+
+    pub(super) fn outlet(&mut self, lease: u64) -> Option<&mut Outlet> {
+        self.outlets.iter_mut().find(|outlet| outlet.lease == lease)
+    }
+
+    fn announce(&mut self, change: &Change, version: Option<ResourceVersion>, origin: Origin) {
+        let count = match (&change.old, &change.new) {
+            (None, _) => &mut self.tally.added,
+            (_, Some(_)) => &mut self.tally.updated,
+            (_, None) => &mut self.tally.deleted,
+        };
+        *count += 1;
+        for outlet in &mut self.outlets {
+            outlet.pass(change, version, origin);
+        }
+    }
+}
+
+/// What of a store a filter shows, ordered by key.
+pub(super) fn shown<'a>(store: &'a Store, filter: Option<&'a Filter>) -> impl Iterator<Item = &'a Arc<Object>> {
+    let nothing: &Filter = &NOTHING;
+    let of = filter.unwrap_or(nothing);
+    store.list(of.namespace(), of.labels(), None).filter(move |object| of.admits(object.key()))
+}
+
+/// Asks for nothing.
+static NOTHING: std::sync::LazyLock<Filter> = std::sync::LazyLock::new(Filter::default);
+
+impl Informer {
+    pub(super) fn new(key: InformerKey, shared: Arc<Shared>) -> Self {
+        let store = Store::new(key.of.clone());
+        Self {
+            number: shared.number(),
+            inner: RwLock::new(Inner {
+                store,
+                synced: false,
+                outlets: Vec::new(),
+                went_back: false,
+                tally: Tally::default(),
+                own_writes: OwnWrites::default(),
+            }),
+            awaited: AtomicBool::new(false),
+            state: Mutex::new(State::Resolving),
+            health: Mutex::new(Health::new()),
+            key,
+            shared,
+        }
+    }
+
+    /// What it watches.
+    pub fn key(&self) -> &InformerKey {
+        &self.key
+    }
+
+    /// True if the first list is in the store and was handed to all subscribers.
+    pub fn is_synced(&self) -> bool {
+        self.inner.read().synced
+    }
+
+    /// What the reflector is doing.
+    pub fn state(&self) -> State {
+        self.state.lock().clone()
+    }
+
+    /// How many objects there are, and the bytes that they and their indexes take.
+    pub fn size(&self) -> (usize, usize) {
+        let store = &self.inner.read().store;
+        (store.len(), store.bytes())
+    }
+
+    /// What is counted since the start.
+    pub fn tally(&self) -> Tally {
+        self.inner.read().tally.clone()
+    }
+
+    /// How the connection fares.
+    pub fn health(&self) -> Health {
+        self.health.lock().clone()
+    }
+
+    /// How far the watch has come; 0: no list is complete.
+    pub fn version(&self) -> ResourceVersion {
+        self.inner.read().store.covered()
+    }
+
+    /// How many versions the newest that the host has seen of any kind is ahead of this watch. Where one etcd serves all kinds, a
+    /// watch of a quiet kind lags by what happens to others, until its next bookmark.
+    pub fn behind(&self) -> u64 {
+        self.shared.newest.load(Ordering::Relaxed).saturating_sub(self.version().0)
+    }
+
+    /// True where the API server does not let this be read.
+    pub(super) fn is_denied(&self) -> bool {
+        matches!(*self.state.lock(), State::Denied(_))
+    }
+}
+
+// What own writes bring.
+impl Informer {
+    /// Takes in the answer to one of the host's own writes, so that the next read sees it though the watch lags.
+    pub(super) fn own_write(&self, object: &Arc<Object>) {
+        let key = object.key();
+        if !self.key.covers_namespace(key.namespace.as_deref()) {
+            return;
+        }
+        let shows = self.key.shows(object);
+        self.shared.saw(object.resource_version());
+        self.own_change(Some(object.resource_version()), |store| {
+            // Only the server can tell: what was here stays until the watch says otherwise.
+            let is_held = |held: &Arc<Object>| held.uid() == object.uid();
+            match shows {
+                // Each store interns for itself.
+                Some(true) => store.upsert_own((**object).clone()),
+                Some(false) => store.leave_own(key, object.uid(), object.resource_version()),
+                None if store.get(key.namespace.as_deref(), &key.name).is_some_and(is_held) => {
+                    store.upsert_own((**object).clone())
+                }
+                None => None,
+            }
+        });
+    }
+
+    /// Takes in that one of the host's own deletes succeeded at once.
+    pub(super) fn own_delete(&self, key: &Key, uid: &Uid) {
+        if self.key.covers_namespace(key.namespace.as_deref()) {
+            self.own_change(None, |store| store.remove_own(key, uid));
+        }
+    }
+
+    fn own_change(&self, version: Option<ResourceVersion>, apply: impl FnOnce(&mut Store) -> Option<Change>) {
+        let inner = &mut *self.inner.write();
+        if let Some(change) = apply(&mut inner.store) {
+            if let Some(version) = version {
+                inner.own_writes.wrote(version);
+            }
+            inner.announce(&change, None, Origin::Change);
+        }
+    }
+}
+
+// What the driver brings.
+impl Informer {
+    pub(super) fn upsert(&self, object: Object) {
+        let version = object.resource_version();
+        self.watched(version, |store| store.upsert(object));
+    }
+
+    pub(super) fn remove(&self, last: Object) {
+        let version = last.resource_version();
+        self.watched(version, |store| store.remove(last));
+    }
+
+    fn watched(&self, version: ResourceVersion, apply: impl FnOnce(&mut Store) -> Option<Change>) {
+        let inner = &mut *self.inner.write();
+        let origin = if inner.synced { Origin::Change } else { Origin::Initial };
+        if let Some(change) = apply(&mut inner.store) {
+            inner.announce(&change, Some(version), origin);
+        }
+        self.came_to(inner);
+    }
+
+    /// An object of the list under way cannot be read.
+    pub(super) fn skip(&self, key: Option<&Key>) {
+        let inner = &mut *self.inner.write();
+        inner.tally.skipped += 1;
+        if let Some(key) = key {
+            inner.store.keep(key);
+        }
+    }
+
+    /// The watch has brought all up to `version`.
+    pub(super) fn advance(&self, version: ResourceVersion) {
+        let inner = &mut *self.inner.write();
+        inner.store.advance(version);
+        self.came_to(inner);
+    }
+
+    pub(super) fn begin_replace(&self, went_back: bool) {
+        let inner = &mut *self.inner.write();
+        inner.went_back = went_back;
+        inner.store.begin_replace(went_back);
+        if went_back {
+            inner.own_writes.forget();
+        }
+    }
+
+    pub(super) fn finish_replace(&self, version: ResourceVersion) {
+        let inner = &mut *self.inner.write();
+        for change in inner.store.finish_replace(version) {
+            inner.announce(&change, Some(version), Origin::Change);
+        }
+        if std::mem::take(&mut inner.went_back) {
+            // What was seen before was another history.
+            for outlet in &mut inner.outlets {
+                outlet.seen = version;
+            }
+            self.shared.newest.store(version.0, Ordering::Relaxed);
+            self.shared.bell.notify_one();
+        }
+        self.came_to(inner);
+    }
+
+    pub(super) fn abort_replace(&self) {
+        let inner = &mut *self.inner.write();
+        inner.went_back = false;
+        inner.store.abort_replace();
+    }
+
+    pub(super) fn mark_synced(&self) {
+        // Subscribers were called under the lock by every change so far: what is routed is routed.
+        let inner = &mut *self.inner.write();
+        inner.synced = true;
+        for outlet in &inner.outlets {
+            outlet.synced.send_replace(true);
+        }
+        let mut health = self.health.lock();
+        let after = health.started.elapsed();
+        health.synced_after.get_or_insert(after);
+        self.shared.bell.notify_one();
+    }
+
+    fn came_to(&self, inner: &mut Inner) {
+        let covered = inner.store.covered();
+        inner.own_writes.covered(covered, &mut inner.tally);
+        self.shared.saw(covered);
+        if inner.synced && self.awaited.load(Ordering::Relaxed) {
+            self.shared.bell.notify_one();
+        }
+    }
+
+    pub(super) fn note(&self, state: State) {
+        let mut health = self.health.lock();
+        match state {
+            State::Watching => drop(health.watching.get_or_insert_with(Instant::now)),
+            _ => health.watching = None,
+        }
+        *self.state.lock() = state;
+        self.shared.bell.notify_one();
+    }
+
+    pub(super) fn note_opened(&self) {
+        let mut health = self.health.lock();
+        let now = Instant::now();
+        (health.heard, health.watching) = (Some(now), Some(now));
+    }
+
+    pub(super) fn note_heard(&self) {
+        self.health.lock().heard = Some(Instant::now());
+    }
+
+    pub(super) fn note_relist(&self, reason: RelistReason) {
+        *self.inner.write().tally.relists.entry(reason).or_default() += 1;
+    }
+
+    pub(super) fn note_restart(&self) {
+        self.inner.write().tally.restarts += 1;
+        self.abort_replace();
+    }
+}

@@ -33,23 +33,63 @@ pub struct Host {
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) plugins: PathBuf,
-    pub(crate) kubeconfig: PathBuf,
+    pub(crate) access: Access,
     /// A folder for logs; each start has its own.
     pub(crate) logs: PathBuf,
+}
+
+/// How it finds the API server, and as whom.
+#[derive(Clone, Debug)]
+pub(crate) enum Access {
+    Kubeconfig(PathBuf),
+    Pod(Pod),
+}
+
+/// What a pod gives a host: no kubeconfig, a service account's folder where every pod has it, and the server in the environment.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// The files `token`, `ca.crt` and `namespace`.
+    pub service_account: PathBuf,
+    /// The API server.
+    pub server: http::Uri,
+}
+
+impl Pod {
+    /// A command that sees the folder as `/var/run/secrets/kubernetes.io/serviceaccount`, in a mount namespace of its own.
+    fn command(&self, program: &Path) -> Result<Command> {
+        // The folder is opened before /run is covered, as what is below may be part of it.
+        const MOUNT: &str = r#"set -e
+            cd "$1"
+            shift
+            mount -t tmpfs tmpfs "$(readlink -f /var/run)"
+            mkdir -p /var/run/secrets/kubernetes.io/serviceaccount
+            mount --bind . /var/run/secrets/kubernetes.io/serviceaccount
+            cd /
+            exec "$@""#;
+        let port = self.server.port_u16().context("the server's address has no port")?;
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", MOUNT, "sh"]).arg(&self.service_account).arg(program);
+        command
+            .env("KUBERNETES_SERVICE_HOST", self.server.host().context("the server's address has no host")?)
+            .env("KUBERNETES_SERVICE_PORT", port.to_string())
+            .env("HOME", "/nonexistent")
+            .env_remove("KUBECONFIG");
+        Ok(command)
+    }
 }
 
 impl Host {
     /// Starts the binary; returns at once.
     pub(crate) fn start(order: Order) -> Result<Self> {
-        let mut command = Command::new(binary()?);
-        command
-            .arg("run")
-            .arg("--plugins")
-            .arg(&order.plugins)
-            .arg("--kubeconfig")
-            .arg(&order.kubeconfig)
-            .args(["--admin-address", "127.0.0.1:0", "--log-format", "json"])
-            .env_remove("PILOTHOUSE_LOG");
+        let mut command = match &order.access {
+            Access::Kubeconfig(_) => Command::new(binary()?),
+            Access::Pod(pod) => pod.command(&std::path::absolute(binary()?).context("no working directory")?)?,
+        };
+        command.arg("run").arg("--plugins").arg(&order.plugins);
+        if let Access::Kubeconfig(kubeconfig) = &order.access {
+            command.arg("--kubeconfig").arg(kubeconfig);
+        }
+        command.args(["--admin-address", "127.0.0.1:0", "--log-format", "json"]).env_remove("PILOTHOUSE_LOG");
         let earlier = std::fs::read_dir(&order.logs).context("cannot read the folder for logs")?.count();
         let log = order.logs.join(format!("host-{}.log", earlier + 1));
         let process = Process::start("the host", command, &log)?;

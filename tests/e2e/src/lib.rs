@@ -25,7 +25,7 @@ pub mod wait;
 
 pub use apple::Apple;
 pub use cluster::{Cluster, Kind};
-pub use host::Host;
+pub use host::{Host, Pod};
 pub use plugin::Plugin;
 pub use scene::Scene;
 pub use wait::eventually;

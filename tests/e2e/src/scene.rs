@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::apple::Apple;
 use crate::cluster::Cluster;
-use crate::host::{Host, Order};
+use crate::host::{Access, Host, Order, Pod};
 use crate::plugin::{Plugin, Plugins};
 
 /// Where a test takes place.
@@ -81,11 +81,19 @@ impl Scene {
     /// # Errors
     /// It does not start.
     pub fn host_as(&self, kubeconfig: PathBuf) -> Result<Host> {
-        Host::start(Order {
-            plugins: self.plugins.path().to_owned(),
-            kubeconfig,
-            logs: self.logs.folder.path().to_owned(),
-        })
+        self.host_with(Access::Kubeconfig(kubeconfig))
+    }
+
+    /// As [`Scene::starting_host`], with no kubeconfig and what a pod has in its place.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn host_in(&self, pod: Pod) -> Result<Host> {
+        self.host_with(Access::Pod(pod))
+    }
+
+    fn host_with(&self, access: Access) -> Result<Host> {
+        Host::start(Order { plugins: self.plugins.path().to_owned(), access, logs: self.logs.folder.path().to_owned() })
     }
 
     /// A MyApple of the test's namespace, which need not exist.

@@ -10,6 +10,7 @@ mod grants;
 mod hostile;
 mod kubectl;
 mod outages;
+mod pod;
 mod quiet;
 mod reload;
 mod server;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
             invariant_5_what_changes_while_the_host_is_down_is_made_good,
             invariant_10_sigterm_under_load_ends_with_success,
         }
+        pod { a_pods_service_account_is_used_and_its_rotated_token_followed }
         quiet {
             a_restarted_host_sends_no_write_request,
             a_reconcile_that_changes_nothing_sends_no_request,

@@ -1,0 +1,129 @@
+//! A host as a pod has it: no kubeconfig, but a service account's token in a file, and the API server's address in the environment.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kube::config::Kubeconfig;
+use pilothouse_e2e::cluster::Kind;
+use pilothouse_e2e::suite::NotHere;
+use pilothouse_e2e::wait::within;
+use pilothouse_e2e::{Plugin, Pod, Scene};
+use serde_json::{Value, json};
+
+/// kube reads the token file anew after a minute at most; the plugin's next try comes after as long again, at worst.
+const ROTATED: Duration = Duration::from_secs(150);
+
+pub(crate) async fn a_pods_service_account_is_used_and_its_rotated_token_followed(scene: Scene) -> Result<()> {
+    if scene.cluster.kind() == Kind::Embedded {
+        return Err(NotHere("the embedded API server has neither TLS nor tokens").into());
+    }
+    if !may_unshare() {
+        return Err(NotHere("no mount namespace of one's own (unshare -rm), so no service account's folder").into());
+    }
+    let account = Account::create(&scene).await?;
+    let folder = scene.folder().join("serviceaccount");
+    let (server, ca) = server_and_ca(&scene.cluster.kubeconfig())?;
+    std::fs::create_dir(&folder).context("cannot create the service account's folder")?;
+    write(&folder, "ca.crt", &ca)?;
+    write(&folder, "namespace", scene.namespace.as_bytes())?;
+    let first = account.token(&scene, "first").await?;
+    write(&folder, "token", first.as_bytes())?;
+
+    let pod = Pod { service_account: folder.clone(), server };
+    let mut host = scene.with(&[Plugin::myapple()?])?.host_in(pod)?;
+    host.ready().await?;
+    scene.apple("gala").create(3).await?.settles().await?;
+
+    let second = account.token(&scene, "second").await?;
+    write(&folder, "token", second.as_bytes())?;
+    // A token lives as long as what it is bound to.
+    account.revoke(&scene, "first", &first).await?;
+    let fuji = scene.apple("fuji");
+    fuji.create(2).await?;
+    within(ROTATED, "the host uses the rotated token", async || fuji.settles().await).await?;
+    host.ready().await
+}
+
+/// As the kubelet does it: no reader sees half a file.
+fn write(folder: &Path, name: &str, content: &[u8]) -> Result<()> {
+    let new = folder.join(format!("{name}.new"));
+    std::fs::write(&new, content).with_context(|| format!("cannot write {}", new.display()))?;
+    std::fs::rename(&new, folder.join(name)).with_context(|| format!("cannot put {name} in its place"))
+}
+
+fn may_unshare() -> bool {
+    Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success())
+}
+
+/// Address and certificate authority of the server of a kubeconfig.
+fn server_and_ca(kubeconfig: &Path) -> Result<(http::Uri, Vec<u8>)> {
+    let file = Kubeconfig::read_from(kubeconfig).context("cannot read the cluster's kubeconfig")?;
+    let cluster = file.clusters.into_iter().find_map(|cluster| cluster.cluster).context("it names no cluster")?;
+    let server = cluster.server.context("it has no address")?.parse().context("its address is no URL")?;
+    let ca = cluster.certificate_authority_data.context("it has no certificate authority")?;
+    let k8s_openapi::ByteString(ca) = serde_json::from_value(ca.into()).context("its authority is not base64")?;
+    Ok((server, ca))
+}
+
+/// A service account that may do anything.
+struct Account {
+    namespace: String,
+}
+
+impl Account {
+    async fn create(scene: &Scene) -> Result<Self> {
+        let namespace = scene.namespace.clone();
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "pilothouse"}});
+        post(scene, &format!("/api/v1/namespaces/{namespace}/serviceaccounts"), &account).await?;
+        let binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": format!("pilothouse-{namespace}")},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "name": "pilothouse", "namespace": namespace}],
+        });
+        post(scene, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).await?;
+        Ok(Self { namespace })
+    }
+
+    /// A token that is bound to a Secret of this name, which is created.
+    async fn token(&self, scene: &Scene, secret: &str) -> Result<String> {
+        let core = format!("/api/v1/namespaces/{}", self.namespace);
+        let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret}});
+        let object = post(scene, &format!("{core}/secrets"), &object).await?;
+        let bound = json!({
+            "apiVersion": "v1", "kind": "Secret", "name": secret, "uid": object["metadata"]["uid"],
+        });
+        let request = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": {"audiences": [], "boundObjectRef": bound},
+        });
+        let answer = post(scene, &format!("{core}/serviceaccounts/pilothouse/token"), &request).await?;
+        Ok(answer["status"]["token"].as_str().context("the server gives no token")?.to_owned())
+    }
+
+    /// Ends the token that is bound to that Secret; returns when the server no longer takes it.
+    async fn revoke(&self, scene: &Scene, secret: &str, token: &str) -> Result<()> {
+        let path = format!("/api/v1/namespaces/{}/secrets/{secret}", self.namespace);
+        let request = http::Request::delete(path).body(Vec::new()).context("cannot write the request")?;
+        scene.client().request::<Value>(request).await.context("cannot delete the token's Secret")?;
+        let review = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token},
+        });
+        within(ROTATED, "the first token ends", async || {
+            let answer = post(scene, "/apis/authentication.k8s.io/v1/tokenreviews", &review).await?;
+            ensure!(answer["status"]["authenticated"] != true, "the server still takes it");
+            Ok(())
+        })
+        .await
+    }
+}
+
+async fn post(scene: &Scene, path: &str, object: &Value) -> Result<Value> {
+    let request = http::Request::post(path)
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(object.to_string().into_bytes())
+        .context("cannot write the request")?;
+    scene.client().request(request).await.with_context(|| format!("cannot POST to {path}"))
+}

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Which informers run is `pilothouse_core::informer::plan`'s to say. When another one than before should serve a lease, it starts
-//! beside, and takes the lease over when it has synced and knows at least what the lease has shown ([`handover`]).
+//! beside, and takes the lease over when it has synced and knows at least what the lease has shown (`handover.rs`).
 //!
 //! # Locks
 //! In this order: the registry's table; informers, by number; then whatever subscribers take. A lease that is dropped takes none of

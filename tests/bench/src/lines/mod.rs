@@ -12,6 +12,7 @@ mod drift;
 pub(crate) mod event;
 mod object_bytes;
 mod queue;
+mod reads;
 mod relist_peak;
 mod scene;
 
@@ -67,7 +68,7 @@ const fn typed(measure: Measure) -> Option<Peer> {
 }
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 10] = [
+pub const ALL: [Line; 11] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -101,6 +102,18 @@ pub const ALL: [Line; 10] = [
         rounds: 3,
         measure: relist_peak::measure,
         peer: typed(kube_runtime::relist_peak),
+    },
+    Line {
+        name: "reads",
+        figures: &[
+            figure("reads-own", "B/read", None),
+            figure("reads-shared", "B/read", None),
+            figure("reads-wake-all", "µs", None),
+            figure("reads-wake-one", "µs", None),
+        ],
+        rounds: 3,
+        measure: reads::measure,
+        peer: None,
     },
     Line {
         name: "diff",

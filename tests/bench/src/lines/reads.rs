@@ -1,0 +1,90 @@
+//! What it costs to know what each key has read, and to find by a change who is to be woken.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use pilothouse_core::key::{Key, TypeMeta};
+use pilothouse_core::object::Object;
+use pilothouse_core::reads::{Aspect, Selection, Tracker};
+use pilothouse_core::selector::Selector;
+use pilothouse_core::store::Change;
+
+use crate::clock::{cpu_time, micros_each};
+use crate::memory::resident_here;
+use crate::report::shown;
+use crate::statistics::median;
+
+/// Keys of the controller.
+const KEYS: usize = 10_000;
+/// Objects that each of them reads, and nobody else.
+const OBJECTS: usize = 10;
+const PASSES: usize = 50;
+
+/// Memory of a read that is nobody else's, and of one that all keys share; time to route a change that all depend on, and one
+/// that one of them does.
+pub(super) fn measure() -> Result<Vec<f64>> {
+    let before = resident_here()?;
+    let own = tracked(|key, read| read.objects(key));
+    let own_bytes = resident_here()?.saturating_sub(before) as f64 / (KEYS * OBJECTS) as f64;
+    eprintln!("  {} B counted a read of its own", shown(own.bytes() as f64 / (KEYS * OBJECTS) as f64));
+    drop(own);
+
+    let shared = tracked(|_, read| (0..OBJECTS).for_each(|n| read.selection(&format!("app=web,shard!={n}"))));
+    let shared_bytes = shared.bytes() as f64 / (KEYS * OBJECTS) as f64;
+    let all = time(&tracked(|_, read| read.selection("app=web")), "web", KEYS)?;
+    let one = time(&tracked(|key, read| read.selection(&format!("app=key-{key}"))), "key-4711", 1)?;
+    Ok(vec![own_bytes, shared_bytes, all, one])
+}
+
+/// What one run reads of Pods.
+struct Reading<'a> {
+    tracker: &'a mut Tracker,
+    run: pilothouse_core::reads::Run,
+    of: &'a TypeMeta,
+}
+
+impl Reading<'_> {
+    fn objects(&mut self, key: usize) {
+        for n in 0..OBJECTS {
+            let read = Key::new(Some("orders-production"), &format!("orders-{key:05}-{n}"));
+            self.tracker.read_object(self.run, self.of, &read);
+        }
+    }
+
+    fn selection(&mut self, labels: &str) {
+        let labels = Selector::parse(labels).expect("a selector");
+        let selection =
+            Selection { namespace: Some("orders-production".into()), labels, index: None, aspect: Aspect::Whole };
+        self.tracker.read_selection(self.run, self.of, selection);
+    }
+}
+
+fn tracked(mut reads: impl FnMut(usize, &mut Reading<'_>)) -> Tracker {
+    let (mut tracker, of) = (Tracker::default(), TypeMeta::new("v1", "Pod"));
+    for key in 0..KEYS {
+        let run = tracker.begin(&Key::new(Some("orders-production"), &format!("apple-{key:05}")));
+        reads(key, &mut Reading { tracker: &mut tracker, run, of: &of });
+        tracker.commit(run);
+    }
+    tracker
+}
+
+/// Microseconds to route a change of a Pod whose label is `app`.
+fn time(tracker: &Tracker, app: &str, expected: usize) -> Result<f64> {
+    let of = TypeMeta::new("v1", "Pod");
+    let pod = |version: usize| {
+        let json = format!(
+            r#"{{"metadata":{{"name":"a","namespace":"orders-production","uid":"a","resourceVersion":"{version}","labels":{{"app":"{app}","tier":"backend","pod-template-hash":"5d4f8c7b9"}}}}}}"#
+        );
+        Object::parse(json.as_bytes(), &of).map(|object| Some(Arc::new(object)))
+    };
+    let (mut times, mut woken) = (Vec::new(), Vec::new());
+    for pass in 0..PASSES {
+        let change = Change { old: pod(pass + 1)?, new: pod(pass + 2)?, missed: false };
+        woken.clear();
+        times.push(micros_each(cpu_time(|| tracker.wakes(&of, black_box(&change), &mut woken)), 1));
+        ensure!(woken.len() == expected, "{} keys were woken, and not {expected}", woken.len());
+    }
+    median(&times).context("there are no passes")
+}

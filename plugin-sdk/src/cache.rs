@@ -1,12 +1,18 @@
 //! Typed reads from the cache that the host keeps for all plugins.
 //!
-//! A read sends no request, and sees every write that any plugin made through this host before.
+//! A read sends no request, and sees every write that any plugin made through this host before. During one call the rest of the
+//! world stands still: pages of a list fit together.
+//!
+//! What a reconcile reads wakes it when it changes: see [`ControllerBuilder::reads`](crate::ControllerBuilder::reads). So read
+//! what is needed and no more: one object rather than a list, a list by label or index rather than all, some fields rather than
+//! objects, keys rather than fields.
 
-use std::collections::VecDeque;
 use std::marker::PhantomData;
 
+use serde::de::DeserializeOwned;
+
 use crate::contract::pilothouse::plugin::cache::{Query, ReadError};
-use crate::{Context, Key, Object, host};
+use crate::{Key, Object, TypeMeta, host};
 
 /// Why a read gave nothing.
 #[derive(Debug, thiserror::Error)]
@@ -14,9 +20,12 @@ pub enum Error {
     /// Not in the manifest's permissions, not granted by the administrator, or not cached for this plugin.
     #[error("the cache may not be read: {0}")]
     NotGranted(String),
-    /// The selector or the namespace cannot be used.
+    /// The selector, the namespace, the index or a field path cannot be used.
     #[error("the cache cannot be asked this: {0}")]
     Invalid(String),
+    /// One object alone is larger than a call may return: so many bytes. Ask for some of its fields.
+    #[error("an object of {0} bytes is too large to be read as a whole: ask for some of its fields")]
+    TooLarge(u64),
     /// An object is not of the type that it was asked for as.
     #[error("cached {kind} does not fit its type")]
     Decode {
@@ -33,16 +42,17 @@ impl From<ReadError> for Error {
         match error {
             ReadError::NotGranted(why) => Self::NotGranted(why),
             ReadError::Invalid(why) => Self::Invalid(why),
+            ReadError::TooLarge(bytes) => Self::TooLarge(bytes),
         }
     }
 }
 
-/// The cache, for the length of one call: see [`Context::cache`].
+/// The cache, for the length of one call: see [`Context::cache`](crate::Context::cache).
 #[derive(Clone, Copy, Debug)]
-pub struct Cache<'a>(PhantomData<&'a Context>);
+pub struct Cache<'a>(PhantomData<&'a ()>);
 
 impl<'a> Cache<'a> {
-    pub(crate) fn new(_: &'a Context) -> Self {
+    pub(crate) fn new() -> Self {
         Self(PhantomData)
     }
 
@@ -62,108 +72,180 @@ impl<'a> Cache<'a> {
     /// # Errors
     /// Where the kind may not be read, or the object does not fit `K`.
     pub fn get<K: Object>(&self, key: impl Into<Key>) -> Result<Option<K>, Error> {
-        let object = host::cache_get(&K::type_meta(), &key.into())?;
-        object.map(|object| decode(&object)).transpose()
+        let of = K::type_meta();
+        let object = host::cache_get(&of, &key.into())?;
+        object.map(|object| decode(&of, &object)).transpose()
     }
 
-    /// The objects that `selection` matches, in the order of namespace, then name.
+    /// The objects of a kind in every namespace that is granted, in the order of namespace, then name; less of them by the
+    /// methods of [`List`].
     ///
     /// Fetches page after page while it is iterated over, so that a list of any length needs no more memory than its
     /// largest page. Ends after the first error.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
-    /// use pilothouse_sdk::cache::Selection;
     /// use pilothouse_sdk::prelude::*;
     ///
     /// fn count(ctx: &Context) -> Result<usize, Error> {
-    ///     let maps = ctx.cache().list::<ConfigMap>(Selection::all().namespace("default").labels("app=web"));
     ///     let mut count = 0;
-    ///     for map in maps {
+    ///     for map in ctx.cache().list::<ConfigMap>().namespace("default").labels("app=web") {
     ///         count += usize::from(map?.data.is_some());
     ///     }
     ///     Ok(count)
     /// }
     /// ```
-    pub fn list<K: Object>(&self, selection: Selection) -> List<'a, K> {
-        let Selection { namespace, labels, page_size: limit } = selection;
-        let query = Query { of: K::type_meta(), namespace, labels, limit, after: None };
-        List { query: Some(query), page: VecDeque::new(), of: PhantomData }
+    pub fn list<K: Object>(&self) -> List<'a, K> {
+        let of = K::type_meta();
+        let (namespace, labels, index, after) = (None, None, None, None);
+        List(Query { of, namespace, labels, index, fields: Vec::new(), limit: 0, after }, PhantomData)
     }
 }
 
-/// Which objects of a kind.
-#[derive(Clone, Debug, Default)]
-pub struct Selection {
-    namespace: Option<String>,
-    labels: Option<String>,
-    page_size: u32,
-}
+/// Which objects to list, and how much of each: made by [`Cache::list`], iterated over as it is or by [`keys`](Self::keys).
+#[derive(Clone, Debug)]
+#[must_use = "a list reads nothing until it is iterated over"]
+pub struct List<'a, V>(Query, PhantomData<(&'a (), fn() -> V)>);
 
-impl Selection {
-    /// Every object in every namespace that is granted.
-    pub fn all() -> Self {
-        Self::default()
-    }
-
+impl<'a, V: DeserializeOwned> List<'a, V> {
     /// Only those in one namespace.
-    #[must_use]
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.namespace = Some(namespace.into());
+        self.0.namespace = Some(namespace.into());
+        self
+    }
+
+    /// Only those in the namespace of a key; all, where the key is of a cluster-scoped kind.
+    pub fn beside(mut self, key: &Key) -> Self {
+        self.0.namespace.clone_from(&key.namespace);
         self
     }
 
     /// Only those that a label selector in Kubernetes' syntax matches, such as `app=web,tier!=cache`.
-    #[must_use]
     pub fn labels(mut self, selector: impl Into<String>) -> Self {
-        self.labels = Some(selector.into());
+        self.0.labels = Some(selector.into());
         self
     }
 
-    /// At most so many objects to be fetched at once; 0, the default, leaves it to the host.
-    #[must_use]
-    pub fn page_size(mut self, objects: u32) -> Self {
-        self.page_size = objects;
+    /// Only those for which an index of the plugin ([`Plugin::index`](crate::Plugin::index)) holds this value.
+    pub fn index(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.0.index = Some((name.into(), value.into()));
         self
+    }
+
+    /// At most so many to be fetched at once; 0, the default, leaves it to the host.
+    pub fn page_size(mut self, objects: u32) -> Self {
+        self.0.limit = objects;
+        self
+    }
+
+    /// Only some fields of each, as values of another type; apiVersion, kind, name and namespace are always there.
+    ///
+    /// Only changes of these fields wake the reconcile.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::Pod;
+    /// use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    /// use pilothouse_sdk::prelude::*;
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Placed { metadata: ObjectMeta, spec: Spec }
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// #[serde(rename_all = "camelCase")]
+    /// struct Spec { node_name: Option<String> }
+    ///
+    /// fn placed(ctx: &Context) -> Result<usize, Error> {
+    ///     let mut placed = 0;
+    ///     for pod in ctx.cache().list::<Pod>().fields::<Placed>(["spec.nodeName"]) {
+    ///         placed += usize::from(pod?.spec.node_name.is_some());
+    ///     }
+    ///     Ok(placed)
+    /// }
+    /// ```
+    pub fn fields<S: DeserializeOwned>(self, paths: impl IntoIterator<Item = impl Into<String>>) -> List<'a, S> {
+        List(Query { fields: paths.into_iter().map(Into::into).collect(), ..self.0 }, PhantomData)
+    }
+
+    /// Only the keys. Only objects that enter or leave the list wake the reconcile.
+    pub fn keys(self) -> Pages<'a, Key, Key> {
+        Pages::new(self.0, fetch_keys, |_, key| Ok(key))
     }
 }
 
-/// The objects of a [`Cache::list`].
+impl<'a, V: DeserializeOwned> IntoIterator for List<'a, V> {
+    type Item = Result<V, Error>;
+    type IntoIter = Pages<'a, String, V>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        Pages::new(self.0, fetch_objects, |of, object| decode(of, &object))
+    }
+}
+
+/// What a list holds, fetched page after page. Ends after the first error.
 #[derive(Debug)]
-pub struct List<'a, K> {
+pub struct Pages<'a, W, V> {
+    of: TypeMeta,
     /// What fetches the next page; none after the last.
     query: Option<Query>,
-    page: VecDeque<String>,
-    of: PhantomData<(&'a Context, K)>,
+    page: std::vec::IntoIter<W>,
+    fetch: fn(&Query) -> Result<Fetched<W>, ReadError>,
+    decode: fn(&TypeMeta, W) -> Result<V, Error>,
+    call: PhantomData<&'a ()>,
 }
 
-impl<K: Object> Iterator for List<'_, K> {
-    type Item = Result<K, Error>;
+type Fetched<W> = (Vec<W>, Option<String>);
 
-    fn next(&mut self) -> Option<Self::Item> {
-        // A page may be empty and still not be the last.
-        while self.page.is_empty() {
-            let mut query = self.query.take()?;
-            match host::cache_list(&query) {
-                Ok(page) => {
-                    self.page = page.items.into();
-                    if page.next.is_some() {
-                        query.after = page.next;
-                        self.query = Some(query);
-                    }
-                }
-                Err(error) => return Some(Err(error.into())),
-            }
+impl<W, V> Pages<'_, W, V> {
+    fn new(
+        query: Query,
+        fetch: fn(&Query) -> Result<Fetched<W>, ReadError>,
+        decode: fn(&TypeMeta, W) -> Result<V, Error>,
+    ) -> Self {
+        let (of, page) = (query.of.clone(), Vec::new().into_iter());
+        Self { of, query: Some(query), page, fetch, decode, call: PhantomData }
+    }
+
+    fn next_page(&mut self, mut query: Query) -> Result<(), ReadError> {
+        let (items, next) = (self.fetch)(&query)?;
+        self.page = items.into_iter();
+        if next.is_some() {
+            query.after = next;
+            self.query = Some(query);
         }
-        let object = decode(&self.page.pop_front()?);
-        if object.is_err() {
-            self.query = None;
-            self.page.clear();
-        }
-        Some(object)
+        Ok(())
     }
 }
 
-fn decode<K: Object>(object: &str) -> Result<K, Error> {
-    serde_json::from_str(object).map_err(|source| Error::Decode { kind: K::type_meta().to_string(), source })
+impl<W, V> Iterator for Pages<'_, W, V> {
+    type Item = Result<V, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(item) = self.page.next() {
+                let item = (self.decode)(&self.of, item);
+                if item.is_err() {
+                    self.query = None;
+                    self.page = Vec::new().into_iter();
+                }
+                return Some(item);
+            }
+            // A page may be empty and still not be the last.
+            let query = self.query.take()?;
+            if let Err(error) = self.next_page(query) {
+                return Some(Err(error.into()));
+            }
+        }
+    }
+}
+
+fn fetch_objects(query: &Query) -> Result<Fetched<String>, ReadError> {
+    host::cache_list(query).map(|page| (page.items, page.next))
+}
+
+fn fetch_keys(query: &Query) -> Result<Fetched<Key>, ReadError> {
+    host::cache_keys(query).map(|page| (page.items, page.next))
+}
+
+fn decode<V: DeserializeOwned>(of: &TypeMeta, object: &str) -> Result<V, Error> {
+    serde_json::from_str(object).map_err(|source| Error::Decode { kind: of.to_string(), source })
 }

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use serde::Serialize;
 
 use crate::contract::pilothouse::plugin::client as wire;
-use crate::{Context, Key, Object, host};
+use crate::{Key, Object, host};
 
 pub use crate::contract::pilothouse::plugin::client::{Preconditions, Propagation, Reason, StatusError};
 pub use crate::contract::pilothouse::plugin::types::Subresource;
@@ -144,7 +144,7 @@ impl Patch {
     }
 }
 
-/// The API server, for the length of one call: see [`Context::client`].
+/// The API server, for the length of one call: see [`Context::client`](crate::Context::client).
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::Secret;
@@ -165,11 +165,11 @@ impl Patch {
 #[derive(Clone, Copy, Debug)]
 pub struct Client<'a> {
     subresource: Option<Subresource>,
-    call: PhantomData<&'a Context>,
+    call: PhantomData<&'a ()>,
 }
 
 impl<'a> Client<'a> {
-    pub(crate) fn new(_: &'a Context) -> Self {
+    pub(crate) fn new() -> Self {
         Self { subresource: None, call: PhantomData }
     }
 

@@ -65,18 +65,19 @@ impl Context {
     /// # Panics
     /// Where the host's clock stands beyond the year 9999, which the contract cannot rule out.
     pub fn now(&self) -> Timestamp {
-        let millis = i64::try_from(host::now()).unwrap_or(i64::MAX);
-        Timestamp::from_millisecond(millis).expect("the host's clock stands before the year 10000")
+        now()
     }
 
-    /// Reads from the host's cache: the kinds that the manifest's controllers are for or own.
+    /// Reads from the host's cache: what the plugin's controllers are for, own, watch or read, and what it observes.
+    ///
+    /// What is read is remembered: see [`ControllerBuilder::reads`](crate::ControllerBuilder::reads).
     pub fn cache(&self) -> Cache<'_> {
-        Cache::new(self)
+        Cache::new()
     }
 
     /// Requests to the API server in the plugin's name.
     pub fn client(&self) -> Client<'_> {
-        Client::new(self)
+        Client::new()
     }
 
     /// A condition of the reconciled object as of now, to be put into its [`Conditions`](crate::Conditions).
@@ -93,4 +94,10 @@ impl Context {
     ) -> Condition {
         condition::at(self.now(), self.generation, type_.into(), status.into(), reason.into(), message.into())
     }
+}
+
+/// When the call that is running began.
+pub(crate) fn now() -> Timestamp {
+    let millis = i64::try_from(host::now()).unwrap_or(i64::MAX);
+    Timestamp::from_millisecond(millis).expect("the host's clock stands before the year 10000")
 }

@@ -1,9 +1,12 @@
-//! From the contract's two exports to a plugin's own types and back.
+//! From the contract's exports to a plugin's own types and back.
 
 use serde::de::DeserializeOwned;
 
 use crate::contract::exports::pilothouse::plugin::controller::{Failure, Manifest, Outcome, Request};
-use crate::{Error, Plugin};
+use crate::contract::mapping::exports::pilothouse::plugin::mapper;
+use crate::contract::observing::exports::pilothouse::plugin::observer;
+use crate::exports::Exports;
+use crate::{Error, Key, Plugin};
 
 /// The function that makes a plugin out of its configuration: `fn() -> Plugin`, or `fn(C) -> Result<Plugin, Error>` for any
 /// `C` that serde can read.
@@ -12,15 +15,20 @@ use crate::{Error, Plugin};
 ///
 /// `Signature` is for the compiler to tell the two apart; it never needs to be named.
 pub trait Define<Signature> {
+    /// What the plugin exports besides.
+    type Exports: Exports;
+
     /// Makes the plugin.
     ///
     /// # Errors
     /// Where the configuration cannot be used; says what to change.
-    fn define(&self, config: &str) -> Result<Plugin, Error>;
+    fn define(&self, config: &str) -> Result<Plugin<Self::Exports>, Error>;
 }
 
-impl<F: Fn() -> Plugin> Define<()> for F {
-    fn define(&self, config: &str) -> Result<Plugin, Error> {
+impl<E: Exports, F: Fn() -> Plugin<E>> Define<(E,)> for F {
+    type Exports = E;
+
+    fn define(&self, config: &str) -> Result<Plugin<Self::Exports>, Error> {
         match config.trim() {
             "" | "{}" | "null" => Ok(self()),
             _ => Err(Error::terminal("this plugin takes no configuration")),
@@ -28,15 +36,19 @@ impl<F: Fn() -> Plugin> Define<()> for F {
     }
 }
 
-impl<C: DeserializeOwned, F: Fn(C) -> Result<Plugin, Error>> Define<(C,)> for F {
-    fn define(&self, config: &str) -> Result<Plugin, Error> {
+impl<E: Exports, C: DeserializeOwned, F: Fn(C) -> Result<Plugin<E>, Error>> Define<(E, C)> for F {
+    type Exports = E;
+
+    fn define(&self, config: &str) -> Result<Plugin<Self::Exports>, Error> {
         let config = serde_json::from_str(config);
         self(config.map_err(|error| Error::terminal(format!("the configuration does not fit: {error}")))?)
     }
 }
 
-/// Compiles where `define` is a plugin.
-pub fn fits<S>(_: &impl Define<S>) {}
+/// Whether a plugin exports `mapper`, and whether it exports `observer`. Compiles where `define` is a plugin.
+pub const fn exports<S, D: Define<S>>(_: &D) -> (bool, bool) {
+    (<D::Exports as Exports>::MAPPER, <D::Exports as Exports>::OBSERVER)
+}
 
 /// The export `describe`.
 ///
@@ -44,7 +56,7 @@ pub fn fits<S>(_: &impl Define<S>) {}
 /// What is wrong with the configuration.
 pub fn describe<S>(define: &impl Define<S>, version: &str, config: &str) -> Result<Manifest, String> {
     let plugin = define.define(config).map_err(|error| error.to_string())?;
-    plugin.manifest(version).map_err(|error| format!("the description cannot be JSON: {error}"))
+    plugin.manifest(version)
 }
 
 /// The export `reconcile`.
@@ -61,6 +73,31 @@ pub fn reconcile<S>(define: &impl Define<S>, config: &str, request: Request) -> 
     Ok(controller.reconcile(request).and_then(crate::Outcome::into_wire)?)
 }
 
+/// The export `map`.
+///
+/// # Errors
+/// What the plugin's function fails with, and what cannot reach it.
+pub fn map<S>(
+    define: &impl Define<S>,
+    config: &str,
+    controller: &str,
+    changes: &[mapper::Change],
+) -> Result<Vec<Key>, String> {
+    #[cfg(target_arch = "wasm32")]
+    log_panics();
+    define.define(config).map_err(|error| error.to_string())?.map(controller, changes)
+}
+
+/// The export `observe`.
+///
+/// # Errors
+/// What the plugin's handler fails with, and what cannot reach it.
+pub fn observe<S>(define: &impl Define<S>, config: &str, changes: &[observer::Change]) -> Result<(), String> {
+    #[cfg(target_arch = "wasm32")]
+    log_panics();
+    define.define(config).map_err(|error| error.to_string())?.observed(changes)
+}
+
 /// A panic in the sandbox is a trap and tells the host nothing but where. Its message goes to the log before.
 #[cfg(target_arch = "wasm32")]
 fn log_panics() {
@@ -72,14 +109,17 @@ fn log_panics() {
     }));
 }
 
-/// Puts a plugin's two exports into the component. [`macro@crate::plugin`] calls it.
+/// Puts a plugin's exports into the component. [`macro@crate::plugin`] calls it, with what it read in the function's return type.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_plugin {
-    ($define:path) => {
+    ($define:path, mapper: $mapper:tt, observer: $observer:tt) => {
         // Natively nothing is exported, and a function of the wrong type is a mistake all the same.
-        #[cfg(not(target_arch = "wasm32"))]
-        const _: fn() = || $crate::entry::fits(&$define);
+        const _: () = assert!(
+            matches!($crate::entry::exports(&$define), ($mapper, $observer)),
+            "#[plugin] reads in the function's return type what the component exports: name `Mapper` and `Observer` there, as \
+             in `Plugin<Mapper>`, and not behind an alias",
+        );
         #[cfg(target_arch = "wasm32")]
         const _: () = {
             use $crate::contract::exports::pilothouse::plugin::controller as wire;
@@ -101,9 +141,38 @@ macro_rules! export_plugin {
                 }
             }
 
-    $crate::contract::export!(Exported with_types_in $crate::contract);
+            $crate::contract::export!(Exported with_types_in $crate::contract);
+            $crate::export_plugin!(@mapper $define, $mapper);
+            $crate::export_plugin!(@observer $define, $observer);
         };
     };
+    (@mapper $define:path, true) => {
+        impl $crate::contract::mapping::exports::pilothouse::plugin::mapper::Guest for Exported {
+            fn map(
+                config: ::std::string::String,
+                controller: ::std::string::String,
+                changes: ::std::vec::Vec<$crate::contract::mapping::exports::pilothouse::plugin::mapper::Change>,
+            ) -> ::std::result::Result<::std::vec::Vec<$crate::Key>, ::std::string::String> {
+                $crate::entry::map(&$define, &config, &controller, &changes)
+            }
+        }
+
+        $crate::contract::mapping::export_mapper!(Exported with_types_in $crate::contract::mapping);
+    };
+    (@observer $define:path, true) => {
+        impl $crate::contract::observing::exports::pilothouse::plugin::observer::Guest for Exported {
+            fn observe(
+                config: ::std::string::String,
+                changes: ::std::vec::Vec<$crate::contract::observing::exports::pilothouse::plugin::observer::Change>,
+            ) -> ::std::result::Result<(), ::std::string::String> {
+                $crate::entry::observe(&$define, &config, &changes)
+            }
+        }
+
+        $crate::contract::observing::export_observer!(Exported with_types_in $crate::contract::observing);
+    };
+    (@mapper $define:path, false) => {};
+    (@observer $define:path, false) => {};
 }
 
 /// The result of [`crate::Object::to_json`], nameable in crates that do not depend on serde_json.

@@ -60,38 +60,55 @@
 //! # Where to look
 //! - What a reconcile may ask: [`Context`], [`cache`], [`client`], [`mod@log`].
 //! - What it answers: [`Outcome`] and [`Error`]; [`Conditions`] in a status.
-//! - What a plugin says of itself: [`Plugin`], [`Controller`], [`Permission`].
+//! - What a plugin says of itself: [`Plugin`], [`Controller`], [`Permission`]; [`Watch`] and [`Predicate`] for less than all
+//!   objects and all changes.
+//! - Being woken by what a reconcile read: [`ControllerBuilder::reads`]. By what it did not read: [`Mapping`].
+//! - Being told of changes themselves: [`Plugin::observe`].
 //! - Types for kinds: [`Object`].
 //! - Tests: [`mock`].
 //! - The border itself: [`contract`], and the WIT it is made from.
 
 pub mod cache;
+mod change;
 pub mod client;
 mod condition;
 mod context;
 pub mod contract;
+mod controller;
 #[doc(hidden)]
 pub mod entry;
 mod error;
+mod exports;
 mod host;
 pub mod log;
+mod mapping;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod mock;
 mod object;
+mod observer;
 mod outcome;
 mod permission;
 mod plugin;
+mod predicate;
+mod watch;
 
+pub use change::{Change, Observed};
 pub use condition::{ConditionStatus, Conditions};
 pub use context::{Context, Phase};
+pub use controller::{Controller, ControllerBuilder};
 pub use error::Error;
+pub use exports::{Exports, ExportsMapper, ExportsObserver, Mapper, Observer};
 pub use k8s_openapi;
 pub use kube;
+pub use mapping::Mapping;
 pub use object::{Key, Object, TypeMeta};
+pub use observer::Host;
 pub use outcome::Outcome;
 pub use permission::{Permission, Verb};
 pub use pilothouse_sdk_macros::{Object, plugin};
-pub use plugin::{Controller, ControllerBuilder, Plugin};
+pub use plugin::Plugin;
+pub use predicate::Predicate;
+pub use watch::Watch;
 
 /// What nearly every plugin uses.
 ///
@@ -99,8 +116,9 @@ pub use plugin::{Controller, ControllerBuilder, Plugin};
 /// use pilothouse_sdk::prelude::*;
 /// ```
 pub mod prelude {
+    pub use crate::cache::Cache;
     pub use crate::{
-        Conditions, Context, Controller, Error, Key, Object, Outcome, Permission, Phase, Plugin, Verb, debug, error,
-        info, plugin, trace, warn,
+        Change, Conditions, Context, Controller, Error, Host, Key, Mapper, Mapping, Object, Observed, Observer,
+        Outcome, Permission, Phase, Plugin, Predicate, Verb, Watch, debug, error, info, plugin, trace, warn,
     };
 }

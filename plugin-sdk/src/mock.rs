@@ -5,7 +5,8 @@
 //! the test does not [expect](MockHost::expect) fails the test, and so does an expected one that never comes.
 //!
 //! [`MockHost::reconcile`] gives the outcome of one call and changes nothing; [`MockHost::settle`] carries outcomes out
-//! until nothing changes any more.
+//! until nothing changes any more. [`MockHost::woken_by`] says which keys a change would wake: by what their last successful call
+//! read, by mappings, as children. [`MockHost::observe`] tells the plugin's observer what has changed.
 //!
 //! ```
 //! use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -36,15 +37,20 @@
 //!
 //! # What it leaves out
 //! It is no API server: nothing is defaulted, validated or pruned by a schema; server-side apply replaces lists as a whole
-//! and knows no other field manager; finalizers and garbage collection do not run. Where that matters, test against a
-//! server.
+//! and knows no other field manager; finalizers and garbage collection do not run; a field selector may name any field. Where that
+//! matters, test against a server.
 
 mod apply;
+mod field;
+mod manifest;
 mod outcome;
+mod predicate;
+mod request;
 mod script;
 mod selector;
 mod world;
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -52,14 +58,17 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::contract::exports::pilothouse::plugin::controller as wire;
+use crate::contract::mapping::exports::pilothouse::plugin::mapper;
+use crate::contract::observing::exports::pilothouse::plugin::observer;
 use crate::entry::{self, Define};
 use crate::host::with_host;
-use crate::{Key, Object, Permission, Phase};
+use crate::{Change, Key, Object, Permission};
 
 pub use outcome::{Failure, Outcome};
+pub use request::Request;
 pub use script::{Call, Expected};
-pub use world::Line;
 use world::World;
+pub use world::{By, Line, Wake};
 
 /// The manifest that a plugin answers to a configuration, or why it refuses it.
 ///
@@ -82,12 +91,28 @@ pub fn describe<S>(define: impl Define<S>, config: &str) -> Result<wire::Manifes
     entry::describe(&define, "0.0.0", config)
 }
 
-type Reconcile = Box<dyn Fn(&str, wire::Request) -> Result<wire::Outcome, wire::Failure>>;
+/// What the component would export, with the configuration filled in.
+struct Exported {
+    reconcile: Box<dyn Fn(wire::Request) -> Result<wire::Outcome, wire::Failure>>,
+    map: Box<dyn Fn(&str, &[mapper::Change]) -> Result<Vec<Key>, String>>,
+    observe: Box<dyn Fn(&[observer::Change]) -> Result<(), String>>,
+}
+
+impl Exported {
+    fn new<S>(define: impl Define<S> + 'static, config: String) -> Self {
+        let plugin = Rc::new((define, config));
+        let [first, second, third] = [(); 3].map(|()| Rc::clone(&plugin));
+        Self {
+            reconcile: Box::new(move |request| entry::reconcile(&first.0, &first.1, request)),
+            map: Box::new(move |controller, changes| entry::map(&second.0, &second.1, controller, changes)),
+            observe: Box::new(move |changes| entry::observe(&third.0, &third.1, changes)),
+        }
+    }
+}
 
 /// The host of one plugin in one test.
 pub struct MockHost {
-    reconcile: Reconcile,
-    config: String,
+    exported: Exported,
     manifest: wire::Manifest,
     world: Rc<World>,
 }
@@ -117,15 +142,10 @@ impl MockHost {
             Ok(manifest) => manifest,
             Err(error) => panic!("the plugin cannot describe itself: {error}"),
         };
-        if let Some(problem) = problem(&manifest) {
+        if let Err(problem) = manifest::check(&manifest) {
             panic!("no host loads this plugin: {problem}");
         }
-        Self {
-            reconcile: Box::new(move |config, request| entry::reconcile(&define, config, request)),
-            config,
-            world: Rc::new(World::new(&manifest)),
-            manifest,
-        }
+        Self { exported: Exported::new(define, config), world: Rc::new(World::new(&manifest)), manifest }
     }
 
     /// What the plugin says of itself.
@@ -192,7 +212,20 @@ impl MockHost {
     pub fn remove<K: Object>(&mut self, key: impl Into<Key>) -> K {
         let key = key.into();
         let Some(object) = self.get::<K>(&key) else { panic!("there is no {} {key} to remove", K::type_meta()) };
-        self.world.remove(&K::type_meta(), &key);
+        self.world.remove(&K::type_meta(), &key, false);
+        object
+    }
+
+    /// As [`remove`](Self::remove), at a time at which the host does not watch: it finds out later, and an observer is told that
+    /// the deletion was [missed](crate::Observed::missed).
+    ///
+    /// # Panics
+    /// Where there is no such object.
+    #[track_caller]
+    pub fn lose<K: Object>(&mut self, key: impl Into<Key>) -> K {
+        let key = key.into();
+        let Some(object) = self.get::<K>(&key) else { panic!("there is no {} {key} to lose", K::type_meta()) };
+        self.world.remove(&K::type_meta(), &key, true);
         object
     }
 
@@ -282,7 +315,7 @@ impl MockHost {
     /// let outcome = host.request(Key::cluster("m")).attempt(2, "the server was busy").run();
     /// ```
     pub fn request(&self, key: impl Into<Key>) -> Request<'_> {
-        Request { host: self, key: key.into(), controller: None, gone: None, attempt: 1, last_error: None }
+        Request::new(self, key.into())
     }
 
     /// Calls the plugin and carries out what it wants until nothing changes, as the real host does: children are made, set
@@ -302,14 +335,12 @@ impl MockHost {
         let mut attempt: (u32, Option<String>) = (1, None);
         for _ in 0..100 {
             let before = self.world.version();
-            let request = Request { attempt: attempt.0, last_error: attempt.1.clone(), ..self.request(key.clone()) };
-            let result = request.run();
-            let written = match &result {
+            let request = self.request(key.clone()).again(attempt.0, attempt.1.clone());
+            let result = request.carried_out(|result| match result {
                 Ok(outcome) => self.world.carry_out(controller, &key, outcome.wire()),
                 Err(failure) => self.world.carry_out_failure(controller, &key, failure),
-            };
+            });
             let unchanged = self.world.version() == before;
-            let result = result.and_then(|outcome| written.map(|()| outcome));
             match result {
                 Ok(outcome) if unchanged && attempt.0 == 1 => return Ok(outcome),
                 Ok(_) => attempt = (1, None),
@@ -324,6 +355,117 @@ impl MockHost {
             }
         }
         panic!("{key} has not settled after 100 calls: each one changes something");
+    }
+
+    /// Which keys a change wakes, each once and in order: those of the object itself, of its owner, those that a mapping names, and
+    /// those whose last successful call read from the cache what is different now. `change` does what it does to the cluster.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    /// use pilothouse_sdk::mock::MockHost;
+    /// use pilothouse_sdk::prelude::*;
+    ///
+    /// /// Counts the ConfigMaps that carry the Secret's name as their label `for`.
+    /// fn reconcile(ctx: &Context, secret: &Secret) -> Result<Outcome, Error> {
+    ///     let labelled = format!("for={}", secret.name());
+    ///     let count = ctx.cache().list::<ConfigMap>().beside(ctx.key()).labels(labelled).keys().count();
+    ///     info!("counted", count);
+    ///     Ok(Outcome::new())
+    /// }
+    ///
+    /// fn plugin() -> Plugin {
+    ///     Plugin::new("Counts.").controller(Controller::of::<Secret>().reads::<ConfigMap>().reconcile(reconcile))
+    /// }
+    ///
+    /// let mut secret = Secret::default();
+    /// secret.metadata.name = Some("token".into());
+    /// secret.metadata.namespace = Some("default".into());
+    /// let mut map = ConfigMap::default();
+    /// map.metadata.name = Some("m".into());
+    /// map.metadata.namespace = Some("default".into());
+    ///
+    /// let mut host = MockHost::new(plugin).with(secret).with(map);
+    /// host.settle(("default", "token")).expect("it settles");
+    /// let label = |host: &mut MockHost, value: &str| {
+    ///     host.edit::<ConfigMap>(("default", "m"), |map| {
+    ///         map.metadata.labels = Some([("for".to_owned(), value.to_owned())].into());
+    ///     });
+    /// };
+    /// assert_eq!(host.woken_by(|host| label(host, "another")), []);
+    /// assert_eq!(host.woken_by(|host| label(host, "token")), [Key::new("default", "token")]);
+    /// ```
+    ///
+    /// # Panics
+    /// As [`wakes`](Self::wakes), and where the plugin has several controllers.
+    #[track_caller]
+    pub fn woken_by(&mut self, change: impl FnOnce(&mut Self)) -> Vec<Key> {
+        self.only_controller();
+        let keys: BTreeSet<Key> = self.wakes(change).into_iter().map(|wake| wake.key).collect();
+        keys.into_iter().collect()
+    }
+
+    /// As [`woken_by`](Self::woken_by), with the controllers and the reasons.
+    ///
+    /// # Panics
+    /// Where the plugin is asked to map, and fails.
+    #[track_caller]
+    pub fn wakes(&mut self, change: impl FnOnce(&mut Self)) -> Vec<Wake> {
+        let before = self.world.snapshot();
+        change(self);
+        let map = |controller: &str, change: &mapper::Change| self.ask(controller, change.clone());
+        match self.world.wakes(&before, map) {
+            Ok(wakes) => wakes,
+            Err(error) => panic!("the plugin cannot map: {error}"),
+        }
+    }
+
+    /// The keys that the plugin's own functions find for a change: see [`Mapping::with`](crate::Mapping::with).
+    ///
+    /// # Errors
+    /// What the plugin failed with.
+    ///
+    /// # Panics
+    /// Where the plugin has several controllers ([`map_for`](Self::map_for) names one), or an object cannot be JSON.
+    #[track_caller]
+    pub fn map<K: Object>(&self, change: &Change<K>) -> Result<Vec<Key>, Failure> {
+        self.map_for(&self.only_controller().name, change)
+    }
+
+    /// As [`map`](Self::map), for a controller.
+    ///
+    /// # Errors
+    /// What the plugin failed with.
+    ///
+    /// # Panics
+    /// Where an object cannot be JSON.
+    #[track_caller]
+    pub fn map_for<K: Object>(&self, controller: &str, change: &Change<K>) -> Result<Vec<Key>, Failure> {
+        let text = |object: &K| Some(object.to_json().expect("the object can be JSON"));
+        let (old, new) = match change {
+            Change::Added(new) => (None, text(new)),
+            Change::Updated { old, new } => (text(old), text(new)),
+            Change::Deleted(old) => (text(old), None),
+        };
+        self.ask(controller, mapper::Change { of: K::type_meta(), old, new }).map_err(Failure::retry)
+    }
+
+    fn ask(&self, controller: &str, change: mapper::Change) -> Result<Vec<Key>, String> {
+        with_host(self.world.clone(), || (self.exported.map)(controller, &[change]))
+    }
+
+    /// Tells the plugin's observer what has changed since it was told last, in one call and in the order of the first changes.
+    /// Several changes of one object are told as one.
+    ///
+    /// # Errors
+    /// What it failed with. It will be told again, together with what happens until then.
+    pub fn observe(&mut self) -> Result<(), Failure> {
+        let changes = self.world.untold();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        with_host(self.world.clone(), || (self.exported.observe)(&changes)).map_err(Failure::retry)?;
+        self.world.told();
+        Ok(())
     }
 
     #[track_caller]
@@ -349,104 +491,4 @@ impl Drop for MockHost {
             panic!("the plugin never made these requests: {}", missing.join(", "));
         }
     }
-}
-
-/// One call of a plugin: made by [`MockHost::request`].
-#[derive(Clone, Debug)]
-#[must_use = "call `run`"]
-pub struct Request<'a> {
-    host: &'a MockHost,
-    key: Key,
-    controller: Option<String>,
-    gone: Option<String>,
-    attempt: u32,
-    last_error: Option<String>,
-}
-
-impl Request<'_> {
-    /// Which controller, where the plugin has several.
-    pub fn controller(mut self, name: impl Into<String>) -> Self {
-        self.controller = Some(name.into());
-        self
-    }
-
-    /// A try after the first, and why the one before it failed.
-    pub fn attempt(mut self, attempt: u32, last_error: impl Into<String>) -> Self {
-        self.attempt = attempt;
-        self.last_error = Some(last_error.into());
-        self
-    }
-
-    /// The object is gone; this was its last state.
-    ///
-    /// # Panics
-    /// Where it cannot be JSON.
-    #[track_caller]
-    pub fn gone(mut self, last: &impl Object) -> Self {
-        self.gone = Some(last.to_json().expect("the object can be JSON"));
-        self
-    }
-
-    /// Calls the plugin.
-    ///
-    /// # Errors
-    /// What the plugin failed with.
-    ///
-    /// # Panics
-    /// Where there is no such object or controller.
-    #[track_caller]
-    pub fn run(self) -> Result<Outcome, Failure> {
-        let host = self.host;
-        let controller = match &self.controller {
-            None => host.only_controller(),
-            Some(name) => match host.manifest.controllers.iter().find(|controller| controller.name == *name) {
-                Some(controller) => controller,
-                None => panic!("the plugin has no controller {name:?}"),
-            },
-        };
-        let (object, phase) = match self.gone {
-            Some(last) => (last, Phase::Gone),
-            None => match host.world.object(&controller.for_.of, &self.key) {
-                Some(object) if object["metadata"]["deletionTimestamp"].is_string() => {
-                    (object.to_string(), Phase::Deleting)
-                }
-                Some(object) => (object.to_string(), Phase::Live),
-                None => panic!("there is no {} {}: add it by MockHost::with", controller.for_.of, self.key),
-            },
-        };
-        let request = wire::Request {
-            controller: controller.name.clone(),
-            key: self.key,
-            object,
-            phase,
-            attempt: self.attempt,
-            last_error: self.last_error,
-        };
-        let outcome = with_host(host.world.clone(), || (host.reconcile)(&host.config, request));
-        Ok(Outcome::new(outcome.map_err(Failure::from)?))
-    }
-}
-
-/// What is wrong with a manifest, as far as it can be told without a cluster.
-fn problem(manifest: &wire::Manifest) -> Option<String> {
-    let mut names = std::collections::BTreeSet::new();
-    for controller in &manifest.controllers {
-        let name = &controller.name;
-        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if name.is_empty() || name.len() > 63 || !name.chars().all(fits) {
-            return Some(format!("{name:?} is no name for a controller: lower-case letters, digits and -, at most 63"));
-        }
-        if !names.insert(name) {
-            return Some(format!("two controllers are named {name:?}"));
-        }
-        for watch in std::iter::once(&controller.for_).chain(&controller.owns) {
-            if watch.of.api_version.is_empty() || watch.of.kind.is_empty() {
-                return Some(format!("controller {name:?} watches a kind without apiVersion or kind"));
-            }
-            if let Some(Err(error)) = watch.labels.as_deref().map(selector::Selector::parse) {
-                return Some(format!("controller {name:?} watches {} by a selector that is none: {error}", watch.of));
-            }
-        }
-    }
-    None
 }

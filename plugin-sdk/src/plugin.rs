@@ -3,15 +3,17 @@
 //! The value is built anew for each call, as the contract carries nothing over, so building it is cheap: a
 //! CustomResourceDefinition is only rendered when the host asks for the description.
 
-use std::time::Duration;
-
 use kube::CustomResourceExt;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 
 use crate::contract::exports::pilothouse::plugin::controller as wire;
+use crate::contract::mapping::exports::pilothouse::plugin::mapper;
+use crate::contract::observing::exports::pilothouse::plugin::observer;
+use crate::exports::ExportsObserver;
+use crate::observer::{Host, Observes};
 use crate::permission::{self, Permission};
-use crate::{Context, Error, Object, Outcome, TypeMeta};
+use crate::{Controller, Error, Key, Object, Observed, TypeMeta, Watch};
 
 /// What a plugin is, and what it does.
 ///
@@ -25,16 +27,19 @@ use crate::{Context, Error, Object, Outcome, TypeMeta};
 /// }
 ///
 /// #[plugin]
-/// fn observer() -> Plugin {
+/// fn counter() -> Plugin {
 ///     Plugin::new("Counts the keys of every ConfigMap.")
 ///         .controller(Controller::of::<ConfigMap>().without_status().reconcile(reconcile))
 /// }
 /// ```
-#[derive(Debug)]
+///
+/// `E` is what it exports besides: nothing, [`Mapper`](crate::Mapper), [`Observer`](crate::Observer), or both as a pair.
 #[must_use]
-pub struct Plugin {
+pub struct Plugin<E = ()> {
     description: String,
-    controllers: Vec<Controller>,
+    controllers: Vec<Controller<E>>,
+    indexes: Vec<wire::Index>,
+    observes: Vec<Observes>,
     permissions: Vec<Permission>,
     crds: Vec<Crd>,
     config_schema: Option<fn() -> schemars::Schema>,
@@ -47,12 +52,14 @@ struct Crd {
     render: fn() -> serde_json::Result<String>,
 }
 
-impl Plugin {
+impl<E> Plugin<E> {
     /// A plugin that does nothing yet. `description` is one sentence, for people.
     pub fn new(description: impl Into<String>) -> Self {
         Self {
             description: description.into(),
             controllers: Vec::new(),
+            indexes: Vec::new(),
+            observes: Vec::new(),
             permissions: Vec::new(),
             crds: Vec::new(),
             config_schema: None,
@@ -60,8 +67,82 @@ impl Plugin {
     }
 
     /// Adds a reconcile loop. What it needs of permissions is asked for by itself.
-    pub fn controller(mut self, controller: Controller) -> Self {
+    pub fn controller(mut self, controller: Controller<E>) -> Self {
         self.controllers.push(controller);
+        self
+    }
+
+    /// Keeps the cached objects of `K` by the value of a field, for [lists](crate::cache::List::index) and
+    /// [mappings](crate::Mapping::index).
+    ///
+    /// `name` is unique within the plugin. `path` is a field path: `spec.nodeName`, `spec.volumes[*].configMap.name`,
+    /// `metadata.annotations["example.com/team"]`. Each string, number and boolean that is found there is a value. `K` is a kind
+    /// that a controller is for, owns, watches or reads.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::{Node, Pod};
+    /// use pilothouse_sdk::prelude::*;
+    ///
+    /// /// How many Pods a node has, counted again whenever one comes or goes.
+    /// fn reconcile(ctx: &Context, node: &Node) -> Result<Outcome, Error> {
+    ///     let pods = ctx.cache().list::<Pod>().index("pods-by-node", node.name()).keys().count();
+    ///     info!("counted", pods);
+    ///     Ok(Outcome::new())
+    /// }
+    ///
+    /// #[plugin]
+    /// fn counter() -> Plugin {
+    ///     Plugin::new("Counts the Pods of every node.")
+    ///         .index::<Pod>("pods-by-node", "spec.nodeName")
+    ///         .controller(Controller::of::<Node>().reads::<Pod>().without_status().reconcile(reconcile))
+    /// }
+    /// ```
+    pub fn index<K: Object>(mut self, name: impl Into<String>, path: impl Into<String>) -> Self {
+        self.indexes.push(wire::Index { name: name.into(), of: K::type_meta(), path: path.into() });
+        self
+    }
+
+    /// Is told of changes themselves, and not only that something changed: informer event handlers.
+    ///
+    /// Of one object in order, and never two at once. Where the handler fails it is told again, with growing delay, perhaps
+    /// with others that it was told of together, and with what happened to them meanwhile; so it must bear to be told twice. The
+    /// permission to read is asked for by itself. Once for each kind.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::Node;
+    /// use pilothouse_sdk::mock::MockHost;
+    /// use pilothouse_sdk::prelude::*;
+    ///
+    /// fn seen(_: &Host, node: &Observed<Node>) -> Result<(), Error> {
+    ///     match &node.change {
+    ///         Change::Added(node) => info!("joined", node = node.name()),
+    ///         Change::Deleted(node) => info!("left", node = node.name()),
+    ///         Change::Updated { .. } => {}
+    ///     }
+    ///     Ok(())
+    /// }
+    ///
+    /// #[plugin]
+    /// fn doorman() -> Plugin<Observer> {
+    ///     let joined_or_left = Watch::of::<Node>().metadata_only().when(Predicate::cel("object == null || old == null"));
+    ///     Plugin::new("Says which nodes come and go.").observe(joined_or_left, seen)
+    /// }
+    ///
+    /// let mut node = Node::default();
+    /// node.metadata.name = Some("n1".into());
+    /// let mut host = MockHost::new(doorman).with(node);
+    /// host.observe().expect("the handler succeeds");
+    /// host.remove::<Node>(Key::cluster("n1"));
+    /// host.observe().expect("the handler succeeds");
+    /// assert_eq!(host.lines().iter().map(|line| line.message.as_str()).collect::<Vec<_>>(), ["joined", "left"]);
+    /// ```
+    pub fn observe<K, F>(mut self, watch: Watch<K>, handler: F) -> Self
+    where
+        E: ExportsObserver,
+        K: Object,
+        F: Fn(&Host, &Observed<K>) -> Result<(), Error> + 'static,
+    {
+        self.observes.push(Observes::new(watch, handler));
         self
     }
 
@@ -80,7 +161,9 @@ impl Plugin {
     ///     lit: bool,
     /// }
     ///
-    /// let plugin = Plugin::new("Lights lamps.").crd::<Lamp>();
+    /// fn plugin() -> Plugin {
+    ///     Plugin::new("Lights lamps.").crd::<Lamp>()
+    /// }
     /// ```
     pub fn crd<K: CustomResourceExt>(mut self) -> Self {
         self.crds.push(Crd { name: K::crd_name(), render: || serde_json::to_string(&K::crd()) });
@@ -100,194 +183,74 @@ impl Plugin {
         self
     }
 
-    pub(crate) fn controller_named(self, name: &str) -> Option<Controller> {
+    pub(crate) fn controller_named(self, name: &str) -> Option<Controller<E>> {
         self.controllers.into_iter().find(|controller| controller.name == name)
     }
 
+    /// The keys that the plugin's own functions find for changes, each once.
+    pub(crate) fn map(self, controller: &str, changes: &[mapper::Change]) -> Result<Vec<Key>, String> {
+        let Some(controller) = self.controller_named(controller) else {
+            return Err(format!("there is no controller {controller:?} in this plugin"));
+        };
+        let mut keys = std::collections::BTreeSet::new();
+        for change in changes {
+            keys.extend(controller.map(change)?);
+        }
+        Ok(keys.into_iter().collect())
+    }
+
+    /// Tells the handlers, in order, until one fails.
+    pub(crate) fn observed(&self, changes: &[observer::Change]) -> Result<(), String> {
+        changes.iter().try_for_each(|change| {
+            let mut handlers = self.observes.iter().filter(|observes| *observes.of() == change.of);
+            handlers.try_for_each(|observes| observes.call(change))
+        })
+    }
+
     /// What the plugin says of itself across the border.
-    pub(crate) fn manifest(self, version: &str) -> serde_json::Result<wire::Manifest> {
+    ///
+    /// # Errors
+    /// What of it cannot cross.
+    pub(crate) fn manifest(self, version: &str) -> Result<wire::Manifest, String> {
         let mut permissions: Vec<Permission> = self.controllers.iter().flat_map(Controller::permissions).collect();
+        permissions.extend(self.observes.iter().map(|observes| observes.watch.permission([wire::Verb::Read])));
         if !self.crds.is_empty() {
             let definitions = TypeMeta::new("apiextensions.k8s.io/v1", "CustomResourceDefinition");
             let names = self.crds.iter().map(|crd| crd.name);
             permissions.push(Permission::to(definitions).verbs([wire::Verb::Apply]).names(names));
         }
         permissions.extend(self.permissions);
+        for (i, observes) in self.observes.iter().enumerate() {
+            if self.observes.iter().take(i).any(|before| before.of() == observes.of()) {
+                return Err(format!(
+                    "{} is observed twice: a change does not say by which watch it came",
+                    observes.of()
+                ));
+            }
+        }
+        let text = |problem: serde_json::Error| format!("the description cannot be JSON: {problem}");
         Ok(wire::Manifest {
             version: version.to_owned(),
             description: self.description,
-            controllers: self.controllers.into_iter().map(Controller::into_wire).collect(),
+            controllers: self.controllers.into_iter().map(Controller::into_wire).collect::<Result<_, _>>()?,
+            indexes: self.indexes,
+            observes: self.observes.into_iter().map(|observes| observes.watch.into_wire()).collect::<Result<_, _>>()?,
             permissions: permission::merged(permissions),
-            crds: self.crds.iter().map(|crd| (crd.render)()).collect::<serde_json::Result<_>>()?,
-            config_schema: self.config_schema.map(|schema| serde_json::to_string(&schema())).transpose()?,
+            crds: self.crds.iter().map(|crd| (crd.render)()).collect::<serde_json::Result<_>>().map_err(text)?,
+            config_schema: self
+                .config_schema
+                .map(|schema| serde_json::to_string(&schema()))
+                .transpose()
+                .map_err(text)?,
         })
     }
 }
 
-/// One reconcile loop: a kind, the kinds of its children, and a function.
-pub struct Controller {
-    name: String,
-    for_: wire::Watch,
-    owns: Vec<wire::Watch>,
-    status: bool,
-    max_concurrency: u32,
-    timeout: Option<Duration>,
-    reconcile: Reconcile,
-}
-
-type Reconcile = Box<dyn Fn(wire::Request) -> Result<Outcome, Error>>;
-
-impl Controller {
-    /// Starts a controller for `K`. Its name is the kind in lower case.
-    pub fn of<K: Object>() -> ControllerBuilder<K> {
-        let of = K::type_meta();
-        ControllerBuilder {
-            name: of.kind.to_ascii_lowercase(),
-            for_: wire::Watch { of, namespaces: Vec::new(), labels: None },
-            owns: Vec::new(),
-            status: true,
-            max_concurrency: 0,
-            timeout: None,
-            kind: std::marker::PhantomData,
-        }
-    }
-
-    /// Calls the function.
-    pub(crate) fn reconcile(&self, request: wire::Request) -> Result<Outcome, Error> {
-        (self.reconcile)(request)
-    }
-
-    fn permissions(&self) -> Vec<Permission> {
-        let of = |watch: &wire::Watch| Permission::to(watch.of.clone()).namespaces(watch.namespaces.clone());
-        let mut permissions = vec![of(&self.for_).verbs([wire::Verb::Read])];
-        if self.status {
-            permissions.push(of(&self.for_).status().verbs([wire::Verb::Apply]));
-        }
-        let children = [wire::Verb::Read, wire::Verb::Apply, wire::Verb::Delete];
-        permissions.extend(self.owns.iter().map(|watch| of(watch).verbs(children)));
-        permissions
-    }
-
-    fn into_wire(self) -> wire::Controller {
-        let millis = |timeout: Duration| u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-        wire::Controller {
-            name: self.name,
-            for_: self.for_,
-            owns: self.owns,
-            max_concurrency: self.max_concurrency,
-            timeout_ms: self.timeout.map(millis),
-        }
-    }
-}
-
-impl std::fmt::Debug for Controller {
+impl<E> std::fmt::Debug for Plugin<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Controller").field("name", &self.name).field("for", &self.for_).finish_non_exhaustive()
-    }
-}
-
-/// A controller that lacks its function still: made by [`Controller::of`], finished by [`reconcile`](Self::reconcile).
-///
-/// ```
-/// use std::time::Duration;
-/// use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
-/// use pilothouse_sdk::prelude::*;
-///
-/// fn reconcile(_: &Context, _: &Deployment) -> Result<Outcome, Error> {
-///     Ok(Outcome::new().children::<ConfigMap>([]))
-/// }
-///
-/// let controller = Controller::of::<Deployment>()
-///     .named("web")
-///     .namespaces(["shop"])
-///     .labels("app=web")
-///     .owns::<ConfigMap>()
-///     .without_status()
-///     .max_concurrency(4)
-///     .timeout(Duration::from_secs(2))
-///     .reconcile(reconcile);
-/// ```
-#[derive(Debug)]
-#[must_use = "a controller needs its function: call `reconcile`"]
-pub struct ControllerBuilder<K> {
-    name: String,
-    for_: wire::Watch,
-    owns: Vec<wire::Watch>,
-    status: bool,
-    max_concurrency: u32,
-    timeout: Option<Duration>,
-    kind: std::marker::PhantomData<K>,
-}
-
-impl<K: Object> ControllerBuilder<K> {
-    /// Another name than the kind's: lower-case letters, digits and `-`, at most 63. Unique within the plugin.
-    pub fn named(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// Only objects in these namespaces, and children there.
-    pub fn namespaces(mut self, namespaces: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.for_.namespaces = namespaces.into_iter().map(Into::into).collect();
-        for watch in &mut self.owns {
-            watch.namespaces.clone_from(&self.for_.namespaces);
-        }
-        self
-    }
-
-    /// Only objects that this label selector matches.
-    pub fn labels(mut self, selector: impl Into<String>) -> Self {
-        self.for_.labels = Some(selector.into());
-        self
-    }
-
-    /// May have children of kind `C`, and is woken when one of them changes.
-    pub fn owns<C: Object>(mut self) -> Self {
-        let namespaces = self.for_.namespaces.clone();
-        self.owns.push(wire::Watch { of: C::type_meta(), namespaces, labels: None });
-        self
-    }
-
-    /// Writes no status, and so does not ask for the permission to.
-    pub fn without_status(mut self) -> Self {
-        self.status = false;
-        self
-    }
-
-    /// How many keys may be reconciled at once; one, if this is not called. The same key never is.
-    pub fn max_concurrency(mut self, keys: u32) -> Self {
-        self.max_concurrency = keys;
-        self
-    }
-
-    /// How long one call may run; 10 s, if this is not called. Counted in whole milliseconds.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// The function that is called for each object of `K` that changed or whose child changed.
-    ///
-    /// It gets the object as it is in the cache, and for an object that is gone its last known state
-    /// ([`Context::phase`]). An object that does not fit `K` is a terminal error and does not reach the function.
-    pub fn reconcile<F>(self, reconcile: F) -> Controller
-    where
-        F: Fn(&Context, &K) -> Result<Outcome, Error> + 'static,
-    {
-        let call = move |request: wire::Request| {
-            let object: K = serde_json::from_str(&request.object).map_err(|error| {
-                Error::terminal(format!("{} {} does not fit its type: {error}", K::type_meta(), request.key))
-            })?;
-            reconcile(&Context::new(request, &object), &object)
-        };
-        Controller {
-            name: self.name,
-            for_: self.for_,
-            owns: self.owns,
-            status: self.status,
-            max_concurrency: self.max_concurrency,
-            timeout: self.timeout,
-            reconcile: Box::new(call),
-        }
+        f.debug_struct("Plugin")
+            .field("description", &self.description)
+            .field("controllers", &self.controllers)
+            .finish_non_exhaustive()
     }
 }

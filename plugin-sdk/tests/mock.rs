@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
 
-use pilothouse_sdk::cache::Selection;
 use pilothouse_sdk::client::{self, Patch, Preconditions, Propagation, Reason};
 use pilothouse_sdk::mock::{Expected, Line, MockHost, describe};
 use pilothouse_sdk::prelude::*;
@@ -222,9 +221,8 @@ const M: (&str, &str) = ("default", "m");
 #[test]
 fn a_list_pages_by_itself() {
     fn reconcile(ctx: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
-        let selection = Selection::all().namespace("default").labels("app=web").page_size(2);
-        let names: Result<Vec<String>, _> =
-            ctx.cache().list::<ConfigMap>(selection).map(|map| map.map(|map| map.name().to_owned())).collect();
+        let list = ctx.cache().list::<ConfigMap>().namespace("default").labels("app=web").page_size(2);
+        let names: Result<Vec<String>, _> = list.into_iter().map(|map| map.map(|map| map.name().to_owned())).collect();
         Err(Error::terminal(names?.join(" ")))
     }
     let mut host = MockHost::new(plugin_with(Vec::new, reconcile)).with(map("m", &[]));
@@ -251,7 +249,8 @@ fn only_what_a_controller_watches_is_in_the_cache() {
     let host = MockHost::new(plugin_with(asked, reconcile)).with(map("m", &[]));
     assert_eq!(
         host.reconcile(M).unwrap_err().message,
-        "the cache may not be read: read of v1 Secret: no controller is for it or owns it, so it is not in the cache"
+        "the cache may not be read: read of v1 Secret in namespace default: it is not cached for this plugin: no controller is for it, owns, watches or reads \
+         it, and it is not observed"
     );
 }
 
@@ -351,17 +350,19 @@ fn a_missing_request_fails_the_test() {
 #[test]
 #[should_panic(expected = "no host answers here")]
 fn a_description_that_calls_the_host_fails_the_test() {
-    MockHost::new(|| {
+    fn plugin() -> Plugin {
         info!("describing");
         Plugin::new("Talks too early.")
-    });
+    }
+    drop(MockHost::new(plugin));
 }
 
 #[test]
 #[should_panic(expected = "two controllers are named \"configmap\"")]
 fn a_manifest_that_no_host_would_load_fails_the_test() {
     let controller = || Controller::of::<ConfigMap>().reconcile(|_, _| Ok(Outcome::new()));
-    MockHost::new(move || Plugin::new("Says it twice.").controller(controller()).controller(controller()));
+    let plugin = move || -> Plugin { Plugin::new("Says it twice.").controller(controller()).controller(controller()) };
+    drop(MockHost::new(plugin));
 }
 
 #[test]
@@ -371,7 +372,9 @@ fn a_reconcile_that_never_settles_fails_the_test() {
         let version = secret.metadata.resource_version.as_deref().unwrap_or_default();
         Ok(Outcome::new().status(BTreeMap::from([("seen", version)])))
     }
-    let plugin = || Plugin::new("Writes what it reads.").controller(Controller::of::<Secret>().reconcile(reconcile));
+    fn plugin() -> Plugin {
+        Plugin::new("Writes what it reads.").controller(Controller::of::<Secret>().reconcile(reconcile))
+    }
     drop(MockHost::new(plugin).with(secret("s")).settle(S));
 }
 
@@ -428,10 +431,10 @@ fn an_object_that_does_not_fit_its_type_is_a_terminal_error() {
         metadata: ObjectMeta,
         size: u32,
     }
-    let plugin = || {
+    fn plugin() -> Plugin {
         let controller = Controller::of::<Odd>().reconcile(|_, odd| Err(Error::retry(odd.size)));
         Plugin::new("Expects sizes.").controller(controller)
-    };
+    }
     let failure = MockHost::new(plugin).with(secret("s")).reconcile(S).unwrap_err();
     assert!(failure.terminal);
     assert!(

@@ -1,7 +1,7 @@
 //! The macros of `pilothouse_sdk`, which re-exports and documents them.
 
 use proc_macro::TokenStream;
-use quote::quote;
+use quote::{ToTokens, quote};
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Fields, ItemFn, LitStr, Token, parse_macro_input};
@@ -11,6 +11,9 @@ use syn::{Data, DeriveInput, Fields, ItemFn, LitStr, Token, parse_macro_input};
 ///
 /// Once in a crate whose `crate-type` has `cdylib`. In the sandbox the function becomes the component's exports; natively
 /// nothing is added, and tests call it through `pilothouse_sdk::mock::MockHost`.
+///
+/// A plugin that maps by a function of its own returns `Plugin<Mapper>`, one that observes `Plugin<Observer>`, one that does both
+/// `Plugin<(Mapper, Observer)>`: that decides what the component exports, and what the plugin may do.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -45,11 +48,25 @@ pub fn plugin(arguments: TokenStream, item: TokenStream) -> TokenStream {
         return syn::Error::new(function.sig.span(), message).into_compile_error().into();
     }
     let name = &function.sig.ident;
+    let (mapper, observer) = (returns(&function, "Mapper"), returns(&function, "Observer"));
     quote! {
         #function
-        ::pilothouse_sdk::export_plugin!(#name);
+        ::pilothouse_sdk::export_plugin!(#name, mapper: #mapper, observer: #observer);
     }
     .into()
+}
+
+/// Whether the type that a function returns names `wanted`, such as in `Plugin<Mapper>`. A name that hides behind an alias is
+/// noticed by what `export_plugin!` makes of it, which knows the type.
+fn returns(function: &ItemFn, wanted: &str) -> bool {
+    fn names(tokens: proc_macro2::TokenStream, wanted: &str) -> bool {
+        tokens.into_iter().any(|token| match token {
+            proc_macro2::TokenTree::Ident(ident) => ident == wanted,
+            proc_macro2::TokenTree::Group(group) => names(group.stream(), wanted),
+            _ => false,
+        })
+    }
+    names(function.sig.output.to_token_stream(), wanted)
 }
 
 /// Makes a struct with a field `metadata: ObjectMeta` an object of a kind that has no type elsewhere: name the fields you

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::contract::pilothouse::plugin::cache::{Page, Query, ReadError};
+use crate::contract::pilothouse::plugin::cache::{KeyPage, Page, Query, ReadError};
 use crate::contract::pilothouse::plugin::client::{Error, PatchBody, Preconditions, Propagation};
 use crate::contract::pilothouse::plugin::log::Level;
 use crate::contract::pilothouse::plugin::types::{Key, Subresource, TypeMeta};
@@ -12,6 +12,7 @@ use crate::contract::pilothouse::plugin::types::{Key, Subresource, TypeMeta};
 pub(crate) trait Host {
     fn cache_get(&self, of: &TypeMeta, key: &Key) -> Result<Option<String>, ReadError>;
     fn cache_list(&self, query: &Query) -> Result<Page, ReadError>;
+    fn cache_keys(&self, query: &Query) -> Result<KeyPage, ReadError>;
     fn get(&self, of: &TypeMeta, key: &Key) -> Result<String, Error>;
     fn create(&self, object: &str) -> Result<String, Error>;
     fn update(&self, object: &str, subresource: Option<Subresource>) -> Result<String, Error>;
@@ -63,6 +64,10 @@ pub(crate) fn cache_get(of: &TypeMeta, key: &Key) -> Result<Option<String>, Read
 
 pub(crate) fn cache_list(query: &Query) -> Result<Page, ReadError> {
     host().cache_list(query)
+}
+
+pub(crate) fn cache_keys(query: &Query) -> Result<KeyPage, ReadError> {
+    host().cache_keys(query)
 }
 
 pub(crate) fn get(of: &TypeMeta, key: &Key) -> Result<String, Error> {

@@ -1,6 +1,9 @@
-//! Label selectors in Kubernetes' syntax: `app=web,tier!=cache,env in (a, b),x notin (y),z,!legacy`.
+//! Selectors in Kubernetes' syntax: by labels, `app=web,tier!=cache,env in (a, b),x notin (y),z,!legacy`; by fields,
+//! `spec.nodeName=n1,status.phase!=Succeeded`.
 
 use serde_json::Value;
+
+use super::field::Path;
 
 /// All of these must hold.
 #[derive(Debug, PartialEq, Eq)]
@@ -72,6 +75,45 @@ impl Requirement {
     }
 }
 
+/// All of these must hold. Which fields a server selects a kind by is not known here: any path of names will do.
+#[derive(Debug, Default)]
+pub(super) struct FieldSelector(Vec<FieldRequirement>);
+
+#[derive(Debug)]
+struct FieldRequirement {
+    path: Path,
+    value: String,
+    equal: bool,
+}
+
+impl FieldSelector {
+    /// # Errors
+    /// Which part is none.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let requirement = |part: &str| {
+            let (path, value, equal) = if let Some((path, value)) = part.split_once("!=") {
+                (path, value, false)
+            } else if let Some((path, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
+                (path, value, true)
+            } else {
+                return Err(format!("{part:?} is no requirement of a field"));
+            };
+            Ok(FieldRequirement { path: Path::parse(path.trim())?, value: value.trim().to_owned(), equal })
+        };
+        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        parts.map(requirement).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether an object's fields satisfy it. What is absent is empty, as on a server.
+    pub(super) fn matches(&self, object: &Value) -> bool {
+        self.0.iter().all(|FieldRequirement { path, value, equal }| {
+            let values = path.values(object);
+            let is = values.contains(value) || (values.is_empty() && value.is_empty());
+            is == *equal
+        })
+    }
+}
+
 /// At the commas that are outside of parentheses. Nothing gives no part.
 fn split(text: &str) -> Result<Vec<&str>, String> {
     if text.trim().is_empty() {
@@ -101,7 +143,7 @@ fn split(text: &str) -> Result<Vec<&str>, String> {
 mod tests {
     use serde_json::json;
 
-    use super::Selector;
+    use super::{FieldSelector, Selector};
 
     #[test]
     fn requirements_hold_as_in_kubernetes() {
@@ -128,5 +170,21 @@ mod tests {
         for text in ["=web", "app in web", "app in (a", "app,,env", "a b", "!"] {
             assert!(Selector::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn fields_are_compared_as_text_and_absent_ones_are_empty() {
+        let object = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n1", "unschedulable": true}});
+        for (selector, matches) in [
+            ("", true),
+            ("metadata.name=p", true),
+            ("spec.nodeName==n1,spec.unschedulable=true", true),
+            ("spec.nodeName!=n1", false),
+            ("status.phase=", true),
+            ("status.phase!=Failed", true),
+        ] {
+            assert_eq!(FieldSelector::parse(selector).map(|s| s.matches(&object)), Ok(matches), "{selector}");
+        }
+        assert!(FieldSelector::parse("spec.nodeName").is_err());
     }
 }

@@ -1,8 +1,12 @@
 //! The mock's cluster: its objects, what was applied for whom, and what outcomes do to it.
 //!
-//! The functions that a plugin calls are in `answer`.
+//! The functions that a plugin calls are in `answer`, what it has of the cluster in `view`, what changes wake in `wakes`, and
+//! what an observer is to be told in `backlog`.
 
 mod answer;
+mod backlog;
+mod view;
+mod wakes;
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,11 +18,9 @@ use serde_json::{Value, json};
 use super::apply;
 use super::outcome::Failure;
 use super::script::{Call, Expected, verb};
-use super::selector::Selector;
 use crate::client::Subresource;
-use crate::contract::exports::pilothouse::plugin::controller::{
-    Children, Controller, Manifest, Outcome, Permission, Watch,
-};
+use crate::contract::exports::pilothouse::plugin::controller::{Children, Controller, Manifest, Outcome, Permission};
+use crate::contract::observing::exports::pilothouse::plugin::observer;
 use crate::log::Level;
 use crate::{Key, TypeMeta, Verb};
 
@@ -33,6 +35,11 @@ pub struct Line {
     pub fields: Vec<(String, String)>,
 }
 
+use backlog::Backlog;
+use view::{Objects, View};
+use wakes::Read;
+pub use wakes::{By, Wake};
+
 type Id = (TypeMeta, Key);
 
 pub(super) struct World {
@@ -40,10 +47,15 @@ pub(super) struct World {
 }
 
 struct State {
-    asked: Vec<Permission>,
+    manifest: Manifest,
+    view: View,
     refused: Vec<Permission>,
-    watches: Vec<Watch>,
-    objects: BTreeMap<Id, Value>,
+    objects: Objects,
+    /// What the running call has read.
+    reading: Option<BTreeSet<Read>>,
+    /// What the last successful call read, by controller and key.
+    reads: BTreeMap<(String, Key), BTreeSet<Read>>,
+    backlog: Backlog,
     /// What was last applied of each child, by the uid of its owner.
     children: BTreeMap<String, BTreeMap<Id, Value>>,
     /// What the plugin itself last applied, and what was last applied of a status, by object and part.
@@ -60,15 +72,14 @@ struct State {
 
 impl World {
     pub(super) fn new(manifest: &Manifest) -> Self {
-        let watches = manifest.controllers.iter();
         let state = State {
-            asked: manifest.permissions.clone(),
+            manifest: manifest.clone(),
+            view: View::new(manifest),
             refused: Vec::new(),
-            watches: watches
-                .flat_map(|controller| std::iter::once(&controller.for_).chain(&controller.owns))
-                .cloned()
-                .collect(),
-            objects: BTreeMap::new(),
+            objects: Objects::new(),
+            reading: None,
+            reads: BTreeMap::new(),
+            backlog: Backlog::default(),
             children: BTreeMap::new(),
             applied: BTreeMap::new(),
             faults: BTreeMap::new(),
@@ -151,8 +162,18 @@ impl World {
         self.state_mut().store(&id, object);
     }
 
-    pub(super) fn remove(&self, of: &TypeMeta, key: &Key) {
-        self.state_mut().remove(&(of.clone(), key.clone()));
+    /// `missed`: nobody saw the deletion itself.
+    pub(super) fn remove(&self, of: &TypeMeta, key: &Key, missed: bool) {
+        self.state_mut().remove(&(of.clone(), key.clone()), missed);
+    }
+
+    /// What an observer has not been told of.
+    pub(super) fn untold(&self) -> Vec<observer::Change> {
+        self.state().backlog.changes()
+    }
+
+    pub(super) fn told(&self) {
+        self.state_mut().backlog.clear();
     }
 
     /// Children first, then status; the status also where a child failed, as it may say so.
@@ -201,9 +222,9 @@ impl State {
                 (_, kept) => kept,
             };
         }
-        match live {
-            Some(live) if live == object => return live,
-            Some(live) if content(&live) != content(&object) => {
+        match &live {
+            Some(live) if *live == object => return object,
+            Some(live) if content(live) != content(&object) => {
                 let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
                 object["metadata"]["generation"] = json!(generation + 1);
             }
@@ -212,11 +233,13 @@ impl State {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         self.objects.insert(id.clone(), object.clone());
+        self.observed(id, live.as_ref(), Some(&object), false);
         object
     }
 
-    fn remove(&mut self, id: &Id) {
-        if self.objects.remove(id).is_some() {
+    fn remove(&mut self, id: &Id, missed: bool) {
+        if let Some(last) = self.objects.remove(id) {
+            self.observed(id, Some(&last), None, missed);
             self.version += 1;
             self.applied.retain(|(of, _), _| of != id);
             for children in self.children.values_mut() {
@@ -259,7 +282,7 @@ impl State {
         }
         for (id, old) in before.into_iter().filter(|(id, _)| !wanted.contains_key(id)) {
             match self.check(Verb::Delete, &id, None) {
-                Ok(()) => self.remove(&id),
+                Ok(()) => self.remove(&id, false),
                 Err(problem) => {
                     first_problem = first_problem.and(Err(format!("cannot delete child {} {}: {problem}", id.0, id.1)));
                     applied.insert(id, old);
@@ -338,7 +361,7 @@ impl State {
     /// Whether the plugin may do this; the error says whose word is missing.
     fn check(&self, verb_: Verb, id: &Id, subresource: Option<Subresource>) -> Result<(), String> {
         let allows = |permission: &Permission| covers(permission, verb_, id, subresource);
-        let who = if !self.asked.iter().any(allows) {
+        let who = if !self.manifest.permissions.iter().any(allows) {
             "the manifest does not ask for it"
         } else if self.refused.iter().any(allows) {
             "the administrator does not grant it"
@@ -353,19 +376,22 @@ impl State {
         Err(format!("{} of {}{part} {}: {who}", verb(verb_), id.0, id.1))
     }
 
-    /// Whether a watch of the plugin keeps this object in the cache.
-    fn is_cached(&self, (of, key): &Id, object: &Value) -> bool {
-        self.watches.iter().filter(|watch| watch.of == *of).any(|watch| {
-            let namespace = key.namespace.as_ref();
-            let here =
-                watch.namespaces.is_empty() || namespace.is_none_or(|namespace| watch.namespaces.contains(namespace));
-            let selector = watch.labels.as_deref().map(Selector::parse);
-            here && selector.is_none_or(|selector| selector.is_ok_and(|selector| selector.matches(object)))
-        })
-    }
-
-    fn watched(&self) -> BTreeSet<&TypeMeta> {
-        self.watches.iter().map(|watch| &watch.of).collect()
+    /// As [`check`](Self::check), of any object of a kind, in a namespace if one is named.
+    fn granted_somewhere(&self, verb: Verb, of: &TypeMeta, namespace: Option<&String>) -> Result<(), &'static str> {
+        let of_kind = |permission: &&Permission| {
+            let here = namespace.is_none_or(|n| permission.namespaces.is_empty() || permission.namespaces.contains(n));
+            permission.of == *of && permission.subresource.is_none() && permission.verbs.contains(&verb) && here
+        };
+        let everything = |permission: &Permission| {
+            permission.names.is_empty() && (permission.namespaces.is_empty() || namespace.is_some())
+        };
+        if !self.manifest.permissions.iter().any(|permission| of_kind(&permission)) {
+            Err("the manifest does not ask for it")
+        } else if self.refused.iter().filter(of_kind).any(everything) {
+            Err("the administrator does not grant it")
+        } else {
+            Ok(())
+        }
     }
 }
 

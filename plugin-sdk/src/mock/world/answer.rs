@@ -2,75 +2,70 @@
 
 use serde_json::{Value, json};
 
-use super::{Id, Line, World, identify};
+use super::view::page_after;
+use super::wakes::Read;
+use super::{Id, Line, State, World, identify};
 use crate::client::{self, Preconditions, Propagation, Reason, StatusError, Subresource};
-use crate::contract::pilothouse::plugin::cache::{Page, Query, ReadError};
+use crate::contract::pilothouse::plugin::cache::{KeyPage, Page, Query, ReadError};
 use crate::contract::pilothouse::plugin::client::{Error, PatchBody};
 use crate::host::Host;
 use crate::log::Level;
 use crate::mock::apply::{apply, merge};
 use crate::mock::script::{Call, Ending, Request};
-use crate::mock::selector::Selector;
 use crate::{Key, TypeMeta, Verb};
 
-/// As the contract says for `limit: 0`.
-const PAGE: u32 = 500;
+/// Objects and keys in a page, and bytes of JSON in a page or an object: the contract's.
+const PAGE: usize = 500;
+const KEYS: usize = 10_000;
+const BYTES: usize = 4 << 20;
 
 impl Host for World {
     fn cache_get(&self, of: &TypeMeta, key: &Key) -> Result<Option<String>, ReadError> {
-        let state = self.state();
+        let mut state = self.state_mut();
         let id = (of.clone(), key.clone());
         state.check(Verb::Read, &id, None).map_err(ReadError::NotGranted)?;
-        if !state.watched().contains(of) {
-            return Err(ReadError::NotGranted(not_cached(of)));
+        state.may_read(of, key.namespace.as_ref())?;
+        state.note(|| Read::Object(id.clone()));
+        let object = state.objects.get(&id).and_then(|object| state.view.show(&id, object));
+        let text = object.as_ref().map(Value::to_string);
+        match text.as_ref().map_or(0, String::len) {
+            bytes if bytes > BYTES => Err(ReadError::TooLarge(bytes as u64)),
+            _ => Ok(text),
         }
-        let object = state.objects.get(&id).filter(|object| state.is_cached(&id, object));
-        Ok(object.map(Value::to_string))
     }
 
     fn cache_list(&self, query: &Query) -> Result<Page, ReadError> {
-        let state = self.state();
-        let of = &query.of;
-        let readable = |id: &Id| state.check(Verb::Read, id, None);
-        if !state.asked.iter().any(|permission| permission.of == *of && permission.verbs.contains(&Verb::Read)) {
-            return Err(ReadError::NotGranted(format!("read of {of}: the manifest does not ask for it")));
-        }
-        if !state.watched().contains(of) {
-            return Err(ReadError::NotGranted(not_cached(of)));
-        }
-        let selector = Selector::parse(query.labels.as_deref().unwrap_or_default()).map_err(ReadError::Invalid)?;
-        let after: Option<Key> = match &query.after {
-            None => None,
-            Some(after) => {
-                let (namespace, name) = after
-                    .rsplit_once('/')
-                    .ok_or_else(|| ReadError::Invalid(format!("no page begins after {after:?}")))?;
-                let namespace = (!namespace.is_empty()).then(|| namespace.to_owned());
-                Some(Key { namespace, name: name.to_owned() })
-            }
-        };
-        let limit = if query.limit == 0 { PAGE } else { query.limit };
-        let mut items = Vec::new();
+        let mut state = self.state_mut();
+        let selected = state.select(query)?;
+        state.note(|| Read::list(query));
+        let (mut items, mut bytes) = (Vec::new(), 0);
         let mut last: Option<&Key> = None;
-        for (id, object) in &state.objects {
-            let key = &id.1;
-            let fits = id.0 == *of
-                && after.as_ref().is_none_or(|after| key > after)
-                && (query.namespace.is_none() || key.namespace == query.namespace)
-                && state.is_cached(id, object)
-                && readable(id).is_ok()
-                && selector.matches(object);
-            if !fits {
-                continue;
+        for (key, object) in state.found(&state.objects, &selected) {
+            let text = object.to_string();
+            if text.len() > BYTES && items.is_empty() {
+                return Err(ReadError::TooLarge(text.len() as u64));
             }
-            if items.len() == limit as usize {
-                let next = last.map(|key| format!("{}/{}", key.namespace.as_deref().unwrap_or_default(), key.name));
-                return Ok(Page { items, next });
+            bytes += text.len();
+            if items.len() == limit(query, PAGE) || bytes > BYTES {
+                return Ok(Page { items, next: last.map(page_after) });
             }
-            items.push(object.to_string());
+            items.push(text);
             last = Some(key);
         }
         Ok(Page { items, next: None })
+    }
+
+    fn cache_keys(&self, query: &Query) -> Result<KeyPage, ReadError> {
+        let mut state = self.state_mut();
+        let selected = state.select(query)?;
+        state.note(|| Read::keys(query));
+        let limit = limit(query, KEYS);
+        let mut items: Vec<Key> =
+            state.found(&state.objects, &selected).map(|(key, _)| key.clone()).take(limit + 1).collect();
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next = items.last().filter(|_| more).map(page_after);
+        Ok(KeyPage { items, next })
     }
 
     fn get(&self, of: &TypeMeta, key: &Key) -> Result<String, Error> {
@@ -163,7 +158,7 @@ impl Host for World {
             if !holds(&preconditions.uid, "uid") || !holds(&preconditions.resource_version, "resourceVersion") {
                 return Err(refused(409, Reason::Conflict, "a precondition does not hold".to_owned()));
             }
-            world.remove(&id.0, &id.1);
+            world.remove(&id.0, &id.1, false);
             Ok(live)
         });
         answer.map(drop)
@@ -175,6 +170,15 @@ impl Host for World {
 
     fn now(&self) -> u64 {
         u64::try_from(World::now(self).as_millisecond()).expect("a test is set after 1970")
+    }
+}
+
+impl State {
+    /// Puts a read to what the running call has read.
+    fn note(&mut self, read: impl FnOnce() -> Read) {
+        if let Some(reading) = &mut self.reading {
+            reading.insert(read());
+        }
     }
 }
 
@@ -243,8 +247,12 @@ fn part(live: Value, new: &Value, subresource: Option<Subresource>) -> Value {
     result
 }
 
-fn not_cached(of: &TypeMeta) -> String {
-    format!("read of {of}: no controller is for it or owns it, so it is not in the cache")
+/// How many the page of a query may hold.
+fn limit(query: &Query, most: usize) -> usize {
+    match usize::try_from(query.limit) {
+        Ok(limit) if limit > 0 => limit.min(most),
+        _ => most,
+    }
 }
 
 fn parse(object: &str) -> Result<Value, Error> {

@@ -1,0 +1,313 @@
+//! One reconcile loop as a value: a kind, the kinds beside it, and a function.
+
+use std::time::Duration;
+
+use crate::contract::exports::pilothouse::plugin::controller as wire;
+use crate::contract::mapping::exports::pilothouse::plugin::mapper;
+use crate::mapping::{Function, Mapping};
+use crate::permission::Permission;
+use crate::watch::{Watch, Watched};
+use crate::{Context, Error, Key, Object, Outcome, Predicate};
+
+/// One reconcile loop: a kind, the kinds of its children and of what else it looks at, and a function.
+///
+/// `E` is what the plugin exports besides: see [`Mapping::with`].
+pub struct Controller<E = ()> {
+    pub(crate) name: String,
+    parts: Parts<E>,
+    reconcile: Reconcile,
+}
+
+type Reconcile = Box<dyn Fn(wire::Request) -> Result<Outcome, Error>>;
+
+/// What a builder collects.
+#[derive(Debug)]
+struct Parts<E> {
+    for_: Watched,
+    owns: Vec<Watched>,
+    watches: Vec<Mapped<E>>,
+    reads: Vec<Watched>,
+    status: bool,
+    max_concurrency: u32,
+    resync: Option<Duration>,
+    timeout: Option<Duration>,
+}
+
+/// A watch and whom its objects concern.
+struct Mapped<E> {
+    watch: Watched,
+    mapping: wire::Mapping,
+    function: Option<Function>,
+    exports: std::marker::PhantomData<E>,
+}
+
+impl<E> Controller<E> {
+    /// Starts a controller for every `K`. Its name is the kind in lower case.
+    pub fn of<K: Object>() -> ControllerBuilder<K, E> {
+        Self::watching(Watch::of::<K>())
+    }
+
+    /// Starts a controller for the objects of `K` that a watch describes, woken by those of their changes that matter to it.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::Pod;
+    /// use pilothouse_sdk::prelude::*;
+    ///
+    /// fn evictor() -> Controller {
+    ///     let failed = Watch::of::<Pod>().fields("status.phase=Failed").metadata_only();
+    ///     Controller::watching(failed).without_status().reconcile(|_, _| Ok(Outcome::new()))
+    /// }
+    /// ```
+    pub fn watching<K: Object>(watch: Watch<K>) -> ControllerBuilder<K, E> {
+        let parts = Parts {
+            for_: watch.erase(),
+            owns: Vec::new(),
+            watches: Vec::new(),
+            reads: Vec::new(),
+            status: true,
+            max_concurrency: 0,
+            resync: None,
+            timeout: None,
+        };
+        ControllerBuilder { name: K::type_meta().kind.to_ascii_lowercase(), parts, kind: std::marker::PhantomData }
+    }
+
+    /// Calls the function.
+    pub(crate) fn reconcile(&self, request: wire::Request) -> Result<Outcome, Error> {
+        (self.reconcile)(request)
+    }
+
+    /// The keys that the plugin's own functions find for a change.
+    pub(crate) fn map(&self, change: &mapper::Change) -> Result<Vec<Key>, String> {
+        let mut keys = Vec::new();
+        for mapped in self.parts.watches.iter().filter(|mapped| mapped.watch.wire.of == change.of) {
+            if let Some(function) = &mapped.function {
+                keys.extend(function(change)?);
+            }
+        }
+        Ok(keys)
+    }
+
+    /// What it needs to be allowed.
+    pub(crate) fn permissions(&self) -> Vec<Permission> {
+        use wire::Verb::{Apply, Delete, Read};
+        let parts = &self.parts;
+        let mut permissions = vec![parts.for_.permission([Read])];
+        if parts.status {
+            permissions.push(parts.for_.permission([Apply]).status());
+        }
+        permissions.extend(parts.owns.iter().map(|watch| watch.permission([Read, Apply, Delete])));
+        permissions.extend(parts.watches.iter().map(|mapped| mapped.watch.permission([Read])));
+        permissions.extend(parts.reads.iter().map(|watch| watch.permission([Read])));
+        permissions
+    }
+
+    /// # Errors
+    /// Where a predicate explodes.
+    pub(crate) fn into_wire(self) -> Result<wire::Controller, String> {
+        let all = |watches: Vec<Watched>| watches.into_iter().map(Watched::into_wire).collect::<Result<_, _>>();
+        let Parts { for_, owns, watches, reads, status: _, max_concurrency, resync, timeout } = self.parts;
+        let mapped = |mapped: Mapped<E>| {
+            Ok::<_, String>(wire::MappedWatch { watch: mapped.watch.into_wire()?, mapping: mapped.mapping })
+        };
+        let millis = |timeout: Duration| u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        // Rounded up: 0 is never.
+        let seconds =
+            |every: Duration| u32::try_from(every.as_secs() + u64::from(every.subsec_nanos() > 0)).unwrap_or(u32::MAX);
+        Ok(wire::Controller {
+            name: self.name,
+            for_: for_.into_wire()?,
+            owns: all(owns)?,
+            watches: watches.into_iter().map(mapped).collect::<Result<_, _>>()?,
+            reads: all(reads)?,
+            max_concurrency,
+            resync_seconds: resync.map(seconds),
+            timeout_ms: timeout.map(millis),
+        })
+    }
+}
+
+impl<E> std::fmt::Debug for Controller<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Controller").field("name", &self.name).field("for", &self.parts.for_).finish_non_exhaustive()
+    }
+}
+
+impl<E> std::fmt::Debug for Mapped<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mapped").field("watch", &self.watch).field("mapping", &self.mapping).finish_non_exhaustive()
+    }
+}
+
+/// A controller that lacks its function still: made by [`Controller::of`], finished by [`reconcile`](Self::reconcile).
+///
+/// ```
+/// use std::time::Duration;
+/// use k8s_openapi::api::{apps::v1::Deployment, core::v1::{ConfigMap, Node, Secret, Service}};
+/// use pilothouse_sdk::prelude::*;
+///
+/// fn reconcile(_: &Context, _: &Deployment) -> Result<Outcome, Error> {
+///     Ok(Outcome::new().children::<ConfigMap>([]))
+/// }
+///
+/// fn controller() -> Controller {
+///     Controller::of::<Deployment>()
+///         .named("web")
+///         .namespaces(["shop"])
+///         .labels("app=web")
+///         .when(Predicate::generation())
+///         .owns::<ConfigMap>()
+///         .reads::<Node>()
+///         .reads_with(Watch::of::<Secret>().namespaces(["shop"]).labels("web"))
+///         .watches::<Service>(Mapping::same_key())
+///         .without_status()
+///         .max_concurrency(4)
+///         .resync(Duration::from_secs(600))
+///         .timeout(Duration::from_secs(2))
+///         .reconcile(reconcile)
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "a controller needs its function: call `reconcile`"]
+pub struct ControllerBuilder<K, E = ()> {
+    name: String,
+    parts: Parts<E>,
+    kind: std::marker::PhantomData<fn() -> K>,
+}
+
+impl<K: Object, E> ControllerBuilder<K, E> {
+    /// Another name than the kind's: lower-case letters, digits and `-`, at most 63. Unique within the plugin.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Only objects in these namespaces, and children there. What it reads or watches besides has namespaces of its own.
+    pub fn namespaces(mut self, namespaces: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.parts.for_.wire.namespaces = namespaces.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Only objects that this label selector matches.
+    pub fn labels(mut self, selector: impl Into<String>) -> Self {
+        self.parts.for_.wire.labels = Some(selector.into());
+        self
+    }
+
+    /// Woken by these changes of the objects that it is for, and by no others of theirs.
+    pub fn when(mut self, predicate: Predicate) -> Self {
+        self.parts.for_.when = Some(predicate);
+        self
+    }
+
+    /// May have children of kind `C`, and is woken when one of them changes.
+    pub fn owns<C: Object>(self) -> Self {
+        self.owns_with(Watch::of::<C>())
+    }
+
+    /// As [`owns`](Self::owns), of objects that a watch describes.
+    pub fn owns_with<C: Object>(mut self, watch: Watch<C>) -> Self {
+        self.parts.owns.push(watch.erase());
+        self
+    }
+
+    /// Reads objects of kind `T` from the cache, and is woken when what it read changes: an object that it got, one that it did
+    /// not find, a list.
+    ///
+    /// No mapping is written for it, nor for what the controller is for or owns. Only what a successful call read counts.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    /// use pilothouse_sdk::mock::MockHost;
+    /// use pilothouse_sdk::prelude::*;
+    ///
+    /// /// Looks at the Secret of the same name, which need not be there.
+    /// fn reconcile(ctx: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
+    ///     ctx.cache().get::<Secret>(ctx.key())?;
+    ///     Ok(Outcome::new())
+    /// }
+    ///
+    /// fn plugin() -> Plugin {
+    ///     Plugin::new("Looks.").controller(Controller::of::<ConfigMap>().reads::<Secret>().reconcile(reconcile))
+    /// }
+    ///
+    /// # fn named<K: Object + Default>(name: &str) -> K {
+    /// #     let mut object = K::default();
+    /// #     object.metadata_mut().name = Some(name.into());
+    /// #     object.metadata_mut().namespace = Some("default".into());
+    /// #     object
+    /// # }
+    /// let mut host = MockHost::new(plugin).with(named::<ConfigMap>("web"));
+    /// host.settle(("default", "web")).expect("it settles");
+    /// assert_eq!(host.woken_by(|host| host.put(named::<Secret>("web"))), [Key::new("default", "web")]);
+    /// assert_eq!(host.woken_by(|host| host.put(named::<Secret>("other"))), []);
+    /// ```
+    pub fn reads<T: Object>(self) -> Self {
+        self.reads_with(Watch::of::<T>())
+    }
+
+    /// As [`reads`](Self::reads), of objects that a watch describes.
+    pub fn reads_with<T: Object>(mut self, watch: Watch<T>) -> Self {
+        self.parts.reads.push(watch.erase());
+        self
+    }
+
+    /// Is woken when an object of kind `T` changes, for the keys that it concerns: for what a reconcile does not read.
+    pub fn watches<T: Object>(self, mapping: Mapping<T, E>) -> Self {
+        self.watches_with(Watch::of::<T>(), mapping)
+    }
+
+    /// As [`watches`](Self::watches), of objects that a watch describes.
+    pub fn watches_with<T: Object>(mut self, watch: Watch<T>, mapping: Mapping<T, E>) -> Self {
+        let Mapping { wire: mapping, function, .. } = mapping;
+        let exports = std::marker::PhantomData;
+        self.parts.watches.push(Mapped { watch: watch.erase(), mapping, function, exports });
+        self
+    }
+
+    /// Writes no status, and so does not ask for the permission to.
+    pub fn without_status(mut self) -> Self {
+        self.parts.status = false;
+        self
+    }
+
+    /// How many keys may be reconciled at once; one, if this is not called. The same key never is.
+    pub fn max_concurrency(mut self, keys: u32) -> Self {
+        self.parts.max_concurrency = keys;
+        self
+    }
+
+    /// How often to look at every key again, give or take a tenth; every ten hours, if this is not called. Counted in whole
+    /// seconds; `Duration::ZERO` is never.
+    pub fn resync(mut self, every: Duration) -> Self {
+        self.parts.resync = Some(every);
+        self
+    }
+
+    /// How long one call may run; 10 s, if this is not called. Counted in whole milliseconds.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.parts.timeout = Some(timeout);
+        self
+    }
+
+    /// The function that is called for each object of `K` that changed, whose child changed, or that read what changed.
+    ///
+    /// It gets the object as it is in the cache, and for an object that is gone its last known state
+    /// ([`Context::phase`]). An object that does not fit `K` is a terminal error and does not reach the function.
+    pub fn reconcile<F>(mut self, reconcile: F) -> Controller<E>
+    where
+        F: Fn(&Context, &K) -> Result<Outcome, Error> + 'static,
+    {
+        let call = move |request: wire::Request| {
+            let object: K = serde_json::from_str(&request.object).map_err(|error| {
+                Error::terminal(format!("{} {} does not fit its type: {error}", K::type_meta(), request.key))
+            })?;
+            reconcile(&Context::new(request, &object), &object)
+        };
+        let namespaces = &self.parts.for_.wire.namespaces;
+        for watch in self.parts.owns.iter_mut().filter(|watch| watch.wire.namespaces.is_empty()) {
+            watch.wire.namespaces.clone_from(namespaces);
+        }
+        Controller { name: self.name, parts: self.parts, reconcile: Box::new(call) }
+    }
+}

@@ -1,0 +1,94 @@
+//! What is wrong with a manifest, as far as it can be told without a cluster.
+
+use std::collections::BTreeSet;
+
+use super::field::Path;
+use super::predicate;
+use super::selector::{FieldSelector, Selector};
+use crate::contract::exports::pilothouse::plugin::controller::{Controller, Manifest, Mapping, Test, Watch};
+
+/// Every watch of a manifest.
+pub(super) fn watches(manifest: &Manifest) -> impl Iterator<Item = &Watch> {
+    manifest.controllers.iter().flat_map(watches_of).chain(&manifest.observes)
+}
+
+fn watches_of(controller: &Controller) -> impl Iterator<Item = &Watch> {
+    let mapped = controller.watches.iter().map(|mapped| &mapped.watch);
+    std::iter::once(&controller.for_).chain(&controller.owns).chain(mapped).chain(&controller.reads)
+}
+
+/// # Errors
+/// The first thing for which no host would load it.
+pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
+    let mut names = BTreeSet::new();
+    for controller in &manifest.controllers {
+        let name = &controller.name;
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.is_empty() || name.len() > 63 || !name.chars().all(fits) {
+            return Err(format!("{name:?} is no name for a controller: lower-case letters, digits and -, at most 63"));
+        }
+        if !names.insert(name) {
+            return Err(format!("two controllers are named {name:?}"));
+        }
+        let of_it = |problem: String| format!("controller {name:?} {problem}");
+        watches_of(controller).try_for_each(check_watch).map_err(of_it)?;
+        check_roles(manifest, controller).map_err(of_it)?;
+    }
+    manifest.observes.iter().try_for_each(check_watch).map_err(|problem| format!("the plugin {problem}"))?;
+    check_indexes(manifest)
+}
+
+fn check_watch(watch: &Watch) -> Result<(), String> {
+    let of = &watch.of;
+    if of.api_version.is_empty() || of.kind.is_empty() {
+        return Err("watches a kind without apiVersion or kind".to_owned());
+    }
+    let none = |problem: String| format!("watches {of} by a selector that is none: {problem}");
+    Selector::parse(watch.labels.as_deref().unwrap_or_default()).map_err(none)?;
+    FieldSelector::parse(watch.fields.as_deref().unwrap_or_default()).map_err(none)?;
+    let without =
+        |path: &String| Path::parse(path).map_err(|problem| format!("watches {of} without a field: {problem}"));
+    watch.without.iter().try_for_each(|path| without(path).map(drop))?;
+    for condition in watch.when.iter().flatten() {
+        if let Test::Cel(expression) = &condition.test {
+            predicate::compile(expression).map_err(|problem| format!("watches {of} by a predicate: {problem}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// What a watch may be depends on what it is for.
+fn check_roles(manifest: &Manifest, controller: &Controller) -> Result<(), String> {
+    if let Some(watch) = controller.owns.iter().find(|watch| watch.metadata_only || !watch.without.is_empty()) {
+        return Err(format!("owns {}, and children are cached whole: no metadata_only, no without", watch.of));
+    }
+    for mapped in &controller.watches {
+        let Mapping::Index(wanted) = &mapped.mapping else { continue };
+        let of = &controller.for_.of;
+        if !manifest.indexes.iter().any(|index| index.name == *wanted && index.of == *of) {
+            return Err(format!(
+                "maps {} by the index {wanted:?}, which is none of {of}: add it by Plugin::index",
+                mapped.watch.of
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_indexes(manifest: &Manifest) -> Result<(), String> {
+    let mut names = BTreeSet::new();
+    for index in &manifest.indexes {
+        let name = &index.name;
+        if name.is_empty() || !names.insert(name) {
+            return Err(format!("{name:?} names no index, or two"));
+        }
+        if !manifest.controllers.iter().flat_map(watches_of).any(|watch| watch.of == index.of) {
+            return Err(format!(
+                "index {name:?} is of {}, which no controller is for, owns, watches or reads",
+                index.of
+            ));
+        }
+        Path::parse(&index.path).map_err(|problem| format!("index {name:?}: {problem}"))?;
+    }
+    Ok(())
+}

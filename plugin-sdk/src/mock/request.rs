@@ -1,0 +1,101 @@
+//! One call of a reconcile, to be described and made.
+
+use super::{Failure, MockHost, Outcome};
+use crate::contract::exports::pilothouse::plugin::controller as wire;
+use crate::host::with_host;
+use crate::{Key, Object, Phase};
+
+/// One call of a plugin: made by [`MockHost::request`].
+#[derive(Clone, Debug)]
+#[must_use = "call `run`"]
+pub struct Request<'a> {
+    host: &'a MockHost,
+    key: Key,
+    controller: Option<String>,
+    gone: Option<String>,
+    attempt: u32,
+    last_error: Option<String>,
+}
+
+impl<'a> Request<'a> {
+    pub(super) fn new(host: &'a MockHost, key: Key) -> Self {
+        Self { host, key, controller: None, gone: None, attempt: 1, last_error: None }
+    }
+
+    /// Which controller, where the plugin has several.
+    pub fn controller(mut self, name: impl Into<String>) -> Self {
+        self.controller = Some(name.into());
+        self
+    }
+
+    /// A try after the first, and why the one before it failed.
+    pub fn attempt(self, attempt: u32, last_error: impl Into<String>) -> Self {
+        self.again(attempt, Some(last_error.into()))
+    }
+
+    pub(super) fn again(mut self, attempt: u32, last_error: Option<String>) -> Self {
+        self.attempt = attempt;
+        self.last_error = last_error;
+        self
+    }
+
+    /// The object is gone; this was its last state.
+    ///
+    /// # Panics
+    /// Where it cannot be JSON.
+    #[track_caller]
+    pub fn gone(mut self, last: &impl Object) -> Self {
+        self.gone = Some(last.to_json().expect("the object can be JSON"));
+        self
+    }
+
+    /// Calls the plugin. What it reads from the cache will [wake](MockHost::woken_by) the key, if it succeeds.
+    ///
+    /// # Errors
+    /// What the plugin failed with.
+    ///
+    /// # Panics
+    /// Where there is no such object or controller.
+    #[track_caller]
+    pub fn run(self) -> Result<Outcome, Failure> {
+        self.carried_out(|_| Ok(()))
+    }
+
+    /// Calls the plugin and does something with the result: only if that succeeds too, the call has.
+    #[track_caller]
+    pub(super) fn carried_out(
+        self,
+        carry_out: impl FnOnce(&Result<Outcome, Failure>) -> Result<(), Failure>,
+    ) -> Result<Outcome, Failure> {
+        let Self { host, key, controller, gone, attempt, last_error } = self;
+        let controller = match &controller {
+            None => host.only_controller(),
+            Some(name) => match host.manifest.controllers.iter().find(|controller| controller.name == *name) {
+                Some(controller) => controller,
+                None => panic!("the plugin has no controller {name:?}"),
+            },
+        };
+        let (object, phase) = match gone {
+            Some(last) => (last, Phase::Gone),
+            None => match host.world.reconciled(&controller.for_, &key) {
+                Some(object) if object["metadata"]["deletionTimestamp"].is_string() => {
+                    (object.to_string(), Phase::Deleting)
+                }
+                Some(object) => (object.to_string(), Phase::Live),
+                None => panic!("there is no {} {key}: add it by MockHost::with", controller.for_.of),
+            },
+        };
+        let name = &controller.name;
+        let request = wire::Request { controller: name.clone(), key: key.clone(), object, phase, attempt, last_error };
+        host.world.begin_reading();
+        let result = with_host(host.world.clone(), || (host.exported.reconcile)(request));
+        let result = result.map(Outcome::new).map_err(Failure::from);
+        let written = carry_out(&result);
+        let result = result.and_then(|outcome| written.map(|()| outcome));
+        host.world.end_reading(name, &key, result.is_ok());
+        if phase == Phase::Gone && result.is_ok() {
+            host.world.forget_reads(name, &key);
+        }
+        result
+    }
+}

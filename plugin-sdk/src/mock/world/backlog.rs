@@ -1,0 +1,70 @@
+//! What an observer has not been told of: one entry for each object, in the order of the first change.
+
+use serde_json::Value;
+
+use super::view::{Cached, Sides};
+use super::{Id, State};
+use crate::contract::observing::exports::pilothouse::plugin::observer::Change;
+
+/// What became of one object since the observer was told of it last.
+struct Pending {
+    id: Id,
+    before: Option<Value>,
+    now: Option<Value>,
+    /// The last known state of an object that came and went meanwhile.
+    last: Option<Value>,
+    merged: u32,
+    missed: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Backlog(Vec<Pending>);
+
+impl Backlog {
+    fn add(&mut self, id: &Id, (old, new): Sides, missed: bool) {
+        match self.0.iter_mut().find(|pending| pending.id == *id) {
+            Some(pending) => {
+                pending.merged += 1;
+                pending.missed = missed;
+                pending.last = old;
+                pending.now = new;
+            }
+            None => {
+                let last = old.clone();
+                self.0.push(Pending { id: id.clone(), before: old, now: new, last, merged: 1, missed });
+            }
+        }
+    }
+
+    /// As an observer is told. It stays until [`clear`](Self::clear).
+    pub(super) fn changes(&self) -> Vec<Change> {
+        let text = |side: &Option<Value>| side.as_ref().map(Value::to_string);
+        let change = |pending: &Pending| {
+            let old = if pending.now.is_none() && pending.before.is_none() { &pending.last } else { &pending.before };
+            // Of a deletion the last known state counts, and not what was before the changes that it ends.
+            let old = if pending.now.is_none() && pending.last.is_some() { &pending.last } else { old };
+            Change {
+                of: pending.id.0.clone(),
+                old: text(old),
+                new: text(&pending.now),
+                merged: pending.merged,
+                missed: pending.missed && pending.now.is_none(),
+            }
+        };
+        self.0.iter().map(change).collect()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl State {
+    /// Puts a change into the backlog, as far as it is observed.
+    pub(super) fn observed(&mut self, id: &Id, old: Option<&Value>, new: Option<&Value>, missed: bool) {
+        let sides = self.manifest.observes.iter().find_map(|watch| Cached::new(watch).change(id, old, new));
+        if let Some(sides) = sides {
+            self.backlog.add(id, sides, missed);
+        }
+    }
+}

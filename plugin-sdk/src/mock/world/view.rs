@@ -1,0 +1,212 @@
+//! What the plugin has of the cluster: which objects are cached for it, how much of each, and which it may read.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use serde_json::Value;
+
+use super::{Id, State, World};
+use crate::contract::exports::pilothouse::plugin::controller::{Condition, Manifest, Watch};
+use crate::contract::pilothouse::plugin::cache::{Query, ReadError};
+use crate::mock::field::{Path, metadata_only, project};
+use crate::mock::manifest::watches;
+use crate::mock::predicate;
+use crate::mock::selector::{FieldSelector, Selector};
+use crate::{Key, TypeMeta, Verb};
+
+pub(super) type Objects = BTreeMap<Id, Value>;
+
+/// A watch of a manifest that was found to be one.
+pub(super) struct Cached {
+    of: TypeMeta,
+    namespaces: Vec<String>,
+    labels: Selector,
+    fields: FieldSelector,
+    metadata_only: bool,
+    /// As written, to be compared, and as read.
+    without: Vec<(String, Path)>,
+    when: Vec<Vec<Condition>>,
+}
+
+impl Cached {
+    pub(super) fn new(watch: &Watch) -> Self {
+        const CHECKED: &str = "the manifest was checked";
+        let path = |path: &String| (path.clone(), Path::parse(path).expect(CHECKED));
+        Self {
+            of: watch.of.clone(),
+            namespaces: watch.namespaces.clone(),
+            labels: Selector::parse(watch.labels.as_deref().unwrap_or_default()).expect(CHECKED),
+            fields: FieldSelector::parse(watch.fields.as_deref().unwrap_or_default()).expect(CHECKED),
+            metadata_only: watch.metadata_only,
+            without: watch.without.iter().map(path).collect(),
+            when: watch.when.clone(),
+        }
+    }
+
+    fn is_in(&self, namespace: Option<&String>) -> bool {
+        self.namespaces.is_empty() || namespace.is_none_or(|namespace| self.namespaces.contains(namespace))
+    }
+
+    pub(super) fn holds(&self, (of, key): &Id, object: &Value) -> bool {
+        self.of == *of
+            && self.is_in(key.namespace.as_ref())
+            && self.labels.matches(object)
+            && self.fields.matches(object)
+    }
+
+    /// Both sides of a change as this watch has them, if it is a change to it, and one that matters.
+    pub(super) fn change(&self, id: &Id, old: Option<&Value>, new: Option<&Value>) -> Option<Sides> {
+        let side = |side: Option<&Value>| {
+            side.filter(|object| self.holds(id, object)).map(|object| shown(object, std::slice::from_ref(&self)))
+        };
+        let (old, new) = (side(old), side(new));
+        let changed = old != new && predicate::matters(&self.when, old.as_ref(), new.as_ref());
+        changed.then_some((old, new))
+    }
+}
+
+/// An object before and after.
+pub(super) type Sides = (Option<Value>, Option<Value>);
+
+/// What of an object those have that hold it: what any of them has.
+fn shown(object: &Value, by: &[&Cached]) -> Value {
+    let whole: Vec<&&Cached> = by.iter().filter(|cached| !cached.metadata_only).collect();
+    let mut shown = if whole.is_empty() { metadata_only(object) } else { object.clone() };
+    let all = if whole.is_empty() { by.iter().collect() } else { whole };
+    let Some((first, others)) = all.split_first() else { return shown };
+    let absent = |text: &String| others.iter().all(|other| other.without.iter().any(|(known, _)| known == text));
+    for (_, path) in first.without.iter().filter(|(text, _)| absent(text)) {
+        path.cut(&mut shown);
+    }
+    shown
+}
+
+/// Everything that is cached for a plugin, and the indexes of it.
+pub(super) struct View {
+    cached: Vec<Cached>,
+    indexes: Vec<(String, TypeMeta, Path)>,
+}
+
+impl View {
+    pub(super) fn new(manifest: &Manifest) -> Self {
+        let indexes = manifest.indexes.iter().map(|index| {
+            let path = Path::parse(&index.path).expect("the manifest was checked");
+            (index.name.clone(), index.of.clone(), path)
+        });
+        Self { cached: watches(manifest).map(Cached::new).collect(), indexes: indexes.collect() }
+    }
+
+    /// An object as the plugin has it, if it does.
+    pub(super) fn show(&self, id: &Id, object: &Value) -> Option<Value> {
+        let by: Vec<&Cached> = self.cached.iter().filter(|cached| cached.holds(id, object)).collect();
+        (!by.is_empty()).then(|| shown(object, &by))
+    }
+
+    /// Whether anything of a kind is cached, in a namespace if one is named.
+    fn covers(&self, of: &TypeMeta, namespace: Option<&String>) -> bool {
+        self.cached.iter().any(|cached| cached.of == *of && cached.is_in(namespace))
+    }
+
+    pub(super) fn index(&self, of: &TypeMeta, name: &str) -> Option<&Path> {
+        let mut all = self.indexes.iter();
+        all.find(|(known, kind, _)| known == name && kind == of).map(|(_, _, path)| path)
+    }
+}
+
+/// A query that can be answered.
+pub(super) struct Selected<'a> {
+    query: &'a Query,
+    labels: Selector,
+    index: Option<(Path, &'a str)>,
+    fields: Vec<Path>,
+    after: Option<Key>,
+}
+
+impl World {
+    /// An object as a reconcile gets it that is for what this watch holds.
+    pub(in crate::mock) fn reconciled(&self, watch: &Watch, key: &Key) -> Option<Value> {
+        let id = (watch.of.clone(), key.clone());
+        let cached = Cached::new(watch);
+        let state = self.state();
+        let object = state.objects.get(&id).filter(|object| cached.holds(&id, object))?;
+        Some(shown(object, &[&cached]))
+    }
+}
+
+impl State {
+    /// # Errors
+    /// Where the plugin may not read any of it.
+    pub(super) fn may_read(&self, of: &TypeMeta, namespace: Option<&String>) -> Result<(), ReadError> {
+        if !self.view.covers(of, namespace) {
+            let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+            return Err(ReadError::NotGranted(format!(
+                "read of {of}{place}: it is not cached for this plugin: no controller is for it, owns, watches or reads it, and \
+                 it is not observed"
+            )));
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// Where the query cannot be answered.
+    pub(super) fn select<'a>(&self, query: &'a Query) -> Result<Selected<'a>, ReadError> {
+        let of = &query.of;
+        if let Err(who) = self.granted_somewhere(Verb::Read, of, query.namespace.as_ref()) {
+            let place =
+                query.namespace.as_ref().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+            return Err(ReadError::NotGranted(format!("read of {of}{place}: {who}")));
+        }
+        self.may_read(of, query.namespace.as_ref())?;
+        let index = match &query.index {
+            None => None,
+            Some((name, value)) => match self.view.index(of, name) {
+                Some(path) => Some((path.clone(), value.as_str())),
+                None => {
+                    return Err(ReadError::Invalid(format!("{name:?} is no index of {of}: add it by Plugin::index")));
+                }
+            },
+        };
+        let fields = query.fields.iter().map(|path| Path::parse(path)).collect::<Result<_, _>>();
+        Ok(Selected {
+            query,
+            labels: Selector::parse(query.labels.as_deref().unwrap_or_default()).map_err(ReadError::Invalid)?,
+            index,
+            fields: fields.map_err(ReadError::Invalid)?,
+            after: query.after.as_deref().map(cursor).transpose()?,
+        })
+    }
+
+    /// What a query finds, in order: the objects as the plugin has them, or what it asked for of each.
+    pub(super) fn found<'a>(
+        &'a self,
+        objects: &'a Objects,
+        selected: &'a Selected<'a>,
+    ) -> impl Iterator<Item = (&'a Key, Value)> {
+        let of = &selected.query.of;
+        let start = match &selected.after {
+            None => Bound::Included((of.clone(), Key { namespace: None, name: String::new() })),
+            Some(after) => Bound::Excluded((of.clone(), after.clone())),
+        };
+        let of_kind = objects.range((start, Bound::Unbounded)).take_while(move |((kind, _), _)| kind == of);
+        of_kind.filter_map(move |(id, object)| {
+            let here = selected.query.namespace.is_none() || id.1.namespace == selected.query.namespace;
+            let readable = here && self.check(Verb::Read, id, None).is_ok();
+            let shown = readable.then(|| self.view.show(id, object)).flatten()?;
+            let indexed = selected.index.as_ref().is_none_or(|(path, value)| path.values(&shown).contains(*value));
+            let fits = indexed && selected.labels.matches(&shown);
+            fits.then(|| (&id.1, if selected.fields.is_empty() { shown } else { project(&shown, &selected.fields) }))
+        })
+    }
+}
+
+/// Where a page begins.
+pub(super) fn page_after(key: &Key) -> String {
+    format!("{}/{}", key.namespace.as_deref().unwrap_or_default(), key.name)
+}
+
+fn cursor(after: &str) -> Result<Key, ReadError> {
+    let (namespace, name) =
+        after.rsplit_once('/').ok_or_else(|| ReadError::Invalid(format!("no page begins after {after:?}")))?;
+    let namespace = (!namespace.is_empty()).then(|| namespace.to_owned());
+    Ok(Key { namespace, name: name.to_owned() })
+}

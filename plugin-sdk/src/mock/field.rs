@@ -25,8 +25,7 @@ impl Path {
             if let Some(after) = rest.strip_prefix("[*]") {
                 steps.push(Step::Each);
                 rest = after;
-            } else if let Some(quoted) = rest.strip_prefix("[\"") {
-                let (name, after) = quoted.split_once("\"]").ok_or_else(|| none("a `[\"` has no `\"]`"))?;
+            } else if let Some((name, after)) = quoted(rest) {
                 steps.push(Step::Member(name.to_owned()));
                 rest = after;
             } else {
@@ -37,7 +36,7 @@ impl Path {
                 };
                 let end = member.find(['.', '[']).unwrap_or(member.len());
                 let (name, after) = member.split_at(end);
-                if name.is_empty() || name.contains([']', '"', '*', ' ']) {
+                if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "_-$".contains(c)) {
                     return Err(none("a name is empty, or has to be written as `[\"...\"]`"));
                 }
                 steps.push(Step::Member(name.to_owned()));
@@ -90,6 +89,12 @@ impl Path {
         }
         walk(object, &self.0);
     }
+}
+
+/// What a path that begins with `["name"]` or `['name']` names, and the rest of it.
+fn quoted(path: &str) -> Option<(&str, &str)> {
+    let double = path.strip_prefix("[\"").and_then(|path| path.split_once("\"]"));
+    double.or_else(|| path.strip_prefix("['").and_then(|path| path.split_once("']")))
 }
 
 /// What of an object stands at these paths, and always apiVersion, kind, name and namespace. Lists keep their length.
@@ -165,6 +170,7 @@ mod tests {
             ("spec.hostNetwork", vec!["true"]),
             ("spec.containers[*].image", vec!["a", "b"]),
             ("metadata.annotations[\"a.b/c\"]", vec!["yes"]),
+            ("metadata['annotations']['a.b/c']", vec!["yes"]),
             ("spec.containers", vec![]),
             ("spec.nodeName.more", vec![]),
         ] {
@@ -198,7 +204,9 @@ mod tests {
 
     #[test]
     fn what_is_no_path_is_refused() {
-        for text in ["", ".spec", "spec.", "spec..a", "[*]", "spec[", "spec[\"a", "spec.a b", "spec[*]a"] {
+        for text in
+            ["", ".spec", "spec.", "spec..a", "[*]", "spec[", "spec[\"a", "spec[0]", "spec.a b", "spec.a/b", "spec[*]a"]
+        {
             assert!(Path::parse(text).is_err(), "{text:?}");
         }
     }

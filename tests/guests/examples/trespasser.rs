@@ -4,7 +4,7 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use pilothouse_guests::apple::{MyApple, Status, config_map};
-use pilothouse_sdk::cache::{self, Selection};
+use pilothouse_sdk::cache;
 use pilothouse_sdk::client::{self, Patch};
 use pilothouse_sdk::prelude::*;
 use serde_json::json;
@@ -30,7 +30,7 @@ fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     for (name, told) in [
         // Asked for, not granted.
         ("CacheGetSecret", read(cache.get::<Secret>(key()))),
-        ("CacheListSecret", read(cache.list::<Secret>(Selection::all().namespace(namespace)).next().transpose())),
+        ("CacheListSecret", read(cache.list::<Secret>().namespace(namespace).into_iter().next().transpose())),
         ("ClientGetSecret", wrote(client.get::<Secret>(key()))),
         ("CreateConfigMap", wrote(client.create(&map))),
         ("UpdateConfigMap", wrote(client.update(&map))),

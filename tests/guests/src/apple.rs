@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use pilothouse_sdk::ControllerBuilder;
 use pilothouse_sdk::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +46,23 @@ pub struct Status {
 /// A plugin with one controller for `MyApple` that owns ConfigMaps.
 pub fn plugin(description: &str, reconcile: fn(&Context, &MyApple) -> Result<Outcome, Error>) -> Plugin {
     Plugin::new(description).controller(Controller::of::<MyApple>().owns::<ConfigMap>().reconcile(reconcile))
+}
+
+/// A controller for `MyApple` that nothing wakes but what each guest adds: not even its own status, so that
+/// [`counted`] counts each call.
+pub fn counting<E>() -> ControllerBuilder<MyApple, E> {
+    Controller::of().when(Predicate::generation())
+}
+
+/// The status after one call more.
+pub fn counted(apple: &MyApple) -> Status {
+    let Status { available, conditions } = apple.status.clone().unwrap_or_default();
+    Status { available: available + 1, conditions }
+}
+
+/// What was read, as the condition `name` of a status.
+pub fn found(ctx: &Context, status: &mut Status, name: &str, what: impl Into<String>) {
+    status.conditions.set(ctx.condition(name, true, "Found", what));
 }
 
 /// Whether the guest is to misbehave.

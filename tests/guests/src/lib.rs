@@ -64,6 +64,11 @@ pub const GUESTS: &[Guest] = &[
     },
     Guest { name: "describe_traps", expected: Expected::NotDescribed, does: "panics while it describes itself" },
     Guest {
+        name: "describe_unexported",
+        expected: Expected::NotDescribed,
+        does: "has a mapping `plugin` and observes, and exports neither mapper nor observer",
+    },
+    Guest {
         name: "failing",
         expected: Expected::Works,
         does: "of color `retry` fails twice, then puts attempt and last error into condition Tried; of color `terminal` \
@@ -83,11 +88,47 @@ pub const GUESTS: &[Guest] = &[
         does: "creates, patches and deletes <name>-made through the client and says in conditions SawCreate, SawPatch and \
                SawDelete whether the cache showed each write in the same call",
     },
+    Guest {
+        name: "listing",
+        expected: Expected::Works,
+        does: "counts the ConfigMaps with the label list=<name> in status.available, and by keys, fields, index and small pages",
+    },
     Guest { name: "looping", expected: Expected::Contained, does: "for bad-* never returns; its timeout is 300 ms" },
+    Guest {
+        name: "mapping",
+        expected: Expected::Works,
+        does: "is woken by ConfigMaps that it does not read, as their label `by` says, and counts its calls in status.available",
+    },
+    Guest {
+        name: "mapping_badly",
+        expected: Expected::Works,
+        does: "maps ConfigMaps with the label `mistake` by making it: traps, loops, fails, names too many keys or none that is",
+    },
     Guest {
         name: "nonsense",
         expected: Expected::Contained,
         does: "answers with the mistake that spec.color names (see its source); any other color is well-behaved",
+    },
+    Guest {
+        name: "observing",
+        expected: Expected::Works,
+        does: "has no controller; appends a line for each change of a ConfigMap with the label `observed` to the ConfigMap `told`",
+    },
+    Guest {
+        name: "observing_badly",
+        expected: Expected::Works,
+        does: "observes ConfigMaps with the label `mistake` by making it: traps, loops, fails; its reconciles are well-behaved",
+    },
+    Guest {
+        name: "peeping",
+        expected: Expected::Works,
+        does: "reads the cache beyond its namespace, its kinds and its indexes, and says in one condition for each try what it \
+               was told; True: denied",
+    },
+    Guest {
+        name: "reading",
+        expected: Expected::Works,
+        does: "says in conditions what it reads by name, by label and in vain, and counts its calls in status.available",
     },
     Guest { name: "recursing", expected: Expected::Contained, does: "for bad-* calls itself without end" },
     Guest {

@@ -1,0 +1,34 @@
+//! Declares what takes exports that it does not have: a mapping by a function of its own, and an observer.
+
+#![cfg(target_arch = "wasm32")]
+
+use pilothouse_guests::apple;
+use pilothouse_sdk::contract;
+use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
+    Failure, Guest, Manifest, MappedWatch, Mapping, Outcome, Request,
+};
+use pilothouse_sdk::{Error, Plugin, entry};
+
+struct Unexported;
+
+fn plugin() -> Plugin {
+    apple::plugin("Says more than it exports.", apple::well_behaved)
+}
+
+impl Guest for Unexported {
+    fn describe(config: String) -> Result<Manifest, String> {
+        let mut manifest = entry::describe(&plugin, env!("CARGO_PKG_VERSION"), &config)?;
+        for controller in &mut manifest.controllers {
+            let watch = controller.owns.first().cloned().ok_or("nothing is owned")?;
+            manifest.observes.push(watch.clone());
+            controller.watches.push(MappedWatch { watch, mapping: Mapping::Plugin });
+        }
+        Ok(manifest)
+    }
+
+    fn reconcile(_: String, _: Request) -> Result<Outcome, Failure> {
+        Err(Error::terminal("nobody should load this").into())
+    }
+}
+
+contract::export!(Unexported with_types_in contract);

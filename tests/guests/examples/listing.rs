@@ -1,0 +1,35 @@
+//! Lists the ConfigMaps with the label `list=<name>`, however many there are, and says how many it saw.
+//!
+//! `status.available` has the number of objects; the conditions `Keys`, `Fields`, `Indexed` and `Pages` that of keys, of partial objects, of
+//! objects by the index `list`, and of objects in pages of 7.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use pilothouse_guests::apple::{self, MyApple, Status, found};
+use pilothouse_sdk::prelude::*;
+use serde_json::Value;
+
+#[plugin]
+fn listing() -> Plugin {
+    let controller = apple::counting().reads::<ConfigMap>().reconcile(reconcile);
+    Plugin::new("Counts.").index::<ConfigMap>("list", "metadata.labels['list']").controller(controller)
+}
+
+fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
+    let all = || ctx.cache().list::<ConfigMap>().beside(ctx.key());
+    let labelled = || all().labels(format!("list={}", apple.name()));
+    let mut status = Status { available: u32::try_from(count(labelled())?)?, ..Status::default() };
+    for (name, seen) in [
+        ("Keys", count(labelled().keys())?),
+        ("Fields", count(labelled().fields::<Value>(["data.value"]))?),
+        ("Indexed", count(all().index("list", apple.name()))?),
+        ("Pages", count(labelled().page_size(7))?),
+    ] {
+        found(ctx, &mut status, name, seen.to_string());
+    }
+    Ok(Outcome::new().status(status))
+}
+
+/// Holds one of them at a time.
+fn count<T, E>(all: impl IntoIterator<Item = Result<T, E>>) -> Result<usize, E> {
+    all.into_iter().try_fold(0, |count, one| one.map(|_| count + 1))
+}

@@ -1,0 +1,32 @@
+//! Is woken by ConfigMaps that it does not read, in the way that their label `by` says, and counts its calls in `status.available`.
+//!
+//! | `by` | concerns |
+//! |---|---|
+//! | `same-key` | the MyApple of the ConfigMap's name |
+//! | `label` | the one that its label `apple` names |
+//! | `any-owner` | those that its owner references name |
+//! | `index` | those whose `spec.color` is the ConfigMap's name |
+//! | `function` | those that its annotation `apples` names, parted by spaces: by the plugin's own function |
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use pilothouse_guests::apple::{self, MyApple};
+use pilothouse_sdk::prelude::*;
+
+#[plugin]
+fn mapping() -> Plugin<Mapper> {
+    let by = |how: &str| Watch::of::<ConfigMap>().labels(format!("by={how}"));
+    let controller = apple::counting()
+        .watches_with(by("same-key"), Mapping::same_key())
+        .watches_with(by("label"), Mapping::label("apple"))
+        .watches_with(by("any-owner"), Mapping::any_owner())
+        .watches_with(by("index"), Mapping::index("color"))
+        .watches_with(by("function").when(Predicate::annotations()), Mapping::with(annotated))
+        .reconcile(|_, apple| Ok(Outcome::new().status(apple::counted(apple))));
+    Plugin::new("Is woken.").index::<MyApple>("color", "spec.color").controller(controller)
+}
+
+fn annotated(_: &Cache<'_>, change: &Change<ConfigMap>) -> Result<Vec<Key>, Error> {
+    let annotations = change.sides().filter_map(|map| map.metadata.annotations.as_ref());
+    let names = annotations.filter_map(|all| all.get("apples")).flat_map(|names| names.split_whitespace());
+    Ok(names.map(|name| change.key().beside(name)).collect())
+}

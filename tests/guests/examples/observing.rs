@@ -1,0 +1,48 @@
+//! Observes ConfigMaps with the label `observed`, and appends a line for each change to `data.told` of the ConfigMap `told` in
+//! the same namespace: the requests of an observer are in order too.
+//!
+//! `added NAME VALUE`, `updated NAME OLD NEW`, `deleted NAME LAST`, where a value is `data.value`; then ` merged N` for more than one
+//! change, and ` missed` for a deletion that was not seen.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use pilothouse_guests::apple::config_map;
+use pilothouse_sdk::prelude::*;
+
+#[plugin]
+fn observing() -> Plugin<Observer> {
+    Plugin::new("Says what it was told.")
+        .observe(Watch::of::<ConfigMap>().labels("observed"), told)
+        .permission(Permission::of::<ConfigMap>().verbs([Verb::Create, Verb::Update]))
+}
+
+fn told(host: &Host, observed: &Observed<ConfigMap>) -> Result<(), Error> {
+    let value = |map: &ConfigMap| map.data.as_ref().and_then(|data| data.get("value")).cloned().unwrap_or_default();
+    let name = observed.change.key().name;
+    let mut line = match &observed.change {
+        Change::Added(new) => format!("added {name} {}", value(new)),
+        Change::Updated { old, new } => format!("updated {name} {} {}", value(old), value(new)),
+        Change::Deleted(last) => format!("deleted {name} {}", value(last)),
+    };
+    if observed.merged > 1 {
+        line.push_str(&format!(" merged {}", observed.merged));
+    }
+    if observed.missed {
+        line.push_str(" missed");
+    }
+    let key = observed.change.key().beside("told");
+    match host.client().get::<ConfigMap>(&key) {
+        Ok(mut map) => {
+            let told = map.data.get_or_insert_default().entry("told".to_owned()).or_default();
+            told.push('\n');
+            told.push_str(&line);
+            host.client().update(&map)?;
+        }
+        Err(error) if error.is_not_found() => {
+            let mut map = config_map("told", &[("told", &line)]);
+            map.metadata.namespace = key.namespace;
+            host.client().create(&map)?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}

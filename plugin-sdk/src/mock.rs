@@ -369,7 +369,7 @@ impl MockHost {
     /// fn reconcile(ctx: &Context, secret: &Secret) -> Result<Outcome, Error> {
     ///     let labelled = format!("for={}", secret.name());
     ///     let count = ctx.cache().list::<ConfigMap>().beside(ctx.key()).labels(labelled).keys().count();
-    ///     info!("counted", count);
+    ///     info!("counted", count = count);
     ///     Ok(Outcome::new())
     /// }
     ///

@@ -86,7 +86,7 @@ impl<E> Plugin<E> {
     /// /// How many Pods a node has, counted again whenever one comes or goes.
     /// fn reconcile(ctx: &Context, node: &Node) -> Result<Outcome, Error> {
     ///     let pods = ctx.cache().list::<Pod>().index("pods-by-node", node.name()).keys().count();
-    ///     info!("counted", pods);
+    ///     info!("counted", pods = pods);
     ///     Ok(Outcome::new())
     /// }
     ///

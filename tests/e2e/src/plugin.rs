@@ -29,6 +29,14 @@ impl Plugin {
         Self::load(&built("plugins"), "myapple")
     }
 
+    /// The example plugin that writes no mapping, with the grants that it comes with.
+    ///
+    /// # Errors
+    /// It is not built: says what to do.
+    pub fn bundle() -> Result<Self> {
+        Self::load(&built("plugins"), "bundle")
+    }
+
     /// One of the guests of `tests/guests`, with its grants if it has any.
     ///
     /// # Errors

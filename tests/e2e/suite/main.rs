@@ -2,6 +2,7 @@
 //! it on etcd and kube-apiserver; both need what `make build` leaves.
 
 mod access;
+mod bundle;
 mod children;
 mod conflicts;
 mod contract;
@@ -23,6 +24,7 @@ use pilothouse_e2e::{suite, tests};
 fn main() -> ExitCode {
     suite::run(tests! {
         access { a_host_that_may_do_nothing_says_so }
+        bundle { invariant_11_a_bundle_follows_whatever_it_read }
         children {
             a_myapple_gets_its_children_and_its_status,
             more_are_added_and_the_surplus_is_removed,

@@ -25,7 +25,7 @@ fn observe(host: &Host, observed: &Observed<ConfigMap>) -> Result<(), Error> {
         "relief" if host.cache().get::<ConfigMap>(key.beside(format!("{}-relief", key.name)))?.is_none() => {
             return Err(Error::retry("nobody came to help"));
         }
-        _ => info!("observed", key),
+        _ => info!("observed", key = key),
     }
     Ok(())
 }

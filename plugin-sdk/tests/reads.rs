@@ -1,0 +1,491 @@
+//! The mock host's cache as a plugin sees it, and what wakes a key.
+
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::core::PartialObjectMeta;
+use pilothouse_sdk::mock::{By, MockHost, Wake};
+use pilothouse_sdk::prelude::*;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+fn object<K: DeserializeOwned>(name: &str, mut rest: Value) -> K {
+    rest["metadata"]["namespace"] = json!("default");
+    rest["metadata"]["name"] = json!(name);
+    serde_json::from_value(rest).unwrap()
+}
+
+fn map(name: &str, labels: Value) -> ConfigMap {
+    object(name, json!({"metadata": {"labels": labels}, "data": {"color": "red", "size": "small"}}))
+}
+
+fn secret(name: &str) -> Secret {
+    object(name, json!({}))
+}
+
+const S: (&str, &str) = ("default", "s");
+
+fn s() -> Vec<Key> {
+    vec![Key::from(S)]
+}
+
+/// A plugin that is for Secrets and reads ConfigMaps, whose reconcile is the test's own.
+fn reader(
+    reconcile: fn(&Context, &Secret) -> Result<Outcome, Error>,
+    watch: fn() -> Watch<ConfigMap>,
+) -> impl Fn() -> Plugin {
+    move || {
+        let controller = Controller::of::<Secret>()
+            .when(Predicate::generation())
+            .without_status()
+            .reads_with(watch())
+            .reconcile(reconcile);
+        Plugin::new("Reads.").index::<ConfigMap>("color", "data.color").controller(controller)
+    }
+}
+
+fn all() -> Watch<ConfigMap> {
+    Watch::of::<ConfigMap>()
+}
+
+/// What each change wakes, one after the other; the key is reconciled after each.
+#[track_caller]
+fn assert_woken(host: &mut MockHost, steps: &[(&str, fn(&mut MockHost), bool)]) {
+    host.settle(S).unwrap();
+    for (what, change, wakes) in steps {
+        assert_eq!(host.woken_by(change), if *wakes { s() } else { vec![] }, "{what}");
+        host.settle(S).unwrap();
+    }
+}
+
+fn touch(host: &mut MockHost, name: &str, change: impl FnOnce(&mut ConfigMap)) {
+    host.edit::<ConfigMap>(("default", name), change);
+}
+
+fn set(map: &mut ConfigMap, key: &str, value: &str) {
+    map.data.get_or_insert_default().insert(key.to_owned(), value.to_owned());
+}
+
+fn label(map: &mut ConfigMap, value: &str) {
+    map.metadata.labels = Some([("app".to_owned(), value.to_owned())].into());
+}
+
+#[test]
+fn an_object_and_an_absence_wake_what_read_them() {
+    fn reconcile(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
+        ctx.cache().get::<ConfigMap>(ctx.key().beside("m"))?;
+        Ok(Outcome::new())
+    }
+    let mut host = MockHost::new(reader(reconcile, all)).with(secret("s"));
+    assert_woken(
+        &mut host,
+        &[
+            ("another appears", |host| host.put(map("other", json!({}))), false),
+            ("it appears", |host| host.put(map("m", json!({}))), true),
+            ("it changes", |host| touch(host, "m", |map| set(map, "a", "b")), true),
+            ("the other changes", |host| touch(host, "other", |map| set(map, "a", "b")), false),
+            ("it goes", |host| drop(host.remove::<ConfigMap>(("default", "m"))), true),
+        ],
+    );
+}
+
+#[test]
+fn a_list_wakes_by_what_it_holds() {
+    fn reconcile(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
+        let list = ctx.cache().list::<ConfigMap>().beside(ctx.key()).labels("app=web").page_size(1);
+        assert!(list.into_iter().all(|map| map.is_ok()));
+        Ok(Outcome::new())
+    }
+    let mut host = MockHost::new(reader(reconcile, all)).with(secret("s")).with(map("m", json!({"app": "db"})));
+    assert_woken(
+        &mut host,
+        &[
+            ("what it does not hold", |host| touch(host, "m", |map| set(map, "a", "b")), false),
+            ("what enters", |host| touch(host, "m", |map| label(map, "web")), true),
+            ("what it holds", |host| touch(host, "m", |map| set(map, "a", "c")), true),
+            ("what leaves", |host| touch(host, "m", |map| label(map, "db")), true),
+        ],
+    );
+}
+
+#[test]
+fn keys_wake_by_membership_and_fields_by_their_values() {
+    fn keys(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
+        let keys = ctx.cache().list::<ConfigMap>().index("color", "red").keys().collect::<Result<Vec<_>, _>>()?;
+        assert_eq!(keys, [Key::new("default", "m")]);
+        Ok(Outcome::new())
+    }
+    let steps: &[(&str, fn(&mut MockHost), bool)] = &[
+        ("another field", |host| touch(host, "m", |map| set(map, "size", "large")), false),
+        ("another object", |host| host.put(object::<ConfigMap>("green", json!({"data": {"color": "green"}}))), false),
+    ];
+    let mut host = MockHost::new(reader(keys, all)).with(secret("s")).with(map("m", json!({})));
+    assert_woken(&mut host, steps);
+    assert_eq!(host.woken_by(|host| touch(host, "m", |map| set(map, "color", "green"))), s());
+
+    fn fields(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
+        let list = ctx.cache().list::<ConfigMap>().index("color", "red").fields::<Value>(["data.color"]);
+        let found = list.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let metadata = json!({"name": "m", "namespace": "default"});
+        let m = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"color": "red"}});
+        assert_eq!(found, [m]);
+        Ok(Outcome::new())
+    }
+    let mut host = MockHost::new(reader(fields, all)).with(secret("s")).with(map("m", json!({})));
+    assert_woken(&mut host, steps);
+    assert_eq!(host.woken_by(|host| touch(host, "m", |map| set(map, "color", "green"))), s());
+}
+
+#[test]
+fn a_failed_call_leaves_the_reads_of_the_last_success() {
+    fn reconcile(ctx: &Context, secret: &Secret) -> Result<Outcome, Error> {
+        let fails = secret.immutable == Some(true);
+        ctx.cache().get::<ConfigMap>(ctx.key().beside(if fails { "of-failure" } else { "of-success" }))?;
+        if fails { Err(Error::terminal("as told")) } else { Ok(Outcome::new()) }
+    }
+    let mut host = MockHost::new(reader(reconcile, all)).with(secret("s"));
+    host.settle(S).unwrap();
+    host.edit::<Secret>(S, |secret| secret.immutable = Some(true));
+    host.settle(S).unwrap_err();
+    assert_eq!(host.woken_by(|host| host.put(map("of-failure", json!({})))), []);
+    assert_eq!(host.woken_by(|host| host.put(map("of-success", json!({})))), s());
+}
+
+#[test]
+fn reads_go_with_their_key() {
+    fn reconcile(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
+        ctx.cache().get::<ConfigMap>(ctx.key().beside("m"))?;
+        Ok(Outcome::new())
+    }
+    let mut host = MockHost::new(reader(reconcile, all)).with(secret("s"));
+    host.settle(S).unwrap();
+    let last = host.remove::<Secret>(S);
+    host.request(S).gone(&last).run().unwrap();
+    assert_eq!(host.wakes(|host| host.put(map("m", json!({})))), []);
+}
+
+#[test]
+fn a_watch_limits_what_is_seen() {
+    fn reconcile(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
+        let maps = ctx.cache().list::<ConfigMap>().into_iter().collect::<Result<Vec<_>, _>>()?;
+        let seen = maps.into_iter().map(|map| (map.metadata.name.unwrap_or_default(), map.data.unwrap_or_default()));
+        Err(Error::terminal(serde_json::to_string(&seen.collect::<BTreeMap<_, _>>())?))
+    }
+    let cases: [(fn() -> Watch<ConfigMap>, Value); 6] = [
+        (all, json!({"a": {"color": "red", "size": "small"}, "b": {"color": "red", "size": "small"}})),
+        (|| all().fields("metadata.name!=a"), json!({"b": {"color": "red", "size": "small"}})),
+        (|| all().labels("app=web"), json!({"a": {"color": "red", "size": "small"}})),
+        (|| all().without(["data.color"]).labels("app"), json!({"a": {"size": "small"}, "b": {"size": "small"}})),
+        (|| all().metadata_only(), json!({"a": {}, "b": {}})),
+        (|| all().namespaces(["elsewhere"]), json!({})),
+    ];
+    for (watch, expected) in cases {
+        let host = MockHost::new(reader(reconcile, watch)).with(secret("s"));
+        let host = host.with(map("a", json!({"app": "web"}))).with(map("b", json!({"app": "db"})));
+        let seen: Value = serde_json::from_str(&host.reconcile(S).unwrap_err().message).unwrap();
+        assert_eq!(seen, expected);
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_is_invalid() {
+    fn reconcile(ctx: &Context, secret: &Secret) -> Result<Outcome, Error> {
+        let list = ctx.cache().list::<ConfigMap>();
+        match secret.type_.as_deref().unwrap_or_default() {
+            "index" => drop(list.index("nothing", "red").keys().collect::<Result<Vec<_>, _>>()?),
+            "labels" => drop(list.labels("a in b").keys().collect::<Result<Vec<_>, _>>()?),
+            _ => drop(list.fields::<Value>(["data..color"]).into_iter().collect::<Result<Vec<_>, _>>()?),
+        }
+        Ok(Outcome::new())
+    }
+    for (what, problem) in [
+        ("index", "\"nothing\" is no index of v1 ConfigMap: add it by Plugin::index"),
+        ("labels", "\"a in b\" is no requirement"),
+        ("fields", "\"data..color\" is no field path: a name is empty, or has to be written as `[\"...\"]`"),
+    ] {
+        let host = MockHost::new(reader(reconcile, all)).with(object::<Secret>("s", json!({"type": what})));
+        assert_eq!(host.reconcile(S).unwrap_err().message, format!("the cache cannot be asked this: {problem}"));
+    }
+}
+
+#[test]
+fn an_object_that_is_too_large_says_how_large() {
+    fn reconcile(ctx: &Context, secret: &Secret) -> Result<Outcome, Error> {
+        let list = ctx.cache().list::<ConfigMap>();
+        if secret.immutable == Some(true) {
+            assert_eq!(list.fields::<Value>(["data.color"]).into_iter().count(), 1);
+        } else {
+            list.into_iter().try_for_each(|map| map.map(drop))?;
+        }
+        Ok(Outcome::new())
+    }
+    let huge = object::<ConfigMap>("m", json!({"data": {"huge": "x".repeat(5 << 20), "color": "red"}}));
+    let mut host = MockHost::new(reader(reconcile, all)).with(secret("s")).with(huge);
+    let message = host.reconcile(S).unwrap_err().message;
+    assert!(message.starts_with("an object of 5") && message.ends_with("ask for some of its fields"), "{message}");
+    host.edit::<Secret>(S, |secret| secret.immutable = Some(true));
+    host.reconcile(S).unwrap();
+}
+
+#[test]
+fn a_page_ends_before_four_mebibytes() {
+    fn reconcile(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
+        let names = ctx.cache().list::<ConfigMap>().into_iter().map(|map| map.map(|map| map.name().to_owned()));
+        Err(Error::terminal(names.collect::<Result<Vec<_>, _>>()?.join(" ")))
+    }
+    let mut host = MockHost::new(reader(reconcile, all)).with(secret("s"));
+    for i in 0..5 {
+        host.put(object::<ConfigMap>(&format!("m-{i}"), json!({"data": {"large": "x".repeat(2 << 20)}})));
+    }
+    assert_eq!(host.reconcile(S).unwrap_err().message, "m-0 m-1 m-2 m-3 m-4");
+}
+
+/// A plugin for ConfigMaps whose every mapping leads from a Secret, by its label `by`.
+fn mapped() -> Plugin<Mapper> {
+    let by = |how: &str| Watch::of::<Secret>().labels(format!("by={how}"));
+    let named = |_: &Cache<'_>, change: &Change<Secret>| {
+        let names = change.sides().filter_map(|secret| secret.metadata.annotations.as_ref()?.get("maps"));
+        Ok(names.flat_map(|names| names.split(' ')).map(|name| change.key().beside(name)).collect())
+    };
+    let controller = Controller::of::<ConfigMap>()
+        .watches_with(by("owner"), Mapping::owner())
+        .watches_with(by("any-owner"), Mapping::any_owner())
+        .watches_with(by("same-key"), Mapping::same_key())
+        .watches_with(by("label"), Mapping::label("map"))
+        .watches_with(by("index"), Mapping::index("color"))
+        .watches_with(by("function").when(Predicate::annotations()), Mapping::with(named))
+        .reconcile(|_, _| Ok(Outcome::new()));
+    Plugin::new("Is woken.").index::<ConfigMap>("color", "data.color").controller(controller)
+}
+
+#[test]
+fn a_mapping_wakes_whom_it_names() {
+    let owner = |name: &str, controller: bool| OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "ConfigMap".to_owned(),
+        name: name.to_owned(),
+        uid: name.to_owned(),
+        controller: Some(controller),
+        ..OwnerReference::default()
+    };
+    let owners = json!([owner("a", true), owner("b", false)]);
+    for (name, by, metadata, expected) in [
+        ("s", "owner", json!({"ownerReferences": owners}), vec!["a"]),
+        ("s", "any-owner", json!({"ownerReferences": owners}), vec!["a", "b"]),
+        ("b", "same-key", json!({}), vec!["b"]),
+        ("nowhere", "same-key", json!({}), vec![]),
+        ("s", "label", json!({"labels": {"map": "c"}}), vec!["c"]),
+        ("red", "index", json!({}), vec!["a", "b", "c"]),
+        ("green", "index", json!({}), vec![]),
+        ("s", "function", json!({"annotations": {"maps": "c a nowhere"}}), vec!["a", "c"]),
+    ] {
+        let mut host =
+            ["a", "b", "c"].into_iter().fold(MockHost::new(mapped), |host, name| host.with(map(name, json!({}))));
+        let mut secret = object::<Secret>(name, json!({ "metadata": metadata }));
+        secret.metadata.labels.get_or_insert_default().insert("by".to_owned(), by.to_owned());
+        let woken = host.woken_by(|host| host.put(secret));
+        let expected: Vec<Key> = expected.into_iter().map(|name| Key::new("default", name)).collect();
+        assert_eq!(woken, expected, "{by} of {name}");
+    }
+}
+
+#[test]
+fn both_sides_of_a_change_are_mapped_if_it_matters() {
+    let secret = |maps: &str, data: &str| -> Secret {
+        let metadata = json!({"labels": {"by": "function"}, "annotations": {"maps": maps}});
+        object("s", json!({"metadata": metadata, "stringData": {"a": data}}))
+    };
+    let mut host = MockHost::new(mapped).with(map("a", json!({}))).with(map("b", json!({}))).with(secret("a", "1"));
+    let key = |name: &str| Key::new("default", name);
+    assert_eq!(host.woken_by(|host| host.put(secret("a", "2"))), [], "the predicate is about annotations");
+    assert_eq!(host.woken_by(|host| host.put(secret("b", "2"))), [key("a"), key("b")]);
+    assert_eq!(host.woken_by(|host| drop(host.remove::<Secret>(("default", "s")))), [key("b")]);
+}
+
+#[test]
+fn a_wake_says_why() {
+    fn plugin() -> Plugin {
+        fn reconcile(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
+            ctx.cache().get::<ConfigMap>(ctx.key().beside("m"))?;
+            Ok(Outcome::new())
+        }
+        let controller = |name: &str| Controller::of::<Secret>().named(name).without_status().owns::<ConfigMap>();
+        Plugin::new("Wakes.").controller(controller("one").reconcile(reconcile)).controller(
+            controller("two").watches::<ConfigMap>(Mapping::label("for")).reconcile(|_, _| Ok(Outcome::new())),
+        )
+    }
+    let mut host = MockHost::new(plugin).with(secret("s"));
+    host.request(S).controller("one").run().unwrap();
+    let wake = |controller: &str, by| Wake { controller: controller.to_owned(), key: Key::from(S), by };
+    assert_eq!(
+        host.wakes(|host| host.put(map("m", json!({"for": "s"})))),
+        [wake("one", By::Read), wake("two", By::Mapping)]
+    );
+    let touch = |host: &mut MockHost| host.edit::<Secret>(S, |secret| secret.immutable = Some(true));
+    assert_eq!(host.wakes(touch), [wake("one", By::Itself), wake("two", By::Itself)]);
+}
+
+#[test]
+#[should_panic(expected = "the plugin cannot map: cannot map v1 Secret default/s: as told")]
+fn a_mapping_that_fails_fails_the_test() {
+    fn plugin() -> Plugin<Mapper> {
+        let fails = Mapping::with(|_, _: &Change<Secret>| Err(Error::retry("as told")));
+        let controller = Controller::of::<ConfigMap>().watches(fails).reconcile(|_, _| Ok(Outcome::new()));
+        Plugin::new("Fails.").controller(controller)
+    }
+    MockHost::new(plugin).wakes(|host| host.put(secret("s")));
+}
+
+/// Logs what it was told, unless the ConfigMap has the key `fail`.
+fn observing() -> Plugin<(Mapper, Observer)> {
+    let seen = |_: &Host, seen: &Observed<ConfigMap>| {
+        let value = |map: &ConfigMap| map.data.iter().flatten().map(|(_, value)| value.as_str()).collect::<String>();
+        if seen.change.latest().data.iter().flatten().any(|(key, _)| key == "fail") {
+            return Err(Error::retry("as told"));
+        }
+        let what = match &seen.change {
+            Change::Added(new) => format!("+{}", value(new)),
+            Change::Updated { old, new } => format!("{}>{}", value(old), value(new)),
+            Change::Deleted(last) => format!("-{}", value(last)),
+        };
+        info!("seen", what = format!("{} {what} {} {}", seen.change.key().name, seen.merged, seen.missed));
+        Ok(())
+    };
+    Plugin::new("Observes.").observe(Watch::of::<ConfigMap>().labels("seen"), seen)
+}
+
+fn valued(name: &str, key: &str, value: &str) -> ConfigMap {
+    object(name, json!({"metadata": {"labels": {"seen": "yes"}}, "data": {key: value}}))
+}
+
+/// What was told by one call, and whether it succeeded.
+fn told(host: &mut MockHost) -> (Vec<String>, bool) {
+    let before = host.lines().len();
+    let succeeded = host.observe().is_ok();
+    let lines = host.lines().into_iter().skip(before).map(|line| line.fields[0].1.clone());
+    (lines.collect(), succeeded)
+}
+
+#[test]
+fn an_observer_is_told_what_changed_in_order_and_once() {
+    let mut host = MockHost::new(observing).with(valued("a", "v", "1")).with(map("unseen", json!({})));
+    let m = |name: &'static str| ("default", name);
+    assert_eq!(told(&mut host), (vec!["a +1 1 false".to_owned()], true));
+    assert_eq!(told(&mut host), (vec![], true));
+
+    host.put(valued("b", "v", "1"));
+    host.put(valued("a", "v", "2"));
+    host.put(valued("b", "v", "2"));
+    assert_eq!(told(&mut host), (vec!["b +2 2 false".to_owned(), "a 1>2 1 false".to_owned()], true));
+
+    host.put(valued("c", "v", "1"));
+    host.remove::<ConfigMap>(m("c"));
+    host.put(valued("a", "v", "3"));
+    host.lose::<ConfigMap>(m("a"));
+    host.edit::<ConfigMap>(m("b"), |map| map.metadata.labels = None);
+    let expected = ["c -1 2 false", "a -3 2 true", "b -2 1 false"].map(ToOwned::to_owned);
+    assert_eq!(told(&mut host), (expected.into(), true));
+}
+
+#[test]
+fn an_observer_that_fails_is_told_again_with_what_came_meanwhile() {
+    let mut host = MockHost::new(observing).with(valued("a", "v", "1")).with(valued("b", "fail", "1"));
+    assert_eq!(told(&mut host), (vec!["a +1 1 false".to_owned()], false));
+    host.put(valued("b", "v", "2"));
+    let both = ["a +1 1 false", "b +2 2 false"].map(ToOwned::to_owned);
+    assert_eq!(told(&mut host), (both.into(), true));
+}
+
+#[test]
+fn partial_metadata_is_a_kind_too() {
+    fn plugin() -> Plugin {
+        fn reconcile(ctx: &Context, node: &PartialObjectMeta<Node>) -> Result<Outcome, Error> {
+            let pods = ctx.cache().list::<PartialObjectMeta<Pod>>().into_iter().collect::<Result<Vec<_>, _>>()?;
+            Err(Error::terminal(format!("{} {}", node.name(), pods.len())))
+        }
+        let nodes = Watch::of::<PartialObjectMeta<Node>>().metadata_only();
+        let pods = Watch::of::<PartialObjectMeta<Pod>>().metadata_only();
+        Plugin::new("Counts.").controller(Controller::watching(nodes).reads_with(pods).reconcile(reconcile))
+    }
+    let mut node = Node::default();
+    node.metadata.name = Some("n".to_owned());
+    let pod = object::<Pod>("p", json!({"spec": {"containers": []}}));
+    let host = MockHost::new(plugin).with(node).with(pod);
+    assert_eq!(host.reconcile(Key::cluster("n")).unwrap_err().message, "n 1");
+}
+
+#[test]
+fn what_is_read_is_asked_for() {
+    let manifest =
+        pilothouse_sdk::mock::describe(reader(|_, _| Ok(Outcome::new()), || all().namespaces(["shop"])), "{}");
+    let asked = manifest.unwrap().permissions.into_iter();
+    let asked = asked.map(|permission| (permission.of.to_string(), permission.verbs, permission.namespaces));
+    assert_eq!(
+        asked.collect::<Vec<_>>(),
+        [
+            ("v1 Secret".to_owned(), vec![Verb::Read], vec![]),
+            ("v1 ConfigMap".to_owned(), vec![Verb::Read], vec!["shop".to_owned()]),
+        ]
+    );
+}
+
+#[test]
+fn a_manifest_that_cannot_be_is_refused_with_the_reason() {
+    fn controller() -> pilothouse_sdk::ControllerBuilder<Secret> {
+        Controller::of::<Secret>()
+    }
+    fn with(controller: pilothouse_sdk::ControllerBuilder<Secret>) -> Plugin {
+        Plugin::new("Cannot be.").controller(controller.reconcile(|_, _| Ok(Outcome::new())))
+    }
+    let cases: [(fn() -> Plugin, &str); 9] = [
+        (
+            || with(controller().owns_with(all().metadata_only())),
+            "controller \"secret\" owns v1 ConfigMap, and children are cached whole: no metadata_only, no without",
+        ),
+        (
+            || with(controller().reads_with(all().fields("data"))),
+            "controller \"secret\" watches v1 ConfigMap by a selector that is none: \"data\" is no requirement of a field",
+        ),
+        (
+            || with(controller().reads_with(all().without(["."]))),
+            "controller \"secret\" watches v1 ConfigMap without a field: \".\" is no field path: a name is empty, or has to be \
+             written as `[\"...\"]`",
+        ),
+        (
+            || with(controller().when(Predicate::cel("object.spec =="))),
+            "controller \"secret\" watches v1 Secret by a predicate: \"object.spec ==\" is no CEL expression",
+        ),
+        (
+            || with(controller().watches::<ConfigMap>(Mapping::index("color"))),
+            "controller \"secret\" maps v1 ConfigMap by the index \"color\", which is none of v1 Secret: add it by Plugin::index",
+        ),
+        (
+            || with(controller()).index::<Secret>("a", "type").index::<Secret>("a", "type"),
+            "\"a\" names no index, or two",
+        ),
+        (
+            || with(controller()).index::<Node>("a", "metadata.name"),
+            "index \"a\" is of v1 Node, which no controller is for, owns, watches or reads",
+        ),
+        (
+            || with(controller()).index::<Secret>("a", "[*]"),
+            "index \"a\": \"[*]\" is no field path: it begins with no name",
+        ),
+        (
+            || {
+                let either = |i: usize| Predicate::cel(format!("a{i}")).or(Predicate::cel(format!("b{i}")));
+                let watch = (0..9).fold(Watch::of::<Secret>(), |watch, i| watch.when(either(i)));
+                with(Controller::watching(watch))
+            },
+            "the watch of v1 Secret: a predicate has more than 64 alternatives",
+        ),
+    ];
+    for (plugin, expected) in cases {
+        let panic = std::panic::catch_unwind(|| drop(MockHost::new(plugin))).unwrap_err();
+        let message = panic.downcast_ref::<String>().unwrap();
+        assert!(message.contains(expected), "{message}\nexpected {expected}");
+    }
+}

@@ -98,43 +98,51 @@ impl<'a> Cache<'a> {
     pub fn list<K: Object>(&self) -> List<'a, K> {
         let of = K::type_meta();
         let (namespace, labels, index, after) = (None, None, None, None);
-        List(Query { of, namespace, labels, index, fields: Vec::new(), limit: 0, after }, PhantomData)
+        List::new(Query { of, namespace, labels, index, fields: Vec::new(), limit: 0, after })
     }
 }
 
 /// Which objects to list, and how much of each: made by [`Cache::list`], iterated over as it is or by [`keys`](Self::keys).
 #[derive(Clone, Debug)]
 #[must_use = "a list reads nothing until it is iterated over"]
-pub struct List<'a, V>(Query, PhantomData<(&'a (), fn() -> V)>);
+pub struct List<'a, V> {
+    query: Query,
+    call: PhantomData<&'a ()>,
+    value: PhantomData<fn() -> V>,
+}
 
 impl<'a, V: DeserializeOwned> List<'a, V> {
+    fn new(query: Query) -> Self {
+        Self { query, call: PhantomData, value: PhantomData }
+    }
+
     /// Only those in one namespace.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.0.namespace = Some(namespace.into());
+        self.query.namespace = Some(namespace.into());
         self
     }
 
     /// Only those in the namespace of a key; all, where the key is of a cluster-scoped kind.
     pub fn beside(mut self, key: &Key) -> Self {
-        self.0.namespace.clone_from(&key.namespace);
+        self.query.namespace.clone_from(&key.namespace);
         self
     }
 
     /// Only those that a label selector in Kubernetes' syntax matches, such as `app=web,tier!=cache`.
     pub fn labels(mut self, selector: impl Into<String>) -> Self {
-        self.0.labels = Some(selector.into());
+        self.query.labels = Some(selector.into());
         self
     }
 
     /// Only those for which an index of the plugin ([`Plugin::index`](crate::Plugin::index)) holds this value.
     pub fn index(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.0.index = Some((name.into(), value.into()));
+        self.query.index = Some((name.into(), value.into()));
         self
     }
 
     /// At most so many to be fetched at once; 0, the default, leaves it to the host.
     pub fn page_size(mut self, objects: u32) -> Self {
-        self.0.limit = objects;
+        self.query.limit = objects;
         self
     }
 
@@ -163,12 +171,12 @@ impl<'a, V: DeserializeOwned> List<'a, V> {
     /// }
     /// ```
     pub fn fields<S: DeserializeOwned>(self, paths: impl IntoIterator<Item = impl Into<String>>) -> List<'a, S> {
-        List(Query { fields: paths.into_iter().map(Into::into).collect(), ..self.0 }, PhantomData)
+        List::new(Query { fields: paths.into_iter().map(Into::into).collect(), ..self.query })
     }
 
     /// Only the keys. Only objects that enter or leave the list wake the reconcile.
     pub fn keys(self) -> Pages<'a, Key, Key> {
-        Pages::new(self.0, fetch_keys, |_, key| Ok(key))
+        Pages::new(self.query, fetch_keys, |_, key| Ok(key))
     }
 }
 
@@ -177,7 +185,7 @@ impl<'a, V: DeserializeOwned> IntoIterator for List<'a, V> {
     type IntoIter = Pages<'a, String, V>;
 
     fn into_iter(self) -> Self::IntoIter {
-        Pages::new(self.0, fetch_objects, |of, object| decode(of, &object))
+        Pages::new(self.query, fetch_objects, |of, object| decode(of, &object))
     }
 }
 

@@ -91,11 +91,15 @@ pub fn describe<S>(define: impl Define<S>, config: &str) -> Result<wire::Manifes
     entry::describe(&define, "0.0.0", config)
 }
 
+type Reconcile = dyn Fn(wire::Request) -> Result<wire::Outcome, wire::Failure>;
+type Map = dyn Fn(&str, &[mapper::Change]) -> Result<Vec<Key>, String>;
+type Observe = dyn Fn(&[observer::Change]) -> Result<(), String>;
+
 /// What the component would export, with the configuration filled in.
 struct Exported {
-    reconcile: Box<dyn Fn(wire::Request) -> Result<wire::Outcome, wire::Failure>>,
-    map: Box<dyn Fn(&str, &[mapper::Change]) -> Result<Vec<Key>, String>>,
-    observe: Box<dyn Fn(&[observer::Change]) -> Result<(), String>>,
+    reconcile: Box<Reconcile>,
+    map: Box<Map>,
+    observe: Box<Observe>,
 }
 
 impl Exported {

@@ -18,6 +18,7 @@ fn object<K: DeserializeOwned>(name: &str, mut rest: Value) -> K {
     serde_json::from_value(rest).unwrap()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "labels are made where they are given")]
 fn map(name: &str, labels: Value) -> ConfigMap {
     object(name, json!({"metadata": {"labels": labels}, "data": {"color": "red", "size": "small"}}))
 }
@@ -51,9 +52,12 @@ fn all() -> Watch<ConfigMap> {
     Watch::of::<ConfigMap>()
 }
 
+/// What happens, how, and whether it wakes the key.
+type Step = (&'static str, fn(&mut MockHost), bool);
+
 /// What each change wakes, one after the other; the key is reconciled after each.
 #[track_caller]
-fn assert_woken(host: &mut MockHost, steps: &[(&str, fn(&mut MockHost), bool)]) {
+fn assert_woken(host: &mut MockHost, steps: &[Step]) {
     host.settle(S).unwrap();
     for (what, change, wakes) in steps {
         assert_eq!(host.woken_by(change), if *wakes { s() } else { vec![] }, "{what}");
@@ -118,7 +122,7 @@ fn keys_wake_by_membership_and_fields_by_their_values() {
         assert_eq!(keys, [Key::new("default", "m")]);
         Ok(Outcome::new())
     }
-    let steps: &[(&str, fn(&mut MockHost), bool)] = &[
+    let steps: &[Step] = &[
         ("another field", |host| touch(host, "m", |map| set(map, "size", "large")), false),
         ("another object", |host| host.put(object::<ConfigMap>("green", json!({"data": {"color": "green"}}))), false),
     ];
@@ -174,7 +178,8 @@ fn a_watch_limits_what_is_seen() {
         let seen = maps.into_iter().map(|map| (map.metadata.name.unwrap_or_default(), map.data.unwrap_or_default()));
         Err(Error::terminal(serde_json::to_string(&seen.collect::<BTreeMap<_, _>>())?))
     }
-    let cases: [(fn() -> Watch<ConfigMap>, Value); 6] = [
+    type Case = (fn() -> Watch<ConfigMap>, Value);
+    let cases: [Case; 6] = [
         (all, json!({"a": {"color": "red", "size": "small"}, "b": {"color": "red", "size": "small"}})),
         (|| all().fields("metadata.name!=a"), json!({"b": {"color": "red", "size": "small"}})),
         (|| all().labels("app=web"), json!({"a": {"color": "red", "size": "small"}})),
@@ -440,7 +445,8 @@ fn a_manifest_that_cannot_be_is_refused_with_the_reason() {
     fn with(controller: pilothouse_sdk::ControllerBuilder<Secret>) -> Plugin {
         Plugin::new("Cannot be.").controller(controller.reconcile(|_, _| Ok(Outcome::new())))
     }
-    let cases: [(fn() -> Plugin, &str); 9] = [
+    type Case = (fn() -> Plugin, &'static str);
+    let cases: [Case; 9] = [
         (
             || with(controller().owns_with(all().metadata_only())),
             "controller \"secret\" owns v1 ConfigMap, and children are cached whole: no metadata_only, no without",

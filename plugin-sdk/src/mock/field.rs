@@ -62,7 +62,7 @@ impl Path {
                     }
                 }
                 (Some((Step::Each, rest)), Value::Array(items)) => {
-                    items.iter().for_each(|item| walk(item, rest, found))
+                    items.iter().for_each(|item| walk(item, rest, found));
                 }
                 _ => {}
             }

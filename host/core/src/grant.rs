@@ -126,6 +126,12 @@ impl Grants {
         Self { asked: asked.to_vec(), allowed: Allowed::AllAsked }
     }
 
+    /// What the same administrator's rules allow somebody who asks for this.
+    #[must_use]
+    pub fn for_asked(&self, asked: &[Permission]) -> Self {
+        Self { asked: asked.to_vec(), allowed: self.allowed.clone() }
+    }
+
     /// Whether the plugin may do this.
     ///
     /// `namespace` is none for objects of cluster-scoped kinds, and for requests that go over all namespaces: both need a

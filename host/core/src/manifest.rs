@@ -46,7 +46,7 @@ pub struct Manifest {
     pub version: String,
     /// One sentence, for people.
     pub description: String,
-    /// At least one; names are unique.
+    /// Names are unique. At least one, or something is observed.
     pub controllers: Vec<Controller>,
     /// Names are unique; each is of a kind that a controller caches.
     pub indexes: Vec<Index>,

@@ -62,6 +62,18 @@ fn check(grants: &Grants, (verb, api_version, kind, subresource, namespace, name
     grants.check(verb, &of, subresource, namespace, name).map_err(|denied| denied.by)
 }
 
+#[test]
+fn the_same_rules_allow_another_what_it_asks_for() {
+    let other = apples().for_asked(&[asks("v1", "Pod", &[Verb::Read])]);
+    assert_eq!(check(&other, (Verb::Read, "v1", "Pod", None, Some("a"), None)), Ok(()));
+    assert_eq!(
+        check(&other, (Verb::Read, "stable.example.com/v1", "MyApple", None, None, None)),
+        Err(LackedBy::Manifest)
+    );
+    let none = other.for_asked(&[asks("v1", "Node", &[Verb::Read])]);
+    assert_eq!(check(&none, (Verb::Read, "v1", "Node", None, None, None)), Err(LackedBy::Administrator));
+}
+
 /// Each pair: something that is allowed, and its nearest neighbour that is not.
 #[test]
 fn invariant_7_what_both_sides_name_is_allowed_and_its_neighbour_is_not() {

@@ -47,7 +47,7 @@ impl raw::Manifest {
             .collect();
         let permissions_are_whole = problems.none_at("permissions");
 
-        if self.controllers.is_empty() {
+        if self.controllers.is_empty() && self.observes.is_empty() {
             problems.add("controllers", "there is none, so the plugin would never be called");
         }
         let mut names = BTreeSet::new();

@@ -435,6 +435,23 @@ fn conditions_are_bounded() {
 }
 
 #[test]
+fn a_plugin_may_observe_and_reconcile_nothing() {
+    let observed = raw::Watch {
+        of: raw::TypeMeta { api_version: "v1".to_owned(), kind: "Pod".to_owned() },
+        ..raw::Watch::default()
+    };
+    let permission = raw::Permission { of: observed.of.clone(), verbs: vec![Verb::Read], ..raw::Permission::default() };
+    let manifest = raw::Manifest {
+        version: "1".to_owned(),
+        observes: vec![observed],
+        permissions: vec![permission],
+        ..raw::Manifest::default()
+    };
+    let checked = manifest.check().unwrap();
+    assert_eq!((checked.controllers.len(), checked.observes.len()), (0, 1));
+}
+
+#[test]
 fn a_mapping_by_the_plugin_needs_its_mapper() {
     let mut raw = pears();
     raw.controllers[0].watches[1].mapping = raw::Mapping::Plugin;

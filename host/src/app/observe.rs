@@ -11,7 +11,7 @@ use crate::{
         metrics::{self, Live, Reconciled, Snapshot},
     },
     cluster::RequestObserver,
-    dispatch::{self, Attempt, Controller},
+    dispatch::{self, Attempt, Called, Controller},
     informer::{Holding, Tally, told},
     plugin::{self, PluginName, Stage, State, Status},
     writer::WriteObserver,
@@ -80,6 +80,15 @@ impl dispatch::Observer for Metrics {
             None => {}
         }
     }
+
+    fn called(&self, plugin: &PluginName, _: Option<&Controller>, called: &Called) {
+        let Some(plugin) = self.plugin(plugin.as_str()) else { return };
+        plugin.called(called.took);
+        plugin.hooked(called.hook.as_str(), called.ok);
+        if let Some(kind) = called.trap {
+            plugin.trapped(kind);
+        }
+    }
 }
 
 impl plugin::Observer for Metrics {
@@ -126,6 +135,20 @@ impl Snapshot for HostView {
                 max_concurrent: controller.max_concurrency(),
             });
         }
+        for controller in self.dispatch.controllers() {
+            let reads = controller.reads();
+            live.routes.push(metrics::Routes {
+                controller: label(&controller),
+                woken: controller.woken().to_vec(),
+                reading_keys: reads.keys,
+                reads: reads.things,
+                read_bytes: reads.bytes,
+            });
+            live.backlogs.push(backlog(controller.plugin(), dispatch::Hook::Map, controller.unmapped()));
+        }
+        for observing in self.dispatch.observing() {
+            live.backlogs.push(backlog(observing.plugin(), dispatch::Hook::Observe, observing.figures()));
+        }
         live.informers.extend(self.informers.past().into_iter().map(|(of, tally)| counted(of, &tally)));
         for Holding { informer, leases } in self.informers.holdings() {
             let ((objects, bytes), health) = (informer.size(), informer.health());
@@ -143,6 +166,11 @@ impl Snapshot for HostView {
             });
         }
     }
+}
+
+fn backlog(plugin: &PluginName, hook: dispatch::Hook, figures: dispatch::BacklogFigures) -> metrics::Backlog {
+    let dispatch::BacklogFigures { objects, merged, dropped } = figures;
+    metrics::Backlog { plugin: plugin.to_string(), hook: hook.as_str(), objects, merged, dropped }
 }
 
 /// What has been counted, of no informer that is running.

@@ -103,7 +103,36 @@ impl Feed {
                     field("kind"),
                     self.paint(BOLD, field("object")),
                     field("change"),
+                    self.paint(
+                        DIM,
+                        format!(
+                            "wakes {}/{} {} {}",
+                            field("plugin"),
+                            field("controller"),
+                            field("wakes"),
+                            field("why")
+                        )
+                        .trim_end()
+                    ),
+                );
+            }
+            "mapped" => {
+                let _ = write!(
+                    line,
+                    "{} {}  {}",
+                    self.paint(CYAN, "mapped    "),
+                    self.paint(BOLD, field("object")),
                     self.paint(DIM, &format!("wakes {}/{} {}", field("plugin"), field("controller"), field("wakes"))),
+                );
+            }
+            "observed" => {
+                let _ = write!(
+                    line,
+                    "{} {} by {}  {}",
+                    self.paint(CYAN, "observed  "),
+                    self.paint(BOLD, field("object")),
+                    field("plugin"),
+                    self.paint(DIM, field("took")),
                 );
             }
             "wrote" => {
@@ -210,12 +239,24 @@ mod tests {
             @"changed    MyApple default/a spec.quantity: 3 → 5  wakes myapple/apples default/a"
         );
         insta::assert_snapshot!(
+            line(&[("what", "changed"), ("kind", "Secret"), ("object", "default/s"), ("change", "created"), ("plugin", "myapple"), ("controller", "apples"), ("wakes", "default/a"), ("why", "by what it read")]).unwrap_or_default(),
+            @"changed    Secret default/s created  wakes myapple/apples default/a by what it read"
+        );
+        insta::assert_snapshot!(
             line(&[("what", "wrote"), ("verb", "apply"), ("kind", "ConfigMap"), ("object", "default/a-0"), ("took", "1.2ms")]).unwrap_or_default(),
             @"wrote        applied ConfigMap default/a-0  1.2ms"
         );
         insta::assert_snapshot!(
             line(&[("what", "reconciled"), ("written", "2"), ("unchanged", "1"), ("took", "4ms"), ("in_guest", "1ms")]).unwrap_or_default(),
             @"reconciled default/a by myapple: 2 written, 1 unchanged  4ms in all, 1ms in the plugin"
+        );
+        insta::assert_snapshot!(
+            line(&[("what", "mapped"), ("object", "Secret default/s"), ("plugin", "myapple"), ("controller", "apples"), ("wakes", "default/a")]).unwrap_or_default(),
+            @"mapped     Secret default/s  wakes myapple/apples default/a"
+        );
+        insta::assert_snapshot!(
+            line(&[("what", "observed"), ("object", "Pod default/p"), ("plugin", "myapple"), ("took", "80µs")]).unwrap_or_default(),
+            @"observed   Pod default/p by myapple  80µs"
         );
         assert_eq!(line(&[("what", "unheard of")]), None);
     }

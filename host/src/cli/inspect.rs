@@ -5,7 +5,8 @@ use std::{fmt::Write as _, fs, sync::Arc};
 use anyhow::Context;
 use pilothouse_core::{
     grant::{AdminFile, Grants},
-    manifest::Watch,
+    manifest::{MappedWatch, Mapping, Watch},
+    predicate::{Condition, Predicate, Test},
 };
 use serde_json::json;
 
@@ -58,6 +59,7 @@ fn text(revision: &Revision, size: usize) -> String {
     row("digest", &revision.digest().to_string());
     row("size", &format!("{size} bytes"));
     row("imports", &revision.linked().imports().join(", "));
+    row("exports", &revision.linked().exports().join(", "));
     for crd in &manifest.crds {
         row("brings", &format!("CustomResourceDefinition {}", crd_name(crd)));
     }
@@ -67,8 +69,22 @@ fn text(revision: &Revision, size: usize) -> String {
         for owned in &controller.owns {
             row("  owns", &watch(owned));
         }
+        for mapped in &controller.watches {
+            row("  watches", &format!("{}, mapped by {}", watch(&mapped.watch), mapping(&mapped.mapping)));
+        }
+        for read in &controller.reads {
+            row("  reads", &watch(read));
+        }
         row("  workers", &controller.max_concurrency.to_string());
         row("  deadline", &format!("{} ms", controller.timeout.as_millis()));
+        let resync = controller.resync.map_or("never".to_owned(), |every| format!("every {} s", every.as_secs()));
+        row("  resync", &resync);
+    }
+    for index in &manifest.indexes {
+        row("index", &format!("{} of {} by {}", index.name, index.of, index.path));
+    }
+    for observed in &manifest.observes {
+        row("observes", &watch(observed));
     }
     if let Some(schema) = &manifest.config_schema {
         row("config", schema);
@@ -82,15 +98,65 @@ fn text(revision: &Revision, size: usize) -> String {
     text
 }
 
+/// `v1 Pod in web where app=a and spec.nodeName=n, metadata only, when generation or labels`.
 fn watch(watch: &Watch) -> String {
     let mut text = watch.of.to_string();
     if !watch.namespaces.is_empty() {
         let _ = write!(text, " in {}", watch.namespaces.join(", "));
     }
-    if let Some(labels) = &watch.labels {
-        let _ = write!(text, " where {labels}");
+    let labels = watch.labels.as_ref().map(ToString::to_string);
+    let fields = watch.fields.as_ref().map(ToString::to_string);
+    let selectors: Vec<String> = labels.into_iter().chain(fields).filter(|selector| !selector.is_empty()).collect();
+    if !selectors.is_empty() {
+        let _ = write!(text, " where {}", selectors.join(" and "));
+    }
+    if watch.metadata_only {
+        text.push_str(", metadata only");
+    }
+    if !watch.without.is_empty() {
+        let _ = write!(text, ", without {}", joined(&watch.without));
+    }
+    if watch.compressed {
+        text.push_str(", compressed");
+    }
+    if !watch.when.is_empty() {
+        let _ = write!(text, ", when {}", when(&watch.when));
     }
     text
+}
+
+fn joined(all: &[impl ToString]) -> String {
+    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// `generation or labels and not deletion`.
+fn when(predicate: &Predicate) -> String {
+    let all = |all: &Vec<Condition>| all.iter().map(condition).collect::<Vec<_>>().join(" and ");
+    predicate.any().iter().map(all).collect::<Vec<_>>().join(" or ")
+}
+
+fn condition(condition: &Condition) -> String {
+    let test = match &condition.test {
+        Test::Generation => "generation".to_owned(),
+        Test::Labels => "labels".to_owned(),
+        Test::Annotations => "annotations".to_owned(),
+        Test::Finalizers => "finalizers".to_owned(),
+        Test::Deletion => "deletion".to_owned(),
+        Test::ResourceVersion => "resource-version".to_owned(),
+        Test::Cel(expression) => format!("`{}`", expression.text()),
+    };
+    if condition.negated { format!("not {test}") } else { test }
+}
+
+fn mapping(mapping: &Mapping) -> String {
+    match mapping {
+        Mapping::Owner => "owner".to_owned(),
+        Mapping::AnyOwner => "any owner".to_owned(),
+        Mapping::SameKey => "same key".to_owned(),
+        Mapping::Label(label) => format!("label {label}"),
+        Mapping::Index(index) => format!("index {index}"),
+        Mapping::Plugin => "the plugin".to_owned(),
+    }
 }
 
 fn crd_name(crd: &str) -> String {
@@ -107,8 +173,25 @@ fn as_json(revision: &Revision, size: usize) -> serde_json::Value {
             "kind": *watch.of.kind,
             "namespaces": watch.namespaces,
             "labels": watch.labels.as_ref().map(ToString::to_string),
+            "fields": watch.fields.as_ref().map(ToString::to_string),
+            "metadataOnly": watch.metadata_only,
+            "without": watch.without.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "compressed": watch.compressed,
+            "when": watch.when.any().iter().map(|all| all.iter().map(condition).collect::<Vec<_>>()).collect::<Vec<_>>(),
         })
     };
+    let mapped = |mapped: &MappedWatch| json!({ "watch": watch(&mapped.watch), "mapping": mapping(&mapped.mapping) });
+    let indexes = manifest.indexes.iter();
+    let indexes: Vec<_> = indexes
+        .map(|index| {
+            json!({
+                "name": index.name,
+                "apiVersion": *index.of.api_version,
+                "kind": *index.of.kind,
+                "path": index.path.to_string(),
+            })
+        })
+        .collect();
     let controllers: Vec<_> = manifest
         .controllers
         .iter()
@@ -117,6 +200,9 @@ fn as_json(revision: &Revision, size: usize) -> serde_json::Value {
                 "name": controller.name,
                 "for": watch(&controller.for_),
                 "owns": controller.owns.iter().map(watch).collect::<Vec<_>>(),
+                "watches": controller.watches.iter().map(mapped).collect::<Vec<_>>(),
+                "reads": controller.reads.iter().map(watch).collect::<Vec<_>>(),
+                "resyncSeconds": controller.resync.map(|every| every.as_secs()),
                 "maxConcurrency": controller.max_concurrency,
                 "timeoutMs": u64::try_from(controller.timeout.as_millis()).unwrap_or(u64::MAX),
             })
@@ -143,8 +229,11 @@ fn as_json(revision: &Revision, size: usize) -> serde_json::Value {
         "digest": revision.digest().to_string(),
         "size": size,
         "imports": revision.linked().imports(),
+        "exports": revision.linked().exports(),
         "crds": manifest.crds.iter().map(|crd| crd_name(crd)).collect::<Vec<_>>(),
         "controllers": controllers,
+        "indexes": indexes,
+        "observes": manifest.observes.iter().map(watch).collect::<Vec<_>>(),
         "permissions": permissions,
         "configSchema": manifest.config_schema,
     })

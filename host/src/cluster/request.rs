@@ -29,6 +29,16 @@ pub enum Error {
     /// The server does not serve the kind.
     #[error("the API server does not serve {0}")]
     Missing(TypeMeta),
+    /// The kind lives in no namespace, and one was asked for.
+    #[error(
+        "{of} is cluster-scoped: there is nothing of it in namespace {namespace}; leave namespaces out of the watch and of the grant"
+    )]
+    Scope {
+        /// The kind.
+        of: TypeMeta,
+        /// The namespace.
+        namespace: String,
+    },
     /// The server refused.
     #[error("{}", .0.message)]
     Status(Status),

@@ -12,7 +12,7 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -24,24 +24,36 @@ use pilothouse_core::{
     key::{Key, TypeMeta},
     manifest,
     object::Object,
+    predicate::Predicate,
+    reads::Tracker,
     reflector::State,
     route::{self, Mapping},
+    selector::Selector,
+    store::Change,
     workqueue::{CHANGE, INITIAL},
 };
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, info};
 
 use super::{
-    Observer, Parts, feed,
+    Called, Observer, Parts, feed,
+    imports::Access,
+    mapper::{self, Asks},
+    pending::BacklogFigures,
     queue::{Next, Queue},
+    reading::Reading,
+    resync,
+    routes::{Routes, Wanted},
 };
 use crate::{
     cluster::Cluster,
-    informer::{InformerKey, Lease, Origin, Subscription, View},
+    informer::{InformerKey, Origin, View},
     wasm::{PluginName, Revision},
-    writer::Writer,
 };
+
+/// Objects that are taken out of an informer under one lock.
+const BATCH: usize = 1024;
 
 /// What serves a controller's keys now.
 pub(super) struct Serving {
@@ -52,8 +64,7 @@ pub(super) struct Serving {
     pub(super) view: View,
     /// What this controller reconciles out of it: the plugin may cache more of the kind for other ends.
     pub(super) reconciles: View,
-    pub(super) writer: Writer,
-    pub(super) reader: super::imports::Reader,
+    pub(super) access: Arc<Access>,
     /// How many keys may be reconciled at once.
     pub(super) concurrency: usize,
 }
@@ -64,19 +75,48 @@ pub struct Controller {
     name: Arc<str>,
     queue: Queue,
     serving: ArcSwap<Serving>,
-    routes: Mutex<Vec<Route>>,
+    routes: Routes<Source>,
+    /// What keys have read (invariant 11): bounded for each key by what one call may read.
+    reads: Arc<Mutex<Tracker>>,
+    woken: Woken,
+    /// What has to be asked for before it is known whom it concerns.
+    asks: Asks,
     /// Last known states of objects that vanished and whose keys are still to be reconciled: at most as many as the queue has
     /// keys.
     gone: Mutex<HashMap<Key, Arc<Object>>>,
     /// Why keys failed last: at most one entry for each key that is being retried.
     failed: Mutex<HashMap<Key, String>>,
     workers: TaskTracker,
+    /// What works beside the workers, as long as the controller lives.
+    attendants: TaskTracker,
+    /// How often every key is looked at again.
+    resync: watch::Sender<Option<Duration>>,
     staff: Mutex<Staff>,
     active: AtomicUsize,
     stopping: CancellationToken,
     observer: Arc<dyn Observer>,
     guests: Handle,
     cluster: Cluster,
+}
+
+/// Keys that were woken, by why.
+#[derive(Default)]
+struct Woken {
+    itself: AtomicU64,
+    child: AtomicU64,
+    mapping: AtomicU64,
+    read: AtomicU64,
+}
+
+/// What the keys of a controller have read, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadFigures {
+    /// Keys that read something.
+    pub keys: usize,
+    /// Objects and selections that were read.
+    pub things: usize,
+    /// Bytes that it takes to remember.
+    pub bytes: usize,
 }
 
 /// Who works, and how many should.
@@ -90,42 +130,42 @@ struct Staff {
     at_work: BTreeSet<usize>,
 }
 
-/// A subscription to one informer.
-struct Route {
-    lease: Arc<Lease>,
-    kind: RouteKind,
-    subscription: Option<Subscription>,
-}
-
-/// Which of the manifest's lists a route comes from: one informer may serve both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RouteKind {
+/// Which of the manifest's lists a route comes from: one informer may serve several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Source {
     For,
     Owns,
+    Watches(manifest::Mapping),
+    /// What a reconcile may read. True: it is waited for.
+    Reads(bool),
 }
 
-/// What a controller listens to.
-pub(super) struct Wanted {
-    pub(super) lease: Arc<Lease>,
-    pub(super) kind: RouteKind,
-    /// The kind that is reconciled: whom owner references must name.
-    pub(super) owner: TypeMeta,
+impl Source {
+    /// True if workers wait for the first list.
+    fn is_awaited(&self) -> bool {
+        !matches!(self, Source::Reads(false))
+    }
 }
 
 impl Controller {
     /// Subscribes to everything in `wanted`, and starts to work when all of it has synced (invariant 6).
-    pub(super) fn start(plugin: PluginName, serving: Serving, wanted: Vec<Wanted>, parts: &Parts) -> Arc<Self> {
+    pub(super) fn start(plugin: PluginName, serving: Serving, wanted: Vec<Wanted<Source>>, parts: &Parts) -> Arc<Self> {
         let controller = Arc::new(Self {
             plugin,
             name: serving.spec.name.as_str().into(),
             queue: Queue::new(),
             staff: Mutex::new(Staff { wanted: serving.concurrency, ..Staff::default() }),
             active: AtomicUsize::new(0),
+            resync: watch::Sender::new(serving.spec.resync),
             serving: ArcSwap::from_pointee(serving),
-            routes: Mutex::default(),
+            routes: Routes::default(),
+            reads: Arc::default(),
+            woken: Woken::default(),
+            asks: Asks::new(),
             gone: Mutex::default(),
             failed: Mutex::default(),
             workers: TaskTracker::new(),
+            attendants: TaskTracker::new(),
             stopping: CancellationToken::new(),
             observer: parts.observer.clone(),
             guests: parts.guests.clone(),
@@ -133,7 +173,17 @@ impl Controller {
         });
         controller.route(wanted);
         controller.staff_when_synced();
+        let resync = resync::run(Arc::downgrade(&controller), controller.resync.subscribe());
+        controller.attend(resync);
+        controller.attend(mapper::run(controller.clone()));
         controller
+    }
+
+    /// Runs a task of the controller until the controller ends.
+    fn attend(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stopping = self.stopping.clone();
+        let attend = async move { stopping.run_until_cancelled_owned(task).await };
+        self.attendants.spawn_on(attend.map(drop), &self.guests);
     }
 
     /// Workers, and what waits to start them.
@@ -206,41 +256,71 @@ impl Controller {
         &*self.observer
     }
 
+    /// The plugin's `mapper` was called.
+    pub(super) fn called(&self, called: &Called) {
+        self.observer.called(&self.plugin, Some(self), called);
+    }
+
     /// The informers that are not ready yet, each with what it is doing.
     pub fn waits_for(&self) -> Vec<(InformerKey, State)> {
-        let routes = self.routes.lock();
-        let waiting = routes.iter().filter(|route| !*route.lease.synced().borrow());
-        let mut waiting: Vec<_> = waiting.map(|route| (route.lease.key().clone(), route.lease.state())).collect();
-        waiting.dedup_by(|a, b| a.0 == b.0);
-        waiting
+        self.routes.waits_for(Source::is_awaited)
     }
 
     /// True if it listens to this informer, synced or not.
     pub(super) fn listens_to(&self, informer: &InformerKey) -> bool {
-        self.routes.lock().iter().any(|route| route.lease.key() == informer)
+        self.routes.listens_to(informer)
+    }
+
+    /// True once workers are at work.
+    pub(super) fn is_ready(&self) -> bool {
+        self.staff.lock().ready
+    }
+
+    /// What its keys have read.
+    pub fn reads(&self) -> ReadFigures {
+        let reads = self.reads.lock();
+        ReadFigures { keys: reads.keys(), things: reads.dependencies(), bytes: reads.bytes() }
+    }
+
+    /// Keys that were woken since the start, by why: `self`, `child`, `mapping` and `read`.
+    pub fn woken(&self) -> [(&'static str, u64); 4] {
+        let Woken { itself, child, mapping, read } = &self.woken;
+        [("self", itself), ("child", child), ("mapping", mapping), ("read", read)]
+            .map(|(by, count)| (by, count.load(Ordering::Relaxed)))
+    }
+
+    /// What waits for the plugin to be mapped.
+    pub fn unmapped(&self) -> BacklogFigures {
+        self.asks.figures()
+    }
+
+    pub(super) fn asks(&self) -> &Asks {
+        &self.asks
     }
 
     pub(super) fn serving(&self) -> Arc<Serving> {
         self.serving.load_full()
     }
 
-    /// Returns when every informer has synced.
+    /// Returns when every informer has synced, and its first objects are routed: those that the plugin maps have been asked for, even
+    /// if in vain.
     async fn synced(&self) {
-        let receivers: Vec<_> = self.routes.lock().iter().map(|route| route.lease.synced()).collect();
-        for mut synced in receivers {
-            // An informer whose lease is held is not dropped.
-            let _ = synced.wait_for(|synced| *synced).await;
-        }
+        self.routes.synced(Source::is_awaited).await;
+        self.asks.tried().await;
     }
 
     /// Puts another revision in place of the one that serves: from the next key on it is called, calls under way finish on the
     /// old one, and every key is looked at again, after whatever changed.
     ///
     /// The informers in `wanted` that it does not listen to yet must have synced.
-    pub(super) fn swap(self: &Arc<Self>, serving: Serving, wanted: Vec<Wanted>) {
+    pub(super) fn swap(self: &Arc<Self>, serving: Serving, wanted: Vec<Wanted<Source>>) {
         self.staff.lock().wanted = serving.concurrency;
+        self.resync.send_if_modified(|every| std::mem::replace(every, serving.spec.resync) != serving.spec.resync);
+        let kinds: Vec<TypeMeta> = serving.view.leases().map(|lease| lease.key().of.clone()).collect();
         self.serving.store(Arc::new(serving));
         self.route(wanted);
+        // What was read stays until its key is reconciled by the new revision: but for what nobody would hear of.
+        self.reads.lock().retain(|of| kinds.contains(of));
         self.requeue_all();
         // Those that are too many, to go.
         self.queue.wake_all();
@@ -248,58 +328,134 @@ impl Controller {
         self.staff_when_synced();
     }
 
-    /// Replaces the subscriptions. Those to informers that stay are kept; the others end when the new ones stand, so that no
-    /// change falls between.
-    fn route(self: &Arc<Self>, wanted: Vec<Wanted>) {
-        let mut routes = self.routes.lock();
-        let mut old = std::mem::take(&mut *routes);
-        for Wanted { lease, kind, owner } in wanted {
-            let same = old.iter().position(|route| route.kind == kind && route.lease.key() == lease.key());
-            if let Some(at) = same {
-                routes.push(old.swap_remove(at));
-                continue;
-            }
-            let mapping = Mappings::new(kind, &owner);
+    fn route(self: &Arc<Self>, wanted: Vec<Wanted<Source>>) {
+        self.routes.replace(wanted, |source, when| {
             let controller = Arc::downgrade(self);
-            let subscription = lease.subscribe(Box::new(move |change, origin| {
-                let Some(controller) = controller.upgrade() else { return };
-                if kind == RouteKind::For {
-                    controller.remember(change);
+            Box::new(move |change: &Change, origin| {
+                if let Some(controller) = controller.upgrade() {
+                    controller.hear(&source, &when.load(), change, origin);
                 }
-                let mut keys = Vec::new();
-                // No kind is mapped by index: see `Route`.
-                route::keys(mapping.now(&controller.cluster), change, |_, _, _| Vec::new(), &mut keys);
-                if origin == Origin::Change {
-                    feed::changed(&controller, change, &keys);
-                }
-                let priority = if origin == Origin::Initial { INITIAL } else { CHANGE };
-                for key in keys {
-                    controller.queue.add(key, priority);
-                }
-            }));
-            routes.push(Route { lease, kind, subscription: Some(subscription) });
+            })
+        });
+    }
+
+    /// Wakes the keys that a change concerns. The informer is locked meanwhile.
+    fn hear(&self, source: &Source, when: &Predicate, change: &Change, origin: Origin) {
+        if let Source::Reads(_) = source {
+            return self.hear_read(change, origin);
         }
-        drop(routes);
-        for mut route in old {
-            route.end();
+        let matters = super::matters(when, change, self.plugin.as_str());
+        if *source == Source::For {
+            self.remember(change, matters);
+        }
+        if !matters {
+            return;
+        }
+        let mut keys = Vec::new();
+        match self.mapping(source) {
+            Some(Mapping::Index { index, .. }) => self.asks.look_up(&index, change),
+            Some(mapping) => route::keys(&mapping, change, |_, _, _| Vec::new(), &mut keys),
+            None => self.asks.ask(change),
+        }
+        if origin == Origin::Change {
+            feed::changed(self, change, &keys);
+        }
+        let by = match source {
+            Source::For => &self.woken.itself,
+            Source::Owns => &self.woken.child,
+            Source::Watches(_) | Source::Reads(_) => &self.woken.mapping,
+        };
+        self.wake(keys, origin, by);
+    }
+
+    /// Wakes the keys that read what changed (invariant 11).
+    fn hear_read(&self, change: &Change, origin: Origin) {
+        let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
+        let mut keys = Vec::new();
+        self.reads.lock().wakes(object.type_meta(), change, &mut keys);
+        if origin == Origin::Change {
+            feed::read(self, change, &keys);
+        }
+        self.wake(keys, origin, &self.woken.read);
+    }
+
+    fn wake(&self, keys: Vec<Key>, origin: Origin, by: &AtomicU64) {
+        by.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        let priority = if origin == Origin::Initial { INITIAL } else { CHANGE };
+        for key in keys {
+            self.queue.add(key, priority);
         }
     }
 
-    /// Keeps the last known state of what vanished, until its key is reconciled (invariant 5).
-    fn remember(&self, change: &pilothouse_core::store::Change) {
+    /// Adds keys that somebody had to be asked for.
+    pub(super) fn wake_mapped(&self, keys: Vec<Key>) {
+        let origin = if self.is_ready() { Origin::Change } else { Origin::Initial };
+        self.wake(keys, origin, &self.woken.mapping);
+    }
+
+    /// A call about a key begins: what it reads is noted.
+    pub(super) fn begin_reading(&self, key: &Key) -> Reading {
+        Reading::begin(&self.reads, key)
+    }
+
+    /// Nobody is to be woken for a key that is gone and reconciled.
+    pub(super) fn forget_unless_there(&self, serving: &Serving, key: &Key) {
+        if self.look_up(serving, key).is_none() {
+            self.reads.lock().forget(key);
+        }
+    }
+
+    /// How changes of a source lead to keys; none: the plugin says. Whether the reconciled kind lives in namespaces is known only when
+    /// it is served, and what is mapped to it may be served long before.
+    fn mapping(&self, source: &Source) -> Option<Mapping> {
+        let serving = self.serving.load();
+        let of = &serving.spec.for_.of;
+        let namespaced = self.cluster.known(of).is_none_or(|endpoint| endpoint.namespaced);
+        match source {
+            Source::For | Source::Reads(_) => Some(Mapping::SelfKey),
+            Source::Owns => Some(Mapping::Owner { of: of.clone(), namespaced }),
+            Source::Watches(mapping) => Mapping::new(mapping, of, namespaced),
+        }
+    }
+
+    /// Keeps the last known state of what vanished, until its key is reconciled (invariant 5). Where its end does not matter to the
+    /// plugin, nobody will ask for it.
+    fn remember(&self, change: &Change, matters: bool) {
+        let mut gone = self.gone.lock();
         match (&change.old, &change.new) {
-            (Some(last), None) => drop(self.gone.lock().insert(last.key().clone(), last.clone())),
-            (_, Some(there)) => drop(self.gone.lock().remove(there.key())),
-            (None, None) => {}
+            (Some(last), None) if matters => drop(gone.insert(last.key().clone(), last.clone())),
+            _ => drop(gone.remove(change.key())),
         }
     }
 
     /// Looks at every key again, after whatever changed.
     fn requeue_all(&self) {
+        self.requeue(|_| true);
+    }
+
+    /// Looks again at every key for which a change from its object to itself matters, after whatever changed.
+    pub(super) fn resync(&self) {
+        let when = self.serving().spec.for_.when.clone();
+        self.requeue(|object| {
+            let change = Change { old: Some(object.clone()), new: Some(object.clone()), missed: false };
+            super::matters(&when, &change, self.plugin.as_str())
+        });
+    }
+
+    fn requeue(&self, matters: impl Fn(&Arc<Object>) -> bool) {
         let serving = self.serving();
         for lease in serving.reconciles.leases() {
-            for key in lease.keys() {
-                self.queue.add(key, INITIAL);
+            let mut after: Option<Key> = None;
+            loop {
+                // Some at a time: the informer stands still meanwhile.
+                let batch = lease.list(None, &Selector::default(), after.as_ref(), BATCH, |_| true);
+                for object in batch.iter().filter(|object| matters(object)) {
+                    self.queue.add(object.key().clone(), INITIAL);
+                }
+                match batch.last() {
+                    Some(last) => after = Some(last.key().clone()),
+                    None => break,
+                }
             }
         }
     }
@@ -346,7 +502,7 @@ impl Controller {
     /// The object under a key as it is now, or as it was last if it is gone. None: nothing is known of it, or nothing that the
     /// plugin may read.
     pub(super) fn look_up(&self, serving: &Serving, key: &Key) -> Option<(Arc<Object>, bool)> {
-        if !serving.reader.may_read(&serving.spec.for_.of, key) {
+        if !serving.access.reader.may_read(&serving.spec.for_.of, key) {
             self.gone.lock().remove(key);
             return None;
         }
@@ -382,56 +538,16 @@ impl Controller {
         self.stopping.cancel();
         self.queue.shut_down();
         self.workers.close();
+        self.attendants.close();
     }
 
     /// Takes no more keys, and returns when those in flight are finished.
     pub(super) async fn drain(&self) {
         self.shut_down();
         self.workers.wait().await;
-        for mut route in std::mem::take(&mut *self.routes.lock()) {
-            route.end();
-        }
+        self.attendants.wait().await;
+        self.routes.end();
         info!(plugin = %self.plugin, controller = %self.name, "controller stopped");
-    }
-}
-
-/// How one informer's changes lead to keys. Whether the reconciled kind lives in namespaces is known only when it is served,
-/// and a kind it owns may be served long before.
-enum Mappings {
-    Same,
-    Owner { of: TypeMeta, namespaced: Mapping, cluster_wide: Mapping },
-}
-
-impl Mappings {
-    fn new(kind: RouteKind, owner: &TypeMeta) -> Self {
-        match kind {
-            RouteKind::For => Mappings::Same,
-            RouteKind::Owns => Mappings::Owner {
-                of: owner.clone(),
-                namespaced: Mapping::Owner { of: owner.clone(), namespaced: true },
-                cluster_wide: Mapping::Owner { of: owner.clone(), namespaced: false },
-            },
-        }
-    }
-
-    fn now(&self, cluster: &Cluster) -> &Mapping {
-        match self {
-            Mappings::Same => &Mapping::SelfKey,
-            Mappings::Owner { of, cluster_wide, .. }
-                if cluster.known(of).is_some_and(|endpoint| !endpoint.namespaced) =>
-            {
-                cluster_wide
-            }
-            Mappings::Owner { namespaced, .. } => namespaced,
-        }
-    }
-}
-
-impl Route {
-    fn end(&mut self) {
-        if let Some(subscription) = self.subscription.take() {
-            self.lease.unsubscribe(subscription);
-        }
     }
 }
 

@@ -1,16 +1,27 @@
 //! What happens, for people to follow: `pilothouse dev` shows the target `pilothouse::feed` line by line.
 
-use pilothouse_core::{key::Key, store::Change};
+use std::time::Duration;
+
+use pilothouse_core::{backlog::Batch, key::Key, store::Change};
 use serde_json::Value;
 use tracing::{Level, debug, enabled};
 
-use super::controller::Controller;
+use super::{controller::Controller, pending};
 
 /// How many changed fields a line names.
 const NAMED_FIELDS: usize = 3;
 
 /// Tells of a change and whom it wakes. Costs nothing where nobody listens.
 pub(super) fn changed(controller: &Controller, change: &Change, keys: &[Key]) {
+    told(controller, change, keys, "");
+}
+
+/// Tells of a change and whom it wakes because it read what changed. Costs nothing where nobody listens.
+pub(super) fn read(controller: &Controller, change: &Change, keys: &[Key]) {
+    told(controller, change, keys, "by what it read");
+}
+
+fn told(controller: &Controller, change: &Change, keys: &[Key], why: &str) {
     if !enabled!(target: "pilothouse::feed", Level::DEBUG) || keys.is_empty() {
         return;
     }
@@ -20,8 +31,29 @@ pub(super) fn changed(controller: &Controller, change: &Change, keys: &[Key]) {
     debug!(
         target: "pilothouse::feed",
         what = "changed", plugin = %controller.plugin(), controller = controller.name(),
-        kind = %object.type_meta().kind, object = %object.key(), change = describe(change), wakes,
+        kind = %object.type_meta().kind, object = %object.key(), change = describe(change), wakes, why,
     );
+}
+
+/// Tells whom a change concerns that had to be asked for. Costs nothing where nobody listens.
+pub(super) fn mapped(controller: &Controller, of: &str, keys: &[Key]) {
+    if !enabled!(target: "pilothouse::feed", Level::DEBUG) || keys.is_empty() {
+        return;
+    }
+    let wakes = keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    debug!(
+        target: "pilothouse::feed",
+        what = "mapped", plugin = %controller.plugin(), controller = controller.name(), object = of, wakes,
+    );
+}
+
+/// Tells that a plugin was told of changes. Costs nothing where nobody listens.
+pub(super) fn observed(plugin: &str, batch: &Batch, took: Duration) {
+    if !enabled!(target: "pilothouse::feed", Level::DEBUG) {
+        return;
+    }
+    let object = pending::objects(batch);
+    debug!(target: "pilothouse::feed", what = "observed", plugin, object, ?took);
 }
 
 /// `created`, `deleted`, or the fields that differ: `spec.quantity: 3 → 5`.

@@ -1,152 +1,73 @@
-//! What a plugin's imports do: reads from its view of the cache, and requests through its writer, both within its grants.
+//! What a plugin's imports do in one call: reads through its [`Reader`](super::reader::Reader), and requests through its writer.
 
 use std::{
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
 use pilothouse_core::{
-    grant::{Grants, Namespaces},
+    grant::Grants,
     key::{Key, TypeMeta},
-    manifest::Verb,
+    manifest::{Manifest, Permission},
     object::{Object, Subresource, Uid},
-    selector::Selector,
 };
 
-use super::controller::Serving;
+use super::{reader::Reader, reading::Reading};
 use crate::{
     cluster::{self, DeleteOptions, Patch},
     informer::View,
-    wasm::{ClientError, Imports, Page, PatchBody, Preconditions, Propagation, Query, ReadError, Reason, StatusError},
-    writer,
+    wasm::{
+        ClientError, Imports, KeyPage, Page, PatchBody, Preconditions, Propagation, Query, ReadError, Reason,
+        StatusError,
+    },
+    writer::{self, Writer},
 };
 
-/// Objects in a page, where the query does not say less.
-const PAGE: usize = 500;
-
-/// Bytes of JSON in a page: what the contract promises.
-const PAGE_BYTES: usize = 4 << 20;
-
-/// Reads of one plugin, within its grants.
-pub(super) struct Reader {
-    view: View,
-    grants: Arc<Grants>,
+/// What a plugin reaches out of its calls. One for each activation, whatever is called.
+pub(super) struct Access {
+    pub(super) reader: Reader,
+    pub(super) writer: Writer,
+    /// What reader and writer go by.
+    grants: Arc<ArcSwap<Grants>>,
+    asked: Vec<Permission>,
 }
 
-impl Reader {
-    pub(super) fn new(view: View, grants: Arc<Grants>) -> Self {
-        Self { view, grants }
-    }
-
-    /// True if the plugin may read this object.
-    pub(super) fn may_read(&self, of: &TypeMeta, key: &Key) -> bool {
-        self.granted(of, key.namespace.as_deref(), Some(&key.name)).is_ok()
-    }
-
-    fn get(&self, of: &TypeMeta, key: &Key) -> Result<Option<Arc<Object>>, ReadError> {
-        let namespace = key.namespace.as_deref();
-        self.granted(of, namespace, Some(&key.name))?;
-        if self.view.covering(of, namespace).next().is_none() {
-            return Err(self.not_cached(of, namespace));
+impl Access {
+    /// `grants` are what `writer` goes by.
+    pub(super) fn new(view: View, writer: Writer, grants: Arc<ArcSwap<Grants>>, manifest: &Manifest) -> Self {
+        Self {
+            reader: Reader::new(view, grants.clone(), manifest),
+            writer,
+            grants,
+            asked: manifest.permissions.clone(),
         }
-        Ok(self.view.get(of, key))
     }
 
-    fn list(&self, query: &Query) -> Result<Page, ReadError> {
-        let of = &query.of;
-        let namespace = query.namespace.as_deref();
-        self.list_granted(of, namespace)?;
-        let after = query.after.as_deref().map(cursor).transpose()?;
-        if self.view.covering(of, namespace).next().is_none() && self.view.of(of).next().is_none() {
-            return Err(self.not_cached(of, namespace));
-        }
-        let limit = match query.limit {
-            0 => PAGE,
-            limit => usize::try_from(limit).unwrap_or(PAGE).min(PAGE),
-        };
-        let mut found = self.candidates(of, namespace, &query.labels, after.as_ref(), limit + 1);
-        // Leases with different selectors may show the same object.
-        found.sort_by(|a, b| a.key().cmp(b.key()));
-        found.dedup_by(|a, b| a.key() == b.key());
-        let mut bytes = 0;
-        let fits = found
-            .iter()
-            .take(limit)
-            .take_while(|object| {
-                bytes += object.json().len();
-                bytes <= PAGE_BYTES
-            })
-            .count()
-            // One object that is larger than a page is a page.
-            .max(1)
-            .min(found.len());
-        let more = found.len() > fits;
-        found.truncate(fits);
-        let next = found.last().filter(|_| more).map(|last| last.key().to_string());
-        Ok(Page { items: found, next })
+    /// Takes away at once what the administrator allows no longer, calls in flight included. What a newer revision asks for is not what
+    /// this one asked for.
+    pub(super) fn allow(&self, grants: &Grants) {
+        self.grants.store(Arc::new(grants.for_asked(&self.asked)));
     }
-
-    /// Up to `limit` objects from each lease, in order, as far as they are granted.
-    fn candidates(
-        &self,
-        of: &TypeMeta,
-        namespace: Option<&str>,
-        labels: &Selector,
-        after: Option<&Key>,
-        limit: usize,
-    ) -> Vec<Arc<Object>> {
-        let mut found = Vec::new();
-        for lease in self.view.of(of) {
-            found.extend(lease.list(namespace, labels, after, limit, |object| self.may_read(of, object.key())));
-        }
-        found
-    }
-
-    fn granted(&self, of: &TypeMeta, namespace: Option<&str>, name: Option<&str>) -> Result<(), ReadError> {
-        self.grants
-            .check(Verb::Read, of, None, namespace, name)
-            .map_err(|denied| ReadError::NotGranted(denied.to_string()))
-    }
-
-    /// A list is made of what is granted, object by object; something of it must be.
-    fn list_granted(&self, of: &TypeMeta, namespace: Option<&str>) -> Result<(), ReadError> {
-        let some = match (self.grants.readable_namespaces(of), namespace) {
-            (Namespaces::All, _) | (Namespaces::Some(_), None) => true,
-            (Namespaces::Some(readable), Some(asked)) => readable.iter().any(|namespace| namespace == asked),
-            (Namespaces::None, _) => false,
-        };
-        if some { Ok(()) } else { self.granted(of, namespace, None) }
-    }
-
-    fn not_cached(&self, of: &TypeMeta, namespace: Option<&str>) -> ReadError {
-        let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
-        ReadError::NotGranted(format!(
-            "{of}{place} is not cached for this plugin: only what a controller is `for` or `owns` is; use client.get"
-        ))
-    }
-}
-
-/// A page's `next`, read back.
-fn cursor(text: &str) -> Result<Key, ReadError> {
-    let (namespace, name) = match text.split_once('/') {
-        Some((namespace, name)) => (Some(namespace), name),
-        None => (None, text),
-    };
-    if name.is_empty() || name.contains('/') || namespace == Some("") {
-        return Err(ReadError::Invalid(format!("after {text:?} is not the `next` of a page")));
-    }
-    Ok(Key::new(namespace, name))
 }
 
 /// The imports of one call.
 pub(super) struct CallImports {
-    serving: Arc<Serving>,
+    access: Arc<Access>,
+    /// Where reads are noted; none: they are not.
+    reading: Option<Arc<Reading>>,
 }
 
 impl CallImports {
-    pub(super) fn new(serving: Arc<Serving>) -> Self {
-        Self { serving }
+    /// Reads are forgotten when they are answered.
+    pub(super) fn new(access: Arc<Access>) -> Self {
+        Self { access, reading: None }
+    }
+
+    /// Reads are noted.
+    pub(super) fn tracked(access: Arc<Access>, reading: Arc<Reading>) -> Self {
+        Self { access, reading: Some(reading) }
     }
 }
 
@@ -157,19 +78,23 @@ impl Imports for CallImports {
     }
 
     fn cached(&self, of: &TypeMeta, key: &Key) -> Result<Option<Arc<Object>>, ReadError> {
-        self.serving.reader.get(of, key)
+        self.access.reader.get(of, key, self.reading.as_deref())
     }
 
     fn cached_list(&self, query: &Query) -> Result<Page, ReadError> {
-        self.serving.reader.list(query)
+        self.access.reader.list(query, self.reading.as_deref())
+    }
+
+    fn cached_keys(&self, query: &Query) -> Result<KeyPage, ReadError> {
+        self.access.reader.keys(query, self.reading.as_deref())
     }
 
     fn get(&self, of: TypeMeta, key: Key) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        Box::pin(async move { self.serving.writer.get(&of, &key).await.map_err(refusal) })
+        Box::pin(async move { self.access.writer.get(&of, &key).await.map_err(refusal) })
     }
 
     fn create(&self, object: String) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        Box::pin(async move { self.serving.writer.create(&object).await.map_err(refusal) })
+        Box::pin(async move { self.access.writer.create(&object).await.map_err(refusal) })
     }
 
     fn update(
@@ -177,7 +102,7 @@ impl Imports for CallImports {
         object: String,
         subresource: Option<Subresource>,
     ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        Box::pin(async move { self.serving.writer.update(&object, subresource).await.map_err(refusal) })
+        Box::pin(async move { self.access.writer.update(&object, subresource).await.map_err(refusal) })
     }
 
     fn patch(
@@ -193,7 +118,7 @@ impl Imports for CallImports {
                 PatchBody::Merge(body) => (Patch::Merge, body),
                 PatchBody::StrategicMerge(body) => (Patch::Strategic, body),
             };
-            self.serving.writer.patch(&of, &key, patch, body, subresource).await.map_err(refusal)
+            self.access.writer.patch(&of, &key, patch, body, subresource).await.map_err(refusal)
         })
     }
 
@@ -203,7 +128,7 @@ impl Imports for CallImports {
         subresource: Option<Subresource>,
         force: bool,
     ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        Box::pin(async move { self.serving.writer.apply_object(&object, subresource, force).await.map_err(refusal) })
+        Box::pin(async move { self.access.writer.apply_object(&object, subresource, force).await.map_err(refusal) })
     }
 
     fn delete(
@@ -223,7 +148,7 @@ impl Imports for CallImports {
                 uid: preconditions.uid.as_deref().map(Uid::parse),
                 resource_version: preconditions.resource_version,
             };
-            self.serving.writer.delete_object(&of, &key, options).await.map_err(refusal)
+            self.access.writer.delete_object(&of, &key, options).await.map_err(refusal)
         })
     }
 }
@@ -240,9 +165,9 @@ fn refusal(error: writer::ClientError) -> ClientError {
         writer::ClientError::Request(error @ cluster::Error::Missing(_)) => {
             api(404, Reason::NotFound, error.to_string(), Vec::new())
         }
-        writer::ClientError::Request(error @ (cluster::Error::TooLong(_) | cluster::Error::Name(_))) => {
-            ClientError::Invalid(error.to_string())
-        }
+        writer::ClientError::Request(
+            error @ (cluster::Error::TooLong(_) | cluster::Error::Name(_) | cluster::Error::Scope { .. }),
+        ) => ClientError::Invalid(error.to_string()),
         writer::ClientError::Request(error) => ClientError::Unreachable(error.to_string()),
         writer::ClientError::Answer(error) => ClientError::Unreachable(format!("the answer is no object: {error}")),
     }

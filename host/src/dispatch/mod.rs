@@ -8,16 +8,26 @@
 mod controller;
 mod feed;
 mod imports;
+mod mapper;
+mod observing;
+mod pending;
 mod queue;
+mod reader;
+mod reading;
 mod reconcile;
+mod resync;
+mod routes;
 #[cfg(test)]
 mod tests;
 
-pub use controller::Controller;
+pub use controller::{Controller, ReadFigures};
+pub use observing::Observing;
+pub use pending::BacklogFigures;
 pub use queue::Queue;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use futures::{
     FutureExt,
     future::{BoxFuture, join_all},
@@ -27,15 +37,18 @@ use pilothouse_core::{
     backoff::{self, Backoff},
     grant::{Grants, Namespaces},
     manifest::{self, Watch},
+    predicate::Predicate,
     reflector::State,
+    store::Change,
 };
 use tokio::{runtime::Handle, time::Instant};
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
 use self::{
-    controller::{RouteKind, Serving, Wanted},
-    imports::Reader,
+    controller::{Serving, Source},
+    imports::Access,
+    routes::Wanted,
 };
 use crate::{
     cluster::{self, Cluster},
@@ -91,6 +104,38 @@ pub struct Attempt {
     pub trap: Option<&'static str>,
 }
 
+/// What may be called of a plugin beside `reconcile`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hook {
+    /// `mapper.map`.
+    Map,
+    /// `observer.observe`.
+    Observe,
+}
+
+impl Hook {
+    /// One word for logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Hook::Map => "map",
+            Hook::Observe => "observe",
+        }
+    }
+}
+
+/// One call beside reconciles, for metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct Called {
+    /// What was called.
+    pub hook: Hook,
+    /// It did what it was called for.
+    pub ok: bool,
+    /// The call into the plugin, its imports included.
+    pub took: Duration,
+    /// If the call came to nothing: [`crate::wasm::CallError::kind`].
+    pub trap: Option<&'static str>,
+}
+
 /// Sees what controllers do. For metrics.
 pub trait Observer: Send + Sync + 'static {
     /// A controller came to be.
@@ -103,6 +148,8 @@ pub trait Observer: Send + Sync + 'static {
     fn finished(&self, controller: &Controller, took: Duration);
     /// A reconcile ended.
     fn attempted(&self, controller: &Controller, attempt: &Attempt);
+    /// Something else of the plugin was called; for a controller, or for the whole plugin.
+    fn called(&self, plugin: &PluginName, controller: Option<&Controller>, called: &Called);
 }
 
 /// For whom nobody listens.
@@ -112,6 +159,7 @@ impl Observer for () {
     fn picked(&self, _: &Controller, _: Duration) {}
     fn finished(&self, _: &Controller, _: Duration) {}
     fn attempted(&self, _: &Controller, _: &Attempt) {}
+    fn called(&self, _: &PluginName, _: Option<&Controller>, _: &Called) {}
 }
 
 impl Controller {
@@ -145,9 +193,16 @@ pub struct Dispatch {
     waiting: Mutex<BTreeMap<PluginName, String>>,
 }
 
+/// What works for one plugin.
+#[derive(Clone, Default)]
+struct Running {
+    controllers: Vec<Arc<Controller>>,
+    observing: Option<Arc<Observing>>,
+}
+
 #[derive(Default)]
 struct Active {
-    plugins: BTreeMap<PluginName, Vec<Arc<Controller>>>,
+    plugins: BTreeMap<PluginName, Running>,
     /// The end has begun: none is added any more.
     closed: bool,
 }
@@ -160,7 +215,12 @@ impl Dispatch {
 
     /// The controllers that are at work, in the order of plugin and name.
     pub fn controllers(&self) -> Vec<Arc<Controller>> {
-        self.active.lock().plugins.values().flatten().cloned().collect()
+        self.active.lock().plugins.values().flat_map(|running| &running.controllers).cloned().collect()
+    }
+
+    /// The observers that are at work, in the order of plugins.
+    pub fn observing(&self) -> Vec<Arc<Observing>> {
+        self.active.lock().plugins.values().filter_map(|running| running.observing.clone()).collect()
     }
 
     /// Plugins that cannot become active yet, and what they wait for.
@@ -176,14 +236,16 @@ impl Dispatch {
             std::mem::take(&mut active.plugins)
         };
         // The wait covers those that a swap or a removal ended before.
-        drop(self.end(plugins.into_values().flatten().collect()));
+        for running in plugins.into_values() {
+            drop(self.end(running));
+        }
         self.ending.close();
         tokio::time::timeout(grace, self.ending.wait()).await.is_ok()
     }
 
-    /// Ends controllers: they take no more keys when this returns, and are finished when what it returns is. Dropping that changes
-    /// nothing.
-    fn end(&self, controllers: Vec<Arc<Controller>>) -> impl Future<Output = ()> + use<> {
+    /// Ends what works for a plugin: nothing more begins when this returns, and all is finished when what it returns is. Dropping that
+    /// changes nothing.
+    fn end(&self, running: Running) -> impl Future<Output = ()> + use<> {
         let end = |controller: Arc<Controller>| {
             controller.shut_down();
             let observer = self.parts.observer.clone();
@@ -193,7 +255,11 @@ impl Dispatch {
             };
             self.ending.spawn_on(ended, &self.parts.guests)
         };
-        let ends: Vec<_> = controllers.into_iter().map(end).collect();
+        let mut ends: Vec<_> = running.controllers.into_iter().map(end).collect();
+        if let Some(observing) = running.observing {
+            observing.shut_down();
+            ends.push(self.ending.spawn_on(async move { observing.drain().await }, &self.parts.guests));
+        }
         join_all(ends).map(drop)
     }
 
@@ -201,24 +267,40 @@ impl Dispatch {
         let Candidate { revision, grants, .. } = &candidate;
         let name = revision.plugin().clone();
         let _waiting = Waiting { dispatch: self, name: &name };
+        let running = self.active.lock().plugins.get(&name).cloned().unwrap_or_default();
+        // What is taken away is gone at once, however long what is new may take, and though it may fail.
+        running.controllers.iter().for_each(|controller| controller.serving().access.allow(grants));
+        if let Some(observing) = &running.observing {
+            observing.access().allow(grants);
+        }
+        let held = Arc::new(ArcSwap::new(grants.clone()));
         let writer = Writer::new(
             self.parts.cluster.clone(),
             self.parts.informers.clone(),
             name.as_str(),
-            grants.clone(),
+            held.clone(),
             self.parts.writes.clone(),
         );
-        self.install(&name, &writer, &revision.manifest().crds).await?;
+        let manifest = revision.manifest();
+        self.install(&name, &writer, &manifest.crds).await?;
 
-        let mut prepared: Vec<(manifest::Controller, Vec<Wanted>)> = Vec::new();
-        for spec in &revision.manifest().controllers {
+        let mut prepared: Vec<(manifest::Controller, Vec<Wanted<Source>>)> = Vec::new();
+        for spec in &manifest.controllers {
             prepared.push((spec.clone(), self.wanted(&name, spec, grants)));
         }
-        let leases = prepared.iter().flat_map(|(_, wanted)| wanted.iter().map(|wanted| wanted.lease.clone()));
-        let view = View::new(leases);
-        let running = self.active.lock().plugins.get(&name).cloned().unwrap_or_default();
-        let successor = |spec: &manifest::Controller| running.iter().find(|running| running.continues(spec));
-        if !running.is_empty() {
+        let observed: Vec<Wanted<()>> =
+            manifest.observes.iter().flat_map(|watch| self.listen(&name, watch, (), grants)).collect();
+        let cached = prepared.iter().flat_map(|(_, wanted)| wanted.iter().map(|wanted| wanted.lease.clone()));
+        let mut leases: Vec<Arc<Lease>> = Vec::new();
+        for lease in cached.chain(observed.iter().map(|wanted| wanted.lease.clone())) {
+            if leases.iter().all(|known| known.key() != lease.key()) {
+                leases.push(lease);
+            }
+        }
+        let view = View::new(leases.iter().cloned());
+        let successor =
+            |spec: &manifest::Controller| running.controllers.iter().find(|running| running.continues(spec));
+        if !running.controllers.is_empty() {
             // What a controller waits for already keeps no newer revision, and no newer grants, from taking its place.
             let awaited = prepared.iter().flat_map(|(spec, wanted)| {
                 let heard = successor(spec);
@@ -232,18 +314,25 @@ impl Dispatch {
         if self.active.lock().closed {
             return Err(ActivateError::new(&Stopping));
         }
+        let access = Arc::new(Access::new(view.clone(), writer, held, manifest));
         let mut controllers = Vec::new();
-        for (spec, wanted) in prepared {
+        for (spec, mut wanted) in prepared {
+            let own: Vec<_> = wanted.iter().map(|wanted| wanted.lease.key().clone()).collect();
+            let reconciles = wanted.iter().filter(|wanted| wanted.source == Source::For);
+            let reconciles = View::new(reconciles.map(|wanted| wanted.lease.clone()));
+            wanted.retain(|wanted| !matches!(wanted.source, Source::Reads(_)));
+            // It may read whatever the plugin caches, and is woken by what it read.
+            for lease in &leases {
+                let source = Source::Reads(own.contains(lease.key()));
+                wanted.push(Wanted { lease: lease.clone(), source, when: Predicate::default() });
+            }
             let serving = Serving {
                 concurrency: concurrency(&candidate, &spec),
                 revision: revision.clone(),
                 owns: spec.owns.iter().map(|owned| owned.of.clone()).collect(),
                 view: view.clone(),
-                reconciles: View::new(
-                    wanted.iter().filter(|wanted| wanted.kind == RouteKind::For).map(|wanted| wanted.lease.clone()),
-                ),
-                writer: writer.clone(),
-                reader: Reader::new(view.clone(), grants.clone()),
+                reconciles,
+                access: access.clone(),
                 spec,
             };
             // A controller of another kind has nothing to keep but its name.
@@ -255,22 +344,30 @@ impl Dispatch {
                 None => self.start(&name, serving, wanted),
             });
         }
-        let ended: Vec<_> = {
+        let serving = observing::Serving { revision: revision.clone(), access };
+        let observing = match &running.observing {
+            _ if observed.is_empty() => None,
+            Some(observing) => {
+                observing.swap(serving, observed);
+                Some(observing.clone())
+            }
+            None => Some(Observing::start(name.clone(), serving, observed, &self.parts)),
+        };
+        let new = Running { controllers, observing };
+        let ended = {
             let mut active = self.active.lock();
-            let among =
-                |all: &[Arc<Controller>], one: &Arc<Controller>| all.iter().any(|other| Arc::ptr_eq(other, one));
             if active.closed {
-                controllers.into_iter().filter(|new| !among(&running, new)).collect()
+                new.without(&running)
             } else {
-                let old = active.plugins.insert(name.clone(), controllers.clone()).unwrap_or_default();
-                old.into_iter().filter(|old| !among(&controllers, old)).collect()
+                let old = active.plugins.insert(name.clone(), new.clone()).unwrap_or_default();
+                old.without(&new)
             }
         };
         self.end(ended).await;
         Ok(())
     }
 
-    fn start(&self, name: &PluginName, serving: Serving, wanted: Vec<Wanted>) -> Arc<Controller> {
+    fn start(&self, name: &PluginName, serving: Serving, wanted: Vec<Wanted<Source>>) -> Arc<Controller> {
         let controller = Controller::start(name.clone(), serving, wanted, &self.parts);
         self.parts.observer.started(&controller);
         controller
@@ -299,18 +396,17 @@ impl Dispatch {
     }
 
     /// What a controller listens to. Its informers start here, if they do not run.
-    fn wanted(&self, name: &PluginName, spec: &manifest::Controller, grants: &Grants) -> Vec<Wanted> {
-        let of = &spec.for_.of;
-        let mut wanted = Vec::new();
-        for lease in self.lease(name, &spec.for_, grants) {
-            wanted.push(Wanted { lease, kind: RouteKind::For, owner: of.clone() });
-        }
-        for owned in &spec.owns {
-            for lease in self.lease(name, owned, grants) {
-                wanted.push(Wanted { lease, kind: RouteKind::Owns, owner: of.clone() });
-            }
-        }
-        wanted
+    fn wanted(&self, name: &PluginName, spec: &manifest::Controller, grants: &Grants) -> Vec<Wanted<Source>> {
+        let owns = spec.owns.iter().map(|owned| (owned, Source::Owns));
+        let watches = spec.watches.iter().map(|mapped| (&mapped.watch, Source::Watches(mapped.mapping.clone())));
+        let reads = spec.reads.iter().map(|read| (read, Source::Reads(true)));
+        let all = std::iter::once((&spec.for_, Source::For)).chain(owns).chain(watches).chain(reads);
+        all.flat_map(|(watch, source)| self.listen(name, watch, source, grants)).collect()
+    }
+
+    fn listen<S: Clone>(&self, name: &PluginName, watch: &Watch, source: S, grants: &Grants) -> Vec<Wanted<S>> {
+        let leases = self.lease(name, watch, grants).into_iter();
+        leases.map(|lease| Wanted { lease, source: source.clone(), when: watch.when.clone() }).collect()
     }
 
     /// One lease for all namespaces, or one for each that is asked for and granted.
@@ -359,6 +455,22 @@ impl Dispatch {
     }
 }
 
+impl Running {
+    /// What of this is not in `other`.
+    fn without(self, other: &Self) -> Self {
+        let kept = |one: &Arc<Controller>| other.controllers.iter().any(|other| Arc::ptr_eq(other, one));
+        let controllers = self.controllers.into_iter().filter(|one| !kept(one)).collect();
+        let observing =
+            self.observing.filter(|one| !other.observing.as_ref().is_some_and(|other| Arc::ptr_eq(other, one)));
+        Self { controllers, observing }
+    }
+}
+
+/// Whether a change matters to somebody who listens under this predicate.
+fn matters(when: &Predicate, change: &Change, plugin: &str) -> bool {
+    when.holds(change, &mut |error| warn!(plugin, %error, "a predicate has no answer: the change counts"))
+}
+
 /// How many keys of a controller may be reconciled at once.
 fn concurrency(candidate: &Candidate, spec: &manifest::Controller) -> usize {
     usize::try_from(candidate.concurrency(spec.max_concurrency)).unwrap_or(MAX_CONCURRENCY).min(MAX_CONCURRENCY)
@@ -380,7 +492,7 @@ fn passes(error: &CrdError) -> bool {
     match source {
         cluster::Error::Unreachable(_) | cluster::Error::Missing(_) | cluster::Error::Answer { .. } => true,
         cluster::Error::Status(status) => matches!(status.code, 401 | 403 | 409 | 429 | 500..),
-        cluster::Error::TooLong(_) | cluster::Error::Name(_) => false,
+        cluster::Error::TooLong(_) | cluster::Error::Name(_) | cluster::Error::Scope { .. } => false,
     }
 }
 
@@ -403,8 +515,8 @@ impl Activate for Dispatch {
 
     fn deactivate<'a>(&'a self, name: &'a PluginName) -> BoxFuture<'a, ()> {
         async move {
-            let controllers = self.active.lock().plugins.remove(name).unwrap_or_default();
-            self.end(controllers).await;
+            let running = self.active.lock().plugins.remove(name).unwrap_or_default();
+            self.end(running).await;
         }
         .boxed()
     }

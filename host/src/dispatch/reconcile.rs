@@ -43,6 +43,7 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
     let Some((object, there)) = controller.look_up(serving, key) else {
         // A child of something that this host never saw, or that is not for this plugin.
         controller.note_error(key, None);
+        controller.forget_unless_there(serving, key);
         return Next::Done;
     };
     let phase = match there {
@@ -60,7 +61,9 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
         last_error: controller.last_error(key),
     };
     let started = Instant::now();
-    let answer = serving.revision.reconcile(Arc::new(CallImports::new(serving.clone())), request).await;
+    let mut reading = Arc::new(controller.begin_reading(key));
+    let imports = Arc::new(CallImports::tracked(serving.access.clone(), reading.clone()));
+    let answer = serving.revision.reconcile(imports, request).await;
     let in_guest = started.elapsed();
     let owner = Owner { object: &object, owns: &serving.owns };
     let (end, report) = match answer {
@@ -68,9 +71,15 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
         Ok(Err(failure)) => settle_failure(serving, &owner, phase, failure).await,
         Err(error) => (End::Trapped(error), Report::default()),
     };
+    // The call is over, and with it whoever else could read for it.
+    if let (End::Done | End::After(_), Some(reading)) = (&end, Arc::get_mut(&mut reading)) {
+        reading.commit();
+    }
+    drop(reading);
     if phase == Phase::Gone && matches!(end, End::Done | End::Terminal(_)) {
         controller.forget_gone(&object);
     }
+    controller.forget_unless_there(serving, key);
     conclude(controller, key, end, &report, started.elapsed(), in_guest)
 }
 
@@ -89,7 +98,7 @@ enum End {
 async fn settle(serving: &Serving, owner: &Owner<'_>, phase: Phase, outcome: Outcome) -> (End, Report) {
     let mut report = match outcome.children {
         Children::Desired(children) if phase == Phase::Live => {
-            serving.writer.children(owner, &serving.view, children).await
+            serving.access.writer.children(owner, &serving.view, children).await
         }
         // What a deleted object leaves is the garbage collector's.
         Children::Desired(_) | Children::Unchanged => Report::default(),
@@ -115,7 +124,7 @@ async fn settle_failure(serving: &Serving, owner: &Owner<'_>, phase: Phase, fail
 
 async fn write_status(serving: &Serving, owner: &Owner<'_>, phase: Phase, status: Option<&str>, report: &mut Report) {
     let Some(status) = status.filter(|_| phase != Phase::Gone) else { return };
-    match serving.writer.status(owner, &serving.view, status).await {
+    match serving.access.writer.status(owner, &serving.view, status).await {
         Ok(status) => {
             report.written += status.written;
             report.skipped += status.skipped;

@@ -10,14 +10,14 @@ use pilothouse_core::{
 };
 use tokio::{runtime::Handle, sync::mpsc};
 
-use super::{Attempt, Controller, Dispatch, Observer, Parts, Result as ReconcileResult};
+use super::{Attempt, Called, Controller, Dispatch, Observer, Parts, Result as ReconcileResult};
 use crate::{
     informer::Informers,
-    plugin::Candidate,
-    testing::{Api, apple, soon},
+    plugin::{Activate, Candidate},
+    testing::{Api, apple, config_map, soon},
     wasm::{
         Engine, Limits, PluginName,
-        testing::{Answer, Guest},
+        testing::{Answer, Guest, MAPS, MISTAKEN, Mapping, READS, READS_AND_TRAPS_IF_THERE, TAKES},
     },
 };
 
@@ -39,6 +39,11 @@ impl Observer for Seen {
 
     fn attempted(&self, _: &Controller, attempt: &Attempt) {
         let _ = self.0.send(attempt.result);
+    }
+
+    fn called(&self, _: &PluginName, _: Option<&Controller>, called: &Called) {
+        let how = if called.ok { "done" } else { "failed" };
+        self.1.lock().push(format!("{} {how}", called.hook.as_str()));
     }
 }
 
@@ -82,9 +87,23 @@ impl Scene {
         soon("a reconcile", self.ended.recv()).await.expect("the observer lives")
     }
 
+    /// Waits until the observer was told this so often.
+    async fn told(&self, what: &str, times: usize) {
+        soon(what, async {
+            while self.seen.1.lock().iter().filter(|told| *told == what).count() < times {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
     fn controller(&self) -> Arc<Controller> {
         self.dispatch.controllers().into_iter().next().expect("a controller")
     }
+}
+
+fn maps() -> TypeMeta {
+    TypeMeta::new("v1", "ConfigMap")
 }
 
 fn apples() -> TypeMeta {
@@ -253,6 +272,209 @@ async fn invariant_7_an_object_whose_name_is_not_granted_is_not_reconciled() {
     })
     .await;
     assert!(scene.ended.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn invariant_7_what_is_taken_away_is_gone_though_what_is_new_never_comes() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new()).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    let controller = scene.controller();
+    let (maps, key) = (TypeMeta::new("v1", "ConfigMap"), Key::new(Some("default"), "a"));
+    assert!(controller.serving().access.reader.may_read(&maps, &key));
+    // It asks for a kind that nobody serves, and ConfigMaps are no longer granted everywhere.
+    let mut candidate = scene.candidate(&Guest::new().reads("example.com/v1", "Pear")).await;
+    let file: grant::AdminFile = serde_saphyr::from_str(
+        "grants:\n- {apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read]}\n\
+         - {apiVersion: example.com/v1, kind: Pear, verbs: [read]}\n\
+         - {apiVersion: v1, kind: ConfigMap, verbs: [read], namespaces: [other]}\n",
+    )
+    .expect("an administrator's file");
+    candidate.grants = Arc::new(Grants::new(&candidate.revision.manifest().permissions, &file.grants));
+    let waits = async {
+        while scene.dispatch.waiting().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        activated = scene.dispatch.activate(candidate) => panic!("it waits for its informers: {activated:?}"),
+        () = soon("it waits", waits) => {}
+    }
+    assert!(!controller.serving().access.reader.may_read(&maps, &key));
+    assert!(controller.serving().access.reader.may_read(&apples(), &key));
+}
+
+#[tokio::test]
+async fn namespaces_of_a_kind_that_has_none_are_said() {
+    let scene = Scene::new().await;
+    let mut candidate = scene.candidate(&Guest::new().watches("v1", "Node").owns_nothing()).await;
+    let file: grant::AdminFile =
+        serde_saphyr::from_str("grants:\n- {apiVersion: v1, kind: Node, verbs: [read], namespaces: [a]}\n")
+            .expect("an administrator's file");
+    candidate.grants = Arc::new(Grants::new(&candidate.revision.manifest().permissions, &file.grants));
+    soon("it becomes active", scene.dispatch.activate(candidate)).await.expect("it can serve");
+    let controller = scene.controller();
+    soon("the informer says so", async {
+        loop {
+            let states = controller.waits_for();
+            let told: Vec<String> = states.iter().map(|(_, state)| crate::informer::told(state)).collect();
+            if told.iter().any(|told| told.contains("v1 Node is cluster-scoped: there is nothing of it in namespace a"))
+            {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_key_is_looked_at_again_when_its_time_has_come() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new().resync(1)).await;
+    scene.api.create(apple("a")).await;
+    // The first is for the change.
+    for _ in 0..3 {
+        assert_eq!(scene.next().await, ReconcileResult::Success);
+    }
+    assert_eq!(scene.controller().spec().resync, Some(Duration::from_secs(1)));
+}
+
+#[tokio::test]
+async fn invariant_11_a_key_is_woken_by_what_it_read_and_by_nothing_else() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new().owns_nothing().reads("v1", "ConfigMap").reconcile(READS)).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    let controller = scene.controller();
+    // It found none: that one comes concerns it, and others do not.
+    for name in ["another", "settings", "other"] {
+        scene.api.create(config_map(name)).await;
+    }
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    scene.api.delete(&maps(), &Key::new(Some("default"), "other")).await;
+    scene.api.delete(&maps(), &Key::new(Some("default"), "settings")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    assert_eq!(controller.woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 2)]);
+    assert_eq!((controller.reads().keys, controller.reads().things), (1, 1));
+    // Nobody is woken for a key that is gone and reconciled.
+    scene.api.delete(&apples(), &Key::new(Some("default"), "a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    soon("its reads are forgotten", async {
+        while controller.reads().keys > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn invariant_11_a_failed_call_changes_nothing() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new().owns_nothing().reads("v1", "ConfigMap").reconcile(READS_AND_TRAPS_IF_THERE)).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    scene.api.create(config_map("settings")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Error);
+    let controller = scene.controller();
+    // The read of the last success stays: it wakes once more when what failed it goes, or a retry finds it gone.
+    assert_eq!((controller.reads().keys, controller.reads().things), (1, 1));
+    scene.api.delete(&maps(), &Key::new(Some("default"), "settings")).await;
+    while scene.next().await != ReconcileResult::Success {}
+}
+
+#[tokio::test]
+async fn a_mapping_names_whom_a_change_concerns() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.api.create(apple("mapped")).await;
+    for (guest, name) in [
+        (Guest::new().maps("v1", "ConfigMap", Mapping::SameKey), "mapped"),
+        (Guest::new().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS), "any"),
+        (
+            Guest::new().index("named", ("stable.example.com/v1", "MyApple"), "metadata.name").maps(
+                "v1",
+                "ConfigMap",
+                Mapping::Index("named"),
+            ),
+            "mapped",
+        ),
+    ] {
+        let key = Key::new(Some("default"), name);
+        scene.activate(&guest.owns_nothing()).await;
+        assert_eq!(scene.next().await, ReconcileResult::Success);
+        scene.api.create(config_map("unrelated")).await;
+        scene.api.create(config_map(name)).await;
+        assert_eq!(scene.next().await, ReconcileResult::Success);
+        scene.api.delete(&maps(), &key).await;
+        scene.api.delete(&maps(), &Key::new(Some("default"), "unrelated")).await;
+        let controller = scene.controller();
+        soon("all is quiet", async {
+            let view = controller.serving().view.clone();
+            while view.get(&maps(), &key).is_some()
+                || view.get(&maps(), &Key::new(Some("default"), "unrelated")).is_some()
+                || controller.unmapped().objects > 0
+                || controller.active_workers() > 0
+                || !controller.queue().lock().is_idle()
+            {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        scene.dispatch.deactivate(controller.plugin()).await;
+        while scene.ended.try_recv().is_ok() {}
+    }
+}
+
+#[tokio::test]
+async fn a_mapper_that_fails_is_asked_again_and_holds_up_no_reconcile() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.api.create(apple("a")).await;
+    scene.api.create(config_map("b")).await;
+    scene.activate(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MISTAKEN)).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    scene.told("map failed", 3).await;
+    // A newer revision knows.
+    scene
+        .activate(&Guest::new().version("2.0.0").owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS))
+        .await;
+    scene.told("map done", 1).await;
+    let controller = scene.controller();
+    soon("all is mapped", async {
+        while controller.unmapped().objects > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_observer_that_fails_holds_up_no_reconcile_and_loses_nothing_to_a_newer_revision() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.api.create(config_map("b")).await;
+    scene.activate(&Guest::new().owns_nothing().observes("v1", "ConfigMap").observe(MISTAKEN)).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    scene.told("observe failed", 3).await;
+    scene.activate(&Guest::new().version("2.0.0").owns_nothing().observes("v1", "ConfigMap").observe(TAKES)).await;
+    scene.told("observe done", 1).await;
+    let observing = scene.dispatch.observing();
+    soon("all is told", async {
+        while observing[0].figures().objects > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // A revision that observes nothing ends it.
+    scene.activate(&Guest::new().version("3.0.0").owns_nothing()).await;
+    assert!(scene.dispatch.observing().is_empty());
 }
 
 #[tokio::test]

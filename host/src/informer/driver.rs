@@ -148,6 +148,11 @@ impl Driver {
         match self.cluster.discover(of).await {
             Ok(endpoint) => {
                 self.informer.note_heard();
+                // The server would list everything, and nobody would be woken by it.
+                if let (Some(namespace), false) = (&self.informer.key.namespace, endpoint.namespaced) {
+                    let error = Error::Scope { of: of.clone(), namespace: namespace.as_ref().to_owned() };
+                    return Err(Failure::Missing(error.to_string()));
+                }
                 self.endpoint = Some(endpoint);
                 Ok(())
             }
@@ -244,7 +249,7 @@ impl Driver {
 
 fn failure(error: Error) -> Failure {
     match error {
-        Error::Missing(_) => Failure::Missing(error.to_string()),
+        Error::Missing(_) | Error::Scope { .. } => Failure::Missing(error.to_string()),
         Error::Status(status) => Failure::Status(Status {
             code: status.code,
             reason: status.reason,

@@ -329,7 +329,10 @@ impl Task {
         let enabled = self.settings.as_ref().is_none_or(|settings| settings.file.enabled);
         self.advance(match (&self.active, refusals) {
             (Some(_), _) => State::Active,
-            (None, []) if !enabled => State::Disabled,
+            (None, []) if !enabled => {
+                info!(digest = %found.digest, "plugin is disabled by its settings: it is not called");
+                State::Disabled
+            }
             (None, _) => State::Failed,
         });
         refusals.iter().any(|refusal| refusal.passes)

@@ -23,3 +23,23 @@ wasmtime::component::bindgen!({
     },
     exports: { default: async },
 });
+
+/// The world of a plugin that has a mapping of its own. A component exports both worlds, or only the first.
+pub(super) mod mapping {
+    wasmtime::component::bindgen!({
+        world: "mapping",
+        path: "../wit",
+        with: { "pilothouse:plugin/types": crate::wasm::bindings::pilothouse::plugin::types },
+        exports: { default: async },
+    });
+}
+
+/// The world of a plugin that observes.
+pub(super) mod observing {
+    wasmtime::component::bindgen!({
+        world: "observing",
+        path: "../wit",
+        with: { "pilothouse:plugin/types": crate::wasm::bindings::pilothouse::plugin::types },
+        exports: { default: async },
+    });
+}

@@ -1,21 +1,27 @@
-//! What goes into a call of `reconcile` and what comes out of it.
+//! What goes into a call and what comes out of it.
 //!
 //! Objects stay JSON text: on the way in they are what the store holds, on the way out the writer parses them. What the guest
-//! returns is bounded here ([`MAX_CHILDREN`], [`MAX_MESSAGE`]) and, in bytes, by [`super::MAX_TRANSFER`].
+//! returns is bounded here ([`MAX_CHILDREN`], [`MAX_KEYS`], [`MAX_MESSAGE`]) and, in bytes, by [`super::MAX_TRANSFER`].
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pilothouse_core::key::Key;
+use pilothouse_core::key::{Key, TypeMeta};
 use pilothouse_core::object::Object;
 
 use super::CallError;
 use super::bindings::exports::pilothouse::plugin::controller as wit;
+use super::bindings::mapping::exports::pilothouse::plugin::mapper;
+use super::bindings::observing::exports::pilothouse::plugin::observer;
 use super::bindings::pilothouse::plugin::types;
 
 /// How many children an outcome may hold. A reconcile that wants more is rather one that is wrong.
 pub const MAX_CHILDREN: usize = 10_000;
+
+/// How many keys a call of `map` may give. One change that concerns more objects is better told by an index, which needs no call.
+pub const MAX_KEYS: usize = 10_000;
 
 /// How many bytes of a failure's message are kept; it goes into logs and status, and is for people.
 pub const MAX_MESSAGE: usize = 4 << 10;
@@ -96,6 +102,57 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// What became of an object, for `map` and `observe`. One of `old` and `new` is there.
+#[derive(Debug, Clone)]
+pub struct News {
+    /// The kind.
+    pub of: TypeMeta,
+    /// As it was before.
+    pub old: Option<Arc<Object>>,
+    /// As it is.
+    pub new: Option<Arc<Object>>,
+    /// How many changes this stands for.
+    pub merged: u32,
+    /// The deletion was found by a list, and not seen.
+    pub missed: bool,
+}
+
+impl News {
+    pub(super) fn to_map(&self) -> mapper::Change {
+        mapper::Change { of: type_meta(&self.of), old: text(self.old.as_ref()), new: text(self.new.as_ref()) }
+    }
+
+    pub(super) fn to_observe(&self) -> observer::Change {
+        observer::Change {
+            of: type_meta(&self.of),
+            old: text(self.old.as_ref()),
+            new: text(self.new.as_ref()),
+            merged: self.merged,
+            missed: self.missed,
+        }
+    }
+}
+
+fn type_meta(of: &TypeMeta) -> types::TypeMeta {
+    types::TypeMeta { api_version: of.api_version.as_ref().to_owned(), kind: of.kind.as_ref().to_owned() }
+}
+
+fn text(object: Option<&Arc<Object>>) -> Option<String> {
+    object.map(|object| object.json().to_owned())
+}
+
+/// The keys that `map` gave, each once.
+pub(super) fn keys(keys: &[types::Key]) -> Result<Vec<Key>, CallError> {
+    if keys.len() > MAX_KEYS {
+        return Err(CallError::Answer(format!("{} keys are more than the {MAX_KEYS} that map may give", keys.len())));
+    }
+    let keys: BTreeSet<Key> = keys.iter().map(|key| Key::new(key.namespace.as_deref(), &key.name)).collect();
+    match keys.iter().find(|key| key.name.is_empty()) {
+        Some(_) => Err(CallError::Answer("a key without a name".to_owned())),
+        None => Ok(keys.into_iter().collect()),
+    }
+}
+
 impl Request {
     pub(super) fn into_wit(self) -> wit::Request {
         wit::Request {
@@ -160,6 +217,21 @@ mod tests {
         assert_eq!(shorten("short".to_owned(), 5), "short");
         assert_eq!(shorten("äöüäöü".to_owned(), 8), "äö…");
         assert_eq!(shorten("äöüäöü".to_owned(), 0), "…");
+    }
+
+    #[test]
+    fn keys_of_a_mapping_are_bounded_named_and_each_once() {
+        let key = |name: &str| types::Key { namespace: Some("n".to_owned()), name: name.to_owned() };
+        let taken = |keys: Vec<types::Key>| super::keys(&keys).map_err(|error| error.to_string());
+        assert_eq!(
+            taken(vec![key("b"), key("a"), key("b")]),
+            Ok(vec![Key::new(Some("n"), "a"), Key::new(Some("n"), "b")])
+        );
+        assert_eq!(taken(vec![key("")]), Err("plugin gave an unusable answer: a key without a name".to_owned()));
+        assert_eq!(
+            taken(vec![key("a"); MAX_KEYS + 1]),
+            Err("plugin gave an unusable answer: 10001 keys are more than the 10000 that map may give".to_owned())
+        );
     }
 
     #[test]

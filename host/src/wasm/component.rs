@@ -14,6 +14,8 @@ use wasmtime::component::Component;
 use wit_component::ComponentEncoder;
 
 use super::bindings::PluginPre;
+use super::bindings::mapping::MappingPre;
+use super::bindings::observing::ObservingPre;
 use super::error::LoadError;
 use super::host::Host;
 use super::{Digest, Engine, MAX_FILE};
@@ -24,6 +26,10 @@ pub(super) const PACKAGE: &str = "pilothouse:plugin@0.1.0";
 pub(super) const OFFERED: [&str; 5] = ["cache", "client", "clock", "log", "types"];
 /// What a plugin must export.
 pub(super) const EXPORT: &str = "pilothouse:plugin/controller@0.1.0";
+/// What it may export besides: from changed objects to keys.
+pub(super) const MAPPER: &str = "pilothouse:plugin/mapper@0.1.0";
+/// What it may export besides: to be told of changes.
+pub(super) const OBSERVER: &str = "pilothouse:plugin/observer@0.1.0";
 
 /// A plugin's file, compiled.
 #[derive(Clone)]
@@ -39,9 +45,14 @@ pub struct Compiled {
 pub struct Linked {
     pub(super) engine: Engine,
     pub(super) pre: PluginPre<Host>,
+    /// Where the component exports it.
+    pub(super) mapper: Option<MappingPre<Host>>,
+    /// Where the component exports it.
+    pub(super) observer: Option<ObservingPre<Host>>,
     digest: Digest,
     size: usize,
     imports: Arc<[String]>,
+    exports: Arc<[String]>,
 }
 
 impl Compiled {
@@ -72,14 +83,26 @@ impl Compiled {
         if !foreign.is_empty() {
             return Err(LoadError::Imports(foreign));
         }
-        let exports: Vec<&str> = ty.exports(engine).map(|(name, _)| name).collect();
-        if !exports.iter().any(|name| fits(name, "controller")) {
+        let exports: Vec<String> = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
+        let has = |interface| exports.iter().any(|name| fits(name, interface));
+        if !has("controller") {
             return Err(LoadError::Export { found: found(&exports) });
         }
         let types = |error: wasmtime::Error| LoadError::Types(chain(&error));
-        let pre = self.engine.linker().instantiate_pre(&self.component).map_err(types)?;
-        let pre = PluginPre::new(pre).map_err(types)?;
-        Ok(Linked { engine: self.engine.clone(), pre, digest: self.digest, size: self.size, imports: imports.into() })
+        let instance = self.engine.linker().instantiate_pre(&self.component).map_err(types)?;
+        let mapper = has("mapper").then(|| MappingPre::new(instance.clone())).transpose().map_err(types)?;
+        let observer = has("observer").then(|| ObservingPre::new(instance.clone())).transpose().map_err(types)?;
+        let pre = PluginPre::new(instance).map_err(types)?;
+        Ok(Linked {
+            engine: self.engine.clone(),
+            pre,
+            mapper,
+            observer,
+            digest: self.digest,
+            size: self.size,
+            imports: imports.into(),
+            exports: exports.into(),
+        })
     }
 }
 
@@ -98,6 +121,11 @@ impl Linked {
     pub fn imports(&self) -> &[String] {
         &self.imports
     }
+
+    /// The component's exports by name, such as `pilothouse:plugin/controller@0.1.0`.
+    pub fn exports(&self) -> &[String] {
+        &self.exports
+    }
 }
 
 impl std::fmt::Debug for Compiled {
@@ -112,6 +140,7 @@ impl std::fmt::Debug for Linked {
             .field("digest", &self.digest)
             .field("size", &self.size)
             .field("imports", &self.imports)
+            .field("exports", &self.exports)
             .finish_non_exhaustive()
     }
 }
@@ -201,7 +230,7 @@ fn fits(name: &str, interface: &str) -> bool {
 }
 
 /// What a component without our export has.
-fn found(exports: &[&str]) -> String {
+fn found(exports: &[String]) -> String {
     if let Some(other) = exports.iter().find(|name| name.starts_with("pilothouse:plugin/controller@")) {
         return format!("it was built for another version of the contract, and exports {other}");
     }

@@ -93,6 +93,9 @@ pub enum CallError {
     /// The manifest has no controller of this name.
     #[error("plugin has no controller {0:?}")]
     Controller(String),
+    /// The component does not export this interface. Whoever was described needs no more than it exports.
+    #[error("plugin does not export {0}")]
+    Export(&'static str),
     /// Ran, or waited for the API server, for too long.
     #[error("plugin was stopped at its deadline of {} ms", .after.as_millis())]
     Deadline {
@@ -148,10 +151,11 @@ impl fmt::Display for Said<'_> {
 }
 
 impl CallError {
-    /// One word for metrics: `deadline`, `memory`, `stack`, `trap`, `import`, `instantiate`, `answer` or `controller`.
+    /// One word for metrics: `deadline`, `memory`, `stack`, `trap`, `import`, `instantiate`, `answer`, `controller` or `export`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Controller(_) => "controller",
+            Self::Export(_) => "export",
             Self::Deadline { .. } => "deadline",
             Self::Memory { .. } => "memory",
             Self::Stack { .. } => "stack",

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pilothouse_core::field::FieldPath;
 use pilothouse_core::key::{Key, TypeMeta};
 use pilothouse_core::object::{Object, Subresource};
 use pilothouse_core::selector::Selector;
@@ -12,6 +13,9 @@ use super::bindings::pilothouse::plugin::{cache, client, clock, log, types};
 use super::call::{MAX_MESSAGE, shorten};
 use super::imports::{Imports, LogLine, Query};
 use super::limits::Limiter;
+
+/// Field paths in a query: more than anybody reads of an object, and a bound on what is compared for each object.
+const MAX_FIELDS: usize = 64;
 
 /// What the store of one call holds.
 pub(super) struct Host {
@@ -76,6 +80,35 @@ fn key(key: &types::Key) -> Key {
     Key::new(key.namespace.as_deref(), &key.name)
 }
 
+fn wit_key(key: &Key) -> types::Key {
+    types::Key { namespace: key.namespace.as_deref().map(str::to_owned), name: key.name.as_ref().to_owned() }
+}
+
+/// A guest's query, with what it writes as text read.
+fn read(query: cache::Query) -> Result<Query, cache::ReadError> {
+    let invalid = |what: &str, error: &dyn std::fmt::Display| cache::ReadError::Invalid(format!("{what}: {error}"));
+    let labels =
+        Selector::parse(query.labels.as_deref().unwrap_or_default()).map_err(|error| invalid("labels", &error))?;
+    if query.fields.len() > MAX_FIELDS {
+        return Err(invalid(
+            "fields",
+            &format!("{} are more than the {MAX_FIELDS} that a query may name", query.fields.len()),
+        ));
+    }
+    let paths = query.fields.iter().map(|path| FieldPath::parse(path));
+    let fields = paths.collect::<Result<_, _>>().map_err(|error| invalid("fields", &error))?;
+    let of = type_meta(&query.of);
+    Ok(Query {
+        of,
+        namespace: query.namespace,
+        labels,
+        index: query.index,
+        fields,
+        limit: query.limit,
+        after: query.after,
+    })
+}
+
 pub(super) fn subresource(subresource: types::Subresource) -> Subresource {
     match subresource {
         types::Subresource::Status => Subresource::Status,
@@ -97,20 +130,14 @@ impl cache::Host for Host {
 
     fn list(&mut self, query: cache::Query) -> Result<Result<cache::Page, cache::ReadError>> {
         let imports = self.open("cache.list")?;
-        let labels = match Selector::parse(query.labels.as_deref().unwrap_or_default()) {
-            Ok(labels) => labels,
-            Err(error) => return Ok(Err(cache::ReadError::Invalid(format!("labels: {error}")))),
-        };
-        let query = Query {
-            of: type_meta(&query.of),
-            namespace: query.namespace,
-            labels,
-            limit: query.limit,
-            after: query.after,
-        };
-        Ok(imports
-            .cached_list(&query)
-            .map(|page| cache::Page { items: page.items.iter().map(json).collect(), next: page.next }))
+        let page = read(query).and_then(|query| imports.cached_list(&query));
+        Ok(page.map(|page| cache::Page { items: page.items, next: page.next }))
+    }
+
+    fn keys(&mut self, query: cache::Query) -> Result<Result<cache::KeyPage, cache::ReadError>> {
+        let imports = self.open("cache.keys")?;
+        let page = read(query).and_then(|query| imports.cached_keys(&query));
+        Ok(page.map(|page| cache::KeyPage { items: page.items.iter().map(wit_key).collect(), next: page.next }))
     }
 }
 

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use pilothouse_core::field::FieldPath;
 use pilothouse_core::key::{Key, TypeMeta};
 use pilothouse_core::object::{Object, Subresource};
 use pilothouse_core::selector::Selector;
@@ -34,8 +35,14 @@ pub trait Imports: Send + Sync + 'static {
     /// `cache.list`: one page of cached objects, at most 4 MiB of JSON.
     ///
     /// # Errors
-    /// Not granted, not cached for this plugin, or an unusable namespace or `after`.
+    /// Not granted, not cached for this plugin, unusable in some part, or an object that is larger than a page.
     fn cached_list(&self, query: &Query) -> Result<Page, ReadError>;
+
+    /// `cache.keys`: one page of the keys of cached objects.
+    ///
+    /// # Errors
+    /// Not granted, not cached for this plugin, or unusable in some part.
+    fn cached_keys(&self, query: &Query) -> Result<KeyPage, ReadError>;
 
     /// `client.get`: straight from the API server.
     fn get(&self, of: TypeMeta, key: Key) -> BoxFuture<'_, Result<Arc<Object>, ClientError>>;
@@ -91,17 +98,30 @@ pub struct Query {
     pub namespace: Option<String>,
     /// Only those it matches.
     pub labels: Selector,
-    /// At most so many; 0: 500.
+    /// Only those that this index holds under this value.
+    pub index: Option<(String, String)>,
+    /// Field paths to keep; empty: whole objects.
+    pub fields: Vec<FieldPath>,
+    /// At most so many; 0: 500 objects, 10 000 keys.
     pub limit: u32,
     /// [`Page::next`] of the page before.
     pub after: Option<String>,
 }
 
 /// Objects in the order of namespace, then name.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The objects.
-    pub items: Vec<Arc<Object>>,
+    /// The objects as JSON text, as far as they were asked for.
+    pub items: Vec<String>,
+    /// Where the next page begins; none: this was the last.
+    pub next: Option<String>,
+}
+
+/// Keys in the order of namespace, then name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyPage {
+    /// The keys.
+    pub items: Vec<Key>,
     /// Where the next page begins; none: this was the last.
     pub next: Option<String>,
 }

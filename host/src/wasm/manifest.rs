@@ -1,10 +1,11 @@
 //! The manifest, from the contract's records to the core's.
 
 use pilothouse_core::manifest::raw;
-use pilothouse_core::manifest::{Invalid, Manifest, Verb};
+use pilothouse_core::manifest::{Invalid, Manifest, Mapping, Problem, Verb};
 
 use super::bindings::exports::pilothouse::plugin::controller as wit;
 use super::bindings::pilothouse::plugin::types;
+use super::component::{MAPPER, OBSERVER};
 use super::host::subresource;
 
 /// Takes the manifest over, or says all that is wrong with it.
@@ -13,12 +14,35 @@ pub(super) fn from_wit(manifest: wit::Manifest) -> Result<Manifest, Invalid> {
         version: manifest.version,
         description: manifest.description,
         controllers: manifest.controllers.into_iter().map(controller).collect(),
+        indexes: manifest.indexes.into_iter().map(index).collect(),
+        observes: manifest.observes.into_iter().map(watch).collect(),
         permissions: manifest.permissions.into_iter().map(permission).collect(),
         crds: manifest.crds,
         config_schema: manifest.config_schema,
-        ..raw::Manifest::default()
     }
     .check()
+}
+
+/// What the manifest needs the plugin to export, it must.
+pub(super) fn check_exports(manifest: &Manifest, mapper: bool, observer: bool) -> Result<(), Invalid> {
+    let mut problems = Vec::new();
+    for (controller, place) in manifest.controllers.iter().zip(0..) {
+        for (watch, at) in controller.watches.iter().zip(0..) {
+            if watch.mapping == Mapping::Plugin && !mapper {
+                problems.push(Problem {
+                    at: format!("controllers[{place}].watches[{at}].mapping"),
+                    what: format!("asks the plugin, and the component does not export {MAPPER}: export it, or choose another mapping"),
+                });
+            }
+        }
+    }
+    if !manifest.observes.is_empty() && !observer {
+        problems.push(Problem {
+            at: "observes".to_owned(),
+            what: format!("is for the plugin's observer, and the component does not export {OBSERVER}: export it, or observe nothing"),
+        });
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Invalid { problems }) }
 }
 
 fn controller(controller: wit::Controller) -> raw::Controller {
@@ -26,14 +50,54 @@ fn controller(controller: wit::Controller) -> raw::Controller {
         name: controller.name,
         for_: watch(controller.for_),
         owns: controller.owns.into_iter().map(watch).collect(),
+        watches: controller.watches.into_iter().map(mapped_watch).collect(),
+        reads: controller.reads.into_iter().map(watch).collect(),
         max_concurrency: controller.max_concurrency,
+        resync_seconds: controller.resync_seconds,
         timeout_ms: controller.timeout_ms,
-        ..raw::Controller::default()
     }
 }
 
 fn watch(watch: wit::Watch) -> raw::Watch {
-    raw::Watch { of: type_meta(watch.of), namespaces: watch.namespaces, labels: watch.labels, ..raw::Watch::default() }
+    raw::Watch {
+        of: type_meta(watch.of),
+        namespaces: watch.namespaces,
+        labels: watch.labels,
+        fields: watch.fields,
+        metadata_only: watch.metadata_only,
+        without: watch.without,
+        compressed: watch.compressed,
+        when: watch.when.into_iter().map(|all| all.into_iter().map(condition).collect()).collect(),
+    }
+}
+
+fn mapped_watch(mapped: wit::MappedWatch) -> raw::MappedWatch {
+    let mapping = match mapped.mapping {
+        wit::Mapping::Owner => raw::Mapping::Owner,
+        wit::Mapping::AnyOwner => raw::Mapping::AnyOwner,
+        wit::Mapping::SameKey => raw::Mapping::SameKey,
+        wit::Mapping::Label(label) => raw::Mapping::Label(label),
+        wit::Mapping::Index(index) => raw::Mapping::Index(index),
+        wit::Mapping::Plugin => raw::Mapping::Plugin,
+    };
+    raw::MappedWatch { watch: watch(mapped.watch), mapping }
+}
+
+fn condition(condition: wit::Condition) -> raw::Condition {
+    let test = match condition.test {
+        wit::Test::Generation => raw::Test::Generation,
+        wit::Test::Labels => raw::Test::Labels,
+        wit::Test::Annotations => raw::Test::Annotations,
+        wit::Test::Finalizers => raw::Test::Finalizers,
+        wit::Test::Deletion => raw::Test::Deletion,
+        wit::Test::ResourceVersion => raw::Test::ResourceVersion,
+        wit::Test::Cel(expression) => raw::Test::Cel(expression),
+    };
+    raw::Condition { test, negated: condition.negated }
+}
+
+fn index(index: wit::Index) -> raw::Index {
+    raw::Index { name: index.name, of: type_meta(index.of), path: index.path }
 }
 
 fn permission(permission: wit::Permission) -> raw::Permission {

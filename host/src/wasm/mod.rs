@@ -10,6 +10,9 @@
 //!                                        contract?           is and needs                     instance      │ CallError
 //! ```
 //!
+//! A component may also export `mapper` and `observer`: then [`Revision::map`] and [`Revision::observe`] call them, under the same
+//! limits and each in a fresh instance.
+//!
 //! What a guest may take, in one call:
 //!
 //! | what | bound | else |
@@ -18,7 +21,7 @@
 //! | memory | [`Limits::memory`] | [`CallError::Memory`] |
 //! | stack | 512 kB | [`CallError::Stack`] |
 //! | bytes handed to the host at once | [`MAX_TRANSFER`] | [`CallError::Trap`], [`CallError::Answer`] |
-//! | children | [`MAX_CHILDREN`] | [`CallError::Answer`] |
+//! | children, keys of a mapping | [`MAX_CHILDREN`], [`MAX_KEYS`] | [`CallError::Answer`] |
 //! | log | [`LogLine`]'s bounds | cut |
 
 mod bindings;
@@ -37,13 +40,13 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use call::{Child, Children, Failure, MAX_CHILDREN, MAX_MESSAGE, Outcome, Phase, Request};
+pub use call::{Child, Children, Failure, MAX_CHILDREN, MAX_KEYS, MAX_MESSAGE, News, Outcome, Phase, Request};
 pub use component::{Compiled, Linked};
 pub use engine::Engine;
 pub use error::{CallError, DescribeError, EngineError, LoadError};
 pub use imports::{
-    ClientError, Imports, Level, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError, Reason,
-    StatusError,
+    ClientError, Imports, KeyPage, Level, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError,
+    Reason, StatusError,
 };
 pub use name::{Digest, NameError, PluginName};
 pub use revision::{DESCRIBE_DEADLINE, Limits, Revision};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pilothouse_core::manifest::Manifest;
+use pilothouse_core::key::Key;
+use pilothouse_core::manifest::{DEFAULT_TIMEOUT, Manifest};
 use wasmtime::{Store, UpdateDeadline};
 
-use super::bindings::Plugin;
-use super::call::{Failure, Outcome, Request};
+use super::call::{self, Failure, News, Outcome, Request};
 use super::component::Linked;
 use super::engine::TICK;
 use super::error::{CallError, DescribeError, Ended, Stage};
@@ -71,23 +71,24 @@ impl Linked {
     ) -> Result<Revision, DescribeError> {
         let budget = limits.lowered(DESCRIBE_DEADLINE);
         let answer = self
-            .call(None, limits.memory, budget, async |plugin, store| {
-                plugin.pilothouse_plugin_controller().call_describe(store, &config).await
+            .call(None, limits.memory, budget, async |store| {
+                let plugin = self.pre.instantiate_async(&mut *store).await.map_err(instantiating)?;
+                plugin.pilothouse_plugin_controller().call_describe(store, &config).await.map_err(calling)
             })
             .await?;
-        let described = answer
-            .map_err(|refusal| DescribeError::Refused(super::call::shorten(refusal, super::call::MAX_MESSAGE)))?;
+        let described = answer.map_err(|refusal| DescribeError::Refused(call::shorten(refusal, call::MAX_MESSAGE)))?;
         let manifest = manifest::from_wit(described)?;
+        manifest::check_exports(&manifest, self.mapper.is_some(), self.observer.is_some())?;
         Ok(Revision { plugin, linked: self.clone(), config, limits, manifest: Arc::new(manifest) })
     }
 
-    /// Makes an instance, runs `run` in it, and drops it: all within `budget`.
+    /// Lets `run` make an instance and call it, and drops it: all within `budget`.
     async fn call<R>(
         &self,
         imports: Option<Arc<dyn Imports>>,
         memory: usize,
         budget: Duration,
-        run: impl AsyncFnOnce(&Plugin, &mut Store<Host>) -> wasmtime::Result<R>,
+        run: impl AsyncFnOnce(&mut Store<Host>) -> Result<R, (Stage, wasmtime::Error)>,
     ) -> Result<R, CallError> {
         let mut store = Store::new(self.engine.engine(), Host::new(imports, memory, budget));
         store.limiter(|host| &mut host.limits);
@@ -101,13 +102,9 @@ impl Linked {
             // The plain `Yield` wakes itself at once, and starves the runtime's timers and sockets while a guest is busy.
             Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
         });
-        let call = async {
-            let plugin = self.pre.instantiate_async(&mut store).await.map_err(|e| (Stage::Instantiate, e))?;
-            run(&plugin, &mut store).await.map_err(|e| (Stage::Call, e))
-        };
         // A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits: somewhat later,
         // so that it does not come first where both would do.
-        let ended = tokio::time::timeout(budget + 2 * TICK, call).await;
+        let ended = tokio::time::timeout(budget + 2 * TICK, run(&mut store)).await;
         let host = store.data();
         host.finish_log();
         match ended {
@@ -119,6 +116,14 @@ impl Linked {
             Err(_) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
         }
     }
+}
+
+fn instantiating(error: wasmtime::Error) -> (Stage, wasmtime::Error) {
+    (Stage::Instantiate, error)
+}
+
+fn calling(error: wasmtime::Error) -> (Stage, wasmtime::Error) {
+    (Stage::Call, error)
 }
 
 impl Revision {
@@ -188,13 +193,76 @@ impl Revision {
         let request = request.into_wit();
         let answer = self
             .linked
-            .call(Some(imports), self.limits.memory, budget, async |plugin, store| {
-                plugin.pilothouse_plugin_controller().call_reconcile(store, &self.config, &request).await
+            .call(Some(imports), self.limits.memory, budget, async |store| {
+                let plugin = self.linked.pre.instantiate_async(&mut *store).await.map_err(instantiating)?;
+                plugin
+                    .pilothouse_plugin_controller()
+                    .call_reconcile(store, &self.config, &request)
+                    .await
+                    .map_err(calling)
             })
             .await?;
         match answer {
             Ok(outcome) => Outcome::from_wit(outcome).map(Ok),
             Err(failure) => Ok(Err(Failure::from_wit(failure))),
         }
+    }
+
+    /// Calls `map` in a fresh instance: the keys of the controller's kind that these changes concern, each once, at most
+    /// [`call::MAX_KEYS`].
+    ///
+    /// The inner error is the plugin's own, and for people; the outer one says that the call came to nothing. A call has as long as
+    /// one of `reconcile`.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with time.
+    pub async fn map(
+        &self,
+        imports: Arc<dyn Imports>,
+        controller: &str,
+        news: &[News],
+    ) -> Result<Result<Vec<Key>, String>, CallError> {
+        let budget = self.deadline(controller).ok_or_else(|| CallError::Controller(controller.to_owned()))?;
+        let pre = self.linked.mapper.as_ref().ok_or(CallError::Export("mapper"))?;
+        let changes: Vec<_> = news.iter().map(News::to_map).collect();
+        let answer = self
+            .linked
+            .call(Some(imports), self.limits.memory, budget, async |store| {
+                let plugin = pre.instantiate_async(&mut *store).await.map_err(instantiating)?;
+                let mapper = plugin.pilothouse_plugin_mapper();
+                mapper.call_map(store, &self.config, controller, &changes).await.map_err(calling)
+            })
+            .await?;
+        match answer {
+            Ok(keys) => call::keys(&keys).map(Ok),
+            Err(message) => Ok(Err(call::shorten(message, call::MAX_MESSAGE))),
+        }
+    }
+
+    /// Calls `observe` in a fresh instance.
+    ///
+    /// The inner error is the plugin's own, and for people; the outer one says that the call came to nothing. A call has as long as
+    /// one of `reconcile` where the manifest says nothing, or less by [`Limits::deadline`].
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with time.
+    pub async fn observe(&self, imports: Arc<dyn Imports>, news: &[News]) -> Result<Result<(), String>, CallError> {
+        let budget = self.limits.lowered(DEFAULT_TIMEOUT);
+        let pre = self.linked.observer.as_ref().ok_or(CallError::Export("observer"))?;
+        let changes: Vec<_> = news.iter().map(News::to_observe).collect();
+        let answer = self
+            .linked
+            .call(Some(imports), self.limits.memory, budget, async |store| {
+                let plugin = pre.instantiate_async(&mut *store).await.map_err(instantiating)?;
+                plugin.pilothouse_plugin_observer().call_observe(store, &self.config, &changes).await.map_err(calling)
+            })
+            .await?;
+        Ok(answer.map_err(|message| call::shorten(message, call::MAX_MESSAGE)))
     }
 }

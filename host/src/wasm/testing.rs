@@ -23,7 +23,7 @@ use pilothouse_core::object::{Object, Subresource};
 use wit_component::StringEncoding;
 use wit_parser::Resolve;
 
-use super::{ClientError, Imports, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError};
+use super::{ClientError, Imports, KeyPage, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError};
 
 /// Where a guest's data begins.
 const BASE: usize = 1024;
@@ -48,10 +48,15 @@ pub(crate) const LOG_300: &str = "(local $n i32) \
     (i32.const {answer})";
 /// Asks the API server for an object, then gives its answer.
 pub(crate) const CLIENT_GET: &str = "(call $client_get {key} (i32.const 512)) (i32.const {answer})";
-/// Gives its answer if the cache has an object, else traps: the result lies at 512 with its tag, then the option's.
+/// Gives its answer if the cache has an object, else traps: the result lies at 512 with its tag, the option at 520 (an error holds 64 bits).
 pub(crate) const CACHE_HAS: &str = "(call $cache_get {key} (i32.const 512)) \
-    (if (i32.or (i32.load8_u (i32.const 512)) (i32.eqz (i32.load8_u (i32.const 516)))) (then unreachable)) \
+    (if (i32.or (i32.load8_u (i32.const 512)) (i32.eqz (i32.load8_u (i32.const 520)))) (then unreachable)) \
     (i32.const {answer})";
+/// Reads `default/settings` of the first kind that it reads besides, then gives its answer.
+pub(crate) const READS: &str = "(call $cache_get {settings} (i32.const 512)) (i32.const {answer})";
+/// The same, and then fails where there is such an object, for its result lies as with [`CACHE_HAS`]: without an answer.
+pub(crate) const READS_AND_TRAPS_IF_THERE: &str = "(call $cache_get {settings} (i32.const 512)) \
+    (if (i32.load8_u (i32.const 520)) (then unreachable)) (i32.const {answer})";
 /// Traps if the time differs from one look to the next, else gives its answer.
 pub(crate) const CLOCK_MOVES: &str = "(if (i64.ne (call $now) (call $now)) (then unreachable)) (i32.const {answer})";
 /// The `describe` of a plugin that takes no configuration but `{}`.
@@ -59,6 +64,14 @@ pub(crate) const PICKY: &str =
     "(select (i32.const {manifest}) (i32.const {refusal}) (i32.eq (local.get 1) (i32.const 2)))";
 /// What [`PICKY`] says.
 pub(crate) const REFUSAL: &str = "colour: not a colour";
+/// The `map` to which every change concerns the key `default/mapped`.
+pub(crate) const MAPS: &str = "(i32.const {keys})";
+/// The `map` or `observe` that fails, and says [`MISTAKE`].
+pub(crate) const MISTAKEN: &str = "(i32.const {mistake})";
+/// The `observe` that takes what comes.
+pub(crate) const TAKES: &str = "(i32.const {taken})";
+/// What [`MISTAKEN`] says.
+pub(crate) const MISTAKE: &str = "cannot tell";
 /// What [`LOG_AND_TRAP`] says.
 pub(crate) const SAID: &str = "panicked at src/lib.rs:7:5: no apples left";
 
@@ -68,13 +81,28 @@ pub(crate) struct Guest {
     version: &'static str,
     watched: (&'static str, &'static str),
     owned: Vec<(&'static str, &'static str)>,
+    mapped: Vec<((&'static str, &'static str), Mapping)>,
+    read: Vec<(&'static str, &'static str)>,
+    observed: Vec<(&'static str, &'static str)>,
+    indexes: Vec<(&'static str, (&'static str, &'static str), &'static str)>,
+    resync: Option<u32>,
     concurrency: u32,
     timeout_ms: Option<u32>,
     controller: &'static str,
     describe: String,
     reconcile: String,
+    map: Option<String>,
+    observe: Option<String>,
     answer: Answer,
     pages: u32,
+}
+
+/// The mapping of a watch.
+#[derive(Clone, Copy)]
+pub(crate) enum Mapping {
+    SameKey,
+    Index(&'static str),
+    Plugin,
 }
 
 /// What `reconcile` returns where it gives its answer.
@@ -110,11 +138,18 @@ impl Guest {
             version: "1.0.0",
             watched: ("stable.example.com/v1", "MyApple"),
             owned: vec![("v1", "ConfigMap")],
+            mapped: Vec::new(),
+            read: Vec::new(),
+            observed: Vec::new(),
+            indexes: Vec::new(),
+            resync: None,
             concurrency: 0,
             timeout_ms: None,
             controller: "apples",
             describe: "(i32.const {manifest})".to_owned(),
             reconcile: ANSWER.to_owned(),
+            map: None,
+            observe: None,
             answer: Answer::Unchanged,
             pages: 2,
         }
@@ -132,6 +167,40 @@ impl Guest {
     /// Owns objects of this kind, and of no other.
     pub(crate) fn owns(self, api_version: &'static str, kind: &'static str) -> Self {
         Self { owned: vec![(api_version, kind)], ..self }
+    }
+
+    /// Owns nothing.
+    pub(crate) fn owns_nothing(self) -> Self {
+        Self { owned: Vec::new(), ..self }
+    }
+
+    /// Is woken by objects of this kind besides.
+    pub(crate) fn maps(mut self, api_version: &'static str, kind: &'static str, mapping: Mapping) -> Self {
+        self.mapped.push(((api_version, kind), mapping));
+        self
+    }
+
+    /// Reads objects of this kind besides.
+    pub(crate) fn reads(mut self, api_version: &'static str, kind: &'static str) -> Self {
+        self.read.push((api_version, kind));
+        self
+    }
+
+    /// Is told of objects of this kind.
+    pub(crate) fn observes(mut self, api_version: &'static str, kind: &'static str) -> Self {
+        self.observed.push((api_version, kind));
+        self
+    }
+
+    /// Has objects of this kind by the values of a field.
+    pub(crate) fn index(mut self, name: &'static str, of: (&'static str, &'static str), path: &'static str) -> Self {
+        self.indexes.push((name, of, path));
+        self
+    }
+
+    /// Seconds from one look at every key to the next.
+    pub(crate) fn resync(self, seconds: u32) -> Self {
+        Self { resync: Some(seconds), ..self }
     }
 
     pub(crate) fn concurrency(self, concurrency: u32) -> Self {
@@ -156,6 +225,16 @@ impl Guest {
         Self { reconcile: body.to_owned(), ..self }
     }
 
+    /// The instructions of `map`, which is exported only where there are some. Parameters: config, controller, changes.
+    pub(crate) fn map(self, body: &str) -> Self {
+        Self { map: Some(body.to_owned()), ..self }
+    }
+
+    /// The instructions of `observe`, which is exported only where there are some. Parameters: config, changes.
+    pub(crate) fn observe(self, body: &str) -> Self {
+        Self { observe: Some(body.to_owned()), ..self }
+    }
+
     pub(crate) fn answer(self, answer: Answer) -> Self {
         Self { answer, ..self }
     }
@@ -171,8 +250,11 @@ impl Guest {
         let mut resolve = Resolve::default();
         let wit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wit");
         let (package, _) = resolve.push_dir(&wit).unwrap();
-        let world = resolve.select_world(&[package], Some("plugin")).unwrap();
-        wit_component::embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
+        let worlds = [("plugin", true), ("mapping", self.map.is_some()), ("observing", self.observe.is_some())];
+        for (name, _) in worlds.iter().filter(|(_, exported)| *exported) {
+            let world = resolve.select_world(&[package], Some(name)).unwrap();
+            wit_component::embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
+        }
         module
     }
 
@@ -194,13 +276,32 @@ impl Guest {
         let refusal = image.record(|r| {
             r.u8(1).align(4).pair(refusal);
         });
+        let mapped = image.mapped();
+        let mistake = image.text(MISTAKE);
+        let mistake = image.record(|r| {
+            r.u8(1).align(4).pair(mistake);
+        });
+        let taken = image.record(|r| {
+            r.u8(0).align(4).pair((0, 0));
+        });
         let (said, said_len) = image.text(SAID);
         let (api_version, api_version_len) = image.text(self.watched.0);
         let (kind, kind_len) = image.text(self.watched.1);
+        let read = self.read.first().copied().unwrap_or(("v1", "None"));
+        let settings: Vec<String> = [read.0, read.1, "default", "settings"]
+            .map(|text| image.text(text))
+            .iter()
+            .map(|(at, len)| format!("(i32.const {at}) (i32.const {len})"))
+            .collect();
+        let settings = format!("{} {} (i32.const 1) {} {}", settings[0], settings[1], settings[2], settings[3]);
         let fill = |body: &str| {
             body.replace("{manifest}", &manifest.to_string())
                 .replace("{refusal}", &refusal.to_string())
                 .replace("{answer}", &answer.to_string())
+                .replace("{keys}", &mapped.to_string())
+                .replace("{mistake}", &mistake.to_string())
+                .replace("{taken}", &taken.to_string())
+                .replace("{settings}", &settings)
                 .replace("{said}", &said.to_string())
                 .replace("{said.len}", &said_len.to_string())
                 .replace(
@@ -213,7 +314,18 @@ impl Guest {
                 )
         };
         let (describe, reconcile) = (fill(&self.describe), fill(&self.reconcile));
-        let used = |name: &str| describe.contains(name) || reconcile.contains(name);
+        let exported = |body: Option<&String>, function: &str, parameters: usize| {
+            body.map_or_else(String::new, |body| {
+                let parameters = "i32 ".repeat(parameters);
+                format!(
+                    r#"(func (export "pilothouse:plugin/{function}") (param {parameters}) (result i32) {})"#,
+                    fill(body)
+                )
+            })
+        };
+        let map = exported(self.map.as_ref(), "mapper@0.1.0#map", 6);
+        let observe = exported(self.observe.as_ref(), "observer@0.1.0#observe", 4);
+        let used = |name: &str| [&describe, &reconcile, &map, &observe].iter().any(|body| body.contains(name));
         let mut imports = String::new();
         for (interface, function, name, signature) in [
             ("log", "write", "$log", "(param i32 i32 i32 i32 i32)"),
@@ -245,6 +357,8 @@ impl Guest {
                 (func $describe (export "{export}#describe") (param i32 i32) (result i32) {describe})
                 (func $reconcile (export "{export}#reconcile")
                     (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32) {reconcile})
+                {map}
+                {observe}
                 (data (i32.const {BASE}) "{data}"))"#,
             pages = self.pages,
             free = BASE + image.0.len(),
@@ -256,24 +370,29 @@ impl Guest {
     fn manifest(&self, image: &mut Image) -> usize {
         let name = image.text(self.controller);
         let watched = image.watch(self.watched);
-        let owned: Vec<Vec<u8>> = self.owned.iter().map(|of| image.watch(*of)).collect();
-        let owned = image.list(&owned);
+        let owned = image.watches(&self.owned);
+        let mapped: Vec<Vec<u8>> = self.mapped.iter().map(|(of, mapping)| image.mapped_watch(*of, *mapping)).collect();
+        let mapped = image.list(&mapped);
+        let read = image.watches(&self.read);
         let controller = Record::build(|r| {
-            r.pair(name).bytes(&watched).pair(owned).u32(self.concurrency);
-            r.u8(u8::from(self.timeout_ms.is_some())).align(4).u32(self.timeout_ms.unwrap_or_default());
+            r.pair(name).bytes(&watched).pair(owned).pair(mapped).pair(read).u32(self.concurrency);
+            r.number(self.resync).number(self.timeout_ms);
         });
         let controllers = image.list(&[controller]);
+        let indexes: Vec<Vec<u8>> = self.indexes.iter().map(|index| image.index(*index)).collect();
+        let (indexes, observed) = (image.list(&indexes), image.watches(&self.observed));
         // read, apply and delete for each kind, apply for the status.
         let mut permissions: Vec<Vec<u8>> = Vec::new();
-        for of in std::iter::once(&self.watched).chain(&self.owned) {
+        let others = self.mapped.iter().map(|(of, _)| of).chain(&self.read).chain(&self.observed);
+        for of in std::iter::once(&self.watched).chain(&self.owned).chain(others) {
             permissions.push(image.permission(*of, None, &[0, 4, 5]));
         }
         permissions.push(image.permission(self.watched, Some(0), &[4]));
         let permissions = image.list(&permissions);
         let (version, description) = (image.text(self.version), image.text("A plugin for tests."));
         image.record(|r| {
-            r.u8(0).align(4).pair(version).pair(description).pair(controllers).pair(permissions);
-            r.pair((0, 0)).u32(0).u32(0).u32(0);
+            r.u8(0).align(4).pair(version).pair(description).pair(controllers).pair(indexes).pair(observed);
+            r.pair(permissions).pair((0, 0)).u32(0).u32(0).u32(0);
         })
     }
 }
@@ -345,7 +464,47 @@ impl Image {
     fn watch(&mut self, of: (&str, &str)) -> Vec<u8> {
         let (api_version, kind) = (self.text(of.0), self.text(of.1));
         Record::build(|r| {
-            r.pair(api_version).pair(kind).pair((0, 0)).option(None);
+            // Every namespace, label and field; all of each object; every change.
+            r.pair(api_version).pair(kind).pair((0, 0)).option(None).option(None);
+            r.u8(0).align(4).pair((0, 0)).u8(0).align(4).pair((0, 0));
+        })
+    }
+
+    fn watches(&mut self, kinds: &[(&str, &str)]) -> (usize, usize) {
+        let watches: Vec<Vec<u8>> = kinds.iter().map(|of| self.watch(*of)).collect();
+        self.list(&watches)
+    }
+
+    fn mapped_watch(&mut self, of: (&str, &str), mapping: Mapping) -> Vec<u8> {
+        let watch = self.watch(of);
+        let (tag, text) = match mapping {
+            Mapping::SameKey => (2, ""),
+            Mapping::Index(index) => (4, index),
+            Mapping::Plugin => (5, ""),
+        };
+        let text = self.text(text);
+        Record::build(|r| {
+            r.bytes(&watch).u8(tag).align(4).pair(text);
+        })
+    }
+
+    /// `result<list<key>, string>`: the key `default/mapped`.
+    fn mapped(&mut self) -> usize {
+        let (namespace, name) = (self.text("default"), self.text("mapped"));
+        let key = Record::build(|r| {
+            r.option(Some(namespace)).pair(name);
+        });
+        let keys = self.list(&[key]);
+        self.record(|r| {
+            r.u8(0).align(4).pair(keys);
+        })
+    }
+
+    fn index(&mut self, (name, of, path): (&str, (&str, &str), &str)) -> Vec<u8> {
+        let (name, path) = (self.text(name), self.text(path));
+        let (api_version, kind) = (self.text(of.0), self.text(of.1));
+        Record::build(|r| {
+            r.pair(name).pair(api_version).pair(kind).pair(path);
         })
     }
 
@@ -417,6 +576,10 @@ impl Record {
         self.u32(u32::try_from(at).unwrap()).u32(u32::try_from(len).unwrap())
     }
 
+    fn number(&mut self, number: Option<u32>) -> &mut Self {
+        self.u8(u8::from(number.is_some())).align(4).u32(number.unwrap_or_default())
+    }
+
     fn option(&mut self, text: Option<(usize, usize)>) -> &mut Self {
         self.u8(u8::from(text.is_some())).align(4).pair(text.unwrap_or_default())
     }
@@ -448,6 +611,10 @@ impl Imports for Fake {
 
     fn cached_list(&self, query: &Query) -> Result<Page, ReadError> {
         panic!("unexpected list {query:?}")
+    }
+
+    fn cached_keys(&self, query: &Query) -> Result<KeyPage, ReadError> {
+        panic!("unexpected list of keys {query:?}")
     }
 
     fn get(&self, _: TypeMeta, _: Key) -> Answered<'_, Arc<Object>> {

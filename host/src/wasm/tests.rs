@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use pilothouse_core::field::FieldPath;
 use pilothouse_core::key::{Key, TypeMeta};
-use pilothouse_core::manifest::{Controller, DEFAULT_RESYNC, Manifest, Permission, Verb, Watch};
+use pilothouse_core::manifest::{
+    Controller, DEFAULT_RESYNC, Index, Manifest, MappedWatch, Mapping, Permission, Verb, Watch,
+};
 use pilothouse_core::object::{Object, Subresource};
 
 use super::testing::{self as guest, Answer, Fake, Guest};
@@ -53,6 +56,7 @@ fn told(error: &dyn std::error::Error) -> String {
 async fn describe_gives_the_manifest() {
     let (apples, maps) = (TypeMeta::new("stable.example.com/v1", "MyApple"), TypeMeta::new("v1", "ConfigMap"));
     let watch = |of: &TypeMeta| Watch::all(of.clone());
+    let (secrets, pods) = (TypeMeta::new("v1", "Secret"), TypeMeta::new("v1", "Pod"));
     let permission = |of: &TypeMeta, subresource, verbs: &[Verb]| Permission {
         of: of.clone(),
         subresource,
@@ -61,7 +65,17 @@ async fn describe_gives_the_manifest() {
         names: Vec::new(),
     };
     let all = [Verb::Read, Verb::Apply, Verb::Delete];
-    let revision = load(&Guest::new().timeout_ms(1500)).await;
+    let guest = Guest::new()
+        .timeout_ms(1500)
+        .maps("v1", "Secret", guest::Mapping::Index("secrets"))
+        .maps("v1", "Secret", guest::Mapping::Plugin)
+        .map(guest::MAPS)
+        .reads("v1", "Pod")
+        .observes("v1", "Pod")
+        .observe(guest::TAKES)
+        .index("secrets", ("stable.example.com/v1", "MyApple"), "spec.secretName");
+    let mapped = |mapping| MappedWatch { watch: watch(&secrets), mapping };
+    let revision = load(&guest).await;
     assert_eq!(
         **revision.manifest(),
         Manifest {
@@ -71,17 +85,25 @@ async fn describe_gives_the_manifest() {
                 name: "apples".to_owned(),
                 for_: watch(&apples),
                 owns: vec![watch(&maps)],
-                watches: Vec::new(),
-                reads: Vec::new(),
+                watches: vec![mapped(Mapping::Index("secrets".to_owned())), mapped(Mapping::Plugin)],
+                reads: vec![watch(&pods)],
                 max_concurrency: 1,
                 resync: Some(DEFAULT_RESYNC),
                 timeout: Duration::from_millis(1500),
             }],
-            indexes: Vec::new(),
-            observes: Vec::new(),
+            indexes: vec![Index {
+                name: "secrets".to_owned(),
+                of: apples.clone(),
+                path: FieldPath::parse("spec.secretName").unwrap(),
+            }],
+            observes: vec![watch(&pods)],
             permissions: vec![
                 permission(&apples, None, &all),
                 permission(&maps, None, &all),
+                permission(&secrets, None, &all),
+                permission(&secrets, None, &all),
+                permission(&pods, None, &all),
+                permission(&pods, None, &all),
                 permission(&apples, Some(Subresource::Status), &[Verb::Apply]),
             ],
             crds: Vec::new(),
@@ -245,6 +267,57 @@ async fn many_children_in_the_same_place_do_not_multiply_in_the_host() {
         error.to_string(),
         "plugin gave an unusable answer: 10001 children are more than the 10000 that an outcome may hold"
     );
+}
+
+/// A new object, as `map` and `observe` see it.
+fn news() -> News {
+    let apple = apple();
+    News { of: apple.type_meta().clone(), old: None, new: Some(apple), merged: 1, missed: false }
+}
+
+#[tokio::test]
+async fn manifest_that_needs_an_export_is_refused_without_it() {
+    let guest = Guest::new().maps("v1", "Secret", guest::Mapping::Plugin).observes("v1", "Pod");
+    let told = |guest: Guest| async move { load_with(&guest, Limits::default()).await.map_err(|error| told(&error)) };
+    let mapper = "controllers[0].watches[0].mapping: asks the plugin, and the component does not export \
+                  pilothouse:plugin/mapper@0.1.0: export it, or choose another mapping";
+    let observer = "observes: is for the plugin's observer, and the component does not export \
+                    pilothouse:plugin/observer@0.1.0: export it, or observe nothing";
+    let cannot = "the plugin's manifest cannot be used";
+    assert_eq!(told(guest.clone()).await.unwrap_err(), format!("{cannot}\n  {mapper}\n  {observer}"));
+    assert_eq!(told(guest.clone().observe(guest::TAKES)).await.unwrap_err(), format!("{cannot}: {mapper}"));
+    assert_eq!(told(guest.clone().map(guest::MAPS)).await.unwrap_err(), format!("{cannot}: {observer}"));
+    let revision = told(guest.map(guest::MAPS).observe(guest::TAKES)).await.unwrap();
+    let exports = ["controller", "mapper", "observer"].map(|name| format!("pilothouse:plugin/{name}@0.1.0"));
+    assert_eq!(revision.linked().exports(), exports);
+}
+
+#[tokio::test]
+async fn mapper_gives_keys_or_says_why_not() {
+    let called = |body: &str| {
+        let guest = Guest::new().timeout_ms(100).map(body);
+        async move { load(&guest).await.map(Arc::new(Fake::default()), "apples", &[news(), news()]).await }
+    };
+    assert_eq!(called(guest::MAPS).await.unwrap(), Ok(vec![Key::new(Some("default"), "mapped")]));
+    assert_eq!(called(guest::MISTAKEN).await.unwrap(), Err(guest::MISTAKE.to_owned()));
+    assert_eq!(called(guest::TRAP).await.unwrap_err().kind(), "trap");
+    assert_eq!(called(guest::LOOP).await.unwrap_err().kind(), "deadline");
+    let revision = load(&Guest::new()).await;
+    let error = revision.map(Arc::new(Fake::default()), "apples", &[news()]).await.unwrap_err();
+    assert_eq!(error.to_string(), "plugin does not export mapper");
+}
+
+#[tokio::test]
+async fn observer_takes_changes_or_says_why_not() {
+    let called = |body: &str| {
+        let guest = Guest::new().observe(body);
+        let limits = Limits { deadline: Some(Duration::from_millis(100)), ..Limits::default() };
+        async move { load_with(&guest, limits).await.unwrap().observe(Arc::new(Fake::default()), &[news()]).await }
+    };
+    assert_eq!(called(guest::TAKES).await.unwrap(), Ok(()));
+    assert_eq!(called(guest::MISTAKEN).await.unwrap(), Err(guest::MISTAKE.to_owned()));
+    assert_eq!(called(guest::RECURSE).await.unwrap_err().kind(), "stack");
+    assert_eq!(called(guest::LOOP).await.unwrap_err().kind(), "deadline");
 }
 
 #[tokio::test]

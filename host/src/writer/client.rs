@@ -161,7 +161,7 @@ impl Writer {
         namespace: Option<&str>,
         name: Option<&str>,
     ) -> Result<Key, ClientError> {
-        let granted = |namespace| self.grants.check(verb, of, subresource, namespace, name);
+        let granted = |namespace| self.grants.load().check(verb, of, subresource, namespace, name);
         let anywhere = granted(namespace);
         if anywhere.is_err() && granted(None).is_err() {
             anywhere?;

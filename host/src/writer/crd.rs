@@ -63,7 +63,7 @@ impl Writer {
                 return Err(invalid(&format!("is not of {of}")));
             }
             let name = desired["metadata"]["name"].as_str().ok_or_else(|| invalid("has no metadata.name"))?.to_owned();
-            if let Err(denied) = self.grants.check(Verb::Apply, &of, None, None, Some(&name)) {
+            if let Err(denied) = self.grants.load().check(Verb::Apply, &of, None, None, Some(&name)) {
                 info!(plugin = %self.plugin, definition = name, reason = %denied, "left a CustomResourceDefinition to others");
                 continue;
             }

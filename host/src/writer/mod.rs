@@ -28,6 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use pilothouse_core::{
@@ -204,17 +205,17 @@ pub struct Writer {
     informers: Informers,
     plugin: Arc<str>,
     manager: Arc<str>,
-    grants: Arc<Grants>,
+    grants: Arc<ArcSwap<Grants>>,
     observer: Arc<dyn WriteObserver>,
 }
 
 impl Writer {
-    /// Writes as field manager `pilothouse.<plugin>`, within `grants`.
+    /// Writes as field manager `pilothouse.<plugin>`, within what `grants` are at the time of each write.
     pub fn new(
         cluster: Cluster,
         informers: Informers,
         plugin: &str,
-        grants: Arc<Grants>,
+        grants: Arc<ArcSwap<Grants>>,
         observer: Arc<dyn WriteObserver>,
     ) -> Self {
         Self {
@@ -269,7 +270,7 @@ impl Writer {
         }
         let (of, key) = (owner.object.type_meta().clone(), owner.object.key().clone());
         let (namespace, name) = (key.namespace.as_deref(), &*key.name);
-        self.grants.check(Verb::Apply, &of, Some(Subresource::Status), namespace, Some(name))?;
+        self.grants.load().check(Verb::Apply, &of, Some(Subresource::Status), namespace, Some(name))?;
         let mut report = Report::default();
         // As it is now: children were written since the plugin saw it.
         let Some(live) = view.get(&of, &key).filter(|live| live.uid() == owner.object.uid()) else { return Ok(report) };
@@ -298,7 +299,7 @@ impl Writer {
     /// Applies one child if the cache does not show that it holds already.
     async fn apply_child(&self, owner: &Owner<'_>, view: &View, desired: &Desired) -> Result<Write, Error> {
         let (of, key) = (&desired.of, &desired.key);
-        self.grants.check(Verb::Apply, of, None, key.namespace.as_deref(), Some(&key.name))?;
+        self.grants.load().check(Verb::Apply, of, None, key.namespace.as_deref(), Some(&key.name))?;
         let live = match view.get(of, key) {
             // A selector hides what does not match it: it may be there all the same, and somebody else's.
             None if !view
@@ -378,7 +379,7 @@ impl Writer {
 
     async fn prune(&self, child: &Arc<Object>) -> Result<Write, Error> {
         let (of, key) = (child.type_meta().clone(), child.key().clone());
-        self.grants.check(Verb::Delete, &of, None, key.namespace.as_deref(), Some(&key.name))?;
+        self.grants.load().check(Verb::Delete, &of, None, key.namespace.as_deref(), Some(&key.name))?;
         let options =
             DeleteOptions { propagation: "Background", uid: Some(child.uid().clone()), resource_version: None };
         match self.delete(&of, &key, &options).await {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use pilothouse_core::{
     grant::Grants,
     key::{Key, TypeMeta},
@@ -34,7 +35,7 @@ fn writer(api: &Api, informers: &Informers) -> Writer {
         namespaces: Vec::new(),
         names: Vec::new(),
     };
-    let grants = Arc::new(Grants::all_asked(&[asked]));
+    let grants = Arc::new(ArcSwap::from_pointee(Grants::all_asked(&[asked])));
     Writer::new(api.cluster.clone(), informers.clone(), "apples", grants, Arc::new(()))
 }
 

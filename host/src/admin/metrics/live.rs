@@ -8,7 +8,10 @@ use pilothouse_core::{
 };
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::encode::{Labels, counters, gauges};
+use super::{
+    encode::{Labels, counters, gauges},
+    routes::{self, Backlog, Routes},
+};
 
 /// Somebody who owns live structures and can say how they are. Closures are, too:
 /// `metrics.read_from(move |live: &mut Live| live.queues.push(…))`.
@@ -30,6 +33,10 @@ pub struct Live {
     pub queues: Vec<Queue>,
     /// Of each informer. Those of one kind are summed up, whatever their scopes and selectors.
     pub informers: Vec<Informer>,
+    /// Of each controller. Those of one name are summed up.
+    pub routes: Vec<Routes>,
+    /// Of each controller and observer. Those of one plugin and export are summed up.
+    pub backlogs: Vec<Backlog>,
 }
 
 /// A controller's workqueue and workers.
@@ -119,6 +126,7 @@ struct InformerSum {
 
 pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, live: &Live) -> fmt::Result {
     queues(encoder, &live.queues)?;
+    routes::encode(encoder, &live.routes, &live.backlogs)?;
     informers(encoder, &live.informers)
 }
 

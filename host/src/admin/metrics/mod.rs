@@ -24,6 +24,7 @@ mod encode;
 mod live;
 mod plugin;
 mod process;
+mod routes;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +41,7 @@ pub use self::{
     controller::{Controller, Reconciled},
     live::{Informer, Live, Queue, Snapshot},
     plugin::Plugin,
+    routes::{Backlog, Routes},
 };
 
 /// Everything that is measured.

@@ -27,6 +27,8 @@ pub struct Plugin {
     load_failures: Mutex<BTreeMap<&'static str, u64>>,
     calls: Histogram,
     traps: Mutex<BTreeMap<&'static str, u64>>,
+    /// Calls beside reconciles, by export and result.
+    hooks: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     /// By verb and result.
     writes: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
 }
@@ -50,6 +52,7 @@ impl Default for Plugin {
             // 10 µs to 10 s: an empty call takes less, the deadline comes at the end.
             calls: Histogram::new(exponential_buckets(1e-5, 2.0, 21)),
             traps: Mutex::new(traps.map(|kind| (kind, 0)).into()),
+            hooks: Mutex::default(),
             writes: Mutex::new(writes.map(|write| (write, 0)).into()),
         }
     }
@@ -80,6 +83,11 @@ impl Plugin {
     /// A call came to nothing: `kind` is a word such as `trap` or `deadline`.
     pub fn trapped(&self, kind: &'static str) {
         *self.traps.lock().entry(kind).or_default() += 1;
+    }
+
+    /// `map` or `observe` was called, and did what it was called for, or not. Beside [`Self::called`].
+    pub fn hooked(&self, hook: &'static str, ok: bool) {
+        *self.hooks.lock().entry((hook, if ok { "success" } else { "error" })).or_default() += 1;
     }
 
     /// A write was carried out (`success`), was left out since it would have changed nothing (`skipped`), or failed (`error`).
@@ -119,6 +127,17 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, all: &[(String, Arc<Pl
         "pilothouse_traps",
         "Calls that came to nothing, by why",
         by(all, "kind", |plugin| plugin.traps.lock().clone()),
+    )?;
+    counters(
+        encoder,
+        "pilothouse_hooks",
+        "Calls of `map` and `observe`, by how they ended",
+        all.iter().flat_map(|(name, plugin)| {
+            let hooks = plugin.hooks.lock().clone();
+            hooks.into_iter().map(|((hook, result), count)| {
+                ([("plugin", name.as_str()), ("export", hook), ("result", result)], count)
+            })
+        }),
     )?;
     counters(
         encoder,

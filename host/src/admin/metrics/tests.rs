@@ -288,6 +288,41 @@ fn queues_and_informers_of_one_name_are_summed_up() {
 }
 
 #[test]
+fn routes_and_backlogs_of_one_name_are_summed_up() {
+    let metrics = Metrics::new();
+    metrics.read_from(|live: &mut Live| {
+        let woken = vec![("self", 2), ("read", 1)];
+        let routes = Routes { controller: "a/b".into(), woken, reading_keys: 3, reads: 5, read_bytes: 700 };
+        live.routes.extend([routes.clone(), routes]);
+        let backlog = Backlog { plugin: "a".into(), hook: "map", objects: 4, merged: 2, dropped: 1 };
+        live.backlogs.extend([backlog.clone(), Backlog { hook: "observe", ..backlog.clone() }, backlog]);
+    });
+    metrics.add_plugin("a");
+    if let Some(plugin) = metrics.plugin("a") {
+        plugin.hooked("map", true);
+        plugin.hooked("observe", false);
+    }
+    let told: Vec<String> = ["hooks", "wakes", "tracked", "backlog"]
+        .map(|family| samples(&metrics, &format!("pilothouse_{family}")))
+        .into();
+    assert_snapshot!(told.join("\n"), @r#"
+    pilothouse_hooks_total{plugin="a",export="map",result="success"} 1
+    pilothouse_hooks_total{plugin="a",export="observe",result="error"} 1
+    pilothouse_wakes_total{controller="a/b",by="read"} 2
+    pilothouse_wakes_total{controller="a/b",by="self"} 4
+    pilothouse_tracked_keys{controller="a/b"} 6
+    pilothouse_tracked_reads{controller="a/b"} 10
+    pilothouse_tracked_bytes{controller="a/b"} 1400
+    pilothouse_backlog_objects{plugin="a",export="map"} 8
+    pilothouse_backlog_objects{plugin="a",export="observe"} 4
+    pilothouse_backlog_merged_total{plugin="a",export="map"} 4
+    pilothouse_backlog_merged_total{plugin="a",export="observe"} 2
+    pilothouse_backlog_dropped_total{plugin="a",export="map"} 2
+    pilothouse_backlog_dropped_total{plugin="a",export="observe"} 1
+    "#);
+}
+
+#[test]
 fn requests_are_counted_by_code_method_and_host() {
     let metrics = Metrics::new();
     metrics.requested("GET", "127.0.0.1:6443", Some(200));
@@ -350,6 +385,7 @@ fn the_text_is_open_metrics() {
     pilothouse_plugin_load_failures
     pilothouse_call_seconds
     pilothouse_traps
+    pilothouse_hooks
     pilothouse_writes
     rest_client_requests
     controller_runtime_max_concurrent_reconciles
@@ -359,6 +395,13 @@ fn the_text_is_open_metrics() {
     workqueue_retries
     workqueue_unfinished_work_seconds
     workqueue_longest_running_processor_seconds
+    pilothouse_wakes
+    pilothouse_tracked_keys
+    pilothouse_tracked_reads
+    pilothouse_tracked_bytes
+    pilothouse_backlog_objects
+    pilothouse_backlog_merged
+    pilothouse_backlog_dropped
     pilothouse_informer_objects
     pilothouse_informer_bytes
     pilothouse_informer_running

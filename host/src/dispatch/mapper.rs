@@ -1,0 +1,123 @@
+//! Whom a change concerns, where it has to be asked for: an index of the controller's kind, or the plugin's `mapper`.
+//!
+//! Neither can be asked where changes are heard, under the informer's lock. So changes wait here, and one task of the controller asks:
+//!
+//! ```text
+//! change ─┬─ mapping `index` ──► names ───► the index, now ──► keys ─► queue
+//!         └─ mapping `plugin` ─► backlog ─► `map`, in batches ─┘
+//! ```
+//!
+//! An object that names the changed one only after the change is a change itself, and wakes its own key: so to look the index up later
+//! loses nothing.
+
+use std::{collections::HashSet, sync::Arc};
+
+use parking_lot::Mutex;
+use pilothouse_core::{backlog::Batch, key::Key, store::Change};
+use tokio::{sync::Notify, time::Instant};
+use tracing::{Instrument, info_span, warn};
+
+use super::{
+    Called, Hook,
+    controller::Controller,
+    feed,
+    imports::CallImports,
+    pending::{self, BacklogFigures, Pending},
+};
+
+/// What is still to be asked.
+pub(super) struct Asks {
+    /// Index, and the changed object: as many as change before they are looked up.
+    names: Mutex<HashSet<(Box<str>, Key)>>,
+    named: Notify,
+    pending: Pending,
+}
+
+impl Asks {
+    pub(super) fn new() -> Self {
+        Self { names: Mutex::default(), named: Notify::new(), pending: Pending::new() }
+    }
+
+    /// The index holds keys under the name of what changed.
+    pub(super) fn look_up(&self, index: &str, change: &Change) {
+        self.names.lock().insert((index.into(), change.key().clone()));
+        self.named.notify_one();
+    }
+
+    /// The plugin knows whom the change concerns.
+    pub(super) fn ask(&self, change: &Change) {
+        self.pending.add(change);
+    }
+
+    /// Returns when the plugin was asked of all that came so far, even if in vain.
+    pub(super) async fn tried(&self) {
+        self.pending.tried().await;
+    }
+
+    /// What waits for the plugin.
+    pub(super) fn figures(&self) -> BacklogFigures {
+        self.pending.figures()
+    }
+}
+
+/// Asks until it is cancelled.
+pub(super) async fn run(controller: Arc<Controller>) {
+    let asks = controller.asks();
+    loop {
+        tokio::select! {
+            () = asks.named.notified() => {
+                let names = std::mem::take(&mut *asks.names.lock());
+                for (index, name) in names {
+                    look_up(&controller, &index, &name);
+                }
+            }
+            batch = asks.pending.next() => {
+                if map(&controller, &batch).await {
+                    asks.pending.done(batch);
+                } else {
+                    asks.pending.failed(batch);
+                }
+            }
+        }
+    }
+}
+
+fn look_up(controller: &Controller, index: &str, name: &Key) {
+    let serving = controller.serving();
+    let keys = serving.access.reader.indexed(&serving.reconciles, index, name);
+    feed::mapped(controller, &name.to_string(), &keys);
+    controller.wake_mapped(keys);
+}
+
+/// True if the plugin said whom the changes concern.
+async fn map(controller: &Controller, batch: &Batch) -> bool {
+    let serving = controller.serving();
+    if !serving.revision.manifest().needs_mapper() {
+        // Left from a revision that had one.
+        return true;
+    }
+    let span = info_span!("map", plugin = %controller.plugin(), controller = controller.name(), changes = batch.changes().len());
+    let imports = Arc::new(CallImports::new(serving.access.clone()));
+    let news = pending::news(batch);
+    let started = Instant::now();
+    let answer = serving.revision.map(imports, controller.name(), &news).instrument(span.clone()).await;
+    let took = started.elapsed();
+    let (error, trap) = match answer {
+        Ok(Ok(keys)) => {
+            controller.called(&Called { hook: Hook::Map, ok: true, took, trap: None });
+            feed::mapped(controller, &pending::objects(batch), &keys);
+            controller.wake_mapped(keys);
+            return true;
+        }
+        Ok(Err(error)) => (error, None),
+        Err(error) => (error.to_string(), Some(error.kind())),
+    };
+    controller.called(&Called { hook: Hook::Map, ok: false, took, trap });
+    let _entered = span.enter();
+    warn!(
+        error,
+        objects = pending::objects(batch),
+        "the plugin could not map changes; they are tried again, each alone"
+    );
+    false
+}

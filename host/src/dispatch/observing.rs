@@ -1,0 +1,165 @@
+//! A plugin's `observer` at work: changes of what it observes, in order for each object, in batches.
+//!
+//! It belongs to the plugin and outlives its revisions, as queues do: a swap replaces what is called for the next batch, and what waits
+//! waits on. No reconcile waits for it.
+//!
+//! ```text
+//! informers ─► predicates ─► backlog ─► `observe` (the revision of the moment)
+//! ```
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use futures::FutureExt;
+use pilothouse_core::{backlog::Batch, key::TypeMeta, store::Change};
+use tokio::{runtime::Handle, time::Instant};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{Instrument, debug, info, info_span, warn};
+
+use super::{
+    Called, Hook, Observer, Parts, feed,
+    imports::{Access, CallImports},
+    pending::{self, BacklogFigures, Pending},
+    routes::{Routes, Wanted},
+};
+use crate::wasm::{PluginName, Revision};
+
+/// What is called now.
+pub(super) struct Serving {
+    pub(super) revision: Arc<Revision>,
+    pub(super) access: Arc<Access>,
+}
+
+/// What one plugin observes.
+pub struct Observing {
+    plugin: PluginName,
+    serving: ArcSwap<Serving>,
+    routes: Routes<()>,
+    pending: Pending,
+    task: TaskTracker,
+    stopping: CancellationToken,
+    observer: Arc<dyn Observer>,
+    guests: Handle,
+}
+
+impl Observing {
+    /// Begins to listen to all in `wanted`, and to tell of it: first of what is there.
+    pub(super) fn start(plugin: PluginName, serving: Serving, wanted: Vec<Wanted<()>>, parts: &Parts) -> Arc<Self> {
+        let this = Arc::new(Self {
+            plugin,
+            serving: ArcSwap::from_pointee(serving),
+            routes: Routes::default(),
+            pending: Pending::new(),
+            task: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+            observer: parts.observer.clone(),
+            guests: parts.guests.clone(),
+        });
+        this.listen(wanted);
+        let (telling, stopping) = (this.clone(), this.stopping.clone());
+        let task = async move { telling.run(&stopping).await };
+        this.task.spawn_on(task.map(drop), &this.guests);
+        this
+    }
+
+    /// The plugin that observes.
+    pub fn plugin(&self) -> &PluginName {
+        &self.plugin
+    }
+
+    /// What waits.
+    pub fn figures(&self) -> BacklogFigures {
+        self.pending.figures()
+    }
+
+    /// Puts another revision in place of the one that is called. What waits is told to it; of informers that stay it hears nothing twice.
+    pub(super) fn swap(self: &Arc<Self>, serving: Serving, wanted: Vec<Wanted<()>>) {
+        let kinds: Vec<TypeMeta> = wanted.iter().map(|wanted| wanted.lease.key().of.clone()).collect();
+        self.serving.store(Arc::new(serving));
+        self.listen(wanted);
+        self.pending.retain(|of| kinds.contains(of));
+    }
+
+    /// Takes away at once what the administrator allows no longer.
+    pub(super) fn access(&self) -> Arc<Access> {
+        self.serving.load().access.clone()
+    }
+
+    /// Tells no more, and returns when the call in flight is finished.
+    pub(super) async fn drain(&self) {
+        self.shut_down();
+        self.task.wait().await;
+        self.routes.end();
+        info!(plugin = %self.plugin, "observer stopped");
+    }
+
+    /// Begins no more calls.
+    pub(super) fn shut_down(&self) {
+        self.stopping.cancel();
+        self.task.close();
+    }
+
+    fn listen(self: &Arc<Self>, wanted: Vec<Wanted<()>>) {
+        self.routes.replace(wanted, |(), when| {
+            let this = Arc::downgrade(self);
+            Box::new(move |change: &Change, _| {
+                let Some(this) = this.upgrade() else { return };
+                if super::matters(&when.load(), change, this.plugin.as_str()) {
+                    this.pending.add(change);
+                }
+            })
+        });
+    }
+
+    async fn run(&self, stopping: &CancellationToken) {
+        let mut dropped = 0;
+        while let Some(batch) = stopping.run_until_cancelled(self.pending.next()).await {
+            if self.tell(&batch).await {
+                self.pending.done(batch);
+            } else {
+                self.pending.failed(batch);
+            }
+            let given_up = self.figures().dropped;
+            if given_up > dropped {
+                warn!(plugin = %self.plugin, deletions = given_up - dropped, "the observer is too slow: it is not told of some deletions");
+                dropped = given_up;
+            }
+        }
+    }
+
+    /// True if the plugin took it.
+    async fn tell(&self, batch: &Batch) -> bool {
+        let serving = self.serving.load_full();
+        let span = info_span!("observe", plugin = %self.plugin, changes = batch.changes().len());
+        let imports = Arc::new(CallImports::new(serving.access.clone()));
+        let news = pending::news(batch);
+        let merged = batch.changes().iter().filter(|told| told.merged > 1).count();
+        if merged > 0 {
+            debug!(plugin = %self.plugin, merged, "changes came faster than the observer took them: some are told as one");
+        }
+        let started = Instant::now();
+        let answer = serving.revision.observe(imports, &news).instrument(span.clone()).await;
+        let took = started.elapsed();
+        let (error, trap) = match answer {
+            Ok(Ok(())) => {
+                self.called(&Called { hook: Hook::Observe, ok: true, took, trap: None });
+                feed::observed(self.plugin.as_str(), batch, took);
+                return true;
+            }
+            Ok(Err(error)) => (error, None),
+            Err(error) => (error.to_string(), Some(error.kind())),
+        };
+        self.called(&Called { hook: Hook::Observe, ok: false, took, trap });
+        let _entered = span.enter();
+        warn!(
+            error,
+            objects = pending::objects(batch),
+            "the plugin could not observe changes; they are tried again, each alone"
+        );
+        false
+    }
+
+    fn called(&self, called: &Called) {
+        self.observer.called(&self.plugin, None, called);
+    }
+}

@@ -1,0 +1,196 @@
+//! A backlog among threads: the pure one of `pilothouse-core` behind a lock, and bells.
+
+use parking_lot::Mutex;
+use pilothouse_core::{
+    backlog::{Backlog, Batch, MAPPER, Pending as Told},
+    key::TypeMeta,
+    store::Change,
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+use crate::wasm::News;
+
+/// Changes in one call. A guest's call costs some ten microseconds: with a hundred changes in it that is nothing.
+const BATCH: usize = 100;
+
+/// Bytes of the objects of one call, both sides of each change: an eighth of the memory that a plugin has.
+const BATCH_BYTES: usize = 8 << 20;
+
+/// Changes that a plugin is to be told of.
+pub(super) struct Pending {
+    inner: Mutex<Inner>,
+    /// Something came.
+    bell: Notify,
+    /// Counts how often nothing could be taken: all there is has failed, and waits for its time.
+    idle: watch::Sender<u64>,
+    origin: Instant,
+}
+
+struct Inner {
+    backlog: Backlog,
+    merged: u64,
+}
+
+/// What waits, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BacklogFigures {
+    /// Objects of which there is something to tell, or being told.
+    pub objects: usize,
+    /// Changes that were told as part of others, since the start.
+    pub merged: u64,
+    /// Deletions that were given up, since the start.
+    pub dropped: u64,
+}
+
+impl Pending {
+    pub(super) fn new() -> Self {
+        Self {
+            inner: Mutex::new(Inner { backlog: Backlog::new(MAPPER), merged: 0 }),
+            bell: Notify::new(),
+            idle: watch::Sender::new(0),
+            origin: Instant::now(),
+        }
+    }
+
+    /// Puts a change in. Quick: the informer is locked meanwhile.
+    pub(super) fn add(&self, change: &Change) {
+        let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
+        self.inner.lock().backlog.push(object.type_meta(), change);
+        self.bell.notify_one();
+    }
+
+    /// The next changes to tell, when there are some. For one who asks.
+    ///
+    /// # Cancellation
+    /// Safe: nothing is taken but what is returned.
+    pub(super) async fn next(&self) -> Batch {
+        loop {
+            let rung = self.bell.notified();
+            let due = {
+                let backlog = &mut self.inner.lock().backlog;
+                if let Some(batch) = backlog.take(self.origin.elapsed(), BATCH, BATCH_BYTES) {
+                    return batch;
+                }
+                backlog.next_due()
+            };
+            self.idle.send_modify(|idle| *idle += 1);
+            match due {
+                Some(due) => {
+                    let _ = tokio::time::timeout_at(self.origin + due, rung).await;
+                }
+                None => rung.await,
+            }
+        }
+    }
+
+    /// These were told.
+    pub(super) fn done(&self, batch: Batch) {
+        let inner = &mut *self.inner.lock();
+        inner.merged += batch.changes().iter().map(|told| u64::from(told.merged.saturating_sub(1))).sum::<u64>();
+        inner.backlog.done(batch);
+    }
+
+    /// These could not be told.
+    pub(super) fn failed(&self, batch: Batch) {
+        self.inner.lock().backlog.failed(batch, self.origin.elapsed());
+    }
+
+    /// Returns when all that waits now was told, or could not be, at least once.
+    pub(super) async fn tried(&self) {
+        let mut idle = self.idle.subscribe();
+        let mark = self.inner.lock().backlog.mark();
+        if !self.inner.lock().backlog.told_until(mark) {
+            // Whoever is asked holds what is asked.
+            let _ = idle.changed().await;
+        }
+    }
+
+    /// Forgets kinds that the plugin is told of no more.
+    pub(super) fn retain(&self, keep: impl FnMut(&TypeMeta) -> bool) {
+        self.inner.lock().backlog.retain(keep);
+    }
+
+    /// What waits.
+    pub(super) fn figures(&self) -> BacklogFigures {
+        let Inner { backlog, merged } = &*self.inner.lock();
+        BacklogFigures { objects: backlog.len(), merged: *merged, dropped: backlog.dropped() }
+    }
+}
+
+/// In the contract's words.
+pub(super) fn news(batch: &Batch) -> Vec<News> {
+    let news = |told: &Told| News {
+        of: told.of.clone(),
+        old: told.old.clone(),
+        new: told.new.clone(),
+        merged: told.merged,
+        missed: told.missed,
+    };
+    batch.changes().iter().map(news).collect()
+}
+
+/// The first objects of a batch, for people: `Pod a/b, Pod a/c and 7 more`.
+pub(super) fn objects(batch: &Batch) -> String {
+    const NAMED: usize = 3;
+    let object = |told: &Told| {
+        let object = told.new.as_ref().or(told.old.as_ref());
+        object.map_or_else(String::new, |object| format!("{} {}", told.of.kind, object.key()))
+    };
+    let named: Vec<String> = batch.changes().iter().take(NAMED).map(object).collect();
+    let more = batch.changes().len() - named.len();
+    if more == 0 { named.join(", ") } else { format!("{} and {more} more", named.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pilothouse_core::{key::TypeMeta, object::Object};
+
+    use super::*;
+
+    fn added(name: &str) -> Change {
+        let json = format!(r#"{{"metadata":{{"name":"{name}","namespace":"n","uid":"u","resourceVersion":"1"}}}}"#);
+        let object = Object::parse(json.as_bytes(), &TypeMeta::new("v1", "ConfigMap")).expect("an object");
+        Change { old: None, new: Some(Arc::new(object)), missed: false }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_comes_again_when_it_is_due() {
+        let pending = Pending::new();
+        pending.add(&added("a"));
+        let batch = pending.next().await;
+        let began = Instant::now();
+        pending.failed(batch);
+        let again = pending.next().await;
+        assert_eq!(objects(&again), "ConfigMap n/a");
+        assert!(began.elapsed() >= MAPPER.base);
+        pending.done(again);
+        assert_eq!(pending.figures(), BacklogFigures::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_there_is_tried_though_it_fails() {
+        let pending = Arc::new(Pending::new());
+        for name in ["a", "b"] {
+            pending.add(&added(name));
+        }
+        let tried = tokio::spawn({
+            let pending = pending.clone();
+            async move { pending.tried().await }
+        });
+        let batch = pending.next().await;
+        assert_eq!(objects(&batch), "ConfigMap n/a, ConfigMap n/b");
+        tokio::task::yield_now().await;
+        assert!(!tried.is_finished());
+        pending.failed(batch);
+        // Both have failed: there is nothing to take until they are due.
+        let again = pending.next().await;
+        tried.await.expect("it ends");
+        assert_eq!(again.changes().len(), 1);
+        pending.failed(again);
+    }
+}

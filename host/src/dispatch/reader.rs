@@ -1,0 +1,287 @@
+//! Reads of one plugin out of its caches, within its grants.
+//!
+//! Owns what may be read, what a page holds, and the order of pages: several leases may show parts of a kind, and some objects
+//! in common. They are asked for some objects at a time, so that no page keeps one locked for long.
+//!
+//! ```text
+//! query ─ granted? cached? ─► leases on the kind ─ merged by key ─ granted? matches? ─► fields ─► page
+//! ```
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use arc_swap::ArcSwap;
+use pilothouse_core::{
+    field::{FieldPath, FieldSet},
+    grant::{Grants, Namespaces},
+    key::{Key, TypeMeta},
+    manifest::{Manifest, Verb},
+    object::Object,
+    reads::{Aspect, Selection},
+    selector::Selector,
+};
+
+use super::reading::Reading;
+use crate::{
+    informer::View,
+    wasm::{KeyPage, Page, Query, ReadError},
+};
+
+/// Objects in a page, where the query does not say less.
+const PAGE: usize = 500;
+
+/// Keys in a page, where the query does not say less: at most 3 MB.
+const KEYS: usize = 10_000;
+
+/// Bytes of JSON in a page, and of one object: what the contract promises.
+const PAGE_BYTES: usize = 4 << 20;
+
+/// Objects that are taken out of one lease under one lock.
+const BATCH: usize = 128;
+
+/// Reads of one plugin, within its grants.
+pub(super) struct Reader {
+    view: View,
+    grants: Arc<ArcSwap<Grants>>,
+    /// The field of each of the manifest's indexes, by name, and its kind.
+    indexes: BTreeMap<String, (TypeMeta, FieldPath)>,
+}
+
+/// A query that may be answered.
+struct Search<'a> {
+    query: &'a Query,
+    /// The field, and the value that is looked up.
+    index: Option<(&'a FieldPath, FieldSet, &'a str)>,
+    after: Option<Key>,
+}
+
+impl Reader {
+    pub(super) fn new(view: View, grants: Arc<ArcSwap<Grants>>, manifest: &Manifest) -> Self {
+        let indexes = manifest.indexes.iter().map(|index| (index.name.clone(), (index.of.clone(), index.path.clone())));
+        Self { view, grants, indexes: indexes.collect() }
+    }
+
+    /// True if the plugin may read this object.
+    pub(super) fn may_read(&self, of: &TypeMeta, key: &Key) -> bool {
+        self.granted(of, key.namespace.as_deref(), Some(&key.name)).is_ok()
+    }
+
+    pub(super) fn get(
+        &self,
+        of: &TypeMeta,
+        key: &Key,
+        reading: Option<&Reading>,
+    ) -> Result<Option<Arc<Object>>, ReadError> {
+        let namespace = key.namespace.as_deref();
+        self.granted(of, namespace, Some(&key.name))?;
+        if self.view.covering(of, namespace).next().is_none() {
+            return Err(self.not_cached(of, namespace));
+        }
+        if let Some(reading) = reading {
+            reading.object(of, key);
+        }
+        match self.view.get(of, key) {
+            Some(object) if object.json().len() > PAGE_BYTES => Err(too_large(object.json().len())),
+            found => Ok(found),
+        }
+    }
+
+    pub(super) fn list(&self, query: &Query, reading: Option<&Reading>) -> Result<Page, ReadError> {
+        let search = self.search(query)?;
+        if let Some(reading) = reading {
+            let aspect = match &*query.fields {
+                [] => Aspect::Whole,
+                fields => Aspect::Fields(fields.into()),
+            };
+            reading.selection(&query.of, search.selection(aspect));
+        }
+        let limit = limit(query, PAGE);
+        let fields = FieldSet::new(query.fields.iter().cloned());
+        let mut page = Page::default();
+        let (mut bytes, mut last) = (0, None);
+        let mut refused = None;
+        self.walk(&search, |object| {
+            let text = match query.fields.is_empty() {
+                true => object.json().to_owned(),
+                // Objects are scanned when they enter the cache: each can be read.
+                false => fields.project(object.json()).unwrap_or_default(),
+            };
+            if page.items.is_empty() && text.len() > PAGE_BYTES {
+                refused = Some(too_large(text.len()));
+                return false;
+            }
+            if page.items.len() == limit || bytes + text.len() > PAGE_BYTES {
+                page.next = last.as_ref().map(Key::to_string);
+                return false;
+            }
+            bytes += text.len();
+            page.items.push(text);
+            last = Some(object.key().clone());
+            true
+        });
+        refused.map_or(Ok(page), Err)
+    }
+
+    pub(super) fn keys(&self, query: &Query, reading: Option<&Reading>) -> Result<KeyPage, ReadError> {
+        let search = self.search(query)?;
+        if let Some(reading) = reading {
+            reading.selection(&query.of, search.selection(Aspect::Keys));
+        }
+        let limit = limit(query, KEYS);
+        let mut page = KeyPage::default();
+        self.walk(&search, |object| {
+            if page.items.len() == limit {
+                page.next = page.items.last().map(Key::to_string);
+                return false;
+            }
+            page.items.push(object.key().clone());
+            true
+        });
+        Ok(page)
+    }
+
+    /// The keys in `view` that an index holds under an object's name; where both live in namespaces, in the same one.
+    pub(super) fn indexed(&self, view: &View, index: &str, name: &Key) -> Vec<Key> {
+        let Some((of, path)) = self.indexes.get(index) else { return Vec::new() };
+        let fields = FieldSet::new([path.clone()]);
+        let beside = |key: &Key| key.namespace.is_none() || name.namespace.is_none() || key.namespace == name.namespace;
+        let mut keys = Vec::new();
+        for lease in view.of(of) {
+            let mut after: Option<Key> = None;
+            loop {
+                let batch = lease.list(None, &Selector::default(), after.as_ref(), BATCH, |_| true);
+                for object in batch.iter().filter(|object| beside(object.key())) {
+                    if fields
+                        .values(object.json())
+                        .is_ok_and(|found| found.iter().flatten().any(|found| **found == *name.name))
+                    {
+                        keys.push(object.key().clone());
+                    }
+                }
+                match batch.last() {
+                    Some(last) => after = Some(last.key().clone()),
+                    None => break,
+                }
+            }
+        }
+        keys
+    }
+
+    /// Checks a query.
+    fn search<'a>(&'a self, query: &'a Query) -> Result<Search<'a>, ReadError> {
+        let of = &query.of;
+        let namespace = query.namespace.as_deref();
+        self.list_granted(of, namespace)?;
+        if self.view.covering(of, namespace).next().is_none() && self.view.of(of).next().is_none() {
+            return Err(self.not_cached(of, namespace));
+        }
+        let after = query.after.as_deref().map(cursor).transpose()?;
+        let index = query.index.as_ref().map(|(name, value)| match self.indexes.get(name) {
+            Some((kind, path)) if kind == of => Ok((path, FieldSet::new([path.clone()]), value.as_str())),
+            Some((kind, _)) => Err(ReadError::Invalid(format!("index {name:?} is of {kind}, and not of {of}"))),
+            None => Err(ReadError::Invalid(format!("the manifest declares no index {name:?}"))),
+        });
+        Ok(Search { query, index: index.transpose()?, after })
+    }
+
+    /// Calls `take` with what the search finds, in the order of keys, until it returns false.
+    fn walk(&self, search: &Search<'_>, mut take: impl FnMut(&Arc<Object>) -> bool) {
+        let Query { of, namespace, labels, .. } = search.query;
+        let mut after = search.after.clone();
+        loop {
+            let mut found = Vec::new();
+            // Up to here all leases have said what they show.
+            let mut complete: Option<Key> = None;
+            for lease in self.view.of(of) {
+                let begin = found.len();
+                found.extend(lease.list(namespace.as_deref(), labels, after.as_ref(), BATCH, |_| true));
+                if found.len() - begin == BATCH {
+                    let last = found.last().map(|object: &Arc<Object>| object.key().clone());
+                    complete = match complete.take() {
+                        Some(earlier) => last.map(|last| last.min(earlier)),
+                        None => last,
+                    };
+                }
+            }
+            // Of an object that several hold, the newest.
+            found.sort_by(|a, b| a.key().cmp(b.key()).then(b.resource_version().cmp(&a.resource_version())));
+            found.dedup_by(|a, b| a.key() == b.key());
+            let ready = |object: &&Arc<Object>| complete.as_ref().is_none_or(|last| object.key() <= last);
+            for object in found.iter().take_while(ready) {
+                if self.may_read(of, object.key()) && search.admits(object) && !take(object) {
+                    return;
+                }
+            }
+            match complete {
+                Some(last) => after = Some(last),
+                None => return,
+            }
+        }
+    }
+
+    fn granted(&self, of: &TypeMeta, namespace: Option<&str>, name: Option<&str>) -> Result<(), ReadError> {
+        self.grants
+            .load()
+            .check(Verb::Read, of, None, namespace, name)
+            .map_err(|denied| ReadError::NotGranted(denied.to_string()))
+    }
+
+    /// A list is made of what is granted, object by object; something of it must be.
+    fn list_granted(&self, of: &TypeMeta, namespace: Option<&str>) -> Result<(), ReadError> {
+        let some = match (self.grants.load().readable_namespaces(of), namespace) {
+            (Namespaces::All, _) | (Namespaces::Some(_), None) => true,
+            (Namespaces::Some(readable), Some(asked)) => readable.iter().any(|namespace| namespace == asked),
+            (Namespaces::None, _) => false,
+        };
+        if some { Ok(()) } else { self.granted(of, namespace, None) }
+    }
+
+    fn not_cached(&self, of: &TypeMeta, namespace: Option<&str>) -> ReadError {
+        let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+        ReadError::NotGranted(format!(
+            "{of}{place} is not cached for this plugin: only what a controller is `for`, `owns`, `watches` or `reads` and what the \
+             plugin `observes` is; use client.get"
+        ))
+    }
+}
+
+impl Search<'_> {
+    /// What is read by it, whatever the page.
+    fn selection(&self, aspect: Aspect) -> Selection {
+        Selection {
+            namespace: self.query.namespace.as_deref().map(Into::into),
+            labels: self.query.labels.clone(),
+            index: self.index.as_ref().map(|(path, _, value)| ((*path).clone(), (*value).into())),
+            aspect,
+        }
+    }
+
+    /// Whether the object has the value that is looked up.
+    fn admits(&self, object: &Object) -> bool {
+        self.index.as_ref().is_none_or(|(_, path, value)| {
+            path.values(object.json()).is_ok_and(|found| found.iter().flatten().any(|found| found == value))
+        })
+    }
+}
+
+fn limit(query: &Query, most: usize) -> usize {
+    match query.limit {
+        0 => most,
+        limit => usize::try_from(limit).unwrap_or(most).min(most),
+    }
+}
+
+fn too_large(bytes: usize) -> ReadError {
+    ReadError::TooLarge(u64::try_from(bytes).unwrap_or(u64::MAX))
+}
+
+/// A page's `next`, read back.
+fn cursor(text: &str) -> Result<Key, ReadError> {
+    let (namespace, name) = match text.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, text),
+    };
+    if name.is_empty() || name.contains('/') || namespace == Some("") {
+        return Err(ReadError::Invalid(format!("after {text:?} is not the `next` of a page")));
+    }
+    Ok(Key::new(namespace, name))
+}

@@ -84,10 +84,11 @@ pub(crate) async fn invariant_10_a_call_in_flight_at_sigterm_is_finished(scene: 
 
 /// A host with `guest` for the scene's namespace, and a MyApple there that does not exist yet. The example plugin brings the
 /// kind, and is confined to another namespace.
-async fn served_by(scene: &Scene, guest: &str) -> Result<(Host, Apple)> {
+pub(crate) async fn served_by(scene: &Scene, guest: &str) -> Result<(Host, Apple)> {
     let other = format!("{}-other", scene.namespace);
     scene.create_namespace(&other).await?;
-    let plugins = [Plugin::myapple()?.confined_to(&other), Plugin::guest(guest)?];
+    let guest = Plugin::guest(guest)?.named(&guest.replace('_', "-"));
+    let plugins = [Plugin::myapple()?.confined_to(&other), guest];
     let host = scene.with(&plugins)?.host().await?;
     Ok((host, scene.apple("gala")))
 }

@@ -76,6 +76,7 @@ pub(crate) async fn a_plugin_that_cannot_be_used_is_refused_with_the_reason(scen
         ("describe_loops", "deadline"),
         ("describe_nonsense", "No Name!"),
         ("describe_traps", "trapped"),
+        ("describe_unexported", "does not export pilothouse:plugin/mapper@0.1.0"),
         ("greedy", "test:greedy/secrets"),
     ];
     // An underscore is no part of a plugin's name.

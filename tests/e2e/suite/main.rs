@@ -8,11 +8,13 @@ mod conflicts;
 mod contract;
 mod definitions;
 mod grants;
+mod hooks;
 mod hostile;
 mod kubectl;
 mod outages;
 mod pod;
 mod quiet;
+mod reads;
 mod reload;
 mod server;
 mod thousand;
@@ -59,6 +61,12 @@ fn main() -> ExitCode {
             a_namespace_that_is_not_granted_is_left_alone,
             invariant_7_a_trespasser_is_denied_every_step,
         }
+        hooks {
+            each_mapping_wakes_whom_it_names,
+            invariant_8_a_mapper_that_fails_costs_itself_that_change,
+            an_observer_is_told_of_every_change_in_order,
+            invariant_8_an_observer_that_fails_holds_up_nobody,
+        }
         hostile {
             invariant_8_a_plugin_that_loops_costs_itself_one_call,
             invariant_8_a_plugin_that_traps_costs_itself_one_call,
@@ -84,6 +92,11 @@ fn main() -> ExitCode {
         quiet {
             a_restarted_host_sends_no_write_request,
             a_reconcile_that_changes_nothing_sends_no_request,
+        }
+        reads {
+            invariant_11_a_key_is_woken_by_the_object_the_selection_and_the_absence_that_it_read,
+            a_list_of_any_length_comes_page_by_page,
+            invariant_7_a_read_that_is_not_granted_is_denied_and_one_that_is_wrong_is_refused,
         }
         reload {
             invariant_9_a_plugin_replaced_under_load_loses_no_change_and_fails_no_reconcile,

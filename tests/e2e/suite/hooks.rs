@@ -1,0 +1,123 @@
+//! What a plugin may export besides `reconcile`: `mapper`, which says whom a change concerns, and `observer`, which is told of changes.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use pilothouse_e2e::{Host, Plugin, Scene, eventually};
+use serde_json::{Value, from_value, json};
+
+use crate::contract::served_by;
+
+pub(crate) async fn each_mapping_wakes_whom_it_names(scene: Scene) -> Result<()> {
+    let (_host, gala) = served_by(&scene, "mapping").await?;
+    gala.create_with("red", 1).await?;
+    let called = async |times: u32| {
+        gala.status_is(&format!("{times} calls"), |status| status["available"] == times).await.map(drop)
+    };
+    called(1).await?;
+    let owner = json!({
+        "apiVersion": "stable.example.com/v1", "kind": "MyApple", "name": "gala", "uid": gala.get().await?.metadata.uid,
+    });
+    for (times, name, metadata) in [
+        (2, "gala", json!({"labels": {"by": "same-key"}})),
+        (3, "any-1", json!({"labels": {"by": "label", "apple": "gala"}})),
+        (4, "any-2", json!({"labels": {"by": "any-owner"}, "ownerReferences": [owner]})),
+        (5, "red", json!({"labels": {"by": "index"}})),
+        (6, "any-3", json!({"labels": {"by": "function"}, "annotations": {"apples": "fuji gala"}})),
+    ] {
+        // The same about somebody else, before.
+        let mut other = metadata.clone();
+        other["annotations"] = json!({"apples": "fuji"});
+        other["labels"]["apple"] = json!("fuji");
+        other["ownerReferences"] = json!([]);
+        create(&scene, &format!("fuji-{times}"), other).await?;
+        create(&scene, name, metadata).await?;
+        called(times).await?;
+    }
+    // What it names no longer is concerned too.
+    let change = Patch::Merge(json!({"metadata": {"labels": {"apple": "fuji"}}}));
+    scene.config_maps().patch("any-1", &PatchParams::default(), &change).await?;
+    called(7).await
+}
+
+pub(crate) async fn invariant_8_a_mapper_that_fails_costs_itself_that_change(scene: Scene) -> Result<()> {
+    let (mut host, gala) = served_by(&scene, "mapping_badly").await?;
+    gala.create(1).await?.status_is("1 call", |status| status["available"] == 1).await?;
+    for mistake in ["trap", "loop", "fail", "flood", "nowhere"] {
+        create(&scene, &format!("bad-{mistake}"), json!({"labels": {"mistake": mistake}})).await?;
+    }
+    create(&scene, "gala", json!({"labels": {"mistake": "none"}})).await?;
+    gala.status_is("2 calls", |status| status["available"] == 2).await?;
+    failures_are_counted(&mut host, "map").await
+}
+
+pub(crate) async fn an_observer_is_told_of_every_change_in_order(scene: Scene) -> Result<()> {
+    create_with(&scene, "there", json!({"labels": {"observed": ""}}), "0").await?;
+    let mut host = scene.with(&[Plugin::guest("observing")?])?.host().await?;
+    let told = async |lines: &[&str]| {
+        eventually(&format!("it was told {lines:?}"), async || {
+            let map = scene.config_maps().get("told").await?;
+            let told = map.data.and_then(|mut data| data.remove("told")).unwrap_or_default();
+            ensure!(told.lines().eq(lines.iter().copied()), "it was told {told:?}");
+            Ok(())
+        })
+        .await
+    };
+    told(&["added there 0"]).await?;
+    create_with(&scene, "new", json!({"labels": {"observed": ""}}), "1").await?;
+    told(&["added there 0", "added new 1"]).await?;
+    let change = Patch::Merge(json!({"data": {"value": "2"}}));
+    scene.config_maps().patch("new", &PatchParams::default(), &change).await?;
+    told(&["added there 0", "added new 1", "updated new 1 2"]).await?;
+
+    // A newer revision hears of what is new, and of nothing twice.
+    scene.with(&[Plugin::guest("observing")?.revision(1)])?;
+    eventually("the newer revision serves", async || {
+        let reloads = host.metrics().await?.sum("pilothouse_plugin_reloads_total", &[("plugin", "observing")]);
+        ensure!(reloads == 1.0, "{reloads} reloads");
+        Ok(())
+    })
+    .await?;
+    scene.config_maps().delete("new", &DeleteParams::default()).await?;
+    told(&["added there 0", "added new 1", "updated new 1 2", "deleted new 2"]).await
+}
+
+pub(crate) async fn invariant_8_an_observer_that_fails_holds_up_nobody(scene: Scene) -> Result<()> {
+    let (mut host, gala) = served_by(&scene, "observing_badly").await?;
+    for mistake in ["trap", "fail", "relief"] {
+        create(&scene, &format!("bad-{mistake}"), json!({"labels": {"mistake": mistake}})).await?;
+    }
+    failures_are_counted(&mut host, "observe").await?;
+    gala.create(1).await?.status_is("good", |status| status["available"] == 1).await?;
+    // What could not be told is told when it can be: both, of those that fail for ever, wait on.
+    create(&scene, "bad-relief-relief", json!({})).await?;
+    eventually("it was told of one more", async || {
+        let waiting = host.metrics().await?.sum("pilothouse_backlog_objects", &[("export", "observe")]);
+        ensure!(waiting == 2.0, "{waiting} wait");
+        Ok(())
+    })
+    .await
+}
+
+async fn failures_are_counted(host: &mut Host, export: &str) -> Result<()> {
+    eventually("its failures are counted", async || {
+        let labels = [("export", export), ("result", "error")];
+        let errors = host.metrics().await?.sum("pilothouse_hooks_total", &labels);
+        ensure!(errors >= 3.0, "{errors} errors");
+        Ok(())
+    })
+    .await
+}
+
+async fn create(scene: &Scene, name: &str, metadata: Value) -> Result<()> {
+    create_with(scene, name, metadata, "").await
+}
+
+/// Creates a ConfigMap whose `data.value` is `value`.
+async fn create_with(scene: &Scene, name: &str, mut metadata: Value, value: &str) -> Result<()> {
+    metadata["name"] = json!(name);
+    let map: ConfigMap = from_value(json!({"metadata": metadata, "data": {"value": value}}))?;
+    let created = scene.config_maps().create(&PostParams::default(), &map).await;
+    created.with_context(|| format!("cannot create {name}"))?;
+    Ok(())
+}

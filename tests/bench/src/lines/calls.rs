@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use pilothouse::wasm::{
-    Children, ClientError, Engine, Imports, Limits, Outcome, Page, PatchBody, Phase, PluginName, Preconditions,
-    Propagation, Query, ReadError, Request, Revision,
+    Children, ClientError, Engine, Imports, KeyPage, Limits, Outcome, Page, PatchBody, Phase, PluginName,
+    Preconditions, Propagation, Query, ReadError, Request, Revision,
 };
 use pilothouse_core::key::{Key, TypeMeta};
 use pilothouse_core::object::{Object, Subresource};
@@ -139,7 +139,11 @@ impl Imports for Cached {
     }
 
     fn cached_list(&self, _: &Query) -> Result<Page, ReadError> {
-        Ok(Page { items: vec![Arc::clone(&self.0)], next: None })
+        Ok(Page { items: vec![self.0.json().to_owned()], next: None })
+    }
+
+    fn cached_keys(&self, _: &Query) -> Result<KeyPage, ReadError> {
+        Ok(KeyPage { items: vec![self.0.key().clone()], next: None })
     }
 
     fn get(&self, _: TypeMeta, _: Key) -> Answer<'_, Arc<Object>> {

@@ -47,7 +47,7 @@ impl Cache {
                     self.store.finish_replace(version).into_iter().for_each(&mut changed);
                 }
                 Effect::AbortReplace => self.store.abort_replace(),
-                Effect::Synced | Effect::State(_) | Effect::Skipped(_) | Effect::Relist(_) => {}
+                Effect::Synced | Effect::State(_) | Effect::Skipped { .. } | Effect::Relist(_) => {}
                 asked => request = Some(asked),
             }
         }

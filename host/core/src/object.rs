@@ -296,7 +296,8 @@ impl Object {
     /// namespace, which whole stores share, are not counted; an owner list that siblings share is, for each.
     pub fn bytes(&self) -> usize {
         let uid = |uid: &Uid| if let Uid::Other(text) = uid { text.len() } else { 0 };
-        let owner = |owner: &OwnerRef| size_of::<OwnerRef>() + ARC + owner.name.len() + uid(&owner.uid);
+        let words = |owner: &OwnerRef| owner.api_version.len() + owner.kind.len() + owner.name.len();
+        let owner = |owner: &OwnerRef| size_of::<OwnerRef>() + 3 * ARC + words(owner) + uid(&owner.uid);
         let applied = |applied: &Applied| size_of::<Applied>() + applied.manager.len() + applied.fields.len();
         let owners = if self.owners.is_empty() { 0 } else { ARC + self.owners.iter().map(owner).sum::<usize>() };
         let name = ARC + self.key.name.len();

@@ -40,7 +40,13 @@
 //! # Ok::<(), pilothouse_core::ParseError>(())
 //! ```
 
-use std::{cmp::Ordering, collections::BTreeMap, hash::BuildHasher, ops::Bound, sync::Arc};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+    hash::BuildHasher,
+    ops::Bound,
+    sync::Arc,
+};
 
 use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
 
@@ -92,7 +98,8 @@ impl Change {
 pub struct Store {
     of: TypeMeta,
     slots: Vec<Option<Slot>>,
-    free: Vec<u32>,
+    /// The lowest are taken first, so that the highest fall free and can be given back.
+    free: BTreeSet<u32>,
     /// By hash of the key: each event asks, and a tree of names would cost it a dozen cache misses.
     keys: HashTable<u32>,
     hasher: DefaultHashBuilder,
@@ -139,7 +146,7 @@ impl Store {
         Self {
             of,
             slots: Vec::new(),
-            free: Vec::new(),
+            free: BTreeSet::new(),
             keys: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
             names: BTreeMap::new(),
@@ -386,7 +393,7 @@ impl Store {
     pub fn bytes(&self) -> usize {
         // A leaf has room for eleven; names that come in order fill six.
         let name = 2 * (size_of::<Arc<str>>() + size_of::<u32>());
-        let slots = self.slots.capacity() * size_of::<Option<Slot>>() + self.free.capacity() * size_of::<u32>();
+        let slots = self.slots.capacity() * size_of::<Option<Slot>>() + self.free.len() * 2 * size_of::<u32>();
         let keys = self.keys.allocation_size();
         let names = self.len() * name + self.names.len() * (size_of::<(Arc<str>, BTreeMap<Arc<str>, u32>)>() + name);
         let indexes = self.owners.bytes() + self.labels.bytes() + self.fields.bytes();
@@ -513,7 +520,7 @@ impl Store {
     fn put_in_free_slot(&mut self, object: &Arc<Object>) -> u32 {
         // No list has named it yet.
         let held = Some(Slot { object: object.clone(), mark: self.mark.wrapping_sub(1) });
-        let slot = match self.free.pop() {
+        let slot = match self.free.pop_first() {
             Some(slot) => {
                 self.slots[slot as usize] = held;
                 slot
@@ -538,6 +545,21 @@ impl Store {
         slot
     }
 
+    /// Gives room back that is not needed any more. Called after each removal: what is moved was paid for by what went.
+    fn give_back(&mut self) {
+        while let Some(None) = self.slots.last() {
+            self.slots.pop();
+            self.free.pop_last();
+        }
+        if self.slots.len() < self.slots.capacity() / 4 {
+            self.slots.shrink_to(self.slots.len() * 2);
+        }
+        if self.keys.len() < self.keys.capacity() / 8 {
+            let (slots, hasher) = (&self.slots, &self.hasher);
+            self.keys.shrink_to(self.keys.len() * 2, |slot| hash_key(hasher, Order(slots).key(*slot)));
+        }
+    }
+
     /// Takes the object out of its slot and of all tables.
     fn take(&mut self, slot: u32) -> Arc<Object> {
         let object = self.object(slot).clone();
@@ -557,7 +579,8 @@ impl Store {
             }
         }
         self.slots[slot as usize] = None;
-        self.free.push(slot);
+        self.free.insert(slot);
+        self.give_back();
         self.object_bytes -= object.bytes();
         object
     }

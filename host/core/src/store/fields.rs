@@ -108,7 +108,9 @@ impl FieldIndexes {
     pub(super) fn build(&mut self, slots: &[Option<Slot>], mut work: usize) -> bool {
         for index in &mut self.indexes {
             let Progress::Below(below) = index.progress else { continue };
-            let end = slots.len().min(below + work);
+            // The highest slots may have gone since.
+            let below = below.min(slots.len());
+            let end = slots.len().min(below.saturating_add(work));
             work -= end - below;
             let path = FieldSet::new([index.path.clone()]);
             for (slot, held) in (0..).zip(slots).take(end).skip(below) {
@@ -195,6 +197,10 @@ impl FieldIndex {
         };
         self.heap += held.heap();
         self.held[at] = held;
+        while self.held.pop_if(|last| last.values().is_empty()).is_some() {}
+        if self.held.len() < self.held.capacity() / 4 {
+            self.held.shrink_to(self.held.len() * 2);
+        }
     }
 
     /// Gives the text that the table holds.
@@ -238,7 +244,7 @@ pub(super) mod tests {
     pub(in crate::store) fn check(indexes: &FieldIndexes, slots: &[Option<Slot>]) {
         assert!(indexes.paths.paths().iter().eq(indexes.indexes.iter().map(|index| &index.path)));
         for index in &indexes.indexes {
-            let end = if let Progress::Below(below) = index.progress { below } else { slots.len() };
+            let end = if let Progress::Below(below) = index.progress { below } else { usize::MAX }.min(slots.len());
             let mut expected: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
             let path = FieldSet::new([index.path.clone()]);
             for (slot, held) in (0..).zip(&slots[..end]) {

@@ -109,6 +109,8 @@ impl Past {
         }
         let version = Version { until, object: old.cloned() };
         self.bytes += version.bytes();
+        // Nearly always the only one.
+        versions.reserve_exact(1);
         versions.push(version);
         self.order.push_back((until, key.clone()));
         while self.order.len() > MAX_SUPERSEDED || self.bytes > MAX_SUPERSEDED_BYTES {
@@ -185,9 +187,10 @@ impl Past {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let key = size_of::<Key>() + size_of::<Vec<Version>>() + size_of::<Version>();
+        // B-tree nodes are two thirds full.
+        let node = (size_of::<Key>() + size_of::<Vec<Version>>()) * 3 / 2;
         self.bytes
-            + self.versions.len() * 2 * key
+            + self.versions.len() * (node + size_of::<Version>())
             + self.order.capacity() * size_of::<(u64, Key)>()
             + self.held.len() * size_of::<[u64; 4]>()
     }

@@ -100,7 +100,7 @@ impl Predicate {
     }
 }
 
-/// The predicate that holds where this one does not.
+/// The predicate that holds where this one does not. It binds looser than a method: `!a.or(b)` is `!(a.or(b))`.
 impl Not for Predicate {
     type Output = Self;
 
@@ -174,9 +174,9 @@ mod tests {
             (!!a(), vec![vec![("a", false)]]),
             (a().or(b()), vec![vec![("a", false)], vec![("b", false)]]),
             (a().and(b()), vec![vec![("a", false), ("b", false)]]),
-            (!a().or(b()), vec![vec![("a", true)], vec![("b", false)]]),
-            (!(a().or(b())), vec![vec![("a", true), ("b", true)]]),
-            (!(a().and(b())), vec![vec![("a", true)], vec![("b", true)]]),
+            ((!a()).or(b()), vec![vec![("a", true)], vec![("b", false)]]),
+            (!a().or(b()), vec![vec![("a", true), ("b", true)]]),
+            (!a().and(b()), vec![vec![("a", true)], vec![("b", true)]]),
             (a().and(b().or(c())), vec![vec![("a", false), ("b", false)], vec![("a", false), ("c", false)]]),
             // What another alternative includes says nothing.
             (a().or(a().and(b())), vec![vec![("a", false)]]),

@@ -456,8 +456,8 @@ fn a_manifest_that_cannot_be_is_refused_with_the_reason() {
             "controller \"secret\" watches v1 ConfigMap by a selector that is none: \"data\" is no requirement of a field",
         ),
         (
-            || with(controller().reads_with(all().without(["."]))),
-            "controller \"secret\" watches v1 ConfigMap without a field: \".\" is no field path: a name is empty, or has to be \
+            || with(controller().reads_with(all().without(["data."]))),
+            "controller \"secret\" watches v1 ConfigMap without a field: \"data.\" is no field path: a name is empty, or has to be \
              written as `[\"...\"]`",
         ),
         (

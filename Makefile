@@ -10,7 +10,7 @@ NATIVE  := -p pilothouse -p pilothouse-e2e -p pilothouse-real -p pilothouse-benc
 TESTED  := --workspace --exclude pilothouse-guests
 
 .DEFAULT_GOAL := help
-.PHONY: help build plugins guests demo demo-check test test-real real-assets fmt lint doc deny bench clean
+.PHONY: help build plugins guests demo demo-check test test-real real-assets fuzz fmt lint doc deny bench clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,8 +44,27 @@ real-assets: ## Find or build etcd, kube-apiserver, kube-controller-manager and 
 	@$(CARGO) build --release $(NATIVE) --bin real-assets
 	@$(TARGET)/release/real-assets
 
+# Seconds for each target.
+FUZZ_SECONDS ?= 60
+FUZZ = $(abspath $(TARGET))/fuzz
+
+# What is tried grows in target/fuzz, from the seeds in host/core/fuzz/corpus. Without a sanitizer, as there is no unsafe code in what is
+# fuzzed: so stable Rust does.
+fuzz: ## Look for bytes that a parser and serde_json read differently, FUZZ_SECONDS=60 for each target
+	@command -v cargo-fuzz >/dev/null || { echo "installing cargo-fuzz"; $(CARGO) install --locked cargo-fuzz; }
+	@cd host/core && for target in object list selector; do \
+		echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
+		mkdir -p "$(FUZZ)/corpus/$$target" && \
+		$(CARGO) fuzz build --sanitizer none --target-dir "$(FUZZ)" $$target && \
+		{ $(CARGO) fuzz run --sanitizer none --target-dir "$(FUZZ)" $$target "$(FUZZ)/corpus/$$target" fuzz/corpus/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -max_len=8192 -timeout=10 -dict=fuzz/json.dict -print_final_stats=1 \
+			>"$(FUZZ)/$$target.log" 2>&1 || { tail -n 60 "$(FUZZ)/$$target.log"; exit 1; }; } && \
+		grep number_of_executed_units "$(FUZZ)/$$target.log" || exit 1; \
+	done
+
 fmt: ## Check formatting
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path host/core/fuzz/Cargo.toml --check
 
 lint: ## Clippy, warnings are errors
 	$(CARGO) clippy --workspace --all-targets -- -D warnings

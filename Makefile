@@ -10,7 +10,7 @@ NATIVE  := -p pilothouse -p pilothouse-e2e -p pilothouse-real -p pilothouse-benc
 TESTED  := --workspace --exclude pilothouse-guests
 
 .DEFAULT_GOAL := help
-.PHONY: help build plugins guests demo demo-check test test-real real-assets fuzz fmt lint doc deny bench clean
+.PHONY: help build plugins guests demo demo-check test test-real real-assets fuzz fmt lint doc deny bench soak clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ deny: ## Licences, bans and sources of dependencies; advisories where their data
 
 bench: build ## Measure, beside budgets and peers (target/bench.json); one line with LINE=name
 	@$(TARGET)/release/pilothouse-bench $(LINE)
+
+soak: build ## Ten minutes of every fault, with 20 informers (target/soak.json); SECONDS=n, SEED=n
+	@$(TARGET)/release/soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 clean: ## Remove what was built here (not the real API server's binaries)
 	$(CARGO) clean

@@ -20,6 +20,7 @@ pub mod kubectl;
 pub mod metrics;
 pub mod plugin;
 pub mod scene;
+pub mod soak;
 pub mod suite;
 pub mod wait;
 

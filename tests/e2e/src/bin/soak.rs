@@ -1,0 +1,79 @@
+//! `soak [--seconds N] [--seed N] [--rate N]`: the host's informers through every fault of the embedded API server.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use std::{env, fs};
+
+use anyhow::{Context, Result, bail};
+use pilothouse_e2e::soak::{Order, run};
+
+const HELP: &str = "\
+Runs 20 informers of the host against the embedded API server while objects change and every fault of the server comes,
+several times, alone and in pairs. At the end each informer must hold what the server holds, subscribers must have been told the
+same, no informer may have listed more often than its backoff allows, and memory must be as after the second minute.
+
+Usage: soak [--seconds N] [--seed N] [--rate N]
+
+  --seconds N  how long things go wrong [600]; under 60: only what is recovered from in seconds
+  --seed N     what faults and changes are drawn from; it is printed [from the clock]
+  --rate N     changes a second [40]
+
+Ends with 1 if something is wrong, and says what. Writes soak.json into the target folder.
+
+Examples:
+  make soak SECONDS=600
+  soak --seconds 3600 --seed 42
+";
+
+fn main() -> ExitCode {
+    match soaked() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("soak: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn soaked() -> Result<bool> {
+    let (mut seconds, mut seed, mut rate) = (600, clock(), 40);
+    let mut words = env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut number =
+            || words.next().and_then(|number| number.parse::<u64>().ok()).context(format!("{word} wants a number"));
+        match word.as_str() {
+            "--help" | "-h" => {
+                print!("{HELP}");
+                return Ok(true);
+            }
+            "--seconds" => seconds = number()?,
+            "--seed" => seed = number()?,
+            "--rate" => {
+                rate = u32::try_from(number()?)
+                    .ok()
+                    .filter(|rate| (1..=1000).contains(rate))
+                    .context("--rate is from 1 to 1000")?
+            }
+            _ => bail!("{word} is not known: see soak --help"),
+        }
+    }
+    let folder = tempfile::tempdir().context("cannot create a folder for the server")?;
+    let order = Order { lasts: Duration::from_secs(seconds), seed, rate, folder: folder.path().to_owned() };
+    println!("{seconds} s, seed {seed}");
+    let runtime = tokio::runtime::Runtime::new().context("cannot start threads")?;
+    let report = runtime.block_on(run(&order, |line| println!("{line}")))?;
+    print!("\n{}", report.table());
+
+    let target = env::var_os("CARGO_TARGET_DIR").filter(|target| !target.is_empty()).unwrap_or_else(|| "target".into());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(target).join("soak.json");
+    let text = serde_json::to_string_pretty(&report).context("cannot write the report")? + "\n";
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(report.wrong.is_empty())
+}
+
+fn clock() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::from(since.subsec_nanos()) ^ since.as_secs())
+}

@@ -1,0 +1,230 @@
+//! What goes wrong in a run, and when.
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::time::Duration;
+
+use pilothouse_apiserver::faults::{
+    Answer, Bookmark, By, Content, Cut, Delay, Fault, Lag, Mangle, Often, Requests, Rule, Stale, Streaming, Truncate,
+    Verb,
+};
+use serde_json::{Value, json};
+
+use super::random::Random;
+use super::watched::USER_AGENT;
+use super::world::KINDS;
+
+/// One kind of trouble.
+pub(super) struct Trouble {
+    pub(super) name: &'static str,
+    /// To come back from it may take minutes, by contract: the host waits for an answer for 65 s, and after 401 or 403 for 30 s.
+    /// Short runs leave it out.
+    pub(super) slow: bool,
+    what: What,
+}
+
+enum What {
+    /// A rule that is there for a while: the fault, and what it befalls.
+    Rule(Fault, &'static [Verb]),
+    /// An order, at once: path and body.
+    Order(&'static str, fn() -> Value),
+    /// All data goes back.
+    Restore,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub(super) enum Act {
+    /// Rules, and a cut of watches that makes somebody ask.
+    Rules(Vec<Rule>, Option<Value>),
+    Order(&'static str, Value),
+    Restore,
+}
+
+/// One or two troubles at a time.
+#[derive(Clone, Debug)]
+pub(super) struct Episode {
+    pub(super) begins: Duration,
+    pub(super) lasts: Duration,
+    pub(super) acts: Vec<(&'static str, Act)>,
+}
+
+const READS: &[Verb] = &[Verb::List, Verb::Watch];
+const LISTS: &[Verb] = &[Verb::List];
+const WATCHES: &[Verb] = &[Verb::Watch];
+const DISCOVERY: &[Verb] = &[Verb::Discovery];
+const CONNECT: &[Verb] = &[Verb::Connect];
+
+/// Every fault that the server has.
+pub(super) fn all() -> Vec<Trouble> {
+    use What::{Order, Restore, Rule};
+    let answer =
+        |code, body, retry_after_seconds| Fault::Status(Answer { retry_after_seconds, body, ..Answer::code(code) });
+    let status = |code| answer(code, Content::Status, None);
+    let cut = |after_events, after_milliseconds, error| Fault::Cut(Cut { after_events, after_milliseconds, error });
+    let truncate = |by| Fault::Truncate(Truncate { by, after_events: 2 });
+    let quick = [
+        ("delay", Rule(Fault::Delay(Delay { milliseconds: 20, up_to: Some(400) }), READS)),
+        ("429 with Retry-After", Rule(answer(429, Content::Status, Some(1)), READS)),
+        ("410 to a watch", Rule(status(410), WATCHES)),
+        ("410 to a list", Rule(status(410), LISTS)),
+        ("500", Rule(status(500), READS)),
+        ("502 as html", Rule(answer(502, Content::Html, None), READS)),
+        ("503 as text", Rule(answer(503, Content::Text, None), READS)),
+        ("504 without a body", Rule(answer(504, Content::Empty, None), READS)),
+        ("503 to discovery", Rule(status(503), DISCOVERY)),
+        ("reset", Rule(Fault::Disconnect(By::Reset), READS)),
+        ("close", Rule(Fault::Disconnect(By::Close), READS)),
+        ("reset of new connections", Rule(Fault::Disconnect(By::Reset), CONNECT)),
+        ("truncate by reset", Rule(truncate(By::Reset), READS)),
+        ("truncate by close", Rule(truncate(By::Close), READS)),
+        ("expiredContinue", Rule(Fault::ExpiredContinue, LISTS)),
+        ("tooLargeVersion", Rule(Fault::TooLargeVersion, READS)),
+        ("stale", Rule(Fault::Stale(Stale { changes: NonZeroU32::MIN.saturating_add(4) }), READS)),
+        ("streaming refused", Rule(Fault::StreamingLists(Streaming::Refused), WATCHES)),
+        ("streaming ignored", Rule(Fault::StreamingLists(Streaming::Ignored), WATCHES)),
+        ("cut after events", Rule(cut(Some(3), None, None), WATCHES)),
+        ("cut after a time", Rule(cut(None, Some(300), None), WATCHES)),
+        ("cut at once", Rule(cut(None, None, None), WATCHES)),
+        ("cut with 410", Rule(cut(Some(2), None, Some(410)), WATCHES)),
+        ("cut with 500", Rule(cut(Some(2), None, Some(500)), WATCHES)),
+        ("hold", Rule(Fault::Hold, WATCHES)),
+        ("silence", Rule(Fault::Silence, WATCHES)),
+        ("lag", Rule(Fault::Lag(Lag { milliseconds: 200 }), WATCHES)),
+        ("withhold periodic", Rule(Fault::Withhold(Bookmark::Periodic), WATCHES)),
+        ("duplicate", Rule(Fault::Duplicate, WATCHES)),
+        ("repeatOlder", Rule(Fault::RepeatOlder, WATCHES)),
+        ("mangle json", Rule(Fault::Mangle(Mangle::Json), READS)),
+        ("mangle metadata", Rule(Fault::Mangle(Mangle::Metadata), READS)),
+        ("all watches cut", Order("faults/cut", || json!({"on": {"userAgent": USER_AGENT}}))),
+        ("all watches cut with 410", Order("faults/cut", || json!({"on": {"userAgent": USER_AGENT}, "error": 410}))),
+        ("all connections reset", Order("faults/cut", || json!({"on": {"userAgent": USER_AGENT}, "by": "reset"}))),
+        ("compact", Order("compact", || json!({}))),
+        ("restore", Restore),
+    ];
+    let slow = [
+        ("401", Rule(status(401), READS)),
+        ("403", Rule(status(403), READS)),
+        ("hang", Rule(Fault::Hang, READS)),
+        ("hang of new connections", Rule(Fault::Hang, CONNECT)),
+        ("withhold initialEnd", Rule(Fault::Withhold(Bookmark::InitialEnd), WATCHES)),
+    ];
+    let trouble = |slow| move |(name, what)| Trouble { name, slow, what };
+    quick.into_iter().map(trouble(false)).chain(slow.into_iter().map(trouble(true))).collect()
+}
+
+impl Trouble {
+    fn act(&self, random: &mut Random) -> Act {
+        match &self.what {
+            What::Order(path, body) => Act::Order(path, body()),
+            What::Restore => Act::Restore,
+            What::Rule(fault, verbs) => rules(fault, verbs, random),
+        }
+    }
+}
+
+fn rules(fault: &Fault, verbs: &[Verb], random: &mut Random) -> Act {
+    let spared = |requests: Requests| Requests { user_agent: Some(USER_AGENT.to_owned()), ..requests };
+    let resource = random.one(&KINDS).resource;
+    let lasts = matches!(fault, Fault::Hold | Fault::Silence | Fault::Lag(_));
+    let often = match random.below(3) {
+        _ if lasts => Often::Always,
+        0 => Often::Always,
+        1 => Often::Every(NonZeroU32::MIN.saturating_add(1)),
+        _ => Often::Probability(0.3),
+    };
+    let count = (!lasts && random.below(3) == 0).then(|| NonZeroU64::MIN.saturating_add(random.draw() % 20));
+    let on = match verbs {
+        // Nobody knows who connects.
+        CONNECT => Requests::to("*", verbs),
+        DISCOVERY => spared(Requests::to("*", verbs)),
+        _ => spared(Requests::to(if random.below(2) == 0 { resource } else { "*" }, verbs)),
+    };
+    let mut rules = vec![Rule { often, count, seed: Some(random.draw()), ..Rule::new(fault.clone()).on(on) }];
+    if verbs == LISTS {
+        // Otherwise a list is a watch.
+        let on = spared(Requests::to(resource, WATCHES));
+        rules.push(Rule::new(Fault::StreamingLists(Streaming::Refused)).on(on));
+    }
+    let mut cut = json!({"on": {"resource": resource, "userAgent": USER_AGENT}});
+    match random.below(3) {
+        _ if verbs == LISTS => cut["error"] = 410.into(),
+        0 => cut["error"] = 410.into(),
+        1 => cut["by"] = "reset".into(),
+        _ => {}
+    }
+    let open_ones = matches!(fault, Fault::Duplicate | Fault::RepeatOlder | Fault::Withhold(Bookmark::Periodic));
+    Act::Rules(rules, (!lasts && !open_ones).then_some(cut))
+}
+
+/// Episodes for `total`, each trouble as often as the others as far as that goes; every second episode has two. A restored server
+/// is an episode alone.
+pub(super) fn schedule(total: Duration, short: bool, random: &mut Random) -> Vec<Episode> {
+    let troubles: Vec<Trouble> = all().into_iter().filter(|trouble| !(short && trouble.slow)).collect();
+    let mut episodes = Vec::new();
+    let mut left: Vec<&Trouble> = Vec::new();
+    let mut begins = Duration::ZERO;
+    while begins < total {
+        let lasts = Duration::from_millis(if short { 400 } else { 3_000 + random.draw() % 5_000 });
+        let mut acts: Vec<(&'static str, Act)> = Vec::new();
+        for _ in 0..=episodes.len() % 2 {
+            if left.is_empty() {
+                left = troubles.iter().collect();
+                random.shuffle(&mut left);
+            }
+            let alone = |trouble: &Trouble| matches!(trouble.what, What::Restore);
+            if !acts.is_empty() && left.last().is_some_and(|next| alone(next)) {
+                break;
+            }
+            let Some(next) = left.pop() else { break };
+            acts.push((next.name, next.act(random)));
+            if alone(next) {
+                break;
+            }
+        }
+        episodes.push(Episode { begins, lasts, acts });
+        begins += lasts;
+    }
+    episodes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_schedule_again_and_another_seed_another() {
+        let of = |seed| format!("{:?}", schedule(Duration::from_secs(60), false, &mut Random::new(seed)));
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1), of(2));
+    }
+
+    #[test]
+    fn ten_minutes_bring_every_trouble_more_than_once() {
+        for seed in 0..20 {
+            let mut times: BTreeMap<&str, u32> = all().iter().map(|trouble| (trouble.name, 0)).collect();
+            for episode in schedule(Duration::from_secs(600), false, &mut Random::new(seed)) {
+                for (name, _) in episode.acts {
+                    *times.entry(name).or_default() += 1;
+                }
+            }
+            let rare: Vec<_> = times.iter().filter(|(_, times)| **times < 2).collect();
+            assert!(rare.is_empty(), "seed {seed}: {rare:?}");
+        }
+    }
+
+    #[test]
+    fn every_rule_of_a_schedule_is_one_that_the_server_takes() {
+        let server = pilothouse_apiserver::Server::new();
+        for episode in schedule(Duration::from_secs(600), false, &mut Random::new(7)) {
+            for (name, act) in episode.acts {
+                let Act::Rules(rules, _) = act else { continue };
+                for rule in rules {
+                    let added = server.faults().add(rule).unwrap_or_else(|error| panic!("{name}: {error}"));
+                    assert!(server.faults().remove(added));
+                }
+            }
+        }
+    }
+}

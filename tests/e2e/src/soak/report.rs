@@ -1,0 +1,197 @@
+//! What a run showed, and whether that is good.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::watched::Watched;
+use super::{Order, Run};
+
+/// Lists that one informer may begin in a minute. Its delays double from 0.8 s, so that failures begin 7 in the worst minute, and
+/// relists, which have delays of their own, as many; and a list by pages may follow a streaming one twice. Without delays that
+/// grow, it would be 40 and more.
+const LISTS_A_MINUTE: u64 = 16;
+
+/// Memory at the end, beside the most of the second minute: bytes counted by stores follow the objects, whose number and sizes stay
+/// about the same.
+const COUNTED: f64 = 1.25;
+/// Resident memory has, beside those, what the allocator keeps: fragments of lists and buffers.
+const RESIDENT: f64 = 1.25;
+const RESIDENT_MORE: u64 = 24 << 20;
+
+/// Bytes over a run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Memory {
+    /// The most in the second minute: resident in this process, and counted by all stores. None: the run was shorter.
+    pub warm: Option<(u64, u64)>,
+    /// At the end.
+    pub last: (u64, u64),
+    #[serde(skip)]
+    looked: Option<Duration>,
+}
+
+impl Memory {
+    pub(super) fn is_due(&self, now: Duration, every: Duration) -> bool {
+        self.looked.is_none_or(|looked| now >= looked + every)
+    }
+
+    pub(super) fn look(&mut self, watched: &[Watched], now: Duration) {
+        let counted: usize = watched.iter().map(Watched::bytes).sum();
+        self.last = (resident().unwrap_or_default(), u64::try_from(counted).unwrap_or(u64::MAX));
+        if now.as_secs() / 60 == 1 {
+            let (resident, counted) = self.warm.unwrap_or_default();
+            self.warm = Some((resident.max(self.last.0), counted.max(self.last.1)));
+        }
+        self.looked = Some(now);
+    }
+
+    pub(super) fn told(&self) -> String {
+        let (resident, counted) = self.last;
+        format!("{:.1} MiB resident, {:.2} MiB counted", mebibytes(resident), mebibytes(counted))
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let Some((resident, counted)) = self.warm else { return Vec::new() };
+        let mut faults = Vec::new();
+        let mut judge = |what: &str, last: u64, bound: f64| {
+            if last as f64 > bound {
+                faults.push(format!("{what}: {last} bytes at the end, at most {bound:.0} are good"));
+            }
+        };
+        judge("resident memory", self.last.0, resident as f64 * RESIDENT + RESIDENT_MORE as f64);
+        judge("memory counted by the stores", self.last.1, counted as f64 * COUNTED);
+        faults
+    }
+}
+
+/// Bytes that are resident in this process, where the kernel tells.
+fn resident() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kilobytes = text.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"))?;
+    Some(kilobytes.trim().parse::<u64>().ok()? << 10)
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// One informer over a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Informer {
+    /// What it watches.
+    pub of: String,
+    /// Objects at the end.
+    pub objects: usize,
+    /// Changes that its subscriber was told.
+    pub changes: u64,
+    /// Lists that it began.
+    pub lists: u64,
+    /// The most of them in one minute.
+    pub lists_in_worst_minute: u64,
+    /// Watches that it opened, without those that begin with a list.
+    pub watches: u64,
+    /// Why it listed again what it had listed.
+    pub relists: BTreeMap<&'static str, u64>,
+    /// Objects that it could not read.
+    pub skipped: u64,
+}
+
+/// What a run showed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What all was drawn from.
+    pub seed: u64,
+    /// How long things went wrong, in seconds.
+    pub seconds: u64,
+    /// Changes that were made, and those that failed.
+    pub written: (u64, u64),
+    /// How often each trouble came, and how often it struck.
+    pub troubles: BTreeMap<&'static str, (u64, u64)>,
+    /// Each informer.
+    pub informers: Vec<Informer>,
+    /// Bytes: resident, and counted.
+    pub memory: Memory,
+    /// How long it took until all was right again, in seconds.
+    pub settled_after: f64,
+    /// What is not as it should be. Empty: all is well.
+    pub wrong: Vec<String>,
+}
+
+pub(super) fn judge(order: &Order, run: Run, settled: Result<()>, took: Duration) -> Report {
+    let mut wrong: Vec<String> = settled.err().map(|error| format!("{error:#}")).into_iter().collect();
+    for watched in &run.watched {
+        let out_of_order = watched.out_of_order();
+        wrong.extend(out_of_order.iter().map(|what| format!("{}: changes out of order: {what}", watched.subject)));
+    }
+    let informers: Vec<Informer> = run.watched.iter().map(informer).collect();
+    for Informer { of, lists_in_worst_minute: lists, .. } in &informers {
+        if *lists > LISTS_A_MINUTE {
+            wrong.push(format!("{of}: {lists} lists were begun in a minute, at most {LISTS_A_MINUTE} are good"));
+        }
+    }
+    wrong.extend(run.memory.faults());
+    Report {
+        seed: order.seed,
+        seconds: order.lasts.as_secs(),
+        written: (run.load.written.load(Ordering::Relaxed), run.load.failed.load(Ordering::Relaxed)),
+        troubles: run.struck,
+        informers,
+        memory: run.memory,
+        settled_after: took.as_secs_f64(),
+        wrong,
+    }
+}
+
+fn informer(watched: &Watched) -> Informer {
+    let asked = watched.asked();
+    Informer {
+        of: watched.subject.to_string(),
+        objects: watched.replayed().len(),
+        changes: watched.changes(),
+        lists: asked.lists.values().sum(),
+        lists_in_worst_minute: asked.lists.values().max().copied().unwrap_or_default(),
+        watches: asked.watches.values().sum(),
+        relists: watched.relists().into_iter().collect(),
+        skipped: watched.skipped(),
+    }
+}
+
+impl Report {
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut text = format!("{:<42}{:>6}{:>8}\n", "TROUBLE", "TIMES", "STRUCK");
+        let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("writing to a string succeeds");
+        for (name, (times, hits)) in &self.troubles {
+            line(format_args!("{name:<42}{times:>6}{hits:>8}"));
+        }
+        line(format_args!(
+            "\n{:<42}{:>8}{:>9}{:>8}{:>10}{:>9}{:>9}",
+            "INFORMER", "OBJECTS", "CHANGES", "LISTS", "A MINUTE", "WATCHES", "SKIPPED"
+        ));
+        for of in &self.informers {
+            line(format_args!(
+                "{:<42}{:>8}{:>9}{:>8}{:>10}{:>9}{:>9}",
+                of.of, of.objects, of.changes, of.lists, of.lists_in_worst_minute, of.watches, of.skipped
+            ));
+        }
+        line(format_args!(
+            "\n{} changes were made, {} failed; at the end {}",
+            self.written.0,
+            self.written.1,
+            self.memory.told()
+        ));
+        if let Some((resident, counted)) = self.memory.warm {
+            let (resident, counted) = (mebibytes(resident), mebibytes(counted));
+            line(format_args!("in the second minute: {resident:.1} MiB resident, {counted:.2} MiB counted"));
+        }
+        line(format_args!("all was right again {:.1} s after the last fault; seed {}", self.settled_after, self.seed));
+        for wrong in &self.wrong {
+            line(format_args!("WRONG: {wrong}"));
+        }
+        text
+    }
+}

@@ -1,0 +1,167 @@
+//! The API server of a run, as a process of its own, and what is asked of it beside what the host asks.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use http::{Method, Request};
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+use pilothouse_apiserver::faults::Rule;
+use pilothouse_real::process::Process;
+use serde_json::{Value, json};
+
+use super::random::Random;
+use super::world::{self, Change, NAMESPACES};
+use crate::cluster::client;
+use crate::host::binary;
+use crate::wait::eventually;
+
+/// What never takes so long: writes and lists are spared by the rules, but for those about connections.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// `pilothouse apiserver`, and a client of it.
+pub(super) struct Server {
+    client: Client,
+    url: http::Uri,
+    /// Dropped, it ends.
+    _process: Process,
+}
+
+impl Server {
+    /// Starts it, with its files in `folder`.
+    pub(super) async fn start(folder: &Path) -> Result<Self> {
+        let kubeconfig: PathBuf = folder.join("kubeconfig");
+        let mut command = Command::new(binary()?);
+        command.args(["apiserver", "--port", "0", "--kubeconfig-out"]).arg(&kubeconfig);
+        let mut process = Process::start("the API server", command, &folder.join("apiserver.log"))?;
+        let url = eventually("the API server answers", async || {
+            ensure!(process.exited().is_none(), "it ended: {}", process.last_lines(10));
+            let config = kube::config::Kubeconfig::read_from(&kubeconfig).context("no kubeconfig yet")?;
+            let options = kube::config::KubeConfigOptions::default();
+            let config = kube::Config::from_custom_kubeconfig(config, &options).await;
+            let url = config.context("no whole kubeconfig yet")?.cluster_url;
+            client(kube::Config::new(url.clone()))?.apiserver_version().await.context("no answer yet")?;
+            Ok(url)
+        })
+        .await?;
+        Ok(Self { client: client(kube::Config::new(url.clone()))?, url, _process: process })
+    }
+
+    /// Where it is.
+    pub(super) fn url(&self) -> &http::Uri {
+        &self.url
+    }
+
+    /// Makes the namespaces, the definition and the first objects.
+    pub(super) async fn fill(&self, random: &mut Random) -> Result<()> {
+        for name in NAMESPACES {
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            self.wanted(Method::POST, "/api/v1/namespaces", Some(&namespace)).await?;
+        }
+        let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        self.wanted(Method::POST, definitions, Some(&world::definition())).await?;
+        for change in world::first(random) {
+            eventually("a first object is there", async || self.write(&change).await).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a change, whatever is there.
+    pub(super) async fn write(&self, change: &Change) -> Result<()> {
+        let Change { collection, name, object } = change;
+        let path = format!("{collection}/{name}");
+        let Some(object) = object else {
+            let (code, text) = self.ask(Method::DELETE, &path, None).await?;
+            ensure!(matches!(code, 200 | 202 | 404), "DELETE {path} is answered with {code}: {text}");
+            return Ok(());
+        };
+        let (code, text) = self.ask(Method::PATCH, &path, Some(object)).await?;
+        let (code, text) = match code {
+            404 => self.ask(Method::POST, collection, Some(&without_nulls(object))).await?,
+            _ => (code, text),
+        };
+        ensure!(matches!(code, 200 | 201), "writing {path} is answered with {code}: {text}");
+        Ok(())
+    }
+
+    /// All objects of a collection that a selector matches, as the server has them now.
+    pub(super) async fn list(&self, collection: &str, labels: &str) -> Result<Vec<Value>> {
+        let labels: String = labels.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let mut list = self.wanted(Method::GET, &format!("{collection}?labelSelector={labels}"), None).await?;
+        match list["items"].take() {
+            Value::Array(items) => Ok(items),
+            _ => anyhow::bail!("the list of {collection} has no items"),
+        }
+    }
+
+    /// Adds a rule, and returns its number.
+    pub(super) async fn add(&self, rule: &Rule) -> Result<u64> {
+        let rule = serde_json::to_value(rule).context("a rule is JSON")?;
+        let answer = self.wanted(Method::POST, "/debug/faults", Some(&rule)).await?;
+        answer["id"].as_u64().with_context(|| format!("a rule without a number: {answer}"))
+    }
+
+    /// How often each rule has struck, by number.
+    pub(super) async fn hits(&self) -> Result<Vec<(u64, u64)>> {
+        let list = self.wanted(Method::GET, "/debug/faults", None).await?;
+        let rules = list.as_array().context("the rules are no list")?.iter();
+        Ok(rules.filter_map(|rule| Some((rule["id"].as_u64()?, rule["hits"].as_u64()?))).collect())
+    }
+
+    pub(super) async fn remove(&self, rule: u64) -> Result<()> {
+        self.wanted(Method::DELETE, &format!("/debug/faults/{rule}"), None).await.map(drop)
+    }
+
+    /// Removes every rule.
+    pub(super) async fn clear(&self) -> Result<()> {
+        self.wanted(Method::DELETE, "/debug/faults", None).await.map(drop)
+    }
+
+    /// Forgets a snapshot.
+    pub(super) async fn forget(&self, snapshot: &str) -> Result<()> {
+        self.wanted(Method::DELETE, &format!("/debug/snapshots/{snapshot}"), None).await.map(drop)
+    }
+
+    /// Any other order to `/debug/`.
+    pub(super) async fn order(&self, path: &str, body: &Value) -> Result<()> {
+        self.wanted(Method::POST, &format!("/debug/{path}"), Some(body)).await.map(drop)
+    }
+
+    /// The answer, which has to be good; a text as a string.
+    async fn wanted(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
+        let (code, text) =
+            eventually("the API server answers", async || self.ask(method.clone(), path, body).await).await?;
+        ensure!((200..300).contains(&code), "{method} {path} is answered with {code}: {text}");
+        Ok(serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<(u16, String)> {
+        let content = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+        let what = format!("{method} {path}");
+        let request = Request::builder().method(method).uri(path).header("content-type", content);
+        let request = request.header("accept", "application/json");
+        let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let request = request.body(Body::from(body)).context("cannot ask for that path")?;
+        let exchange = async {
+            let response = self.client.send(request).await.with_context(|| format!("no answer to {what}"))?;
+            let code = response.status().as_u16();
+            let body = response.into_body().collect().await.with_context(|| format!("half an answer to {what}"))?;
+            Ok((code, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
+        };
+        tokio::time::timeout(LIMIT, exchange).await.with_context(|| format!("no answer to {what} in time"))?
+    }
+}
+
+/// An object out of a merge patch.
+fn without_nulls(patch: &Value) -> Value {
+    match patch {
+        Value::Object(members) => {
+            let members = members.iter().filter(|(_, value)| !value.is_null());
+            members.map(|(name, value)| (name.clone(), without_nulls(value))).collect()
+        }
+        other => other.clone(),
+    }
+}

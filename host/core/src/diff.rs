@@ -64,7 +64,7 @@ const IDENTITY: [&str; 8] =
 /// are linear in the three texts.
 pub fn holds(live: &Object, manager: &str, subresource: Option<Subresource>, desired: &Value) -> bool {
     // A manager that owns nothing has no entry.
-    text_holds(live.json(), live.applied(manager, subresource).unwrap_or("{}"), desired)
+    text_holds(&live.json(), live.applied(manager, subresource).unwrap_or("{}"), desired)
 }
 
 /// [`holds`] on the texts themselves.

@@ -10,6 +10,7 @@
 
 pub mod backlog;
 pub mod backoff;
+pub mod dictionary;
 pub mod diff;
 pub mod field;
 pub mod grant;

@@ -17,14 +17,18 @@
 //! # Ok::<(), pilothouse_core::ParseError>(())
 //! ```
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, fmt, ops::Range, sync::Arc};
 
 use crate::{
+    dictionary::Dictionary,
     json::{self, ParseError, Reader},
     key::{Key, TypeMeta},
 };
 
 mod scan;
+mod text;
+
+use text::Text;
 
 /// A point in the history of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -149,14 +153,12 @@ struct Applied {
 /// An object as the API server gave it. Never changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    json: Box<str>,
+    text: Text,
     of: TypeMeta,
     key: Key,
     uid: Uid,
     resource_version: ResourceVersion,
     generation: Option<i64>,
-    /// Where `metadata.labels` stands in `json`; 0: nowhere.
-    labels: (u32, u32),
     owners: Arc<[OwnerRef]>,
     applied: Box<[Applied]>,
     deleting: bool,
@@ -206,22 +208,17 @@ impl Object {
         canonical.push_str(&text[inside..scan.cut.start.max(inside)]);
         canonical.push_str(&text[scan.cut.end.max(inside)..scan.object.end]);
 
-        let labels = match &scan.labels {
-            Some(labels) => {
-                let cut = if labels.start < scan.cut.start { 0 } else { scan.cut.len() };
-                let place = |at: usize| u32::try_from(at - cut - scan.object.start + head.len());
-                let too_long = |_| ParseError::new(labels.end, "object is longer than 4 GiB");
-                (place(labels.start).map_err(too_long)?, place(labels.end).map_err(too_long)?)
-            }
-            None => (0, 0),
-        };
+        let labels = scan.labels.map(|labels| {
+            let cut = if labels.start < scan.cut.start { 0 } else { scan.cut.len() };
+            let place = |at: usize| at - cut - scan.object.start + head.len();
+            place(labels.start)..place(labels.end)
+        });
         Ok(Self {
-            json: canonical.into(),
+            text: text_of(canonical, labels, scan.object.end)?,
             key: Key::new(scan.namespace.as_deref(), name),
             uid: Uid::parse(uid),
             resource_version,
             generation: scan.generation,
-            labels,
             owners: if scan.owners.is_empty() { Arc::default() } else { scan.owners.into() },
             applied: scan.applied.into(),
             deleting: scan.deleting,
@@ -229,9 +226,40 @@ impl Object {
         })
     }
 
-    /// The whole text: with apiVersion and kind, without managedFields.
-    pub fn json(&self) -> &str {
-        &self.json
+    /// The whole text: with apiVersion and kind, without managedFields. Of a packed object it is made anew each time, in some
+    /// microseconds: ask once, and not where others wait.
+    pub fn json(&self) -> Cow<'_, str> {
+        self.text.json()
+    }
+
+    /// Bytes of [`json`](Self::json), without making it.
+    pub fn json_len(&self) -> usize {
+        self.text.json_len()
+    }
+
+    /// The same object with its text packed; labels, owners and all else that is read here stay at hand. None where that would
+    /// not make it smaller, or it is packed already.
+    pub fn pack(&self, dictionary: &Arc<Dictionary>) -> Option<Self> {
+        Some(self.with_text(self.text.pack(dictionary)?))
+    }
+
+    fn with_text(&self, text: Text) -> Self {
+        Self {
+            text,
+            of: self.of.clone(),
+            key: self.key.clone(),
+            uid: self.uid.clone(),
+            resource_version: self.resource_version,
+            generation: self.generation,
+            owners: self.owners.clone(),
+            applied: self.applied.clone(),
+            deleting: self.deleting,
+        }
+    }
+
+    /// What its text is packed with.
+    pub fn dictionary(&self) -> Option<&Arc<Dictionary>> {
+        self.text.dictionary()
     }
 
     /// The object's own apiVersion and kind.
@@ -273,7 +301,7 @@ impl Object {
 
     /// The text of `metadata.labels`; empty if there is none.
     pub(crate) fn labels_json(&self) -> &str {
-        self.json.get(self.labels.0 as usize..self.labels.1 as usize).unwrap_or("")
+        self.text.labels()
     }
 
     /// `metadata.ownerReferences`.
@@ -293,7 +321,8 @@ impl Object {
     }
 
     /// Bytes held on the heap by an `Arc` of this object and all that hangs on it, as asked of the allocator. Kind and
-    /// namespace, which whole stores share, are not counted; an owner list that siblings share is, for each.
+    /// namespace, which whole stores share, are not counted, nor is the dictionary of a packed one; an owner list that siblings
+    /// share is, for each.
     pub fn bytes(&self) -> usize {
         let uid = |uid: &Uid| if let Uid::Other(text) = uid { text.len() } else { 0 };
         let words = |owner: &OwnerRef| owner.api_version.len() + owner.kind.len() + owner.name.len();
@@ -302,7 +331,7 @@ impl Object {
         let owners = if self.owners.is_empty() { 0 } else { ARC + self.owners.iter().map(owner).sum::<usize>() };
         let name = ARC + self.key.name.len();
         let lists = owners + self.applied.iter().map(applied).sum::<usize>();
-        ARC + size_of::<Self>() + self.json.len() + name + uid(&self.uid) + lists
+        ARC + size_of::<Self>() + self.text.bytes() + name + uid(&self.uid) + lists
     }
 
     /// Takes over what `older`, an earlier version of the same key, holds with equal content; true if the owners are.
@@ -330,6 +359,11 @@ impl Object {
             share(own, namespace);
         }
     }
+}
+
+/// `end`: where the object ends in the text that was read.
+fn text_of(json: String, labels: Option<Range<usize>>, end: usize) -> Result<Text, ParseError> {
+    Text::new(json, labels).map_err(|_| ParseError::new(end, "the object is longer than 4 GiB"))
 }
 
 /// The two counters before the content of an `Arc`.

@@ -91,8 +91,10 @@ impl Predicate {
         }
         let (old, new) = (change.old.as_deref(), change.new.as_deref());
         let same = old.zip(new).filter(|(old, new)| old.uid() == new.uid());
-        let texts = [old, new].map(|object| object.map(Object::json));
-        let sides = Sides::new(texts[0], texts[1]);
+        // A packed text is made anew: not for conditions that do not look into it.
+        let has_expression = self.any.iter().flatten().any(|condition| matches!(condition.test, Test::Cel(_)));
+        let texts = [old, new].map(|object| object.filter(|_| has_expression).map(Object::json));
+        let sides = Sides::new(texts[0].as_deref(), texts[1].as_deref());
         self.any.iter().any(|all| {
             all.iter().all(|Condition { test, negated }| match (test, same) {
                 (Test::Cel(expression), _) => expression.holds(&sides, failed).is_none_or(|answer| answer != *negated),
@@ -114,8 +116,8 @@ impl Test {
         match self {
             Self::Generation => old.generation() != new.generation(),
             Self::Labels => or_empty(old.labels_json()) != or_empty(new.labels_json()),
-            Self::Annotations => metadata(old, "annotations") != metadata(new, "annotations"),
-            Self::Finalizers => metadata(old, "finalizers") != metadata(new, "finalizers"),
+            Self::Annotations => metadata(&old.json(), "annotations") != metadata(&new.json(), "annotations"),
+            Self::Finalizers => metadata(&old.json(), "finalizers") != metadata(&new.json(), "finalizers"),
             Self::Deletion => !old.is_deleting() && new.is_deleting(),
             Self::ResourceVersion => old.resource_version() != new.resource_version(),
             Self::Cel(_) => false,
@@ -125,8 +127,8 @@ impl Test {
 
 /// The text of one member of `metadata`; empty if it is absent, null, or has nothing in it. The API server writes maps in one
 /// order, so that equal text is equal content; a difference that is none only wakes in vain.
-fn metadata<'a>(object: &'a Object, name: &str) -> &'a str {
-    let mut reader = Reader::new(object.json());
+fn metadata<'a>(json: &'a str, name: &str) -> &'a str {
+    let mut reader = Reader::new(json);
     // The text was checked when the object was made: there is nothing in it to fail at.
     let mut find = || {
         reader.enter_object("text").ok()?;

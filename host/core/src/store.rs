@@ -59,6 +59,7 @@ use crate::{
 mod deleted;
 mod fields;
 mod index;
+mod packing;
 mod page;
 mod past;
 mod set;
@@ -66,6 +67,8 @@ mod set;
 use deleted::Deleted;
 use fields::FieldIndexes;
 use index::{LabelIndex, OwnerIndex};
+use packing::Packing;
+pub use packing::{Packed, Work};
 pub use page::{IndexError, Page, Query};
 use past::Past;
 pub use past::{MAX_SUPERSEDED, MAX_SUPERSEDED_BYTES, Snapshot};
@@ -111,6 +114,7 @@ pub struct Store {
     past: Past,
     deleted: Deleted,
     object_bytes: usize,
+    packing: Packing,
     /// Counts lists that began. A slot that the present list named carries it.
     mark: u32,
     replace: Option<Replace>,
@@ -156,6 +160,7 @@ impl Store {
             past: Past::default(),
             deleted: Deleted::default(),
             object_bytes: 0,
+            packing: Packing::default(),
             mark: 0,
             replace: None,
             covered: ResourceVersion(0),
@@ -388,8 +393,8 @@ impl Store {
         self.len() == 0
     }
 
-    /// Bytes held: [`Object::bytes`] of all objects, superseded versions that snapshots see included, and slots, key table and indexes by their capacity, where a B-tree does
-    /// not tell it by the usual filling.
+    /// Bytes held: [`Object::bytes`] of all objects, superseded versions that snapshots see included, their dictionaries, and
+    /// slots, key table and indexes by their capacity, where a B-tree does not tell it by the usual filling.
     pub fn bytes(&self) -> usize {
         // A leaf has room for eleven; names that come in order fill six.
         let name = 2 * (size_of::<Arc<str>>() + size_of::<u32>());
@@ -397,7 +402,8 @@ impl Store {
         let keys = self.keys.allocation_size();
         let names = self.len() * name + self.names.len() * (size_of::<(Arc<str>, BTreeMap<Arc<str>, u32>)>() + name);
         let indexes = self.owners.bytes() + self.labels.bytes() + self.fields.bytes();
-        self.object_bytes + slots + keys + names + indexes + self.past.bytes() + self.deleted.bytes()
+        let beside = self.past.bytes() + self.deleted.bytes() + self.packing.bytes();
+        self.object_bytes + slots + keys + names + indexes + beside
     }
 
     fn in_order(&self, namespace: Option<&str>, after: Option<&Key>) -> impl Iterator<Item = u32> {
@@ -499,11 +505,13 @@ impl Store {
         let slot = match (&old, slot) {
             (Some(old), Some(slot)) => {
                 self.object_bytes -= old.bytes();
+                self.packing.left(slot, old);
                 self.slots[slot as usize].as_mut().expect("slot is in use").object = new.clone();
                 slot
             }
             _ => self.put_in_free_slot(&new),
         };
+        self.packing.entered(slot, &new);
         let order = Order(&self.slots);
         self.owners.update(slot, old.as_deref(), Some(&new), order);
         self.labels.update(slot, old.as_deref(), Some(&new), order);
@@ -579,6 +587,7 @@ impl Store {
             }
         }
         self.slots[slot as usize] = None;
+        self.packing.left(slot, &object);
         self.free.insert(slot);
         self.give_back();
         self.object_bytes -= object.bytes();

@@ -65,7 +65,7 @@ fn describe(change: &Change) -> String {
     };
     let parse = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
     let mut found = Vec::new();
-    differences(&parse(old.json()), &parse(new.json()), "", &mut found);
+    differences(&parse(&old.json()), &parse(&new.json()), "", &mut found);
     let more = found.len().saturating_sub(NAMED_FIELDS);
     found.truncate(NAMED_FIELDS);
     if found.is_empty() {

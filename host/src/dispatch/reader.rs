@@ -80,7 +80,7 @@ impl Reader {
             reading.object(of, key);
         }
         match self.view.get(of, key) {
-            Some(object) if object.json().len() > PAGE_BYTES => Err(too_large(object.json().len())),
+            Some(object) if object.json_len() > PAGE_BYTES => Err(too_large(object.json_len())),
             found => Ok(found),
         }
     }
@@ -101,9 +101,9 @@ impl Reader {
         let mut refused = None;
         self.walk(&search, |object| {
             let text = match query.fields.is_empty() {
-                true => object.json().to_owned(),
+                true => object.json().into_owned(),
                 // Objects are scanned when they enter the cache: each can be read.
-                false => fields.project(object.json()).unwrap_or_default(),
+                false => fields.project(&object.json()).unwrap_or_default(),
             };
             if page.items.is_empty() && text.len() > PAGE_BYTES {
                 refused = Some(too_large(text.len()));
@@ -151,7 +151,7 @@ impl Reader {
                 let batch = lease.list(None, &Selector::default(), after.as_ref(), BATCH, |_| true);
                 for object in batch.iter().filter(|object| beside(object.key())) {
                     if fields
-                        .values(object.json())
+                        .values(&object.json())
                         .is_ok_and(|found| found.iter().flatten().any(|found| **found == *name.name))
                     {
                         keys.push(object.key().clone());
@@ -258,7 +258,7 @@ impl Search<'_> {
     /// Whether the object has the value that is looked up.
     fn admits(&self, object: &Object) -> bool {
         self.index.as_ref().is_none_or(|(_, path, value)| {
-            path.values(object.json()).is_ok_and(|found| found.iter().flatten().any(|found| found == value))
+            path.values(&object.json()).is_ok_and(|found| found.iter().flatten().any(|found| found == value))
         })
     }
 }

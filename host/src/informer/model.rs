@@ -122,7 +122,7 @@ fn object(key: &Key, born: usize, version: usize, app: &str) -> Arc<Object> {
 
 /// The same as it was, at a later version: what a DELETED event carries.
 fn last_state(object: &Object, version: usize) -> Object {
-    let mut json: serde_json::Value = serde_json::from_str(object.json()).expect("it is JSON");
+    let mut json: serde_json::Value = serde_json::from_str(&object.json()).expect("it is JSON");
     json["metadata"]["resourceVersion"] = version.to_string().into();
     Object::parse(json.to_string().as_bytes(), &of()).expect("it is an object")
 }

@@ -138,7 +138,7 @@ fn type_meta(of: &TypeMeta) -> types::TypeMeta {
 }
 
 fn text(object: Option<&Arc<Object>>) -> Option<String> {
-    object.map(|object| object.json().to_owned())
+    object.map(|object| object.json().into_owned())
 }
 
 /// The keys that `map` gave, each once.
@@ -161,7 +161,7 @@ impl Request {
                 namespace: self.key.namespace.as_deref().map(str::to_owned),
                 name: self.key.name.as_ref().to_owned(),
             },
-            object: self.object.json().to_owned(),
+            object: self.object.json().into_owned(),
             phase: match self.phase {
                 Phase::Live => wit::Phase::Live,
                 Phase::Deleting => wit::Phase::Deleting,

@@ -117,7 +117,7 @@ pub(super) fn subresource(subresource: types::Subresource) -> Subresource {
 }
 
 fn json(object: &Arc<Object>) -> String {
-    object.json().to_owned()
+    object.json().into_owned()
 }
 
 impl types::Host for Host {}

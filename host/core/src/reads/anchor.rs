@@ -32,8 +32,11 @@ pub(super) struct Sides<'a> {
 impl<'a> Sides<'a> {
     pub(super) fn new(old: Option<&'a Object>, new: Option<&'a Object>, indexed: &'a FieldSet) -> Self {
         // The text was checked when the object was made: there is nothing in it to fail at.
-        let values = |object: Option<&'a Object>| {
-            object.and_then(|object| indexed.values(object.json()).ok()).unwrap_or_default()
+        let values = |object: Option<&'a Object>| match object.filter(|_| !indexed.paths().is_empty()).map(Object::json)
+        {
+            None => Vec::new(),
+            Some(Cow::Borrowed(json)) => indexed.values(json).unwrap_or_default(),
+            Some(Cow::Owned(json)) => owned(indexed.values(&json).unwrap_or_default()),
         };
         Self { old, new, paths: indexed.paths(), values: [values(old), values(new)] }
     }
@@ -50,6 +53,12 @@ impl<'a> Sides<'a> {
         let place = self.paths.iter().position(|one| one == path);
         place.and_then(|place| self.values[side].get(place)).into_iter().flatten().map(|value| &**value)
     }
+}
+
+/// Out of a text that was unpacked for them.
+fn owned(values: Vec<Vec<Cow<'_, str>>>) -> Vec<Vec<Cow<'static, str>>> {
+    let own = |value: Cow<'_, str>| Cow::Owned(value.into_owned());
+    values.into_iter().map(|values| values.into_iter().map(own).collect()).collect()
 }
 
 /// Something that must be true of what a selection selects.

@@ -100,7 +100,7 @@ impl Selection {
             (Aspect::Whole, true) => true,
             (Aspect::Fields(_), true) => {
                 let project = |object: Option<&Object>| {
-                    fields.zip(object).and_then(|(set, object)| set.project(object.json()).ok())
+                    fields.zip(object).and_then(|(set, object)| set.project(&object.json()).ok())
                 };
                 project(sides.old) != project(sides.new)
             }

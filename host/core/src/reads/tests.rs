@@ -262,7 +262,7 @@ impl Model {
     /// What a read gives.
     fn result(world: &BTreeMap<Key, Arc<Object>>, read: &Read) -> Vec<String> {
         let selection = match read {
-            Read::Object(key) => return world.get(key).map(|object| object.json().to_owned()).into_iter().collect(),
+            Read::Object(key) => return world.get(key).map(|object| object.json().into_owned()).into_iter().collect(),
             Read::Selection(selection) => selection,
         };
         let is_in = |object: &Object| {
@@ -271,13 +271,13 @@ impl Model {
                 && labels.matches(object.labels())
                 && index.as_ref().is_none_or(|(path, value)| {
                     let set = FieldSet::new([path.clone()]);
-                    set.values(object.json()).unwrap()[0].iter().any(|one| **one == **value)
+                    set.values(&object.json()).unwrap()[0].iter().any(|one| **one == **value)
                 })
         };
         let show = |object: &Object| match &selection.aspect {
-            Aspect::Whole => object.json().to_owned(),
+            Aspect::Whole => object.json().into_owned(),
             Aspect::Keys => object.key().to_string(),
-            Aspect::Fields(paths) => FieldSet::new(paths.iter().cloned()).project(object.json()).unwrap(),
+            Aspect::Fields(paths) => FieldSet::new(paths.iter().cloned()).project(&object.json()).unwrap(),
         };
         world.values().filter(|object| is_in(object)).map(|object| show(object)).collect()
     }

@@ -115,7 +115,8 @@ impl FieldIndexes {
             let path = FieldSet::new([index.path.clone()]);
             for (slot, held) in (0..).zip(slots).take(end).skip(below) {
                 let Some(held) = held else { continue };
-                let values = found(&path, &held.object).pop().unwrap_or_default();
+                let json = held.object.json();
+                let values = found(&path, &json).pop().unwrap_or_default();
                 index.set(slot, &values, Order(slots));
             }
             index.progress = if end == slots.len() { Progress::Done } else { Progress::Below(end) };
@@ -132,7 +133,8 @@ impl FieldIndexes {
         if self.indexes.is_empty() {
             return;
         }
-        let mut found = new.map_or(Vec::new(), |object| found(&self.paths, object)).into_iter();
+        let json = new.map(Object::json);
+        let mut found = json.as_deref().map_or(Vec::new(), |json| found(&self.paths, json)).into_iter();
         for index in &mut self.indexes {
             let values = found.next().unwrap_or_default();
             let comes_later = matches!(index.progress, Progress::Below(below) if slot as usize >= below);
@@ -150,10 +152,10 @@ impl FieldIndexes {
     }
 }
 
-/// For each path the values in an object.
-fn found<'a>(paths: &FieldSet, object: &'a Object) -> Vec<Vec<Cow<'a, str>>> {
+/// For each path the values in the text of an object.
+fn found<'a>(paths: &FieldSet, json: &'a str) -> Vec<Vec<Cow<'a, str>>> {
     // The text was checked when it was parsed: there is nothing in it to fail at.
-    paths.values(object.json()).unwrap_or_default()
+    paths.values(json).unwrap_or_default()
 }
 
 impl FieldIndex {
@@ -248,7 +250,8 @@ pub(super) mod tests {
             let mut expected: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
             let path = FieldSet::new([index.path.clone()]);
             for (slot, held) in (0..).zip(&slots[..end]) {
-                let values = held.as_ref().map_or(Vec::new(), |held| found(&path, &held.object).remove(0));
+                let json = held.as_ref().map(|held| held.object.json());
+                let values = json.as_deref().map_or(Vec::new(), |json| found(&path, json).remove(0));
                 let kept = index.held.get(slot as usize).map_or(&[][..], Held::values);
                 assert!(kept.iter().map(|value| &**value).eq(values.iter().map(|value| &**value)));
                 for value in values {

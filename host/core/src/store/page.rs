@@ -191,6 +191,7 @@ impl Store {
 
 /// For an object of the past, which is in no index.
 fn has_value(path: Option<&FieldSet>, object: &Object, value: &str) -> bool {
-    let values = path.and_then(|path| path.values(object.json()).ok()).and_then(|mut values| values.pop());
+    let json = object.json();
+    let values = path.and_then(|path| path.values(&json).ok()).and_then(|mut values| values.pop());
     values.is_some_and(|values| values.iter().any(|one| one == value))
 }

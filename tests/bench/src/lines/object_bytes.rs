@@ -14,7 +14,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
     let before = resident_here()?;
     cache.stream(OBJECTS)?;
     let resident = resident_here()?.saturating_sub(before);
-    let stripped: usize = cache.store.iter().map(|object| object.json().len()).sum();
+    let stripped: usize = cache.store.iter().map(|object| object.json_len()).sum();
     let each = |bytes: usize| shown(bytes as f64 / OBJECTS as f64);
     eprintln!(
         "  {OBJECTS} objects: {} B of JSON each, {} B resident, {} B counted",

@@ -23,7 +23,7 @@ fn read(store: &Store, query: Query<'_>, snapshot: Option<&Snapshot>, work: usiz
 }
 
 fn values(object: &Object, path: &str) -> Vec<String> {
-    let object: Value = serde_json::from_str(object.json()).unwrap();
+    let object: Value = serde_json::from_str(&object.json()).unwrap();
     match path {
         "metadata.labels.app" => Vec::from_iter(object["metadata"]["labels"]["app"].as_str().map(str::to_owned)),
         "metadata.ownerReferences[*].uid" => {

@@ -20,6 +20,14 @@ use std::time::Duration;
 
 use crate::json::{ParseError, Reader, excerpt, utf8};
 
+/// The Accept header of a list whose items are to be `PartialObjectMetadata`: apiVersion, kind and metadata. A server that does
+/// not know the form sends whole objects.
+pub const ACCEPT_METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+
+/// The same for a watch, and for one object. Not for a list: kube-apiserver refuses a list in this form with 406.
+pub const ACCEPT_METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
 /// A list page's `metadata`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListMeta {
@@ -131,8 +139,12 @@ pub fn list_page(body: &[u8]) -> Result<(ListMeta, Vec<&[u8]>), ParseError> {
     let (mut meta, mut items) = (None, None);
     reader.enter_object("list page")?;
     while let Some(name) = reader.member()? {
+        // Objects that stand in the one that is not read would be taken for gone.
+        let twice = |what: &str| Err(ParseError::new(name.start(), format!("{what} stands here twice")));
         match &*name.decode() {
+            "metadata" if meta.is_some() => return twice("metadata"),
             "metadata" => meta = Some(list_meta(&mut reader)?),
+            "items" if items.is_some() => return twice("items"),
             "items" => items = Some(raw_items(&mut reader)?),
             _ => {
                 reader.skip()?;

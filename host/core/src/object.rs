@@ -25,9 +25,11 @@ use crate::{
     key::{Key, TypeMeta},
 };
 
+mod keep;
 mod scan;
 mod text;
 
+pub use keep::{Keep, KeepError};
 use text::Text;
 
 /// A point in the history of one resource.

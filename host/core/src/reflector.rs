@@ -55,7 +55,7 @@ use std::time::Duration;
 use crate::{
     key::{Key, TypeMeta},
     list::Status,
-    object::{Object, ResourceVersion},
+    object::{Keep, Object, ResourceVersion},
 };
 
 mod answer;
@@ -72,6 +72,9 @@ pub use machine::Reflector;
 pub struct Config {
     /// The kind; list items that do not say theirs are of it.
     pub of: TypeMeta,
+    /// What is kept of each object. Where it is metadata only, the driver asks for lists and watches with
+    /// [`ACCEPT_METADATA_LIST`](crate::list::ACCEPT_METADATA_LIST) and [`ACCEPT_METADATA`](crate::list::ACCEPT_METADATA).
+    pub keep: Keep,
     /// Objects in a page of a list: [`PAGE_SIZE`].
     pub page_size: u32,
     /// Try streaming lists.

@@ -7,6 +7,7 @@ use futures::FutureExt;
 use pilothouse_core::{
     backoff::{Backoff, RECONNECT},
     list::Status,
+    object::Keep,
     reflector::{Config, Effect, Failure, Input, PAGE_SIZE, Reflector, State},
 };
 use tokio::time::Instant;
@@ -48,7 +49,8 @@ pub(super) async fn supervise<F: Future<Output = ()>>(informer: &Informer, seed:
 async fn feed(informer: Arc<Informer>, cluster: Cluster, seed: u64) {
     let origin = Instant::now();
     let of = informer.key.of.clone();
-    let mut reflector = Reflector::new(Config { of, page_size: PAGE_SIZE, streaming: true, seed });
+    let mut reflector =
+        Reflector::new(Config { of, keep: Keep::default(), page_size: PAGE_SIZE, streaming: true, seed });
     let mut driver = Driver { informer, cluster, endpoint: None };
     let mut effects = Vec::new();
     reflector.step(origin.elapsed(), Input::Start, &mut effects);

@@ -70,6 +70,8 @@ fn body_that_is_no_list_is_refused() {
     assert_eq!(error(r#"{"kind":"Status","metadata":{}}"#), "list page has no items at byte 30");
     assert_eq!(error(r#"{"items":[]}"#), "list page has no metadata at byte 11");
     assert_eq!(error(r#"{"items":[{},]}"#), "expected a value at byte 13");
+    assert_eq!(error(r#"{"items":[],"metadata":{},"items":[]}"#), "items stands here twice at byte 26");
+    assert_eq!(error(r#"{"metadata":{},"items":[],"metadata":{}}"#), "metadata stands here twice at byte 26");
     assert_eq!(error(r#"{"items":[{"a":"#), "text ends too early at byte 15");
 }
 
@@ -81,6 +83,9 @@ fn bookmark_says_where_it_is_and_if_initial_events_are_over() {
     let line = br#"{"object":{"metadata":{"resourceVersion":"13"}},"type":"BOOKMARK"}"#;
     let plain = WatchLine::Bookmark { resource_version: "13".into(), initial_events_end: false };
     assert_eq!(watch_line(line).unwrap(), plain);
+    // As a watch has it that asked for metadata only.
+    let line = br#"{"type":"BOOKMARK","object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"12","annotations":{"k8s.io/initial-events-end":"true"}}}}"#;
+    assert_eq!(watch_line(line).unwrap(), end);
     let error = watch_line(br#"{"type":"BOOKMARK","object":{"metadata":{}}}"#).unwrap_err();
     assert_eq!(error.to_string(), "bookmark has no metadata.resourceVersion at byte 28");
 }

@@ -462,10 +462,11 @@ impl Step<'_> {
     }
 
     fn read(&mut self, json: &[u8]) -> Option<Object> {
-        match Object::parse(json, &self.reflector.config.of) {
+        let Config { of, keep, .. } = &self.reflector.config;
+        match Object::parse_kept(json, of, keep) {
             Ok(object) => Some(object),
             Err(error) => {
-                let (of, key) = (&self.reflector.config.of, key_in(json));
+                let key = key_in(json);
                 let name = key.as_ref().map_or_else(|| "without a name".to_owned(), Key::to_string);
                 let why = brief(&format!("cannot read {of} {name}: {error}"));
                 self.effects.push(Effect::Skipped { key, why });

@@ -611,6 +611,38 @@ fn items_of_built_in_kinds_get_their_kind() {
 }
 
 #[test]
+fn metadata_alone_is_kept_in_lists_and_watches_of_either_form() {
+    const METADATA: &str = r#""metadata":{"name":"a","uid":"u","resourceVersion":"5"}"#;
+    const PARTIAL: &str = r#""kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1""#;
+    let mut reflector = Reflector::new(Config { streaming: false, keep: Keep::new(true, []).unwrap(), ..config() });
+    let mut effects = Vec::new();
+    let page = |items: &str| {
+        format!(r#"{{"kind":"PartialObjectMetadataList","metadata":{{"resourceVersion":"7"}},"items":[{items}]}}"#)
+    };
+    let pages = page(&format!(r#"{{{PARTIAL},{METADATA}}},{{{METADATA},"data":{{"a":"b"}}}}"#));
+    let event = format!(r#"{{"type":"MODIFIED","object":{{{PARTIAL},{METADATA}}}}}"#);
+    let whole =
+        format!(r#"{{"type":"DELETED","object":{{"kind":"ConfigMap","apiVersion":"v1",{METADATA},"data":{{}}}}}}"#);
+    let inputs = [
+        Input::Start,
+        Input::Resolved,
+        Input::Page(pages.as_bytes()),
+        Input::Opened,
+        Input::Line(event.as_bytes()),
+        Input::Line(whole.as_bytes()),
+    ];
+    for input in inputs {
+        reflector.step(Duration::ZERO, input, &mut effects);
+    }
+    let objects = effects.iter().filter_map(|effect| match effect {
+        Effect::Upsert(object) | Effect::Remove(object) => Some(object.json()),
+        _ => None,
+    });
+    let kept = format!(r#"{{"apiVersion":"v1","kind":"ConfigMap",{METADATA}}}"#);
+    assert_eq!(objects.collect::<Vec<_>>(), [&*kept; 4]);
+}
+
+#[test]
 fn a_skipped_object_is_named_and_not_shown() {
     let mut effects = play(&[
         STREAMED,

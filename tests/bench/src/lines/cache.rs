@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use pilothouse_core::key::TypeMeta;
+use pilothouse_core::object::Keep;
 use pilothouse_core::reflector::{Config, Effect, Input, PAGE_SIZE, Reflector};
 use pilothouse_core::store::{Change, Store};
 
@@ -21,7 +22,7 @@ impl Cache {
     /// An empty one, and the request it begins with.
     pub(super) fn new(streaming: bool) -> Result<(Self, Effect)> {
         let of = TypeMeta::new("v1", "Pod");
-        let config = Config { of: of.clone(), page_size: PAGE_SIZE, streaming, seed: 1 };
+        let config = Config { of: of.clone(), keep: Keep::default(), page_size: PAGE_SIZE, streaming, seed: 1 };
         let mut cache = Self {
             reflector: Reflector::new(config),
             store: Store::new(of),

@@ -15,12 +15,18 @@ use std::{ops::Range, time::Duration};
 use crate::{
     key::TypeMeta,
     list::Status,
-    object::Object,
+    object::{Keep, Object},
     reflector::{Config, Effect, Failure, Input, PAGE_SIZE, Reflector, State, machine::WATCH_FOR},
 };
 
 pub(in crate::reflector) fn config() -> Config {
-    Config { of: TypeMeta::new("v1", "ConfigMap"), page_size: PAGE_SIZE, streaming: true, seed: 11 }
+    Config {
+        of: TypeMeta::new("v1", "ConfigMap"),
+        keep: Keep::default(),
+        page_size: PAGE_SIZE,
+        streaming: true,
+        seed: 11,
+    }
 }
 
 /// Plays scripts one after the other, and returns the effects of all.

@@ -11,6 +11,7 @@
 
 pub mod clock;
 pub mod lines;
+mod manifests;
 pub mod memory;
 pub mod objects;
 mod peers;

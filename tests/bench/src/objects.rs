@@ -39,7 +39,7 @@ pub fn scatter(seed: u64) -> u64 {
 }
 
 /// A UUID of version 4 out of `seed`.
-fn uid(seed: u64) -> String {
+pub(crate) fn uid(seed: u64) -> String {
     let (a, b) = (scatter(seed), scatter(!seed));
     let group = |bits: u64, width: u32| bits & ((1 << width) - 1);
     format!("{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}", a >> 32, group(a, 16), group(a >> 16, 12), b >> 52, group(b, 48))

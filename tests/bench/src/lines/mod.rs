@@ -6,6 +6,7 @@
 mod cache;
 mod calls;
 mod compile;
+mod compression;
 mod converge;
 mod diff;
 mod drift;
@@ -68,7 +69,7 @@ const fn typed(measure: Measure) -> Option<Peer> {
 }
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 11] = [
+pub const ALL: [Line; 12] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -113,6 +114,20 @@ pub const ALL: [Line; 11] = [
         ],
         rounds: 3,
         measure: reads::measure,
+        peer: None,
+    },
+    Line {
+        name: "compression",
+        figures: &[
+            figure("compression", "× smaller", None),
+            figure("compression-alone", "× smaller", None),
+            figure("compression-read", "µs", None),
+            figure("compression-read-raw", "µs", None),
+            figure("compression-object", "B", None),
+            figure("compression-object-raw", "B", None),
+        ],
+        rounds: 3,
+        measure: compression::measure,
         peer: None,
     },
     Line {

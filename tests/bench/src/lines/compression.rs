@@ -1,0 +1,92 @@
+//! What a cache gains by keeping texts packed, and what a read then costs, on objects that differ as much as people's do.
+//!
+//! All kinds are mixed: objects of one kind have more in common.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use pilothouse_core::dictionary::Dictionary;
+use pilothouse_core::key::TypeMeta;
+use pilothouse_core::object::Object;
+use pilothouse_core::store::{Store, Work};
+
+use crate::manifests;
+use crate::report::shown;
+use crate::statistics::percentile;
+
+/// Reads of each object.
+const PASSES: usize = 5;
+
+/// How many times smaller texts get with a dictionary that was trained on others, and without one; the time of a read, packed and as
+/// it is; and what a store holds for each object, packed, its dictionary included, and as it is.
+pub(super) fn measure() -> Result<Vec<f64>> {
+    let texts = manifests::collect()?;
+    let of = TypeMeta::new("v1", "ConfigMap");
+    let objects = texts.iter().map(|text| Object::parse(text.as_bytes(), &of)).collect::<Result<Vec<_>, _>>()?;
+    let (known, unknown): (Vec<_>, Vec<_>) = objects.iter().enumerate().partition(|(number, _)| number % 2 == 0);
+    let known = known.into_iter().map(|(_, object)| object.json());
+    let trained = Arc::new(Dictionary::train(known).context("memory does not suffice")?);
+    let alone = Arc::new(Dictionary::train(Vec::<String>::new()).context("memory does not suffice")?);
+    let unknown: Vec<&Object> = unknown.into_iter().map(|(_, object)| object).collect();
+    let plain: usize = unknown.iter().map(|object| object.json_len()).sum();
+
+    let start = Instant::now();
+    let packed: Vec<Object> = packed(&unknown, &trained);
+    let each = start.elapsed().as_secs_f64() * 1e6 / unknown.len() as f64;
+    eprintln!(
+        "  {} objects of {} B, {} µs each to pack; a dictionary and its tables take {} kB",
+        objects.len(),
+        shown(plain as f64 / unknown.len() as f64),
+        shown(each),
+        trained.bytes() >> 10
+    );
+    let ratio = |packed: &[Object]| plain as f64 / text_bytes(packed, &unknown) as f64;
+    let ratios = [ratio(&packed), ratio(&self::packed(&unknown, &alone))];
+    let unpacked: Vec<Object> = unknown.into_iter().cloned().collect();
+    let reads = [read(&packed)?, read(&unpacked)?];
+    let count = objects.len() as f64;
+    let (packed, raw) = stores(of, objects);
+    Ok([ratios, reads, [packed as f64 / count, raw as f64 / count]].concat())
+}
+
+/// What does not get smaller stays as it is.
+fn packed(objects: &[&Object], dictionary: &Arc<Dictionary>) -> Vec<Object> {
+    objects.iter().map(|object| object.pack(dictionary).unwrap_or_else(|| (*object).clone())).collect()
+}
+
+/// Bytes of the texts as they are held; `plain`: the same objects as they were.
+fn text_bytes(held: &[Object], plain: &[&Object]) -> usize {
+    let text = |(held, plain): (&Object, &&Object)| held.bytes() + plain.json_len() - plain.bytes();
+    held.iter().zip(plain).map(text).sum()
+}
+
+/// Half of all reads take no longer, in microseconds: a copy of the text, as a plugin is given.
+fn read(objects: &[Object]) -> Result<f64> {
+    let mut times = Vec::with_capacity(PASSES * objects.len());
+    for _ in 0..PASSES {
+        for object in objects {
+            let start = Instant::now();
+            black_box(object.json().into_owned());
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+    }
+    let (median, rare) = (percentile(&times, 50.0), percentile(&times, 99.0));
+    eprintln!("  a read: p50 {} µs, p99 {} µs", shown(median.unwrap_or_default()), shown(rare.unwrap_or_default()));
+    median.context("nothing was read")
+}
+
+/// What a store of them counts, packed as it decides itself, and before.
+fn stores(of: TypeMeta, objects: Vec<Object>) -> (usize, usize) {
+    let mut store = Store::new(of);
+    for object in objects {
+        store.upsert(object);
+    }
+    let raw = store.bytes();
+    store.set_compressed(true);
+    while let Some(mut done) = store.packing().map(Work::run) {
+        store.packed(&mut done);
+    }
+    (store.bytes(), raw)
+}

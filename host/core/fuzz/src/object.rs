@@ -217,7 +217,8 @@ fn is_cut_once(bytes: &[u8], object: &Object, tree: &Tree) {
         .filter(|(name, _)| tree.get(name).is_none())
         .map(|(name, value)| format!("\"{name}\":{},", serde_json::Value::from(*value)).len())
         .sum();
-    let (came, kept) = (&bytes.trim_ascii()[1..], &object.json().as_bytes()[1 + inserted..]);
+    let text = object.json();
+    let (came, kept) = (&bytes.trim_ascii()[1..], &text.as_bytes()[1 + inserted..]);
     let before = came.iter().zip(kept).take_while(|(a, b)| a == b).count();
     let after = came.iter().rev().zip(kept.iter().rev()).take_while(|(a, b)| a == b).count();
     assert!(before + after >= kept.len(), "more than one piece is missing: {}", object.json());

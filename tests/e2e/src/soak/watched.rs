@@ -110,10 +110,10 @@ impl Mirror {
     fn take(&mut self, change: &Change) {
         self.changes += 1;
         let key = change.key().clone();
-        let old = change.old.as_deref().map(|old| seen(old.resource_version().0, old.json()));
+        let old = change.old.as_deref().map(|old| seen(old.resource_version().0, &old.json()));
         let (before, fits) = match &change.new {
             Some(new) => {
-                let before = self.objects.insert(key.clone(), seen(new.resource_version().0, new.json()));
+                let before = self.objects.insert(key.clone(), seen(new.resource_version().0, &new.json()));
                 (before, before == old)
             }
             // The last state of what is deleted may be newer than any that was told.
@@ -142,7 +142,7 @@ impl Watched {
         let subscription = self.lease.subscribe(Box::new(move |change, origin| {
             if let (Some(new), Origin::Initial) = (&change.new, origin) {
                 let version = new.resource_version().0;
-                taken.lock().insert(new.key().clone(), (version, new.json().to_owned()));
+                taken.lock().insert(new.key().clone(), (version, new.json().into_owned()));
             }
         }));
         self.lease.unsubscribe(subscription);

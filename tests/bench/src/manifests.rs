@@ -24,7 +24,7 @@ const LONGEST: u64 = 1 << 20;
 const DESCRIPTION: &str = "swagger.json";
 
 /// Different objects of many kinds as texts, with the metadata that a server adds.
-pub fn collect() -> Result<Vec<String>> {
+pub(crate) fn collect() -> Result<Vec<String>> {
     let folder = folder()?;
     let mut found = Found::default();
     found.walk(&folder);
@@ -156,7 +156,7 @@ mod tests {
         found.take(json!({"apiVersion": "v1", "kind": "List", "items": [pod, pod, {"kind": "Pod"}, 3]}));
         found.describe(r#"{"paths": {"/api/{name}": {"get": {}}}, "definitions": {"io.k8s.Pod": {"type": "object"}}}"#);
         let keys = found.texts.iter().map(|text| {
-            let object = Object::parse(text.as_bytes(), &TypeMeta::new("", "")).unwrap();
+            let object = Object::parse(text.as_bytes(), &TypeMeta::new("", "")).expect("an object");
             format!("{} {}", object.type_meta().kind, object.key())
         });
         assert_eq!(keys.collect::<Vec<_>>(), ["Pod object-0", "Definition io.k8s.pod-1", "Path api..name.-2"]);

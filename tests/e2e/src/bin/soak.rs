@@ -54,7 +54,7 @@ fn soaked() -> Result<bool> {
                 rate = u32::try_from(number()?)
                     .ok()
                     .filter(|rate| (1..=1000).contains(rate))
-                    .context("--rate is from 1 to 1000")?
+                    .context("--rate is from 1 to 1000")?;
             }
             _ => bail!("{word} is not known: see soak --help"),
         }

@@ -171,7 +171,7 @@ impl<E> Plugin<E> {
     }
 
     /// Asks for a permission that no controller implies, such as for what is done through the
-    /// [client](Context::client).
+    /// [client](crate::Context::client).
     pub fn permission(mut self, permission: Permission) -> Self {
         self.permissions.push(permission);
         self

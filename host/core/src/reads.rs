@@ -10,7 +10,7 @@
 //!                                                  change ─┘ wakes
 //! ```
 //!
-//! What is read alike is held once. A change finds the dependencies that it may concern by hash ([`anchor`]): ten thousand keys
+//! What is read alike is held once. A change finds the dependencies that it may concern by hash (`anchor`): ten thousand keys
 //! that read the same selection cost one match, and ten thousand that read as many different ones by one label cost one
 //! look-up.
 //!

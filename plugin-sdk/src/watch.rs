@@ -64,7 +64,7 @@ impl<K: Object> Watch<K> {
         self
     }
 
-    /// Only apiVersion, kind and metadata of each. Not for what a controller owns.
+    /// Only apiVersion, kind and metadata of each are wanted: the host need not cache more. Not for what a controller owns.
     ///
     /// Where `K` cannot do without the rest, read `kube::core::PartialObjectMeta<K>`.
     pub fn metadata_only(mut self) -> Self {
@@ -72,14 +72,14 @@ impl<K: Object> Watch<K> {
         self
     }
 
-    /// Nothing of what these field paths name, such as `metadata.annotations["example.com/report"]` or `status.images`. Not for
-    /// what a controller owns.
+    /// Nothing of what these field paths name is wanted, such as `metadata.annotations["example.com/report"]` or `status.images`: the
+    /// host need not cache it. Not for what a controller owns.
     pub fn without(mut self, paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.wire.without.extend(paths.into_iter().map(Into::into));
         self
     }
 
-    /// Keep it compressed: for large kinds that are seldom read. A hint.
+    /// Large and seldom read: the host may keep it compressed.
     pub fn compressed(mut self) -> Self {
         self.wire.compressed = true;
         self

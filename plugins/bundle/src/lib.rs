@@ -30,7 +30,7 @@ const VOLUNTEERS: &str = "volunteers";
 /// The plugin.
 #[plugin]
 pub fn bundle() -> Plugin {
-    // Secrets of other types are of no use here, so they are not even cached; nor is what kubectl keeps of their content.
+    // Secrets of other types are of no use here, so they are not even cached; and nobody wants a second copy of what is in them.
     let secrets = Watch::of::<Secret>()
         .fields("type=Opaque")
         .without([r#"metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]"#]);

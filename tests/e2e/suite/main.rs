@@ -7,7 +7,6 @@ mod children;
 mod conflicts;
 mod contract;
 mod definitions;
-mod faults;
 mod grants;
 mod hooks;
 mod hostile;
@@ -55,7 +54,6 @@ fn main() -> ExitCode {
             a_kind_that_appears_after_the_plugin_is_served,
             a_kind_that_is_deleted_and_comes_back_is_served_again,
         }
-        faults { informers_are_right_after_every_fault }
         grants {
             a_plugin_without_a_yaml_is_refused_with_what_to_write,
             a_disabled_plugin_does_nothing,

@@ -140,11 +140,13 @@ impl Run {
 
     /// Waits until a time of the run, and tells how it goes.
     async fn until(&mut self, time: Duration, say: &mut impl FnMut(&str)) {
-        while let Some(left) = time.checked_sub(self.begun.elapsed()) {
+        // At least once: a run whose informers take their time to be right is late for every episode.
+        loop {
             if self.memory.is_due(self.begun.elapsed(), TICK) {
                 self.memory.look(&self.watched, self.begun.elapsed());
                 say(&self.told());
             }
+            let Some(left) = time.checked_sub(self.begun.elapsed()) else { return };
             tokio::time::sleep(left.min(Duration::from_millis(200))).await;
         }
     }

@@ -26,7 +26,8 @@ const RESIDENT_MORE: u64 = 24 << 20;
 /// Bytes over a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Memory {
-    /// The most in the second minute: resident in this process, and counted by all stores. None: the run was shorter.
+    /// The most in the second minute, or what was seen first after it: resident in this process, and counted by all stores. None: the
+    /// run was shorter.
     pub warm: Option<(u64, u64)>,
     /// At the end.
     pub last: (u64, u64),
@@ -42,7 +43,8 @@ impl Memory {
     pub(super) fn look(&mut self, watched: &[Watched], now: Duration) {
         let counted: usize = watched.iter().map(Watched::bytes).sum();
         self.last = (resident().unwrap_or_default(), u64::try_from(counted).unwrap_or(u64::MAX));
-        if now.as_secs() / 60 == 1 {
+        let minute = now.as_secs() / 60;
+        if minute == 1 || (minute > 1 && self.warm.is_none()) {
             let (resident, counted) = self.warm.unwrap_or_default();
             self.warm = Some((resident.max(self.last.0), counted.max(self.last.1)));
         }

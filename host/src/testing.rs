@@ -1,11 +1,20 @@
 //! An API server for tests of this crate: the embedded one, over HTTP.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
+use parking_lot::Mutex;
 use pilothouse_apiserver::Server;
 use pilothouse_core::key::{Key, TypeMeta};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, runtime::Handle};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    runtime::Handle,
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::cluster::{Cluster, DeleteOptions, WriteOptions};
@@ -21,10 +30,25 @@ pub(crate) struct Api {
 
 impl Api {
     pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
-        let address = listener.local_addr().expect("a bound listener has an address");
-        let stop = CancellationToken::new();
-        tokio::spawn(pilothouse_apiserver::serve(listener, stop.clone().cancelled_owned(), Arc::new(Server::new())));
+        let (address, stop) = serve().await;
+        Self::at(address, stop)
+    }
+
+    /// The same, and all that is sent to it.
+    pub(crate) async fn overheard() -> (Self, Arc<Mutex<Vec<u8>>>) {
+        let (server, stop) = serve().await;
+        let (listener, address) = listen().await;
+        let sent = Arc::<Mutex<Vec<u8>>>::default();
+        let heard = sent.clone();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(relay(client, server, heard.clone()));
+            }
+        }));
+        (Self::at(address, stop), sent)
+    }
+
+    fn at(address: SocketAddr, stop: CancellationToken) -> Self {
         let config = kube::Config::new(format!("http://{address}").parse().expect("an address is a URI"));
         let client = kube::Client::try_from(config).expect("a client of plain HTTP");
         let cluster = Cluster::new(client, &address.to_string(), Handle::current(), Arc::new(()));
@@ -76,6 +100,42 @@ impl Api {
             line.starts_with("apiserver_request_total{") && line.contains(&verb) && line.contains(&resource)
         });
         counts.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
+    }
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+    let address = listener.local_addr().expect("a bound listener has an address");
+    (listener, address)
+}
+
+/// Starts an embedded API server.
+async fn serve() -> (SocketAddr, CancellationToken) {
+    let (listener, address) = listen().await;
+    let stop = CancellationToken::new();
+    tokio::spawn(pilothouse_apiserver::serve(listener, stop.clone().cancelled_owned(), Arc::new(Server::new())));
+    (address, stop)
+}
+
+/// Carries one connection, and notes what the client says, until either side ends it.
+async fn relay(mut client: TcpStream, server: SocketAddr, heard: Arc<Mutex<Vec<u8>>>) -> std::io::Result<()> {
+    let mut server = TcpStream::connect(server).await?;
+    let (mut asks, mut hears) = client.split();
+    let (mut answers, mut takes) = server.split();
+    let there = async {
+        let mut buffer = vec![0; 16 << 10];
+        loop {
+            let count = asks.read(&mut buffer).await?;
+            if count == 0 {
+                return Ok(());
+            }
+            heard.lock().extend_from_slice(&buffer[..count]);
+            takes.write_all(&buffer[..count]).await?;
+        }
+    };
+    tokio::select! {
+        ended = there => ended,
+        ended = tokio::io::copy(&mut answers, &mut hears) => ended.map(drop),
     }
 }
 

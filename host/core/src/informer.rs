@@ -1,14 +1,15 @@
 //! Which informers run for what is asked of the cache: one copy of each object, as far as that can be shown.
 //!
 //! Owns what an informer is identified by, when one [covers](InformerKey::covers) another, the [`Filter`] through which the wider
-//! one then shows the narrower, and the [`plan`]: the fewest informers that serve a set of requests. Starting and stopping them,
+//! one then shows the narrower, whole objects cut to what was asked for included, and the [`plan`]: the fewest informers that serve a set of requests. Starting and stopping them,
 //! and moving whoever uses one to another, are the host's.
 //!
 //! ```text
 //! asked for                            run
 //! v1 Pod                      ──┐
 //! v1 Pod in web               ──┼────► v1 Pod
-//! v1 Pod in db where app=a    ──┘
+//! v1 Pod in db where app=a    ──┤
+//! v1 Pod, metadata only       ──┘
 //! v1 Secret in web            ───────► v1 Secret in web
 //! v1 Secret in db             ───────► v1 Secret in db
 //! ```
@@ -33,7 +34,7 @@ use std::{
 
 use crate::{
     key::{Key, TypeMeta},
-    object::Object,
+    object::{Keep, Object},
     selector::{FieldRequirement, FieldSelector, Selector},
 };
 
@@ -48,12 +49,20 @@ pub struct InformerKey {
     pub labels: Selector,
     /// Empty: every object.
     pub fields: FieldSelector,
+    /// What is held of each object.
+    pub keep: Keep,
 }
 
 impl InformerKey {
-    /// Every object of a kind.
+    /// Every whole object of a kind.
     pub fn all(of: TypeMeta) -> Self {
-        Self { of, namespace: None, labels: Selector::default(), fields: FieldSelector::default() }
+        Self {
+            of,
+            namespace: None,
+            labels: Selector::default(),
+            fields: FieldSelector::default(),
+            keep: Keep::default(),
+        }
     }
 
     /// True if an object of this kind, in this namespace, would be here if it existed (and the selectors matched).
@@ -61,12 +70,13 @@ impl InformerKey {
         self.namespace.is_none() || self.namespace.as_deref() == namespace
     }
 
-    /// True if an informer of this key holds every object of `narrower`, and can tell which these are. False also where that
-    /// cannot be shown: of fields only an object's name and namespace are known here.
+    /// True if an informer of this key holds every object of `narrower`, with all that is kept of them there, and can tell which
+    /// these are. False also where that cannot be shown: of fields only an object's name and namespace are known here.
     pub fn covers(&self, narrower: &Self) -> bool {
         let (own, other) = (self.fields.requirements(), narrower.fields.requirements());
         self.of == narrower.of
             && (self.namespace.is_none() || self.namespace == narrower.namespace)
+            && self.keep.covers(&narrower.keep)
             && narrower.labels.implies(&self.labels)
             && own.iter().all(|own| other.iter().any(|other| field_implies(other, own)))
             && other.iter().all(|other| own.contains(other) || metadata_field(&other.field).is_some())
@@ -98,7 +108,8 @@ impl fmt::Display for InformerKey {
         if let Some(first) = selectors.next() {
             write!(f, " where {first}")?;
         }
-        selectors.try_for_each(|second| write!(f, " and {second}"))
+        selectors.try_for_each(|second| write!(f, " and {second}"))?;
+        if self.keep.is_whole() { Ok(()) } else { write!(f, ", {}", self.keep) }
     }
 }
 
@@ -122,6 +133,8 @@ pub struct Filter {
     namespace: Option<Arc<str>>,
     labels: Selector,
     fields: Vec<FieldRequirement>,
+    /// None: what is held.
+    keep: Option<Keep>,
 }
 
 impl Filter {
@@ -133,6 +146,7 @@ impl Filter {
             namespace: narrower.namespace.clone().filter(|_| wider.namespace.is_none()),
             labels: narrower.labels.beyond(&wider.labels),
             fields: own.cloned().collect(),
+            keep: Some(&narrower.keep).filter(|keep| **keep != wider.keep).cloned(),
         }
     }
 
@@ -144,6 +158,14 @@ impl Filter {
     /// The labels that it asks for.
     pub fn labels(&self) -> &Selector {
         &self.labels
+    }
+
+    /// What of an object belongs to the request. Where that is not all that is held, it costs a few microseconds and a copy.
+    pub fn cut(&self, object: &Arc<Object>) -> Arc<Object> {
+        match &self.keep {
+            Some(keep) => Arc::new(object.kept(keep)),
+            None => object.clone(),
+        }
     }
 
     /// True if the object belongs to the request.

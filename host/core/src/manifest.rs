@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use crate::field::FieldPath;
 use crate::key::TypeMeta;
-use crate::object::Subresource;
+use crate::object::{Keep, Subresource};
 use crate::predicate::Predicate;
 use crate::selector::{FieldSelector, Selector};
 
@@ -123,10 +123,8 @@ pub struct Watch {
     pub labels: Option<Selector>,
     /// None: every object.
     pub fields: Option<FieldSelector>,
-    /// Cache apiVersion, kind and metadata alone.
-    pub metadata_only: bool,
-    /// Field paths that are not cached. No duplicates.
-    pub without: Vec<FieldPath>,
+    /// What is cached of each object.
+    pub keep: Keep,
     /// Keep it compressed: a hint.
     pub compressed: bool,
     /// Which changes matter.
@@ -141,8 +139,7 @@ impl Watch {
             namespaces: Vec::new(),
             labels: None,
             fields: None,
-            metadata_only: false,
-            without: Vec::new(),
+            keep: Keep::default(),
             compressed: false,
             when: Predicate::default(),
         }

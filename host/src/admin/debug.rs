@@ -21,6 +21,10 @@ pub struct InformerRow {
     pub labels: String,
     /// A field selector; empty: every object.
     pub fields: String,
+    /// What is held of each object: `metadata only`, `without status.images`; empty: all.
+    pub keeps: String,
+    /// Whether objects are kept compressed: all who use it ask for that.
+    pub compressed: bool,
     /// Whether the first list is in the store.
     pub synced: bool,
     /// What it is doing, and why it does not go on.
@@ -52,12 +56,24 @@ pub struct InformerRow {
 pub struct LeaseRow {
     /// Whose it is.
     pub plugin: String,
-    /// What was asked for: `v1 Pod in web where app=a`.
+    /// What was asked for: `v1 Pod in web where app=a, metadata only, compressed`.
     pub asks: String,
 }
 
-const HEAD: [&str; 11] =
-    ["KIND", "NAMESPACE", "SELECTOR", "STATE", "LEASES", "OBJECTS", "BYTES", "EVENTS", "RELISTS", "HEARD", "VERSION"];
+const HEAD: [&str; 12] = [
+    "KIND",
+    "NAMESPACE",
+    "SELECTOR",
+    "KEEPS",
+    "STATE",
+    "LEASES",
+    "OBJECTS",
+    "BYTES",
+    "EVENTS",
+    "RELISTS",
+    "HEARD",
+    "VERSION",
+];
 
 /// A line for each informer, with one below for each lease that asks for less, and for what keeps it from going on.
 pub(super) fn table(rows: &[InformerRow]) -> String {
@@ -88,6 +104,7 @@ fn cells(row: &InformerRow) -> [String; HEAD.len()] {
         row.kind.clone(),
         row.namespace.clone().unwrap_or_else(|| "*".to_owned()),
         or_dash(selectors.join(" and ")),
+        keeps(row),
         state(row).to_owned(),
         row.leases.len().to_string(),
         row.objects.to_string(),
@@ -97,6 +114,12 @@ fn cells(row: &InformerRow) -> [String; HEAD.len()] {
         row.heard_seconds.map_or_else(|| "never".to_owned(), |seconds| format!("{seconds}s ago")),
         row.version.to_string(),
     ]
+}
+
+/// What is held of objects, and how: `whole`, `metadata only, compressed`.
+fn keeps(row: &InformerRow) -> String {
+    let kept = if row.keeps.is_empty() { "whole" } else { &row.keeps };
+    format!("{kept}{}", if row.compressed { ", compressed" } else { "" })
 }
 
 /// The state in a word or two: what comes before its reason.

@@ -153,6 +153,8 @@ fn row(kind: &str) -> InformerRow {
         namespace: None,
         labels: String::new(),
         fields: String::new(),
+        keeps: String::new(),
+        compressed: false,
         synced: true,
         state: "watching".to_owned(),
         leases: vec![LeaseRow { plugin: "apples".to_owned(), asks: kind.to_owned() }],
@@ -177,6 +179,8 @@ async fn informers_are_a_table_with_a_line_for_each_and_whom_it_serves() {
             namespace: Some("web".to_owned()),
             labels: "app=a".to_owned(),
             fields: "type=Opaque".to_owned(),
+            keeps: "metadata only".to_owned(),
+            compressed: true,
             state: "denied; grant the host's account list and watch: secrets is\nforbidden".to_owned(),
             leases: Vec::new(),
             heard_seconds: None,
@@ -186,10 +190,10 @@ async fn informers_are_a_table_with_a_line_for_each_and_whom_it_serves() {
     let (code, body) = server.text("/debug/informers").await;
     assert_eq!(code, 200);
     insta::assert_snapshot!(body, @r"
-    KIND          NAMESPACE  SELECTOR               STATE     LEASES  OBJECTS  BYTES  EVENTS  RELISTS  HEARD   VERSION
-    v1 ConfigMap  *          -                      watching  1       12       34567  15      1        3s ago  4711
+    KIND          NAMESPACE  SELECTOR               KEEPS                      STATE     LEASES  OBJECTS  BYTES  EVENTS  RELISTS  HEARD   VERSION
+    v1 ConfigMap  *          -                      whole                      watching  1       12       34567  15      1        3s ago  4711
         apples asks for v1 ConfigMap
-    v1 Secret     web        app=a and type=Opaque  denied    0       12       34567  15      1        never   4711
+    v1 Secret     web        app=a and type=Opaque  metadata only, compressed  denied    0       12       34567  15      1        never   4711
         denied; grant the host's account list and watch: secrets is forbidden
     ");
 }
@@ -198,7 +202,7 @@ async fn informers_are_a_table_with_a_line_for_each_and_whom_it_serves() {
 async fn informers_are_json_where_it_is_asked_for() {
     let server = Server::start(Vec::new()).await;
     *server.rows.0.lock() = vec![row("v1 ConfigMap")];
-    let json = r#"[{"kind":"v1 ConfigMap","namespace":null,"labels":"","fields":"","synced":true,"state":"watching","leases":[{"plugin":"apples","asks":"v1 ConfigMap"}],"objects":12,"bytes":34567,"events":15,"skipped":0,"relists":1,"restarts":0,"heard_seconds":3,"version":4711,"behind":2}]"#;
+    let json = r#"[{"kind":"v1 ConfigMap","namespace":null,"labels":"","fields":"","keeps":"","compressed":false,"synced":true,"state":"watching","leases":[{"plugin":"apples","asks":"v1 ConfigMap"}],"objects":12,"bytes":34567,"events":15,"skipped":0,"relists":1,"restarts":0,"heard_seconds":3,"version":4711,"behind":2}]"#;
     let expected = (200, "application/json".to_owned(), json.to_owned());
     assert_eq!(server.get("/debug/informers?format=json", "*/*").await, expected);
     assert_eq!(server.get("/debug/informers", "application/json").await, expected);

@@ -209,11 +209,13 @@ impl Inspect for HostView {
                 namespace: key.namespace.as_deref().map(str::to_owned),
                 labels: key.labels.to_string(),
                 fields: key.fields.to_string(),
+                keeps: key.keep.to_string(),
+                compressed: informer.is_compressed(),
                 synced: informer.is_synced(),
                 state: told(&informer.state()),
                 leases: leases
                     .into_iter()
-                    .map(|(asks, holder)| LeaseRow { plugin: holder.to_string(), asks: asks.to_string() })
+                    .map(|used| LeaseRow { plugin: used.holder.to_string(), asks: used.to_string() })
                     .collect(),
                 objects,
                 bytes,

@@ -110,11 +110,8 @@ fn watch(watch: &Watch) -> String {
     if !selectors.is_empty() {
         let _ = write!(text, " where {}", selectors.join(" and "));
     }
-    if watch.metadata_only {
-        text.push_str(", metadata only");
-    }
-    if !watch.without.is_empty() {
-        let _ = write!(text, ", without {}", joined(&watch.without));
+    if !watch.keep.is_whole() {
+        let _ = write!(text, ", {}", watch.keep);
     }
     if watch.compressed {
         text.push_str(", compressed");
@@ -123,10 +120,6 @@ fn watch(watch: &Watch) -> String {
         let _ = write!(text, ", when {}", when(&watch.when));
     }
     text
-}
-
-fn joined(all: &[impl ToString]) -> String {
-    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// `generation or labels and not deletion`.
@@ -174,8 +167,8 @@ fn as_json(revision: &Revision, size: usize) -> serde_json::Value {
             "namespaces": watch.namespaces,
             "labels": watch.labels.as_ref().map(ToString::to_string),
             "fields": watch.fields.as_ref().map(ToString::to_string),
-            "metadataOnly": watch.metadata_only,
-            "without": watch.without.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "metadataOnly": watch.keep.metadata_only(),
+            "without": watch.keep.without().iter().map(ToString::to_string).collect::<Vec<_>>(),
             "compressed": watch.compressed,
             "when": watch.when.any().iter().map(|all| all.iter().map(condition).collect::<Vec<_>>()).collect::<Vec<_>>(),
         })

@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 use kube::client::Body;
 use pilothouse_core::{
     key::TypeMeta,
+    list::{ACCEPT_METADATA, ACCEPT_METADATA_LIST},
     object::{Subresource, Uid},
 };
 use serde::Deserialize;
@@ -199,6 +200,8 @@ pub(crate) struct Select<'a> {
     pub(crate) labels: String,
     /// A field selector; empty: every object.
     pub(crate) fields: String,
+    /// Nothing of objects is asked for but their metadata. Not every server can give less than the whole.
+    pub(crate) metadata_only: bool,
 }
 
 impl Select<'_> {
@@ -249,7 +252,12 @@ impl Cluster {
         let mut query = String::new();
         select.query(&mut query);
         list_query(&mut query, limit, continue_token, resource_version);
-        self.get_path(&format!("{}{query}", endpoint.collection(select.namespace)?)).await
+        let path = format!("{}{query}", endpoint.collection(select.namespace)?);
+        let mut request = build(Method::GET, &path, None, Vec::new())?;
+        if select.metadata_only {
+            accept(&mut request, ACCEPT_METADATA_LIST);
+        }
+        self.call(request).await
     }
 
     /// Opens a watch. What it carries is for the reflector to read.
@@ -274,7 +282,10 @@ impl Cluster {
             pair(&mut query, "resourceVersion", resource_version);
         }
         let path = format!("{}{query}", endpoint.collection(select.namespace)?);
-        let request = build(Method::GET, &path, None, Vec::new())?;
+        let mut request = build(Method::GET, &path, None, Vec::new())?;
+        if select.metadata_only {
+            accept(&mut request, ACCEPT_METADATA);
+        }
         let cluster = self.clone();
         // The server sends its status line at once. Silence is a connection of the pool that died unnoticed.
         let opened = async move { in_time(cluster.open(request)).await };
@@ -447,11 +458,16 @@ fn build(
     // Every segment and value is escaped; what is left to fail is the length.
     *request.uri_mut() = path.parse().map_err(|_| Error::TooLong(path.len()))?;
     let headers = request.headers_mut();
-    headers.insert(header::ACCEPT, header::HeaderValue::from_static("application/json"));
     if let Some(content_type) = content_type {
         headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
     }
+    accept(&mut request, "application/json");
     Ok(request)
+}
+
+/// Says in which form the answer should be.
+fn accept(request: &mut Request<Vec<u8>>, form: &'static str) {
+    request.headers_mut().insert(header::ACCEPT, header::HeaderValue::from_static(form));
 }
 
 async fn collect(body: Body) -> Result<Bytes, Error> {

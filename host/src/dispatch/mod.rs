@@ -35,7 +35,7 @@ use futures::{
 use parking_lot::Mutex;
 use pilothouse_core::{
     backoff::{self, Backoff},
-    grant::{Grants, Namespaces},
+    grant::Namespaces,
     manifest::{self, Watch},
     predicate::Predicate,
     reflector::State,
@@ -286,10 +286,10 @@ impl Dispatch {
 
         let mut prepared: Vec<(manifest::Controller, Vec<Wanted<Source>>)> = Vec::new();
         for spec in &manifest.controllers {
-            prepared.push((spec.clone(), self.wanted(&name, spec, grants)));
+            prepared.push((spec.clone(), self.wanted(&candidate, spec)));
         }
         let observed: Vec<Wanted<()>> =
-            manifest.observes.iter().flat_map(|watch| self.listen(&name, watch, (), grants)).collect();
+            manifest.observes.iter().flat_map(|watch| self.listen(&candidate, watch, ())).collect();
         let cached = prepared.iter().flat_map(|(_, wanted)| wanted.iter().map(|wanted| wanted.lease.clone()));
         let mut leases: Vec<Arc<Lease>> = Vec::new();
         for lease in cached.chain(observed.iter().map(|wanted| wanted.lease.clone())) {
@@ -396,29 +396,35 @@ impl Dispatch {
     }
 
     /// What a controller listens to. Its informers start here, if they do not run.
-    fn wanted(&self, name: &PluginName, spec: &manifest::Controller, grants: &Grants) -> Vec<Wanted<Source>> {
+    fn wanted(&self, candidate: &Candidate, spec: &manifest::Controller) -> Vec<Wanted<Source>> {
         let owns = spec.owns.iter().map(|owned| (owned, Source::Owns));
         let watches = spec.watches.iter().map(|mapped| (&mapped.watch, Source::Watches(mapped.mapping.clone())));
         let reads = spec.reads.iter().map(|read| (read, Source::Reads(true)));
         let all = std::iter::once((&spec.for_, Source::For)).chain(owns).chain(watches).chain(reads);
-        all.flat_map(|(watch, source)| self.listen(name, watch, source, grants)).collect()
+        all.flat_map(|(watch, source)| self.listen(candidate, watch, source)).collect()
     }
 
-    fn listen<S: Clone>(&self, name: &PluginName, watch: &Watch, source: S, grants: &Grants) -> Vec<Wanted<S>> {
-        let leases = self.lease(name, watch, grants).into_iter();
+    fn listen<S: Clone>(&self, candidate: &Candidate, watch: &Watch, source: S) -> Vec<Wanted<S>> {
+        let leases = self.lease(candidate, watch).into_iter();
         leases.map(|lease| Wanted { lease, source: source.clone(), when: watch.when.clone() }).collect()
     }
 
     /// One lease for all namespaces, or one for each that is asked for and granted.
-    fn lease(&self, name: &PluginName, watch: &Watch, grants: &Grants) -> Vec<Arc<Lease>> {
+    fn lease(&self, candidate: &Candidate, watch: &Watch) -> Vec<Arc<Lease>> {
+        let Candidate { revision, grants, .. } = candidate;
+        // One lease may serve several watches of the kind: what they ask for must be one thing.
+        let compressed =
+            revision.manifest().watches().filter(|other| other.of == watch.of).all(|other| other.compressed);
         let acquire = |namespace: Option<&str>| {
             let key = InformerKey {
                 of: watch.of.clone(),
                 namespace: namespace.map(Into::into),
                 labels: watch.labels.clone().unwrap_or_default(),
                 fields: watch.fields.clone().unwrap_or_default(),
+                keep: watch.keep.clone(),
             };
-            Arc::new(self.parts.informers.acquire(key, name.as_str()))
+            let (informers, name) = (&self.parts.informers, revision.plugin().as_str());
+            Arc::new(if compressed { informers.acquire_compressed(key, name) } else { informers.acquire(key, name) })
         };
         if !watch.namespaces.is_empty() {
             return watch.namespaces.iter().map(|namespace| acquire(Some(namespace))).collect();

@@ -22,7 +22,7 @@ use pilothouse_core::{
 
 use super::reading::Reading;
 use crate::{
-    informer::View,
+    informer::{View, precedes},
     wasm::{KeyPage, Page, Query, ReadError},
 };
 
@@ -192,21 +192,27 @@ impl Reader {
             // Up to here all leases have said what they show.
             let mut complete: Option<Key> = None;
             for lease in self.view.of(of) {
-                let begin = found.len();
-                found.extend(lease.list(namespace.as_deref(), labels, after.as_ref(), BATCH, |_| true));
-                if found.len() - begin == BATCH {
-                    let last = found.last().map(|object: &Arc<Object>| object.key().clone());
+                let batch = lease.list(namespace.as_deref(), labels, after.as_ref(), BATCH, |_| true);
+                if batch.len() == BATCH {
+                    let last = batch.last().map(|object| object.key().clone());
                     complete = match complete.take() {
                         Some(earlier) => last.map(|last| last.min(earlier)),
                         None => last,
                     };
                 }
+                found.extend(batch.into_iter().map(|object| (object, &lease.key().keep)));
             }
-            // Of an object that several hold, the newest.
-            found.sort_by(|a, b| a.key().cmp(b.key()).then(b.resource_version().cmp(&a.resource_version())));
-            found.dedup_by(|a, b| a.key() == b.key());
+            found.sort_by(|(a, _), (b, _)| a.key().cmp(b.key()));
+            found.dedup_by(|next, kept| {
+                let same = next.0.key() == kept.0.key();
+                if same && precedes((&*next.0, next.1), (&*kept.0, kept.1)) {
+                    std::mem::swap(next, kept);
+                }
+                same
+            });
+            let objects = found.iter().map(|(object, _)| object);
             let ready = |object: &&Arc<Object>| complete.as_ref().is_none_or(|last| object.key() <= last);
-            for object in found.iter().take_while(ready) {
+            for object in objects.take_while(ready) {
                 if self.may_read(of, object.key()) && search.admits(object) && !take(object) {
                     return;
                 }

@@ -50,6 +50,7 @@ impl<S: Clone + PartialEq> Routes<S> {
             if let Some(at) = same {
                 let kept = old.swap_remove(at);
                 kept.when.store(Arc::new(when));
+                kept.lease.set_compressed(lease.is_compressed());
                 routes.push(kept);
                 continue;
             }

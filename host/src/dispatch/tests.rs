@@ -373,6 +373,38 @@ async fn invariant_11_a_key_is_woken_by_what_it_read_and_by_nothing_else() {
 }
 
 #[tokio::test]
+async fn what_a_watch_does_not_ask_for_is_neither_held_nor_shown() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let mut gala = apple("gala");
+    gala["metadata"]["labels"] = serde_json::json!({ "app": "web" });
+    gala["metadata"]["annotations"] = serde_json::json!({ "large": "text" });
+    scene.api.create(gala).await;
+    let guest = Guest::new().maps("v1", "Secret", Mapping::SameKey).reads("v1", "Service").observes("v1", "Node");
+    scene.activate(&guest.observe(TAKES).frugal()).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+
+    // Children are compared whole.
+    let holdings = scene.dispatch.parts.informers.holdings();
+    let used: Vec<_> = holdings.iter().flat_map(|holding| &holding.leases).map(ToString::to_string).collect();
+    let frugal = |kind: &str| format!("{kind}, metadata only, without metadata.annotations, compressed");
+    let [secrets, services, nodes] = ["v1 Secret", "v1 Service", "v1 Node"].map(frugal);
+    let expected = [frugal("stable.example.com/v1 MyApple"), "v1 ConfigMap".to_owned(), nodes, secrets, services];
+    assert_eq!(used, expected);
+
+    let controller = scene.controller();
+    let key = Key::new(Some("default"), "gala");
+    let (object, _) = controller.look_up(&controller.serving(), &key).expect("it is there");
+    let object: serde_json::Value = serde_json::from_str(&object.json()).expect("it is JSON");
+    let members = |object: &serde_json::Value| {
+        object.as_object().map(|members| members.keys().cloned().collect::<Vec<_>>()).unwrap_or_default()
+    };
+    assert_eq!(members(&object), ["apiVersion", "kind", "metadata"]);
+    assert_eq!((&object["kind"], &object["metadata"]["labels"]["app"]), (&"MyApple".into(), &"web".into()));
+    assert_eq!(object["metadata"].get("annotations"), None);
+}
+
+#[tokio::test]
 async fn invariant_11_a_failed_call_changes_nothing() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;

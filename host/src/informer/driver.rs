@@ -7,13 +7,12 @@ use futures::FutureExt;
 use pilothouse_core::{
     backoff::{Backoff, RECONNECT},
     list::Status,
-    object::Keep,
     reflector::{Config, Effect, Failure, Input, PAGE_SIZE, Reflector, State},
 };
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
-use super::{Informer, told};
+use super::{Informer, packing, told};
 use crate::cluster::{Cluster, Endpoint, Error, Select, Stream};
 
 /// Silence after which a watch is taken for dead. kube-apiserver sends a bookmark about once a minute.
@@ -24,7 +23,8 @@ const MAX_LINE: usize = 64 << 20;
 
 /// Feeds `informer` until the task is aborted. A fault of the host in it is said and counted, and it begins anew.
 pub(super) async fn run(informer: Arc<Informer>, cluster: Cluster, seed: u64) {
-    supervise(&informer, seed, || feed(informer.clone(), cluster.clone(), seed)).await;
+    let fed = supervise(&informer, seed, || feed(informer.clone(), cluster.clone(), seed));
+    tokio::join!(fed, packing::run(&informer));
 }
 
 /// Runs what feeds `informer`, again and again where it panics or ends.
@@ -48,9 +48,8 @@ pub(super) async fn supervise<F: Future<Output = ()>>(informer: &Informer, seed:
 
 async fn feed(informer: Arc<Informer>, cluster: Cluster, seed: u64) {
     let origin = Instant::now();
-    let of = informer.key.of.clone();
-    let mut reflector =
-        Reflector::new(Config { of, keep: Keep::default(), page_size: PAGE_SIZE, streaming: true, seed });
+    let (of, keep) = (informer.key.of.clone(), informer.key.keep.clone());
+    let mut reflector = Reflector::new(Config { of, keep, page_size: PAGE_SIZE, streaming: true, seed });
     let mut driver = Driver { informer, cluster, endpoint: None };
     let mut effects = Vec::new();
     reflector.step(origin.elapsed(), Input::Start, &mut effects);
@@ -173,7 +172,12 @@ impl Driver {
 
     fn select(&self) -> Select<'_> {
         let key = &self.informer.key;
-        Select { namespace: key.namespace.as_deref(), labels: key.labels.to_string(), fields: key.fields.to_string() }
+        Select {
+            namespace: key.namespace.as_deref(),
+            labels: key.labels.to_string(),
+            fields: key.fields.to_string(),
+            metadata_only: key.keep.metadata_only(),
+        }
     }
 
     async fn list(

@@ -75,7 +75,11 @@ fn differences(old: &Inner, new: &Inner, place: &Place, seat: &Seat, mut tell: i
         };
         if !old.as_ref().zip(new.as_ref()).is_some_and(same) {
             // Its DELETED, if there was one, came to somebody else.
-            tell(&Change { missed: new.is_none(), old, new });
+            tell(&Change {
+                missed: new.is_none(),
+                old: old.map(|old| left.cut(&old)),
+                new: new.map(|new| seat.cut(&new)),
+            });
         }
     }
 }

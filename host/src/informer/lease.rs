@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Weak,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use arc_swap::ArcSwap;
@@ -16,9 +16,20 @@ use pilothouse_core::{
 };
 use tokio::sync::watch;
 
-use super::{Informer, Origin, Subscriber, registry::Registry, source::shown};
+use super::{
+    Informer, Origin, Subscriber,
+    registry::Registry,
+    source::{cut, shown},
+};
 
-/// Keeps what it asks for in the cache, and shows it.
+/// What is asked of the registry.
+pub(super) struct Asks<'a> {
+    pub(super) key: InformerKey,
+    pub(super) compressed: bool,
+    pub(super) holder: &'a str,
+}
+
+/// Keeps what it asks for in the cache, and shows it: of each object no more than that, whatever the informer holds.
 ///
 /// # Guarantees
 /// Reads and subscribers see one history: an object never gets older, and every change is told once, also where another informer
@@ -34,6 +45,8 @@ pub(super) struct Place {
     pub(super) key: InformerKey,
     /// For people: who holds the lease.
     pub(super) holder: Arc<str>,
+    /// Whoever holds it would have objects compressed.
+    pub(super) compressed: AtomicBool,
     /// Replaced under the locks of the informer that is left and of the one that is entered.
     pub(super) seat: ArcSwap<Seat>,
     pub(super) synced: watch::Sender<bool>,
@@ -51,12 +64,28 @@ impl Seat {
         let filter = Filter::new(&informer.key, key);
         Self { filter: Some(filter).filter(|filter| *filter != Filter::default()), informer }
     }
+
+    /// What of an object the lease shows.
+    pub(super) fn cut(&self, object: &Arc<Object>) -> Arc<Object> {
+        cut(self.filter.as_ref(), object)
+    }
 }
 
 impl Place {
-    pub(super) fn new(number: u64, key: InformerKey, holder: &str, seat: Seat) -> Self {
-        let (holder, synced) = (holder.into(), watch::Sender::new(false));
-        Self { number, key, holder, seat: ArcSwap::from_pointee(seat), synced, subscriptions: AtomicU64::new(0) }
+    pub(super) fn new(number: u64, asks: Asks<'_>, seat: Seat) -> Self {
+        Self {
+            number,
+            key: asks.key,
+            holder: asks.holder.into(),
+            compressed: asks.compressed.into(),
+            seat: ArcSwap::from_pointee(seat),
+            synced: watch::Sender::new(false),
+            subscriptions: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn is_compressed(&self) -> bool {
+        self.compressed.load(Ordering::Relaxed)
     }
 
     /// Reads under the lock of the informer that shows this lease.
@@ -86,6 +115,20 @@ impl Lease {
         &self.place.key
     }
 
+    /// Says whether objects may be kept compressed. They are where all leases on the informer say so.
+    pub fn set_compressed(&self, on: bool) {
+        if self.place.compressed.swap(on, Ordering::Relaxed) != on {
+            if let Some(home) = self.home.upgrade() {
+                home.look();
+            }
+        }
+    }
+
+    /// Whether they may.
+    pub fn is_compressed(&self) -> bool {
+        self.place.is_compressed()
+    }
+
     /// The informer that shows it just now.
     pub fn informer(&self) -> Arc<Informer> {
         self.place.seat.load().informer.clone()
@@ -110,7 +153,7 @@ impl Lease {
     pub fn get(&self, key: &Key) -> Option<Arc<Object>> {
         self.place.read(|store, seat| {
             let object = store.get(key.namespace.as_deref(), &key.name)?;
-            seat.filter.as_ref().is_none_or(|filter| filter.shows(object)).then(|| object.clone())
+            seat.filter.as_ref().is_none_or(|filter| filter.shows(object)).then(|| seat.cut(object))
         })
     }
 
@@ -139,7 +182,7 @@ impl Lease {
             };
             let labels = labels.and(filter.labels());
             let found = store.list(namespace, &labels, after).filter(|object| filter.admits(object.key()));
-            found.filter(|object| accept(object)).take(limit).cloned().collect()
+            found.map(|object| filter.cut(object)).filter(|object| accept(object)).take(limit).collect()
         })
     }
 
@@ -155,7 +198,7 @@ impl Lease {
     pub fn owned_by(&self, owner: &Uid, accept: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
         self.place.read(|store, seat| {
             let owned = store.owned_by(owner).filter(|object| seat.filter.as_ref().is_none_or(|f| f.shows(object)));
-            owned.filter(|object| accept(object)).cloned().collect()
+            owned.map(|object| seat.cut(object)).filter(|object| accept(object)).collect()
         })
     }
 
@@ -170,7 +213,7 @@ impl Lease {
                 continue;
             }
             for object in inner.shown(seat.filter.as_ref()) {
-                subscriber(&Change { old: None, new: Some(object.clone()), missed: false }, Origin::Initial);
+                subscriber(&Change { old: None, new: Some(seat.cut(object)), missed: false }, Origin::Initial);
             }
             let outlet = inner.outlet(self.place.number).expect("a lease that is held has an outlet");
             outlet.subscribers.push((id, subscriber));

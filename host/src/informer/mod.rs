@@ -11,6 +11,9 @@
 //!                       └ Lease: Pods in db ──filter──┘   (Pods)    └─ outlets ◄── own writes
 //! ```
 //!
+//! A lease shows of each object what it asks for, though the informer hold more: objects are cut as they are read or told. Where all
+//! leases on an informer ask for it, what it holds is compressed (`packing.rs`).
+//!
 //! Which informers run is `pilothouse_core::informer::plan`'s to say. When another one than before should serve a lease, it starts
 //! beside, and takes the lease over when it has synced and knows at least what the lease has shown (`handover.rs`).
 //!
@@ -24,6 +27,7 @@ mod health;
 mod lease;
 #[cfg(test)]
 mod model;
+mod packing;
 mod registry;
 mod source;
 #[cfg(test)]
@@ -33,9 +37,9 @@ mod view;
 pub use health::{Health, Relists, Tally};
 pub use lease::{Lease, Subscription};
 pub use pilothouse_core::informer::InformerKey;
-pub use registry::{Holding, Informers};
+pub use registry::{Holding, Informers, Use};
 pub use source::Informer;
-pub use view::View;
+pub use view::{View, precedes};
 
 use pilothouse_core::{reflector::State, store::Change};
 

@@ -8,9 +8,10 @@ use std::{
 
 use parking_lot::Mutex;
 use pilothouse_core::{
+    field::FieldPath,
     informer::{InformerKey, plan},
     key::{Key, TypeMeta},
-    object::{Object, ResourceVersion},
+    object::{Keep, Object, ResourceVersion},
     reflector::State,
     selector::{FieldSelector, Selector},
 };
@@ -19,6 +20,7 @@ use serde_json::json;
 
 use super::{
     Informer, Lease,
+    lease::Asks,
     registry::{Driver, Registry},
 };
 
@@ -26,25 +28,42 @@ fn of() -> TypeMeta {
     TypeMeta::new("v1", "ConfigMap")
 }
 
-/// What leases ask for: namespace, labels, fields.
-const REQUESTS: [(&str, &str, &str); 9] = [
-    ("", "", ""),
-    ("a", "", ""),
-    ("b", "", ""),
-    ("", "app", ""),
-    ("", "app=web", ""),
-    ("a", "app=web", ""),
-    ("", "", "metadata.name=x"),
-    ("a", "", "metadata.name!=x"),
-    ("", "app!=web", ""),
+/// What leases ask for: namespace, labels, fields, and what of each object.
+const REQUESTS: [(&str, &str, &str, Of); 13] = [
+    ("", "", "", Of::Whole),
+    ("a", "", "", Of::Whole),
+    ("b", "", "", Of::Whole),
+    ("", "app", "", Of::Whole),
+    ("", "app=web", "", Of::Whole),
+    ("a", "app=web", "", Of::Whole),
+    ("", "", "metadata.name=x", Of::Whole),
+    ("a", "", "metadata.name!=x", Of::Whole),
+    ("", "app!=web", "", Of::Whole),
+    ("", "", "", Of::Metadata),
+    ("a", "", "", Of::Metadata),
+    ("", "", "", Of::AllBut("spec.a")),
+    ("b", "", "", Of::AllBut("spec.b")),
 ];
 
-fn request((namespace, labels, fields): (&str, &str, &str)) -> InformerKey {
+/// What of an object.
+#[derive(Clone, Copy)]
+enum Of {
+    Whole,
+    Metadata,
+    AllBut(&'static str),
+}
+
+fn request((namespace, labels, fields, of_object): (&str, &str, &str, Of)) -> InformerKey {
+    let without = match of_object {
+        Of::AllBut(path) => vec![FieldPath::parse(path).expect("a path")],
+        Of::Whole | Of::Metadata => Vec::new(),
+    };
     InformerKey {
         of: of(),
         namespace: Some(namespace).filter(|namespace| !namespace.is_empty()).map(Into::into),
         labels: Selector::parse(labels).expect("a selector"),
         fields: FieldSelector::parse(fields).expect("a selector"),
+        keep: Keep::new(matches!(of_object, Of::Metadata), without).expect("it can be left out"),
     }
 }
 
@@ -116,7 +135,7 @@ fn object(key: &Key, born: usize, version: usize, app: &str) -> Arc<Object> {
         "namespace": key.namespace.as_deref(), "name": &*key.name, "uid": format!("{key}-{born}"),
         "resourceVersion": version.to_string(), "labels": labels,
     });
-    let json = json!({ "metadata": metadata }).to_string();
+    let json = json!({ "metadata": metadata, "spec": { "a": version, "b": app } }).to_string();
     Arc::new(Object::parse(json.as_bytes(), &of()).expect("it is an object"))
 }
 
@@ -199,7 +218,8 @@ impl World {
             let found = lease.get(&key);
             match &after {
                 Some(after) if lease.key().shows(after) == Some(true) => {
-                    assert_eq!(found.as_ref(), Some(after), "an own write in {}", lease.key());
+                    let kept = after.kept(&lease.key().keep);
+                    assert_eq!(found.as_deref(), Some(&kept), "an own write in {}", lease.key());
                 }
                 // An earlier life of the name may still be there: its end is not ours to know.
                 _ => {
@@ -211,7 +231,7 @@ impl World {
     }
 
     fn acquire(&mut self, key: InformerKey) {
-        let lease = self.registry.acquire(key.clone(), "test");
+        let lease = self.registry.acquire(Asks { key: key.clone(), compressed: false, holder: "test" });
         let heard = Arc::<Mutex<BTreeMap<Key, Arc<Object>>>>::default();
         let (told, faults) = (heard.clone(), self.faults.clone());
         lease.subscribe(Box::new(move |change, _| {
@@ -223,7 +243,8 @@ impl World {
             let is_next = uid(&change.old) == uid(&before)
                 && (change.new.is_none() || version(&change.old) == version(&before))
                 && (change.new.is_none() || version(&before) < version(&change.new))
-                && change.new.as_ref().is_none_or(|new| key.shows(new) == Some(true));
+                && change.new.as_ref().is_none_or(|new| key.shows(new) == Some(true))
+                && change.old.iter().chain(&change.new).all(|object| object.kept(&key.keep) == **object);
             if !is_next {
                 faults.lock().push(format!("{key}: after {before:?} came {change:?}"));
             }
@@ -238,7 +259,7 @@ impl World {
         let Feed { informer, at } = &mut self.feeds[at];
         informer.begin_replace(false);
         for object in self.objects.values().filter(|object| informer.key.shows(object) == Some(true)) {
-            informer.upsert((**object).clone());
+            informer.upsert(object.kept(&informer.key.keep));
         }
         *at = self.log.len();
         informer.finish_replace(ResourceVersion(self.log.len() as u64));
@@ -255,8 +276,8 @@ impl World {
             let shown =
                 |object: &Option<Arc<Object>>| object.clone().filter(|object| informer.key.shows(object) == Some(true));
             match (shown(before), shown(after)) {
-                (_, Some(after)) => informer.upsert((*after).clone()),
-                (Some(before), None) => informer.remove(last_state(&before, number + 1)),
+                (_, Some(after)) => informer.upsert(after.kept(&informer.key.keep)),
+                (Some(before), None) => informer.remove(last_state(&before, number + 1).kept(&informer.key.keep)),
                 (None, None) => {}
             }
         }
@@ -299,14 +320,14 @@ impl World {
         assert_eq!(running, plan(&requests, |_| false), "one copy of each");
         for User { lease, heard } in &self.users {
             let shown = self.objects.values().filter(|object| lease.key().shows(object) == Some(true));
-            let truth: Vec<_> = shown.cloned().collect();
+            let truth: Vec<_> = shown.map(|object| Arc::new(object.kept(&lease.key().keep))).collect();
             assert_eq!(heard.lock().values().cloned().collect::<Vec<_>>(), truth, "heard of {}", lease.key());
             assert_eq!(lease.list(None, &Selector::default(), None, usize::MAX, |_| true), truth, "in {}", lease.key());
             assert_eq!(lease.keys(), truth.iter().map(|object| object.key().clone()).collect::<Vec<_>>());
             for object in self.objects.values() {
                 assert_eq!(
                     lease.get(object.key()).is_some(),
-                    truth.contains(object),
+                    truth.iter().any(|shown| shown.key() == object.key()),
                     "{} in {}",
                     object.key(),
                     lease.key()

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
     sync::{Arc, Weak, atomic::Ordering},
 };
 
@@ -21,7 +22,7 @@ use tracing::info;
 use super::{
     Informer, Lease, Tally, driver,
     handover::hand_over,
-    lease::{Place, Seat},
+    lease::{Asks, Place, Seat},
     source::{Outlet, Shared},
 };
 use crate::cluster::Cluster;
@@ -72,8 +73,26 @@ struct Running {
 pub struct Holding {
     /// The informer.
     pub informer: Arc<Informer>,
-    /// What each lease asks for, and its holder; in this order.
-    pub leases: Vec<(InformerKey, Arc<str>)>,
+    /// In order.
+    pub leases: Vec<Use>,
+}
+
+/// One use of an informer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Use {
+    /// What is asked for.
+    pub key: InformerKey,
+    /// Who asks.
+    pub holder: Arc<str>,
+    /// Whether objects may be kept compressed.
+    pub compressed: bool,
+}
+
+/// `v1 Pod in web, metadata only, compressed`.
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.key, if self.compressed { ", compressed" } else { "" })
+    }
 }
 
 impl Informers {
@@ -90,7 +109,12 @@ impl Informers {
 
     /// Caches what `key` asks for until the lease is dropped. `holder` says for whom, to people.
     pub fn acquire(&self, key: InformerKey, holder: &str) -> Lease {
-        self.registry.acquire(key, holder)
+        self.registry.acquire(Asks { key, compressed: false, holder })
+    }
+
+    /// The same for what is seldom read: objects are kept compressed where all who use the informer acquired it so.
+    pub fn acquire_compressed(&self, key: InformerKey, holder: &str) -> Lease {
+        self.registry.acquire(Asks { key, compressed: true, holder })
     }
 
     /// The informers that run now, in the order of their keys.
@@ -140,12 +164,13 @@ impl Registry {
         Self { start, kinds: RwLock::default(), released: Mutex::default(), shared: Arc::default() }
     }
 
-    pub(super) fn acquire(self: &Arc<Self>, key: InformerKey, holder: &str) -> Lease {
+    pub(super) fn acquire(self: &Arc<Self>, asks: Asks<'_>) -> Lease {
+        let key = &asks.key;
         let mut kinds = self.kinds.write();
         let kind = kinds.entry(key.of.clone()).or_default();
-        let informer = kind.best(&key).unwrap_or_else(|| self.start(kind, key.clone()));
-        let seat = Seat::new(informer.clone(), &key);
-        let place = Arc::new(Place::new(self.shared.number(), key, holder, seat));
+        let informer = kind.best(key).unwrap_or_else(|| self.start(kind, key.clone()));
+        let seat = Seat::new(informer.clone(), key);
+        let place = Arc::new(Place::new(self.shared.number(), asks, seat));
         let mut inner = informer.inner.write();
         place.synced.send_replace(inner.synced);
         let outlet = Outlet {
@@ -166,6 +191,11 @@ impl Registry {
     /// May be called under any lock: all else is left to [`Registry::tend`].
     pub(super) fn release(&self, place: Arc<Place>) {
         self.released.lock().push(place);
+        self.look();
+    }
+
+    /// Something was changed that `tend` should look at.
+    pub(super) fn look(&self) {
         self.shared.bell.notify_one();
     }
 
@@ -184,7 +214,12 @@ impl Registry {
             for running in kind.running.values() {
                 let shown = |place: &&Arc<Place>| Arc::ptr_eq(&place.seat.load().informer, &running.informer);
                 let leases = kind.leases.values().filter(shown);
-                let mut leases: Vec<_> = leases.map(|place| (place.key.clone(), place.holder.clone())).collect();
+                let of_use = |place: &Arc<Place>| Use {
+                    key: place.key.clone(),
+                    holder: place.holder.clone(),
+                    compressed: place.is_compressed(),
+                };
+                let mut leases: Vec<_> = leases.map(of_use).collect();
                 leases.sort();
                 all.push(Holding { informer: running.informer.clone(), leases });
             }
@@ -259,6 +294,12 @@ impl Registry {
             }
             stays
         });
+        for running in kind.running.values() {
+            let informer = &running.informer;
+            let shown = |place: &&Arc<Place>| Arc::ptr_eq(&place.seat.load().informer, informer);
+            let mut users = kind.leases.values().filter(shown).peekable();
+            informer.set_compressed(users.peek().is_some() && users.all(|place| place.is_compressed()));
+        }
     }
 }
 

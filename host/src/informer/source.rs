@@ -14,7 +14,7 @@ use pilothouse_core::{
     key::Key,
     object::{Object, ResourceVersion, Uid},
     reflector::{RelistReason, State},
-    store::{Change, Store},
+    store::{Change, Packed, Store, Work},
 };
 use tokio::{
     sync::{Notify, watch},
@@ -54,6 +54,10 @@ pub struct Informer {
     pub(super) inner: RwLock<Inner>,
     /// A handover waits for this one to come further.
     pub(super) awaited: AtomicBool,
+    /// All who use it would have its objects compressed.
+    compressed: AtomicBool,
+    /// Rung when there may be something to compress.
+    pub(super) unpacked: Notify,
     state: Mutex<State>,
     health: Mutex<Health>,
     shared: Arc<Shared>,
@@ -95,10 +99,16 @@ impl Outlet {
         let shown = |object: &Option<Arc<Object>>| object.clone().filter(|object| self.shows(object));
         let (old, new) = (shown(&change.old), shown(&change.new));
         let change = Change { missed: change.missed && new.is_none(), old, new };
-        if change.old.is_some() || change.new.is_some() {
-            self.seen = self.seen.max(version.unwrap_or_default());
-            self.tell(&change, origin);
+        if change.old.is_none() && change.new.is_none() {
+            return;
         }
+        self.seen = self.seen.max(version.unwrap_or_default());
+        if self.subscribers.is_empty() {
+            return;
+        }
+        // Told also where nothing that is shown differs: whoever is told goes on with the version.
+        let side = |object: Option<Arc<Object>>| object.map(|object| cut(self.filter.as_ref(), &object));
+        self.tell(&Change { old: side(change.old), new: side(change.new), missed: change.missed }, origin);
     }
 
     /// Calls every subscriber. One that panics has itself to blame: the others are called, and the store goes on.
@@ -141,6 +151,11 @@ pub(super) fn shown<'a>(store: &'a Store, filter: Option<&'a Filter>) -> impl It
     store.list(of.namespace(), of.labels(), None).filter(move |object| of.admits(object.key()))
 }
 
+/// What of an object a filter shows.
+pub(super) fn cut(filter: Option<&Filter>, object: &Arc<Object>) -> Arc<Object> {
+    filter.map_or_else(|| object.clone(), |filter| filter.cut(object))
+}
+
 /// Asks for nothing.
 static NOTHING: std::sync::LazyLock<Filter> = std::sync::LazyLock::new(Filter::default);
 
@@ -158,6 +173,8 @@ impl Informer {
                 own_writes: OwnWrites::default(),
             }),
             awaited: AtomicBool::new(false),
+            compressed: AtomicBool::new(false),
+            unpacked: Notify::new(),
             state: Mutex::new(State::Resolving),
             health: Mutex::new(Health::new()),
             key,
@@ -213,6 +230,39 @@ impl Informer {
     }
 }
 
+// How objects are held.
+impl Informer {
+    /// Whether objects are kept compressed, as far as that has been done.
+    pub fn is_compressed(&self) -> bool {
+        self.compressed.load(Ordering::Relaxed)
+    }
+
+    /// All who use it would have it so, or not all.
+    pub(super) fn set_compressed(&self, on: bool) {
+        if self.compressed.swap(on, Ordering::Relaxed) != on {
+            self.inner.write().store.set_compressed(on);
+            self.look_for_unpacked();
+        }
+    }
+
+    /// The next thing to do so that objects are compressed.
+    pub(super) fn packing(&self) -> Option<Work> {
+        self.inner.read().store.packing()
+    }
+
+    /// It was done.
+    pub(super) fn packed(&self, mut done: Packed) {
+        self.inner.write().store.packed(&mut done);
+        // What was replaced is let go here, without the lock.
+    }
+
+    fn look_for_unpacked(&self) {
+        if self.is_compressed() {
+            self.unpacked.notify_one();
+        }
+    }
+}
+
 // What own writes bring.
 impl Informer {
     /// Takes in the answer to one of the host's own writes, so that the next read sees it though the watch lags.
@@ -222,17 +272,16 @@ impl Informer {
             return;
         }
         let shows = self.key.shows(object);
+        // Each store interns for itself.
+        let kept = || if self.key.keep.is_whole() { (**object).clone() } else { object.kept(&self.key.keep) };
         self.shared.saw(object.resource_version());
         self.own_change(Some(object.resource_version()), |store| {
             // Only the server can tell: what was here stays until the watch says otherwise.
             let is_held = |held: &Arc<Object>| held.uid() == object.uid();
             match shows {
-                // Each store interns for itself.
-                Some(true) => store.upsert_own((**object).clone()),
+                Some(true) => store.upsert_own(kept()),
                 Some(false) => store.leave_own(key, object.uid(), object.resource_version()),
-                None if store.get(key.namespace.as_deref(), &key.name).is_some_and(is_held) => {
-                    store.upsert_own((**object).clone())
-                }
+                None if store.get(key.namespace.as_deref(), &key.name).is_some_and(is_held) => store.upsert_own(kept()),
                 None => None,
             }
         });
@@ -253,6 +302,7 @@ impl Informer {
             }
             inner.announce(&change, None, Origin::Change);
         }
+        self.look_for_unpacked();
     }
 }
 
@@ -275,6 +325,7 @@ impl Informer {
             inner.announce(&change, Some(version), origin);
         }
         self.came_to(inner);
+        self.look_for_unpacked();
     }
 
     /// An object of the list under way cannot be read.
@@ -316,6 +367,7 @@ impl Informer {
             self.shared.bell.notify_one();
         }
         self.came_to(inner);
+        self.look_for_unpacked();
     }
 
     pub(super) fn abort_replace(&self) {

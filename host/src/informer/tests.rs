@@ -7,13 +7,23 @@ use std::sync::{
 
 use pilothouse_core::{
     key::{Key, TypeMeta},
-    object::Object,
+    list,
+    object::{Keep, Object},
     selector::Selector,
 };
 use tokio::{runtime::Handle, sync::mpsc};
 
-use super::{Informer, InformerKey, Informers, Lease, Origin, driver, source::Shared};
-use crate::testing::{Api, apple, apples, config_map, soon};
+use super::{
+    Informer, InformerKey, Informers, Lease, Origin, Use, View, driver,
+    lease::Asks,
+    packing,
+    registry::{Driver, Registry},
+    source::Shared,
+};
+use crate::{
+    cluster::Select,
+    testing::{Api, apple, apples, config_map, soon},
+};
 
 fn config_maps() -> TypeMeta {
     TypeMeta::new("v1", "ConfigMap")
@@ -131,7 +141,7 @@ async fn invariant_1_a_wider_informer_takes_over_and_gives_back_without_a_false_
     assert_eq!(hears(&mut heard).await, "default/a goes");
     let holdings = informers.holdings();
     let leases: Vec<_> = holdings.iter().flat_map(|holding| &holding.leases).collect();
-    assert_eq!(leases, [&(config_maps_in("default"), "one".into())]);
+    assert_eq!(leases, [&Use { key: config_maps_in("default"), holder: "one".into(), compressed: false }]);
 }
 
 #[tokio::test]
@@ -316,4 +326,179 @@ async fn a_version_that_is_no_longer_served_keeps_its_objects_and_the_other_is_n
     .await;
     says_missing(&lease, &format!("{NOT_SERVED}; it serves stable.example.com/v2 MyApple")).await;
     assert_eq!(lease.keys(), [Key::new(Some("default"), "gala")]);
+}
+
+/// A ConfigMap with data and an annotation.
+fn full(name: &str, value: &str) -> serde_json::Value {
+    let mut object = config_map(name);
+    object["metadata"]["annotations"] = serde_json::json!({ "note": value });
+    object["data"] = serde_json::json!({ "key": value });
+    object
+}
+
+fn metadata_of(key: InformerKey) -> InformerKey {
+    InformerKey { keep: Keep::new(true, []).expect("metadata can be kept alone"), ..key }
+}
+
+/// The Accept headers of requests whose line begins so.
+fn accepted(sent: &[u8], line: &str) -> Vec<String> {
+    let text = String::from_utf8_lossy(sent).into_owned();
+    let heads = text.split("\r\n\r\n").filter(|head| head.starts_with(line));
+    let accept = |head: &str| {
+        let mut headers = head.lines().filter_map(|header| header.split_once(": "));
+        headers.find(|(name, _)| name.eq_ignore_ascii_case("accept")).map(|(_, value)| value.to_owned())
+    };
+    heads.filter_map(accept).collect()
+}
+
+#[tokio::test]
+async fn metadata_alone_is_asked_of_the_server() {
+    let (api, sent) = Api::overheard().await;
+    api.create(full("a", "one")).await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let lease = informers.acquire(metadata_of(config_maps_in("default")), "test");
+    synced(&lease).await;
+    let watches = accepted(&sent.lock(), "GET /api/v1/namespaces/default/configmaps?watch=true");
+    assert_eq!(watches, [list::ACCEPT_METADATA]);
+    let object = lease.get(&Key::new(Some("default"), "a")).expect("it is there");
+    let expected = serde_json::json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": {} });
+    let mut shown: serde_json::Value = serde_json::from_str(&object.json()).expect("it is JSON");
+    assert_eq!(shown["metadata"]["annotations"]["note"], "one");
+    shown["metadata"] = serde_json::json!({});
+    assert_eq!((shown, object.type_meta()), (expected, &config_maps()));
+
+    // A server without streaming lists is asked for pages.
+    let endpoint = api.cluster.known(&config_maps()).expect("it was found");
+    let select =
+        Select { namespace: Some("default"), labels: String::new(), fields: String::new(), metadata_only: true };
+    let page = api.cluster.list(&endpoint, &select, 500, None, None).await.expect("it is served");
+    let page: serde_json::Value = serde_json::from_slice(&page).expect("it is JSON");
+    assert_eq!(page["kind"], "PartialObjectMetadataList");
+    let lists = accepted(&sent.lock(), "GET /api/v1/namespaces/default/configmaps?limit=500");
+    assert_eq!(lists, [list::ACCEPT_METADATA_LIST]);
+}
+
+#[tokio::test]
+async fn invariant_1_a_lease_on_less_is_shown_less_of_what_is_held_for_others() {
+    let api = Api::start().await;
+    api.create(full("a", "one")).await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let part = informers.acquire(metadata_of(config_maps_in("default")), "one");
+    synced(&part).await;
+    let (sender, mut changes) = mpsc::unbounded_channel();
+    part.subscribe(Box::new(move |change, _| {
+        if &*change.key().name == "a" {
+            let text = |object: &Option<Arc<Object>>| object.as_ref().map(|object| object.json().into_owned());
+            let _ = sender.send((text(&change.old), text(&change.new)));
+        }
+    }));
+    let key = Key::new(Some("default"), "a");
+    let whole = informers.acquire(InformerKey::all(config_maps()), "two");
+    come_to(&informers, &["v1 ConfigMap"]).await;
+    let held = whole.get(&key).expect("it is there");
+    assert!(held.json().contains("\"data\""));
+    let shown = held.kept(&part.key().keep);
+    assert_eq!(part.get(&key).as_deref(), Some(&shown));
+    let listed = part.list(None, &Selector::default(), None, 9, |object| !object.json().contains("\"data\""));
+    assert_eq!(listed.iter().filter(|object| *object.key() == key).count(), 1);
+    let first = soon("what is there", changes.recv()).await.expect("the lease lives");
+    assert_eq!(first, (None, Some(shown.json().into_owned())));
+
+    // Nothing that is shown differs, but for the version.
+    let mut changed = full("a", "one");
+    changed["data"]["key"] = "two".into();
+    api.update(changed).await;
+    let (old, new) = soon("the change", changes.recv()).await.expect("the lease lives");
+    assert_eq!(old, Some(shown.json().into_owned()));
+    let now = whole.get(&key).expect("it is there").kept(&part.key().keep);
+    assert!(now.resource_version() > shown.resource_version());
+    assert_eq!(new, Some(now.json().into_owned()));
+}
+
+#[tokio::test]
+async fn what_is_cached_whole_and_in_part_is_read_whole() {
+    let api = Api::start().await;
+    api.create(full("a", "one")).await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    // Neither covers the other.
+    let part = Arc::new(informers.acquire(metadata_of(InformerKey::all(config_maps())), "test"));
+    let whole = Arc::new(informers.acquire(config_maps_in("default"), "test"));
+    synced(&part).await;
+    synced(&whole).await;
+    let view = View::new([whole.clone(), part.clone()]);
+    let key = Key::new(Some("default"), "a");
+    assert_eq!(view.get(&config_maps(), &key), whole.get(&key));
+    // Though the other is ahead.
+    let mut newer = full("a", "two");
+    newer["metadata"]["uid"] = whole.get(&key).expect("it is there").uid().to_string().into();
+    newer["metadata"]["resourceVersion"] = "1000000".into();
+    let newer = Object::parse(newer.to_string().as_bytes(), &config_maps()).expect("it is an object");
+    part.informer().upsert(newer.kept(&part.key().keep));
+    assert_eq!(view.get(&config_maps(), &key), whole.get(&key));
+    assert_ne!(part.get(&key).map(|object| object.resource_version()), whole.get(&key).map(|o| o.resource_version()));
+    // An own write is in both, each as it keeps it.
+    let mut own = full("a", "three");
+    own["metadata"]["uid"] = whole.get(&key).expect("it is there").uid().to_string().into();
+    own["metadata"]["resourceVersion"] = "1000001".into();
+    let own = Arc::new(Object::parse(own.to_string().as_bytes(), &config_maps()).expect("it is an object"));
+    informers.own_write(&own);
+    assert_eq!(whole.get(&key), Some(own.clone()));
+    assert_eq!(part.get(&key).as_deref(), Some(&own.kept(&part.key().keep)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_seldom_read_is_compressed_aside() {
+    let informer = Informer::new(InformerKey::all(config_maps()), Arc::new(Shared::default()));
+    let filled = |number: u64| {
+        let mut object = config_map(&format!("map-{number}"));
+        object["metadata"]["uid"] = number.to_string().into();
+        object["metadata"]["resourceVersion"] = (number + 1).to_string().into();
+        object["data"] = (0..100)
+            .map(|line| {
+                (format!("setting-{line}.properties"), format!("{:x}", number.wrapping_mul(0x9e37_79b9 + line)).into())
+            })
+            .collect::<serde_json::Map<String, serde_json::Value>>()
+            .into();
+        Object::parse(object.to_string().as_bytes(), &config_maps()).expect("it is an object")
+    };
+    let objects: Vec<_> = (0..500).map(filled).collect();
+    objects.iter().for_each(|object| informer.upsert(object.clone()));
+    let (count, plain) = informer.size();
+    informer.set_compressed(true);
+    let done = async {
+        while informer.packing().is_some() {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! {
+        () = packing::run(&informer) => panic!("it goes on for ever"),
+        () = done => {}
+    }
+    let (still, packed) = informer.size();
+    assert_eq!(still, count);
+    assert!(packed < plain * 2 / 3, "{packed} bytes of {plain}");
+    let inner = informer.inner.read();
+    let held: Vec<_> = objects.iter().map(|object| inner.store.get(Some("default"), &object.key().name)).collect();
+    assert!(objects.iter().zip(held).all(|(object, held)| held.is_some_and(|held| held.json() == object.json())));
+}
+
+#[test]
+fn an_informer_is_compressed_while_all_who_use_it_ask_for_that() {
+    let registry = Arc::new(Registry::new(Box::new(|_| Driver(None))));
+    let asks = |key: InformerKey, compressed| registry.acquire(Asks { key, compressed, holder: "test" });
+    let one = asks(InformerKey::all(config_maps()), true);
+    let informer = one.informer();
+    let is_compressed = || {
+        registry.tend();
+        informer.is_compressed()
+    };
+    assert!(is_compressed());
+    let two = asks(config_maps_in("default"), false);
+    assert!(!is_compressed());
+    two.set_compressed(true);
+    assert!(is_compressed());
+    two.set_compressed(false);
+    assert!(!is_compressed());
+    drop(two);
+    assert!(is_compressed());
 }

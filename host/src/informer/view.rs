@@ -4,10 +4,20 @@ use std::sync::Arc;
 
 use pilothouse_core::{
     key::{Key, TypeMeta},
-    object::Object,
+    object::{Keep, Object},
 };
 
 use super::Lease;
+
+/// Of two leases' views of one object, each with what is kept in it: whether the first is to be taken. That is the one that has all
+/// that the other has, and where they have the same, or each has something, the newer one: each informer has a watch of its own.
+pub fn precedes(one: (&Object, &Keep), other: (&Object, &Keep)) -> bool {
+    match (one.1.covers(other.1), other.1.covers(one.1)) {
+        (true, false) => true,
+        (false, true) => false,
+        _ => one.0.resource_version() > other.0.resource_version(),
+    }
+}
 
 /// The leases of one plugin. Clones share them.
 #[derive(Clone, Default)]
@@ -31,10 +41,12 @@ impl View {
         self.of(of).filter(move |lease| lease.covers(namespace))
     }
 
-    /// One object. Where several leases show it, as the one says that knows most: each informer has a watch of its own.
+    /// One object. Where several leases show it, as [`precedes`] says.
     pub fn get(&self, of: &TypeMeta, key: &Key) -> Option<Arc<Object>> {
-        let held = self.covering(of, key.namespace.as_deref()).filter_map(|lease| lease.get(key));
-        held.max_by_key(|object| object.resource_version())
+        let leases = self.covering(of, key.namespace.as_deref());
+        let held = leases.filter_map(|lease| Some((lease.get(key)?, &lease.key().keep)));
+        let best = held.reduce(|best, next| if precedes((&*next.0, next.1), (&*best.0, best.1)) { next } else { best });
+        best.map(|(object, _)| object)
     }
 
     /// All leases.

@@ -85,6 +85,7 @@ pub(crate) struct Guest {
     read: Vec<(&'static str, &'static str)>,
     observed: Vec<(&'static str, &'static str)>,
     indexes: Vec<(&'static str, (&'static str, &'static str), &'static str)>,
+    frugal: bool,
     resync: Option<u32>,
     concurrency: u32,
     timeout_ms: Option<u32>,
@@ -142,6 +143,7 @@ impl Guest {
             read: Vec::new(),
             observed: Vec::new(),
             indexes: Vec::new(),
+            frugal: false,
             resync: None,
             concurrency: 0,
             timeout_ms: None,
@@ -196,6 +198,11 @@ impl Guest {
     pub(crate) fn index(mut self, name: &'static str, of: (&'static str, &'static str), path: &'static str) -> Self {
         self.indexes.push((name, of, path));
         self
+    }
+
+    /// Of all kinds but those that it owns it has metadata alone, without annotations, compressed.
+    pub(crate) fn frugal(self) -> Self {
+        Self { frugal: true, ..self }
     }
 
     /// Seconds from one look at every key to the next.
@@ -361,7 +368,7 @@ impl Guest {
                 {observe}
                 (data (i32.const {BASE}) "{data}"))"#,
             pages = self.pages,
-            free = BASE + image.0.len(),
+            free = BASE + image.bytes.len(),
             data = image.escaped(),
         )
     }
@@ -369,8 +376,9 @@ impl Guest {
     /// `result<manifest, string>`.
     fn manifest(&self, image: &mut Image) -> usize {
         let name = image.text(self.controller);
-        let watched = image.watch(self.watched);
         let owned = image.watches(&self.owned);
+        image.frugal = self.frugal;
+        let watched = image.watch(self.watched);
         let mapped: Vec<Vec<u8>> = self.mapped.iter().map(|(of, mapping)| image.mapped_watch(*of, *mapping)).collect();
         let mapped = image.list(&mapped);
         let read = image.watches(&self.read);
@@ -439,13 +447,17 @@ impl Answer {
 
 /// The bytes of a guest's memory from [`BASE`] on.
 #[derive(Default)]
-struct Image(Vec<u8>);
+struct Image {
+    bytes: Vec<u8>,
+    /// What is laid out next is [`Guest::frugal`].
+    frugal: bool,
+}
 
 impl Image {
     fn put(&mut self, bytes: &[u8]) -> usize {
-        self.0.resize(self.0.len().next_multiple_of(8), 0);
-        let at = BASE + self.0.len();
-        self.0.extend_from_slice(bytes);
+        self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
+        let at = BASE + self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
         at
     }
 
@@ -463,10 +475,20 @@ impl Image {
 
     fn watch(&mut self, of: (&str, &str)) -> Vec<u8> {
         let (api_version, kind) = (self.text(of.0), self.text(of.1));
+        let frugal = u8::from(self.frugal);
+        let without = if self.frugal {
+            let annotations = self.text("metadata.annotations");
+            let annotations = Record::build(|r| {
+                r.pair(annotations);
+            });
+            self.list(&[annotations])
+        } else {
+            (0, 0)
+        };
         Record::build(|r| {
-            // Every namespace, label and field; all of each object; every change.
+            // Every namespace, label and field; every change.
             r.pair(api_version).pair(kind).pair((0, 0)).option(None).option(None);
-            r.u8(0).align(4).pair((0, 0)).u8(0).align(4).pair((0, 0));
+            r.u8(frugal).align(4).pair(without).u8(frugal).align(4).pair((0, 0));
         })
     }
 
@@ -531,7 +553,7 @@ impl Image {
     }
 
     fn escaped(&self) -> String {
-        self.0.iter().fold(String::new(), |mut text, byte| {
+        self.bytes.iter().fold(String::new(), |mut text, byte| {
             write!(text, "\\{byte:02x}").unwrap();
             text
         })

@@ -4,8 +4,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::field::FieldPath;
 
-/// `ns | labels | fields`, each of which may be empty.
+/// `ns | labels | fields | keep`, each of which may be empty. To keep: `metadata`, or `-` and what is not kept, or both.
 fn key(text: &str) -> InformerKey {
     let mut parts = text.split('|').map(str::trim);
     let mut next = || parts.next().unwrap_or_default();
@@ -13,15 +14,22 @@ fn key(text: &str) -> InformerKey {
         namespace: Some(next()).filter(|namespace| !namespace.is_empty()).map(Arc::from),
         labels: Selector::parse(next()).unwrap(),
         fields: FieldSelector::parse(next()).unwrap(),
+        keep: keep(next()),
         ..InformerKey::all(TypeMeta::new("v1", "Pod"))
     }
 }
 
+fn keep(text: &str) -> Keep {
+    let (head, without) = text.split_once('-').unwrap_or((text, ""));
+    let without = without.split_whitespace().map(|path| FieldPath::parse(path).unwrap());
+    Keep::new(head.trim() == "metadata", without).unwrap()
+}
+
 fn object(namespace: &str, name: &str, labels: &[(&str, &str)]) -> Object {
     let labels: serde_json::Map<_, _> = labels.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
-    let metadata =
-        json!({ "namespace": namespace, "name": name, "uid": "u", "resourceVersion": "1", "labels": labels });
-    Object::parse(json!({ "metadata": metadata }).to_string().as_bytes(), &TypeMeta::new("v1", "Pod")).unwrap()
+    let metadata = json!({ "namespace": namespace, "name": name, "uid": "u", "resourceVersion": "1", "labels": labels, "annotations": { "a": "b" } });
+    let json = json!({ "metadata": metadata, "spec": { "x": 1, "y": 2 } });
+    Object::parse(json.to_string().as_bytes(), &TypeMeta::new("v1", "Pod")).unwrap()
 }
 
 #[test]
@@ -54,6 +62,13 @@ fn wider_is_what_surely_holds_all_of_the_narrower() {
         ("|| spec.nodeName=n", "|| spec.nodeName=n", true),
         ("|| spec.nodeName=n", "a | app=web | spec.nodeName=n,metadata.name=x", true),
         ("|| spec.nodeName!=m", "|| spec.nodeName=n", false),
+        ("", "||| metadata", true),
+        ("||| metadata", "", false),
+        ("||| metadata", "||| metadata - metadata.annotations", true),
+        ("||| - spec.x", "a ||| - spec", true),
+        ("||| - spec.x", "||| - spec.y", false),
+        ("||| - spec.x", "||| metadata", true),
+        ("a ||| metadata", "||| metadata", false),
     ] {
         assert_eq!(key(wide).covers(&key(narrow)), covers, "{wide:?} and {narrow:?}");
     }
@@ -71,6 +86,17 @@ fn a_filter_asks_only_for_what_the_wider_does_not() {
     assert!(!only.shows(&object("a", "y", &[("tier", "db")])));
     assert!(!only.shows(&object("b", "x", &[("tier", "db")])));
     assert!(!only.shows(&object("a", "x", &[])));
+}
+
+#[test]
+fn a_filter_cuts_what_the_wider_has_beyond() {
+    let filter = |wide, narrow| Filter::new(&key(wide), &key(narrow));
+    let held = Arc::new(object("a", "x", &[]));
+    assert_eq!(filter("||| - spec.x", "||| - spec.x"), Filter::default());
+    assert!(Arc::ptr_eq(&filter("", "a").cut(&held), &held), "no copy where nothing is cut");
+    for narrow in ["||| metadata", "a ||| - spec.x", "||| metadata - metadata.annotations"] {
+        assert_eq!(*filter("", narrow).cut(&held), held.kept(&key(narrow).keep), "{narrow}");
+    }
 }
 
 #[test]
@@ -96,6 +122,12 @@ fn a_key_is_told_in_one_line() {
     assert_eq!(key("a | app=web").to_string(), "v1 Pod in a where app=web");
     assert_eq!(key("|| spec.nodeName=n").to_string(), "v1 Pod where spec.nodeName=n");
     assert_eq!(key("a | app=web | spec.nodeName=n").to_string(), "v1 Pod in a where app=web and spec.nodeName=n");
+    assert_eq!(key("a ||| metadata").to_string(), "v1 Pod in a, metadata only");
+    assert_eq!(key("| app || - spec.y spec.x").to_string(), "v1 Pod where app, without spec.x, spec.y");
+    assert_eq!(
+        key("||| metadata - metadata.annotations").to_string(),
+        "v1 Pod, metadata only, without metadata.annotations"
+    );
 }
 
 #[test]
@@ -118,8 +150,18 @@ fn keys() -> impl Strategy<Value = InformerKey> {
         "spec.y=1",
         "spec.y=1,metadata.name=x",
     ]);
-    (any(&["", "a", "b"]), labels, fields)
-        .prop_map(|(namespace, labels, fields)| key(&format!("{namespace} | {labels} | {fields}")))
+    let keep = any(&[
+        "",
+        "",
+        "metadata",
+        "metadata - metadata.annotations",
+        "- spec.x",
+        "- spec.y",
+        "- spec",
+        "- spec.x spec.y",
+    ]);
+    (any(&["", "a", "b"]), labels, fields, keep)
+        .prop_map(|(namespace, labels, fields, keep)| key(&format!("{namespace} | {labels} | {fields} | {keep}")))
 }
 
 fn objects() -> impl Strategy<Value = Object> {
@@ -143,7 +185,9 @@ proptest! {
         if wide.covers(&narrow) {
             prop_assert!(shown(&wide) || !shown(&narrow));
             if shown(&wide) {
-                prop_assert_eq!(Filter::new(&wide, &narrow).shows(&object), shown(&narrow));
+                let (filter, held) = (Filter::new(&wide, &narrow), Arc::new(object.kept(&wide.keep)));
+                prop_assert_eq!(filter.shows(&held), shown(&narrow));
+                prop_assert_eq!(&*filter.cut(&held), &object.kept(&narrow.keep));
             }
         }
     }

@@ -4,6 +4,7 @@ use insta::assert_snapshot;
 use proptest::prelude::*;
 
 use super::*;
+use crate::object::Keep;
 use crate::predicate::{Condition, Expression, Test};
 
 fn of(api_version: &str, kind: &str) -> raw::TypeMeta {
@@ -284,8 +285,9 @@ fn all_that_is_watched_is_taken_over() {
         ]),
         ..all("v1", "Pod")
     };
-    let secrets = Watch { metadata_only: true, ..all("v1", "Secret") };
-    let maps = Watch { without: vec![path("data.large")], compressed: true, ..all("v1", "ConfigMap") };
+    let secrets = Watch { keep: Keep::new(true, []).unwrap(), ..all("v1", "Secret") };
+    let maps =
+        Watch { keep: Keep::new(false, [path("data.large")]).unwrap(), compressed: true, ..all("v1", "ConfigMap") };
     let pears = all("stable.example.com/v1", "MyPear");
     assert_eq!(
         manifest.controllers,
@@ -321,7 +323,7 @@ fn every_problem_of_what_is_watched_is_said_at_once() {
         pods.watch.fields = Some("spec.nodeName".to_owned());
         pods.watch.when = vec![vec![cel("object.")], vec![], vec![cel("x > 1"), cel("object.status.phase ==")]];
         pods.mapping = raw::Mapping::Label("a b".to_owned());
-        pears.reads[0].without = vec!["data.large".to_owned(), "data.large".to_owned()];
+        pears.reads[0].without = vec!["data.large".to_owned(), "data.large".to_owned(), "metadata.labels.app".to_owned()];
         let index = raw::Index { name: "by node".to_owned(), of: of("v1", "pods"), path: String::new() };
         manifest.indexes.extend([index.clone(), index]);
         manifest.observes[0].of.kind.clear();
@@ -338,6 +340,7 @@ fn every_problem_of_what_is_watched_is_said_at_once() {
       controllers[0].watches[0].watch.when[2][0].cel: "x > 1": there is no variable x: there are object and old
       controllers[0].watches[0].watch.when[2][1].cel: "object.status.phase ==": Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}
       controllers[0].reads[0].without[1]: data.large is there already
+      controllers[0].reads[0].without: cannot leave out metadata.labels.app: metadata.labels says which object it is and what becomes of it, and is always kept; name what is beside it
       observes[0].kind: is empty
       indexes[1].name: "by node" must be 1 to 63 letters, digits, `-`, `_` and `.`
       indexes[1].kind: "pods" is no kind: write it as in objects, such as ConfigMap

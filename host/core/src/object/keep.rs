@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     cmp::Ordering,
+    fmt,
     hash::{Hash, Hasher},
     ops::Range,
     sync::Arc,
@@ -238,6 +239,18 @@ fn labels_in(json: &str) -> Result<Option<Range<usize>>, ParseError> {
         }
     }
     Ok(None)
+}
+
+/// `metadata only, without metadata.annotations`; of whole objects nothing.
+impl fmt::Display for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.metadata_only {
+            f.write_str("metadata only")?;
+        }
+        let Some((first, others)) = self.without().split_first() else { return Ok(()) };
+        write!(f, "{}without {first}", if self.metadata_only { ", " } else { "" })?;
+        others.iter().try_for_each(|path| write!(f, ", {path}"))
+    }
 }
 
 impl PartialEq for Keep {

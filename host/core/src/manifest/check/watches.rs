@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::super::{Controller, Index, MappedWatch, Mapping, Watch, raw};
 use super::{Name, Problems, bounded, check_names, quoted};
 use crate::field::FieldPath;
+use crate::object::Keep;
 use crate::predicate::{Condition, Expression, Predicate, Test};
 use crate::selector::{self, FieldSelector, Selector};
 
@@ -39,14 +40,16 @@ impl raw::Watch {
         if part == Part::Owned && !without.is_empty() {
             problems.add(&format!("{at}.without"), "must be empty: the host compares children whole");
         }
+        let keep = Keep::new(self.metadata_only, without).map_err(|error| {
+            problems.add(&format!("{at}.without"), error.to_string());
+        });
         let when = check_when(self.when, &format!("{at}.when"), problems);
         Some(Watch {
             of: of?,
             namespaces,
             labels: labels.ok()?,
             fields: fields.ok()?.filter(|fields| !fields.is_empty()),
-            metadata_only: self.metadata_only,
-            without,
+            keep: keep.ok()?,
             compressed: self.compressed,
             when: when?,
         })
@@ -121,7 +124,7 @@ fn keeps(watch: &Watch, path: &FieldPath) -> bool {
             ["metadata", "apiVersion", "kind"].map(|path| FieldPath::parse(path).expect("a plain word is a path"));
         kept.iter().any(|kept| kept.covers(path))
     };
-    (!watch.metadata_only || in_metadata()) && !watch.without.iter().any(|without| without.covers(path))
+    (!watch.keep.metadata_only() || in_metadata()) && !watch.keep.without().iter().any(|without| without.covers(path))
 }
 
 /// A mapping's index must be there, and be of the controller's kind.

@@ -92,6 +92,12 @@ impl FieldPath {
         other.steps.starts_with(&self.steps)
     }
 
+    /// The path of a member of what stands here: of `status` and `images`, `status.images`. May be longer than one that is parsed.
+    #[must_use]
+    pub fn member(&self, name: &str) -> Self {
+        Self { steps: self.steps.iter().cloned().chain([Step::Member(name.into())]).collect() }
+    }
+
     /// Bytes held on the heap.
     pub fn bytes(&self) -> usize {
         let name = |step: &Step| if let Step::Member(name) = step { name.len() } else { 0 };

@@ -1,8 +1,8 @@
 //! Which informers run for what is asked of the cache: one copy of each object, as far as that can be shown.
 //!
 //! Owns what an informer is identified by, when one [covers](InformerKey::covers) another, the [`Filter`] through which the wider
-//! one then shows the narrower, whole objects cut to what was asked for included, and the [`plan`]: the fewest informers that serve a set of requests. Starting and stopping them,
-//! and moving whoever uses one to another, are the host's.
+//! one then shows the narrower, with objects cut to what was asked for, and the [`plan`]: the fewest informers that serve a set of
+//! requests. Starting and stopping them, and moving whoever uses one to another, are the host's.
 //!
 //! ```text
 //! asked for                            run
@@ -10,6 +10,8 @@
 //! v1 Pod in web               ──┼────► v1 Pod
 //! v1 Pod in db where app=a    ──┤
 //! v1 Pod, metadata only       ──┘
+//! v1 Node, without spec       ──┬────► v1 Node
+//! v1 Node, without status     ──┘
 //! v1 Secret in web            ───────► v1 Secret in web
 //! v1 Secret in db             ───────► v1 Secret in db
 //! ```
@@ -49,7 +51,7 @@ pub struct InformerKey {
     pub labels: Selector,
     /// Empty: every object.
     pub fields: FieldSelector,
-    /// What is held of each object.
+    /// What is held of each object. Last, so that in order those of the same objects stand together.
     pub keep: Keep,
 }
 
@@ -68,6 +70,12 @@ impl InformerKey {
     /// True if an object of this kind, in this namespace, would be here if it existed (and the selectors matched).
     pub fn covers_namespace(&self, namespace: Option<&str>) -> bool {
         self.namespace.is_none() || self.namespace.as_deref() == namespace
+    }
+
+    /// True if both ask for the same objects, though perhaps for more or other fields of each.
+    pub fn same_objects(&self, other: &Self) -> bool {
+        let Self { of, namespace, labels, fields, keep: _ } = self;
+        (of, namespace, labels, fields) == (&other.of, &other.namespace, &other.labels, &other.fields)
     }
 
     /// True if an informer of this key holds every object of `narrower`, with all that is kept of them there, and can tell which
@@ -185,14 +193,16 @@ impl Filter {
     }
 }
 
-/// The informers that should run for these requests: the widest of them. Where a wider one is `denied`, it serves nobody but
-/// those who asked for it, and what it would cover runs beside it.
+/// The informers that should run for these requests: the widest of them, each with what any request for the same objects keeps.
+/// Where a wider one is `denied`, it serves nobody but those who asked for its objects, and what it would cover runs beside it.
 ///
-/// Each request is [covered](InformerKey::covers) by one of the result that is not denied, or is itself in it.
+/// Each request is [covered](InformerKey::covers) by one of the result that is not denied, or that is of the
+/// [same objects](InformerKey::same_objects).
 pub fn plan(requests: &BTreeSet<InformerKey>, denied: impl Fn(&InformerKey) -> bool) -> BTreeSet<InformerKey> {
+    let joined = joined(requests);
     // Who covers another has its namespace, or none.
     let mut wide: HashMap<(&TypeMeta, Option<&str>), Vec<&InformerKey>> = HashMap::new();
-    for key in requests.iter().filter(|key| !denied(key)) {
+    for key in joined.iter().filter(|key| !denied(key)) {
         wide.entry((&key.of, key.namespace.as_deref())).or_default().push(key);
     }
     let is_covered = |narrow: &&InformerKey| {
@@ -204,7 +214,20 @@ pub fn plan(requests: &BTreeSet<InformerKey>, denied: impl Fn(&InformerKey) -> b
             other != narrow && other.covers(narrow) && (other < narrow || denied(narrow) || !narrow.covers(other))
         })
     };
-    requests.iter().filter(|key| !is_covered(key)).cloned().collect()
+    joined.iter().filter(|key| !is_covered(key)).cloned().collect()
+}
+
+/// One in place of all requests for the same objects, which keeps what any of them keeps.
+fn joined(requests: &BTreeSet<InformerKey>) -> Vec<InformerKey> {
+    let mut joined: Vec<InformerKey> = Vec::with_capacity(requests.len());
+    for key in requests {
+        match joined.last_mut() {
+            // They stand together: what is kept is compared last.
+            Some(last) if last.same_objects(key) => last.keep = last.keep.union(&key.keep),
+            _ => joined.push(key.clone()),
+        }
+    }
+    joined
 }
 
 #[cfg(test)]

@@ -117,10 +117,10 @@ impl Lease {
 
     /// Says whether objects may be kept compressed. They are where all leases on the informer say so.
     pub fn set_compressed(&self, on: bool) {
-        if self.place.compressed.swap(on, Ordering::Relaxed) != on {
-            if let Some(home) = self.home.upgrade() {
-                home.look();
-            }
+        if self.place.compressed.swap(on, Ordering::Relaxed) != on
+            && let Some(home) = self.home.upgrade()
+        {
+            home.look();
         }
     }
 

@@ -29,7 +29,7 @@ fn of() -> TypeMeta {
 }
 
 /// What leases ask for: namespace, labels, fields, and what of each object.
-const REQUESTS: [(&str, &str, &str, Of); 13] = [
+const REQUESTS: [(&str, &str, &str, Of); 14] = [
     ("", "", "", Of::Whole),
     ("a", "", "", Of::Whole),
     ("b", "", "", Of::Whole),
@@ -42,6 +42,7 @@ const REQUESTS: [(&str, &str, &str, Of); 13] = [
     ("", "", "", Of::Metadata),
     ("a", "", "", Of::Metadata),
     ("", "", "", Of::AllBut("spec.a")),
+    ("", "", "", Of::AllBut("spec.b")),
     ("b", "", "", Of::AllBut("spec.b")),
 ];
 

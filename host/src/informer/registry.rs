@@ -308,7 +308,7 @@ impl Kind {
     fn best(&self, key: &InformerKey) -> Option<Arc<Informer>> {
         let serves = |running: &&Running| {
             let informer = &running.informer;
-            informer.key.covers(key) && (informer.key == *key || !informer.is_denied())
+            informer.key.covers(key) && (informer.key.same_objects(key) || !informer.is_denied())
         };
         let serving = self.running.values().filter(serves).map(|running| &running.informer);
         serving.max_by_key(|informer| (informer.is_synced(), informer.key == *key)).cloned()
@@ -319,7 +319,7 @@ impl Kind {
         let serves = |informer: &Informer| {
             planned.contains(&informer.key)
                 && informer.key.covers(&place.key)
-                && (informer.key == place.key || !informer.is_denied())
+                && (informer.key.same_objects(&place.key) || !informer.is_denied())
         };
         if serves(&place.seat.load().informer) {
             return None;

@@ -10,12 +10,13 @@ use pilothouse_core::{
 use super::Lease;
 
 /// Of two leases' views of one object, each with what is kept in it: whether the first is to be taken. That is the one that has all
-/// that the other has, and where they have the same, or each has something, the newer one: each informer has a watch of its own.
+/// that the other has. Where they have the same it is the newer one, for each informer has a watch of its own; where each has something,
+/// always the same one of the two, so that no field comes and goes with what is newer.
 pub fn precedes(one: (&Object, &Keep), other: (&Object, &Keep)) -> bool {
     match (one.1.covers(other.1), other.1.covers(one.1)) {
-        (true, false) => true,
-        (false, true) => false,
-        _ => one.0.resource_version() > other.0.resource_version(),
+        (true, true) => one.0.resource_version() > other.0.resource_version(),
+        (false, false) => one.1 < other.1,
+        (covers, _) => covers,
     }
 }
 
@@ -43,10 +44,14 @@ impl View {
 
     /// One object. Where several leases show it, as [`precedes`] says.
     pub fn get(&self, of: &TypeMeta, key: &Key) -> Option<Arc<Object>> {
+        self.find(of, key).map(|(object, _)| object)
+    }
+
+    /// The same, and what is kept in it.
+    pub fn find<'a>(&'a self, of: &'a TypeMeta, key: &'a Key) -> Option<(Arc<Object>, &'a Keep)> {
         let leases = self.covering(of, key.namespace.as_deref());
         let held = leases.filter_map(|lease| Some((lease.get(key)?, &lease.key().keep)));
-        let best = held.reduce(|best, next| if precedes((&*next.0, next.1), (&*best.0, best.1)) { next } else { best });
-        best.map(|(object, _)| object)
+        held.reduce(|best, next| if precedes((&*next.0, next.1), (&*best.0, best.1)) { next } else { best })
     }
 
     /// All leases.

@@ -139,8 +139,39 @@ impl Keep {
         Self::of(self.metadata_only && other.metadata_only, without)
     }
 
+    /// What cannot be compared with a kept object, of `value` as a member of it: the top-level member `name` where that is not kept,
+    /// or the first member of the value that is not kept whole. None: all that `value` names can be.
+    ///
+    /// ```
+    /// use pilothouse_core::{field::FieldPath, object::Keep};
+    /// use serde_json::json;
+    ///
+    /// let keep = Keep::new(false, ["spec", "status.images"].map(|path| FieldPath::parse(path).expect("a path")))?;
+    /// let missing = |status: serde_json::Value| keep.missing("status", status.as_object()?).map(|path| path.to_string());
+    /// assert_eq!(missing(json!({ "phase": "Ready" })), None);
+    /// assert_eq!(missing(json!({ "phase": "Ready", "images": [] })), Some("status.images".to_owned()));
+    /// # Ok::<(), pilothouse_core::object::KeepError>(())
+    /// ```
+    pub fn missing(&self, name: &str, value: &serde_json::Map<String, serde_json::Value>) -> Option<FieldPath> {
+        if self.is_whole() {
+            return None;
+        }
+        let within = named(name);
+        if self.drops(&within) {
+            return Some(within);
+        }
+        let cut = |path: &FieldPath| self.without().iter().any(|gone| gone.covers(path) || path.covers(gone));
+        value.keys().map(|member| within.member(member)).find(cut)
+    }
+
+    /// True if what stands at `path` is kept, but for what is left out within it.
+    pub fn keeps(&self, path: &FieldPath) -> bool {
+        !self.drops(path)
+    }
+
     fn drops(&self, path: &FieldPath) -> bool {
-        self.metadata_only && !named("metadata").covers(path) || self.without().iter().any(|field| field.covers(path))
+        let beside = || !["metadata", "apiVersion", "kind"].iter().any(|kept| named(kept).covers(path));
+        self.metadata_only && beside() || self.without().iter().any(|field| field.covers(path))
     }
 
     /// The text with nothing but what is kept, of an object of kind `of`; none if that is all of it.

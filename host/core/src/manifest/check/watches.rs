@@ -107,7 +107,7 @@ pub(super) fn check_indexes(
             let mut of_kind = cached.iter().filter(|watch| watch.of == index.of).peekable();
             if of_kind.peek().is_none() {
                 problems.add(&at, format!("no controller is for, owns, watches or reads {}", index.of));
-            } else if !of_kind.any(|watch| keeps(watch, &index.path)) {
+            } else if !of_kind.any(|watch| watch.keep.keeps(&index.path)) {
                 let what = format!("{} is not cached: `metadata-only` or `without` leave it out", index.path);
                 problems.add(&format!("{at}.path"), what);
             }
@@ -115,16 +115,6 @@ pub(super) fn check_indexes(
         checked.push(index);
     }
     checked
-}
-
-/// True if objects of the watch are cached with what stands at `path`.
-fn keeps(watch: &Watch, path: &FieldPath) -> bool {
-    let in_metadata = || {
-        let kept =
-            ["metadata", "apiVersion", "kind"].map(|path| FieldPath::parse(path).expect("a plain word is a path"));
-        kept.iter().any(|kept| kept.covers(path))
-    };
-    (!watch.keep.metadata_only() || in_metadata()) && !watch.keep.without().iter().any(|without| without.covers(path))
 }
 
 /// A mapping's index must be there, and be of the controller's kind.

@@ -4,7 +4,10 @@ use pilothouse_core::key::{Key, TypeMeta};
 use serde_json::{Map, Value, json};
 
 use super::{Error, Owner, Writer};
-use crate::{informer::View, wasm::Child};
+use crate::{
+    informer::{InformerKey, View},
+    wasm::Child,
+};
 
 /// Members of `metadata` that belong to the API server.
 const SERVERS_OWN: [&str; 8] = [
@@ -151,7 +154,7 @@ fn own(metadata: &mut Map<String, Value>, owner: &Owner<'_>) -> Result<(), ()> {
     Ok(())
 }
 
-/// A child that no lease would show again would be applied for ever.
+/// A child that no lease would show again, whole, would be applied for ever.
 fn seen(view: &View, of: &TypeMeta, key: &Key, metadata: &Map<String, Value>) -> Result<(), ChildError> {
     let labels = || {
         let labels = metadata.get("labels").and_then(Value::as_object);
@@ -160,7 +163,8 @@ fn seen(view: &View, of: &TypeMeta, key: &Key, metadata: &Map<String, Value>) ->
     let watched: Vec<String> = view
         .of(of)
         .map(|lease| {
-            let matches = lease.covers(key.namespace.as_deref()) && lease.key().labels.matches(labels());
+            let InformerKey { labels: selector, keep, .. } = lease.key();
+            let matches = lease.covers(key.namespace.as_deref()) && selector.matches(labels()) && keep.is_whole();
             if matches { String::new() } else { lease.key().to_string() }
         })
         .collect();

@@ -33,6 +33,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use pilothouse_core::{
     diff,
+    field::FieldPath,
     grant::{Denied, Grants},
     key::{Key, TypeMeta},
     manifest::Verb,
@@ -97,6 +98,19 @@ pub enum Error {
         key: Key,
         /// What came instead of success.
         source: cluster::Error,
+    },
+    /// The cache does not hold that part of the status.
+    #[error(
+        "cannot tell whether the status of {of} {key} differs: {path} is left out of the cache; keep it in the watch (to go without \
+         the spec, name `spec` in `without`), or write it by `client`"
+    )]
+    LeftOut {
+        /// The kind.
+        of: TypeMeta,
+        /// The key.
+        key: Key,
+        /// What is left out of objects, or has something in it that is.
+        path: FieldPath,
     },
     /// The status is no JSON object.
     #[error("the status is no JSON object: {0}")]
@@ -265,15 +279,19 @@ impl Writer {
     /// The one reason why it is not.
     pub async fn status(&self, owner: &Owner<'_>, view: &View, status: &str) -> Result<Report, Error> {
         let status: Value = serde_json::from_str(status).map_err(|error| Error::Status(error.to_string()))?;
-        if !status.is_object() {
+        let Value::Object(members) = &status else {
             return Err(Error::Status("it is another JSON value".into()));
-        }
+        };
         let (of, key) = (owner.object.type_meta().clone(), owner.object.key().clone());
         let (namespace, name) = (key.namespace.as_deref(), &*key.name);
         self.grants.load().check(Verb::Apply, &of, Some(Subresource::Status), namespace, Some(name))?;
         let mut report = Report::default();
         // As it is now: children were written since the plugin saw it.
-        let Some(live) = view.get(&of, &key).filter(|live| live.uid() == owner.object.uid()) else { return Ok(report) };
+        let live = view.find(&of, &key).filter(|(live, _)| live.uid() == owner.object.uid());
+        let Some((live, keep)) = live else { return Ok(report) };
+        if let Some(path) = keep.missing("status", members) {
+            return Err(Error::LeftOut { of, key, path });
+        }
         let mut desired = json!({ "status": status });
         if diff::holds(&live, &self.manager, Some(Subresource::Status), &desired) {
             self.observer.wrote(&self.plugin, "apply", "skipped");
@@ -300,15 +318,17 @@ impl Writer {
     async fn apply_child(&self, owner: &Owner<'_>, view: &View, desired: &Desired) -> Result<Write, Error> {
         let (of, key) = (&desired.of, &desired.key);
         self.grants.load().check(Verb::Apply, of, None, key.namespace.as_deref(), Some(&key.name))?;
-        let live = match view.get(of, key) {
+        // What a watch of less shows of it says whose it is, but not whether it differs.
+        let (live, is_whole) = match view.find(of, key) {
             // A selector hides what does not match it: it may be there all the same, and somebody else's.
             None if !view
                 .covering(of, key.namespace.as_deref())
                 .any(|lease| lease.key().labels.is_empty() && lease.key().fields.is_empty()) =>
             {
-                self.hidden(of, key).await?
+                (self.hidden(of, key).await?, true)
             }
-            live => live,
+            Some((live, keep)) => (Some(live), keep.is_whole()),
+            None => (None, true),
         };
         let force = match live {
             None => false,
@@ -327,7 +347,7 @@ impl Writer {
             Some(live) => {
                 match live.controller() {
                     Some(controller) if controller.uid == *owner.object.uid() => {
-                        if diff::holds(&live, &self.manager, None, &desired.value) {
+                        if is_whole && diff::holds(&live, &self.manager, None, &desired.value) {
                             self.observer.wrote(&self.plugin, "apply", "skipped");
                             return Ok(Write::Skipped);
                         }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use pilothouse_core::{
+    field::FieldPath,
     grant::Grants,
     key::{Key, TypeMeta},
     manifest::{Permission, Verb},
-    object::Object,
+    object::{Keep, Object, Subresource},
     selector::Selector,
 };
 use serde_json::json;
@@ -16,7 +17,7 @@ use tokio::runtime::Handle;
 use super::{ClientError, Error, Owner, Writer};
 use crate::{
     cluster::{self, DeleteOptions},
-    informer::{InformerKey, Informers, View},
+    informer::{InformerKey, Informers, Lease, View},
     testing::{Api, apple, config_map, soon},
     wasm::Child,
 };
@@ -25,26 +26,51 @@ fn config_maps() -> TypeMeta {
     TypeMeta::new("v1", "ConfigMap")
 }
 
-/// A writer that may do everything with ConfigMaps, and nothing else.
+fn apples() -> TypeMeta {
+    TypeMeta::new("stable.example.com/v1", "MyApple")
+}
+
+/// A writer that may do everything with ConfigMaps, and apply the status of MyApples.
 fn writer(api: &Api, informers: &Informers) -> Writer {
-    let verbs = [Verb::Read, Verb::Create, Verb::Update, Verb::Patch, Verb::Apply, Verb::Delete];
-    let asked = Permission {
-        of: config_maps(),
-        subresource: None,
-        verbs: verbs.into(),
+    let everything = [Verb::Read, Verb::Create, Verb::Update, Verb::Patch, Verb::Apply, Verb::Delete];
+    let asked = |of, subresource, verbs: &[Verb]| Permission {
+        of,
+        subresource,
+        verbs: verbs.iter().copied().collect(),
         namespaces: Vec::new(),
         names: Vec::new(),
     };
-    let grants = Arc::new(ArcSwap::from_pointee(Grants::all_asked(&[asked])));
+    let asked = [asked(config_maps(), None, &everything), asked(apples(), Some(Subresource::Status), &[Verb::Apply])];
+    let grants = Arc::new(ArcSwap::from_pointee(Grants::all_asked(&asked)));
     Writer::new(api.cluster.clone(), informers.clone(), "apples", grants, Arc::new(()))
 }
 
-async fn view(informers: &Informers, labels: &str) -> View {
-    let selector = Selector::parse(labels).expect("a selector");
-    let lease = informers.acquire(InformerKey { labels: selector, ..InformerKey::all(config_maps()) }, "apples");
+async fn lease(informers: &Informers, key: InformerKey) -> Arc<Lease> {
+    let lease = informers.acquire(key, "apples");
     let mut synced = lease.synced();
     soon("the informer syncs", synced.wait_for(|synced| *synced)).await.expect("it lives");
-    View::new([Arc::new(lease)])
+    Arc::new(lease)
+}
+
+fn labelled(labels: &str) -> InformerKey {
+    InformerKey { labels: Selector::parse(labels).expect("a selector"), ..InformerKey::all(config_maps()) }
+}
+
+async fn view(informers: &Informers, labels: &str) -> View {
+    View::new([lease(informers, labelled(labels)).await])
+}
+
+fn keep(metadata_only: bool, without: &[&str]) -> Keep {
+    let without = without.iter().map(|path| FieldPath::parse(path).expect("a path"));
+    Keep::new(metadata_only, without).expect("it can be left out")
+}
+
+/// A MyApple that need not be there.
+fn parent() -> Arc<Object> {
+    let mut object = apple("a");
+    object["metadata"]["uid"] = "5f0d6a3e-0000-4000-8000-000000000001".into();
+    object["metadata"]["resourceVersion"] = "1".into();
+    Arc::new(Object::parse(object.to_string().as_bytes(), &apples()).expect("an object"))
 }
 
 #[tokio::test]
@@ -55,12 +81,7 @@ async fn an_object_that_the_selector_hides_is_not_taken_over() {
     api.create(foreign).await;
     let informers = Informers::new(api.cluster.clone(), Handle::current());
     let view = view(&informers, "app=web").await;
-    let mut object = apple("a");
-    object["metadata"]["uid"] = "5f0d6a3e-0000-4000-8000-000000000001".into();
-    object["metadata"]["resourceVersion"] = "1".into();
-    let of = TypeMeta::new("stable.example.com/v1", "MyApple");
-    let object = Arc::new(Object::parse(object.to_string().as_bytes(), &of).expect("an object"));
-    let owns = [config_maps()];
+    let (object, owns) = (parent(), [config_maps()]);
     let owner = Owner { object: &object, owns: &owns };
     // No field of it is in the way: an apply would succeed, and make the object ours.
     let child = |name: &str| {
@@ -74,6 +95,88 @@ async fn an_object_that_the_selector_hides_is_not_taken_over() {
     let live = api.cluster.get(&config_maps(), Some("default"), "taken").await.expect("it is there");
     let live = Object::parse(&live, &config_maps()).expect("an object");
     assert!(live.controller().is_none());
+}
+
+#[tokio::test]
+async fn a_child_that_nobody_would_see_whole_is_not_written() {
+    let api = Api::start().await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let elsewhere = InformerKey { namespace: Some("elsewhere".into()), ..InformerKey::all(config_maps()) };
+    let names = InformerKey { keep: keep(true, &[]), ..InformerKey::all(config_maps()) };
+    let view = View::new([lease(&informers, elsewhere).await, lease(&informers, names).await]);
+    let (object, owns) = (parent(), [config_maps()]);
+    let child = Child { object: config_map("c").to_string(), adopt: false };
+    let report = writer(&api, &informers).children(&Owner { object: &object, owns: &owns }, &view, vec![child]).await;
+    let told = "child v1 ConfigMap default/c would not be seen: what the controller owns there is watched where v1 ConfigMap in \
+                elsewhere or v1 ConfigMap, metadata only";
+    assert_eq!((report.written, report.problem().as_deref()), (0, Some(told)));
+}
+
+#[tokio::test]
+async fn a_child_of_which_only_a_part_is_seen_is_taken_for_different() {
+    let api = Api::start().await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let part = InformerKey { keep: keep(false, &["data.color"]), ..InformerKey::all(config_maps()) };
+    let view = View::new([lease(&informers, labelled("!hidden")).await, lease(&informers, part).await]);
+    let (object, owns, writer) = (parent(), [config_maps()], writer(&api, &informers));
+    let owner = Owner { object: &object, owns: &owns };
+    let write = async |color: serde_json::Value| {
+        let mut child = config_map("c");
+        child["data"] = json!({ "color": color });
+        let report = writer.children(&owner, &view, vec![Child { object: child.to_string(), adopt: false }]).await;
+        assert_eq!(report.problem(), None);
+        report.written
+    };
+    let key = Key::new(Some("default"), "c");
+    let live = async || writer.get(&config_maps(), &key).await.expect("it is there");
+    assert_eq!((write("red".into()).await, write("red".into()).await), (1, 0));
+
+    let mut hidden: serde_json::Value = serde_json::from_str(&live().await.json()).expect("it is JSON");
+    hidden["metadata"]["labels"] = json!({ "hidden": "yes" });
+    api.update(hidden).await;
+    soon("it is hidden", async {
+        while view.find(&config_maps(), &key).is_none_or(|(_, keep)| keep.is_whole()) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // Of what is seen nothing would tell that the colour is still there.
+    assert_eq!(write(json!(null)).await, 1);
+    assert!(!live().await.json().contains("red"));
+}
+
+#[tokio::test]
+async fn a_status_is_not_written_where_the_cache_cannot_tell_whether_it_differs() {
+    let api = Api::start().await;
+    api.serve_apples().await;
+    api.create(apple("a")).await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let writer = writer(&api, &informers);
+    let status = json!({ "phase": "Ripe", "colour": { "shade": "dark" } }).to_string();
+    let cases: [(bool, &[&str], Option<&str>); 5] = [
+        (true, &[], Some("status")),
+        (false, &["status"], Some("status")),
+        (false, &["status.phase", "spec"], Some("status.phase")),
+        (false, &["status.colour.hue"], Some("status.colour")),
+        (false, &["spec", "status.images"], None),
+    ];
+    for (metadata_only, without, expected) in cases {
+        let key = InformerKey { keep: keep(metadata_only, without), ..InformerKey::all(apples()) };
+        let view = View::new([lease(&informers, key).await]);
+        let object = view.get(&apples(), &Key::new(Some("default"), "a")).expect("it is there");
+        let owner = Owner { object: &object, owns: &[] };
+        let left_out = match writer.status(&owner, &view, &status).await {
+            Ok(report) => {
+                assert_eq!((report.written, report.skipped), (1, 0));
+                let again = writer.status(&owner, &view, &status).await.expect("it is compared");
+                assert_eq!((again.written, again.skipped), (0, 1));
+                None
+            }
+            Err(Error::LeftOut { path, .. }) => Some(path.to_string()),
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(left_out.as_deref(), expected, "without {without:?}");
+    }
 }
 
 #[tokio::test]

@@ -42,6 +42,7 @@
 
 mod apply;
 mod field;
+mod keep;
 mod manifest;
 mod outcome;
 mod predicate;

@@ -64,7 +64,8 @@ impl<K: Object> Watch<K> {
         self
     }
 
-    /// Only apiVersion, kind and metadata of each are wanted: the host need not cache more. Not for what a controller owns.
+    /// Only apiVersion, kind and metadata of each are cached: the plugin never sees more. Not for what a controller owns, and not where
+    /// it writes the status by its outcome, which could not be compared: go [without](Self::without) `spec` there.
     ///
     /// Where `K` cannot do without the rest, read `kube::core::PartialObjectMeta<K>`.
     pub fn metadata_only(mut self) -> Self {
@@ -72,14 +73,19 @@ impl<K: Object> Watch<K> {
         self
     }
 
-    /// Nothing of what these field paths name is wanted, such as `metadata.annotations["example.com/report"]` or `status.images`: the
-    /// host need not cache it. Not for what a controller owns.
+    /// What these field paths name is not cached, such as `metadata.annotations["example.com/report"]` or `status.images`: the plugin
+    /// never sees it. At most 64. What says which object it is and what becomes of it cannot be left out: labels, owner references,
+    /// finalizers and the like. Not for what a controller owns.
+    ///
+    /// A change of it is a change all the same, unless [`when`](Self::when) says otherwise. To write such an object by the client, patch
+    /// or apply it: an update would remove what is left out.
     pub fn without(mut self, paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.wire.without.extend(paths.into_iter().map(Into::into));
         self
     }
 
-    /// Large and seldom read: the host may keep it compressed.
+    /// Kept compressed, for large kinds that are seldom read. A hint, which counts where all watches of the kind give it, of all plugins
+    /// that share what is cached.
     pub fn compressed(mut self) -> Self {
         self.wire.compressed = true;
         self

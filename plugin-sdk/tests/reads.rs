@@ -34,7 +34,7 @@ fn s() -> Vec<Key> {
 }
 
 /// A plugin that is for Secrets and reads ConfigMaps, whose reconcile is the test's own.
-fn reader(
+fn plain_reader(
     reconcile: fn(&Context, &Secret) -> Result<Outcome, Error>,
     watch: fn() -> Watch<ConfigMap>,
 ) -> impl Fn() -> Plugin {
@@ -44,8 +44,16 @@ fn reader(
             .without_status()
             .reads_with(watch())
             .reconcile(reconcile);
-        Plugin::new("Reads.").index::<ConfigMap>("color", "data.color").controller(controller)
+        Plugin::new("Reads.").controller(controller)
     }
+}
+
+/// The same, with an index.
+fn reader(
+    reconcile: fn(&Context, &Secret) -> Result<Outcome, Error>,
+    watch: fn() -> Watch<ConfigMap>,
+) -> impl Fn() -> Plugin {
+    move || plain_reader(reconcile, watch)().index::<ConfigMap>("color", "data.color")
 }
 
 fn all() -> Watch<ConfigMap> {
@@ -188,10 +196,79 @@ fn a_watch_limits_what_is_seen() {
         (|| all().namespaces(["elsewhere"]), json!({})),
     ];
     for (watch, expected) in cases {
-        let host = MockHost::new(reader(reconcile, watch)).with(secret("s"));
+        let host = MockHost::new(plain_reader(reconcile, watch)).with(secret("s"));
         let host = host.with(map("a", json!({"app": "web"}))).with(map("b", json!({"app": "db"})));
         let seen: Value = serde_json::from_str(&host.reconcile(S).unwrap_err().message).unwrap();
         assert_eq!(seen, expected);
+    }
+}
+
+#[test]
+fn of_several_watches_of_a_kind_the_one_that_has_most_shows() {
+    fn reconcile(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
+        let map = ctx.cache().get::<ConfigMap>(("default", "m"))?;
+        Err(Error::terminal(serde_json::to_string(&map.map(|map| (map.metadata.annotations, map.data)))?))
+    }
+    type Case = (fn() -> [Watch<ConfigMap>; 2], Value);
+    let (note, data) = (json!({"note": "n"}), json!({"color": "red", "size": "small"}));
+    let cases: [Case; 4] = [
+        (|| [all(), all().metadata_only()], json!([note, data])),
+        (|| [all().metadata_only(), all().without(["data.color"])], json!([note, {"size": "small"}])),
+        (
+            || [all().without(["data.color"]), all().without(["data.color", "metadata.annotations"])],
+            json!([note, {"size": "small"}]),
+        ),
+        // Neither has all that the other has: it is always the same.
+        (|| [all().metadata_only(), all().without(["metadata.annotations"])], json!([null, data])),
+    ];
+    for (watches, expected) in cases {
+        for turned in [false, true] {
+            let plugin = move || {
+                let mut watches = watches();
+                if turned {
+                    watches.reverse();
+                }
+                let [one, other] = watches;
+                let reads =
+                    |builder: pilothouse_sdk::ControllerBuilder<Secret>| builder.reads_with(one).reads_with(other);
+                let controller = reads(Controller::of::<Secret>().without_status()).reconcile(reconcile);
+                Plugin::new("Reads.").controller(controller)
+            };
+            let rest = json!({"metadata": {"annotations": note}, "data": data});
+            let host = MockHost::new(plugin).with(secret("s")).with(object::<ConfigMap>("m", rest));
+            let seen: Value = serde_json::from_str(&host.reconcile(S).unwrap_err().message).unwrap();
+            assert_eq!(seen, expected);
+        }
+    }
+}
+
+#[test]
+fn a_status_that_the_watch_leaves_out_is_not_written() {
+    fn plugin(watch: fn(Watch<Pod>) -> Watch<Pod>) -> impl Fn() -> Plugin {
+        move || {
+            let controller = Controller::watching(watch(Watch::of::<Pod>()));
+            let status = json!({"message": "seen", "reason": "Test"});
+            Plugin::new("Says.").controller(controller.reconcile(move |_, _| Ok(Outcome::new().status(&status))))
+        }
+    }
+    type Case = (fn(Watch<Pod>) -> Watch<Pod>, Option<&'static str>);
+    let cases: [Case; 5] = [
+        (|pods| pods.without(["spec", "status.containerStatuses"]), None),
+        (|pods| pods.metadata_only(), Some("status")),
+        (|pods| pods.without(["status"]), Some("status")),
+        (|pods| pods.without(["status.reason", "spec"]), Some("status.reason")),
+        (|pods| pods.without(["status.message.text"]), Some("status.message")),
+    ];
+    for (watch, left_out) in cases {
+        let mut host = MockHost::new(plugin(watch)).with(object::<Pod>("s", json!({})));
+        let settled = host.settle(S).map(drop).map_err(|failure| failure.message);
+        let expected = left_out.map_or(Ok(()), |path| {
+            Err(format!(
+                "cannot tell whether the status of v1 Pod default/s differs: {path} is left out of the cache; keep it in the watch (to \
+                 go without the spec, name `spec` in `without`), or write it by `client`"
+            ))
+        });
+        assert_eq!(settled, expected);
     }
 }
 
@@ -446,7 +523,20 @@ fn a_manifest_that_cannot_be_is_refused_with_the_reason() {
         Plugin::new("Cannot be.").controller(controller.reconcile(|_, _| Ok(Outcome::new())))
     }
     type Case = (fn() -> Plugin, &'static str);
-    let cases: [Case; 9] = [
+    let cases: [Case; 12] = [
+        (
+            || with(controller().reads_with(all().without(["data", "metadata.labels.app"]))),
+            "controller \"secret\" watches v1 ConfigMap without a field: cannot leave out metadata.labels.app: metadata.labels says which \
+             object it is and what becomes of it, and is always kept; name what is beside it",
+        ),
+        (
+            || with(controller().reads_with(all().without(["data.a", "data[\"a\"]"]))),
+            "controller \"secret\" watches v1 ConfigMap without a field: data.a is there already",
+        ),
+        (
+            || with(controller().reads_with(all().metadata_only())).index::<ConfigMap>("color", "data.color"),
+            "index \"color\": data.color is not cached: `metadata-only` or `without` leave it out",
+        ),
         (
             || with(controller().owns_with(all().metadata_only())),
             "controller \"secret\" owns v1 ConfigMap, and children are cached whole: no metadata_only, no without",

@@ -1,14 +1,15 @@
 //! Field paths: `spec.nodeName`, `spec.volumes[*].configMap.name`, `metadata.annotations["example.com/team"]`.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use serde_json::{Map, Value, json};
 
 /// Where something stands in an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Path(Vec<Step>);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Member(String),
     /// Every item of a list.
@@ -36,7 +37,7 @@ impl Path {
                 };
                 let end = member.find(['.', '[']).unwrap_or(member.len());
                 let (name, after) = member.split_at(end);
-                if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "_-$".contains(c)) {
+                if !is_word(name) {
                     return Err(none("a name is empty, or has to be written as `[\"...\"]`"));
                 }
                 steps.push(Step::Member(name.to_owned()));
@@ -48,6 +49,16 @@ impl Path {
         } else {
             Err(none("it begins with no name"))
         }
+    }
+
+    /// True if what `other` names is what this names, or lies within it.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        other.0.starts_with(&self.0)
+    }
+
+    /// The path of a member of what stands here.
+    pub(super) fn member(&self, name: &str) -> Self {
+        Self(self.0.iter().cloned().chain([Step::Member(name.to_owned())]).collect())
     }
 
     /// The strings, numbers and booleans that stand there, as text.
@@ -89,6 +100,24 @@ impl Path {
         }
         walk(object, &self.0);
     }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, step) in self.0.iter().enumerate() {
+            match step {
+                Step::Each => f.write_str("[*]")?,
+                Step::Member(name) if is_word(name) => write!(f, "{}{name}", if place == 0 { "" } else { "." })?,
+                Step::Member(name) => write!(f, "[{}]", Value::from(name.as_str()))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a name needs no quotes.
+fn is_word(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-$".contains(c))
 }
 
 /// What a path that begins with `["name"]` or `['name']` names, and the rest of it.

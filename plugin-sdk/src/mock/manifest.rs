@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::field::Path;
+use super::keep::Keep;
 use super::predicate;
 use super::selector::{FieldSelector, Selector};
 use crate::contract::exports::pilothouse::plugin::controller::{Controller, Manifest, Mapping, Test, Watch};
@@ -46,9 +47,7 @@ fn check_watch(watch: &Watch) -> Result<(), String> {
     let none = |problem: String| format!("watches {of} by a selector that is none: {problem}");
     Selector::parse(watch.labels.as_deref().unwrap_or_default()).map_err(none)?;
     FieldSelector::parse(watch.fields.as_deref().unwrap_or_default()).map_err(none)?;
-    let without =
-        |path: &String| Path::parse(path).map_err(|problem| format!("watches {of} without a field: {problem}"));
-    watch.without.iter().try_for_each(|path| without(path).map(drop))?;
+    Keep::new(watch).map_err(|problem| format!("watches {of} without a field: {problem}"))?;
     for condition in watch.when.iter().flatten() {
         if let Test::Cel(expression) = &condition.test {
             predicate::compile(expression).map_err(|problem| format!("watches {of} by a predicate: {problem}"))?;
@@ -82,13 +81,18 @@ fn check_indexes(manifest: &Manifest) -> Result<(), String> {
         if name.is_empty() || !names.insert(name) {
             return Err(format!("{name:?} names no index, or two"));
         }
-        if !manifest.controllers.iter().flat_map(watches_of).any(|watch| watch.of == index.of) {
+        let mut of_kind =
+            manifest.controllers.iter().flat_map(watches_of).filter(|watch| watch.of == index.of).peekable();
+        if of_kind.peek().is_none() {
             return Err(format!(
                 "index {name:?} is of {}, which no controller is for, owns, watches or reads",
                 index.of
             ));
         }
-        Path::parse(&index.path).map_err(|problem| format!("index {name:?}: {problem}"))?;
+        let path = Path::parse(&index.path).map_err(|problem| format!("index {name:?}: {problem}"))?;
+        if !of_kind.any(|watch| Keep::new(watch).is_ok_and(|keep| keep.keeps(&path))) {
+            return Err(format!("index {name:?}: {path} is not cached: `metadata-only` or `without` leave it out"));
+        }
     }
     Ok(())
 }

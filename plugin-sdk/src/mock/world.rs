@@ -341,18 +341,24 @@ impl State {
 
     fn write_status(&mut self, id: &Id, status: &str) -> Result<(), String> {
         let status: Value = serde_json::from_str(status).map_err(|error| format!("the status is no JSON: {error}"))?;
-        if !status.is_object() {
-            return Err("the status is no JSON object".to_owned());
-        }
+        let Value::Object(members) = &status else { return Err("the status is no JSON object".to_owned()) };
         let Some(mut object) = self.objects.get(id).cloned() else { return Ok(()) };
+        let refused = |problem| format!("cannot write the status: {problem}");
+        if let Some(path) = self.view.keep(id, &object).and_then(|keep| keep.missing(members)) {
+            self.check(Verb::Apply, id, Some(Subresource::Status)).map_err(refused)?;
+            return Err(format!(
+                "cannot tell whether the status of {} {} differs: {path} is left out of the cache; keep it in the watch (to go without \
+                 the spec, name `spec` in `without`), or write it by `client`",
+                id.0, id.1
+            ));
+        }
         let part = (id.clone(), Some(Subresource::Status));
         let before = self.applied.insert(part, status.clone()).unwrap_or_default();
         let applied = apply::apply(object["status"].take(), &before, &status);
         if self.objects[id]["status"] == applied {
             return Ok(());
         }
-        self.check(Verb::Apply, id, Some(Subresource::Status))
-            .map_err(|problem| format!("cannot write the status: {problem}"))?;
+        self.check(Verb::Apply, id, Some(Subresource::Status)).map_err(refused)?;
         object["status"] = applied;
         self.store(id, object);
         Ok(())

@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::{Id, State, World};
 use crate::contract::exports::pilothouse::plugin::controller::{Condition, Manifest, Watch};
 use crate::contract::pilothouse::plugin::cache::{Query, ReadError};
-use crate::mock::field::{Path, metadata_only, project};
+use crate::mock::field::{Path, project};
+use crate::mock::keep::Keep;
 use crate::mock::manifest::watches;
 use crate::mock::predicate;
 use crate::mock::selector::{FieldSelector, Selector};
@@ -22,23 +23,19 @@ pub(super) struct Cached {
     namespaces: Vec<String>,
     labels: Selector,
     fields: FieldSelector,
-    metadata_only: bool,
-    /// As written, to be compared, and as read.
-    without: Vec<(String, Path)>,
+    keep: Keep,
     when: Vec<Vec<Condition>>,
 }
 
 impl Cached {
     pub(super) fn new(watch: &Watch) -> Self {
         const CHECKED: &str = "the manifest was checked";
-        let path = |path: &String| (path.clone(), Path::parse(path).expect(CHECKED));
         Self {
             of: watch.of.clone(),
             namespaces: watch.namespaces.clone(),
             labels: Selector::parse(watch.labels.as_deref().unwrap_or_default()).expect(CHECKED),
             fields: FieldSelector::parse(watch.fields.as_deref().unwrap_or_default()).expect(CHECKED),
-            metadata_only: watch.metadata_only,
-            without: watch.without.iter().map(path).collect(),
+            keep: Keep::new(watch).expect(CHECKED),
             when: watch.when.clone(),
         }
     }
@@ -56,9 +53,8 @@ impl Cached {
 
     /// Both sides of a change as this watch has them, if it is a change to it, and one that matters.
     pub(super) fn change(&self, id: &Id, old: Option<&Value>, new: Option<&Value>) -> Option<Sides> {
-        let side = |side: Option<&Value>| {
-            side.filter(|object| self.holds(id, object)).map(|object| shown(object, std::slice::from_ref(&self)))
-        };
+        let side =
+            |side: Option<&Value>| side.filter(|object| self.holds(id, object)).map(|object| self.keep.cut(object));
         let (old, new) = (side(old), side(new));
         let changed = old != new && predicate::matters(&self.when, old.as_ref(), new.as_ref());
         changed.then_some((old, new))
@@ -68,17 +64,14 @@ impl Cached {
 /// An object before and after.
 pub(super) type Sides = (Option<Value>, Option<Value>);
 
-/// What of an object those have that hold it: what any of them has.
-fn shown(object: &Value, by: &[&Cached]) -> Value {
-    let whole: Vec<&&Cached> = by.iter().filter(|cached| !cached.metadata_only).collect();
-    let mut shown = if whole.is_empty() { metadata_only(object) } else { object.clone() };
-    let all = if whole.is_empty() { by.iter().collect() } else { whole };
-    let Some((first, others)) = all.split_first() else { return shown };
-    let absent = |text: &String| others.iter().all(|other| other.without.iter().any(|(known, _)| known == text));
-    for (_, path) in first.without.iter().filter(|(text, _)| absent(text)) {
-        path.cut(&mut shown);
+/// Which of two watches that hold an object shows it: the one that has all that the other has; where each has something, always the
+/// same one.
+fn preferred<'a>(one: &'a Keep, other: &'a Keep) -> &'a Keep {
+    match (one.covers(other), other.covers(one)) {
+        (true, false) => one,
+        (false, true) => other,
+        _ => one.min(other),
     }
-    shown
 }
 
 /// Everything that is cached for a plugin, and the indexes of it.
@@ -98,8 +91,13 @@ impl View {
 
     /// An object as the plugin has it, if it does.
     pub(super) fn show(&self, id: &Id, object: &Value) -> Option<Value> {
-        let by: Vec<&Cached> = self.cached.iter().filter(|cached| cached.holds(id, object)).collect();
-        (!by.is_empty()).then(|| shown(object, &by))
+        self.keep(id, object).map(|keep| keep.cut(object))
+    }
+
+    /// What the plugin has of an object, if it has anything.
+    pub(super) fn keep(&self, id: &Id, object: &Value) -> Option<&Keep> {
+        let holding = self.cached.iter().filter(|cached| cached.holds(id, object));
+        holding.map(|cached| &cached.keep).reduce(preferred)
     }
 
     /// Whether anything of a kind is cached, in a namespace if one is named.
@@ -129,7 +127,7 @@ impl World {
         let cached = Cached::new(watch);
         let state = self.state();
         let object = state.objects.get(&id).filter(|object| cached.holds(&id, object))?;
-        Some(shown(object, &[&cached]))
+        Some(cached.keep.cut(object))
     }
 }
 

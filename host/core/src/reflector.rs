@@ -5,12 +5,12 @@
 //! [`Store`](crate::store::Store) are the driver's, which performs effects and decides nothing.
 //!
 //! ```text
-//!  Start ─► Resolve ─► streaming list ─► Synced ─► watch
-//!              ▲        ▲  │ refused       ▲         │
-//!              │        │  └► pages of 500 ┘         ├─ ended: again at once, from the last version
-//!              │        │                            ├─ lost: likewise, after 0.8 to 30 s
-//!              │        └────────────────────────────┼─ expired, gone back, not accepted: list anew
-//!              └─────────────────────────────────────┴─ not served: look again after 0.5 to 5 s
+//!  Start ─► Resolve ─► streaming list ─► Synced ─► watch ◄────────────┐
+//!              ▲           │ refused       ▲         ├─ ended ────────┤ from the last version
+//!              │           └► pages of 500 ┘         ├─ lost ─► Probe ┘ after 0.8 to 30 s
+//!              │                                     │            │
+//!              ├─── expired, gone back, refused ◄────┼────────────┘ list anew
+//!              └─── not served ◄─────────────────────┘ look again after 0.5 to 5 s
 //! ```
 //!
 //! The driver's part is a loop:
@@ -28,10 +28,10 @@
 //! |---|---|
 //! | the kind is not served, or 404 | look the endpoint up again after 0.5 s growing to 5 s, then list anew |
 //! | the kind is in no version of its group, for a minute | its objects are gone |
-//! | 401, 403 | [`State::Unauthenticated`], [`State::Denied`]; the same request again after 30 s |
+//! | 401, 403 | [`State::Unauthenticated`], [`State::Denied`]; the same again after 30 s |
 //! | a watch ends cleanly | watch again at once; if it ended within 5 s without an event, after a wait |
-//! | connection lost, 429, 5xx, an answer that cannot be read | the same again after 0.8 s growing to 30 s (each with up to as much of jitter), or after Retry-After if that is longer; a watch goes on from the last version, a list from the last page |
-//! | 410 as status or event, a version not accepted | list anew: the first time at once, then with the same delays |
+//! | connection lost, 429, 5xx, an answer that cannot be read | the same again after 0.8 s growing to 30 s (each with up to as much of jitter), or after Retry-After if that is longer; a list goes on from the last page, a watch from the last version, once the server was asked for its own |
+//! | 410 as status or event, a version not accepted | look the endpoint up and list anew: the first time at once, then with the same delays |
 //! | 410 for a continue token | the whole list once, unpaged |
 //! | streaming list refused, or not understood | pages, at once and from then on |
 //! | streaming list broken off | pages, once |
@@ -46,9 +46,15 @@
 //!
 //! # Versions that go back
 //! After etcd was restored from a backup the server's versions are lower than those seen before. A list with such a version
-//! is accepted as a whole ([`Effect::BeginReplace`] with `went_back`). A watch from a version in the future is silent for
-//! ever: so one that said nothing for its whole time, not even a bookmark, is followed by a list of one object, only to see
-//! the server's version.
+//! is accepted as a whole ([`Effect::BeginReplace`] with `went_back`). A watch from a version in the future is silent: the
+//! server answers 200 and waits until it has come there. So a watch that was lost, or refused, goes on only after a list of one
+//! object, whose version says whether the server went back. That is one small request for each watch that was lost; one that
+//! ended in good order goes on at once, since nobody restores etcd below a server that runs. For servers that do not keep to
+//! that, a watch that said nothing for its whole time, not even a bookmark, is followed by the same look.
+//!
+//! A server that was restored and has since been written to past the version seen before cannot be told from one that was not.
+//! Who restores can prevent it: `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted` raises versions above all
+//! that were given out, and makes watches from them expire.
 
 use std::time::Duration;
 

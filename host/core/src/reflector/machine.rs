@@ -49,6 +49,8 @@ pub struct Reflector {
     replacing: Option<Replacing>,
     synced: bool,
     gone: Option<Gone>,
+    /// The kind was missing since the last list.
+    missed: bool,
     said: Option<State>,
     reconnect: Backoff,
     relists: Backoff,
@@ -69,7 +71,7 @@ enum Phase {
         opened: bool,
     },
     Watching(Watch),
-    /// A list of one object, to see the version.
+    /// A list of one object, to see the version, before a watch goes on from where it was.
     Probing,
     Waiting(Next),
 }
@@ -80,7 +82,6 @@ enum Next {
     Resolve,
     List,
     Page(Paging),
-    Watch,
     Probe,
 }
 
@@ -130,6 +131,7 @@ impl Reflector {
             replacing: None,
             synced: false,
             gone: None,
+            missed: false,
             said: None,
             reconnect: Backoff::new(RECONNECT, random.draw()),
             relists: Backoff::new(RECONNECT, random.draw()),
@@ -165,12 +167,8 @@ impl Reflector {
             (Phase::Watching(watch), Input::Opened) => step.watch_opened(watch),
             (Phase::Watching(watch), Input::Line(line)) => step.watch_line(watch, line),
             (Phase::Watching(watch), Input::Ended) => step.watch_ended(&watch),
-            (Phase::Watching(watch), Input::Failed(failure)) => {
-                let next = if watch.was_silent(now) { Next::Probe } else { Next::Watch };
-                step.watch_failed(failure, next)
-            }
+            (Phase::Watching(_) | Phase::Probing, Input::Failed(failure)) => step.watch_failed(failure),
             (Phase::Probing, Input::Page(body)) => step.probed(body),
-            (Phase::Probing, Input::Failed(failure)) => step.watch_failed(failure, Next::Probe),
             (phase, _) => phase,
         };
         self.phase = phase;
@@ -207,7 +205,6 @@ impl Step<'_> {
                 self.say(State::Listing);
                 self.ask_page(paging)
             }
-            Next::Watch => self.watch(),
             Next::Probe => {
                 self.effects.push(Effect::List { limit: 1, continue_token: None, resource_version: None });
                 Phase::Probing
@@ -260,10 +257,14 @@ impl Step<'_> {
 impl Step<'_> {
     fn resolved(&mut self) -> Phase {
         self.reflector.gone = None;
-        if self.reflector.version.is_some() {
-            return self.relist(RelistReason::Reappeared, Duration::ZERO, "the kind was not served for a while");
+        let reappeared = mem::take(&mut self.reflector.missed) && self.reflector.version.is_some();
+        if !reappeared {
+            return self.list();
         }
-        self.list()
+        match self.relist_after(RelistReason::Reappeared, Duration::ZERO) {
+            None => self.list(),
+            Some(delay) => self.wait_for(delay, "the kind was not served for a while", Next::List),
+        }
     }
 
     fn page(&mut self, mut paging: Paging, body: &[u8]) -> Phase {
@@ -392,8 +393,8 @@ impl Step<'_> {
             Ok(WatchLine::Added(object) | WatchLine::Modified(object)) => (self.upsert(object), true),
             Ok(WatchLine::Deleted(object)) => (self.remove(object), true),
             Ok(WatchLine::Bookmark { resource_version, .. }) => (ResourceVersion::parse(&resource_version), false),
-            Ok(WatchLine::Error(status)) => return self.watch_failed(Failure::Status(status), Next::Watch),
-            Err(error) => return self.wait(Duration::ZERO, &unreadable("watch line", &error), Next::Watch),
+            Ok(WatchLine::Error(status)) => return self.watch_failed(Failure::Status(status)),
+            Err(error) => return self.wait(Duration::ZERO, &unreadable("watch line", &error), Next::Probe),
         };
         if version >= self.reflector.version {
             if let (Some(version), false) = (version, event) {
@@ -412,17 +413,19 @@ impl Step<'_> {
             return self.go(Next::Probe);
         }
         if watch.lasted(self.now) < SHORT && !watch.eventful {
-            return self.wait(Duration::ZERO, "the watch ended as soon as it began", Next::Watch);
+            return self.wait(Duration::ZERO, "the watch ended as soon as it began", Next::Probe);
         }
         self.watch()
     }
 
-    fn watch_failed(&mut self, failure: Failure, next: Next) -> Phase {
-        let Failure::Status(status) = &failure else { return self.failed(failure, next) };
+    /// The watch, or the look at the version before it. Whoever answers after the wait may be another server than before, or have
+    /// other data: so it is asked for its version before the watch goes on from ours.
+    fn watch_failed(&mut self, failure: Failure) -> Phase {
+        let Failure::Status(status) = &failure else { return self.failed(failure, Next::Probe) };
         let reason = match status.code {
             410 => RelistReason::Expired,
             _ if is_too_large(status) => RelistReason::TooLarge,
-            401 | 403 | 404 | 429 | 500.. => return self.failed(failure, next),
+            401 | 403 | 404 | 429 | 500.. => return self.failed(failure, Next::Probe),
             // It would be refused again and again from the same version. Where a kind cannot be watched at all, this lists
             // it from time to time.
             _ => RelistReason::Refused,
@@ -545,6 +548,7 @@ impl Step<'_> {
     /// The kind is not there. When it comes back, another server may serve it.
     fn missing(&mut self, what: &str) -> Phase {
         self.abandon();
+        self.reflector.missed = true;
         self.reflector.streaming = self.reflector.config.streaming;
         self.reflector.pages_next = false;
         self.say(State::Missing(brief(what)));
@@ -552,16 +556,27 @@ impl Step<'_> {
         self.rest(delay, Next::Resolve)
     }
 
+    /// Lists anew what was listed before. The endpoint is looked up first: what made the version worthless may have made another kind
+    /// under the same path, of another scope, or none.
     fn relist(&mut self, reason: RelistReason, retry_after: Duration, text: &str) -> Phase {
+        match self.relist_after(reason, retry_after) {
+            None => {
+                self.say(State::Resolving);
+                self.go(Next::Resolve)
+            }
+            Some(delay) => self.wait_for(delay, text, Next::Resolve),
+        }
+    }
+
+    /// How long to wait before it; none: it is the first in a while.
+    fn relist_after(&mut self, reason: RelistReason, retry_after: Duration) -> Option<Duration> {
         self.abandon();
         self.effects.push(Effect::Relist(reason));
         // Of a list that went back the first page has to say so.
         self.reflector.pages_next |= reason == RelistReason::WentBack;
         let delay = self.reflector.relists.next(self.now);
-        if self.reflector.relists.failures() == 1 && retry_after.is_zero() {
-            return self.list();
-        }
-        self.wait_for(delay, retry_after, text, Next::List)
+        let is_first = self.reflector.relists.failures() == 1 && retry_after.is_zero();
+        (!is_first).then(|| delay.max(retry_after.min(RETRY_AFTER_MAX)))
     }
 
     fn relist_went_back(&mut self) -> Phase {
@@ -569,12 +584,11 @@ impl Step<'_> {
     }
 
     fn wait(&mut self, retry_after: Duration, text: &str, next: Next) -> Phase {
-        let delay = self.reflector.reconnect.next(self.now);
-        self.wait_for(delay, retry_after, text, next)
+        let delay = self.reflector.reconnect.next(self.now).max(retry_after.min(RETRY_AFTER_MAX));
+        self.wait_for(delay, text, next)
     }
 
-    fn wait_for(&mut self, delay: Duration, retry_after: Duration, text: &str, next: Next) -> Phase {
-        let delay = delay.max(retry_after.min(RETRY_AFTER_MAX));
+    fn wait_for(&mut self, delay: Duration, text: &str, next: Next) -> Phase {
         self.say(State::Waiting { delay, reason: brief(text) });
         self.rest(delay, next)
     }

@@ -361,6 +361,8 @@ struct Counts {
     resolves: u32,
     /// First pages, whole lists and streaming lists.
     lists: u32,
+    /// Lists of one object, for the version.
+    looks: u32,
     watches: u32,
 }
 
@@ -375,13 +377,16 @@ struct Checks {
 }
 
 impl Checks {
-    fn check(&mut self, effects: &[Effect]) {
+    fn check(&mut self, input: &Input<'_>, effects: &[Effect]) {
         for (place, effect) in effects.iter().enumerate() {
             let last = place + 1 == effects.len();
             match effect {
                 Effect::Resolve | Effect::List { .. } => assert!(last, "a request is the last effect: {effects:?}"),
-                Effect::Watch { timeout, .. } => {
+                Effect::Watch { timeout, initial_events, .. } => {
                     assert!(last, "a request is the last effect: {effects:?}");
+                    // Invariant 4: the server has just told its version, or there was no time to take it down.
+                    let goes_on = matches!(input, Input::Page(_) | Input::Ended);
+                    assert!(*initial_events || goes_on, "a watch resumes blindly after {input:?}");
                     assert!((5 * MINUTE..10 * MINUTE).contains(timeout), "{timeout:?}");
                 }
                 Effect::Wait(delay) => {
@@ -460,7 +465,8 @@ impl World {
                 Happened::Resolved
             }
             Effect::List { limit, continue_token, .. } => {
-                self.counts.lists += u32::from(continue_token.is_none());
+                let begins = if limit == 1 { &mut self.counts.looks } else { &mut self.counts.lists };
+                *begins += u32::from(continue_token.is_none());
                 self.server.list(limit, continue_token.as_deref())
             }
             Effect::Watch { resource_version, initial_events, timeout } => {
@@ -487,7 +493,7 @@ impl World {
         let mut effects = Vec::new();
         self.reflector.step(self.now, happened.input(), &mut effects);
         let went_back = self.checks.replacing == Some(true);
-        self.checks.check(&effects);
+        self.checks.check(&happened.input(), &effects);
         let went_back = went_back || self.checks.replacing == Some(true) || effects.contains(&GOES_BACK);
         for effect in effects {
             let change = match effect {
@@ -534,8 +540,8 @@ fn settles(world: &mut World) -> Result<(), TestCaseError> {
     prop_assert!(world.checks.synced);
     world.counts = Counts::default();
     world.run_for(10 * HOUR);
-    let Counts { resolves, lists, watches } = world.counts;
-    prop_assert_eq!((resolves, lists), (0, 0));
+    let Counts { resolves, lists, looks, watches } = world.counts;
+    prop_assert_eq!((resolves, lists, looks), (0, 0, 0));
     prop_assert!((60..=120).contains(&watches), "{} watches", watches);
     Ok(())
 }
@@ -561,6 +567,27 @@ proptest! {
         settles(&mut world)?;
     }
 
+    /// The longest waits, one after the other: until the look, and until the list. Who resumed the watch blindly would hear
+    /// nothing for 5 to 10 minutes.
+    #[test]
+    fn invariant_4_a_restore_during_an_outage_is_seen_before_the_watch_goes_on(
+        seed: u64, one_in in 2..40_u64, lost in 1..200_u64, outage in 1..1200_u64,
+    ) {
+        let mut world = World::new(seed, Mood::Faulty(one_in));
+        world.run_for(HOUR);
+        world.server.mood = Mood::Calm;
+        world.run_for(HOUR);
+        let version = world.server.version().saturating_sub(lost);
+        world.server.mood = Mood::Stubborn(Fault::Unreachable);
+        world.stream = None;
+        world.happen(&Happened::Failed(Failure::Transport("reset".to_owned())));
+        world.run_for(Duration::from_secs(outage));
+        world.server.restore(version);
+        world.server.mood = Mood::Calm;
+        world.run_for(2 * MINUTE + 10 * ROUND_TRIP);
+        prop_assert_eq!(world.cached(), world.server.truth());
+    }
+
     #[test]
     fn any_input_at_any_time_is_answered_in_good_order(steps in prop::collection::vec((any_input(), 0..400_u64), 0..200), seed: u64) {
         let mut reflector = Reflector::new(Config { seed, ..config() });
@@ -570,7 +597,7 @@ proptest! {
             now += Duration::from_secs(seconds);
             let mut effects = Vec::new();
             reflector.step(now, happened.input(), &mut effects);
-            checks.check(&effects);
+            checks.check(&happened.input(), &effects);
         }
     }
 }
@@ -604,33 +631,33 @@ fn any_input() -> impl Strategy<Value = Happened> {
 
 #[test]
 fn no_server_is_stormed() {
-    // Requests in an hour: looks for the endpoint, lists begun, watches. At 30 to 60 s each there are some 80, and a few
-    // more while the waits grow.
+    // Requests in an hour: looks for the endpoint, lists begun, looks at the version, watches. At 30 to 60 s each there are some
+    // 80, and a few more while the waits grow.
     let table = [
-        (Fault::Unreachable, 100, 0, 0),
-        (Fault::Busy, 100, 0, 0),
-        (Fault::Denied, 120, 0, 0),
-        (Fault::NotServed, 1200, 0, 0),
-        (Fault::WatchNotFound, 100, 200, 100),
-        (Fault::WatchNotAllowed, 1, 100, 100),
-        (Fault::WatchExpiredAsStatus, 1, 100, 100),
-        (Fault::WatchExpiredAsEvent, 1, 100, 100),
-        (Fault::WatchEndsAtOnce, 1, 2, 100),
-        (Fault::WatchEndsAfterBookmark, 1, 2, 100),
-        (Fault::WatchBreaks, 1, 2, 100),
-        (Fault::WatchSendsHtml, 1, 100, 100),
-        (Fault::ListSendsHtml, 1, 100, 20),
-        (Fault::TokensExpire, 1, 3, 20),
-        (Fault::TokensAndWholeListsExpire, 1, 200, 20),
-        (Fault::StreamNeverCompletes, 1, 2, 20),
-        (Fault::NoBookmarks, 1, 14, 14), // a look at the version after each watch
+        (Fault::Unreachable, 100, 0, 0, 0),
+        (Fault::Busy, 100, 0, 0, 0),
+        (Fault::Denied, 120, 0, 0, 0),
+        (Fault::NotServed, 1200, 0, 0, 0),
+        (Fault::WatchNotFound, 100, 200, 0, 100),
+        (Fault::WatchNotAllowed, 100, 100, 0, 100),
+        (Fault::WatchExpiredAsStatus, 100, 100, 0, 100),
+        (Fault::WatchExpiredAsEvent, 100, 100, 0, 100),
+        (Fault::WatchEndsAtOnce, 1, 2, 100, 100),
+        (Fault::WatchEndsAfterBookmark, 1, 2, 100, 100),
+        (Fault::WatchBreaks, 1, 2, 100, 100),
+        (Fault::WatchSendsHtml, 1, 2, 100, 100),
+        (Fault::ListSendsHtml, 1, 100, 20, 20),
+        (Fault::TokensExpire, 1, 3, 0, 20),
+        (Fault::TokensAndWholeListsExpire, 1, 200, 0, 20),
+        (Fault::StreamNeverCompletes, 1, 2, 0, 20),
+        (Fault::NoBookmarks, 1, 2, 14, 14),
     ];
-    for (fault, resolves, lists, watches) in table {
+    for (fault, resolves, lists, looks, watches) in table {
         for seed in 0..20 {
             let mut world = World::new(seed, Mood::Stubborn(fault));
             world.run_for(HOUR);
-            let Counts { resolves: r, lists: l, watches: w } = world.counts;
-            assert!(r <= resolves && l <= lists && w <= watches, "{fault:?}, seed {seed}: {:?}", world.counts);
+            let Counts { resolves: r, lists: l, looks: v, watches: w } = world.counts;
+            assert!(r <= resolves && l <= lists && v <= looks && w <= watches, "{fault:?}, seed {seed}: {:?}", world.counts);
         }
     }
 }
@@ -640,9 +667,9 @@ fn a_calm_server_is_listed_once() {
     for seed in 0..20 {
         let mut world = World::new(seed, Mood::Calm);
         world.run_for(24 * HOUR);
-        let Counts { resolves, lists, watches } = world.counts;
+        let Counts { resolves, lists, looks, watches } = world.counts;
         // Where streaming is refused, it was asked for.
-        assert_eq!((resolves, lists), (1, if world.server.streams { 1 } else { 2 }));
+        assert_eq!((resolves, lists, looks), (1, if world.server.streams { 1 } else { 2 }, 0));
         assert!((144..=288).contains(&watches), "{watches} watches");
         assert_eq!(world.cached(), world.server.truth());
     }

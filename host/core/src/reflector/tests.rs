@@ -68,7 +68,8 @@ facts! {
         status 403 sendInitialEvents => list 500
         page 7                      => begin, finish 7, synced, watch 7
         opened                      => watching
-        error 410                   => relist expired, listing, list 500
+        error 410                   => relist expired, resolving, resolve
+        resolved                    => listing, list 500
         "
     }
 
@@ -79,7 +80,8 @@ facts! {
         error 422 => abort, list 500
         page 7    => begin, finish 7, synced, watch 7
         opened    => watching
-        error 410 => relist expired, listing, list 500
+        error 410 => relist expired, resolving, resolve
+        resolved  => listing, list 500
     " }
 
     streaming_that_etcd_cannot_do_is_not_tried_again { "
@@ -89,7 +91,8 @@ facts! {
         error 500 RequestWatchProgress  => abort, list 500
         page 7                          => begin, finish 7, synced, watch 7
         opened                          => watching
-        error 410                       => relist expired, listing, list 500
+        error 410                       => relist expired, resolving, resolve
+        resolved                        => listing, list 500
     " }
 
     streaming_that_the_server_does_not_know_is_not_tried_again { "
@@ -100,7 +103,8 @@ facts! {
         bookmark 7 => abort, list 500
         page 7 a@5 => begin, upsert a@5, finish 7, synced, watch 7
         opened     => watching
-        error 410  => relist expired, listing, list 500
+        error 410  => relist expired, resolving, resolve
+        resolved   => listing, list 500
     " }
 
     a_kind_that_comes_back_is_asked_to_stream_again { PAGED, "
@@ -118,7 +122,8 @@ facts! {
         elapsed    => listing, list 500
         page 7 a@5 => begin, upsert a@5, finish 7, synced, watch 7
         opened     => watching
-        error 410  => relist expired, listing, stream
+        error 410  => relist expired, resolving, resolve
+        resolved   => listing, stream
     " }
 
     a_streaming_list_that_ends_early_is_repeated_by_pages { "
@@ -255,13 +260,16 @@ facts! {
 
     watches_that_end_as_they_begin_back_off { STREAMED, "
         ended      => waiting, wait 0.8..1.6
-        elapsed    => watch 7
+        elapsed    => list 1
+        page 7     => watch 7
         opened     => watching
         bookmark 8 => covered 8
         ended      => waiting, wait 1.6..3.2
-        elapsed    => watch 8
+        elapsed    => list 1
+        page 8     => watch 8
         ended      => waiting, wait 3.2..6.4
-        elapsed    => watch 8
+        elapsed    => list 1
+        page 8     => watch 8
     " }
 
     versions_do_not_fall_during_a_watch { STREAMED, "
@@ -275,30 +283,39 @@ facts! {
     a_lost_connection_is_resumed_without_a_list_and_waits_ever_longer { STREAMED, "
         modified a@8 => upsert a@8
         cut          => waiting, wait 0.8..1.6
-        elapsed      => watch 8
+        elapsed      => list 1
+        page 8       => watch 8
         cut          => waiting, wait 1.6..3.2
-        elapsed      => watch 8
+        elapsed      => list 1
+        page 8       => watch 8
         opened       => watching
         modified a@9 => upsert a@9
         pass 119
         cut          => waiting, wait 3.2..6.4
-        elapsed      => watch 9
+        elapsed      => list 1
+        page 9       => watch 9
         cut          => waiting, wait 6.4..12.8
-        elapsed      => watch 9
+        elapsed      => list 1
+        page 9       => watch 9
         cut          => waiting, wait 12.8..25.6
-        elapsed      => watch 9
+        elapsed      => list 1
+        page 9       => watch 9
         cut          => waiting, wait 25.6..51.2
-        elapsed      => watch 9
+        elapsed      => list 1
+        page 9       => watch 9
         cut          => waiting, wait 30..60
-        elapsed      => watch 9
+        elapsed      => list 1
+        page 9       => watch 9
         cut          => waiting, wait 30..60
     " }
 
     two_minutes_of_watching_make_the_next_wait_short_again { STREAMED, "
         cut         => waiting, wait 0.8..1.6
-        elapsed     => watch 7
+        elapsed     => list 1
+        page 7      => watch 7
         cut         => waiting, wait 1.6..3.2
-        elapsed     => watch 7
+        elapsed     => list 1
+        page 7      => watch 7
         opened      => watching
         bookmark 8  => covered 8
         pass 60
@@ -310,7 +327,8 @@ facts! {
     " }
 
     an_expired_version_as_event_is_listed_anew_at_once { STREAMED, "
-        error 410    => relist expired, listing, stream
+        error 410    => relist expired, resolving, resolve
+        resolved     => listing, stream
         opened       => begin
         added a@5    => upsert a@5
         complete 12  => finish 12, watching
@@ -319,54 +337,67 @@ facts! {
     an_expired_version_as_status_is_listed_anew_at_once { PAGED, "
         modified a@8 => upsert a@8
         ended        => watch 8
-        status 410   => relist expired, listing, list 500
+        status 410   => relist expired, resolving, resolve
+        resolved     => listing, list 500
         page 12 b@6  => begin, upsert b@6, finish 12, watch 12
         opened       => watching
     " }
 
     versions_that_expire_again_and_again_back_off { PAGED, "
-        error 410  => relist expired, listing, list 500
+        error 410  => relist expired, resolving, resolve
+        resolved   => listing, list 500
         page 8     => begin, finish 8, watch 8
         opened     => watching
         error 410  => relist expired, waiting, wait 1.6..3.2
-        elapsed    => listing, list 500
+        elapsed    => resolve
+        resolved   => listing, list 500
         page 9     => begin, finish 9, watch 9
         status 410 => relist expired, waiting, wait 3.2..6.4
-        elapsed    => listing, list 500
+        elapsed    => resolve
+        resolved   => listing, list 500
         page 9     => begin, finish 9, watch 9
         opened     => watching
         bookmark 9 => covered 9
         pass 120
-        error 410  => relist expired, listing, list 500
+        error 410  => relist expired, resolving, resolve
+        resolved   => listing, list 500
     " }
 
     a_version_that_has_not_come_yet_is_listed_anew { PAGED, "
         ended                      => waiting, wait 0.8..1.6
-        elapsed                    => watch 7
+        elapsed                    => list 1
+        page 7                     => watch 7
         status 504 too large after 1 => relist too_large, waiting, wait 1..1.6
-        elapsed                    => listing, list 500
+        elapsed                    => resolve
+        resolved                   => listing, list 500
     " }
 
     a_watch_that_is_not_accepted_is_listed_anew_ever_more_slowly { PAGED, "
-        error 400  => relist refused, listing, list 500
+        error 400  => relist refused, resolving, resolve
+        resolved   => listing, list 500
         page 7     => begin, finish 7, watch 7
         status 405 => relist refused, waiting, wait 1.6..3.2
     " }
 
     a_server_error_is_no_reason_to_list { STREAMED, "
         error 500  => waiting, wait 0.8..1.6
-        elapsed    => watch 7
+        elapsed    => list 1
+        page 7     => watch 7
         status 504 => waiting, wait 1.6..3.2
-        elapsed    => watch 7
+        elapsed    => list 1
+        page 7     => watch 7
     " }
 
     retry_after_is_honoured_and_bounded { STREAMED, "
         error 503 after 7       => waiting, wait 7..7.1
-        elapsed                 => watch 7
+        elapsed                 => list 1
+        page 7                  => watch 7
         status 429 after 20     => waiting, wait 20..20.1
-        elapsed                 => watch 7
+        elapsed                 => list 1
+        page 7                  => watch 7
         status 429 after 1      => waiting, wait 3.2..6.4
-        elapsed                 => watch 7
+        elapsed                 => list 1
+        page 7                  => watch 7
         status 429 after 999999 => waiting, wait 60..60.1
     " }
 
@@ -430,9 +461,11 @@ facts! {
         pass 6
         ended      => watch 7
         status 403 => denied, wait 30..33
-        elapsed    => watch 7
+        elapsed    => list 1
+        page 7     => watch 7
         status 403 => wait 30..33
-        elapsed    => watch 7
+        elapsed    => list 1
+        page 7     => watch 7
         opened     => watching
     " }
 
@@ -487,16 +520,19 @@ facts! {
         line {\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"a\"}}} => skipped
         line {\"type\":\"DELETED\",\"object\":5} => skipped
         modified b@9 => upsert b@9
-        error 410    => relist expired, listing, list 500
+        error 410    => relist expired, resolving, resolve
+        resolved     => listing, list 500
         body {\"metadata\":{\"resourceVersion\":\"10\"},\"items\":[7,{\"metadata\":{\"name\":\"a\"}}]} => begin, skipped, skipped, finish 10, watch 10
     " }
 
     a_line_that_is_no_watch_line_ends_the_watch { STREAMED, "
         line <html>          => waiting, wait 0.8..1.6
-        elapsed              => watch 7
+        elapsed              => list 1
+        page 7               => watch 7
         opened               => watching
         line {\"type\":\"X\"} => waiting, wait 1.6..3.2
-        elapsed              => watch 7
+        elapsed              => list 1
+        page 7               => watch 7
     " }
 
     a_line_that_is_no_watch_line_ends_a_streaming_list { "
@@ -509,22 +545,58 @@ facts! {
 
     invariant_4_a_list_whose_version_went_back_is_accepted_as_a_whole { PAGED, "
         bookmark 40  => covered 40
-        error 410    => relist expired, listing, list 500
+        error 410    => relist expired, resolving, resolve
+        resolved     => listing, list 500
         page 20 a@18 => begin back, upsert a@18, finish 20, watch 20
         opened       => watching
         error 410    => relist expired, waiting, wait 1.6..3.2
-        elapsed      => listing, list 500
+        elapsed      => resolve
+        resolved     => listing, list 500
         page 21      => begin, finish 21, watch 21
     " }
 
     invariant_4_a_streaming_list_whose_version_went_back_is_repeated_by_pages { STREAMED, "
         bookmark 40  => covered 40
-        error 410    => relist expired, listing, stream
+        error 410    => relist expired, resolving, resolve
+        resolved     => listing, stream
         opened       => begin
         added a@18   => upsert a@18
         complete 20  => abort, relist went_back, waiting, wait 1.6..3.2
-        elapsed      => listing, list 500
+        elapsed      => resolve
+        resolved     => listing, list 500
         page 20 a@18 => begin back, upsert a@18, finish 20, watch 20
+    " }
+
+    invariant_4_a_lost_watch_goes_on_only_if_the_server_did_not_go_back { STREAMED, "
+        bookmark 40  => covered 40
+        cut          => waiting, wait 0.8..1.6
+        elapsed      => list 1
+        cut          => waiting, wait 1.6..3.2
+        elapsed      => list 1
+        status 404   => missing, wait 0.5..1
+        elapsed      => resolve
+        resolved     => relist reappeared, listing, stream
+        opened       => begin
+        complete 40  => finish 40, watching
+        cut          => waiting, wait 3.2..6.4
+        elapsed      => list 1
+        page 40 a@5  => watch 40
+        cut          => waiting, wait 6.4..12.8
+        elapsed      => list 1
+        page 39 a@5  => relist went_back, waiting, wait 1.6..3.2
+        elapsed      => resolve
+        resolved     => listing, list 500
+        page 39 a@5  => begin back, upsert a@5, finish 39, watch 39
+    " }
+
+    a_kind_that_is_gone_when_its_list_is_begun_anew_is_looked_for { STREAMED, "
+        error 410    => relist expired, resolving, resolve
+        cut          => waiting, wait 0.8..1.6
+        elapsed      => resolve
+        missing      => missing, wait 0.5..1
+        elapsed      => resolve
+        resolved     => relist reappeared, waiting, wait 1.6..3.2
+        elapsed      => listing, stream
     " }
 
     invariant_4_a_silent_watch_is_followed_by_a_look_at_the_version { STREAMED, "
@@ -545,7 +617,8 @@ facts! {
         elapsed      => list 1
         status 403   => denied, wait 30..33
         elapsed      => list 1
-        page 20 a@18 => relist went_back, listing, list 500
+        page 20 a@18 => relist went_back, resolving, resolve
+        resolved     => listing, list 500
         page 20 a@18 => begin back, upsert a@18, finish 20, watch 20
     " }
 
@@ -580,7 +653,8 @@ facts! {
         ended       =>
         modified a@8 =>
         cut         =>
-        elapsed     => watch 7
+        elapsed     => list 1
+        page 7      => watch 7
         elapsed     =>
     " }
 }

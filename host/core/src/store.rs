@@ -8,7 +8,8 @@
 //!   hold, came after it. Otherwise it enters at once, and the watch event that repeats it is no news.
 //! - An own delete hides the object from events that lag behind it, until its DELETED or a later list.
 //! - A list replaces the whole: what it does not name is gone, unless it is newer than the list. After an etcd restore, where
-//!   versions went back, the list is believed against everything from before it.
+//!   versions went back, the list is believed against everything from before it; where versions were raised, against what it has
+//!   in an older version and should have in the one held.
 //!
 //! Each object is held once, in a slot; key table and indexes name slots by their numbers. Whoever holds the store guards it
 //! with a lock: nothing here waits, and what may take long ([`page`](Store::page), [`build_indexes`](Store::build_indexes)) is
@@ -48,7 +49,7 @@ use std::{
     sync::Arc,
 };
 
-use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 
 use crate::{
     field::FieldPath,
@@ -135,6 +136,8 @@ struct Replace {
     /// Slots written by own answers since it began, where versions went back. What takes such a slot afterwards is of the
     /// present history as well.
     own: HashSet<u32>,
+    /// What the list last said of slots that hold something newer.
+    older: HashMap<u32, Object>,
 }
 
 /// Who brings an object.
@@ -277,7 +280,7 @@ impl Store {
     /// are then replaced by whatever the list says, and own deletes from before are forgotten: they may be undone.
     pub fn begin_replace(&mut self, went_back: bool) {
         self.mark = self.mark.wrapping_add(1);
-        self.replace = Some(Replace { went_back, own: HashSet::new() });
+        self.replace = Some(Replace { went_back, own: HashSet::new(), older: HashMap::new() });
         if went_back {
             self.covered = ResourceVersion(0);
             self.deleted.clear();
@@ -288,9 +291,20 @@ impl Store {
     ///
     /// Kept are objects newer than `version`, of which the list could not know: own writes. Where versions went back, only
     /// those written since the list began.
+    ///
+    /// An object that is held in a version up to `version`, and that the list has in an older one, was lost: etcd was restored,
+    /// and its versions were raised above all that were given out (`etcdutl snapshot restore --bump-revision`). It becomes what
+    /// the list says.
     pub fn finish_replace(&mut self, version: ResourceVersion) -> Vec<Change> {
         let Some(replace) = self.replace.take() else { return Vec::new() };
         let mut changes = Vec::new();
+        for (slot, object) in replace.older {
+            if self.object(slot).resource_version() <= version {
+                let change = self.put(Some(slot), object);
+                self.past.supersede(change.key(), change.old.as_ref());
+                changes.push(change);
+            }
+        }
         for slot in (0_u32..).take(self.slots.len()) {
             let Some(Slot { object, mark }) = &self.slots[slot as usize] else { continue };
             let unknown_to_list =
@@ -468,7 +482,7 @@ impl Store {
                 held.resource_version() < object.resource_version()
             }
         });
-        let change = news.then(|| self.put(slot, object));
+        let (change, other) = if news { (Some(self.put(slot, object)), None) } else { (None, Some(object)) };
         if voice == Voice::Reflector
             && let Some(change) = &change
         {
@@ -477,7 +491,20 @@ impl Store {
         let slot = slot.or_else(|| change.as_ref().and_then(|change| self.find_key(change.key())));
         let slot = slot.expect("the object was held, or is now");
         match (voice, &mut self.replace) {
-            (Voice::Reflector, _) => self.slots[slot as usize].as_mut().expect("slot is in use").mark = self.mark,
+            (Voice::Reflector, replace) => {
+                let held = self.slots[slot as usize].as_mut().expect("slot is in use");
+                let named = std::mem::replace(&mut held.mark, self.mark) == self.mark;
+                if let Some(Replace { older, .. }) = replace {
+                    let is_older = |other: &Object| other.resource_version() < held.object.resource_version();
+                    match (other.filter(is_older), older.get(&slot)) {
+                        (Some(other), Some(before)) if other.resource_version() < before.resource_version() => {}
+                        // The list has named what is held, and repeats itself.
+                        (Some(_), None) if named => {}
+                        (Some(other), _) => drop(older.insert(slot, other)),
+                        (None, _) => drop(older.remove(&slot)),
+                    }
+                }
+            }
             (Voice::OwnWrite, Some(replace)) if replace.went_back => {
                 replace.own.insert(slot);
             }
@@ -587,6 +614,9 @@ impl Store {
             }
         }
         self.slots[slot as usize] = None;
+        if let Some(replace) = &mut self.replace {
+            replace.older.remove(&slot);
+        }
         self.packing.left(slot, &object);
         self.free.insert(slot);
         self.give_back();

@@ -32,6 +32,8 @@ enum Step {
     Abort,
     /// etcd is restored from a backup, so many versions old, and the server starts again.
     Restore(u64),
+    /// Likewise, and all versions to come are above those that were given out: what was watched is compacted.
+    RestoreRaised(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -49,6 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Finish),
         1 => Just(Step::Abort),
         1 => (1_u64..12).prop_map(Step::Restore),
+        1 => (1_u64..12).prop_map(Step::RestoreRaised),
     ]
 }
 
@@ -217,6 +220,27 @@ impl World {
         if to >= self.watched || self.list.is_some() {
             return;
         }
+        self.lose_after(to);
+        self.ask();
+        self.begin();
+    }
+
+    fn restore_raised(&mut self, back: u64) {
+        // What this host deleted lately stays hidden for the next list: it may be from before the delete.
+        if self.list.is_some()
+            || !self.erased.is_empty()
+            || self.answers.iter().any(|answer| matches!(answer, Answer::Delete(..)))
+        {
+            return;
+        }
+        let raised = self.version + 1;
+        self.lose_after(self.version.saturating_sub(back));
+        self.version = raised;
+        self.ask();
+        self.begin();
+    }
+
+    fn lose_after(&mut self, to: u64) {
         self.history.retain(|event| event.object.resource_version().0 <= to);
         self.version = to;
         self.answers.clear();
@@ -224,8 +248,6 @@ impl World {
         self.over.clear();
         self.written.clear();
         self.erased.clear();
-        self.ask();
-        self.begin();
     }
 
     fn step(&mut self, step: &Step) {
@@ -263,6 +285,7 @@ impl World {
             }
             Step::Abort => {}
             Step::Restore(back) => self.restore(back),
+            Step::RestoreRaised(back) => self.restore_raised(back),
         }
         self.check();
     }

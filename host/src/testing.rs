@@ -25,34 +25,35 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// An embedded API server that ends with this value.
 pub(crate) struct Api {
     pub(crate) cluster: Cluster,
+    pub(crate) server: Arc<Server>,
     _serving: DropGuard,
 }
 
 impl Api {
     pub(crate) async fn start() -> Self {
-        let (address, stop) = serve().await;
-        Self::at(address, stop)
+        let (server, address, stop) = serve().await;
+        Self::at(address, server, stop)
     }
 
     /// The same, and all that is sent to it.
     pub(crate) async fn overheard() -> (Self, Arc<Mutex<Vec<u8>>>) {
-        let (server, stop) = serve().await;
+        let (server, behind, stop) = serve().await;
         let (listener, address) = listen().await;
         let sent = Arc::<Mutex<Vec<u8>>>::default();
         let heard = sent.clone();
         tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(relay(client, server, heard.clone()));
+                tokio::spawn(relay(client, behind, heard.clone()));
             }
         }));
-        (Self::at(address, stop), sent)
+        (Self::at(address, server, stop), sent)
     }
 
-    fn at(address: SocketAddr, stop: CancellationToken) -> Self {
+    fn at(address: SocketAddr, server: Arc<Server>, stop: CancellationToken) -> Self {
         let config = kube::Config::new(format!("http://{address}").parse().expect("an address is a URI"));
         let client = kube::Client::try_from(config).expect("a client of plain HTTP");
         let cluster = Cluster::new(client, &address.to_string(), Handle::current(), Arc::new(()));
-        Self { cluster, _serving: stop.drop_guard() }
+        Self { cluster, server, _serving: stop.drop_guard() }
     }
 
     /// Creates an object.
@@ -110,11 +111,12 @@ async fn listen() -> (TcpListener, SocketAddr) {
 }
 
 /// Starts an embedded API server.
-async fn serve() -> (SocketAddr, CancellationToken) {
+async fn serve() -> (Arc<Server>, SocketAddr, CancellationToken) {
     let (listener, address) = listen().await;
     let stop = CancellationToken::new();
-    tokio::spawn(pilothouse_apiserver::serve(listener, stop.clone().cancelled_owned(), Arc::new(Server::new())));
-    (address, stop)
+    let server = Arc::new(Server::new());
+    tokio::spawn(pilothouse_apiserver::serve(listener, stop.clone().cancelled_owned(), server.clone()));
+    (server, address, stop)
 }
 
 /// Carries one connection, and notes what the client says, until either side ends it.

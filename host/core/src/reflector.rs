@@ -126,6 +126,25 @@ pub enum Failure {
     Transport(String),
 }
 
+impl Failure {
+    /// For metrics' labels.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Missing(_) | Self::Gone(_) => "missing",
+            Self::Transport(_) => "unreachable",
+            Self::Status(status) => match status.code {
+                401 => "unauthenticated",
+                403 => "denied",
+                404 => "missing",
+                410 => "expired",
+                429 => "throttled",
+                500.. => "server_error",
+                _ => "refused",
+            },
+        }
+    }
+}
+
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {

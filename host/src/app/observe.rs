@@ -189,6 +189,7 @@ fn counted(of: TypeMeta, tally: &Tally) -> metrics::Informer {
             ("skipped", tally.skipped),
         ],
         relists: tally.relists.iter().map(|(reason, count)| (reason.as_str(), *count)).collect(),
+        failures: tally.failures.iter().map(|(reason, count)| (*reason, *count)).collect(),
         restarts: tally.restarts,
         own_writes: tally.own_writes,
         own_lag: tally.own_lag,

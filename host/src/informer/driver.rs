@@ -62,19 +62,19 @@ async fn feed(informer: Arc<Informer>, cluster: Cluster, seed: u64) {
         };
         match request {
             Effect::Resolve => {
-                let input = driver.resolve().await.map_or_else(Input::Failed, |()| Input::Resolved);
+                let input = driver.resolve().await.map_or_else(|failure| driver.failed(failure), |()| Input::Resolved);
                 reflector.step(origin.elapsed(), input, &mut effects);
             }
             Effect::List { limit, continue_token, resource_version } => {
                 match driver.list(limit, continue_token.as_deref(), resource_version.as_deref()).await {
                     Ok(page) => reflector.step(origin.elapsed(), Input::Page(&page), &mut effects),
-                    Err(error) => reflector.step(origin.elapsed(), Input::Failed(failure(error)), &mut effects),
+                    Err(error) => reflector.step(origin.elapsed(), driver.failed(failure(error)), &mut effects),
                 }
             }
             Effect::Watch { resource_version, initial_events, timeout } => {
                 match driver.watch(&resource_version, initial_events, timeout).await {
                     Ok(stream) => driver.read_watch(&mut reflector, origin, stream, &mut effects).await,
-                    Err(error) => reflector.step(origin.elapsed(), Input::Failed(failure(error)), &mut effects),
+                    Err(error) => reflector.step(origin.elapsed(), driver.failed(failure(error)), &mut effects),
                 }
             }
             Effect::Wait(delay) => {
@@ -141,6 +141,11 @@ impl Driver {
             }
         }
         self.informer.note(state);
+    }
+
+    fn failed(&self, failure: Failure) -> Input<'static> {
+        self.informer.note_failure(&failure);
+        Input::Failed(failure)
     }
 
     async fn resolve(&mut self) -> Result<(), Failure> {
@@ -228,12 +233,12 @@ impl Driver {
                     if buffer.len() <= MAX_LINE {
                         continue;
                     }
-                    Input::Failed(Failure::Transport(format!("a watch line is longer than {MAX_LINE} bytes")))
+                    self.failed(Failure::Transport(format!("a watch line is longer than {MAX_LINE} bytes")))
                 }
                 Ok(None) => Input::Ended,
-                Ok(Some(Err(error))) => Input::Failed(Failure::Transport(error)),
+                Ok(Some(Err(error))) => self.failed(Failure::Transport(error)),
                 Err(_) => {
-                    Input::Failed(Failure::Transport(format!("the watch was silent for {} s", DEAD_AFTER.as_secs())))
+                    self.failed(Failure::Transport(format!("the watch was silent for {} s", DEAD_AFTER.as_secs())))
                 }
             };
             reflector.step(origin.elapsed(), end, effects);

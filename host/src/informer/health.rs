@@ -15,6 +15,9 @@ const AWAITED: usize = 1_024;
 /// Lists after the first, by reason.
 pub type Relists = BTreeMap<RelistReason, u64>;
 
+/// Requests and watches that failed, by what [`Failure::as_str`](pilothouse_core::reflector::Failure::as_str) says of them.
+pub type Failures = BTreeMap<&'static str, u64>;
+
 /// What is counted of one informer, or of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -28,6 +31,8 @@ pub struct Tally {
     pub skipped: u64,
     /// Lists after the first.
     pub relists: Relists,
+    /// Requests and watches that failed.
+    pub failures: Failures,
     /// Times that the driver failed and was started anew: faults of the host.
     pub restarts: u64,
     /// Own writes that the watch has brought.
@@ -45,6 +50,9 @@ impl Tally {
         self.skipped += other.skipped;
         for (reason, count) in &other.relists {
             *self.relists.entry(*reason).or_default() += count;
+        }
+        for (reason, count) in &other.failures {
+            *self.failures.entry(reason).or_default() += count;
         }
         self.restarts += other.restarts;
         self.own_writes += other.own_writes;

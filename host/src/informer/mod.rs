@@ -34,7 +34,7 @@ mod source;
 mod tests;
 mod view;
 
-pub use health::{Health, Relists, Tally};
+pub use health::{Failures, Health, Relists, Tally};
 pub use lease::{Lease, Subscription};
 pub use pilothouse_core::informer::InformerKey;
 pub use registry::{Holding, Informers, Use};

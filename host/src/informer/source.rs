@@ -13,7 +13,7 @@ use pilothouse_core::{
     informer::{Filter, InformerKey},
     key::Key,
     object::{Object, ResourceVersion, Uid},
-    reflector::{RelistReason, State},
+    reflector::{Failure, RelistReason, State},
     store::{Change, Packed, Store, Work},
 };
 use tokio::{
@@ -420,6 +420,10 @@ impl Informer {
 
     pub(super) fn note_relist(&self, reason: RelistReason) {
         *self.inner.write().tally.relists.entry(reason).or_default() += 1;
+    }
+
+    pub(super) fn note_failure(&self, failure: &Failure) {
+        *self.inner.write().tally.failures.entry(failure.as_str()).or_default() += 1;
     }
 
     pub(super) fn note_restart(&self) {

@@ -5,6 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use pilothouse_apiserver::faults::{Answer, Fault, Requests, Rule, Verb};
 use pilothouse_core::{
     key::{Key, TypeMeta},
     list,
@@ -309,6 +310,33 @@ async fn a_kind_that_comes_back_with_another_scope_is_listed_where_it_is() {
     fuji["metadata"].as_object_mut().and_then(|metadata| metadata.remove("namespace"));
     api.create(fuji).await;
     assert_eq!(hears(&mut heard).await, "fuji appears");
+}
+
+#[tokio::test]
+async fn a_kind_that_took_the_place_of_another_unseen_is_found_before_its_list() {
+    let api = Api::start().await;
+    api.serve_apples().await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let lease = informers.acquire(InformerKey::all(my_apples()), "test");
+    synced(&lease).await;
+
+    let reads = Requests::to("myapples.stable.example.com", &[Verb::List, Verb::Watch]);
+    let down = Rule::new(Fault::Status(Answer::code(503))).on(reads);
+    let down = api.server.faults().add(down).expect("it is a rule");
+    api.delete(&definitions(), &Key::new(None, "myapples.stable.example.com")).await;
+    let definition = apples("Cluster", &[("v1", true)]).to_string();
+    soon("the old definition is gone", async {
+        while api.cluster.create(&definitions(), None, definition.clone().into_bytes(), "test").await.is_err() {}
+    })
+    .await;
+    api.server.compact();
+    assert!(api.server.faults().remove(down));
+    soon("the scope is found", async {
+        while api.cluster.known(&my_apples()).is_none_or(|endpoint| endpoint.namespaced) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

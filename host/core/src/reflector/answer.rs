@@ -42,6 +42,8 @@ pub(super) fn version_of(meta: &ListMeta) -> Result<ResourceVersion, String> {
 pub(super) fn describe(status: &Status) -> String {
     let Status { code, reason, message, .. } = status;
     match reason.as_str() {
+        // What is no `Status` begins with the line of HTTP.
+        "" if message.starts_with(&code.to_string()) => format!("the server answered {message}"),
         "" => format!("the server answered {code}: {message}"),
         reason => format!("the server answered {code} {reason}: {message}"),
     }

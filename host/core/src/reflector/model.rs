@@ -657,7 +657,11 @@ fn no_server_is_stormed() {
             let mut world = World::new(seed, Mood::Stubborn(fault));
             world.run_for(HOUR);
             let Counts { resolves: r, lists: l, looks: v, watches: w } = world.counts;
-            assert!(r <= resolves && l <= lists && v <= looks && w <= watches, "{fault:?}, seed {seed}: {:?}", world.counts);
+            assert!(
+                r <= resolves && l <= lists && v <= looks && w <= watches,
+                "{fault:?}, seed {seed}: {:?}",
+                world.counts
+            );
         }
     }
 }

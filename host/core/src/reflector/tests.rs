@@ -751,10 +751,36 @@ fn failures_are_told_in_words() {
         reason("status 403 => denied, wait 30..33").unwrap(),
         "the server answered 403 Because: status of the test"
     );
+    let status = Status { code: 429, message: "429 Too Many Requests: later".to_owned(), ..Status::default() };
+    assert_eq!(super::answer::describe(&status), "the server answered 429 Too Many Requests: later");
     assert_eq!(reason("missing => missing, wait 0.5..1").unwrap(), "no such kind");
     assert_eq!(reason("ended => waiting, wait 0.8..1.6").unwrap(), "the watch ended as soon as it began");
     let long = format!("status 403 {} => denied, wait 30..33", "ä".repeat(10_000));
     assert_eq!(reason(&long).unwrap().chars().count(), 501);
+}
+
+#[test]
+fn failures_are_counted_by_what_one_can_do_about_them() {
+    let status = |code| Failure::Status(Status { code, ..Status::default() });
+    let codes = [400, 401, 403, 404, 410, 422, 429, 500, 503, 504, u16::MAX];
+    assert_eq!(
+        codes.map(|code| status(code).as_str()),
+        [
+            "refused",
+            "unauthenticated",
+            "denied",
+            "missing",
+            "expired",
+            "refused",
+            "throttled",
+            "server_error",
+            "server_error",
+            "server_error",
+            "server_error",
+        ]
+    );
+    assert_eq!(Failure::Transport("reset".to_owned()).as_str(), "unreachable");
+    assert_eq!(Failure::Gone("gone".to_owned()).as_str(), "missing");
 }
 
 #[test]

@@ -79,6 +79,8 @@ pub struct Informer {
     pub events: Vec<(&'static str, u64)>,
     /// Relists since the start by reason.
     pub relists: Vec<(&'static str, u64)>,
+    /// Requests and watches that failed since the start, by reason.
+    pub failures: Vec<(&'static str, u64)>,
     /// Times that the driver failed and was started anew.
     pub restarts: u64,
     /// Own writes that the watch has brought.
@@ -115,6 +117,7 @@ struct InformerSum {
     unsynced: bool,
     events: BTreeMap<&'static str, u64>,
     relists: BTreeMap<&'static str, u64>,
+    failures: BTreeMap<&'static str, u64>,
     restarts: u64,
     own_writes: u64,
     own_lag: Duration,
@@ -197,6 +200,9 @@ fn informers(encoder: &mut DescriptorEncoder<'_>, informers: &[Informer]) -> fmt
         for (reason, count) in &informer.relists {
             *sum.relists.entry(reason).or_default() += count;
         }
+        for (reason, count) in &informer.failures {
+            *sum.failures.entry(reason).or_default() += count;
+        }
     }
     let each = || all.iter().map(|(of, informer)| (kind(of), informer));
     let objects = each().map(|(labels, informer)| (labels, informer.objects));
@@ -222,6 +228,11 @@ fn informers(encoder: &mut DescriptorEncoder<'_>, informers: &[Informer]) -> fmt
         informer.relists.iter().map(|(reason, count)| (with(kind(of), "reason", reason), *count))
     });
     counters(encoder, "pilothouse_informer_relists", "Lists after the first, by reason", relists)?;
+    let failures = all.iter().flat_map(|(of, informer)| {
+        informer.failures.iter().map(|(reason, count)| (with(kind(of), "reason", reason), *count))
+    });
+    let help = "Requests and watches of the informers that failed, by reason";
+    counters(encoder, "pilothouse_informer_failures", help, failures)?;
     let restarts = each().map(|(labels, informer)| (labels, informer.restarts));
     counters(
         encoder,

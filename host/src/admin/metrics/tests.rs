@@ -37,6 +37,7 @@ fn informer(api_version: &str, kind: &str) -> Informer {
         synced: true,
         events: vec![("added", 3), ("updated", 7)],
         relists: vec![("expired", 1)],
+        failures: vec![("throttled", 3), ("unreachable", 1)],
         restarts: 1,
         own_writes: 4,
         own_lag: Duration::from_secs(2),
@@ -270,6 +271,10 @@ fn queues_and_informers_of_one_name_are_summed_up() {
     pilothouse_informer_events_total{group="",version="v1",kind="ConfigMap",type="updated"} 7
     pilothouse_informer_relists_total{group="stable.example.com",version="v1",kind="MyApple",reason="expired"} 1
     pilothouse_informer_relists_total{group="",version="v1",kind="ConfigMap",reason="expired"} 2
+    pilothouse_informer_failures_total{group="stable.example.com",version="v1",kind="MyApple",reason="throttled"} 3
+    pilothouse_informer_failures_total{group="stable.example.com",version="v1",kind="MyApple",reason="unreachable"} 1
+    pilothouse_informer_failures_total{group="",version="v1",kind="ConfigMap",reason="throttled"} 6
+    pilothouse_informer_failures_total{group="",version="v1",kind="ConfigMap",reason="unreachable"} 2
     pilothouse_informer_restarts_total{group="stable.example.com",version="v1",kind="MyApple"} 1
     pilothouse_informer_restarts_total{group="",version="v1",kind="ConfigMap"} 2
     pilothouse_informer_sync_seconds{group="stable.example.com",version="v1",kind="MyApple"} 1.5
@@ -409,6 +414,7 @@ fn the_text_is_open_metrics() {
     pilothouse_informer_synced
     pilothouse_informer_events
     pilothouse_informer_relists
+    pilothouse_informer_failures
     pilothouse_informer_restarts
     pilothouse_informer_sync_seconds
     pilothouse_informer_watch_age_seconds

@@ -1,7 +1,7 @@
 //! The three servers of one cluster, their data and their life.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use tempfile::TempDir;
 
 use crate::assets::Assets;
-use crate::credentials::{self, ADMIN, Credentials, NOBODY};
+use crate::credentials::{self, ADMIN, Credentials, NOBODY, OPERATOR};
+use crate::etcd;
 use crate::port;
 use crate::process::{self, Process};
 
@@ -24,6 +25,20 @@ const POLL: Duration = Duration::from_millis(100);
 const PORT_ATTEMPTS: u32 = 5;
 /// How much of a server's log an error carries.
 const LOG_LINES: usize = 20;
+
+/// Folders of etcd's data: that is used, and that was saved.
+const ETCD_DATA: &str = "etcd";
+const ETCD_SAVED: &str = "etcd-saved";
+
+/// What becomes of resource versions when etcd's data goes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Versions {
+    /// They go back as well: versions that were given out are given out again.
+    Back,
+    /// They go on above all that were given out, and what is below is compacted, as by
+    /// `etcdutl snapshot restore --bump-revision --mark-compacted`.
+    Raised,
+}
 
 /// A running cluster: an API server on its own etcd, with the garbage collector and the namespace controller.
 ///
@@ -97,12 +112,21 @@ impl Cluster {
         self.kubeconfig_of(NOBODY)
     }
 
+    /// A kubeconfig file of the ordinary user [`OPERATOR`], whom a test may grant what it needs.
+    pub fn kubeconfig_of_operator(&self) -> PathBuf {
+        self.kubeconfig_of(OPERATOR)
+    }
+
     /// A client of a user who may do anything.
     ///
     /// # Errors
     /// The kubeconfig cannot be used: it was changed or removed.
     pub async fn client(&self) -> Result<Client> {
-        let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).context("cannot read the cluster's kubeconfig")?;
+        Self::client_of(&self.kubeconfig()).await
+    }
+
+    async fn client_of(kubeconfig: &Path) -> Result<Client> {
+        let kubeconfig = Kubeconfig::read_from(kubeconfig).context("cannot read the cluster's kubeconfig")?;
         let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
             .context("cannot use the cluster's kubeconfig")?;
@@ -139,6 +163,35 @@ impl Cluster {
     pub async fn restart_etcd(&self) -> Result<()> {
         self.servers().etcd = None;
         self.start_etcd(self.etcd_ports).await.map_err(Failed::into_error)
+    }
+
+    /// Copies etcd's data, which is stopped for that as by a crash, for [`Cluster::restore`]. An earlier copy is replaced.
+    ///
+    /// # Errors
+    /// The data cannot be copied, or etcd does not become healthy again.
+    pub async fn save(&self) -> Result<()> {
+        self.servers().etcd = None;
+        etcd::copy(&self.path(ETCD_DATA), &self.path(ETCD_SAVED))?;
+        self.start_etcd(self.etcd_ports).await.map_err(Failed::into_error)
+    }
+
+    /// Stops all servers as a crash does, takes etcd's data back to what [`Cluster::save`] copied, and starts them again; returns when
+    /// the API server is ready.
+    ///
+    /// # Errors
+    /// Nothing was saved, or a server does not become ready.
+    pub async fn restore(&self, versions: Versions) -> Result<()> {
+        let etcd = etcd::Api::new(self.etcd_ports.client)?;
+        let newest = etcd.revision().await?;
+        *self.servers() = Servers::default();
+        etcd::copy(&self.path(ETCD_SAVED), &self.path(ETCD_DATA))?;
+        self.start_etcd(self.etcd_ports).await.map_err(Failed::into_error)?;
+        if versions == Versions::Raised {
+            etcd.raise_above(newest).await?;
+        }
+        self.start_apiserver(self.port).await.map_err(Failed::into_error)?;
+        // As everybody who restores is told to do with all that watches: it would wait for what was lost.
+        self.start_controller_manager()
     }
 
     /// The last `count` log lines of each server.
@@ -182,7 +235,7 @@ impl Cluster {
     async fn first_start_of_apiserver(&mut self, credentials: &Credentials) -> Result<()> {
         for _ in 0..PORT_ATTEMPTS {
             let port = port::free()?;
-            for user in [ADMIN, NOBODY] {
+            for user in [ADMIN, NOBODY, OPERATOR] {
                 let path = self.kubeconfig_of(user);
                 fs::write(&path, credentials.kubeconfig(user, port))
                     .with_context(|| format!("cannot write {}", path.display()))?;
@@ -205,7 +258,7 @@ impl Cluster {
         let mut command = Command::new(self.assets.etcd());
         command
             .arg("--data-dir")
-            .arg(self.path("etcd"))
+            .arg(self.path(ETCD_DATA))
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("default={peer}")])

@@ -18,6 +18,9 @@ pub(crate) const TOKENS: &str = "tokens.csv";
 pub(crate) const ADMIN: &str = "admin";
 /// Known to the server and granted nothing.
 pub(crate) const NOBODY: &str = "nobody";
+/// Known to the server, granted nothing, and free for a test to grant something: unlike the administrator, whom priority and fairness
+/// lets pass, it is an ordinary user.
+pub const OPERATOR: &str = "operator";
 
 /// What clients need to know.
 pub(crate) struct Credentials {
@@ -46,7 +49,10 @@ impl Credentials {
         write(folder, SERVICE_ACCOUNT_KEY, &service_accounts.serialize_pem())?;
         write(folder, SERVICE_ACCOUNT_PUBLIC_KEY, &service_accounts.public_key_pem())?;
         // The token of a user is its name: the server listens on the loopback address, and lives as long as a test.
-        write(folder, TOKENS, &format!("{ADMIN},{ADMIN},{ADMIN},\"system:masters\"\n{NOBODY},{NOBODY},{NOBODY}\n"))?;
+        let tokens = format!(
+            "{ADMIN},{ADMIN},{ADMIN},\"system:masters\"\n{NOBODY},{NOBODY},{NOBODY}\n{OPERATOR},{OPERATOR},{OPERATOR}\n"
+        );
+        write(folder, TOKENS, &tokens)?;
         Ok(Self { ca: ca.pem() })
     }
 

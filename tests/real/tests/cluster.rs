@@ -5,7 +5,7 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::PostParams;
-use pilothouse_real::Cluster;
+use pilothouse_real::{Cluster, Versions};
 use serde_json::{from_value, json};
 
 fn map(name: &str) -> ConfigMap {
@@ -61,4 +61,39 @@ async fn nobody_is_known_and_may_do_nothing() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+#[ignore = "needs the real servers"]
+async fn restored_data_is_what_was_saved_and_its_versions_go_back_or_on() {
+    let cluster = Cluster::start().await.unwrap();
+    let maps: Api<ConfigMap> = Api::default_namespaced(cluster.client().await.unwrap());
+    let kept = maps.create(&PostParams::default(), &map("kept")).await.unwrap();
+    cluster.save().await.unwrap();
+    // More than what the servers write by themselves when they start.
+    let mut newest = 0;
+    for count in 0..300 {
+        let lost = map(&format!("lost-{count}"));
+        let lost = loop {
+            // The API server may need a moment to find etcd again.
+            if let Ok(lost) = maps.create(&PostParams::default(), &lost).await {
+                break lost;
+            }
+        };
+        newest = version(lost.metadata.resource_version);
+    }
+
+    for (versions, is_above) in [(Versions::Back, false), (Versions::Raised, true)] {
+        cluster.restore(versions).await.unwrap();
+        let client = cluster.client().await.unwrap();
+        let maps = Api::<ConfigMap>::default_namespaced(client).list(&Default::default()).await.unwrap();
+        assert_eq!(version(maps.metadata.resource_version) > newest, is_above);
+        let names: Vec<_> = maps.items.iter().filter_map(|map| map.metadata.name.as_deref()).collect();
+        assert_eq!(names, ["kept"], "after {versions:?}");
+        assert_eq!(maps.items[0].metadata.resource_version, kept.metadata.resource_version);
+    }
+}
+
+fn version(text: Option<String>) -> u64 {
+    text.unwrap().parse().unwrap()
 }

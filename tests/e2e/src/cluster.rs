@@ -6,9 +6,11 @@ use anyhow::{Context, Result};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
+use pilothouse_real::Versions;
 
 use crate::embedded::Embedded;
 use crate::metrics::Metrics;
+use crate::wait::eventually;
 
 /// Which API server the tests run against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +46,7 @@ pub struct Cluster {
 
 #[derive(Debug)]
 enum Server {
-    Embedded(Embedded),
+    Embedded(Box<Embedded>),
     Real(Box<pilothouse_real::Cluster>),
 }
 
@@ -56,7 +58,7 @@ impl Cluster {
     pub async fn start(kind: Kind) -> Result<Self> {
         Ok(match kind {
             Kind::Embedded => {
-                let server = Embedded::start().await?;
+                let server = Box::new(Embedded::start().await?);
                 Self { client: server.client()?, server: Server::Embedded(server) }
             }
             Kind::Real => {
@@ -95,6 +97,15 @@ impl Cluster {
         }
     }
 
+    /// A kubeconfig file of the ordinary user [`OPERATOR`](pilothouse_real::OPERATOR), who was granted nothing yet; none where the server
+    /// does not know users.
+    pub fn kubeconfig_of_operator(&self) -> Option<PathBuf> {
+        match &self.server {
+            Server::Embedded(_) => None,
+            Server::Real(server) => Some(server.kubeconfig_of_operator()),
+        }
+    }
+
     /// Ends the server without a farewell: connections are cut, new ones are refused.
     pub async fn kill(&self) {
         match &self.server {
@@ -112,6 +123,54 @@ impl Cluster {
             Server::Embedded(server) => server.restart().await,
             Server::Real(server) => server.restart_apiserver().await,
         }
+    }
+
+    /// Ends etcd as a crash does and starts it again, on its data and its port; returns when the API server has found it. Nothing
+    /// happens where there is none.
+    ///
+    /// # Errors
+    /// It does not start: says why.
+    pub async fn restart_etcd(&self) -> Result<()> {
+        match &self.server {
+            Server::Embedded(_) => Ok(()),
+            Server::Real(server) => {
+                server.restart_etcd().await?;
+                self.is_ready().await
+            }
+        }
+    }
+
+    /// Keeps a copy of all data, for [`Cluster::restore`].
+    ///
+    /// # Errors
+    /// It cannot be copied, or the server does not come back from it.
+    pub async fn save(&self) -> Result<()> {
+        match &self.server {
+            Server::Embedded(server) => server.save().await,
+            Server::Real(server) => server.save().await?,
+        }
+        self.is_ready().await
+    }
+
+    /// Stops the server, takes its data back to what was saved, and starts it again. The embedded one knows only
+    /// [`Versions::Back`].
+    ///
+    /// # Errors
+    /// Nothing was saved, or the server does not start.
+    pub async fn restore(&self, versions: Versions) -> Result<()> {
+        match &self.server {
+            Server::Embedded(server) => server.restore().await,
+            Server::Real(server) => server.restore(versions).await,
+        }
+    }
+
+    async fn is_ready(&self) -> Result<()> {
+        eventually("the API server is ready", async || {
+            let (code, text) = get(&self.client, "/readyz").await?;
+            anyhow::ensure!(code == 200, "/readyz answers {code}: {text}");
+            Ok(())
+        })
+        .await
     }
 
     /// What the server says on `/metrics`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kube::Client;
-use pilothouse_apiserver::{Server, serve};
+use pilothouse_apiserver::{Server, Snapshot, serve};
 use pilothouse_real::port;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -22,6 +22,7 @@ pub(crate) struct Embedded {
     server: Arc<Server>,
     address: SocketAddr,
     serving: Mutex<Option<Serving>>,
+    saved: Mutex<Option<Snapshot>>,
     folder: TempDir,
 }
 
@@ -36,7 +37,13 @@ impl Embedded {
     pub(crate) async fn start() -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot create a folder for the kubeconfig")?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port::free()?));
-        let embedded = Self { server: Arc::new(Server::new()), address, serving: Mutex::default(), folder };
+        let embedded = Self {
+            server: Arc::new(Server::new()),
+            address,
+            serving: Mutex::default(),
+            saved: Mutex::default(),
+            folder,
+        };
         std::fs::write(embedded.kubeconfig(), Server::kubeconfig(address)).context("cannot write the kubeconfig")?;
         embedded.restart().await?;
         Ok(embedded)
@@ -58,6 +65,18 @@ impl Embedded {
             // A task that panicked has cut its connections too.
             let _ended = task.await;
         }
+    }
+
+    /// Keeps a copy of all data.
+    pub(crate) async fn save(&self) {
+        *self.saved.lock().await = Some(self.server.snapshot());
+    }
+
+    /// Goes back to what was saved, while nobody is served.
+    pub(crate) async fn restore(&self) -> Result<()> {
+        self.stop().await;
+        self.server.restore(self.saved.lock().await.as_ref().context("nothing was saved")?);
+        self.restart().await
     }
 
     pub(crate) async fn restart(&self) -> Result<()> {

@@ -177,6 +177,16 @@ impl Host {
         Ok(Metrics::parse(&text))
     }
 
+    /// The informers that run, as `/debug/informers` has them in JSON.
+    ///
+    /// # Errors
+    /// As [`Host::get`].
+    pub async fn informers(&mut self) -> Result<Vec<Value>> {
+        let (code, text) = self.get("/debug/informers?format=json").await?;
+        ensure!(code == 200, "the host answers {code} to /debug/informers");
+        serde_json::from_str(&text).context("the informers are no JSON")
+    }
+
     /// Ends it as a crash does, and starts it again with the same plugins.
     ///
     /// # Errors

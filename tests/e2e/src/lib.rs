@@ -19,6 +19,7 @@ pub mod host;
 pub mod kubectl;
 pub mod metrics;
 pub mod plugin;
+pub mod relay;
 pub mod scene;
 pub mod soak;
 pub mod suite;

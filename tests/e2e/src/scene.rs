@@ -4,18 +4,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::PostParams;
+use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::{Api, Client};
 use pilothouse_real::process;
 use serde_json::{from_value, json};
 use tempfile::TempDir;
 
-use crate::apple::Apple;
+use crate::apple::{Apple, resource};
 use crate::cluster::Cluster;
 use crate::host::{Access, Host, Order, Pod};
 use crate::plugin::{Plugin, Plugins};
+use crate::wait::eventually;
 
 /// Where a test takes place.
 pub struct Scene {
@@ -109,6 +110,29 @@ impl Scene {
     /// The ConfigMaps of the test's namespace.
     pub fn config_maps(&self) -> Api<ConfigMap> {
         Api::namespaced(self.client(), &self.namespace)
+    }
+
+    /// Returns when the caches of a host that runs the plugin `myapple` hold as many MyApples and ConfigMaps as the server has.
+    ///
+    /// # Errors
+    /// They do not in time: says what they hold.
+    pub async fn is_cached(&self, host: &mut Host) -> Result<()> {
+        let apples: Api<DynamicObject> = Api::all_with(self.client(), &resource());
+        let maps: Api<ConfigMap> = Api::all(self.client());
+        eventually("the host's caches hold what the server has", async || {
+            let expected = [
+                ("stable.example.com/v1 MyApple", apples.list(&ListParams::default()).await?.items.len()),
+                ("v1 ConfigMap", maps.list(&ListParams::default()).await?.items.len()),
+            ];
+            let informers = host.informers().await?;
+            for (kind, count) in expected {
+                let informer = informers.iter().find(|informer| informer["kind"] == kind);
+                let informer = informer.with_context(|| format!("no informer of {kind}"))?;
+                ensure!(informer["objects"] == count, "the server has {count}, and {informer}");
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Creates a namespace.

@@ -16,7 +16,9 @@ mod pod;
 mod quiet;
 mod reads;
 mod reload;
+mod restores;
 mod server;
+mod starvation;
 mod thousand;
 
 use std::process::ExitCode;
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         outages {
             an_unreachable_api_server_is_waited_for,
             a_restarted_api_server_is_found_again,
+            a_restart_of_api_server_or_etcd_begins_no_more_than_a_list_of_each_kind,
             a_host_killed_in_the_middle_loses_nothing,
             a_host_terminated_in_the_middle_loses_nothing,
             invariant_5_what_changes_while_the_host_is_down_is_made_good,
@@ -106,10 +109,15 @@ fn main() -> ExitCode {
             a_removed_plugin_stops_and_the_others_go_on,
             a_new_plugin_starts_without_a_restart,
         }
+        restores {
+            invariant_4_a_server_whose_versions_went_back_is_followed,
+            invariant_4_a_server_whose_versions_were_raised_is_followed,
+        }
         server {
             a_killed_api_server_comes_back_with_its_data,
             writes_are_counted_and_reads_are_not,
         }
+        starvation { a_host_that_the_server_throttles_says_so_waits_and_loses_nothing }
         thousand { a_thousand_myapples_converge }
     })
 }

@@ -43,6 +43,40 @@ pub(crate) async fn a_restarted_api_server_is_found_again(scene: Scene) -> Resul
     host.ready().await
 }
 
+pub(crate) async fn a_restart_of_api_server_or_etcd_begins_no_more_than_a_list_of_each_kind(
+    scene: Scene,
+) -> Result<()> {
+    const RESTARTS: u32 = 4;
+    let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
+    let (gala, fuji) = (scene.apple("gala"), scene.apple("fuji"));
+    gala.create(3).await?.settles().await?;
+    fuji.create(2).await?.settles().await?;
+    let before = relists(&mut host).await?;
+    for restart in 0..RESTARTS {
+        // What the host has heard of last is older than what the server knows first: so its watches expire.
+        scene.create_namespace(&format!("{}-{restart}", scene.namespace)).await?;
+        if restart % 2 == 0 {
+            scene.cluster.kill().await;
+            scene.cluster.restart().await?;
+        } else {
+            scene.cluster.restart_etcd().await?;
+        }
+        gala.scale(restart + 1).await?;
+        gala.settles().await?;
+        fuji.edit_child(0, json!({"color": "rotten"})).await?;
+        fuji.settles().await?;
+    }
+    scene.is_cached(&mut host).await?;
+    let informers = host.informers().await?;
+    let (relists, most) = (relists(&mut host).await? - before, f64::from(RESTARTS) * informers.len() as f64);
+    ensure!(relists <= most, "{relists} relists after {RESTARTS} restarts, of {informers:?}");
+    host.ready().await
+}
+
+async fn relists(host: &mut pilothouse_e2e::Host) -> Result<f64> {
+    Ok(host.metrics().await?.sum("pilothouse_informer_relists_total", &[]))
+}
+
 pub(crate) async fn a_host_killed_in_the_middle_loses_nothing(scene: Scene) -> Result<()> {
     let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
     let many = create_many(&scene, 20).await?;

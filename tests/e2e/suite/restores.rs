@@ -1,0 +1,82 @@
+//! The server's data goes back while a host watches.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Patch, PatchParams, PostParams};
+use pilothouse_e2e::cluster::Kind;
+use pilothouse_e2e::suite::NotHere;
+use pilothouse_e2e::{Plugin, Scene};
+use pilothouse_real::Versions;
+use serde_json::{from_value, json};
+
+/// Versions that are lost. A server that starts writes by itself, leases and the like; and a version that it comes to again before
+/// the host has looked is none that went back.
+const LOST: usize = 500;
+
+pub(crate) async fn invariant_4_a_server_whose_versions_went_back_is_followed(scene: Scene) -> Result<()> {
+    is_followed(&scene, Versions::Back, "went_back").await
+}
+
+pub(crate) async fn invariant_4_a_server_whose_versions_were_raised_is_followed(scene: Scene) -> Result<()> {
+    if scene.cluster.kind() == Kind::Embedded {
+        return Err(NotHere("the embedded API server has no versions to raise").into());
+    }
+    is_followed(&scene, Versions::Raised, "expired").await
+}
+
+async fn is_followed(scene: &Scene, versions: Versions, reason: &str) -> Result<()> {
+    let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
+    let [painted, scaled, deleted, late] = ["painted", "scaled", "deleted", "late"].map(|name| scene.apple(name));
+    for apple in [&painted, &scaled, &deleted] {
+        apple.create(2).await?.settles().await?;
+    }
+
+    scene.cluster.save().await?;
+    pass_versions(scene).await?;
+    painted.set(json!({"color": "red"})).await?;
+    scaled.scale(4).await?;
+    deleted.delete().await?;
+    late.create(3).await?;
+    for apple in [&painted, &scaled, &late] {
+        apple.settles().await?;
+    }
+    scene.is_cached(&mut host).await?;
+
+    scene.cluster.restore(versions).await?;
+    // A host that still took it for red would leave a red child alone.
+    painted.edit_child(0, json!({"color": "red"})).await?;
+    for apple in [&painted, &scaled, &deleted] {
+        apple.settles().await?;
+    }
+    ensure!(late.get().await.is_err(), "the server has what was created after the copy");
+    scene.is_cached(&mut host).await?;
+    let metrics = host.metrics().await?;
+    for kind in ["MyApple", "ConfigMap"] {
+        let labels = [("kind", kind), ("reason", reason)];
+        ensure!(
+            metrics.sum("pilothouse_informer_relists_total", &labels) >= 1.0,
+            "no relist of {kind} because of {reason}: {:?}",
+            host.informers().await?
+        );
+    }
+
+    // Deletes and creates arrive as well.
+    deleted.scale(1).await?;
+    late.create(1).await?;
+    for apple in [&deleted, &late] {
+        apple.settles().await?;
+    }
+    host.ready().await
+}
+
+/// Makes changes that are nobody's business.
+async fn pass_versions(scene: &Scene) -> Result<()> {
+    let maps = scene.config_maps();
+    let map: ConfigMap = from_value(json!({"metadata": {"name": "counter"}})).context("it is a ConfigMap")?;
+    maps.create(&PostParams::default(), &map).await.context("cannot create a ConfigMap")?;
+    for count in 0..LOST {
+        let patch = Patch::Merge(json!({"data": {"count": count.to_string()}}));
+        maps.patch("counter", &PatchParams::default(), &patch).await.context("cannot change the ConfigMap")?;
+    }
+    Ok(())
+}

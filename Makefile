@@ -81,7 +81,7 @@ deny: ## Licences, bans and sources of dependencies; advisories where their data
 bench: build ## Measure, beside budgets and peers (target/bench.json); one line with LINE=name
 	@$(TARGET)/release/pilothouse-bench $(LINE)
 
-soak: build ## Ten minutes of every fault, with 20 informers (target/soak.json); SECONDS=n, SEED=n
+soak: build ## Ten minutes of every fault, with 25 informers (target/soak.json); SECONDS=n, SEED=n
 	@$(TARGET)/release/soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 clean: ## Remove what was built here (not the real API server's binaries)

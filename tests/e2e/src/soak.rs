@@ -2,7 +2,7 @@
 //! did they hold on to no memory?
 //!
 //! ```text
-//!  writers ──► pilothouse apiserver (a process) ──faults──► 20 informers in 4 hosts (this process)
+//!  writers ──► pilothouse apiserver (a process) ──faults──► 25 informers in 5 hosts (this process)
 //!                  │  rules, cuts, compaction, restore            │ stores, what subscribers were told, what was asked
 //!                  └──────────────── the truth ──────────────► judge ─► Report
 //! ```
@@ -54,6 +54,10 @@ const LONG: Duration = Duration::from_secs(60);
 /// 403, 33 s; the longest backoff with its jitter, 60 s; the bookmark that ends a streaming list without an end, 60 s.
 const SETTLES: Duration = Duration::from_secs(220);
 
+/// In which requests are counted. After it began to fail, an informer sends in it what three delays leave room for: they double from
+/// 0.8 s.
+const WINDOW: Duration = Duration::from_secs(5);
+
 /// How often progress is told, and memory looked at.
 const TICK: Duration = Duration::from_secs(5);
 
@@ -98,10 +102,21 @@ struct Run {
     server: Arc<Server>,
     watched: Vec<Watched>,
     load: Arc<Load>,
-    /// How often each trouble came, and how often it struck.
-    struck: BTreeMap<&'static str, (u64, u64)>,
+    /// What each trouble did.
+    struck: BTreeMap<&'static str, Struck>,
     memory: Memory,
     begun: Instant,
+}
+
+/// What one kind of trouble did.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Struck {
+    /// How often it came.
+    pub times: u64,
+    /// How often it struck.
+    pub hits: u64,
+    /// The most requests that one informer sent in any five seconds while it, or what came with it, was there.
+    pub densest: u64,
 }
 
 /// The writers.
@@ -154,7 +169,7 @@ impl Run {
     fn told(&self) -> String {
         let watching = self.watched.iter().filter(|watched| watched.is_watching()).count();
         let changes: u64 = self.watched.iter().map(Watched::changes).sum();
-        let strikes: u64 = self.struck.values().map(|(_, hits)| hits).sum();
+        let strikes: u64 = self.struck.values().map(|struck| struck.hits).sum();
         format!(
             "{:4} s: {} written, {changes} changes told, {strikes} faults struck, {watching} of {} watching, {}",
             self.begun.elapsed().as_secs(),
@@ -169,7 +184,7 @@ impl Run {
         let mut rules = Vec::new();
         for (name, act) in &episode.acts {
             let struck = self.struck.entry(name).or_default();
-            struck.0 += 1;
+            struck.times += 1;
             match act {
                 Act::Rules(of, cut) => {
                     for rule in of {
@@ -181,10 +196,10 @@ impl Run {
                 }
                 Act::Order(path, body) => {
                     self.server.order(path, body).await?;
-                    struck.1 += 1;
+                    struck.hits += 1;
                 }
                 Act::Restore => {
-                    struck.1 += 1;
+                    struck.hits += 1;
                     self.restore(number, episode.lasts).await?;
                 }
             }
@@ -193,34 +208,36 @@ impl Run {
         let hits: BTreeMap<u64, u64> = self.server.hits().await?.into_iter().collect();
         for (name, rule) in rules {
             self.server.remove(rule).await?;
-            self.struck.entry(name).or_default().1 += hits.get(&rule).copied().unwrap_or_default();
+            self.struck.entry(name).or_default().hits += hits.get(&rule).copied().unwrap_or_default();
+        }
+        let densest = self.watched.iter().map(|watched| watched.densest(WINDOW)).max().unwrap_or_default();
+        for (name, _) in &episode.acts {
+            let struck = self.struck.entry(name).or_default();
+            struck.densest = struck.densest.max(densest);
         }
         Ok(())
     }
 
-    /// Takes the server back to how it was a while ago. A watch from a version that is yet to come is silent, and if the server comes
-    /// past that version meanwhile, nobody can tell: so nothing is written until all have found out.
+    /// Takes the server back to how it was a while ago, as it is done: nobody is served meanwhile. If the server comes past the version
+    /// that it had before, nobody can tell: so nothing is written until all have found out.
     async fn restore(&mut self, number: usize, ago: Duration) -> Result<()> {
         let name = format!("episode-{number}");
         self.server.order("snapshots", &json!({ "name": name })).await?;
         tokio::time::sleep(ago).await;
         let load = self.load.clone();
         let _paused = load.pause.write().await;
+        let down = self.server.add(&faults::down()).await?;
+        self.server.order("faults/cut", &json!({"on": {"userAgent": USER_AGENT}, "by": "reset"})).await?;
         self.server.order(&format!("snapshots/{name}/restore"), &json!({})).await?;
         self.server.forget(&name).await?;
-        // What a server says whose watches cannot go on.
-        let told = self.settling(|_| true).await;
-        told.context("after the server's data went back")
+        self.server.remove(down).await?;
+        self.settle(true).await.context("after the server's data went back")
     }
 
     /// Returns when every store and every subscriber is right. `skipped`: informers that could not read an object are told to list
     /// anew, because nothing else tells them what it was.
     async fn settle(&self, skipped: bool) -> Result<()> {
-        self.settling(|watched| skipped && watched.skipped() > 0).await
-    }
-
-    /// As [`Run::settle`]; the server ends the watches of those that `anew` names with 410 while they differ.
-    async fn settling(&self, anew: impl Fn(&Watched) -> bool) -> Result<()> {
+        let anew = |watched: &Watched| skipped && watched.skipped() > 0;
         let truth = self.truth().await?;
         let mut cut_at: Option<Instant> = None;
         within(SETTLES, "every informer is right", async || {
@@ -257,7 +274,8 @@ impl Run {
         let mut all = Vec::new();
         for watched in &self.watched {
             let subject = &watched.subject;
-            let items = self.server.list(&subject.kind.path(subject.namespace), subject.labels).await?;
+            let path = subject.kind.path(subject.namespace);
+            let items = self.server.list(&path, subject.labels, subject.fields).await?;
             all.push(items.into_iter().map(|item| true_object(subject, item)).collect::<Result<_>>()?);
         }
         Ok(all)

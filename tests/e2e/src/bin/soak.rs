@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail};
 use pilothouse_e2e::soak::{Order, run};
 
 const HELP: &str = "\
-Runs 20 informers of the host against the embedded API server while objects change and every fault of the server comes,
+Runs 25 informers of the host against the embedded API server while objects change and every fault of the server comes,
 several times, alone and in pairs. At the end each informer must hold what the server holds, subscribers must have been told the
-same, no informer may have listed more often than its backoff allows, and memory must be as after the second minute.
+same, no informer may have asked more often than its backoff allows, and memory must be as after the second minute.
 
 Usage: soak [--seconds N] [--seed N] [--rate N]
 

@@ -112,6 +112,12 @@ pub(super) fn all() -> Vec<Trouble> {
     quick.into_iter().map(trouble(false)).chain(slow.into_iter().map(trouble(true))).collect()
 }
 
+/// No informer is served.
+pub(super) fn down() -> Rule {
+    Rule::new(Fault::Status(Answer::code(503)))
+        .on(Requests { user_agent: Some(USER_AGENT.to_owned()), ..Requests::to("*", READS) })
+}
+
 impl Trouble {
     fn act(&self, random: &mut Random) -> Act {
         match &self.what {

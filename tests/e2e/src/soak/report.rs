@@ -9,12 +9,17 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::watched::Watched;
-use super::{Order, Run};
+use super::{Order, Run, Struck};
 
 /// Lists that one informer may begin in a minute. Its delays double from 0.8 s, so that failures begin 7 in the worst minute, and
 /// relists, which have delays of their own, as many; and a list by pages may follow a streaming one twice. Without delays that
 /// grow, it would be 40 and more.
 const LISTS_A_MINUTE: u64 = 16;
+
+/// Requests that one informer may send in five seconds. Three failures with their delays bring six requests (a look and a watch each),
+/// three relists twelve (a streaming list, two pages, a watch); watches that are cut after an event are opened again at once, as often
+/// as there are events. Without delays that grow, it would be hundreds.
+const REQUESTS_IN_5_S: u64 = 40;
 
 /// Memory at the end, beside the most of the second minute: bytes counted by stores follow the objects, whose number and sizes stay
 /// about the same.
@@ -94,6 +99,8 @@ pub struct Informer {
     pub lists: u64,
     /// The most of them in one minute.
     pub lists_in_worst_minute: u64,
+    /// Looks at the server's version.
+    pub looks: u64,
     /// Watches that it opened, without those that begin with a list.
     pub watches: u64,
     /// Why it listed again what it had listed.
@@ -111,8 +118,8 @@ pub struct Report {
     pub seconds: u64,
     /// Changes that were made, and those that failed.
     pub written: (u64, u64),
-    /// How often each trouble came, and how often it struck.
-    pub troubles: BTreeMap<&'static str, (u64, u64)>,
+    /// What each trouble did.
+    pub troubles: BTreeMap<&'static str, Struck>,
     /// Each informer.
     pub informers: Vec<Informer>,
     /// Bytes: resident, and counted.
@@ -133,6 +140,13 @@ pub(super) fn judge(order: &Order, run: Run, settled: Result<()>, took: Duration
     for Informer { of, lists_in_worst_minute: lists, .. } in &informers {
         if *lists > LISTS_A_MINUTE {
             wrong.push(format!("{of}: {lists} lists were begun in a minute, at most {LISTS_A_MINUTE} are good"));
+        }
+    }
+    for (name, Struck { densest, .. }) in &run.struck {
+        if *densest > REQUESTS_IN_5_S {
+            wrong.push(format!(
+                "{name}: an informer sent {densest} requests in five seconds, at most {REQUESTS_IN_5_S} are good"
+            ));
         }
     }
     wrong.extend(run.memory.faults());
@@ -156,7 +170,8 @@ fn informer(watched: &Watched) -> Informer {
         changes: watched.changes(),
         lists: asked.lists.values().sum(),
         lists_in_worst_minute: asked.lists.values().max().copied().unwrap_or_default(),
-        watches: asked.watches.values().sum(),
+        looks: asked.looks,
+        watches: asked.watches,
         relists: watched.relists().into_iter().collect(),
         skipped: watched.skipped(),
     }
@@ -165,19 +180,19 @@ fn informer(watched: &Watched) -> Informer {
 impl Report {
     /// For people.
     pub fn table(&self) -> String {
-        let mut text = format!("{:<42}{:>6}{:>8}\n", "TROUBLE", "TIMES", "STRUCK");
+        let mut text = format!("{:<42}{:>6}{:>8}{:>10}\n", "TROUBLE", "TIMES", "STRUCK", "IN 5 S");
         let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("writing to a string succeeds");
-        for (name, (times, hits)) in &self.troubles {
-            line(format_args!("{name:<42}{times:>6}{hits:>8}"));
+        for (name, Struck { times, hits, densest }) in &self.troubles {
+            line(format_args!("{name:<42}{times:>6}{hits:>8}{densest:>10}"));
         }
         line(format_args!(
-            "\n{:<42}{:>8}{:>9}{:>8}{:>10}{:>9}{:>9}",
-            "INFORMER", "OBJECTS", "CHANGES", "LISTS", "A MINUTE", "WATCHES", "SKIPPED"
+            "\n{:<42}{:>8}{:>9}{:>8}{:>10}{:>8}{:>9}{:>9}",
+            "INFORMER", "OBJECTS", "CHANGES", "LISTS", "A MINUTE", "LOOKS", "WATCHES", "SKIPPED"
         ));
         for of in &self.informers {
             line(format_args!(
-                "{:<42}{:>8}{:>9}{:>8}{:>10}{:>9}{:>9}",
-                of.of, of.objects, of.changes, of.lists, of.lists_in_worst_minute, of.watches, of.skipped
+                "{:<42}{:>8}{:>9}{:>8}{:>10}{:>8}{:>9}{:>9}",
+                of.of, of.objects, of.changes, of.lists, of.lists_in_worst_minute, of.looks, of.watches, of.skipped
             ));
         }
         line(format_args!(

@@ -87,10 +87,12 @@ impl Server {
         Ok(())
     }
 
-    /// All objects of a collection that a selector matches, as the server has them now.
-    pub(super) async fn list(&self, collection: &str, labels: &str) -> Result<Vec<Value>> {
-        let labels: String = labels.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let mut list = self.wanted(Method::GET, &format!("{collection}?labelSelector={labels}"), None).await?;
+    /// All objects of a collection that the selectors match, as the server has them now.
+    pub(super) async fn list(&self, collection: &str, labels: &str, fields: &str) -> Result<Vec<Value>> {
+        let [labels, fields] =
+            [labels, fields].map(|text| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>());
+        let path = format!("{collection}?labelSelector={labels}&fieldSelector={fields}");
+        let mut list = self.wanted(Method::GET, &path, None).await?;
         match list["items"].take() {
             Value::Array(items) => Ok(items),
             _ => anyhow::bail!("the list of {collection} has no items"),

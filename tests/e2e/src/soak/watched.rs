@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use http::{HeaderValue, Request, header};
@@ -14,7 +14,7 @@ use pilothouse::cluster::Cluster;
 use pilothouse::informer::{InformerKey, Informers, Lease, Origin, told};
 use pilothouse_core::key::Key;
 use pilothouse_core::reflector::State;
-use pilothouse_core::selector::Selector;
+use pilothouse_core::selector::{FieldSelector, Selector};
 use pilothouse_core::store::Change;
 use tokio::runtime::Handle;
 
@@ -46,12 +46,17 @@ struct Mirror {
 /// A version of an object: its resourceVersion, and a hash of its text.
 pub(super) type Seen = (u64, u64);
 
-/// What an informer asked for, by minute since the start of the run. As long as the run has minutes.
+/// What an informer asked for. As long as the run has minutes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Asked {
-    /// Lists that were begun, streaming ones too; not their further pages.
+    /// Lists that were begun, streaming ones too; not their further pages. By minute since the start of the run.
     pub(super) lists: BTreeMap<u64, u64>,
-    pub(super) watches: BTreeMap<u64, u64>,
+    /// Looks at the server's version.
+    pub(super) looks: u64,
+    /// Watches that go on from a version.
+    pub(super) watches: u64,
+    /// When each request was sent that nobody has looked at yet.
+    sent: Vec<Duration>,
 }
 
 /// Changes out of order that are kept to be shown: one is too many.
@@ -70,7 +75,8 @@ pub(super) fn start(url: &http::Uri, subjects: &[Subject], begun: Instant) -> Re
 fn watched(informers: &Informers, subject: Subject, asked: Arc<Mutex<Asked>>) -> Result<Watched> {
     let labels = Selector::parse(subject.labels).with_context(|| format!("{subject}"))?;
     let namespace = subject.namespace.map(Into::into);
-    let key = InformerKey { namespace, labels, ..InformerKey::all(subject.kind.type_meta()) };
+    let fields = FieldSelector::parse(subject.fields).with_context(|| format!("{subject}"))?;
+    let key = InformerKey { namespace, labels, fields, ..InformerKey::all(subject.kind.type_meta()) };
     let lease = informers.acquire(key, "soak");
     let mirror = Arc::new(Mutex::new(Mirror::default()));
     let told = mirror.clone();
@@ -84,7 +90,7 @@ fn recorded(url: &http::Uri, paths: BTreeMap<String, Arc<Mutex<Asked>>>, begun: 
     let service = tower::service_fn(move |mut request: Request<Body>| {
         request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         if let Some(asked) = paths.get(request.uri().path()) {
-            asked.lock().count(request.uri().query().unwrap_or_default(), begun.elapsed().as_secs() / 60);
+            asked.lock().count(request.uri().query().unwrap_or_default(), begun.elapsed());
         }
         let inner = inner.clone();
         async move { inner.send(request).await }
@@ -93,16 +99,28 @@ fn recorded(url: &http::Uri, paths: BTreeMap<String, Arc<Mutex<Asked>>>, begun: 
 }
 
 impl Asked {
-    fn count(&mut self, query: &str, minute: u64) {
+    fn count(&mut self, query: &str, now: Duration) {
+        self.sent.push(now);
         let has = |pair: &str| query.split('&').any(|other| other == pair);
         let further = query.split('&').any(|pair| pair.starts_with("continue="));
         let streaming = has("sendInitialEvents=true");
         let watch = has("watch=1") || has("watch=true");
         if watch && !streaming {
-            *self.watches.entry(minute).or_default() += 1;
-        } else if !further && !has("limit=1") {
-            *self.lists.entry(minute).or_default() += 1;
+            self.watches += 1;
+        } else if has("limit=1") {
+            self.looks += 1;
+        } else if !further {
+            *self.lists.entry(now.as_secs() / 60).or_default() += 1;
         }
+    }
+
+    /// The most requests in any `window`, of those since the last call.
+    fn densest(&mut self, window: Duration) -> u64 {
+        let sent = std::mem::take(&mut self.sent);
+        let within = |(first, from): (usize, &Duration)| {
+            sent[first..].iter().take_while(|time| **time < *from + window).count() as u64
+        };
+        sent.iter().enumerate().map(within).max().unwrap_or_default()
     }
 }
 
@@ -166,6 +184,11 @@ impl Watched {
         self.asked.lock().clone()
     }
 
+    /// The most requests that it sent in any `window`, of those since the last call.
+    pub(super) fn densest(&self, window: Duration) -> u64 {
+        self.asked.lock().densest(window)
+    }
+
     /// Objects that could not be read, so far.
     pub(super) fn skipped(&self) -> u64 {
         self.lease.informer().tally().skipped
@@ -188,5 +211,20 @@ impl Watched {
     /// What it is doing, for people.
     pub(super) fn told(&self) -> String {
         told(&self.lease.state())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_densest_stretch_of_requests_is_found_once() {
+        let mut asked = Asked::default();
+        for milliseconds in [0, 4_000, 5_000, 8_999, 9_000, 30_000] {
+            asked.count("limit=500", Duration::from_millis(milliseconds));
+        }
+        assert_eq!(asked.densest(Duration::from_secs(5)), 3);
+        assert_eq!(asked.densest(Duration::from_secs(5)), 0);
     }
 }

@@ -72,6 +72,7 @@ pub(super) struct Subject {
     pub(super) kind: &'static Kind,
     pub(super) namespace: Option<&'static str>,
     pub(super) labels: &'static str,
+    pub(super) fields: &'static str,
 }
 
 impl std::fmt::Display for Subject {
@@ -80,17 +81,19 @@ impl std::fmt::Display for Subject {
         if let Some(namespace) = self.namespace {
             write!(f, " in {namespace}")?;
         }
-        if !self.labels.is_empty() {
-            write!(f, " where {}", self.labels)?;
+        let selectors = [self.labels, self.fields];
+        match selectors.iter().find(|selector| !selector.is_empty()) {
+            Some(selector) => write!(f, " where {selector}"),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
-/// Twenty, in four hosts of five: within a host none covers another, so that each has a watch of its own.
-pub(super) fn hosts() -> [Vec<Subject>; 4] {
+/// Twenty-five, in five hosts: within a host none covers another, so that each has a watch of its own.
+pub(super) fn hosts() -> [Vec<Subject>; 5] {
     let [maps, secrets, accounts, apples, roles] = &KINDS;
-    let of = |kind, namespace, labels| Subject { kind, namespace, labels };
+    let of = |kind, namespace, labels| Subject { kind, namespace, labels, fields: "" };
+    let fields = |kind, namespace, fields| Subject { kind, namespace, labels: "", fields };
     let (red, green) = (Some("red"), Some("green"));
     [
         KINDS.iter().map(|kind| of(kind, None, "")).collect(),
@@ -114,6 +117,14 @@ pub(super) fn hosts() -> [Vec<Subject>; 4] {
             of(accounts, green, "tier"),
             of(apples, green, "color in (a,b)"),
             of(roles, None, "!color"),
+        ],
+        vec![
+            fields(maps, None, "metadata.name!=soak-7"),
+            fields(secrets, red, "metadata.name=soak-3"),
+            fields(accounts, None, "metadata.namespace=green"),
+            // Objects come and go by what others write.
+            fields(apples, None, "spec.tier=web"),
+            fields(roles, None, "metadata.name!=soak-2"),
         ],
     ]
 }
@@ -163,15 +174,18 @@ fn written(kind: &Kind, namespace: Option<&str>, index: usize, random: &mut Rand
     // From a small one to a common one.
     let text = "x".repeat(200 + random.below(1800));
     let note = format!("{}-{text}", random.draw());
-    let object = json!({
+    let mut object = json!({
         "apiVersion": kind.api_version,
         "kind": kind.kind,
-        "metadata": {"name": name(index), "labels": {"color": color, "tier": tier}, "annotations": {"note": note}},
+        "metadata": {"name": name(index), "labels": {"color": color, "tier": &tier}, "annotations": {"note": note}},
     });
+    if kind.kind == "MyApple" {
+        object["spec"] = json!({ "tier": tier });
+    }
     Change { collection: kind.path(namespace), name: name(index), object: Some(object) }
 }
 
-/// The definition of MyApples, with anything in them.
+/// The definition of MyApples, with anything in them, and a field to select by.
 pub(super) fn definition() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -181,7 +195,12 @@ pub(super) fn definition() -> Value {
             "group": "stable.example.com", "scope": "Namespaced", "names": {"kind": "MyApple", "plural": "myapples"},
             "versions": [{
                 "name": "v1", "served": true, "storage": true,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+                "schema": {"openAPIV3Schema": {
+                    "type": "object",
+                    "x-kubernetes-preserve-unknown-fields": true,
+                    "properties": {"spec": {"type": "object", "properties": {"tier": {"type": "string"}}}},
+                }},
+                "selectableFields": [{"jsonPath": ".spec.tier"}],
             }],
         },
     })

@@ -30,7 +30,7 @@ mod scan;
 mod text;
 
 pub use keep::{Keep, KeepError};
-use text::Text;
+use text::{Places, Text};
 
 /// A point in the history of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -128,13 +128,13 @@ impl fmt::Display for Subresource {
 
 /// One of `metadata.ownerReferences`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct OwnerRef {
+pub struct OwnerRef<'a> {
     /// `apps/v1`.
-    pub api_version: Arc<str>,
+    pub api_version: Cow<'a, str>,
     /// `ReplicaSet`.
-    pub kind: Arc<str>,
+    pub kind: Cow<'a, str>,
     /// The owner's name; its namespace is the child's, or none if it is cluster-scoped.
-    pub name: Arc<str>,
+    pub name: Cow<'a, str>,
     /// The owner's uid.
     pub uid: Uid,
     /// True for the one owner that controls the object.
@@ -161,7 +161,6 @@ pub struct Object {
     uid: Uid,
     resource_version: ResourceVersion,
     generation: Option<i64>,
-    owners: Arc<[OwnerRef]>,
     applied: Box<[Applied]>,
     deleting: bool,
 }
@@ -210,18 +209,21 @@ impl Object {
         canonical.push_str(&text[inside..scan.cut.start.max(inside)]);
         canonical.push_str(&text[scan.cut.end.max(inside)..scan.object.end]);
 
-        let labels = scan.labels.map(|labels| {
-            let cut = if labels.start < scan.cut.start { 0 } else { scan.cut.len() };
-            let place = |at: usize| at - cut - scan.object.start + head.len();
-            place(labels.start)..place(labels.end)
-        });
+        let moved = |place: &Range<usize>| {
+            if place.is_empty() {
+                return Range::default();
+            }
+            let cut = if place.start < scan.cut.start { 0 } else { scan.cut.len() };
+            let at = |at: usize| at - cut - scan.object.start + head.len();
+            at(place.start)..at(place.end)
+        };
+        let places = Places { labels: moved(&scan.places.labels), owners: moved(&scan.places.owners) };
         Ok(Self {
-            text: text_of(canonical, labels, scan.object.end)?,
+            text: text_of(canonical, &places, scan.object.end)?,
             key: Key::new(scan.namespace.as_deref(), name),
             uid: Uid::parse(uid),
             resource_version,
             generation: scan.generation,
-            owners: if scan.owners.is_empty() { Arc::default() } else { scan.owners.into() },
             applied: scan.applied.into(),
             deleting: scan.deleting,
             of,
@@ -253,7 +255,6 @@ impl Object {
             uid: self.uid.clone(),
             resource_version: self.resource_version,
             generation: self.generation,
-            owners: self.owners.clone(),
             applied: self.applied.clone(),
             deleting: self.deleting,
         }
@@ -306,14 +307,21 @@ impl Object {
         self.text.labels()
     }
 
-    /// `metadata.ownerReferences`.
-    pub fn owners(&self) -> &[OwnerRef] {
-        &self.owners
+    /// `metadata.ownerReferences`, read out of the text anew each time.
+    pub fn owners(&self) -> Owners<'_> {
+        let mut reader = Reader::new(self.owners_json());
+        let entered = reader.enter_array("owners").is_ok();
+        Owners { reader: entered.then_some(reader) }
+    }
+
+    /// The text of `metadata.ownerReferences`; empty if there is none.
+    pub(crate) fn owners_json(&self) -> &str {
+        self.text.owners()
     }
 
     /// The owner that controls this object.
-    pub fn controller(&self) -> Option<&OwnerRef> {
-        self.owners.iter().find(|owner| owner.controller)
+    pub fn controller(&self) -> Option<OwnerRef<'_>> {
+        self.owners().find(|owner| owner.controller)
     }
 
     /// What `manager` (one of this host's: `pilothouse.…`) applied last, as fieldsV1 JSON without white space.
@@ -323,34 +331,20 @@ impl Object {
     }
 
     /// Bytes held on the heap by an `Arc` of this object and all that hangs on it, as asked of the allocator. Kind and
-    /// namespace, which whole stores share, are not counted, nor is the dictionary of a packed one; an owner list that siblings
-    /// share is, for each.
+    /// namespace, which whole stores share, are not counted, nor is the dictionary of a packed one.
     pub fn bytes(&self) -> usize {
         let uid = |uid: &Uid| if let Uid::Other(text) = uid { text.len() } else { 0 };
-        let words = |owner: &OwnerRef| owner.api_version.len() + owner.kind.len() + owner.name.len();
-        let owner = |owner: &OwnerRef| size_of::<OwnerRef>() + 3 * ARC + words(owner) + uid(&owner.uid);
         let applied = |applied: &Applied| size_of::<Applied>() + applied.manager.len() + applied.fields.len();
-        let owners = if self.owners.is_empty() { 0 } else { ARC + self.owners.iter().map(owner).sum::<usize>() };
         let name = ARC + self.key.name.len();
-        let lists = owners + self.applied.iter().map(applied).sum::<usize>();
-        ARC + size_of::<Self>() + self.text.bytes() + name + uid(&self.uid) + lists
+        let applied = self.applied.iter().map(applied).sum::<usize>();
+        ARC + size_of::<Self>() + self.text.bytes() + name + uid(&self.uid) + applied
     }
 
-    /// Takes over what `older`, an earlier version of the same key, holds with equal content; true if the owners are.
-    pub(crate) fn share_with(&mut self, older: &Self) -> bool {
+    /// Takes over what `older`, an earlier version of the same key, holds with equal content.
+    pub(crate) fn share_with(&mut self, older: &Self) {
         self.key = older.key.clone();
         share(&mut self.of.api_version, &older.of.api_version);
         share(&mut self.of.kind, &older.of.kind);
-        self.share_owners(older)
-    }
-
-    /// Takes over the owner list of `sibling` if it is equal.
-    pub(crate) fn share_owners(&mut self, sibling: &Self) -> bool {
-        let same = self.owners == sibling.owners;
-        if same {
-            self.owners = sibling.owners.clone();
-        }
-        same
     }
 
     /// Takes over texts that a whole store shares, where they are equal.
@@ -364,8 +358,8 @@ impl Object {
 }
 
 /// `end`: where the object ends in the text that was read.
-fn text_of(json: String, labels: Option<Range<usize>>, end: usize) -> Result<Text, ParseError> {
-    Text::new(json, labels).map_err(|_| ParseError::new(end, "the object is longer than 4 GiB"))
+fn text_of(json: String, places: &Places, end: usize) -> Result<Text, ParseError> {
+    Text::new(json, places).map_err(|_| ParseError::new(end, "the object is longer than 4 GiB"))
 }
 
 /// The two counters before the content of an `Arc`.
@@ -402,6 +396,22 @@ impl<'a> Iterator for Labels<'a> {
         let name = reader.member().ok().flatten()?.decode();
         let value = reader.string().ok()?.decode();
         Some((name, value))
+    }
+}
+
+/// The owner references of one object, in the order of the text.
+#[derive(Clone, Debug)]
+pub struct Owners<'a> {
+    reader: Option<Reader<'a>>,
+}
+
+impl<'a> Iterator for Owners<'a> {
+    type Item = OwnerRef<'a>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let reader = self.reader.as_mut()?;
+        // As of labels.
+        if reader.element().ok()? { scan::owner(reader).ok() } else { None }
     }
 }
 

@@ -99,11 +99,11 @@ pub fn keys(
     match mapping {
         Mapping::SelfKey => add(change.key().clone()),
         Mapping::Owner { of, namespaced } => {
-            sides().filter_map(|object| owner(of, *namespaced, object, object.controller()?)).for_each(add);
+            sides().filter_map(|object| owner(of, *namespaced, object, &object.controller()?)).for_each(add);
         }
         Mapping::AnyOwner { of, namespaced } => {
-            let owners = sides().flat_map(|object| object.owners().iter().map(move |reference| (object, reference)));
-            owners.filter_map(|(object, reference)| owner(of, *namespaced, object, reference)).for_each(add);
+            let owners = sides().flat_map(|object| object.owners().map(move |reference| (object, reference)));
+            owners.filter_map(|(object, reference)| owner(of, *namespaced, object, &reference)).for_each(add);
         }
         Mapping::SameKey { namespaced } => {
             let key = change.key();
@@ -121,18 +121,18 @@ pub fn keys(
     }
 }
 
-fn owner(of: &TypeMeta, namespaced: bool, object: &Object, reference: &OwnerRef) -> Option<Key> {
+fn owner(of: &TypeMeta, namespaced: bool, object: &Object, reference: &OwnerRef<'_>) -> Option<Key> {
     let OwnerRef { api_version, kind, name, .. } = reference;
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
-    if *kind != of.kind || group != of.group() {
+    if **kind != *of.kind || group != of.group() {
         return None;
     }
     let namespace = object.key().namespace.clone();
     match (namespaced, namespace) {
         // The API server would not let a namespaced object own a cluster-scoped one: the garbage collector calls it absent.
         (true, None) => None,
-        (true, namespace) => Some(Key { namespace, name: name.clone() }),
-        (false, _) => Some(Key { namespace: None, name: name.clone() }),
+        (true, namespace) => Some(Key { namespace, name: (**name).into() }),
+        (false, _) => Some(Key::new(None, name)),
     }
 }
 

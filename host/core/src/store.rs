@@ -16,7 +16,7 @@
 //! told how much to do before the lock is let go.
 //!
 //! ```text
-//!  list ─┐ upsert                          ┌─ names   namespace → name → slot
+//!  list ─┐ upsert                          ┌─ names   namespace → slots
 //! watch ─┤ remove          ┌───────┐       ├─ owners  owner's uid → slots           all in the order of keys
 //!        ├────────────────►│ slots │◄──────┼─ labels  key → value → slots
 //!   own ─┘ …_own           └───┬───┘       └─ fields  path → value → slots          on request
@@ -42,7 +42,6 @@
 //! ```
 
 use std::{
-    cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
     hash::BuildHasher,
     ops::Bound,
@@ -73,7 +72,7 @@ pub use packing::{Packed, Work};
 pub use page::{IndexError, Page, Query};
 use past::Past;
 pub use past::{MAX_SUPERSEDED, MAX_SUPERSEDED_BYTES, Snapshot};
-use set::Order;
+use set::{Order, Set};
 
 /// What became of the object of one key. At least one side is there.
 ///
@@ -107,8 +106,8 @@ pub struct Store {
     /// By hash of the key: each event asks, and a tree of names would cost it a dozen cache misses.
     keys: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    /// By namespace (empty for objects without one), then name, for lists.
-    names: BTreeMap<Arc<str>, BTreeMap<Arc<str>, u32>>,
+    /// By namespace (empty for objects without one), for lists.
+    names: BTreeMap<Arc<str>, Set>,
     owners: OwnerIndex,
     labels: LabelIndex,
     fields: FieldIndexes,
@@ -347,7 +346,7 @@ impl Store {
     pub fn owned_by_at<'a>(&'a self, snapshot: &'a Snapshot, owner: &'a Uid) -> impl Iterator<Item = &'a Arc<Object>> {
         let present = self.owned_by(owner).filter(|object| self.past.get(snapshot, object.key()).is_none());
         let past = self.past.after(snapshot, None, None).filter_map(|(_, object)| object);
-        present.chain(past.filter(|object| object.owners().iter().any(|one| one.uid == *owner)))
+        present.chain(past.filter(|object| object.owners().any(|one| one.uid == *owner)))
     }
 
     /// All objects, ordered by key.
@@ -410,33 +409,24 @@ impl Store {
     /// Bytes held: [`Object::bytes`] of all objects, superseded versions that snapshots see included, their dictionaries, and
     /// slots, key table and indexes by their capacity, where a B-tree does not tell it by the usual filling.
     pub fn bytes(&self) -> usize {
-        // A leaf has room for eleven; names that come in order fill six.
-        let name = 2 * (size_of::<Arc<str>>() + size_of::<u32>());
         let slots = self.slots.capacity() * size_of::<Option<Slot>>() + self.free.len() * 2 * size_of::<u32>();
         let keys = self.keys.allocation_size();
-        let names = self.len() * name + self.names.len() * (size_of::<(Arc<str>, BTreeMap<Arc<str>, u32>)>() + name);
+        // A leaf has room for eleven; what comes in order fills six.
+        let names = self.names.values().map(|slots| slots.heap() + 2 * size_of::<(Arc<str>, Set)>()).sum::<usize>();
         let indexes = self.owners.bytes() + self.labels.bytes() + self.fields.bytes();
         let beside = self.past.bytes() + self.deleted.bytes() + self.packing.bytes();
         self.object_bytes + slots + keys + names + indexes + beside
     }
 
     fn in_order(&self, namespace: Option<&str>, after: Option<&Key>) -> impl Iterator<Item = u32> {
-        let after = after.map(|after| (in_namespace(after), &*after.name));
         let bounds = match (namespace, after) {
             (Some(namespace), _) => (Bound::Included(namespace), Bound::Included(namespace)),
-            (None, Some((namespace, _))) => (Bound::Included(namespace), Bound::Unbounded),
+            (None, Some(after)) => (Bound::Included(in_namespace(after)), Bound::Unbounded),
             (None, None) => (Bound::Unbounded, Bound::Unbounded),
         };
-        let slots = self.names.range::<str, _>(bounds).flat_map(move |(namespace, names)| {
-            let start = match after.map(|(of, name)| ((**namespace).cmp(of), name)) {
-                // The only one that `after` cuts in two.
-                Some((Ordering::Equal, name)) => Some(Bound::Excluded(name)),
-                Some((Ordering::Less, _)) => None,
-                Some((Ordering::Greater, _)) | None => Some(Bound::Unbounded),
-            };
-            start.into_iter().flat_map(|start| names.range::<str, _>((start, Bound::Unbounded)))
-        });
-        slots.map(|(_, slot)| *slot)
+        let order = Order(&self.slots);
+        let is_before = move |slot| after.is_some_and(|after| order.key(slot) <= after);
+        self.names.range::<str, _>(bounds).flat_map(move |(_, slots)| slots.after(is_before))
     }
 
     /// The watch delivers in the order of versions: what it brings outside a list, all before it has been brought.
@@ -516,16 +506,12 @@ impl Store {
     /// Holds `object` in the slot of its key, or in a free one.
     fn put(&mut self, slot: Option<u32>, mut object: Object) -> Change {
         let old = slot.map(|slot| self.object(slot).clone());
-        let same_owners = match &old {
+        match &old {
             Some(old) => object.share_with(old),
             None => {
                 let namespace = self.names.get_key_value(in_namespace(object.key()));
                 object.share_words(&self.of, namespace.map(|(namespace, _)| namespace));
-                false
             }
-        };
-        if !same_owners && let Some(sibling) = self.sibling(&object) {
-            object.share_owners(sibling);
         }
         let new = Arc::new(object);
         self.object_bytes += new.bytes();
@@ -544,12 +530,6 @@ impl Store {
         self.labels.update(slot, old.as_deref(), Some(&new), order);
         self.fields.update(slot, Some(&new), order);
         Change { old, new: Some(new), missed: false }
-    }
-
-    /// An object with the same first owner.
-    fn sibling(&self, object: &Object) -> Option<&Object> {
-        let slot = self.owners.slots(&object.owners().first()?.uid).next()?;
-        Some(self.object(slot))
     }
 
     fn put_in_free_slot(&mut self, object: &Arc<Object>) -> u32 {
@@ -572,11 +552,10 @@ impl Store {
             hash_key(hasher, held.object.key())
         };
         self.keys.insert_unique(hash_key(hasher, key), slot, rehash);
-        let names = match self.names.get_mut(in_namespace(key)) {
-            Some(names) => names,
-            None => self.names.entry(key.namespace.clone().unwrap_or_default()).or_default(),
-        };
-        names.insert(key.name.clone(), slot);
+        match self.names.get_mut(in_namespace(key)) {
+            Some(names) => names.insert(slot, Order(&self.slots)),
+            None => drop(self.names.insert(key.namespace.clone().unwrap_or_default(), Set::One(slot))),
+        }
         slot
     }
 
@@ -607,11 +586,8 @@ impl Store {
             entry.remove();
         }
         let namespace = in_namespace(object.key());
-        if let Some(names) = self.names.get_mut(namespace) {
-            names.remove(&object.key().name);
-            if names.is_empty() {
-                self.names.remove(namespace);
-            }
+        if self.names.get_mut(namespace).is_some_and(|names| names.remove(slot, order)) {
+            self.names.remove(namespace);
         }
         self.slots[slot as usize] = None;
         if let Some(replace) = &mut self.replace {

@@ -42,7 +42,6 @@ const OBJECTS: u64 = 5_000;
 fn pod(number: u64, version: u64) -> Object {
     // Names that come in no order.
     let name = number.wrapping_mul(2_654_435_761) % (1 << 32);
-    // Each has an owner of its own: a list that siblings share is counted for each.
     let (namespace, owner, node) = (number % 10, number, number % 50);
     let text = format!(
         r#"{{"metadata":{{"name":"web-{name:08x}","namespace":"ns-{namespace}","uid":"{number:08x}-0000-4000-8000-000000000000",
@@ -53,8 +52,7 @@ fn pod(number: u64, version: u64) -> Object {
     Object::parse(text.as_bytes(), &TypeMeta::new("v1", "Pod")).unwrap()
 }
 
-/// Where both stand now, and that they are the same but for a few in a hundred: an owner list that versions of an object share
-/// is counted for each.
+/// Where both stand now, and that they are the same but for a few in a hundred.
 fn compare(when: &str, store: &Store, before: usize) -> usize {
     let (says, holds) = (store.bytes(), LIVE.load(Ordering::Relaxed) - before);
     assert!(says.abs_diff(holds) * 100 <= holds * 5 + 100 * 4096, "{when}: says {says}, holds {holds}");

@@ -337,7 +337,7 @@ impl Writer {
                 let (own, of_owner) = (owner.object.key(), owner.object.type_meta());
                 let ours = live
                     .controller()
-                    .is_some_and(|controller| controller.kind == of_owner.kind && controller.name == own.name);
+                    .is_some_and(|controller| *controller.kind == *of_owner.kind && *controller.name == *own.name);
                 if ours {
                     return Ok(Write::Skipped);
                 }

@@ -5,11 +5,10 @@ use std::{
     cmp::Ordering,
     fmt,
     hash::{Hash, Hasher},
-    ops::Range,
     sync::Arc,
 };
 
-use super::Object;
+use super::{Object, text::Places};
 use crate::{
     field::{FieldPath, FieldSet},
     json::{ParseError, Reader},
@@ -213,9 +212,9 @@ impl Object {
 
     fn keep(&self, keep: &Keep) -> Result<Self, ParseError> {
         let Some(json) = keep.cut(&self.json(), &self.of)? else { return Ok(self.clone()) };
-        let labels = labels_in(&json)?;
+        let places = places_in(&json)?;
         let end = json.len();
-        let mut kept = self.with_text(super::text_of(json, labels, end)?);
+        let mut kept = self.with_text(super::text_of(json, &places, end)?);
         if keep.metadata_only {
             // For the diff, which has nothing to compare.
             kept.applied = Box::default();
@@ -251,8 +250,9 @@ fn metadata_alone(json: &str, of: &TypeMeta) -> Result<String, ParseError> {
     Ok(head)
 }
 
-/// Where `metadata.labels` stands, if it is an object.
-fn labels_in(json: &str) -> Result<Option<Range<usize>>, ParseError> {
+/// Where labels stand, if they are an object, and owner references, if they are an array.
+fn places_in(json: &str) -> Result<Places, ParseError> {
+    let mut places = Places::default();
     let mut reader = Reader::new(json);
     reader.enter_object("text")?;
     while let Some(name) = reader.member()? {
@@ -264,12 +264,15 @@ fn labels_in(json: &str) -> Result<Option<Range<usize>>, ParseError> {
         while let Some(name) = reader.member()? {
             let at = reader.at();
             let value = reader.skip()?;
-            if name.decode() == "labels" {
-                return Ok(value.starts_with('{').then(|| at..at + value.len()));
+            let place = at..at + value.len();
+            match &*name.decode() {
+                "labels" if value.starts_with('{') => places.labels = place,
+                "ownerReferences" if value.starts_with('[') => places.owners = place,
+                _ => {}
             }
         }
     }
-    Ok(None)
+    Ok(places)
 }
 
 /// `metadata only, without metadata.annotations`; of whole objects nothing.

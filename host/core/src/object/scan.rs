@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use super::{Applied, OwnerRef, Subresource, Uid};
+use super::{Applied, OwnerRef, Subresource, Uid, text::Places};
 use crate::json::{ParseError, Reader, Text, excerpt};
 
 /// What one walk finds. Ranges are in the text that was read.
@@ -23,9 +23,7 @@ pub(super) struct Scan<'a> {
     pub(super) resource_version_at: usize,
     pub(super) generation: Option<i64>,
     pub(super) deleting: bool,
-    /// The object `metadata.labels`, where there is one.
-    pub(super) labels: Option<Range<usize>>,
-    pub(super) owners: Vec<OwnerRef>,
+    pub(super) places: Places,
     pub(super) applied: Vec<Applied>,
     /// The member `metadata.managedFields` with one comma; empty if there is none.
     pub(super) cut: Range<usize>,
@@ -131,11 +129,11 @@ impl<'a> Scan<'a> {
                 }
                 "labels" => {
                     seen.once(6, &name)?;
-                    self.labels = labels(reader)?;
+                    self.places.labels = labels(reader)?;
                 }
                 "ownerReferences" => {
                     seen.once(7, &name)?;
-                    self.owners = owners(reader)?;
+                    self.places.owners = owners(reader)?;
                 }
                 "managedFields" => {
                     seen.once(8, &name)?;
@@ -155,10 +153,10 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Checks that labels are strings under different names.
-fn labels(reader: &mut Reader<'_>) -> Result<Option<Range<usize>>, ParseError> {
+/// Checks that labels are strings under different names; says where they stand.
+fn labels(reader: &mut Reader<'_>) -> Result<Range<usize>, ParseError> {
     if reader.null()? {
-        return Ok(None);
+        return Ok(Range::default());
     }
     let mut names = Vec::new();
     let mut ascending = true;
@@ -179,55 +177,60 @@ fn labels(reader: &mut Reader<'_>) -> Result<Option<Range<usize>>, ParseError> {
     }
     match names.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         Some(pair) => Err(ParseError::new(pair[1].1, format!("label {} stands here twice", excerpt(&pair[1].0)))),
-        None => Ok(Some(start..reader.at())),
+        None => Ok(start..reader.at()),
     }
 }
 
-fn owners(reader: &mut Reader<'_>) -> Result<Vec<OwnerRef>, ParseError> {
-    let mut owners = Vec::new();
+/// Checks that owner references can be read; says where they stand.
+fn owners(reader: &mut Reader<'_>) -> Result<Range<usize>, ParseError> {
     if reader.null()? {
-        return Ok(owners);
+        return Ok(Range::default());
     }
+    let start = reader.at();
     reader.enter_array("metadata.ownerReferences")?;
     while reader.element()? {
-        let start = reader.at();
-        let (mut api_version, mut kind, mut name, mut uid, mut controller) = (None, None, None, None, false);
-        let mut seen = Seen::default();
-        reader.enter_object("an owner reference")?;
-        while let Some(member) = reader.member()? {
-            match &*member.decode() {
-                "apiVersion" => {
-                    seen.once(0, &member)?;
-                    api_version = Some(word(reader, "an owner's apiVersion")?);
-                }
-                "kind" => {
-                    seen.once(1, &member)?;
-                    kind = Some(word(reader, "an owner's kind")?);
-                }
-                "name" => {
-                    seen.once(2, &member)?;
-                    name = Some(word(reader, "an owner's name")?);
-                }
-                "uid" => {
-                    seen.once(3, &member)?;
-                    uid = Some(word(reader, "an owner's uid")?);
-                }
-                "controller" => {
-                    seen.once(4, &member)?;
-                    controller = reader.bool_or_null("an owner's controller")?;
-                }
-                _ => {
-                    reader.value()?;
-                }
+        owner(reader)?;
+    }
+    Ok(start..reader.at())
+}
+
+/// One owner reference.
+pub(super) fn owner<'a>(reader: &mut Reader<'a>) -> Result<OwnerRef<'a>, ParseError> {
+    let start = reader.at();
+    let (mut api_version, mut kind, mut name, mut uid, mut controller) = (None, None, None, None, false);
+    let mut seen = Seen::default();
+    reader.enter_object("an owner reference")?;
+    while let Some(member) = reader.member()? {
+        match &*member.decode() {
+            "apiVersion" => {
+                seen.once(0, &member)?;
+                api_version = Some(word(reader, "an owner's apiVersion")?);
+            }
+            "kind" => {
+                seen.once(1, &member)?;
+                kind = Some(word(reader, "an owner's kind")?);
+            }
+            "name" => {
+                seen.once(2, &member)?;
+                name = Some(word(reader, "an owner's name")?);
+            }
+            "uid" => {
+                seen.once(3, &member)?;
+                uid = Some(word(reader, "an owner's uid")?);
+            }
+            "controller" => {
+                seen.once(4, &member)?;
+                controller = reader.bool_or_null("an owner's controller")?;
+            }
+            _ => {
+                reader.value()?;
             }
         }
-        let (Some(api_version), Some(kind), Some(name), Some(uid)) = (api_version, kind, name, uid) else {
-            return Err(ParseError::new(start, "an owner reference lacks apiVersion, kind, name or uid"));
-        };
-        let (api_version, kind, name) = (api_version.into(), kind.into(), name.into());
-        owners.push(OwnerRef { api_version, kind, name, uid: Uid::parse(&uid), controller });
     }
-    Ok(owners)
+    let (Some(api_version), Some(kind), Some(name), Some(uid)) = (api_version, kind, name, uid) else {
+        return Err(ParseError::new(start, "an owner reference lacks apiVersion, kind, name or uid"));
+    };
+    Ok(OwnerRef { api_version, kind, name, uid: Uid::parse(&uid), controller })
 }
 
 /// Keeps what managers of this host applied.

@@ -188,7 +188,7 @@ fn agrees(object: &Object, whole: &Value) {
         uid: Uid::parse(&text(&owner["uid"])),
         controller: owner["controller"] == true,
     });
-    assert_eq!(object.owners(), owners.collect::<Vec<_>>());
+    assert_eq!(object.owners().collect::<Vec<_>>(), owners.collect::<Vec<_>>());
 
     for manager in ["kubectl", "pilothouse", "pilothouse.a", "pilothouse.b"] {
         for subresource in [None, Some(Subresource::Status), Some(Subresource::Scale)] {

@@ -4,18 +4,30 @@ use std::{borrow::Cow, fmt, ops::Range, sync::Arc};
 
 use crate::dictionary::Dictionary;
 
-/// JSON, and where its labels stand.
+/// JSON, and where in it stands what is asked for again and again.
 #[derive(Clone)]
 pub(super) struct Text {
     body: Body,
-    /// Of the labels: in the JSON, or in what is packed. Empty: there are none.
-    labels: (u32, u32),
+    labels: Span,
+    owners: Span,
+}
+
+/// From and to: in the JSON, or in what is packed. Empty: there is nothing.
+type Span = (u32, u32);
+
+/// Where in an object's JSON some of its metadata stands. Empty: it does not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Places {
+    /// The object `metadata.labels`.
+    pub(super) labels: Range<usize>,
+    /// The array `metadata.ownerReferences`.
+    pub(super) owners: Range<usize>,
 }
 
 #[derive(Clone)]
 enum Body {
     Plain(Box<str>),
-    /// The labels, which selectors ask for again and again, as they are; after them the whole JSON, packed.
+    /// Labels and owners as they are; after them the whole JSON, packed.
     Packed(Box<[u8]>, Arc<Dictionary>),
 }
 
@@ -24,18 +36,17 @@ enum Body {
 pub(super) struct TooLong;
 
 impl Text {
-    /// `labels`: where the object `metadata.labels` stands in `json`.
-    pub(super) fn new(json: String, labels: Option<Range<usize>>) -> Result<Self, TooLong> {
-        let place = |at: usize| u32::try_from(at).map_err(|_| TooLong);
-        let labels = labels.unwrap_or_default();
-        Ok(Self { labels: (place(labels.start)?, place(labels.end)?), body: Body::Plain(json.into()) })
+    pub(super) fn new(json: String, places: &Places) -> Result<Self, TooLong> {
+        let at = |at: usize| u32::try_from(at).map_err(|_| TooLong);
+        let span = |place: &Range<usize>| Ok((at(place.start)?, at(place.end)?));
+        Ok(Self { labels: span(&places.labels)?, owners: span(&places.owners)?, body: Body::Plain(json.into()) })
     }
 
     pub(super) fn json(&self) -> Cow<'_, str> {
         match &self.body {
             Body::Plain(json) => Cow::Borrowed(json),
             Body::Packed(packed, dictionary) => {
-                let json = dictionary.unpack(packed.get(self.labels.1 as usize..).unwrap_or_default());
+                let json = dictionary.unpack(packed.get(self.owners.1 as usize..).unwrap_or_default());
                 Cow::Owned(json.expect("it was unpacked once before it was kept"))
             }
         }
@@ -45,16 +56,24 @@ impl Text {
         match &self.body {
             Body::Plain(json) => json.len(),
             Body::Packed(packed, _) => {
-                Dictionary::unpacked_len(packed.get(self.labels.1 as usize..).unwrap_or_default())
+                Dictionary::unpacked_len(packed.get(self.owners.1 as usize..).unwrap_or_default())
             }
         }
     }
 
     pub(super) fn labels(&self) -> &str {
-        let place = self.labels.0 as usize..self.labels.1 as usize;
+        self.part(self.labels)
+    }
+
+    pub(super) fn owners(&self) -> &str {
+        self.part(self.owners)
+    }
+
+    fn part(&self, (from, to): Span) -> &str {
+        let place = from as usize..to as usize;
         match &self.body {
             Body::Plain(json) => json.get(place),
-            Body::Packed(packed, _) => packed.get(place).and_then(|labels| std::str::from_utf8(labels).ok()),
+            Body::Packed(packed, _) => packed.get(place).and_then(|part| std::str::from_utf8(part).ok()),
         }
         .unwrap_or("")
     }
@@ -62,14 +81,16 @@ impl Text {
     /// None where it would not get smaller.
     pub(super) fn pack(&self, dictionary: &Arc<Dictionary>) -> Option<Self> {
         let Body::Plain(json) = &self.body else { return None };
-        let labels = self.labels();
-        let packed = dictionary.pack(labels, json)?;
+        let (labels, owners) = (self.labels(), self.owners());
+        let plain = format!("{labels}{owners}");
+        let packed = dictionary.pack(&plain, json)?;
         // A read may fail at nothing.
-        if packed.len() >= json.len() || dictionary.unpack(packed.get(labels.len()..)?).as_deref() != Some(json) {
+        if packed.len() >= json.len() || dictionary.unpack(packed.get(plain.len()..)?).as_deref() != Some(json) {
             return None;
         }
-        let labels = (0, u32::try_from(labels.len()).ok()?);
-        Some(Self { labels, body: Body::Packed(packed, dictionary.clone()) })
+        let [middle, end] = [labels.len(), plain.len()].map(u32::try_from);
+        let (labels, owners) = ((0, middle.ok()?), (middle.ok()?, end.ok()?));
+        Some(Self { labels, owners, body: Body::Packed(packed, dictionary.clone()) })
     }
 
     pub(super) fn dictionary(&self) -> Option<&Arc<Dictionary>> {

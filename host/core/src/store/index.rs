@@ -23,12 +23,12 @@ impl OwnerIndex {
 
     /// The object in `slot` was `old` and is `new`.
     pub(super) fn update(&mut self, slot: u32, old: Option<&Object>, new: Option<&Object>, order: Order<'_>) {
-        let [old, new] = [old, new].map(|object| object.map_or(&[][..], Object::owners));
+        let text = [old, new].map(|object| object.map_or("", Object::owners_json));
         // Nearly always.
-        if old.iter().map(|owner| &owner.uid).eq(new.iter().map(|owner| &owner.uid)) {
+        if text[0] == text[1] {
             return;
         }
-        for owner in old {
+        for owner in old.into_iter().flat_map(Object::owners) {
             let Some(slots) = self.owners.get_mut(&owner.uid) else { continue };
             self.heap -= slots.heap();
             if slots.remove(slot, order) {
@@ -38,8 +38,8 @@ impl OwnerIndex {
                 self.heap += slots.heap();
             }
         }
-        for owner in new {
-            let slots = self.owners.entry_ref(&owner.uid).or_insert(Set::One(slot));
+        for owner in new.into_iter().flat_map(Object::owners) {
+            let slots = self.owners.entry(owner.uid).or_insert(Set::One(slot));
             self.heap -= slots.heap();
             slots.insert(slot, order);
             self.heap += slots.heap();

@@ -1,25 +1,26 @@
 //! `pilothouse-bench [LINE…]`: measures all lines or those named, prints a table, and writes `bench.json` into the target folder.
 
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs};
 
 use anyhow::{Context, Result, bail, ensure};
-use pilothouse_bench::lines::{ALL, Line, Measure, named};
-use pilothouse_bench::report::{Measured, Row, shown, table};
+use pilothouse_bench::lines::{ALL, Line, Measure, Peer, named};
+use pilothouse_bench::report::{Measured, Others, Row, shown, table};
+use pilothouse_bench::{processes, target};
 
 /// Before a line's name: measure it once, in this process, and print the values as JSON.
 const MEASURE: &str = "--measure";
-/// The same of the line's peer.
+/// The same of one of the line's peers, by its place among them.
 const MEASURE_PEER: &str = "--measure-peer";
+/// Before a name: be that process of a line.
+const BE: &str = "--be";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [MEASURE, name] => line(name).and_then(|line| measure(line.measure)),
-        [MEASURE_PEER, name] => {
-            line(name).and_then(|line| measure(line.peer.context("that line has no peer")?.measure))
-        }
+        [MEASURE_PEER, name, place] => peer(name, place).and_then(|peer| measure(peer.measure)),
+        [BE, name] => processes::be(name),
         [] => run(&ALL.iter().collect::<Vec<_>>()),
         ref names => names.iter().map(|name| line(name)).collect::<Result<Vec<_>>>().and_then(|lines| run(&lines)),
     };
@@ -39,6 +40,11 @@ fn line(name: &str) -> Result<&'static Line> {
     })
 }
 
+fn peer(line_name: &str, place: &str) -> Result<&'static Peer> {
+    let place: usize = place.parse().context("a peer's place is a number")?;
+    line(line_name)?.peers.get(place).context("that line has no such peer")
+}
+
 fn measure(measure: Measure) -> Result<()> {
     println!("{}", serde_json::to_string(&measure()?).context("cannot write the values")?);
     Ok(())
@@ -48,9 +54,9 @@ fn measure(measure: Measure) -> Result<()> {
 fn run(lines: &[&Line]) -> Result<()> {
     let path = target()?.join("bench.json");
     let before = load();
-    let (mut measured, mut failed) = (Vec::new(), Vec::new());
+    let (mut measured, mut failed, mut absent) = (Vec::new(), Vec::new(), Vec::new());
     for line in lines {
-        match rounds(line) {
+        match rounds(line, &mut absent) {
             Ok(figures) => measured.extend(figures),
             Err(error) => {
                 eprintln!("{}: {error:#}", line.name);
@@ -58,11 +64,14 @@ fn run(lines: &[&Line]) -> Result<()> {
             }
         }
     }
-    let rows: Vec<Row> = measured.iter().filter_map(Measured::row).collect();
+    let rows: Vec<Row> = measured.iter().flat_map(Measured::rows).collect();
     fs::write(&path, serde_json::to_string_pretty(&rows).context("cannot write the report")? + "\n")
         .with_context(|| format!("cannot write {}", path.display()))?;
 
     print!("{}", table(&measured));
+    for name in &absent {
+        println!("not measured: {name}");
+    }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     println!("\nmedians of several rounds, each in a process of its own; spread: the lowest and the highest round");
     println!("{cores} cores; load {before} before, {} after; written to {}", load(), path.display());
@@ -70,56 +79,62 @@ fn run(lines: &[&Line]) -> Result<()> {
     Ok(())
 }
 
-/// All rounds of a line, and of its peer in turn with it, so that a noisy neighbour meets both.
-fn rounds(line: &Line) -> Result<Vec<Measured>> {
-    let (mut own, mut peers) = (Vec::new(), Vec::new());
+/// All rounds of a line, and of its peers in turn with it, so that a noisy neighbour meets all. Peers that cannot be measured here are
+/// said, and added to `absent` with the reason.
+fn rounds(line: &Line, absent: &mut Vec<String>) -> Result<Vec<Measured>> {
+    let is_ready = |peer: &Peer| {
+        let refused = (peer.prepare)().err().map(|why| format!("{}: {}: {why:#}", line.name, peer.name));
+        refused.iter().for_each(|refused| eprintln!("not measured: {refused}"));
+        absent.extend(refused.clone());
+        refused.is_none()
+    };
+    let ready: Vec<bool> = line.peers.iter().map(is_ready).collect();
+    let mut own = Vec::new();
+    let mut others: Vec<Vec<Vec<f64>>> = vec![Vec::new(); line.peers.len()];
     for round in 1..=line.rounds {
-        let values = in_child(MEASURE, line)?;
+        let at = format!("{}: round {round} of {}", line.name, line.rounds);
+        let values = in_child(&[MEASURE, line.name])?;
         ensure!(values.len() == line.figures.len(), "{} values of {}", values.len(), line.figures.len());
-        let said: Vec<String> = line
-            .figures
-            .iter()
-            .zip(&values)
-            .map(|(figure, value)| format!("{} {}", shown(*value), figure.unit))
-            .collect();
-        eprintln!("{}: round {round} of {}: {}", line.name, line.rounds, said.join(", "));
+        eprintln!("{at}: {}", said(line, &values));
         own.push(values);
-        if let Some(peer) = line.peer {
-            let values = in_child(MEASURE_PEER, line)?;
-            let said: Vec<String> = values.iter().copied().map(shown).collect();
-            eprintln!("{}: round {round} of {}: {}: {}", line.name, line.rounds, peer.name, said.join(", "));
-            peers.push(values);
+        for (place, peer) in line.peers.iter().enumerate().filter(|(place, _)| ready[*place]) {
+            let values = in_child(&[MEASURE_PEER, line.name, &place.to_string()])
+                .with_context(|| format!("{} cannot be measured", peer.name))?;
+            eprintln!("{at}: {}: {}", peer.name, said(line, &values));
+            others[place].push(values);
         }
     }
     let column =
         |rounds: &[Vec<f64>], index: usize| rounds.iter().filter_map(|round| round.get(index).copied()).collect();
+    let beside = |(peer, rounds): (&Peer, &Vec<Vec<f64>>), index: usize| Others {
+        name: peer.name,
+        rounds: column(rounds, index),
+        share: peer.share.filter(|_| index == 0),
+    };
     let figures = line.figures.iter().enumerate().map(|(index, figure)| Measured {
         name: figure.name,
         unit: figure.unit,
         budget: figure.budget,
         rounds: column(&own, index),
-        peer: line.peer.map(|peer| (peer.name, column(&peers, index))),
+        peers: line.peers.iter().zip(&others).map(|pair| beside(pair, index)).collect(),
     });
     Ok(figures.collect())
 }
 
+fn said(line: &Line, values: &[f64]) -> String {
+    let figures = line.figures.iter().zip(values);
+    figures.map(|(figure, value)| format!("{} {}", shown(*value), figure.unit)).collect::<Vec<_>>().join(", ")
+}
+
 /// Measures once in a process of its own; what it says goes to standard error.
-fn in_child(what: &str, line: &Line) -> Result<Vec<f64>> {
+fn in_child(arguments: &[&str]) -> Result<Vec<f64>> {
     let itself = env::current_exe().context("cannot find the program itself")?;
-    let child = Command::new(itself).args([what, line.name]).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let child = Command::new(itself).args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = child.context("cannot start a round")?;
     if !output.status.success() {
         bail!("a round ended with {}", output.status);
     }
     serde_json::from_slice(&output.stdout).context("a round gave no values")
-}
-
-/// Where cargo builds: `target`, or what `CARGO_TARGET_DIR` says.
-fn target() -> Result<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let target = env::var_os("CARGO_TARGET_DIR").filter(|target| !target.is_empty());
-    let path = root.join(target.unwrap_or_else(|| "target".into()));
-    path.canonicalize().with_context(|| format!("nothing was built into {}", path.display()))
 }
 
 /// How many threads wanted to run in the last minute.

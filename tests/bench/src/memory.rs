@@ -34,8 +34,20 @@ fn resident(process: &str) -> Result<usize> {
 /// # Errors
 /// The kernel does not offer it.
 pub fn reset_peak() -> Result<()> {
+    reset("self")
+}
+
+/// Forgets the peak of the process `id`.
+///
+/// # Errors
+/// There is no such process of this user, or the kernel does not offer it.
+pub fn reset_peak_of(id: u32) -> Result<()> {
+    reset(&id.to_string())
+}
+
+fn reset(process: &str) -> Result<()> {
     // proc(5): 5 resets the peak resident set size.
-    fs::write("/proc/self/clear_refs", "5").context("cannot reset the peak of the resident memory")
+    fs::write(format!("/proc/{process}/clear_refs"), "5").context("cannot reset the peak of the resident memory")
 }
 
 /// The most bytes that were resident in this process since [`reset_peak`].
@@ -43,10 +55,23 @@ pub fn reset_peak() -> Result<()> {
 /// # Errors
 /// There is no `/proc`.
 pub fn peak() -> Result<usize> {
-    let text = fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+    highest("self")
+}
+
+/// The most bytes that were resident in the process `id` since [`reset_peak_of`], or its start.
+///
+/// # Errors
+/// There is no such process, or no `/proc`.
+pub fn peak_of(id: u32) -> Result<usize> {
+    highest(&id.to_string())
+}
+
+fn highest(process: &str) -> Result<usize> {
+    let path = format!("/proc/{process}/status");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     let kilobytes = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
     let kilobytes: usize =
-        kilobytes.and_then(|text| text.trim().parse().ok()).context("no peak in /proc/self/status")?;
+        kilobytes.and_then(|text| text.trim().parse().ok()).with_context(|| format!("no peak in {path}"))?;
     Ok(kilobytes << 10)
 }
 

@@ -3,9 +3,9 @@
 //! ```
 //! use pilothouse_bench::report::{Budget, Measured};
 //!
-//! let queue = Measured { name: "queue", unit: "µs", budget: Some(Budget::AtMost(0.3)), rounds: vec![0.4, 0.2, 0.2], peer: None };
-//! let row = queue.row().expect("there are rounds");
-//! assert_eq!((row.value, row.budget, row.holds), (0.2, Some(0.3), Some(true)));
+//! let queue = Measured { name: "queue", unit: "µs", budget: Some(Budget::AtMost(0.3)), rounds: vec![0.4, 0.2, 0.2], peers: vec![] };
+//! let rows = queue.rows();
+//! assert_eq!((rows[0].value, rows[0].budget, rows[0].holds), (0.2, Some(0.3), Some(true)));
 //! ```
 
 use serde::Serialize;
@@ -54,11 +54,22 @@ pub struct Measured {
     pub budget: Option<Budget>,
     /// One value of each round.
     pub rounds: Vec<f64>,
-    /// Who else was measured, and its value of each round.
-    pub peer: Option<(&'static str, Vec<f64>)>,
+    /// Who else does the same.
+    pub peers: Vec<Others>,
 }
 
-/// One row of the report, as `bench.json` has it.
+/// What a peer's figure came to.
+#[derive(Clone, Debug)]
+pub struct Others {
+    /// Whose.
+    pub name: &'static str,
+    /// One value of each round; none where it could not be measured.
+    pub rounds: Vec<f64>,
+    /// What of the peer's value ours may be at most; in place of the figure's own budget.
+    pub share: Option<f64>,
+}
+
+/// One row of the report, as `bench.json` has it: a figure beside one peer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Its name.
@@ -73,46 +84,59 @@ pub struct Row {
     pub holds: Option<bool>,
     /// Who else was measured in the same run.
     pub peer: Option<&'static str>,
-    /// The median of the peer's rounds.
+    /// The median of the peer's rounds; none where it could not be measured.
     pub peer_value: Option<f64>,
     /// `value` by `peer_value`.
     pub ratio: Option<f64>,
 }
 
 impl Measured {
-    /// The row; none if no round was measured.
-    pub fn row(&self) -> Option<Row> {
-        let value = median(&self.rounds)?;
-        let peer = self.peer.as_ref().and_then(|(name, rounds)| Some((*name, median(rounds)?)));
-        Some(Row {
-            line: self.name,
-            value,
-            unit: self.unit,
-            budget: self.budget.map(Budget::bound),
-            holds: self.budget.map(|budget| budget.holds(value)),
-            peer: peer.map(|(name, _)| name),
-            peer_value: peer.map(|(_, value)| value),
-            ratio: peer.map(|(_, peer)| value / peer),
-        })
+    /// A row for each peer, or one if there is none; nothing if no round was measured.
+    pub fn rows(&self) -> Vec<Row> {
+        let Some(value) = median(&self.rounds) else { return Vec::new() };
+        let row = |peer: Option<&Others>| {
+            let peer_value = peer.and_then(|peer| median(&peer.rounds));
+            let budget = self.budget_beside(peer);
+            Row {
+                line: self.name,
+                value,
+                unit: self.unit,
+                budget: budget.map(Budget::bound),
+                holds: budget.map(|budget| budget.holds(value)),
+                peer: peer.map(|peer| peer.name),
+                peer_value,
+                ratio: peer_value.map(|peer| value / peer),
+            }
+        };
+        if self.peers.is_empty() { vec![row(None)] } else { self.peers.iter().map(|peer| row(Some(peer))).collect() }
     }
 
-    /// The cells of its line in the table.
-    fn cells(&self) -> Option<[String; COLUMNS.len()]> {
-        let row = self.row()?;
-        let (low, high) = range(&self.rounds)?;
-        let none = || "-".to_owned();
-        let held = |holds: bool| if holds { "yes" } else { "NO" }.to_owned();
-        Some([
-            row.line.to_owned(),
-            shown(row.value),
-            row.unit.to_owned(),
-            format!("{}..{}", shown(low), shown(high)),
-            self.budget.map_or_else(none, |budget| format!("{} {}", budget.sign(), shown(budget.bound()))),
-            row.holds.map_or_else(none, held),
-            row.peer_value.map_or_else(none, shown),
-            row.ratio.map_or_else(none, |ratio| format!("{} ×", shown(ratio))),
-            row.peer.map_or_else(none, str::to_owned),
-        ])
+    fn budget_beside(&self, peer: Option<&Others>) -> Option<Budget> {
+        let share = peer.and_then(|peer| Some(Budget::AtMost(peer.share? * median(&peer.rounds)?)));
+        share.or(self.budget)
+    }
+
+    /// The cells of its lines in the table.
+    fn cells(&self) -> Vec<[String; COLUMNS.len()]> {
+        let spread =
+            range(&self.rounds).map_or_else(String::new, |(low, high)| format!("{}..{}", shown(low), shown(high)));
+        let sign = |row: usize| self.budget_beside(self.peers.get(row)).map_or(' ', Budget::sign);
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let rows = self.rows().into_iter().enumerate();
+        let cells = rows.map(|(index, row)| {
+            [
+                row.line.to_owned(),
+                shown(row.value),
+                row.unit.to_owned(),
+                spread.clone(),
+                or_none(row.budget.map(|budget| format!("{} {}", sign(index), shown(budget)))),
+                or_none(row.holds.map(|holds| if holds { "yes" } else { "NO" }.to_owned())),
+                or_none(row.peer_value.map(shown)),
+                or_none(row.ratio.map(|ratio| format!("{} ×", shown(ratio)))),
+                or_none(row.peer.map(str::to_owned)),
+            ]
+        });
+        cells.collect()
     }
 }
 
@@ -121,7 +145,7 @@ const COLUMNS: [&str; 9] = ["line", "value", "unit", "spread", "budget", "holds"
 /// The table for people: median and spread of the rounds. Figures without a round are left out.
 pub fn table(measured: &[Measured]) -> String {
     let head = COLUMNS.map(str::to_owned);
-    let lines: Vec<_> = std::iter::once(head).chain(measured.iter().filter_map(Measured::cells)).collect();
+    let lines: Vec<_> = std::iter::once(head).chain(measured.iter().flat_map(Measured::cells)).collect();
     let width = |column: usize| lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
     let mut table = String::new();
@@ -151,23 +175,27 @@ mod tests {
 
     use super::*;
 
+    fn others(name: &'static str, rounds: Vec<f64>) -> Others {
+        Others { name, rounds, share: None }
+    }
+
     fn event() -> Measured {
         Measured {
             name: "event",
             unit: "events/s",
             budget: Some(Budget::AtLeast(100_000.0)),
             rounds: vec![90_000.0, 120_000.0, 110_000.0],
-            peer: Some(("other", vec![22_000.0])),
+            peers: vec![others("other", vec![22_000.0])],
         }
     }
 
     fn compile() -> Measured {
-        Measured { name: "compile", unit: "ms", budget: None, rounds: vec![97.5], peer: None }
+        Measured { name: "compile", unit: "ms", budget: None, rounds: vec![97.5], peers: Vec::new() }
     }
 
     #[test]
     fn a_row_in_json_has_every_member_and_null_for_what_is_not() {
-        let rows: Vec<Row> = [event(), compile()].iter().filter_map(Measured::row).collect();
+        let rows: Vec<Row> = [event(), compile()].iter().flat_map(Measured::rows).collect();
         assert_eq!(
             serde_json::to_value(rows).unwrap(),
             json!([
@@ -185,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_rate_below_and_a_time_above_its_budget_do_not_hold() {
-        let row = |budget, value| Measured { budget: Some(budget), rounds: vec![value], ..event() }.row().unwrap();
+        let row = |budget, value| Measured { budget: Some(budget), rounds: vec![value], ..event() }.rows().remove(0);
         assert_eq!(row(Budget::AtLeast(10.0), 9.9).holds, Some(false));
         assert_eq!(row(Budget::AtLeast(10.0), 10.0).holds, Some(true));
         assert_eq!(row(Budget::AtMost(10.0), 10.1).holds, Some(false));
@@ -195,10 +223,24 @@ mod tests {
     #[test]
     fn a_figure_without_a_round_has_no_row() {
         let unmeasured = Measured { rounds: Vec::new(), ..event() };
-        assert_eq!(unmeasured.row(), None);
+        assert_eq!(unmeasured.rows(), []);
         assert_eq!(table(&[unmeasured]).lines().count(), 1);
-        let alone = Measured { peer: Some(("other", Vec::new())), ..event() };
-        assert_eq!(alone.row().unwrap().peer, None);
+    }
+
+    #[test]
+    fn a_peer_without_a_round_is_named_without_a_value() {
+        let alone = Measured { peers: vec![others("other", Vec::new())], ..event() };
+        let row = alone.rows().remove(0);
+        assert_eq!((row.peer, row.peer_value, row.ratio), (Some("other"), None, None));
+    }
+
+    #[test]
+    fn a_peer_of_which_only_a_share_is_allowed_sets_the_budget() {
+        let third = Others { share: Some(1.0 / 3.0), ..others("third", vec![9.0]) };
+        let sized =
+            Measured { budget: None, rounds: vec![4.0], peers: vec![others("any", vec![1.0]), third], ..event() };
+        let held: Vec<_> = sized.rows().iter().map(|row| (row.peer, row.budget, row.holds)).collect();
+        assert_eq!(held, [(Some("any"), None, None), (Some("third"), Some(3.0), Some(false))]);
     }
 
     #[test]

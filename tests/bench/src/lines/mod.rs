@@ -11,13 +11,17 @@ mod converge;
 mod diff;
 mod drift;
 pub(crate) mod event;
+mod informer;
 mod object_bytes;
 mod queue;
+mod readers;
 mod reads;
 mod relist_peak;
 mod scene;
 
 use anyhow::Result;
+
+pub(crate) use self::cache::watch_line;
 
 use crate::peers::kube_runtime;
 use crate::report::Budget::{self, AtLeast, AtMost};
@@ -37,7 +41,7 @@ pub struct Line {
     /// Measures.
     pub measure: Measure,
     /// Who does the same elsewhere.
-    pub peer: Option<Peer>,
+    pub peers: &'static [Peer],
 }
 
 /// A value of a line.
@@ -56,33 +60,38 @@ pub struct Figure {
 pub struct Peer {
     /// Which.
     pub name: &'static str,
+    /// Gets ready what it needs, once before its rounds; an error says why it cannot be measured here.
+    pub prepare: fn() -> Result<()>,
     /// Measures it on the same objects.
     pub measure: Measure,
+    /// What of its first figure ours may be at most.
+    pub share: Option<f64>,
 }
 
 const fn figure(name: &'static str, unit: &'static str, budget: Option<Budget>) -> Figure {
     Figure { name, unit, budget }
 }
 
-const fn typed(measure: Measure) -> Option<Peer> {
-    Some(Peer { name: kube_runtime::NAME, measure })
+/// One that is linked into this program.
+const fn typed(measure: Measure) -> Peer {
+    Peer { name: kube_runtime::NAME, prepare: || Ok(()), measure, share: None }
 }
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 12] = [
+pub const ALL: [Line; 14] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
         rounds: 5,
         measure: queue::measure,
-        peer: None,
+        peers: &[],
     },
     Line {
         name: "event",
         figures: &[figure("event", "events/s", Some(AtLeast(100_000.0)))],
         rounds: 5,
         measure: event::measure,
-        peer: typed(kube_runtime::event),
+        peers: &[typed(kube_runtime::event)],
     },
     Line {
         name: "object-bytes",
@@ -92,7 +101,7 @@ pub const ALL: [Line; 12] = [
         ],
         rounds: 3,
         measure: object_bytes::measure,
-        peer: typed(kube_runtime::object_bytes),
+        peers: &[typed(kube_runtime::object_bytes)],
     },
     Line {
         name: "relist-peak",
@@ -102,7 +111,32 @@ pub const ALL: [Line; 12] = [
         ],
         rounds: 3,
         measure: relist_peak::measure,
-        peer: typed(kube_runtime::relist_peak),
+        peers: &[typed(kube_runtime::relist_peak)],
+    },
+    Line {
+        name: "cache",
+        figures: &[
+            figure("cache-settled", "B/object", None),
+            figure("cache-over-json", "× stripped", Some(AtMost(1.15))),
+            figure("cache-fill-peak", "B/object", None),
+            figure("cache-relist-peak", "× settled", Some(AtMost(1.2))),
+            figure("cache-events", "events/s", Some(AtLeast(100_000.0))),
+        ],
+        rounds: 2,
+        measure: informer::measure,
+        peers: informer::PEERS,
+    },
+    Line {
+        name: "readers",
+        figures: &[
+            figure("readers-write-p50", "µs", None),
+            figure("readers-write-p99", "µs", None),
+            figure("readers-write-worst", "µs", None),
+            figure("readers-list", "objects/s", None),
+        ],
+        rounds: 3,
+        measure: readers::measure,
+        peers: &[],
     },
     Line {
         name: "reads",
@@ -114,7 +148,7 @@ pub const ALL: [Line; 12] = [
         ],
         rounds: 3,
         measure: reads::measure,
-        peer: None,
+        peers: &[],
     },
     Line {
         name: "compression",
@@ -128,49 +162,49 @@ pub const ALL: [Line; 12] = [
         ],
         rounds: 3,
         measure: compression::measure,
-        peer: None,
+        peers: &[],
     },
     Line {
         name: "diff",
         figures: &[figure("diff-configmap", "µs", None), figure("diff-deployment", "µs", None)],
         rounds: 5,
         measure: diff::measure,
-        peer: None,
+        peers: &[],
     },
     Line {
         name: "empty-call",
         figures: &[figure("empty-call", "µs", Some(AtMost(0.5)))],
         rounds: 5,
         measure: calls::empty,
-        peer: None,
+        peers: &[],
     },
     Line {
         name: "reconcile-6k",
         figures: &[figure("reconcile-6k", "µs", Some(AtMost(40.0)))],
         rounds: 5,
         measure: calls::reconcile,
-        peer: None,
+        peers: &[],
     },
     Line {
         name: "compile",
         figures: &[figure("compile", "ms", None)],
         rounds: 3,
         measure: compile::measure,
-        peer: None,
+        peers: &[],
     },
     Line {
         name: "converge",
         figures: &[figure("converge", "s", None), figure("converge-memory", "MiB", None)],
         rounds: 3,
         measure: converge::measure,
-        peer: None,
+        peers: &[],
     },
     Line {
         name: "drift",
         figures: &[figure("drift", "ms", Some(AtMost(5.0))), figure("drift-p99", "ms", None)],
         rounds: 3,
         measure: drift::measure,
-        peer: None,
+        peers: &[],
     },
 ];
 

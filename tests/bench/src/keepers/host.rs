@@ -1,0 +1,70 @@
+//! The host's own informer, with what a controller hangs on it: a route to the owner, and a workqueue.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use pilothouse::cluster::Cluster;
+use pilothouse::informer::{InformerKey, Informers, Lease};
+use pilothouse_core::key::{Key, TypeMeta};
+use pilothouse_core::route::{Mapping, keys};
+use pilothouse_core::workqueue::{CHANGE, LIMITS, Workqueue};
+use tokio::runtime::Handle;
+
+use super::Keeper;
+
+pub(crate) const NAME: &str = "pilothouse";
+
+pub(crate) fn run() -> Result<()> {
+    super::be::<Host>()
+}
+
+struct Host {
+    pods: Lease,
+    _informers: Informers,
+}
+
+/// An informer of all pods on that server, in sync; and who else may write into it.
+pub(crate) async fn pods(url: &str) -> Result<(Lease, Informers)> {
+    let mut config = kube::Config::new(url.parse().context("not a server's address")?);
+    config.default_retry = false;
+    let client = kube::Client::try_from(config).context("cannot make a client")?;
+    let informers = Informers::new(Cluster::new(client, url, Handle::current(), Arc::new(())), Handle::current());
+    let pods = informers.acquire(InformerKey::all(TypeMeta::new("v1", "Pod")), "bench");
+    Ok((pods, informers))
+}
+
+impl Keeper for Host {
+    async fn start(url: &str) -> Result<Self> {
+        let (pods, informers) = pods(url).await?;
+        let mapping = Mapping::Owner { of: TypeMeta::new("apps/v1", "ReplicaSet"), namespaced: true };
+        let begin = Instant::now();
+        let work = parking_lot::Mutex::new((Workqueue::<Key>::new(LIMITS), Vec::new()));
+        pods.subscribe(Box::new(move |change, _| {
+            let (queue, routed) = &mut *work.lock();
+            keys(&mapping, change, |_, _, _| Vec::new(), routed);
+            let now = begin.elapsed();
+            for key in routed.drain(..) {
+                queue.add(now, key, CHANGE);
+            }
+            // A worker that has nothing else to do.
+            while let Some(item) = queue.get(now) {
+                queue.done(now, &item.key);
+            }
+        }));
+        pods.synced().wait_for(|synced| *synced).await.context("the informer has ended")?;
+        Ok(Self { pods, _informers: informers })
+    }
+
+    fn objects(&self) -> usize {
+        self.pods.informer().size().0
+    }
+
+    fn updates(&self) -> u64 {
+        self.pods.informer().tally().updated
+    }
+
+    fn live(&self) -> Option<usize> {
+        Some(self.pods.informer().size().1)
+    }
+}

@@ -1,0 +1,29 @@
+//! What this program can be besides the bench: the processes that its lines measure or need.
+
+use std::env;
+
+use anyhow::{Context, Result, bail};
+use tokio::process::Command;
+
+use crate::{keepers, server};
+
+/// Is the process of that name, until its input ends. It answers each line that it is told with a line.
+///
+/// # Errors
+/// There is none of that name, or it fails.
+pub fn be(name: &str) -> Result<()> {
+    match name {
+        server::NAME => server::run(),
+        keepers::host::NAME => keepers::host::run(),
+        keepers::kube_runtime::TYPED => keepers::kube_runtime::typed(),
+        keepers::kube_runtime::DYNAMIC => keepers::kube_runtime::dynamic(),
+        _ => bail!("there is no process {name:?}"),
+    }
+}
+
+/// The command that makes this program that process.
+pub(crate) fn command(name: &str) -> Result<Command> {
+    let mut command = Command::new(env::current_exe().context("cannot find the program itself")?);
+    command.args(["--be", name]);
+    Ok(command)
+}

@@ -259,14 +259,35 @@ impl Tracker {
     /// A key is appended if and only if the result of one of its reads is different after the change; and always, for a kind of
     /// which its run read more than [`MAX_READS`] things.
     pub fn wakes(&self, of: &TypeMeta, change: &Change, out: &mut Vec<Key>) {
-        let Some((kind_number, kind)) = (0_u32..).zip(&self.kinds).find(|(_, kind)| kind.of == *of) else { return };
+        let read = self.touched(of, change);
+        let mut woken: Vec<u32> = read.iter().flat_map(|dependency| dependency.keys.iter()).collect();
+        // Those of one dependency are all different.
+        if read.len() > 1 {
+            woken.sort_unstable();
+            woken.dedup();
+        }
+        let keys = woken.into_iter().filter_map(|at| self.keys[at as usize].as_ref());
+        out.extend(keys.map(|tracked| tracked.key.clone()));
+    }
+
+    /// True if this key is among those that the change [wakes](Self::wakes).
+    pub fn wakes_key(&self, key: &Key, of: &TypeMeta, change: &Change) -> bool {
+        let Some(at) = self.find_key(key) else { return false };
+        self.touched(of, change).iter().any(|dependency| dependency.keys.contains(at))
+    }
+
+    /// What was read and is another after the change.
+    fn touched(&self, of: &TypeMeta, change: &Change) -> Vec<&Dependency> {
+        let mut read = Vec::new();
+        let Some((kind_number, kind)) = (0_u32..).zip(&self.kinds).find(|(_, kind)| kind.of == *of) else {
+            return read;
+        };
         let (old, new) = (change.old.as_deref(), change.new.as_deref());
         let differs = old.map(Object::json) != new.map(Object::json);
         if !differs {
-            return;
+            return read;
         }
         let key = change.key();
-        let mut read: Vec<&Dependency> = Vec::new();
         read.extend(self.find_thing(kind_number, ThingRef::object(key)).map(|at| self.dependency(at)));
         let sides = anchor::Sides::new(old, new, &kind.indexed);
         kind.selections.candidates(key.namespace.as_deref(), &sides, &mut |dependency| {
@@ -277,14 +298,7 @@ impl Tracker {
                 read.push(dependency);
             }
         });
-        let mut woken: Vec<u32> = read.iter().flat_map(|dependency| dependency.keys.iter()).collect();
-        // Those of one dependency are all different.
-        if read.len() > 1 {
-            woken.sort_unstable();
-            woken.dedup();
-        }
-        let keys = woken.into_iter().filter_map(|at| self.keys[at as usize].as_ref());
-        out.extend(keys.map(|tracked| tracked.key.clone()));
+        read
     }
 
     /// How many keys have read something.

@@ -260,6 +260,7 @@ impl Store {
     /// # Guarantees
     /// Events from before that write are ignored; what is newer enters as ever.
     pub fn leave_own(&mut self, key: &Key, uid: &Uid, version: ResourceVersion) -> Option<Change> {
+        self.past.reveal(key);
         if version <= self.covered {
             return None;
         }
@@ -368,10 +369,41 @@ impl Store {
         self.past.has(snapshot).then(|| self.past.after(snapshot, None, None))
     }
 
+    /// What became of all that reads through the snapshot show, or have shown before an own write came, and that is another
+    /// now: `work` keys after `after`, and where the rest begins. None if the snapshot was given up, and nobody can say.
+    ///
+    /// Who read something knows by this whether it changed before that read, though after the snapshot was taken.
+    pub fn changes_since(
+        &self,
+        snapshot: &Snapshot,
+        after: Option<&Key>,
+        work: usize,
+    ) -> Option<(Vec<Change>, Option<Key>)> {
+        if !self.past.has(snapshot) {
+            return None;
+        }
+        let (shown, last) = self.past.shown(snapshot, after, work);
+        let changes = shown.into_iter().filter_map(|(key, old)| {
+            let new = self.find_key(key).map(|slot| self.object(slot).clone());
+            (old.is_some() || new.is_some()).then(|| Change { old: old.cloned(), new, missed: false })
+        });
+        Some((changes.collect(), last.cloned()))
+    }
+
     /// Lets go of versions that were kept for snapshots which have ended since. Every change does the same: this is for
     /// times without changes.
     pub fn release(&mut self) {
         self.past.release();
+    }
+
+    /// True if something is kept for this snapshot, so that [`release`](Self::release) may let go of it when it has ended.
+    pub fn keeps_for(&self, snapshot: &Snapshot) -> bool {
+        self.past.keeps_for(snapshot)
+    }
+
+    /// How many snapshots are open, clones included, but for those that were given up.
+    pub fn snapshots(&self) -> usize {
+        self.past.snapshots()
     }
 
     /// How many snapshots were given up, since the start, because too much had been superseded while they were open.

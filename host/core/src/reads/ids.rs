@@ -49,6 +49,14 @@ impl Ids {
         false
     }
 
+    pub(super) fn contains(&self, id: u32) -> bool {
+        match self {
+            Self::One(one) => *one == id,
+            Self::Few(few) => few.contains(&id),
+            Self::Many(many) => many.contains(&id),
+        }
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
         let (few, many) = match self {
             Self::One(one) => (std::slice::from_ref(one), None),

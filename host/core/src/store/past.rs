@@ -2,7 +2,8 @@
 //!
 //! Time is counted in epochs, and an epoch is held by the snapshots that were taken in it. When the watch changes an object
 //! while some are open, the version that is superseded is kept under the newest epoch that saw it; no snapshot open,
-//! nothing kept. An own write is seen by all: it lets go of what was kept of its object.
+//! nothing kept. An own write is seen by all: no read shows what was kept of its object any more. That some have shown it is
+//! remembered, for whoever read it must be told.
 //!
 //! ```text
 //!            snapshot a            snapshot b
@@ -49,16 +50,22 @@ pub(super) struct Past {
     given_up: u64,
     /// Oldest first.
     versions: BTreeMap<Key, Vec<Version>>,
-    /// The keys of all versions by their `until`, oldest first, and of some that are let go already.
+    /// What reads have shown until an own write came. Oldest first.
+    revealed: BTreeMap<Key, Vec<Version>>,
+    /// The keys of all versions by their `until`, oldest first.
     order: VecDeque<(u64, Key)>,
     /// Of objects.
     bytes: usize,
 }
 
+/// A key, and what stood under it.
+type Shown<'a> = (&'a Key, Option<&'a Arc<Object>>);
+
 /// What stood under a key, though it does not any more.
 #[derive(Debug)]
 struct Version {
-    /// The last epoch that saw it.
+    /// The first epoch that saw it, and the last.
+    since: u64,
     until: u64,
     object: Option<Arc<Object>>,
 }
@@ -82,6 +89,15 @@ impl Past {
         *at.0 >= self.given_up_before
     }
 
+    /// What is kept is kept under epochs that have ended.
+    pub(super) fn keeps_for(&self, at: &Snapshot) -> bool {
+        self.has(at) && *at.0 < *self.now
+    }
+
+    pub(super) fn snapshots(&self) -> usize {
+        self.held.iter().chain([&self.now]).map(|epoch| Arc::strong_count(epoch) - 1).sum()
+    }
+
     pub(super) fn given_up(&self) -> u64 {
         self.given_up
     }
@@ -103,11 +119,12 @@ impl Past {
         let Some(newest) = self.held.back() else { return };
         let until = **newest;
         let versions = self.versions.entry(key.clone()).or_default();
-        if versions.last().is_some_and(|last| last.until == until) {
+        let since = versions.last().map_or(0, |last| last.until + 1);
+        if since > until {
             // It came and went since the newest snapshot was taken.
             return;
         }
-        let version = Version { until, object: old.cloned() };
+        let version = Version { since, until, object: old.cloned() };
         self.bytes += version.bytes();
         // Nearly always the only one.
         versions.reserve_exact(1);
@@ -121,7 +138,7 @@ impl Past {
     /// An own write has been answered: what is there now is what all see.
     pub(super) fn reveal(&mut self, key: &Key) {
         if let Some(versions) = self.versions.remove(key) {
-            self.bytes -= versions.iter().map(Version::bytes).sum::<usize>();
+            self.revealed.entry(key.clone()).or_default().extend(versions);
         }
     }
 
@@ -142,15 +159,18 @@ impl Past {
     fn trim(&mut self) {
         let Some(oldest) = self.held.front().map(|oldest| **oldest) else {
             self.versions.clear();
+            self.revealed.clear();
             (self.order, self.held, self.bytes) = (VecDeque::new(), VecDeque::new(), 0);
             return;
         };
         while let Some((_, key)) = self.order.pop_front_if(|(until, _)| *until < oldest) {
-            let Some(versions) = self.versions.get_mut(&key) else { continue };
-            let unseen = versions.partition_point(|version| version.until < oldest);
-            self.bytes -= versions.drain(..unseen).map(|version| version.bytes()).sum::<usize>();
-            if versions.is_empty() {
-                self.versions.remove(&key);
+            for kept in [&mut self.versions, &mut self.revealed] {
+                let Some(versions) = kept.get_mut(&key) else { continue };
+                let unseen = versions.partition_point(|version| version.until < oldest);
+                self.bytes -= versions.drain(..unseen).map(|version| version.bytes()).sum::<usize>();
+                if versions.is_empty() {
+                    kept.remove(&key);
+                }
             }
         }
     }
@@ -186,11 +206,39 @@ impl Past {
         within.filter_map(move |(key, versions)| Some((key, seen(at, versions).filter(|_| has)?)))
     }
 
+    /// What reads through a snapshot show, or have shown, otherwise than it is now: of up to `work` keys after a key, in
+    /// their order; and the last of these, if there may be more.
+    pub(super) fn shown<'a>(
+        &'a self,
+        at: &Snapshot,
+        after: Option<&Key>,
+        work: usize,
+    ) -> (Vec<Shown<'a>>, Option<&'a Key>) {
+        let (at, work) = (*at.0, work.max(1));
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        // Of each the first: so the first of both are among them.
+        let some = |kept: &'a BTreeMap<Key, Vec<Version>>| kept.range::<Key, _>((after, Bound::Unbounded)).take(work);
+        let shows =
+            some(&self.versions).map(|(key, versions)| (key, seen(at, versions).into_iter().collect::<Vec<_>>()));
+        let has_shown = some(&self.revealed).map(|(key, versions)| {
+            let seen = versions.iter().filter(|version| (version.since..=version.until).contains(&at));
+            (key, seen.map(|version| version.object.as_ref()).collect())
+        });
+        let mut shown: Vec<_> = shows.chain(has_shown).collect();
+        shown.sort_by_key(|(key, _)| *key);
+        let last = shown.get(work - 1).map(|(key, _)| *key);
+        shown.truncate(last.map_or(shown.len(), |last| shown.partition_point(|(key, _)| *key <= last)));
+        (
+            shown.into_iter().flat_map(|(key, objects)| objects.into_iter().map(move |object| (key, object))).collect(),
+            last,
+        )
+    }
+
     pub(super) fn bytes(&self) -> usize {
         // B-tree nodes are two thirds full.
         let node = (size_of::<Key>() + size_of::<Vec<Version>>()) * 3 / 2;
         self.bytes
-            + self.versions.len() * (node + size_of::<Version>())
+            + (self.versions.len() + self.revealed.len()) * (node + size_of::<Version>())
             + self.order.capacity() * size_of::<(u64, Key)>()
             + self.held.len() * size_of::<[u64; 4]>()
     }
@@ -212,13 +260,13 @@ pub(super) mod tests {
 
     /// Versions are in order, within bounds, and some snapshot may see them.
     pub(in crate::store) fn check(past: &Past) {
-        let versions = || past.versions.values().flatten();
+        let versions = || past.versions.values().chain(past.revealed.values()).flatten();
         assert_eq!(past.bytes, versions().map(Version::bytes).sum::<usize>());
         assert!(versions().count() <= past.order.len() && past.order.len() <= MAX_SUPERSEDED);
         assert!(past.order.iter().is_sorted_by_key(|(until, _)| until));
-        for (key, versions) in &past.versions {
+        for (key, versions) in past.versions.iter().chain(&past.revealed) {
             assert!(!versions.is_empty(), "no key is kept empty");
-            assert!(versions.iter().is_sorted_by(|a, b| a.until < b.until), "{key}");
+            assert!(versions.iter().is_sorted_by(|a, b| a.until <= b.until), "{key}");
             assert!(versions.iter().all(|version| version.until >= *past.held[0]), "{key}");
         }
     }

@@ -69,6 +69,10 @@ fn check_pages(store: &Store, snapshot: Option<&Snapshot>, model: &BTreeMap<Key,
 struct Opened {
     snapshot: Snapshot,
     model: BTreeMap<Key, Arc<Object>>,
+    /// What was seen when an own write came.
+    shown: Vec<(Key, Option<Arc<Object>>)>,
+    /// Of that, what was not the present before: nobody heard of a change from it.
+    uncovered: Vec<(Key, Option<Arc<Object>>)>,
 }
 
 fn copy(store: &Store) -> BTreeMap<Key, Arc<Object>> {
@@ -87,16 +91,22 @@ proptest! {
         for call in calls {
             match call {
                 Call::Snapshot(which) => {
-                    opened[which] = Some(Opened { snapshot: store.snapshot(), model: copy(&store) });
+                    let (snapshot, model) = (store.snapshot(), copy(&store));
+                    opened[which] = Some(Opened { snapshot, model, shown: Vec::new(), uncovered: Vec::new() });
                 }
                 Call::EndSnapshot(which) => opened[which] = None,
                 Call::DropIndex(_) => continue,
                 _ => {}
             }
+            let before = copy(&store);
             let (_, own) = apply(&mut store, &call);
             check_tables(&store);
-            for Opened { snapshot, model } in opened.iter_mut().flatten() {
+            for Opened { snapshot, model, shown, uncovered } in opened.iter_mut().flatten() {
                 if let Some(key) = &own {
+                    shown.push((key.clone(), model.get(key).cloned()));
+                    if model.get(key) != before.get(key) {
+                        uncovered.push((key.clone(), model.get(key).cloned()));
+                    }
                     match store.get(key.namespace.as_deref(), &key.name) {
                         Some(object) => model.insert(key.clone(), object.clone()),
                         None => model.remove(key),
@@ -109,6 +119,18 @@ proptest! {
                 for (key, object) in &seen {
                     prop_assert_eq!(*object, model.get(*key));
                 }
+                let changes = changes_since(&store, snapshot);
+                for change in &changes {
+                    let key = change.key();
+                    prop_assert_eq!(&change.new, &store.get(key.namespace.as_deref(), &key.name).cloned());
+                    let is_seen = seen.get(key).is_some_and(|then| *then == change.old.as_ref());
+                    prop_assert!(is_seen || shown.contains(&(key.clone(), change.old.clone())), "{}", key);
+                }
+                for (key, then) in seen.iter().map(|(key, then)| (*key, *then)).chain(uncovered.iter().map(|(key, then)| (key, then.as_ref()))) {
+                    let new = store.get(key.namespace.as_deref(), &key.name);
+                    let is_told = |change: &Change| change.key() == key && change.old.as_ref() == then;
+                    prop_assert!(then == new || changes.iter().any(is_told), "{}", key);
+                }
                 let mut now = copy(&store);
                 for (key, object) in seen {
                     match object {
@@ -120,7 +142,7 @@ proptest! {
             }
         }
         check_pages(&store, None, &copy(&store));
-        for Opened { snapshot, model } in opened.iter().flatten() {
+        for Opened { snapshot, model, .. } in opened.iter().flatten() {
             check_pages(&store, Some(snapshot), model);
             for owner in ["o1", "o2", "none"].map(Uid::parse) {
                 let found: BTreeSet<_> = store.owned_by_at(snapshot, &owner).map(|object| object.key()).collect();
@@ -132,6 +154,38 @@ proptest! {
         store.release();
         prop_assert_eq!(store.past.bytes(), 0, "nothing is kept for nobody");
     }
+}
+
+/// All of them, three keys at a time.
+fn changes_since(store: &Store, snapshot: &Snapshot) -> Vec<Change> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let (changes, last) = store.changes_since(snapshot, after.as_ref(), 3).unwrap();
+        all.extend(changes);
+        match last {
+            Some(last) => after = Some(last),
+            None => return all,
+        }
+    }
+}
+
+#[test]
+fn what_an_own_write_takes_out_of_sight_is_told() {
+    let mut store = listed(vec![plain("a", "u", 5), plain("b", "v", 6)], 10);
+    let (key, other) = (Key::new(Some("ns"), "a"), Key::new(Some("ns"), "b"));
+    let snapshot = store.snapshot();
+    let version = |store: &Store, key| store.get_at(&snapshot, key).map(|object| object.resource_version().0);
+    store.upsert(plain("a", "u", 11));
+    assert_eq!(version(&store, &key), Some(5));
+    // The answer comes after the event: nothing is news, and yet the read is another.
+    assert_eq!(store.upsert_own(plain("a", "u", 11)), None);
+    assert_eq!(version(&store, &key), Some(11));
+    store.upsert(plain("b", "v", 12));
+    store.leave_own(&other, &Uid::parse("v"), ResourceVersion(13));
+    assert_eq!(version(&store, &other), None);
+    let changes: Vec<_> = changes_since(&store, &snapshot).iter().map(said).collect();
+    assert_eq!(changes, ["u@5 -> u@11", "v@6 -> none"]);
+    check_tables(&store);
 }
 
 #[test]
@@ -183,8 +237,10 @@ fn oldest_snapshot_is_given_up_when_too_much_is_superseded() {
     let young = store.snapshot();
     assert_eq!(store.snapshots_given_up(), 0);
     assert_eq!(store.superseded(&old).map(Iterator::count), Some(MAX_SUPERSEDED));
+    assert_eq!(store.snapshots(), 3);
     store.upsert(plain("one-more", "u", 1 << 20));
-    assert_eq!(store.snapshots_given_up(), 2);
+    assert_eq!((store.snapshots(), store.snapshots_given_up()), (1, 2));
+    assert_eq!(store.changes_since(&old, None, 1), None);
     assert!(store.superseded(&old).is_none() && store.superseded(&twin).is_none());
     assert_eq!(store.superseded(&young).map(Iterator::count), Some(1));
     let key = Key::new(Some("ns"), "one-more");

@@ -176,6 +176,11 @@ impl Filter {
         }
     }
 
+    /// True if what belongs to the request may be less than an object that is held.
+    pub fn is_cutting(&self) -> bool {
+        self.keep.is_some()
+    }
+
     /// True if the object belongs to the request.
     pub fn shows(&self, object: &Object) -> bool {
         let key = object.key();

@@ -157,6 +157,7 @@ impl Snapshot for HostView {
                 leases: leases.len(),
                 objects,
                 bytes,
+                snapshots: informer.snapshots(),
                 synced: informer.is_synced(),
                 synced_after: health.synced_after,
                 watch_age: health.watching.map(|since| since.elapsed()),
@@ -181,6 +182,7 @@ fn counted(of: TypeMeta, tally: &Tally) -> metrics::Informer {
         leases: 0,
         objects: 0,
         bytes: 0,
+        snapshots: 0,
         synced: true,
         events: vec![
             ("added", tally.added),
@@ -193,6 +195,7 @@ fn counted(of: TypeMeta, tally: &Tally) -> metrics::Informer {
         restarts: tally.restarts,
         own_writes: tally.own_writes,
         own_lag: tally.own_lag,
+        snapshots_given_up: tally.snapshots_given_up,
         synced_after: None,
         watch_age: None,
         silence: None,

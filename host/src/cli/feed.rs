@@ -125,6 +125,15 @@ impl Feed {
                     self.paint(DIM, &format!("wakes {}/{} {}", field("plugin"), field("controller"), field("wakes"))),
                 );
             }
+            "outdated" => {
+                let _ = write!(
+                    line,
+                    "{} what {} read had changed before  {}",
+                    self.paint(CYAN, "outdated  "),
+                    self.paint(BOLD, field("wakes")),
+                    self.paint(DIM, &format!("wakes {}/{} {}", field("plugin"), field("controller"), field("wakes"))),
+                );
+            }
             "observed" => {
                 let _ = write!(
                     line,
@@ -253,6 +262,10 @@ mod tests {
         insta::assert_snapshot!(
             line(&[("what", "mapped"), ("object", "Secret default/s"), ("plugin", "myapple"), ("controller", "apples"), ("wakes", "default/a")]).unwrap_or_default(),
             @"mapped     Secret default/s  wakes myapple/apples default/a"
+        );
+        insta::assert_snapshot!(
+            line(&[("what", "outdated"), ("plugin", "myapple"), ("controller", "apples"), ("wakes", "default/a")]).unwrap_or_default(),
+            @"outdated   what default/a read had changed before  wakes myapple/apples default/a"
         );
         insta::assert_snapshot!(
             line(&[("what", "observed"), ("object", "Pod default/p"), ("plugin", "myapple"), ("took", "80µs")]).unwrap_or_default(),

@@ -29,7 +29,7 @@ use pilothouse_core::{
     reflector::State,
     route::{self, Mapping},
     selector::Selector,
-    store::Change,
+    store::{Change, Query},
     workqueue::{CHANGE, INITIAL},
 };
 use tokio::{runtime::Handle, sync::watch};
@@ -48,12 +48,9 @@ use super::{
 };
 use crate::{
     cluster::Cluster,
-    informer::{InformerKey, Origin, View},
+    informer::{InformerKey, Origin, View, WORK},
     wasm::{PluginName, Revision},
 };
-
-/// Objects that are taken out of an informer under one lock.
-const BATCH: usize = 1024;
 
 /// What serves a controller's keys now.
 pub(super) struct Serving {
@@ -398,6 +395,12 @@ impl Controller {
         Reading::begin(&self.reads, key)
     }
 
+    /// What a key read had changed before it was read: it is looked at once more when this look is over.
+    pub(super) fn read_old(&self, key: &Key) {
+        feed::read_old(self, key);
+        self.wake(vec![key.clone()], Origin::Change, &self.woken.read);
+    }
+
     /// Nobody is to be woken for a key that is gone and reconciled.
     pub(super) fn forget_unless_there(&self, serving: &Serving, key: &Key) {
         if self.look_up(serving, key).is_none() {
@@ -443,17 +446,17 @@ impl Controller {
     }
 
     fn requeue(&self, matters: impl Fn(&Arc<Object>) -> bool) {
-        let serving = self.serving();
+        let (serving, all) = (self.serving(), Selector::default());
         for lease in serving.reconciles.leases() {
             let mut after: Option<Key> = None;
             loop {
                 // Some at a time: the informer stands still meanwhile.
-                let batch = lease.list(None, &Selector::default(), after.as_ref(), BATCH, |_| true);
-                for object in batch.iter().filter(|object| matters(object)) {
+                let page = lease.page(&Query { after: after.as_ref(), ..Query::new(&all) }, None, WORK);
+                for object in page.items.iter().filter(|object| matters(object)) {
                     self.queue.add(object.key().clone(), INITIAL);
                 }
-                match batch.last() {
-                    Some(last) => after = Some(last.key().clone()),
+                match page.next {
+                    Some(next) => after = Some(next),
                     None => break,
                 }
             }

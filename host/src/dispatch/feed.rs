@@ -21,6 +21,14 @@ pub(super) fn read(controller: &Controller, change: &Change, keys: &[Key]) {
     told(controller, change, keys, "by what it read");
 }
 
+/// Tells that a key is woken because what it read had changed before it was read. Costs nothing where nobody listens.
+pub(super) fn read_old(controller: &Controller, key: &Key) {
+    debug!(
+        target: "pilothouse::feed",
+        what = "outdated", plugin = %controller.plugin(), controller = controller.name(), wakes = %key,
+    );
+}
+
 fn told(controller: &Controller, change: &Change, keys: &[Key], why: &str) {
     if !enabled!(target: "pilothouse::feed", Level::DEBUG) || keys.is_empty() {
         return;

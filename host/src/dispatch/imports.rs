@@ -55,19 +55,18 @@ impl Access {
 /// The imports of one call.
 pub(super) struct CallImports {
     access: Arc<Access>,
-    /// Where reads are noted; none: they are not.
-    reading: Option<Arc<Reading>>,
+    reading: Arc<Reading>,
 }
 
 impl CallImports {
     /// Reads are forgotten when they are answered.
     pub(super) fn new(access: Arc<Access>) -> Self {
-        Self { access, reading: None }
+        Self { access, reading: Arc::default() }
     }
 
     /// Reads are noted.
     pub(super) fn tracked(access: Arc<Access>, reading: Arc<Reading>) -> Self {
-        Self { access, reading: Some(reading) }
+        Self { access, reading }
     }
 }
 
@@ -78,15 +77,15 @@ impl Imports for CallImports {
     }
 
     fn cached(&self, of: &TypeMeta, key: &Key) -> Result<Option<Arc<Object>>, ReadError> {
-        self.access.reader.get(of, key, self.reading.as_deref())
+        self.access.reader.get(of, key, &self.reading)
     }
 
     fn cached_list(&self, query: &Query) -> Result<Page, ReadError> {
-        self.access.reader.list(query, self.reading.as_deref())
+        self.access.reader.list(query, &self.reading)
     }
 
     fn cached_keys(&self, query: &Query) -> Result<KeyPage, ReadError> {
-        self.access.reader.keys(query, self.reading.as_deref())
+        self.access.reader.keys(query, &self.reading)
     }
 
     fn get(&self, of: TypeMeta, key: Key) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {

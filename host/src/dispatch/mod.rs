@@ -36,7 +36,7 @@ use parking_lot::Mutex;
 use pilothouse_core::{
     backoff::{self, Backoff},
     grant::Namespaces,
-    manifest::{self, Watch},
+    manifest::{self, Manifest, Watch},
     predicate::Predicate,
     reflector::State,
     store::Change,
@@ -297,7 +297,7 @@ impl Dispatch {
                 leases.push(lease);
             }
         }
-        let view = View::new(leases.iter().cloned());
+        let view = self.view(&leases, manifest);
         let successor =
             |spec: &manifest::Controller| running.controllers.iter().find(|running| running.continues(spec));
         if !running.controllers.is_empty() {
@@ -319,7 +319,8 @@ impl Dispatch {
         for (spec, mut wanted) in prepared {
             let own: Vec<_> = wanted.iter().map(|wanted| wanted.lease.key().clone()).collect();
             let reconciles = wanted.iter().filter(|wanted| wanted.source == Source::For);
-            let reconciles = View::new(reconciles.map(|wanted| wanted.lease.clone()));
+            let reconciles: Vec<_> = reconciles.map(|wanted| wanted.lease.key().clone()).collect();
+            let reconciles = view.only(&reconciles);
             wanted.retain(|wanted| !matches!(wanted.source, Source::Reads(_)));
             // It may read whatever the plugin caches, and is woken by what it read.
             for lease in &leases {
@@ -407,6 +408,16 @@ impl Dispatch {
     fn listen<S: Clone>(&self, candidate: &Candidate, watch: &Watch, source: S) -> Vec<Wanted<S>> {
         let leases = self.lease(candidate, watch).into_iter();
         leases.map(|lease| Wanted { lease, source: source.clone(), when: watch.when.clone() }).collect()
+    }
+
+    /// What a plugin sees of what it listens to. Where its manifest declares indexes, they live as long as this view: a subscription may
+    /// outlive the revision that made it, and so its lease.
+    fn view(&self, leases: &[Arc<Lease>], manifest: &Manifest) -> View {
+        View::new(leases.iter().map(|lease| {
+            let indexes = manifest.indexes.iter().filter(|index| index.of == lease.key().of);
+            let paths: Vec<_> = indexes.map(|index| index.path.clone()).collect();
+            if paths.is_empty() { lease.clone() } else { Arc::new(self.parts.informers.acquire_indexed(lease, paths)) }
+        }))
     }
 
     /// One lease for all namespaces, or one for each that is asked for and granted.

@@ -1,7 +1,8 @@
 //! Reads of one plugin out of its caches, within its grants.
 //!
 //! Owns what may be read, what a page holds, and the order of pages: several leases may show parts of a kind, and some objects
-//! in common. They are asked for some objects at a time, so that no page keeps one locked for long.
+//! in common. They are asked for some objects at a time, so that no page keeps one locked for long. Each call reads at one
+//! [moment](Reading::moment): pages fit together.
 //!
 //! ```text
 //! query ─ granted? cached? ─► leases on the kind ─ merged by key ─ granted? matches? ─► fields ─► page
@@ -15,14 +16,15 @@ use pilothouse_core::{
     grant::{Grants, Namespaces},
     key::{Key, TypeMeta},
     manifest::{Manifest, Verb},
-    object::Object,
+    object::{Keep, Object},
     reads::{Aspect, Selection},
     selector::Selector,
+    store,
 };
 
 use super::reading::Reading;
 use crate::{
-    informer::{View, precedes},
+    informer::{Moment, View, WORK, precedes},
     wasm::{KeyPage, Page, Query, ReadError},
 };
 
@@ -34,9 +36,6 @@ const KEYS: usize = 10_000;
 
 /// Bytes of JSON in a page, and of one object: what the contract promises.
 const PAGE_BYTES: usize = 4 << 20;
-
-/// Objects that are taken out of one lease under one lock.
-const BATCH: usize = 128;
 
 /// Reads of one plugin, within its grants.
 pub(super) struct Reader {
@@ -50,7 +49,7 @@ pub(super) struct Reader {
 struct Search<'a> {
     query: &'a Query,
     /// The field, and the value that is looked up.
-    index: Option<(&'a FieldPath, FieldSet, &'a str)>,
+    index: Option<(&'a FieldPath, &'a str)>,
     after: Option<Key>,
 }
 
@@ -65,41 +64,32 @@ impl Reader {
         self.granted(of, key.namespace.as_deref(), Some(&key.name)).is_ok()
     }
 
-    pub(super) fn get(
-        &self,
-        of: &TypeMeta,
-        key: &Key,
-        reading: Option<&Reading>,
-    ) -> Result<Option<Arc<Object>>, ReadError> {
+    pub(super) fn get(&self, of: &TypeMeta, key: &Key, reading: &Reading) -> Result<Option<Arc<Object>>, ReadError> {
         let namespace = key.namespace.as_deref();
         self.granted(of, namespace, Some(&key.name))?;
         if self.view.covering(of, namespace).next().is_none() {
             return Err(self.not_cached(of, namespace));
         }
-        if let Some(reading) = reading {
-            reading.object(of, key);
-        }
-        match self.view.get(of, key) {
+        reading.object(of, key);
+        match self.view.get_at(reading.moment(), of, key) {
             Some(object) if object.json_len() > PAGE_BYTES => Err(too_large(object.json_len())),
             found => Ok(found),
         }
     }
 
-    pub(super) fn list(&self, query: &Query, reading: Option<&Reading>) -> Result<Page, ReadError> {
+    pub(super) fn list(&self, query: &Query, reading: &Reading) -> Result<Page, ReadError> {
         let search = self.search(query)?;
-        if let Some(reading) = reading {
-            let aspect = match &*query.fields {
-                [] => Aspect::Whole,
-                fields => Aspect::Fields(fields.into()),
-            };
-            reading.selection(&query.of, search.selection(aspect));
-        }
+        let aspect = match &*query.fields {
+            [] => Aspect::Whole,
+            fields => Aspect::Fields(fields.into()),
+        };
+        reading.selection(&query.of, search.selection(aspect));
         let limit = limit(query, PAGE);
         let fields = FieldSet::new(query.fields.iter().cloned());
         let mut page = Page::default();
         let (mut bytes, mut last) = (0, None);
         let mut refused = None;
-        self.walk(&search, |object| {
+        self.walk(&search, limit, reading.moment(), |object| {
             let text = match query.fields.is_empty() {
                 true => object.json().into_owned(),
                 // Objects are scanned when they enter the cache: each can be read.
@@ -121,14 +111,12 @@ impl Reader {
         refused.map_or(Ok(page), Err)
     }
 
-    pub(super) fn keys(&self, query: &Query, reading: Option<&Reading>) -> Result<KeyPage, ReadError> {
+    pub(super) fn keys(&self, query: &Query, reading: &Reading) -> Result<KeyPage, ReadError> {
         let search = self.search(query)?;
-        if let Some(reading) = reading {
-            reading.selection(&query.of, search.selection(Aspect::Keys));
-        }
+        reading.selection(&query.of, search.selection(Aspect::Keys));
         let limit = limit(query, KEYS);
         let mut page = KeyPage::default();
-        self.walk(&search, |object| {
+        self.walk(&search, limit, reading.moment(), |object| {
             if page.items.len() == limit {
                 page.next = page.items.last().map(Key::to_string);
                 return false;
@@ -142,23 +130,22 @@ impl Reader {
     /// The keys in `view` that an index holds under an object's name; where both live in namespaces, in the same one.
     pub(super) fn indexed(&self, view: &View, index: &str, name: &Key) -> Vec<Key> {
         let Some((of, path)) = self.indexes.get(index) else { return Vec::new() };
-        let fields = FieldSet::new([path.clone()]);
-        let beside = |key: &Key| key.namespace.is_none() || name.namespace.is_none() || key.namespace == name.namespace;
+        let all = Selector::default();
+        // A cluster-scoped name is looked up everywhere; another one in its namespace, and among what has none.
+        let places: &[Option<&str>] = match name.namespace.as_deref() {
+            None => &[None],
+            Some(namespace) => &[Some(""), Some(namespace)],
+        };
         let mut keys = Vec::new();
-        for lease in view.of(of) {
-            let mut after: Option<Key> = None;
+        for (lease, namespace) in view.of(of).flat_map(|lease| places.iter().map(move |place| (lease, *place))) {
+            let mut after = None;
             loop {
-                let batch = lease.list(None, &Selector::default(), after.as_ref(), BATCH, |_| true);
-                for object in batch.iter().filter(|object| beside(object.key())) {
-                    if fields
-                        .values(&object.json())
-                        .is_ok_and(|found| found.iter().flatten().any(|found| **found == *name.name))
-                    {
-                        keys.push(object.key().clone());
-                    }
-                }
-                match batch.last() {
-                    Some(last) => after = Some(last.key().clone()),
+                let index = Some((path, &*name.name));
+                let query = store::Query { namespace, index, after: after.as_ref(), ..store::Query::new(&all) };
+                let page = lease.page(&query, None, WORK);
+                keys.extend(page.items.iter().map(|object| object.key().clone()));
+                match page.next {
+                    Some(next) => after = Some(next),
                     None => break,
                 }
             }
@@ -176,31 +163,37 @@ impl Reader {
         }
         let after = query.after.as_deref().map(cursor).transpose()?;
         let index = query.index.as_ref().map(|(name, value)| match self.indexes.get(name) {
-            Some((kind, path)) if kind == of => Ok((path, FieldSet::new([path.clone()]), value.as_str())),
+            Some((kind, path)) if kind == of => Ok((path, value.as_str())),
             Some((kind, _)) => Err(ReadError::Invalid(format!("index {name:?} is of {kind}, and not of {of}"))),
             None => Err(ReadError::Invalid(format!("the manifest declares no index {name:?}"))),
         });
         Ok(Search { query, index: index.transpose()?, after })
     }
 
-    /// Calls `take` with what the search finds, in the order of keys, until it returns false.
-    fn walk(&self, search: &Search<'_>, mut take: impl FnMut(&Arc<Object>) -> bool) {
+    /// Calls `take` with what the search finds at a moment, in the order of keys, until it returns false. It will take about `most`.
+    fn walk(&self, search: &Search<'_>, most: usize, moment: &Moment, mut take: impl FnMut(&Arc<Object>) -> bool) {
         let Query { of, namespace, labels, .. } = search.query;
+        // One more says that the page is not the last.
+        let mut wanted = most.saturating_add(1);
         let mut after = search.after.clone();
         loop {
-            let mut found = Vec::new();
+            let query = store::Query {
+                namespace: namespace.as_deref(),
+                index: search.index,
+                after: after.as_ref(),
+                limit: wanted,
+                ..store::Query::new(labels)
+            };
+            let mut found: Vec<(Arc<Object>, &Keep)> = Vec::new();
             // Up to here all leases have said what they show.
             let mut complete: Option<Key> = None;
             for lease in self.view.of(of) {
-                let batch = lease.list(namespace.as_deref(), labels, after.as_ref(), BATCH, |_| true);
-                if batch.len() == BATCH {
-                    let last = batch.last().map(|object| object.key().clone());
-                    complete = match complete.take() {
-                        Some(earlier) => last.map(|last| last.min(earlier)),
-                        None => last,
-                    };
-                }
-                found.extend(batch.into_iter().map(|object| (object, &lease.key().keep)));
+                let page = lease.page(&query, Some(moment), WORK);
+                found.extend(page.items.into_iter().map(|object| (object, &lease.key().keep)));
+                complete = match (complete, page.next) {
+                    (Some(earlier), Some(next)) => Some(earlier.min(next)),
+                    (complete, next) => complete.or(next),
+                };
             }
             found.sort_by(|(a, _), (b, _)| a.key().cmp(b.key()));
             found.dedup_by(|next, kept| {
@@ -213,9 +206,13 @@ impl Reader {
             let objects = found.iter().map(|(object, _)| object);
             let ready = |object: &&Arc<Object>| complete.as_ref().is_none_or(|last| object.key() <= last);
             for object in objects.take_while(ready) {
-                if self.may_read(of, object.key()) && search.admits(object) && !take(object) {
+                if !self.may_read(of, object.key()) {
+                    continue;
+                }
+                if !take(object) {
                     return;
                 }
+                wanted = wanted.saturating_sub(1);
             }
             match complete {
                 Some(last) => after = Some(last),
@@ -256,16 +253,9 @@ impl Search<'_> {
         Selection {
             namespace: self.query.namespace.as_deref().map(Into::into),
             labels: self.query.labels.clone(),
-            index: self.index.as_ref().map(|(path, _, value)| ((*path).clone(), (*value).into())),
+            index: self.index.map(|(path, value)| (path.clone(), value.into())),
             aspect,
         }
-    }
-
-    /// Whether the object has the value that is looked up.
-    fn admits(&self, object: &Object) -> bool {
-        self.index.as_ref().is_none_or(|(_, path, value)| {
-            path.values(&object.json()).is_ok_and(|found| found.iter().flatten().any(|found| found == value))
-        })
     }
 }
 
@@ -291,3 +281,6 @@ fn cursor(text: &str) -> Result<Key, ReadError> {
     }
     Ok(Key::new(namespace, name))
 }
+
+#[cfg(test)]
+mod tests;

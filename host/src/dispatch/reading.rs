@@ -1,7 +1,14 @@
-//! What one call has read so far, for invariant 11: whoever read is woken when it changes.
+//! What one call reads: at one moment, and, for invariant 11, noted: whoever read is woken when it changes.
 //!
-//! A read is noted before the store is looked at, so that no change slips in between. What a successful call read takes the place of what
-//! the last one read; a call that fails, or is dropped, has read nothing.
+//! A read is noted before the store is looked at, so that no change slips in between: what changes later wakes the key. What had
+//! changed before, though after the call's [`Moment`], is what the moment hides: it is looked through when the call ends.
+//!
+//! ```text
+//!  moment ── b changes ── b is noted and read, as it was ── b changes again ── end
+//!                 └ hidden: look again                            └ heard: wakes
+//! ```
+//!
+//! What a successful call read takes the place of what the last one read; a call that fails, or is dropped, has read nothing.
 
 use std::sync::Arc;
 
@@ -11,42 +18,73 @@ use pilothouse_core::{
     reads::{Run, Selection, Tracker},
 };
 
+use crate::informer::Moment;
+
 /// The reads of one call.
+#[derive(Default)]
 pub(super) struct Reading {
+    moment: Moment,
+    /// None: they are not noted.
+    noted: Option<Noted>,
+}
+
+/// Where they are noted.
+struct Noted {
     tracker: Arc<Mutex<Tracker>>,
     run: Run,
-    /// Not to be abandoned any more.
-    committed: bool,
+    key: Key,
 }
 
 impl Reading {
     /// A call about `key` begins.
     pub(super) fn begin(tracker: &Arc<Mutex<Tracker>>, key: &Key) -> Self {
         let run = tracker.lock().begin(key);
-        Self { tracker: tracker.clone(), run, committed: false }
+        let noted = Noted { tracker: tracker.clone(), run, key: key.clone() };
+        Self { moment: Moment::default(), noted: Some(noted) }
+    }
+
+    /// What the call sees.
+    pub(super) fn moment(&self) -> &Moment {
+        &self.moment
     }
 
     /// It is about to look at one object, which need not exist.
     pub(super) fn object(&self, of: &TypeMeta, key: &Key) {
-        self.tracker.lock().read_object(self.run, of, key);
+        if let Some(Noted { tracker, run, .. }) = &self.noted {
+            tracker.lock().read_object(*run, of, key);
+        }
     }
 
     /// It is about to look at all objects of a selection.
     pub(super) fn selection(&self, of: &TypeMeta, selection: Selection) {
-        self.tracker.lock().read_selection(self.run, of, selection);
+        if let Some(Noted { tracker, run, .. }) = &self.noted {
+            tracker.lock().read_selection(*run, of, selection);
+        }
+    }
+
+    /// It is over, and reads nothing more. True: something that it read had changed before, and nobody was woken for that.
+    #[must_use]
+    pub(super) fn end(&mut self) -> bool {
+        let mut moment = std::mem::take(&mut self.moment);
+        let Some(Noted { tracker, key, .. }) = &self.noted else { return false };
+        moment.hides(|change| {
+            let of = change.new.as_ref().or(change.old.as_ref()).map(|object| object.type_meta());
+            of.is_some_and(|of| tracker.lock().wakes_key(key, of, change))
+        })
     }
 
     /// It was successful: these reads are those that count.
-    pub(super) fn commit(&mut self) {
-        self.committed = true;
-        self.tracker.lock().commit(self.run);
+    pub(super) fn commit(mut self) {
+        if let Some(Noted { tracker, run, .. }) = self.noted.take() {
+            tracker.lock().commit(run);
+        }
     }
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        if !self.committed {
-            self.tracker.lock().abandon(self.run);
+        if let Some(Noted { tracker, run, .. }) = &self.noted {
+            tracker.lock().abandon(*run);
         }
     }
 }

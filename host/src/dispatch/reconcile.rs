@@ -20,6 +20,7 @@ use super::{
     controller::{Controller, Serving},
     imports::CallImports,
     queue::Next,
+    reading::Reading,
 };
 use crate::{
     wasm::{CallError, Children, Failure, Outcome, Phase, Request},
@@ -61,21 +62,25 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
         last_error: controller.last_error(key),
     };
     let started = Instant::now();
-    let mut reading = Arc::new(controller.begin_reading(key));
+    let reading = Arc::new(controller.begin_reading(key));
     let imports = Arc::new(CallImports::tracked(serving.access.clone(), reading.clone()));
     let answer = serving.revision.reconcile(imports, request).await;
     let in_guest = started.elapsed();
+    // The call is over, and with it whoever else could read for it.
+    let mut reading = Arc::into_inner(reading);
+    let was_old = reading.as_mut().is_some_and(Reading::end);
     let owner = Owner { object: &object, owns: &serving.owns };
     let (end, report) = match answer {
         Ok(Ok(outcome)) => settle(serving, &owner, phase, outcome).await,
         Ok(Err(failure)) => settle_failure(serving, &owner, phase, failure).await,
         Err(error) => (End::Trapped(error), Report::default()),
     };
-    // The call is over, and with it whoever else could read for it.
-    if let (End::Done | End::After(_), Some(reading)) = (&end, Arc::get_mut(&mut reading)) {
+    if let (End::Done | End::After(_), Some(reading)) = (&end, reading) {
         reading.commit();
+        if was_old {
+            controller.read_old(key);
+        }
     }
-    drop(reading);
     if phase == Phase::Gone && matches!(end, End::Done | End::Terminal(_)) {
         controller.forget_gone(&object);
     }

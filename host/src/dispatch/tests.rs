@@ -12,12 +12,15 @@ use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{Attempt, Called, Controller, Dispatch, Observer, Parts, Result as ReconcileResult};
 use crate::{
-    informer::Informers,
+    informer::{InformerKey, Informers},
     plugin::{Activate, Candidate},
     testing::{Api, apple, config_map, soon},
     wasm::{
         Engine, Limits, PluginName,
-        testing::{Answer, Guest, MAPS, MISTAKEN, Mapping, READS, READS_AND_TRAPS_IF_THERE, TAKES},
+        testing::{
+            ANSWER, Answer, Guest, LOOP, MAPS, MISTAKEN, Mapping, READS, READS_AND_TRAPS_IF_THERE, READS_LATER, TAKES,
+            TRAP,
+        },
     },
 };
 
@@ -210,7 +213,7 @@ async fn a_controller_that_still_waits_for_an_informer_can_be_replaced() {
 async fn invariant_10_a_controller_that_a_dropped_activation_ended_is_waited_for() {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;
-    scene.activate(&Guest::new().reconcile(crate::wasm::testing::LOOP).timeout_ms(2000)).await;
+    scene.activate(&Guest::new().reconcile(LOOP).timeout_ms(2000)).await;
     scene.api.create(apple("a")).await;
     let old = scene.controller();
     soon("a call begins", async {
@@ -405,6 +408,89 @@ async fn what_a_watch_does_not_ask_for_is_neither_held_nor_shown() {
 }
 
 #[tokio::test]
+async fn invariant_11_a_key_is_woken_by_what_had_changed_before_it_was_read_as_it_was() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new().owns_nothing().reads("v1", "ConfigMap").reconcile(READS_LATER)).await;
+    scene.api.create(apple("a")).await;
+    let controller = scene.controller();
+    let lease = scene.dispatch.parts.informers.acquire(InformerKey::all(maps()), "test");
+    soon("the call sees a moment", async {
+        while lease.informer().snapshots() == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // Nobody has read it yet: nobody is woken.
+    scene.api.create(config_map("settings")).await;
+    soon("the cache has it", async {
+        while lease.get(&Key::new(Some("default"), "settings")).is_none() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(controller.woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 0)]);
+    scene.api.create(config_map("go")).await;
+    assert_eq!([scene.next().await, scene.next().await], [ReconcileResult::Success; 2]);
+    assert_eq!(controller.woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_call_sees_is_let_go_however_the_call_ends() {
+    for (end, result) in
+        [(ANSWER, ReconcileResult::Success), (TRAP, ReconcileResult::Error), (LOOP, ReconcileResult::Error)]
+    {
+        let mut scene = Scene::new().await;
+        scene.api.serve_apples().await;
+        // It outlives the plugin's.
+        let lease = scene.dispatch.parts.informers.acquire(InformerKey::all(maps()), "test");
+        let body = format!("(call $cache_get {{settings}} (i32.const 512)) {end}");
+        let guest = Guest::new().owns_nothing().reads("v1", "ConfigMap").reconcile(&body).timeout_ms(300);
+        scene.activate(&guest).await;
+        scene.api.create(apple("a")).await;
+        if end == LOOP {
+            soon("the call sees a moment", async {
+                while lease.informer().snapshots() == 0 {
+                    tokio::task::yield_now().await;
+                }
+            })
+            .await;
+        }
+        assert_eq!(scene.next().await, result);
+        assert!(scene.dispatch.shut_down(Duration::from_secs(30)).await);
+        assert_eq!(lease.informer().snapshots(), 0);
+    }
+}
+
+#[tokio::test]
+async fn an_index_lives_as_long_as_the_revision_that_declares_it() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let informers = scene.dispatch.parts.informers.clone();
+    let indexed = || -> Vec<String> {
+        let uses = informers.holdings().into_iter().flat_map(|holding| holding.leases);
+        uses.filter(|used| !used.indexes.is_empty()).map(|used| used.to_string()).collect()
+    };
+    let apple = ("stable.example.com/v1", "MyApple");
+    for (guest, expected) in [
+        (Guest::new().index("size", apple, "spec.size"), vec!["stable.example.com/v1 MyApple, indexed by spec.size"]),
+        (
+            Guest::new().version("2").index("sort", apple, "spec.sort"),
+            vec!["stable.example.com/v1 MyApple, indexed by spec.sort"],
+        ),
+        (Guest::new().version("3"), vec![]),
+    ] {
+        scene.activate(&guest).await;
+        soon("nobody needs the old one", async {
+            while indexed() != expected {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn invariant_11_a_failed_call_changes_nothing() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
@@ -561,7 +647,7 @@ async fn invariant_10_the_call_in_flight_is_finished_and_no_other_begins() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     // Runs until its deadline: a call that is surely in flight.
-    scene.activate(&Guest::new().reconcile(crate::wasm::testing::LOOP).timeout_ms(300)).await;
+    scene.activate(&Guest::new().reconcile(LOOP).timeout_ms(300)).await;
     for name in ["a", "b"] {
         scene.api.create(apple(name)).await;
     }

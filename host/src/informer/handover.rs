@@ -50,6 +50,8 @@ pub(super) fn hand_over(place: &Place, to: &Arc<Informer>) -> bool {
     outlet.filter = seat.filter.clone();
     outlet.seen = new.store.covered();
     outlet.synced.send_replace(true);
+    old.drop_indexes(&place.indexes);
+    to.add_indexes(&mut new, &place.indexes);
     new.outlets.push(outlet);
     place.seat.store(Arc::new(seat));
     true

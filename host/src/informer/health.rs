@@ -39,6 +39,8 @@ pub struct Tally {
     pub own_writes: u64,
     /// From their answers to their events, all together.
     pub own_lag: Duration,
+    /// Calls that saw the present before their end, because too much changed while they read.
+    pub snapshots_given_up: u64,
 }
 
 impl Tally {
@@ -57,6 +59,7 @@ impl Tally {
         self.restarts += other.restarts;
         self.own_writes += other.own_writes;
         self.own_lag += other.own_lag;
+        self.snapshots_given_up += other.snapshots_given_up;
     }
 }
 

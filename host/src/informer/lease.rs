@@ -1,23 +1,26 @@
 //! A stable handle on what was asked for, whichever informer shows it just now.
 
-use std::sync::{
-    Arc, Weak,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
 use pilothouse_core::{
+    field::{FieldPath, FieldSet},
     informer::{Filter, InformerKey},
     key::Key,
     object::{Object, Uid},
     reflector::State,
-    selector::Selector,
-    store::{Change, Store},
+    store::{Change, IndexError, Page, Query, Snapshot, Store},
 };
 use tokio::sync::watch;
 
 use super::{
-    Informer, Origin, Subscriber,
+    Informer, Moment, Origin, Subscriber,
     registry::Registry,
     source::{cut, shown},
 };
@@ -26,7 +29,14 @@ use super::{
 pub(super) struct Asks<'a> {
     pub(super) key: InformerKey,
     pub(super) compressed: bool,
+    pub(super) indexes: Box<[FieldPath]>,
     pub(super) holder: &'a str,
+}
+
+impl<'a> Asks<'a> {
+    pub(super) fn new(key: InformerKey, holder: &'a str) -> Self {
+        Self { key, compressed: false, indexes: Box::default(), holder }
+    }
 }
 
 /// Keeps what it asks for in the cache, and shows it: of each object no more than that, whatever the informer holds.
@@ -47,6 +57,8 @@ pub(super) struct Place {
     pub(super) holder: Arc<str>,
     /// Whoever holds it would have objects compressed.
     pub(super) compressed: AtomicBool,
+    /// What it is looked up by. Each informer that shows it has these indexes, as long as it does.
+    pub(super) indexes: Box<[FieldPath]>,
     /// Replaced under the locks of the informer that is left and of the one that is entered.
     pub(super) seat: ArcSwap<Seat>,
     pub(super) synced: watch::Sender<bool>,
@@ -65,6 +77,28 @@ impl Seat {
         Self { filter: Some(filter).filter(|filter| *filter != Filter::default()), informer }
     }
 
+    /// Some of what a query asks for out of the store; what the lease does not show may be among it. True: where the query asks for an
+    /// index, what is not in it may be as well.
+    fn page(&self, store: &Store, query: &Query<'_>, snapshot: Option<&Snapshot>, work: usize) -> (Page, bool) {
+        let (shown, labels) = self.filter.as_ref().map_or((None, None), |f| (f.namespace(), Some(f.labels())));
+        let namespace = match (query.namespace, shown) {
+            (Some(asked), Some(shown)) if asked != shown => return (Page { items: Vec::new(), next: None }, false),
+            (asked, shown) => asked.or(shown),
+        };
+        let selector = match labels {
+            Some(labels) if !labels.is_empty() => Cow::Owned(query.selector.and(labels)),
+            _ => Cow::Borrowed(query.selector),
+        };
+        let query = Query { namespace, selector: &selector, ..*query };
+        match store.page(&query, snapshot, work) {
+            Ok(page) => (page, false),
+            Err(IndexError::Missing(_) | IndexError::Building(_)) => {
+                let scan = Query { index: None, ..query };
+                (store.page(&scan, snapshot, work).expect("it asks for no index"), true)
+            }
+        }
+    }
+
     /// What of an object the lease shows.
     pub(super) fn cut(&self, object: &Arc<Object>) -> Arc<Object> {
         cut(self.filter.as_ref(), object)
@@ -78,6 +112,7 @@ impl Place {
             key: asks.key,
             holder: asks.holder.into(),
             compressed: asks.compressed.into(),
+            indexes: asks.indexes,
             seat: ArcSwap::from_pointee(seat),
             synced: watch::Sender::new(false),
             subscriptions: AtomicU64::new(0),
@@ -89,7 +124,7 @@ impl Place {
     }
 
     /// Reads under the lock of the informer that shows this lease.
-    fn read<T>(&self, read: impl FnOnce(&Store, &Seat) -> T) -> T {
+    fn read<T>(&self, read: impl FnOnce(&Store, &Arc<Seat>) -> T) -> T {
         loop {
             let seat = self.seat.load_full();
             let inner = seat.informer.inner.read();
@@ -99,6 +134,16 @@ impl Place {
             }
         }
     }
+}
+
+/// Keeps of a page what has the value that the query asks for, if it asks for one.
+fn keep_indexed(page: &mut Page, query: &Query<'_>) {
+    let Some((path, value)) = query.index else { return };
+    let path = FieldSet::new([path.clone()]);
+    let has_value = |object: &Arc<Object>| {
+        path.values(&object.json()).is_ok_and(|found| found.iter().flatten().any(|found| found == value))
+    };
+    page.items.retain(has_value);
 }
 
 /// A place among a lease's subscribers.
@@ -129,6 +174,11 @@ impl Lease {
         self.place.is_compressed()
     }
 
+    /// Who holds it.
+    pub fn holder(&self) -> &str {
+        &self.place.holder
+    }
+
     /// The informer that shows it just now.
     pub fn informer(&self) -> Arc<Informer> {
         self.place.seat.load().informer.clone()
@@ -151,44 +201,49 @@ impl Lease {
 
     /// One object.
     pub fn get(&self, key: &Key) -> Option<Arc<Object>> {
+        self.get_at(None, key)
+    }
+
+    /// One object as a moment shows it; none: as it is now.
+    pub fn get_at(&self, moment: Option<&Moment>, key: &Key) -> Option<Arc<Object>> {
         self.place.read(|store, seat| {
-            let object = store.get(key.namespace.as_deref(), &key.name)?;
+            let object = match moment.and_then(|moment| moment.of(&self.place, seat, store)) {
+                Some(snapshot) => store.get_at(&snapshot, key)?,
+                None => store.get(key.namespace.as_deref(), &key.name)?,
+            };
             seat.filter.as_ref().is_none_or(|filter| filter.shows(object)).then(|| seat.cut(object))
         })
     }
 
-    /// Up to `limit` objects that `labels` match and `accept` takes, ordered by key, after the key `after`. `namespace`: only those
-    /// in it; none: all.
-    pub fn list(
-        &self,
-        namespace: Option<&str>,
-        labels: &Selector,
-        after: Option<&Key>,
-        limit: usize,
-        accept: impl Fn(&Object) -> bool,
-    ) -> Vec<Arc<Object>> {
-        self.place.read(|store, seat| {
-            let Some(filter) = &seat.filter else {
-                return store
-                    .list(namespace, labels, after)
-                    .filter(|object| accept(object))
-                    .take(limit)
-                    .cloned()
-                    .collect();
-            };
-            let namespace = match (namespace, filter.namespace()) {
-                (Some(asked), Some(shown)) if asked != shown => return Vec::new(),
-                (asked, shown) => asked.or(shown),
-            };
-            let labels = labels.and(filter.labels());
-            let found = store.list(namespace, &labels, after).filter(|object| filter.admits(object.key()));
-            found.map(|object| filter.cut(object)).filter(|object| accept(object)).take(limit).collect()
-        })
+    /// Some of the objects that `query` asks for, as a moment shows them (none: as they are now), and where the rest begins. It looks
+    /// at no more than `work` objects while the informer is locked: a page may hold few of them, or none, and not be the last.
+    ///
+    /// An index that the informer does not have, or not yet, is done without: by reading the objects of the page.
+    pub fn page(&self, query: &Query<'_>, moment: Option<&Moment>, work: usize) -> Page {
+        let (found, seat) = self.place.read(|store, seat| {
+            let snapshot = moment.and_then(|moment| moment.of(&self.place, seat, store));
+            (seat.page(store, query, snapshot.as_ref(), work), seat.clone())
+        });
+        let (mut page, is_scan) = found;
+        // Not under the lock: objects may be large.
+        let Some(filter) = &seat.filter else {
+            if is_scan {
+                keep_indexed(&mut page, query);
+            }
+            return page;
+        };
+        page.items.retain(|object| filter.admits(object.key()));
+        page.items.iter_mut().for_each(|object| *object = filter.cut(object));
+        // The informer may have found it by what the lease does not show.
+        if is_scan || filter.is_cutting() {
+            keep_indexed(&mut page, query);
+        }
+        page
     }
 
     /// The keys of all objects, in order.
     pub fn keys(&self) -> Vec<Key> {
-        let keys = |store: &Store, seat: &Seat| {
+        let keys = |store: &Store, seat: &Arc<Seat>| {
             shown(store, seat.filter.as_ref()).map(|object| object.key().clone()).collect()
         };
         self.place.read(keys)

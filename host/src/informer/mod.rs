@@ -17,9 +17,11 @@
 //! Which informers run is `pilothouse_core::informer::plan`'s to say. When another one than before should serve a lease, it starts
 //! beside, and takes the lease over when it has synced and knows at least what the lease has shown (`handover.rs`).
 //!
+//! A call of a plugin reads at a [`Moment`]: while it lasts, the watch does not move what it sees.
+//!
 //! # Locks
-//! In this order: the registry's table; informers, by number; then whatever subscribers take. A lease that is dropped takes none of
-//! these, because a subscriber may be the last to hold one: it leaves a note for the registry's task.
+//! In this order: the registry's table; informers, by number; then whatever subscribers take, and a moment's. A lease that is
+//! dropped takes none of these, because a subscriber may be the last to hold one: it leaves a note for the registry's task.
 
 mod driver;
 mod handover;
@@ -27,6 +29,7 @@ mod health;
 mod lease;
 #[cfg(test)]
 mod model;
+mod moment;
 mod packing;
 mod registry;
 mod source;
@@ -36,12 +39,16 @@ mod view;
 
 pub use health::{Failures, Health, Relists, Tally};
 pub use lease::{Lease, Subscription};
+pub use moment::Moment;
 pub use pilothouse_core::informer::InformerKey;
 pub use registry::{Holding, Informers, Use};
 pub use source::Informer;
 pub use view::{View, precedes};
 
 use pilothouse_core::{reflector::State, store::Change};
+
+/// Objects that a read looks at before it lets the informer go on: some hundred microseconds, where it has to look at labels.
+pub const WORK: usize = 500;
 
 /// Told of each change, in order, while the store is locked: it must be quick, and must not read the lease.
 pub type Subscriber = Box<dyn Fn(&Change, Origin) + Send + Sync>;

@@ -8,12 +8,13 @@ use std::{
 
 use parking_lot::Mutex;
 use pilothouse_core::{
-    field::FieldPath,
+    field::{FieldPath, FieldSet},
     informer::{InformerKey, plan},
     key::{Key, TypeMeta},
     object::{Keep, Object, ResourceVersion},
     reflector::State,
     selector::{FieldSelector, Selector},
+    store::Query,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -22,6 +23,7 @@ use super::{
     Informer, Lease,
     lease::Asks,
     registry::{Driver, Registry},
+    tests::all_of,
 };
 
 fn of() -> TypeMeta {
@@ -87,6 +89,8 @@ enum Op {
     Deny(usize),
     Allow(usize),
     Tend,
+    /// Some objects enter indexes.
+    Build,
 }
 
 fn ops() -> impl Strategy<Value = Op> {
@@ -101,6 +105,7 @@ fn ops() -> impl Strategy<Value = Op> {
         1 => any::<usize>().prop_map(Op::Deny),
         1 => any::<usize>().prop_map(Op::Allow),
         6 => Just(Op::Tend),
+        2 => Just(Op::Build),
     ]
 }
 
@@ -116,6 +121,7 @@ struct Feed {
 /// A lease, and what its subscriber has heard.
 struct User {
     lease: Lease,
+    indexed: bool,
     heard: Arc<Mutex<BTreeMap<Key, Arc<Object>>>>,
 }
 
@@ -124,6 +130,7 @@ struct World {
     started: Arc<Mutex<Vec<Arc<Informer>>>>,
     feeds: Vec<Feed>,
     users: Vec<User>,
+    acquired: usize,
     log: Vec<Event>,
     objects: BTreeMap<Key, Arc<Object>>,
     /// What subscribers should not have heard: one that panics would be forgiven.
@@ -147,6 +154,36 @@ fn last_state(object: &Object, version: usize) -> Object {
     Object::parse(json.to_string().as_bytes(), &of()).expect("it is an object")
 }
 
+/// What some leases are looked up by: the first stands in every view of an object, the other is cut out of some.
+fn paths() -> [FieldPath; 2] {
+    ["metadata.labels.app", "spec.b"].map(|path| FieldPath::parse(path).expect("a path"))
+}
+
+/// By an index that is there, is being built or is missing, and page by page: what is found is what the lease shows.
+fn look_ups_equal_scans(lease: &Lease) {
+    let all = Selector::default();
+    for (path, value) in paths().iter().flat_map(|path| ["web", "db", "none"].map(|value| (path, value))) {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let query = Query { index: Some((path, value)), after: after.as_ref(), ..Query::new(&all) };
+            let page = lease.page(&query, None, 2);
+            assert!(page.items.len() <= 2);
+            found.extend(page.items);
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        let fields = FieldSet::new([path.clone()]);
+        let has_value = |object: &Object| {
+            fields.values(&object.json()).expect("it is JSON").iter().flatten().any(|found| found == value)
+        };
+        let mut scanned = all_of(lease);
+        scanned.retain(|object| has_value(object));
+        assert_eq!(found, scanned, "{path} is {value} in {}", lease.key());
+    }
+}
+
 impl World {
     fn new() -> Self {
         let started = Arc::<Mutex<Vec<Arc<Informer>>>>::default();
@@ -160,6 +197,7 @@ impl World {
             started,
             feeds: Vec::new(),
             users: Vec::new(),
+            acquired: 0,
             log: Vec::new(),
             objects: BTreeMap::new(),
             faults: Arc::default(),
@@ -179,7 +217,9 @@ impl World {
             Op::Deny(which) => self.note(*which, &State::Denied("no".into())),
             Op::Allow(which) => self.note(*which, &State::Watching),
             Op::Tend => self.registry.tend(),
+            Op::Build => drop(self.registry.build_indexes()),
         }
+        self.users.iter().for_each(|user| look_ups_equal_scans(&user.lease));
     }
 
     /// Informers that were started get a watch, those that were stopped lose it.
@@ -232,7 +272,11 @@ impl World {
     }
 
     fn acquire(&mut self, key: InformerKey) {
-        let lease = self.registry.acquire(Asks { key: key.clone(), compressed: false, holder: "test" });
+        // Every other one has indexes.
+        let indexed = self.acquired.is_multiple_of(2);
+        let indexes = if indexed { Box::new(paths()) as Box<[_]> } else { Box::default() };
+        self.acquired += 1;
+        let lease = self.registry.acquire(Asks { indexes, ..Asks::new(key.clone(), "test") });
         let heard = Arc::<Mutex<BTreeMap<Key, Arc<Object>>>>::default();
         let (told, faults) = (heard.clone(), self.faults.clone());
         lease.subscribe(Box::new(move |change, _| {
@@ -253,7 +297,7 @@ impl World {
                 told.insert(new.key().clone(), new.clone());
             }
         }));
-        self.users.push(User { lease, heard });
+        self.users.push(User { lease, heard, indexed });
     }
 
     fn list(&mut self, at: usize) {
@@ -319,11 +363,22 @@ impl World {
         let requests: BTreeSet<_> = self.users.iter().map(|user| user.lease.key().clone()).collect();
         let running: BTreeSet<_> = self.registry.all().iter().map(|informer| informer.key.clone()).collect();
         assert_eq!(running, plan(&requests, |_| false), "one copy of each");
-        for User { lease, heard } in &self.users {
+        while self.registry.build_indexes() {}
+        for informer in self.registry.all() {
+            let shows = |user: &&User| Arc::ptr_eq(&user.lease.informer(), &informer);
+            let wanted = self.users.iter().filter(shows).any(|user| user.indexed);
+            for path in &paths() {
+                let all = Selector::default();
+                let query = Query { index: Some((path, "web")), ..Query::new(&all) };
+                let found = informer.inner.read().store.page(&query, None, 1);
+                assert_eq!(found.is_ok(), wanted, "the index by {path} of {}", informer.key);
+            }
+        }
+        for User { lease, heard, .. } in &self.users {
             let shown = self.objects.values().filter(|object| lease.key().shows(object) == Some(true));
             let truth: Vec<_> = shown.map(|object| Arc::new(object.kept(&lease.key().keep))).collect();
             assert_eq!(heard.lock().values().cloned().collect::<Vec<_>>(), truth, "heard of {}", lease.key());
-            assert_eq!(lease.list(None, &Selector::default(), None, usize::MAX, |_| true), truth, "in {}", lease.key());
+            assert_eq!(all_of(lease), truth, "in {}", lease.key());
             assert_eq!(lease.keys(), truth.iter().map(|object| object.key().clone()).collect::<Vec<_>>());
             for object in self.objects.values() {
                 assert_eq!(

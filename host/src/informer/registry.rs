@@ -10,8 +10,10 @@ use std::{
     sync::{Arc, Weak, atomic::Ordering},
 };
 
+use futures::FutureExt;
 use parking_lot::{Mutex, RwLock};
 use pilothouse_core::{
+    field::FieldPath,
     informer::{InformerKey, plan},
     key::{Key, TypeMeta},
     object::{Object, ResourceVersion, Uid},
@@ -86,12 +88,15 @@ pub struct Use {
     pub holder: Arc<str>,
     /// Whether objects may be kept compressed.
     pub compressed: bool,
+    /// What objects are looked up by.
+    pub indexes: Box<[FieldPath]>,
 }
 
-/// `v1 Pod in web, metadata only, compressed`.
+/// `v1 Pod in web, metadata only, compressed, indexed by spec.nodeName`.
 impl fmt::Display for Use {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.key, if self.compressed { ", compressed" } else { "" })
+        write!(f, "{}{}", self.key, if self.compressed { ", compressed" } else { "" })?;
+        self.indexes.iter().try_for_each(|path| write!(f, ", indexed by {path}"))
     }
 }
 
@@ -109,12 +114,23 @@ impl Informers {
 
     /// Caches what `key` asks for until the lease is dropped. `holder` says for whom, to people.
     pub fn acquire(&self, key: InformerKey, holder: &str) -> Lease {
-        self.registry.acquire(Asks { key, compressed: false, holder })
+        self.registry.acquire(Asks::new(key, holder))
     }
 
     /// The same for what is seldom read: objects are kept compressed where all who use the informer acquired it so.
     pub fn acquire_compressed(&self, key: InformerKey, holder: &str) -> Lease {
-        self.registry.acquire(Asks { key, compressed: true, holder })
+        self.registry.acquire(Asks { compressed: true, ..Asks::new(key, holder) })
+    }
+
+    /// Another lease on what `lease` is on, of the same holder, that is looked up by what stands at these paths: the indexes live as
+    /// long as it does.
+    pub fn acquire_indexed(&self, lease: &Lease, indexes: impl Into<Box<[FieldPath]>>) -> Lease {
+        let compressed = lease.is_compressed();
+        self.registry.acquire(Asks {
+            compressed,
+            indexes: indexes.into(),
+            ..Asks::new(lease.key().clone(), lease.holder())
+        })
     }
 
     /// The informers that run now, in the order of their keys.
@@ -146,10 +162,22 @@ impl Informers {
 
 /// Tends the registry until it is dropped.
 async fn keep(registry: Weak<Registry>, shared: Arc<Shared>) {
+    let mut building = false;
     loop {
-        shared.bell.notified().await;
+        let rung = shared.bell.notified();
+        let rang = if building {
+            // Between two steps everybody has a turn: readers, the watch, and other tasks of this thread.
+            tokio::task::yield_now().await;
+            rung.now_or_never().is_some()
+        } else {
+            rung.await;
+            true
+        };
         let Some(registry) = registry.upgrade() else { return };
-        registry.tend();
+        if rang {
+            registry.tend();
+        }
+        building = registry.build_indexes();
     }
 }
 
@@ -172,6 +200,7 @@ impl Registry {
         let seat = Seat::new(informer.clone(), key);
         let place = Arc::new(Place::new(self.shared.number(), asks, seat));
         let mut inner = informer.inner.write();
+        informer.add_indexes(&mut inner, &place.indexes);
         place.synced.send_replace(inner.synced);
         let outlet = Outlet {
             lease: place.number,
@@ -218,6 +247,7 @@ impl Registry {
                     key: place.key.clone(),
                     holder: place.holder.clone(),
                     compressed: place.is_compressed(),
+                    indexes: place.indexes.clone(),
                 };
                 let mut leases: Vec<_> = leases.map(of_use).collect();
                 leases.sort();
@@ -260,11 +290,18 @@ impl Registry {
             let seat = place.seat.load();
             let mut inner = seat.informer.inner.write();
             inner.outlets.retain(|outlet| outlet.lease != place.number);
+            inner.drop_indexes(&place.indexes);
         }
         for kind in kinds.values_mut() {
             self.tend_kind(kind);
         }
         kinds.retain(|_, kind| !kind.running.is_empty());
+    }
+
+    /// Takes some more objects into each index that lacks some. False: none does.
+    pub(super) fn build_indexes(&self) -> bool {
+        let lacking = self.all().into_iter().filter(|informer| informer.build_indexes());
+        lacking.count() > 0
     }
 
     fn tend_kind(&self, kind: &mut Kind) {

@@ -10,6 +10,7 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 use pilothouse_core::{
+    field::FieldPath,
     informer::{Filter, InformerKey},
     key::Key,
     object::{Object, ResourceVersion, Uid},
@@ -23,6 +24,9 @@ use tokio::{
 use tracing::error;
 
 use super::{Health, Origin, Subscriber, Tally, health::OwnWrites};
+
+/// Objects that enter an index under one lock: each is read through, some microseconds long.
+const INDEX_STEP: usize = 50;
 
 /// What all informers of a host share.
 #[derive(Debug, Default)]
@@ -58,6 +62,8 @@ pub struct Informer {
     compressed: AtomicBool,
     /// Rung when there may be something to compress.
     pub(super) unpacked: Notify,
+    /// An index was added that may lack objects.
+    indexing: AtomicBool,
     state: Mutex<State>,
     health: Mutex<Health>,
     shared: Arc<Shared>,
@@ -86,29 +92,32 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    pub(super) fn shows(&self, object: &Object) -> bool {
-        self.filter.as_ref().is_none_or(|filter| filter.shows(object))
-    }
-
     /// Tells the subscribers what a change of the store is to this lease. `version`: of the event, where list or watch brought it.
     fn pass(&mut self, change: &Change, version: Option<ResourceVersion>, origin: Origin) {
         if self.filter.is_none() {
             self.seen = self.seen.max(version.unwrap_or_default());
             return self.tell(change, origin);
         }
-        let shown = |object: &Option<Arc<Object>>| object.clone().filter(|object| self.shows(object));
-        let (old, new) = (shown(&change.old), shown(&change.new));
-        let change = Change { missed: change.missed && new.is_none(), old, new };
-        if change.old.is_none() && change.new.is_none() {
-            return;
-        }
+        let Some(change) = Self::shown(self.filter.as_ref(), change.clone()) else { return };
         self.seen = self.seen.max(version.unwrap_or_default());
         if self.subscribers.is_empty() {
             return;
         }
         // Told also where nothing that is shown differs: whoever is told goes on with the version.
-        let side = |object: Option<Arc<Object>>| object.map(|object| cut(self.filter.as_ref(), &object));
-        self.tell(&Change { old: side(change.old), new: side(change.new), missed: change.missed }, origin);
+        self.tell(&Self::cut(self.filter.as_ref(), change), origin);
+    }
+
+    /// The sides of a change that a filter shows; none: it shows neither.
+    pub(super) fn shown(filter: Option<&Filter>, change: Change) -> Option<Change> {
+        let shown = |object: &Arc<Object>| filter.is_none_or(|filter| filter.shows(object));
+        let (old, new) = (change.old.filter(shown), change.new.filter(shown));
+        (old.is_some() || new.is_some()).then(|| Change { missed: change.missed && new.is_none(), old, new })
+    }
+
+    /// What of both sides a filter shows.
+    pub(super) fn cut(filter: Option<&Filter>, change: Change) -> Change {
+        let side = |object: Option<Arc<Object>>| object.map(|object| cut(filter, &object));
+        Change { old: side(change.old), new: side(change.new), missed: change.missed }
     }
 
     /// Calls every subscriber. One that panics has itself to blame: the others are called, and the store goes on.
@@ -125,6 +134,13 @@ impl Inner {
     /// The objects of a lease, ordered by key.
     pub(super) fn shown<'a>(&'a self, filter: Option<&'a Filter>) -> impl Iterator<Item = &'a Arc<Object>> {
         shown(&self.store, filter)
+    }
+
+    /// Whoever needed these indexes is shown by another, or by none.
+    pub(super) fn drop_indexes(&mut self, paths: &[FieldPath]) {
+        for path in paths {
+            self.store.drop_index(path);
+        }
     }
 
     pub(super) fn outlet(&mut self, lease: u64) -> Option<&mut Outlet> {
@@ -175,6 +191,7 @@ impl Informer {
             awaited: AtomicBool::new(false),
             compressed: AtomicBool::new(false),
             unpacked: Notify::new(),
+            indexing: AtomicBool::new(false),
             state: Mutex::new(State::Resolving),
             health: Mutex::new(Health::new()),
             key,
@@ -205,7 +222,18 @@ impl Informer {
 
     /// What is counted since the start.
     pub fn tally(&self) -> Tally {
-        self.inner.read().tally.clone()
+        let inner = self.inner.read();
+        Tally { snapshots_given_up: inner.store.snapshots_given_up(), ..inner.tally.clone() }
+    }
+
+    /// True while an index that somebody needs lacks objects: lookups do without it.
+    pub fn is_indexing(&self) -> bool {
+        self.indexing.load(Ordering::Acquire)
+    }
+
+    /// How many calls of plugins read it as it was at a moment of theirs.
+    pub fn snapshots(&self) -> usize {
+        self.inner.read().store.snapshots()
     }
 
     /// How the connection fares.
@@ -222,6 +250,27 @@ impl Informer {
     /// watch of a quiet kind lags by what happens to others, until its next bookmark.
     pub fn behind(&self) -> u64 {
         self.shared.newest.load(Ordering::Relaxed).saturating_sub(self.version().0)
+    }
+
+    /// Somebody needs these indexes. They are there when [`Informer::build_indexes`] has come to its end.
+    pub(super) fn add_indexes(&self, inner: &mut Inner, paths: &[FieldPath]) {
+        for path in paths {
+            inner.store.add_index(path);
+            self.indexing.store(true, Ordering::Release);
+        }
+    }
+
+    /// Takes some more objects into indexes that lack some. False: none does.
+    pub(super) fn build_indexes(&self) -> bool {
+        // Nearly always there is nothing to do, and no reason for a lock.
+        if !self.indexing.load(Ordering::Acquire) {
+            return false;
+        }
+        let inner = &mut *self.inner.write();
+        let lack = !inner.store.build_indexes(INDEX_STEP);
+        // Still locked: an index that is added says so afterwards.
+        self.indexing.store(lack, Ordering::Release);
+        lack
     }
 
     /// True where the API server does not let this be read.

@@ -11,11 +11,12 @@ use pilothouse_core::{
     list,
     object::{Keep, Object},
     selector::Selector,
+    store::{MAX_SUPERSEDED, Query},
 };
 use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{
-    Informer, InformerKey, Informers, Lease, Origin, Use, View, driver,
+    Informer, InformerKey, Informers, Lease, Moment, Origin, Use, View, driver,
     lease::Asks,
     packing,
     registry::{Driver, Registry},
@@ -33,6 +34,11 @@ fn config_maps() -> TypeMeta {
 async fn synced(lease: &Lease) {
     let mut synced = lease.synced();
     soon("the informer syncs", synced.wait_for(|synced| *synced)).await.expect("the informer lives");
+}
+
+/// What a lease shows.
+pub(super) fn all_of(lease: &Lease) -> Vec<Arc<Object>> {
+    lease.page(&Query::new(&Selector::default()), None, usize::MAX).items
 }
 
 /// Kinds, scopes and selectors of the informers that run.
@@ -128,9 +134,10 @@ async fn invariant_1_a_wider_informer_takes_over_and_gives_back_without_a_false_
     assert!(Arc::ptr_eq(&narrow.informer(), &wide.informer()));
     assert_eq!(
         narrow.keys(),
-        wide.list(Some("default"), &Selector::default(), None, 9, |_| true)
+        all_of(&wide)
             .iter()
             .map(|object| object.key().clone())
+            .filter(|key| key.namespace.as_deref() == Some("default"))
             .collect::<Vec<_>>()
     );
     api.create(config_map("b")).await;
@@ -142,7 +149,41 @@ async fn invariant_1_a_wider_informer_takes_over_and_gives_back_without_a_false_
     assert_eq!(hears(&mut heard).await, "default/a goes");
     let holdings = informers.holdings();
     let leases: Vec<_> = holdings.iter().flat_map(|holding| &holding.leases).collect();
-    assert_eq!(leases, [&Use { key: config_maps_in("default"), holder: "one".into(), compressed: false }]);
+    assert_eq!(
+        leases,
+        [&Use { key: config_maps_in("default"), holder: "one".into(), compressed: false, indexes: [].into() }]
+    );
+}
+
+#[tokio::test]
+async fn a_lease_that_is_taken_over_during_a_call_shows_the_present_and_counts_as_changed() {
+    let api = Api::start().await;
+    for name in ["a", "b"] {
+        api.create(config_map(name)).await;
+    }
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let narrow = informers.acquire(config_maps_in("default"), "one");
+    synced(&narrow).await;
+    let key = Key::new(Some("default"), "a");
+    let (mut read, mut unread) = (Moment::default(), Moment::default());
+    for moment in [&read, &unread] {
+        assert!(narrow.get_at(Some(moment), &key).is_some());
+    }
+    api.delete(&config_maps(), &key).await;
+    soon("it goes", async {
+        while narrow.get(&key).is_some() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(narrow.get_at(Some(&read), &key).is_some());
+    let _wide = informers.acquire(InformerKey::all(config_maps()), "two");
+    come_to(&informers, &["v1 ConfigMap"]).await;
+    assert_eq!(narrow.get_at(Some(&read), &key), None);
+    assert!(read.hides(|_| false));
+    // What was not read since is known.
+    assert!(!unread.hides(|_| false));
+    assert!(unread.hides(|change| *change.key() == key && change.new.is_none()));
 }
 
 #[tokio::test]
@@ -427,7 +468,8 @@ async fn invariant_1_a_lease_on_less_is_shown_less_of_what_is_held_for_others() 
     assert!(held.json().contains("\"data\""));
     let shown = held.kept(&part.key().keep);
     assert_eq!(part.get(&key).as_deref(), Some(&shown));
-    let listed = part.list(None, &Selector::default(), None, 9, |object| !object.json().contains("\"data\""));
+    let mut listed = all_of(&part);
+    listed.retain(|object| !object.json().contains("\"data\""));
     assert_eq!(listed.iter().filter(|object| *object.key() == key).count(), 1);
     let first = soon("what is there", changes.recv()).await.expect("the lease lives");
     assert_eq!(first, (None, Some(shown.json().into_owned())));
@@ -510,10 +552,62 @@ async fn what_is_seldom_read_is_compressed_aside() {
     assert!(objects.iter().zip(held).all(|(object, held)| held.is_some_and(|held| held.json() == object.json())));
 }
 
+/// A ConfigMap of this version.
+fn version_of(name: &str, version: u64) -> Object {
+    let json = format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"default","uid":"{name}","resourceVersion":"{version}"}}}}"#
+    );
+    Object::parse(json.as_bytes(), &config_maps()).expect("an object")
+}
+
+/// A lease on all ConfigMaps, which nothing feeds.
+fn lease_unfed() -> (Arc<Registry>, Lease) {
+    let registry = Arc::new(Registry::new(Box::new(|_| Driver(None))));
+    let lease = registry.acquire(Asks::new(InformerKey::all(config_maps()), "test"));
+    (registry, lease)
+}
+
+#[test]
+fn what_was_kept_for_a_moment_is_let_go_with_it() {
+    let (_registry, lease) = lease_unfed();
+    let (informer, key) = (lease.informer(), Key::new(Some("default"), "a"));
+    informer.upsert(version_of("a", 10));
+    let empty = informer.size();
+    let (one, other) = (Moment::default(), Moment::default());
+    for moment in [&one, &other] {
+        assert_eq!(lease.get_at(Some(moment), &key).map(|object| object.resource_version().0), Some(10));
+    }
+    informer.upsert(version_of("a", 11));
+    let kept = informer.size();
+    assert!(kept > empty, "{kept:?} {empty:?}");
+    drop(one);
+    assert_eq!((informer.size(), informer.snapshots()), (kept, 1));
+    drop(other);
+    assert_eq!((informer.size(), informer.snapshots()), (empty, 0));
+}
+
+#[test]
+fn a_moment_that_is_given_up_shows_the_present_counts_as_changed_and_is_counted() {
+    let (_registry, lease) = lease_unfed();
+    let (informer, key) = (lease.informer(), Key::new(Some("default"), "a"));
+    informer.upsert(version_of("a", 1));
+    let mut moment = Moment::default();
+    let shown = |moment| lease.get_at(Some(moment), &key).map(|object| object.resource_version().0);
+    assert_eq!(shown(&moment), Some(1));
+    informer.upsert(version_of("a", 2));
+    assert_eq!(shown(&moment), Some(1));
+    for version in 3..3 + MAX_SUPERSEDED as u64 {
+        informer.upsert(version_of(&format!("o{version}"), version));
+    }
+    assert_eq!(shown(&moment), Some(2));
+    assert!(moment.hides(|_| false));
+    assert_eq!((informer.tally().snapshots_given_up, informer.snapshots()), (1, 0));
+}
+
 #[test]
 fn an_informer_is_compressed_while_all_who_use_it_ask_for_that() {
     let registry = Arc::new(Registry::new(Box::new(|_| Driver(None))));
-    let asks = |key: InformerKey, compressed| registry.acquire(Asks { key, compressed, holder: "test" });
+    let asks = |key: InformerKey, compressed| registry.acquire(Asks { compressed, ..Asks::new(key, "test") });
     let one = asks(InformerKey::all(config_maps()), true);
     let informer = one.informer();
     let is_compressed = || {

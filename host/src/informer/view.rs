@@ -7,7 +7,7 @@ use pilothouse_core::{
     object::{Keep, Object},
 };
 
-use super::Lease;
+use super::{InformerKey, Lease, Moment};
 
 /// Of two leases' views of one object, each with what is kept in it: whether the first is to be taken. That is the one that has all
 /// that the other has. Where they have the same it is the newer one, for each informer has a watch of its own; where each has something,
@@ -49,9 +49,23 @@ impl View {
 
     /// The same, and what is kept in it.
     pub fn find<'a>(&'a self, of: &'a TypeMeta, key: &'a Key) -> Option<(Arc<Object>, &'a Keep)> {
+        self.best(None, of, key)
+    }
+
+    /// One object as a moment shows it.
+    pub fn get_at(&self, moment: &Moment, of: &TypeMeta, key: &Key) -> Option<Arc<Object>> {
+        self.best(Some(moment), of, key).map(|(object, _)| object)
+    }
+
+    fn best<'a>(&'a self, moment: Option<&Moment>, of: &'a TypeMeta, key: &'a Key) -> Option<(Arc<Object>, &'a Keep)> {
         let leases = self.covering(of, key.namespace.as_deref());
-        let held = leases.filter_map(|lease| Some((lease.get(key)?, &lease.key().keep)));
+        let held = leases.filter_map(|lease| Some((lease.get_at(moment, key)?, &lease.key().keep)));
         held.reduce(|best, next| if precedes((&*next.0, next.1), (&*best.0, best.1)) { next } else { best })
+    }
+
+    /// The leases on what is asked for by one of `keys`.
+    pub fn only(&self, keys: &[InformerKey]) -> Self {
+        Self::new(self.leases.iter().filter(|lease| keys.contains(lease.key())).cloned())
     }
 
     /// All leases.

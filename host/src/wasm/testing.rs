@@ -54,7 +54,14 @@ pub(crate) const CACHE_HAS: &str = "(call $cache_get {key} (i32.const 512)) \
     (i32.const {answer})";
 /// Reads `default/settings` of the first kind that it reads besides, then gives its answer.
 pub(crate) const READS: &str = "(call $cache_get {settings} (i32.const 512)) (i32.const {answer})";
-/// The same, and then fails where there is such an object, for its result lies as with [`CACHE_HAS`]: without an answer.
+/// Reads `default/first`, waits until the API server has `default/go`, and then reads `default/settings`, all of the first kind that it
+/// reads besides. Then gives its answer.
+pub(crate) const READS_LATER: &str = "(local $at i32) (call $cache_get {first} (i32.const 512)) \
+    (local.set $at (global.get $free)) \
+    (loop $again (global.set $free (local.get $at)) (call $client_get {go} (i32.const 512)) \
+        (br_if $again (i32.load8_u (i32.const 512)))) \
+    (call $cache_get {settings} (i32.const 512)) (i32.const {answer})";
+/// The same as [`READS`], and then fails where there is such an object, for its result lies as with [`CACHE_HAS`]: without an answer.
 pub(crate) const READS_AND_TRAPS_IF_THERE: &str = "(call $cache_get {settings} (i32.const 512)) \
     (if (i32.load8_u (i32.const 520)) (then unreachable)) (i32.const {answer})";
 /// Traps if the time differs from one look to the next, else gives its answer.
@@ -295,12 +302,15 @@ impl Guest {
         let (api_version, api_version_len) = image.text(self.watched.0);
         let (kind, kind_len) = image.text(self.watched.1);
         let read = self.read.first().copied().unwrap_or(("v1", "None"));
-        let settings: Vec<String> = [read.0, read.1, "default", "settings"]
-            .map(|text| image.text(text))
-            .iter()
-            .map(|(at, len)| format!("(i32.const {at}) (i32.const {len})"))
-            .collect();
-        let settings = format!("{} {} (i32.const 1) {} {}", settings[0], settings[1], settings[2], settings[3]);
+        let [settings, first, go] = ["settings", "first", "go"].map(|name| {
+            if name != "settings" && !self.reconcile.contains(&format!("{{{name}}}")) {
+                return String::new();
+            }
+            let texts = [read.0, read.1, "default", name].map(|text| image.text(text));
+            let [api_version, kind, namespace, name] =
+                texts.map(|(at, len)| format!("(i32.const {at}) (i32.const {len})"));
+            format!("{api_version} {kind} (i32.const 1) {namespace} {name}")
+        });
         let fill = |body: &str| {
             body.replace("{manifest}", &manifest.to_string())
                 .replace("{refusal}", &refusal.to_string())
@@ -309,6 +319,8 @@ impl Guest {
                 .replace("{mistake}", &mistake.to_string())
                 .replace("{taken}", &taken.to_string())
                 .replace("{settings}", &settings)
+                .replace("{first}", &first)
+                .replace("{go}", &go)
                 .replace("{said}", &said.to_string())
                 .replace("{said.len}", &said_len.to_string())
                 .replace(

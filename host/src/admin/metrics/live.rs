@@ -73,6 +73,8 @@ pub struct Informer {
     pub objects: usize,
     /// Bytes that they take.
     pub bytes: usize,
+    /// Calls that read it as it was at a moment of theirs.
+    pub snapshots: usize,
     /// Whether the first list is in the store.
     pub synced: bool,
     /// Changes since the start by type: `added`, `updated`, `deleted`, `skipped`.
@@ -87,6 +89,8 @@ pub struct Informer {
     pub own_writes: u64,
     /// From their answers to their events, all together.
     pub own_lag: Duration,
+    /// Calls that saw the present before their end, because too much changed while they read.
+    pub snapshots_given_up: u64,
     /// How long the first list took, once it is complete.
     pub synced_after: Option<Duration>,
     /// How long the present watch is open, if one is.
@@ -112,6 +116,7 @@ struct QueueSum {
 struct InformerSum {
     objects: u64,
     bytes: u64,
+    snapshots: u64,
     running: u64,
     leases: u64,
     unsynced: bool,
@@ -121,6 +126,7 @@ struct InformerSum {
     restarts: u64,
     own_writes: u64,
     own_lag: Duration,
+    snapshots_given_up: u64,
     synced_after: Option<Duration>,
     watch_age: Option<Duration>,
     silence: Option<Duration>,
@@ -183,12 +189,14 @@ fn informers(encoder: &mut DescriptorEncoder<'_>, informers: &[Informer]) -> fmt
         let sum = all.entry(&informer.of).or_default();
         sum.objects += informer.objects as u64;
         sum.bytes += informer.bytes as u64;
+        sum.snapshots += informer.snapshots as u64;
         sum.running += informer.running;
         sum.leases += informer.leases as u64;
         sum.unsynced |= !informer.synced;
         sum.restarts += informer.restarts;
         sum.own_writes += informer.own_writes;
         sum.own_lag += informer.own_lag;
+        sum.snapshots_given_up += informer.snapshots_given_up;
         // Of several the worst. Durations that are not there are less than any.
         sum.synced_after = sum.synced_after.max(informer.synced_after);
         sum.watch_age = sum.watch_age.max(informer.watch_age);
@@ -239,6 +247,16 @@ fn informers(encoder: &mut DescriptorEncoder<'_>, informers: &[Informer]) -> fmt
         "pilothouse_informer_restarts",
         "Times that the host failed over an informer and began anew",
         restarts,
+    )?;
+    let snapshots = each().map(|(labels, informer)| (labels, informer.snapshots));
+    let help = "Calls that see the cache as it was at their first read of it";
+    gauges(encoder, "pilothouse_informer_snapshots", help, snapshots)?;
+    let given_up = each().map(|(labels, informer)| (labels, informer.snapshots_given_up));
+    counters(
+        encoder,
+        "pilothouse_informer_snapshots_given_up",
+        "Calls that saw the present before their end, because too much changed while they read",
+        given_up,
     )?;
     lag(encoder, &all)
 }

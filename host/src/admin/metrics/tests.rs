@@ -34,6 +34,7 @@ fn informer(api_version: &str, kind: &str) -> Informer {
         leases: 2,
         objects: 3,
         bytes: 4096,
+        snapshots: 5,
         synced: true,
         events: vec![("added", 3), ("updated", 7)],
         relists: vec![("expired", 1)],
@@ -41,6 +42,7 @@ fn informer(api_version: &str, kind: &str) -> Informer {
         restarts: 1,
         own_writes: 4,
         own_lag: Duration::from_secs(2),
+        snapshots_given_up: 6,
         synced_after: Some(Duration::from_millis(1_500)),
         watch_age: Some(Duration::from_secs(60)),
         silence: Some(Duration::from_secs(5)),
@@ -277,6 +279,10 @@ fn queues_and_informers_of_one_name_are_summed_up() {
     pilothouse_informer_failures_total{group="",version="v1",kind="ConfigMap",reason="unreachable"} 2
     pilothouse_informer_restarts_total{group="stable.example.com",version="v1",kind="MyApple"} 1
     pilothouse_informer_restarts_total{group="",version="v1",kind="ConfigMap"} 2
+    pilothouse_informer_snapshots{group="stable.example.com",version="v1",kind="MyApple"} 5
+    pilothouse_informer_snapshots{group="",version="v1",kind="ConfigMap"} 10
+    pilothouse_informer_snapshots_given_up_total{group="stable.example.com",version="v1",kind="MyApple"} 6
+    pilothouse_informer_snapshots_given_up_total{group="",version="v1",kind="ConfigMap"} 12
     pilothouse_informer_sync_seconds{group="stable.example.com",version="v1",kind="MyApple"} 1.5
     pilothouse_informer_sync_seconds{group="",version="v1",kind="ConfigMap"} 1.5
     pilothouse_informer_watch_age_seconds{group="stable.example.com",version="v1",kind="MyApple"} 60.0
@@ -416,6 +422,8 @@ fn the_text_is_open_metrics() {
     pilothouse_informer_relists
     pilothouse_informer_failures
     pilothouse_informer_restarts
+    pilothouse_informer_snapshots
+    pilothouse_informer_snapshots_given_up
     pilothouse_informer_sync_seconds
     pilothouse_informer_watch_age_seconds
     pilothouse_informer_silence_seconds

@@ -1,7 +1,9 @@
 //! Typed reads from the cache that the host keeps for all plugins.
 //!
 //! A read sends no request, and sees every write that any plugin made through this host before. During one call the rest of the
-//! world stands still: pages of a list fit together.
+//! world stands still: all reads of a kind show it as it was at the first, so that pages of a list fit together. Only where more
+//! changes during the call than the host keeps for it (16,384 objects of a kind, or 16 MiB), or another watch takes the kind over,
+//! do later reads show the present; a reconcile is then run again.
 //!
 //! What a reconcile reads wakes it when it changes: see [`ControllerBuilder::reads`](crate::ControllerBuilder::reads). So read
 //! what is needed and no more: one object rather than a list, a list by label or index rather than all, some fields rather than

@@ -35,6 +35,9 @@
 //! assert!(host.get::<ConfigMap>(("default", "token-keys")).is_some());
 //! ```
 //!
+//! During a call nothing changes but by what the plugin writes, and every read sees that: as with a host that never gives up to let the
+//! [world stand still](crate::cache).
+//!
 //! # What it leaves out
 //! It is no API server: nothing is defaulted, validated or pruned by a schema; server-side apply replaces lists as a whole
 //! and knows no other field manager; finalizers and garbage collection do not run; a field selector may name any field. Where that

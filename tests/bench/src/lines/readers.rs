@@ -6,10 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use pilothouse::informer::Lease;
+use pilothouse::informer::{Lease, Moment, WORK};
 use pilothouse_core::key::TypeMeta;
 use pilothouse_core::object::Object;
 use pilothouse_core::selector::Selector;
+use pilothouse_core::store::Query;
 use tokio::runtime::Runtime;
 
 use crate::keepers::{host, objects, serve};
@@ -18,8 +19,6 @@ use crate::statistics::percentile;
 
 const READERS: usize = 8;
 const EVENTS: u64 = 20_000;
-/// Objects that a plugin is given at once: the host's own bound.
-const PAGE: usize = 500;
 
 /// Microseconds that an event takes to be in the store, at the median, the 99th percentile and the worst; and objects that all readers
 /// together list, and copy as into a guest, in a second. Readers and writer ask for more cores than most machines have: where the
@@ -80,19 +79,21 @@ fn write(events: &[Arc<Object>], take_in: impl Fn(&Arc<Object>)) -> Vec<f64> {
     events.iter().map(timed).map(|wait: Duration| wait.as_secs_f64() * 1e6).collect()
 }
 
-/// Lists all objects, page by page, as a plugin's `cache.list` does.
+/// Lists all objects, page by page and at one moment, as a plugin's call does.
 fn list(pods: &Lease, ends: &AtomicBool, listed: &AtomicU64) {
-    let (all, mut after, mut guest) = (Selector::default(), None, String::new());
+    let (all, moment) = (Selector::default(), Moment::default());
+    let (mut after, mut guest) = (None, String::new());
     while !ends.load(Ordering::Relaxed) {
-        let page = pods.list(None, &all, after.as_ref(), PAGE, |_| true);
+        let query = Query { after: after.as_ref(), ..Query::new(&all) };
+        let page = pods.page(&query, Some(&moment), WORK);
         guest.clear();
-        for object in &page {
+        for object in &page.items {
             guest.push_str(&object.json());
         }
-        listed.fetch_add(page.len() as u64, Ordering::Relaxed);
-        match page.last() {
-            Some(last) if page.len() == PAGE => after = Some(last.key().clone()),
-            _ => return,
+        listed.fetch_add(page.items.len() as u64, Ordering::Relaxed);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return,
         }
     }
 }

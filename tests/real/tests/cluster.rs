@@ -83,7 +83,7 @@ async fn restored_data_is_what_was_saved_and_its_versions_go_back_or_on() {
         newest = version(lost.metadata.resource_version);
     }
 
-    for (versions, is_above) in [(Versions::Back, false), (Versions::Raised, true)] {
+    for (versions, is_above) in [(Versions::Raised, true), (Versions::Back, false)] {
         cluster.restore(versions).await.unwrap();
         let client = cluster.client().await.unwrap();
         let maps = Api::<ConfigMap>::default_namespaced(client).list(&Default::default()).await.unwrap();

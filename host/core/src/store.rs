@@ -299,11 +299,17 @@ impl Store {
         let Some(replace) = self.replace.take() else { return Vec::new() };
         let mut changes = Vec::new();
         for (slot, object) in replace.older {
-            if self.object(slot).resource_version() <= version {
-                let change = self.put(Some(slot), object);
-                self.past.supersede(change.key(), change.old.as_ref());
-                changes.push(change);
+            if self.object(slot).resource_version() > version {
+                continue;
             }
+            let change = if self.deleted.hides(&object) {
+                // This host has deleted since what the list still had.
+                Change { old: Some(self.take(slot)), new: None, missed: true }
+            } else {
+                self.put(Some(slot), object)
+            };
+            self.past.supersede(change.key(), change.old.as_ref());
+            changes.push(change);
         }
         for slot in (0_u32..).take(self.slots.len()) {
             let Some(Slot { object, mark }) = &self.slots[slot as usize] else { continue };

@@ -272,6 +272,17 @@ fn invariant_4_what_a_restore_that_raised_versions_undid_becomes_what_the_list_s
 }
 
 #[test]
+fn invariant_3_own_delete_of_what_a_restore_brought_back_holds_against_its_list() {
+    let mut store = listed(vec![plain("a", "second", 90)], 100);
+    store.begin_replace(false);
+    assert_eq!(store.upsert(plain("a", "first", 40)), None);
+    assert_eq!(store.remove_own(&Key::new(Some("ns"), "a"), &Uid::parse("first")), None);
+    let changes = store.finish_replace(ResourceVersion(1_000));
+    assert_eq!(changes.iter().map(said).collect::<Vec<_>>(), ["second@90 -> none"]);
+    assert!(store.is_empty());
+}
+
+#[test]
 fn the_last_word_of_a_streaming_list_counts() {
     let mut store = listed(vec![plain("a", "u", 5), plain("b", "v", 5), plain("c", "w", 5)], 6);
     store.begin_replace(false);

@@ -52,8 +52,9 @@
 //! ended in good order goes on at once, since nobody restores etcd below a server that runs. For servers that do not keep to
 //! that, a watch that said nothing for its whole time, not even a bookmark, is followed by the same look.
 //!
-//! A server that was restored and has since been written to past the version seen before cannot be told from one that was not.
-//! Who restores can prevent it: `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted` raises versions above all
+//! A server that was restored and has since been written to past the version seen before cannot be told from one that was not. It is
+//! enough that one reflector of the host came in time: [`Input::Restored`] makes the others list anew, whatever version they find. Who
+//! restores can prevent that none does: `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted` raises versions above all
 //! that were given out, and makes watches from them expire.
 
 use std::time::Duration;
@@ -111,6 +112,8 @@ pub enum Input<'a> {
     Failed(Failure),
     /// The wait is over.
     Elapsed,
+    /// The reflector of another kind, or scope, has found that the server's versions went back.
+    Restored,
 }
 
 /// Why a request or a watch failed.

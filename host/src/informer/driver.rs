@@ -7,9 +7,9 @@ use futures::FutureExt;
 use pilothouse_core::{
     backoff::{Backoff, RECONNECT},
     list::Status,
-    reflector::{Config, Effect, Failure, Input, PAGE_SIZE, Reflector, State},
+    reflector::{Config, Effect, Failure, Input, PAGE_SIZE, Reflector, RelistReason, State},
 };
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use tracing::{debug, error, info, warn};
 
 use super::{Informer, packing, told};
@@ -50,10 +50,13 @@ async fn feed(informer: Arc<Informer>, cluster: Cluster, seed: u64) {
     let origin = Instant::now();
     let (of, keep) = (informer.key.of.clone(), informer.key.keep.clone());
     let mut reflector = Reflector::new(Config { of, keep, page_size: PAGE_SIZE, streaming: true, seed });
-    let mut driver = Driver { informer, cluster, endpoint: None };
+    let restores = informer.shared.restores();
+    let mut driver = Driver { informer, cluster, endpoint: None, restores, told: false };
     let mut effects = Vec::new();
     reflector.step(origin.elapsed(), Input::Start, &mut effects);
     loop {
+        // No watch is open here: it is remembered, and nothing is asked for.
+        driver.hear_of_restores(&mut reflector, origin, &mut effects);
         let request = driver.perform_local(&mut effects);
         let Some(request) = request else {
             // The machine ends every step but a watch line's with a request, and lines are read inside `read_watch`.
@@ -90,23 +93,48 @@ struct Driver {
     informer: Arc<Informer>,
     cluster: Cluster,
     endpoint: Option<Arc<Endpoint>>,
+    restores: watch::Receiver<u64>,
+    /// All informers know of the restore that the present list follows.
+    told: bool,
 }
 
 impl Driver {
+    /// Tells the reflector of a restore that another informer has found.
+    fn hear_of_restores(&mut self, reflector: &mut Reflector, origin: Instant, effects: &mut Vec<Effect>) {
+        if self.restores.has_changed().unwrap_or(false) {
+            self.restores.mark_unchanged();
+            self.told = true;
+            reflector.step(origin.elapsed(), Input::Restored, effects);
+        }
+    }
+
+    /// The server's versions went back, and this informer may be the only one to see it: what others will find is newer again.
+    fn tell_of_restore(&mut self) {
+        if !std::mem::replace(&mut self.told, true) {
+            self.informer.shared.note_restore();
+            self.restores.mark_unchanged();
+        }
+    }
+
     /// Performs everything up to the one request that ends a step, if any, and gives that back.
-    fn perform_local(&self, effects: &mut Vec<Effect>) -> Option<Effect> {
-        let informer = &self.informer;
+    fn perform_local(&mut self, effects: &mut Vec<Effect>) -> Option<Effect> {
+        let informer = self.informer.clone();
         for effect in effects.drain(..) {
             match effect {
                 Effect::Upsert(object) => informer.upsert(object),
                 Effect::Remove(last) => informer.remove(last),
                 Effect::BeginReplace { went_back } => {
-                    if went_back {
+                    // A kind that is gone is swept as a whole as well.
+                    if went_back && self.endpoint.is_some() {
+                        self.tell_of_restore();
                         warn!(informer = %informer.key, "resource versions went back: the cluster was restored; taking its state as a whole");
                     }
                     informer.begin_replace(went_back);
                 }
-                Effect::FinishReplace { version } => informer.finish_replace(version),
+                Effect::FinishReplace { version } => {
+                    self.told = false;
+                    informer.finish_replace(version);
+                }
                 Effect::AbortReplace => informer.abort_replace(),
                 Effect::Covered(version) => informer.advance(version),
                 Effect::Synced => {
@@ -121,6 +149,9 @@ impl Driver {
                 Effect::Relist(reason) => {
                     info!(informer = %informer.key, ?reason, "listing again");
                     informer.note_relist(reason);
+                    if reason == RelistReason::WentBack {
+                        self.tell_of_restore();
+                    }
                 }
                 request @ (Effect::Resolve | Effect::List { .. } | Effect::Watch { .. } | Effect::Wait(_)) => {
                     return Some(request);
@@ -205,7 +236,7 @@ impl Driver {
 
     /// Feeds lines to the reflector until it asks for something else, or the stream ends.
     async fn read_watch(
-        &self,
+        &mut self,
         reflector: &mut Reflector,
         origin: Instant,
         mut stream: Stream,
@@ -214,7 +245,18 @@ impl Driver {
         reflector.step(origin.elapsed(), Input::Opened, effects);
         let mut buffer = BytesMut::new();
         loop {
-            let end = match tokio::time::timeout(DEAD_AFTER, stream.next()).await {
+            let read = tokio::select! {
+                read = tokio::time::timeout(DEAD_AFTER, stream.next()) => read,
+                Ok(()) = self.restores.changed() => {
+                    self.told = true;
+                    reflector.step(origin.elapsed(), Input::Restored, effects);
+                    if self.asks(effects) {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            let end = match read {
                 Ok(Some(Ok(bytes))) => {
                     self.informer.note_heard();
                     let mut seen = buffer.len();
@@ -247,7 +289,7 @@ impl Driver {
     }
 
     /// Performs the effects of one line. True if the reflector asks for a request in place of more lines: it stays in `effects`.
-    fn asks(&self, effects: &mut Vec<Effect>) -> bool {
+    fn asks(&mut self, effects: &mut Vec<Effect>) -> bool {
         match self.perform_local(effects) {
             Some(request) => {
                 effects.push(request);

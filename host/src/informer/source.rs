@@ -37,12 +37,23 @@ pub(super) struct Shared {
     newest: AtomicU64,
     /// Numbers given out, to informers and leases.
     numbers: AtomicU64,
+    /// How often an informer has found that the server's versions went back.
+    restores: watch::Sender<u64>,
 }
 
 impl Shared {
     /// One that nobody had.
     pub(super) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Changes when an informer finds that versions went back.
+    pub(super) fn restores(&self) -> watch::Receiver<u64> {
+        self.restores.subscribe()
+    }
+
+    pub(super) fn note_restore(&self) {
+        self.restores.send_modify(|restores| *restores += 1);
     }
 
     fn saw(&self, version: ResourceVersion) {
@@ -66,7 +77,7 @@ pub struct Informer {
     indexing: AtomicBool,
     state: Mutex<State>,
     health: Mutex<Health>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 pub(super) struct Inner {

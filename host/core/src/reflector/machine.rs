@@ -45,6 +45,8 @@ pub struct Reflector {
     streaming: bool,
     /// The next list goes by pages, though the server has not refused to stream.
     pages_next: bool,
+    /// Another reflector has found a restore since the last list was asked for.
+    restored: bool,
     /// `BeginReplace` was said, and neither `FinishReplace` nor `AbortReplace`.
     replacing: Option<Replacing>,
     synced: bool,
@@ -127,6 +129,7 @@ impl Reflector {
             version: None,
             streaming: config.streaming,
             pages_next: false,
+            restored: false,
             seen: None,
             replacing: None,
             synced: false,
@@ -169,6 +172,12 @@ impl Reflector {
             (Phase::Watching(watch), Input::Ended) => step.watch_ended(&watch),
             (Phase::Watching(_) | Phase::Probing, Input::Failed(failure)) => step.watch_failed(failure),
             (Phase::Probing, Input::Page(body)) => step.probed(body),
+            (Phase::Watching(Watch { opened: Some(_), .. }), Input::Restored) => step.relist_went_back(),
+            (phase, Input::Restored) => {
+                // Kept until a watch is to go on from what was seen before.
+                step.reflector.restored = step.reflector.version.is_some();
+                phase
+            }
             (phase, _) => phase,
         };
         self.phase = phase;
@@ -214,6 +223,7 @@ impl Step<'_> {
 
     fn list(&mut self) -> Phase {
         self.say(State::Listing);
+        self.reflector.restored = false;
         let pages = mem::take(&mut self.reflector.pages_next);
         if pages || !self.reflector.streaming {
             return self.ask_page(Paging::default());
@@ -236,6 +246,9 @@ impl Step<'_> {
 
     fn watch(&mut self) -> Phase {
         let Some(from) = self.reflector.version else { return self.list() };
+        if self.reflector.restored {
+            return self.relist_went_back();
+        }
         let timeout = self.watch_for();
         self.effects.push(Effect::Watch { resource_version: from.to_string(), initial_events: false, timeout });
         Phase::Watching(Watch::default())
@@ -380,6 +393,9 @@ impl Step<'_> {
     }
 
     fn watch_opened(&mut self, watch: Watch) -> Phase {
+        if self.reflector.restored {
+            return self.relist_went_back();
+        }
         let Reflector { reconnect, relists, absent, .. } = &mut *self.reflector;
         for backoff in [reconnect, relists, absent] {
             backoff.healthy(self.now);

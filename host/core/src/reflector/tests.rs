@@ -555,6 +555,32 @@ facts! {
         page 21      => begin, finish 21, watch 21
     " }
 
+    invariant_4_a_restore_that_another_found_is_followed_whatever_the_version { STREAMED, "
+        restored     => relist went_back, resolving, resolve
+        resolved     => listing, list 500
+        page 90 a@3  => begin, upsert a@3, finish 90, watch 90
+        opened       => watching
+    " }
+
+    invariant_4_a_restore_that_another_found_is_followed_before_a_watch_goes_on { PAGED, "
+        cut          => waiting, wait 0.8..1.6
+        restored     =>
+        elapsed      => list 1
+        page 90      => relist went_back, resolving, resolve
+        resolved     => listing, list 500
+        page 90 a@3  => begin, upsert a@3, finish 90, watch 90
+        restored     =>
+        opened       => relist went_back, waiting, wait 1.6..3.2
+    " }
+
+    a_restore_means_nothing_to_who_has_listed_nothing { "
+        start        => resolving, resolve
+        restored     =>
+        resolved     => listing, stream
+        opened       => begin
+        complete 7   => finish 7, synced, watching
+    " }
+
     invariant_4_a_streaming_list_whose_version_went_back_is_repeated_by_pages { STREAMED, "
         bookmark 40  => covered 40
         error 410    => relist expired, resolving, resolve

@@ -62,6 +62,7 @@ fn feed(reflector: &mut Reflector, now: Duration, input: &str, effects: &mut Vec
         "resolved" => Input::Resolved,
         "opened" => Input::Opened,
         "ended" => Input::Ended,
+        "restored" => Input::Restored,
         "elapsed" => Input::Elapsed,
         "cut" => Input::Failed(Failure::Transport("connection reset".to_owned())),
         "missing" => Input::Failed(Failure::Missing("no such kind".to_owned())),

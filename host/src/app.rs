@@ -10,7 +10,7 @@
 
 mod observe;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use pilothouse_core::key::TypeMeta;
@@ -28,6 +28,7 @@ use crate::{
     admin,
     cluster::Cluster,
     dispatch::{Controller, Dispatch, Parts},
+    guests::Guests,
     informer::Informers,
     plugin::{Lifecycle, Mode, Source, Statuses},
     wasm::Engine,
@@ -59,13 +60,10 @@ pub fn io_runtime() -> anyhow::Result<Runtime> {
         .context("cannot start the threads for input and output")
 }
 
-/// The runtime for guests: as many threads as the machine has cores. They are not the threads that serve requests.
-fn guest_runtime() -> anyhow::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_time()
-        .thread_name("guest")
-        .build()
-        .context("cannot start the threads for plugins")
+/// The threads for guests: as many as the machine has cores. They are not the threads that serve requests.
+fn guests() -> anyhow::Result<Guests> {
+    let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    Guests::start(threads, &Handle::current()).context("cannot start the threads for plugins")
 }
 
 /// A host, ready to run.
@@ -75,7 +73,7 @@ pub struct Host {
     statuses: Statuses,
     lifecycle: Lifecycle,
     options: Options,
-    guests: Runtime,
+    guests: Guests,
     metrics: Arc<Metrics>,
 }
 
@@ -85,25 +83,28 @@ impl Host {
     /// # Errors
     /// If the sandbox or its threads cannot be set up on this machine.
     pub fn new(options: Options, cluster: &Cluster, metrics: Arc<Metrics>) -> anyhow::Result<Self> {
-        // First: a runtime must not be dropped here, as a failure after it would do.
         let engine = Engine::new()?;
-        let guests = guest_runtime()?;
+        let guests = guests()?;
         let informers = Informers::new(cluster.clone(), Handle::current());
         let dispatch = Arc::new(Dispatch::new(Parts {
             cluster: cluster.clone(),
             informers: informers.clone(),
-            guests: guests.handle().clone(),
+            guests: guests.clone(),
             observer: metrics.clone(),
             writes: metrics.clone(),
         }));
-        let lifecycle =
-            Lifecycle::new(engine, dispatch.clone(), options.mode, guests.handle().clone(), metrics.clone());
+        let lifecycle = Lifecycle::new(engine, dispatch.clone(), options.mode, guests.clone(), metrics.clone());
         Ok(Self { dispatch, informers, statuses: lifecycle.statuses(), lifecycle, options, guests, metrics })
     }
 
     /// What can be asked of it while it runs.
     pub fn view(&self) -> HostView {
-        HostView { dispatch: self.dispatch.clone(), informers: self.informers.clone(), statuses: self.statuses.clone() }
+        HostView {
+            dispatch: self.dispatch.clone(),
+            informers: self.informers.clone(),
+            statuses: self.statuses.clone(),
+            guests: self.guests.clone(),
+        }
     }
 
     /// Runs until `stop` is ready and everything in flight is finished.
@@ -137,7 +138,7 @@ impl Host {
         lifecycle.abort();
         let drained = self.dispatch.shut_down(self.options.grace_period).await;
         ended.cancel();
-        self.guests.shutdown_background();
+        self.guests.stop();
         if let Some(task) = failed {
             bail!("{task} ended by itself");
         }
@@ -155,6 +156,7 @@ pub struct HostView {
     dispatch: Arc<Dispatch>,
     informers: Informers,
     statuses: Statuses,
+    guests: Guests,
 }
 
 impl HostView {

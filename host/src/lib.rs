@@ -6,8 +6,8 @@
 //!                  └────────── the answers ◄─── writer ◄┘
 //! ```
 //!
-//! Layers, each using only those before it: [`cluster`] (the API server), [`informer`] (what is cached of it) and [`wasm`] (the
-//! sandbox), [`writer`] and [`plugin`] (files to revisions), [`dispatch`] (keys to calls, outcomes to writes), [`admin`], [`app`],
+//! Layers, each using only those before it: [`cluster`] (the API server), [`informer`] (what is cached of it), [`wasm`] (the
+//! sandbox) and [`guests`] (its threads), [`writer`] and [`plugin`] (files to revisions), [`dispatch`] (keys to calls, outcomes to writes), [`admin`], [`app`],
 //! [`cli`].
 
 pub mod admin;
@@ -15,6 +15,7 @@ pub mod app;
 pub mod cli;
 pub mod cluster;
 pub mod dispatch;
+pub mod guests;
 pub mod informer;
 pub mod plugin;
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub mod backlog;
 pub mod backoff;
 pub mod dictionary;
 pub mod diff;
+pub mod fair;
 pub mod field;
 pub mod grant;
 pub mod informer;

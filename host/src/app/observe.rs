@@ -149,6 +149,8 @@ impl Snapshot for HostView {
         for observing in self.dispatch.observing() {
             live.backlogs.push(backlog(observing.plugin(), dispatch::Hook::Observe, observing.figures()));
         }
+        let accounts = self.guests.usage().into_iter();
+        live.accounts.extend(accounts.map(|(plugin, usage)| metrics::Account { plugin: plugin.to_string(), usage }));
         live.informers.extend(self.informers.past().into_iter().map(|(of, tally)| counted(of, &tally)));
         for Holding { informer, leases } in self.informers.holdings() {
             let ((objects, bytes), health) = (informer.size(), informer.health());

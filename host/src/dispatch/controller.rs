@@ -32,7 +32,7 @@ use pilothouse_core::{
     store::{Change, Query},
     workqueue::{CHANGE, INITIAL},
 };
-use tokio::{runtime::Handle, sync::watch};
+use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, info};
 
@@ -48,6 +48,7 @@ use super::{
 };
 use crate::{
     cluster::Cluster,
+    guests::Account,
     informer::{InformerKey, Origin, View, WORK},
     wasm::{PluginName, Revision},
 };
@@ -92,7 +93,7 @@ pub struct Controller {
     active: AtomicUsize,
     stopping: CancellationToken,
     observer: Arc<dyn Observer>,
-    guests: Handle,
+    account: Account,
     cluster: Cluster,
 }
 
@@ -148,7 +149,6 @@ impl Controller {
     /// Subscribes to everything in `wanted`, and starts to work when all of it has synced (invariant 6).
     pub(super) fn start(plugin: PluginName, serving: Serving, wanted: Vec<Wanted<Source>>, parts: &Parts) -> Arc<Self> {
         let controller = Arc::new(Self {
-            plugin,
             name: serving.spec.name.as_str().into(),
             queue: Queue::new(),
             staff: Mutex::new(Staff { wanted: serving.concurrency, ..Staff::default() }),
@@ -165,7 +165,8 @@ impl Controller {
             attendants: TaskTracker::new(),
             stopping: CancellationToken::new(),
             observer: parts.observer.clone(),
-            guests: parts.guests.clone(),
+            account: parts.guests.account(&plugin),
+            plugin,
             cluster: parts.cluster.clone(),
         });
         controller.route(wanted);
@@ -180,7 +181,7 @@ impl Controller {
     fn attend(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stopping = self.stopping.clone();
         let attend = async move { stopping.run_until_cancelled_owned(task).await };
-        self.attendants.spawn_on(attend.map(drop), &self.guests);
+        self.account.spawn(self.attendants.track_future(attend)).detach();
     }
 
     /// Workers, and what waits to start them.
@@ -210,7 +211,7 @@ impl Controller {
             }
             this.staff();
         };
-        self.workers.spawn_on(wait, &self.guests);
+        self.account.spawn(self.workers.track_future(wait)).detach();
     }
 
     /// The plugin whose controller it is.
@@ -472,7 +473,8 @@ impl Controller {
         for number in 0..staff.wanted {
             if staff.at_work.insert(number) {
                 let controller = self.clone();
-                self.workers.spawn_on(async move { controller.work(number).await }, &self.guests);
+                let work = async move { controller.work(number).await };
+                self.account.spawn(self.workers.track_future(work)).detach();
             }
         }
     }
@@ -489,6 +491,9 @@ impl Controller {
                     error!(plugin = %self.plugin, controller = %self.name, key = %item.key, "the host failed over a key");
                 }
             }
+            drop(held);
+            // A plugin that always has a next key gives way to others all the same.
+            tokio::task::yield_now().await;
         }
     }
 

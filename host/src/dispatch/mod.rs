@@ -41,7 +41,7 @@ use pilothouse_core::{
     reflector::State,
     store::Change,
 };
-use tokio::{runtime::Handle, time::Instant};
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
@@ -52,6 +52,7 @@ use self::{
 };
 use crate::{
     cluster::{self, Cluster},
+    guests::Guests,
     informer::{InformerKey, Informers, Lease, View, told},
     plugin::{Activate, ActivateError, Candidate},
     wasm::PluginName,
@@ -175,8 +176,8 @@ pub struct Parts {
     pub cluster: Cluster,
     /// The caches.
     pub informers: Informers,
-    /// The runtime that guests run on.
-    pub guests: Handle,
+    /// The threads that guests run on.
+    pub guests: Guests,
     /// Sees what controllers do.
     pub observer: Arc<dyn Observer>,
     /// Sees what is written.
@@ -253,12 +254,12 @@ impl Dispatch {
                 controller.drain().await;
                 observer.stopped(&controller);
             };
-            self.ending.spawn_on(ended, &self.parts.guests)
+            self.ending.spawn(ended)
         };
         let mut ends: Vec<_> = running.controllers.into_iter().map(end).collect();
         if let Some(observing) = running.observing {
             observing.shut_down();
-            ends.push(self.ending.spawn_on(async move { observing.drain().await }, &self.parts.guests));
+            ends.push(self.ending.spawn(async move { observing.drain().await }));
         }
         join_all(ends).map(drop)
     }

@@ -10,9 +10,8 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use futures::FutureExt;
 use pilothouse_core::{backlog::Batch, key::TypeMeta, store::Change};
-use tokio::{runtime::Handle, time::Instant};
+use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, debug, info, info_span, warn};
 
@@ -22,7 +21,10 @@ use super::{
     pending::{self, BacklogFigures, Pending},
     routes::{Routes, Wanted},
 };
-use crate::wasm::{PluginName, Revision};
+use crate::{
+    guests::Account,
+    wasm::{PluginName, Revision},
+};
 
 /// What is called now.
 pub(super) struct Serving {
@@ -39,26 +41,26 @@ pub struct Observing {
     task: TaskTracker,
     stopping: CancellationToken,
     observer: Arc<dyn Observer>,
-    guests: Handle,
+    account: Account,
 }
 
 impl Observing {
     /// Begins to listen to all in `wanted`, and to tell of it: first of what is there.
     pub(super) fn start(plugin: PluginName, serving: Serving, wanted: Vec<Wanted<()>>, parts: &Parts) -> Arc<Self> {
         let this = Arc::new(Self {
-            plugin,
             serving: ArcSwap::from_pointee(serving),
             routes: Routes::default(),
             pending: Pending::new(),
             task: TaskTracker::new(),
             stopping: CancellationToken::new(),
             observer: parts.observer.clone(),
-            guests: parts.guests.clone(),
+            account: parts.guests.account(&plugin),
+            plugin,
         });
         this.listen(wanted);
         let (telling, stopping) = (this.clone(), this.stopping.clone());
         let task = async move { telling.run(&stopping).await };
-        this.task.spawn_on(task.map(drop), &this.guests);
+        this.account.spawn(this.task.track_future(task)).detach();
         this
     }
 

@@ -12,6 +12,7 @@ use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{Attempt, Called, Controller, Dispatch, Observer, Parts, Result as ReconcileResult};
 use crate::{
+    guests::Guests,
     informer::{InformerKey, Informers},
     plugin::{Activate, Candidate},
     testing::{Api, apple, config_map, soon},
@@ -66,7 +67,7 @@ impl Scene {
         let dispatch = Arc::new(Dispatch::new(Parts {
             cluster: api.cluster.clone(),
             informers: Informers::new(api.cluster.clone(), Handle::current()),
-            guests: Handle::current(),
+            guests: Guests::within(&Handle::current()),
             observer: seen.clone(),
             writes: Arc::new(()),
         }));

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tracing::{Instrument as _, error, info_span, warn};
@@ -13,6 +12,7 @@ use super::candidate::Activate;
 use super::source::{Change, Problem};
 use super::status::{Observer, Statuses};
 use super::task::{Task, Wish};
+use crate::guests::Guests;
 use crate::wasm::{Engine, PluginName};
 
 /// Who says what a plugin may do.
@@ -31,7 +31,7 @@ pub enum Mode {
 /// # use std::sync::Arc;
 /// # use pilothouse::plugin::{Activate, Lifecycle, Mode, Source};
 /// # use pilothouse::wasm::Engine;
-/// # async fn run(dispatch: Arc<dyn Activate>, guests: tokio::runtime::Handle) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn run(dispatch: Arc<dyn Activate>, guests: pilothouse::guests::Guests) -> Result<(), Box<dyn std::error::Error>> {
 /// let lifecycle = Lifecycle::new(Engine::new()?, dispatch, Mode::Granted, guests, Arc::new(()));
 /// let statuses = lifecycle.statuses();
 /// let (changes, changed) = tokio::sync::mpsc::channel(16);
@@ -48,7 +48,7 @@ pub(super) struct Shared {
     pub(super) activate: Arc<dyn Activate>,
     pub(super) mode: Mode,
     /// Where guests run.
-    pub(super) guests: Handle,
+    pub(super) guests: Guests,
     pub(super) observer: Arc<dyn Observer>,
     pub(super) statuses: Statuses,
     /// One compilation at a time: each uses all cores, and those who serve need them too.
@@ -62,13 +62,13 @@ struct Running {
 }
 
 impl Lifecycle {
-    /// Guests say what they are on the runtime `guests`; files are compiled on blocking threads; the rest runs where
+    /// Guests say what they are on the threads `guests`; files are compiled on blocking threads; the rest runs where
     /// [`Self::run`] does.
     pub fn new(
         engine: Engine,
         activate: Arc<dyn Activate>,
         mode: Mode,
-        guests: Handle,
+        guests: Guests,
         observer: Arc<dyn Observer>,
     ) -> Self {
         let statuses = Statuses::default();

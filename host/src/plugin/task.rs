@@ -9,13 +9,13 @@ use jiff::Timestamp;
 use pilothouse_core::backoff::{Backoff, RECONNECT};
 use pilothouse_core::grant::AdminFile;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::candidate::{Candidate, Settings, Verified, call_limits, told, verify};
 use super::lifecycle::Shared;
 use super::source::{Found, SettingsFile};
 use super::status::{Failure, Serving, Stage, State, Status};
+use crate::guests::Account;
 use crate::wasm::{CallError, Compiled, DescribeError, Digest, Linked, LoadError, PluginName, Revision};
 
 /// What should become of the plugin.
@@ -31,6 +31,8 @@ pub(super) enum Wish {
 pub(super) struct Task {
     shared: Arc<Shared>,
     wish: watch::Receiver<Wish>,
+    /// Of the guests' threads: open as long as the plugin is known, so that what it used is not forgotten.
+    account: Account,
     status: Status,
     /// The file that is being compiled: goes on where only the settings change meanwhile.
     compiling: Option<(Digest, Compiling)>,
@@ -83,8 +85,19 @@ impl From<Refusal> for Halt {
 
 impl Task {
     pub(super) fn new(shared: Arc<Shared>, name: PluginName, wish: watch::Receiver<Wish>) -> Self {
+        let account = shared.guests.account(&name);
         let status = Status::new(name);
-        Self { shared, wish, status, compiling: None, loaded: None, settings: None, active: None, unsure: false }
+        Self {
+            shared,
+            wish,
+            account,
+            status,
+            compiling: None,
+            loaded: None,
+            settings: None,
+            active: None,
+            unsure: false,
+        }
     }
 
     /// Follows what is wished until the plugin is gone, or nobody wishes any more.
@@ -138,6 +151,7 @@ impl Task {
                 }
             }
         };
+        self.account.set_share(settings.file.limits.share());
         self.settings = Some(settings.clone());
         if !settings.file.enabled {
             self.stop().await;
@@ -228,24 +242,22 @@ impl Task {
     async fn describe(&mut self, linked: Linked, settings: &Settings) -> Result<Revision, Halt> {
         let (name, config) = (self.status.plugin.clone(), settings.file.config.to_string().into());
         let limits = call_limits(&settings.file.limits);
-        // A set of one: it ends the call where this future is dropped.
-        let mut calls = JoinSet::new();
-        calls.spawn_on(async move { linked.describe(name, config, limits).await }, &self.shared.guests);
+        // Where this future is dropped, the call ends.
+        let call = self.account.spawn(async move { linked.describe(name, config, limits).await });
         let mut newer = self.wish.clone();
         let described = tokio::select! {
             biased;
-            described = calls.join_next() => described,
+            described = call.ended() => described,
             _ = newer.changed() => return Err(Halt::Superseded),
         };
         match described {
-            Some(Ok(Ok(revision))) => Ok(revision),
-            Some(Ok(Err(error))) => {
+            Some(Ok(revision)) => Ok(revision),
+            Some(Err(error)) => {
                 // A machine that is too busy will not be so for ever.
                 let passes = matches!(error, DescribeError::Call(CallError::Deadline { .. }));
                 Err(Refusal { passes, ..Refusal::new(Stage::Describe, told(&error)) }.into())
             }
-            Some(Err(error)) => Err(Refusal::new(Stage::Describe, format!("the host failed: {error}")).into()),
-            None => Err(Halt::Superseded),
+            None => Err(Refusal::new(Stage::Describe, "the host failed over the call".to_owned()).into()),
         }
     }
 

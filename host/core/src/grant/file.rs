@@ -6,9 +6,10 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
 
+use crate::fair::{self, Share};
 use crate::manifest::Verb;
 use crate::object::Subresource;
 
@@ -48,6 +49,29 @@ pub struct Limits {
     /// How many keys of one controller may be reconciled at once.
     #[serde(rename = "maxConcurrency")]
     pub max_concurrency: Option<NonZeroU32>,
+    /// Its part of the guests' threads where others want theirs too, against their weights: 1 to 10000, 100 where none is given.
+    #[serde(rename = "cpuWeight", deserialize_with = "weight")]
+    pub cpu_weight: Option<NonZeroU32>,
+    /// What it may use of the guests' threads at most, in thousandths of a core.
+    #[serde(rename = "cpuMilli")]
+    pub cpu_milli: Option<NonZeroU32>,
+}
+
+impl Limits {
+    /// What the plugin may have of the guests' threads.
+    pub fn share(&self) -> Share {
+        Share { weight: self.cpu_weight.unwrap_or(fair::DEFAULT_WEIGHT), cap: self.cpu_milli }
+    }
+}
+
+fn weight<'de, D: Deserializer<'de>>(text: D) -> Result<Option<NonZeroU32>, D::Error> {
+    let weight = Option::<NonZeroU32>::deserialize(text)?;
+    match weight {
+        Some(weight) if weight.get() > fair::MAX_WEIGHT => {
+            Err(D::Error::custom(format_args!("{weight} is no weight: it is 1 to {}", fair::MAX_WEIGHT)))
+        }
+        weight => Ok(weight),
+    }
 }
 
 /// One line of `grants`: `{ apiVersion: v1, kind: ConfigMap, verbs: [read] }`.

@@ -283,7 +283,7 @@ grants:
     verbs: [read, patch]
     namespaces: [default]
     names: [web]
-limits: { memoryMiB: 64, timeoutMs: 500, maxConcurrency: 2 }
+limits: { memoryMiB: 64, timeoutMs: 500, maxConcurrency: 2, cpuWeight: 50, cpuMilli: 250 }
 ";
     let expected = AdminFile {
         enabled: false,
@@ -300,13 +300,15 @@ limits: { memoryMiB: 64, timeoutMs: 500, maxConcurrency: 2 }
             memory_mib: Some(64.try_into().unwrap()),
             timeout_ms: Some(500.try_into().unwrap()),
             max_concurrency: Some(2.try_into().unwrap()),
+            cpu_weight: Some(50.try_into().unwrap()),
+            cpu_milli: Some(250.try_into().unwrap()),
         },
     };
     assert_eq!(file(yaml), Ok(expected.clone()));
     let as_json = json!({
         "enabled": false, "config": {"greeting": "hello", "times": 3},
         "grants": [{"apiVersion": "apps/v1", "kind": "Deployment/scale", "verbs": ["read", "patch"], "namespaces": ["default"], "names": ["web"]}],
-        "limits": {"memoryMiB": 64, "timeoutMs": 500, "maxConcurrency": 2},
+        "limits": {"memoryMiB": 64, "timeoutMs": 500, "maxConcurrency": 2, "cpuWeight": 50, "cpuMilli": 250},
     });
     assert_eq!(serde_json::from_value::<AdminFile>(as_json).unwrap(), expected);
 }
@@ -330,11 +332,18 @@ fn what_a_file_gets_wrong_is_named() {
       | ^ unknown field `enable`, expected one of enabled, config, grants, limits
     ");
     assert_snapshot!(wrong("limits: { memoryMB: 1 }"), @r"
-    error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, timeoutMs, maxConcurrency
+    error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, timeoutMs, maxConcurrency, cpuWeight, cpuMilli
      --> <input>:1:11
       |
     1 | limits: { memoryMB: 1 }
-      |           ^ unknown field `memoryMB`, expected one of memoryMiB, timeoutMs, maxConcurrency
+      |           ^ unknown field `memoryMB`, expected one of memoryMiB, timeoutMs, maxConcurrency, cpuWeight, cpuMilli
+    ");
+    assert_snapshot!(wrong("limits: { cpuWeight: 10001 }"), @r"
+    error: line 1 column 22: 10001 is no weight: it is 1 to 10000
+     --> <input>:1:22
+      |
+    1 | limits: { cpuWeight: 10001 }
+      |                      ^ 10001 is no weight: it is 1 to 10000
     ");
     assert_snapshot!(wrong("limits: { timeoutMs: 0 }"), @r"
     error: line 1 column 11: invalid value: integer `0`, expected a nonzero u32

@@ -10,6 +10,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use super::{
     encode::{Labels, counters, gauges},
+    guests::{self, Account},
     routes::{self, Backlog, Routes},
 };
 
@@ -37,6 +38,8 @@ pub struct Live {
     pub routes: Vec<Routes>,
     /// Of each controller and observer. Those of one plugin and export are summed up.
     pub backlogs: Vec<Backlog>,
+    /// Of each plugin, once.
+    pub accounts: Vec<Account>,
 }
 
 /// A controller's workqueue and workers.
@@ -136,6 +139,7 @@ struct InformerSum {
 pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, live: &Live) -> fmt::Result {
     queues(encoder, &live.queues)?;
     routes::encode(encoder, &live.routes, &live.backlogs)?;
+    guests::encode(encoder, &live.accounts)?;
     informers(encoder, &live.informers)
 }
 

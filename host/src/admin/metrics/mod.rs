@@ -21,6 +21,7 @@
 
 mod controller;
 mod encode;
+mod guests;
 mod live;
 mod plugin;
 mod process;
@@ -39,6 +40,7 @@ use prometheus_client::{
 
 pub use self::{
     controller::{Controller, Reconciled},
+    guests::Account,
     live::{Informer, Live, Queue, Snapshot},
     plugin::Plugin,
     routes::{Backlog, Routes},

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use insta::assert_snapshot;
-use pilothouse_core::key::TypeMeta;
+use pilothouse_core::{fair::Usage, key::TypeMeta};
 
 use super::*;
 
@@ -71,6 +71,19 @@ fn series_of_a_controller_begin_at_zero() {
     workqueue_queue_duration_seconds_count{name="myapple/apples",controller="myapple/apples"} 0
     workqueue_work_duration_seconds_sum{name="myapple/apples",controller="myapple/apples"} 0.0
     workqueue_work_duration_seconds_count{name="myapple/apples",controller="myapple/apples"} 0
+    "#);
+}
+
+#[test]
+fn what_plugins_use_of_the_threads_is_told_by_plugin() {
+    let metrics = Metrics::new();
+    let usage = Usage { used: Duration::from_millis(1_500), turns: 7, waited: Duration::from_millis(250), waiting: 2 };
+    metrics.read_from(move |live: &mut Live| live.accounts.push(Account { plugin: "myapple".to_owned(), usage }));
+    assert_snapshot!(samples(&metrics, "pilothouse_plugin"), @r#"
+    pilothouse_plugin_cpu_seconds_total{plugin="myapple"} 1.5
+    pilothouse_plugin_turns_total{plugin="myapple"} 7
+    pilothouse_plugin_turn_wait_seconds_total{plugin="myapple"} 0.25
+    pilothouse_plugin_waiting_tasks{plugin="myapple"} 2
     "#);
 }
 

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::super::*;
+use crate::guests::Guests;
 use crate::wasm::testing::{self as guest, Guest};
 use crate::wasm::{Digest, Engine};
 
@@ -96,8 +97,13 @@ impl World {
     pub(super) fn new(mode: Mode) -> Self {
         let dispatch = Arc::new(Dispatch::default());
         let (ears, heard) = mpsc::unbounded_channel();
-        let lifecycle =
-            Lifecycle::new(Engine::new().unwrap(), dispatch.clone(), mode, Handle::current(), Arc::new(Ears(ears)));
+        let lifecycle = Lifecycle::new(
+            Engine::new().unwrap(),
+            dispatch.clone(),
+            mode,
+            Guests::within(&Handle::current()),
+            Arc::new(Ears(ears)),
+        );
         let statuses = lifecycle.statuses();
         let (changes, changed) = mpsc::channel(16);
         let running = tokio::spawn(lifecycle.run(changed));

@@ -1,0 +1,340 @@
+//! Who goes next where many share a few threads: weighted fair queueing by the time that each has used.
+//!
+//! Owns accounts, their shares and their tasks in line. Knows neither threads nor clocks: whoever runs a task says what it took.
+//!
+//! ```text
+//! push(account, task) ─► first come, first served ─┐
+//!                                                  ├─► next(): the account that has used least of its share
+//! push(account, task) ─► first come, first served ─┘         │
+//!                                     charge(account, used) ◄┘ when the task gives way
+//! ```
+//!
+//! # Guarantees
+//! - While two accounts have work, what one has used, divided by its weight, is ahead of the other's by no more than what its tasks
+//!   took in one go: ten thousand tasks of one do not delay the first of another.
+//! - An account saves nothing up: after a rest it is served next, and then has its share and no more.
+//! - Within one account, tasks are served in the order in which they came.
+//! - A task waits for nothing but the threads, unless its account has a cap and has used it up.
+//!
+//! ```
+//! use std::time::Duration;
+//! use pilothouse_core::fair::{FairQueue, Next, Share};
+//!
+//! let mut queue = FairQueue::new();
+//! let (busy, quiet) = (queue.open(Share::default()), queue.open(Share::default()));
+//! let now = Duration::ZERO;
+//! (1..=10_000).try_for_each(|task| queue.push(now, busy, task))?;
+//! assert!(matches!(queue.next(now), Next::Task(task) if task.task == 1));
+//! queue.push(now, quiet, 0)?;
+//! queue.charge(now, busy, Duration::from_millis(5));
+//! assert!(matches!(queue.next(now), Next::Task(task) if task.task == 0));
+//! # Ok::<(), i32>(())
+//! ```
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    num::NonZeroU32,
+    time::Duration,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// An account with a cap may use up at once what it left unused in so much time: the period of the kernel's own CPU limits.
+pub const BURST: Duration = Duration::from_millis(100);
+
+/// The weight of who is given none: the kernel's `cpu.weight`.
+pub const DEFAULT_WEIGHT: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
+
+/// Weights are at most this.
+pub const MAX_WEIGHT: u32 = 10_000;
+
+/// What an account may have of the threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its part where others want theirs too, against their weights; more than [`MAX_WEIGHT`] is as much as that.
+    pub weight: NonZeroU32,
+    /// At most so many thousandths of a core, though nobody else wants it.
+    pub cap: Option<NonZeroU32>,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { weight: DEFAULT_WEIGHT, cap: None }
+    }
+}
+
+/// Names an account of one queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AccountId(u64);
+
+/// What is to be done next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<T> {
+    /// Run this, and [`charge`](FairQueue::charge) its account.
+    Task(Taken<T>),
+    /// Nothing before this time, or until more is pushed: whoever has tasks has used up its cap.
+    At(Duration),
+    /// Nothing until more is pushed.
+    Nothing,
+}
+
+/// A task that is to run.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Taken<T> {
+    /// Who is to be charged.
+    pub account: AccountId,
+    /// What to run.
+    pub task: T,
+    /// How long it waited for its turn.
+    pub waited: Duration,
+}
+
+/// What an account has used: nanoseconds of the largest weight.
+type Weighted = u128;
+
+#[derive(Debug)]
+struct Account<T> {
+    share: Share,
+    /// Nanoseconds used, each by the weight of its time; after a rest as much as whoever was served last.
+    weighted: Weighted,
+    tasks: VecDeque<(T, Duration)>,
+    running: usize,
+    stands: Stands,
+    /// When the cap lets it run again.
+    free_at: Duration,
+    used: Duration,
+    turns: u64,
+    waited: Duration,
+    closed: bool,
+}
+
+/// What an account has had since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Time of a core.
+    pub used: Duration,
+    /// Tasks that were taken.
+    pub turns: u64,
+    /// How long those had waited in line, all together.
+    pub waited: Duration,
+    /// Tasks in line now.
+    pub waiting: usize,
+}
+
+/// Where an account waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    /// It has no task in line.
+    Nowhere,
+    /// In `FairQueue::ready`, at this place.
+    Ready(Place),
+    /// In `FairQueue::capped`, under this time.
+    Capped(Duration),
+}
+
+/// Among accounts that have used as much: those that come from a rest, as the others may have something running that is not charged
+/// yet; then who has waited longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    at_work: bool,
+    number: u64,
+}
+
+/// Tasks of type `T` in line for the threads.
+#[derive(Debug)]
+pub struct FairQueue<T> {
+    accounts: HashMap<AccountId, Account<T>>,
+    /// Accounts with a task that may run: the first is next.
+    ready: BTreeSet<(Weighted, Place, AccountId)>,
+    /// Accounts with tasks that have used up their cap, and until when.
+    capped: BTreeSet<(Duration, AccountId)>,
+    /// What the one served last had used: where those begin that come from a rest.
+    level: Weighted,
+    last_id: u64,
+    last_number: u64,
+}
+
+impl<T> Default for FairQueue<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> FairQueue<T> {
+    /// Without accounts.
+    pub fn new() -> Self {
+        Self {
+            accounts: HashMap::new(),
+            ready: BTreeSet::new(),
+            capped: BTreeSet::new(),
+            level: 0,
+            last_id: 0,
+            last_number: 0,
+        }
+    }
+
+    /// A new account.
+    pub fn open(&mut self, share: Share) -> AccountId {
+        self.last_id += 1;
+        let id = AccountId(self.last_id);
+        let account = Account {
+            share,
+            weighted: self.level,
+            tasks: VecDeque::new(),
+            running: 0,
+            stands: Stands::Nowhere,
+            free_at: Duration::ZERO,
+            used: Duration::ZERO,
+            turns: 0,
+            waited: Duration::ZERO,
+            closed: false,
+        };
+        self.accounts.insert(id, account);
+        id
+    }
+
+    /// Another share from now on. An account that its old cap held back waits no longer than the new one asks.
+    pub fn set_share(&mut self, now: Duration, id: AccountId, share: Share) {
+        let Some(account) = self.accounts.get_mut(&id) else { return };
+        if account.share == share {
+            return;
+        }
+        if account.share.cap != share.cap {
+            account.free_at = account.free_at.min(now);
+        }
+        account.share = share;
+        self.leave(id);
+        self.stand(now, id);
+    }
+
+    /// Takes no more tasks for the account; those in line are still run. It is forgotten after the last of them.
+    pub fn close(&mut self, id: AccountId) {
+        if let Some(account) = self.accounts.get_mut(&id) {
+            account.closed = true;
+        }
+        self.forget_if_over(id);
+    }
+
+    /// Puts a task in line. Gives it back if there is no such account any more.
+    ///
+    /// # Errors
+    /// The account is over.
+    pub fn push(&mut self, now: Duration, id: AccountId, task: T) -> Result<(), T> {
+        let level = self.level;
+        let Some(account) = self.accounts.get_mut(&id) else { return Err(task) };
+        if account.tasks.is_empty() && account.running == 0 {
+            account.weighted = account.weighted.max(level);
+        }
+        account.tasks.push_back((task, now));
+        if account.stands == Stands::Nowhere {
+            self.stand(now, id);
+        }
+        Ok(())
+    }
+
+    /// Hands out the task that is next.
+    pub fn next(&mut self, now: Duration) -> Next<T> {
+        while let Some(&(until, id)) = self.capped.first()
+            && until <= now
+        {
+            self.leave(id);
+            self.stand(now, id);
+        }
+        let Some(&(weighted, _, id)) = self.ready.first() else {
+            return self.capped.first().map_or(Next::Nothing, |&(until, _)| Next::At(until));
+        };
+        self.level = self.level.max(weighted);
+        self.leave(id);
+        let taken = self.accounts.get_mut(&id).and_then(|account| {
+            let (task, since) = account.tasks.pop_front()?;
+            account.running += 1;
+            account.turns += 1;
+            let waited = now.saturating_sub(since);
+            account.waited = account.waited.saturating_add(waited);
+            Some(Taken { account: id, task, waited })
+        });
+        self.stand(now, id);
+        taken.map_or(Next::Nothing, Next::Task)
+    }
+
+    /// A task of the account has given way, after it used so much of a core.
+    pub fn charge(&mut self, now: Duration, id: AccountId, used: Duration) {
+        self.leave(id);
+        if let Some(account) = self.accounts.get_mut(&id) {
+            account.running = account.running.saturating_sub(1);
+            account.used = account.used.saturating_add(used);
+            let weight = account.share.weight.get().min(MAX_WEIGHT);
+            account.weighted =
+                account.weighted.saturating_add(used.as_nanos() * u128::from(MAX_WEIGHT) / u128::from(weight));
+            if let Some(cap) = account.share.cap {
+                let pays_for = used.saturating_mul(1000) / cap.get();
+                account.free_at = account.free_at.max(now.saturating_sub(BURST)).saturating_add(pays_for);
+            }
+        }
+        self.stand(now, id);
+        self.forget_if_over(id);
+    }
+
+    /// Whether somebody may run now.
+    pub fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// What the account has had so far; nothing if it is over.
+    pub fn usage(&self, id: AccountId) -> Usage {
+        self.accounts.get(&id).map_or_else(Usage::default, |account| Usage {
+            used: account.used,
+            turns: account.turns,
+            waited: account.waited,
+            waiting: account.tasks.len(),
+        })
+    }
+
+    /// Accounts that are open, or have something left to run.
+    pub fn len(&self) -> usize {
+        self.accounts.len()
+    }
+
+    /// There is no account.
+    pub fn is_empty(&self) -> bool {
+        self.accounts.is_empty()
+    }
+
+    /// Takes the account out of where it waits.
+    fn leave(&mut self, id: AccountId) {
+        let Some(account) = self.accounts.get_mut(&id) else { return };
+        match std::mem::replace(&mut account.stands, Stands::Nowhere) {
+            Stands::Nowhere => {}
+            Stands::Ready(place) => drop(self.ready.remove(&(account.weighted, place, id))),
+            Stands::Capped(until) => drop(self.capped.remove(&(until, id))),
+        }
+    }
+
+    /// Lets an account that waits nowhere wait where it belongs.
+    fn stand(&mut self, now: Duration, id: AccountId) {
+        let Some(account) = self.accounts.get_mut(&id) else { return };
+        if account.tasks.is_empty() {
+            return;
+        }
+        if account.share.cap.is_some() && account.free_at > now {
+            account.stands = Stands::Capped(account.free_at);
+            self.capped.insert((account.free_at, id));
+        } else {
+            self.last_number += 1;
+            let place = Place { at_work: account.running > 0, number: self.last_number };
+            account.stands = Stands::Ready(place);
+            self.ready.insert((account.weighted, place, id));
+        }
+    }
+
+    fn forget_if_over(&mut self, id: AccountId) {
+        if self
+            .accounts
+            .get(&id)
+            .is_some_and(|account| account.closed && account.running == 0 && account.tasks.is_empty())
+        {
+            self.accounts.remove(&id);
+        }
+    }
+}

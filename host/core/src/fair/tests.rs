@@ -1,0 +1,245 @@
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+use std::collections::{BTreeMap, VecDeque};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn share(weight: u32, cap: Option<u32>) -> Share {
+    Share { weight: NonZeroU32::new(weight).unwrap(), cap: cap.map(|cap| NonZeroU32::new(cap).unwrap()) }
+}
+
+/// Takes the next task, which is there.
+fn take<T: std::fmt::Debug>(queue: &mut FairQueue<T>, now: Duration) -> Taken<T> {
+    match queue.next(now) {
+        Next::Task(taken) => taken,
+        other => panic!("no task but {other:?}"),
+    }
+}
+
+#[test]
+fn one_account_is_served_in_order() {
+    let mut queue = FairQueue::new();
+    let id = queue.open(Share::default());
+    (0..3).for_each(|task| queue.push(MS * task, id, task).unwrap());
+    assert_eq!(take(&mut queue, 5 * MS), Taken { account: id, task: 0, waited: 5 * MS });
+    assert_eq!(take(&mut queue, 5 * MS), Taken { account: id, task: 1, waited: 4 * MS });
+    assert_eq!(take(&mut queue, 6 * MS), Taken { account: id, task: 2, waited: 4 * MS });
+    assert_eq!(queue.next(6 * MS), Next::Nothing);
+    assert_eq!(queue.usage(id), Usage { used: Duration::ZERO, turns: 3, waited: 13 * MS, waiting: 0 });
+}
+
+#[test]
+fn ten_thousand_tasks_of_one_do_not_delay_the_first_of_another() {
+    let mut queue = FairQueue::new();
+    let (busy, quiet) = (queue.open(Share::default()), queue.open(Share::default()));
+    (0..10_000).for_each(|task| queue.push(MS, busy, task).unwrap());
+    // Two threads are at it.
+    for _ in 0..100 {
+        let pair = [take(&mut queue, MS).account, take(&mut queue, MS).account];
+        assert_eq!(pair, [busy, busy]);
+        pair.iter().for_each(|&id| queue.charge(MS, id, 5 * MS));
+    }
+    let _running = take(&mut queue, MS);
+    queue.push(MS, quiet, 10_000).unwrap();
+    assert_eq!(take(&mut queue, MS).task, 10_000);
+}
+
+#[test]
+fn weights_part_the_time() {
+    let mut queue = FairQueue::new();
+    let (heavy, light) = (queue.open(share(300, None)), queue.open(share(100, None)));
+    for id in [heavy, light] {
+        queue.push(MS, id, ()).unwrap();
+    }
+    for _ in 0..4_000 {
+        let id = take(&mut queue, MS).account;
+        queue.push(MS, id, ()).unwrap();
+        queue.charge(MS, id, MS);
+    }
+    assert_eq!((queue.usage(heavy).used, queue.usage(light).used), (3_000 * MS, 1_000 * MS));
+}
+
+#[test]
+fn a_rest_saves_nothing_up() {
+    let mut queue = FairQueue::new();
+    let (busy, back) = (queue.open(Share::default()), queue.open(Share::default()));
+    (0..100).for_each(|_| queue.push(MS, busy, ()).unwrap());
+    for _ in 0..50 {
+        let id = take(&mut queue, MS).account;
+        queue.charge(MS, id, MS);
+    }
+    (0..50).for_each(|_| queue.push(MS, back, ()).unwrap());
+    let mut turns: BTreeMap<AccountId, u32> = BTreeMap::new();
+    for _ in 0..40 {
+        let id = take(&mut queue, MS).account;
+        *turns.entry(id).or_insert(0) += 1;
+        queue.charge(MS, id, MS);
+    }
+    // Before, one had fifty turns and the other none.
+    assert!(turns[&back].abs_diff(turns[&busy]) <= 2, "{turns:?}");
+}
+
+#[test]
+fn a_cap_holds_though_nobody_else_is_there() {
+    let mut queue = FairQueue::new();
+    let id = queue.open(share(100, Some(250)));
+    let mut now = Duration::from_secs(60);
+    queue.push(now, id, ()).unwrap();
+    let (began, mut turns) = (now, 0);
+    while now < began + Duration::from_secs(10) {
+        match queue.next(now) {
+            Next::Task(_) => {
+                now += 5 * MS;
+                turns += 1;
+                queue.push(now, id, ()).unwrap();
+                queue.charge(now, id, 5 * MS);
+            }
+            Next::At(until) => {
+                assert!(until > now);
+                now = until;
+            }
+            Next::Nothing => panic!("its task is gone"),
+        }
+    }
+    // A quarter of ten seconds, what it had left of the time before, and the turn that went over it.
+    let used = turns * 5 * MS;
+    assert!((2_500 * MS..=2_530 * MS).contains(&used), "{used:?}");
+}
+
+#[test]
+fn a_cap_that_is_lifted_holds_back_no_longer() {
+    let mut queue = FairQueue::new();
+    let id = queue.open(share(100, Some(1)));
+    queue.push(MS, id, "first").unwrap();
+    take(&mut queue, MS);
+    queue.push(MS, id, "second").unwrap();
+    queue.charge(MS, id, Duration::from_secs(1));
+    assert!(matches!(queue.next(MS), Next::At(until) if until > Duration::from_secs(900)));
+    queue.set_share(MS, id, Share::default());
+    assert_eq!(take(&mut queue, MS).task, "second");
+}
+
+#[test]
+fn a_closed_account_is_served_to_its_end_and_forgotten() {
+    let mut queue = FairQueue::new();
+    let id = queue.open(Share::default());
+    (0..2).for_each(|task| queue.push(MS, id, task).unwrap());
+    let first = take(&mut queue, MS);
+    queue.close(id);
+    // It gives way, and comes again.
+    queue.push(MS, id, first.task).unwrap();
+    queue.charge(MS, id, MS);
+    for task in [1, 0] {
+        assert_eq!(take(&mut queue, MS).task, task);
+        assert_eq!(queue.len(), 1);
+        queue.charge(MS, id, MS);
+    }
+    assert!(queue.is_empty());
+    assert_eq!(queue.push(MS, id, 7), Err(7));
+}
+
+/// What happens to a queue.
+#[derive(Clone, Debug)]
+enum Step {
+    Push(usize),
+    Next,
+    /// The task that runs longest gives way after so many microseconds; true: it comes again.
+    GiveWay(u64, bool),
+    Pass(u64),
+    Share(usize, Share),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let account = 0..4_usize;
+    prop_oneof![
+        4 => account.clone().prop_map(Step::Push),
+        4 => Just(Step::Next),
+        4 => (0..6_000_u64, any::<bool>()).prop_map(|(used, again)| Step::GiveWay(used, again)),
+        2 => (0..50_000_u64).prop_map(Step::Pass),
+        1 => (account, 1..20_000_u32, prop::option::of(1..4_000_u32)).prop_map(|(id, weight, cap)| Step::Share(id, share(weight, cap))),
+    ]
+}
+
+proptest! {
+    /// Against plain lists: nothing is lost or served twice, order holds within an account, and no task waits while its account has no
+    /// cap.
+    #[test]
+    fn every_task_is_served_once_in_its_accounts_order(steps in prop::collection::vec(step(), 0..200)) {
+        let mut queue = FairQueue::new();
+        let ids: Vec<AccountId> = (0..4).map(|_| queue.open(Share::default())).collect();
+        let mut lines: Vec<VecDeque<u32>> = vec![VecDeque::new(); 4];
+        let mut caps = [false; 4];
+        let mut running: VecDeque<(AccountId, u32)> = VecDeque::new();
+        let (mut now, mut last) = (Duration::from_secs(1), 0);
+        for step in steps {
+            match step {
+                Step::Push(account) => {
+                    last += 1;
+                    lines[account].push_back(last);
+                    prop_assert_eq!(queue.push(now, ids[account], last), Ok(()));
+                }
+                Step::Next => match queue.next(now) {
+                    Next::Task(taken) => {
+                        let account = ids.iter().position(|&id| id == taken.account).unwrap();
+                        prop_assert_eq!(Some(taken.task), lines[account].pop_front());
+                        running.push_back((taken.account, taken.task));
+                    }
+                    Next::At(until) => {
+                        prop_assert!(until > now);
+                        for (line, capped) in lines.iter().zip(caps) {
+                            prop_assert!(line.is_empty() || capped);
+                        }
+                        prop_assert!(lines.iter().any(|line| !line.is_empty()));
+                    }
+                    Next::Nothing => prop_assert!(lines.iter().all(VecDeque::is_empty)),
+                },
+                Step::GiveWay(used, again) => {
+                    if let Some((id, task)) = running.pop_front() {
+                        now += Duration::from_micros(used);
+                        if again {
+                            let account = ids.iter().position(|&known| known == id).unwrap();
+                            lines[account].push_back(task);
+                            prop_assert_eq!(queue.push(now, id, task), Ok(()));
+                        }
+                        queue.charge(now, id, Duration::from_micros(used));
+                    }
+                }
+                Step::Pass(micros) => now += Duration::from_micros(micros),
+                Step::Share(account, share) => {
+                    caps[account] = share.cap.is_some();
+                    queue.set_share(now, ids[account], share);
+                }
+            }
+        }
+        for (id, line) in ids.iter().zip(&lines) {
+            prop_assert_eq!(queue.usage(*id).waiting, line.len());
+        }
+    }
+
+    /// While all have work, nobody is ahead of another by more than one turn of each, whatever the weights and the turns.
+    #[test]
+    fn nobody_is_ahead_by_more_than_a_turn(
+        weights in prop::collection::vec(1..1_000_u32, 2..6),
+        turns in prop::collection::vec(1..5_000_u64, 1..500),
+    ) {
+        let mut queue = FairQueue::new();
+        let accounts: Vec<(AccountId, u32)> = weights.iter().map(|&weight| (queue.open(share(weight, None)), weight)).collect();
+        for (id, _) in &accounts {
+            queue.push(MS, *id, ()).unwrap();
+        }
+        for turn in turns {
+            let id = take(&mut queue, MS).account;
+            queue.push(MS, id, ()).unwrap();
+            queue.charge(MS, id, Duration::from_micros(turn));
+            let ahead = |of: &(AccountId, u32)| queue.usage(of.0).used.as_secs_f64() / f64::from(of.1);
+            let most = accounts.iter().map(ahead).fold(0.0, f64::max);
+            let least = accounts.iter().map(ahead).fold(f64::MAX, f64::min);
+            let lightest = f64::from(*weights.iter().min().unwrap());
+            prop_assert!(most - least <= 0.005 / lightest + 1e-12, "{most} {least}");
+        }
+    }
+}

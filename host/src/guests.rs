@@ -1,0 +1,257 @@
+//! The threads that plugins run on, shared fairly.
+//!
+//! Owns the threads, and an account for each plugin: whatever runs for a plugin runs there, is charged to it, and gives way after one
+//! call, after [`wasm`](crate::wasm)'s tick within a call, and wherever it waits. Who goes next is for
+//! [`pilothouse_core::fair`] to say. What waits holds no thread.
+//!
+//! ```text
+//! account a ─ spawn ─► tasks ─┐                       ┌─► guest-0 ─┐ waits, or gives way
+//!                             ├─ FairQueue ─ the next ─┤            ├──────────────────────► charged
+//! account b ─ spawn ─► tasks ─┘                       └─► guest-1 ─┘
+//! ```
+//!
+//! Timers, sockets and whatever else tasks wait for belong to the runtime that the threads were started from: a busy plugin delays
+//! none of them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    num::NonZeroUsize,
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_task::Runnable;
+use futures::FutureExt;
+use parking_lot::Mutex;
+use pilothouse_core::fair::{AccountId, FairQueue, Next, Share, Usage};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::{runtime::Handle, sync::Notify, time::Instant};
+use tracing::error;
+
+use crate::wasm::PluginName;
+
+#[cfg(test)]
+mod tests;
+
+/// The threads. Clones share them; they end when the last clone and the last account are gone, or by [`Guests::stop`].
+#[derive(Clone)]
+pub struct Guests(Arc<Threads>);
+
+/// Ends the threads when nobody can spawn any more.
+struct Threads(Arc<Inner>);
+
+struct Inner {
+    queue: Mutex<FairQueue<Runnable>>,
+    bell: Notify,
+    origin: Instant,
+    accounts: Mutex<HashMap<PluginName, Weak<Open>>>,
+    stopped: AtomicBool,
+}
+
+/// A plugin's account. Clones share it.
+#[derive(Clone)]
+pub struct Account(Arc<Open>);
+
+struct Open {
+    plugin: PluginName,
+    id: AccountId,
+    guests: Arc<Threads>,
+}
+
+/// What was spawned. Dropping it ends the task where it waits; so that it goes on, [`detach`](Self::detach) it.
+#[must_use = "dropping it ends the task"]
+pub struct Running<T>(async_task::FallibleTask<Option<T>>);
+
+impl<T> Running<T> {
+    /// Lets it run to its end though nobody waits for that.
+    pub fn detach(self) {
+        self.0.detach();
+    }
+
+    /// Its result; none if it panicked, or the threads were stopped before its end.
+    ///
+    /// # Cancellation
+    /// Dropping the future ends the task.
+    pub async fn ended(self) -> Option<T> {
+        self.0.await.flatten()
+    }
+}
+
+impl Guests {
+    /// Starts so many threads. What runs on them uses the timers and sockets of `io`.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start(threads: NonZeroUsize, io: &Handle) -> std::io::Result<Self> {
+        let guests = Self::new();
+        for number in 0..threads.get() {
+            let (inner, io) = (guests.0.0.clone(), io.clone());
+            let run = move || io.block_on(tokio::task::unconstrained(inner.work(false)));
+            std::thread::Builder::new().name(format!("guest-{number}")).spawn(run)?;
+        }
+        Ok(guests)
+    }
+
+    /// Uses the runtime's own threads, as one of its tasks: for tests that stop the clock.
+    #[cfg(test)]
+    pub(crate) fn within(runtime: &Handle) -> Self {
+        let guests = Self::new();
+        runtime.spawn(guests.0.0.clone().work(true));
+        guests
+    }
+
+    fn new() -> Self {
+        let inner = Inner {
+            queue: Mutex::default(),
+            bell: Notify::new(),
+            origin: Instant::now(),
+            accounts: Mutex::default(),
+            stopped: AtomicBool::new(false),
+        };
+        Self(Arc::new(Threads(Arc::new(inner))))
+    }
+
+    /// The plugin's account, opened if it is not.
+    pub fn account(&self, plugin: &PluginName) -> Account {
+        let inner = &self.0.0;
+        let mut accounts = inner.accounts.lock();
+        if let Some(open) = accounts.get(plugin).and_then(Weak::upgrade) {
+            return Account(open);
+        }
+        accounts.retain(|_, open| open.strong_count() > 0);
+        let id = inner.queue.lock().open(Share::default());
+        let open = Arc::new(Open { plugin: plugin.clone(), id, guests: self.0.clone() });
+        accounts.insert(plugin.clone(), Arc::downgrade(&open));
+        Account(open)
+    }
+
+    /// What each open account has had, in the order of plugins.
+    pub fn usage(&self) -> BTreeMap<PluginName, Usage> {
+        let open: Vec<Account> = self.0.0.accounts.lock().values().filter_map(Weak::upgrade).map(Account).collect();
+        open.into_iter().map(|account| (account.0.plugin.clone(), account.usage())).collect()
+    }
+
+    /// Ends all tasks where they wait; those that run end where they give way next. The threads end after them, and are not
+    /// waited for.
+    pub fn stop(&self) {
+        self.0.0.stop();
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+impl Inner {
+    /// Takes what has come to the head of its line again.
+    fn schedule(&self, id: AccountId, task: Runnable) {
+        // Where it is not taken it is dropped, and with it whatever it owns: not under the lock.
+        let pushed = self.queue.lock().push(self.now(), id, task);
+        if pushed.is_ok() {
+            self.bell.notify_one();
+        }
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        let left = std::mem::take(&mut *self.queue.lock());
+        self.bell.notify_waiters();
+        self.bell.notify_one();
+        drop(left);
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// What one thread does. Where it has its thread to itself it holds it; else it gives way after each task.
+    async fn work(self: Arc<Self>, gives_way: bool) {
+        let mut ran: Option<(AccountId, Duration)> = None;
+        loop {
+            let rung = self.bell.notified();
+            if self.stopped.load(Ordering::Acquire) {
+                // For the next thread.
+                return self.bell.notify_one();
+            }
+            let (next, more) = {
+                let now = self.now();
+                let mut queue = self.queue.lock();
+                if let Some((account, used)) = ran.take() {
+                    queue.charge(now, account, used);
+                }
+                (queue.next(now), queue.is_ready())
+            };
+            match next {
+                Next::Task(taken) => {
+                    if more {
+                        // One ring may stand for several tasks.
+                        self.bell.notify_one();
+                    }
+                    let began = cpu_time();
+                    taken.task.run();
+                    ran = Some((taken.account, cpu_time().saturating_sub(began)));
+                    if gives_way {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                Next::At(until) => {
+                    let _ = tokio::time::timeout_at(self.origin + until, rung).await;
+                }
+                Next::Nothing => rung.await,
+            }
+        }
+    }
+}
+
+impl Account {
+    /// Runs a task on the threads, in the account's turn.
+    pub fn spawn<F>(&self, task: F) -> Running<F::Output>
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        let plugin = self.0.plugin.clone();
+        let task = AssertUnwindSafe(task).catch_unwind().map(move |ended| {
+            if ended.is_err() {
+                error!(%plugin, "the host failed over a task of the plugin");
+            }
+            ended.ok()
+        });
+        let open = self.0.clone();
+        let schedule = move |task| open.guests.0.schedule(open.id, task);
+        let (task, running) = async_task::spawn(task, schedule);
+        task.schedule();
+        Running(running.fallible())
+    }
+
+    /// What the account may have, from now on.
+    pub fn set_share(&self, share: Share) {
+        let inner = &self.0.guests.0;
+        inner.queue.lock().set_share(inner.now(), self.0.id, share);
+        // A lower cap may have kept the threads waiting.
+        inner.bell.notify_one();
+    }
+
+    /// What it has had.
+    pub fn usage(&self) -> Usage {
+        self.0.guests.0.queue.lock().usage(self.0.id)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.guests.0.queue.lock().close(self.id);
+    }
+}
+
+/// What the present thread has used of a core.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
+}

@@ -1,0 +1,142 @@
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+use std::sync::atomic::AtomicUsize;
+
+use tokio::sync::{Barrier, oneshot};
+
+use super::*;
+use crate::testing::soon;
+
+fn name(name: &str) -> PluginName {
+    PluginName::new(name).unwrap()
+}
+
+fn threads(threads: usize) -> Guests {
+    Guests::start(NonZeroUsize::new(threads).unwrap(), &Handle::current()).unwrap()
+}
+
+/// Uses a core for about so long.
+fn burn(time: Duration) {
+    let began = cpu_time();
+    while cpu_time() < began + time {
+        std::hint::spin_loop();
+    }
+}
+
+#[tokio::test]
+async fn a_task_gives_its_result() {
+    let account = threads(1).account(&name("a"));
+    assert_eq!(account.spawn(async { 7 }).ended().await, Some(7));
+}
+
+#[tokio::test]
+async fn a_task_that_panics_ends_itself_and_nothing_else() {
+    let account = threads(1).account(&name("a"));
+    assert_eq!(account.spawn(async { panic!("on purpose") }).ended().await, None::<()>);
+    assert_eq!(account.spawn(async { 7 }).ended().await, Some(7));
+}
+
+#[tokio::test]
+async fn a_task_whose_handle_is_dropped_ends_where_it_waits() {
+    let account = threads(1).account(&name("a"));
+    let (held, freed) = oneshot::channel::<()>();
+    let (began, begun) = oneshot::channel();
+    let running = account.spawn(async move {
+        began.send(()).unwrap();
+        std::future::pending::<()>().await;
+        drop(held);
+    });
+    begun.await.unwrap();
+    drop(running);
+    soon("what the task owned is dropped", freed).await.unwrap_err();
+}
+
+/// A hundred calls that wait for the API server hold no thread.
+#[tokio::test]
+async fn tasks_that_wait_hold_no_thread() {
+    let account = threads(1).account(&name("a"));
+    let all = Arc::new(Barrier::new(101));
+    for _ in 0..100 {
+        let all = all.clone();
+        account.spawn(async move { all.wait().await }).detach();
+    }
+    soon("all of them wait at once", all.wait()).await;
+}
+
+#[tokio::test]
+async fn timers_of_tasks_are_the_runtimes() {
+    let account = threads(1).account(&name("a"));
+    let slept = account.spawn(tokio::time::sleep(Duration::from_millis(1)));
+    soon("the timer", slept.ended()).await.unwrap();
+}
+
+/// One plugin has ten thousand keys, another has one: while the first does nothing but work, the second is served after a turn of it.
+#[tokio::test]
+async fn ten_thousand_tasks_of_one_do_not_delay_anothers() {
+    let guests = threads(1);
+    let (busy, quiet) = (guests.account(&name("busy")), guests.account(&name("quiet")));
+    let done = Arc::new(AtomicUsize::new(0));
+    let (began, begun) = oneshot::channel();
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    // The only thread stands at the gate while they come.
+    let stands = async move {
+        began.send(()).unwrap();
+        gate.recv().unwrap_err();
+        burn(Duration::from_millis(1));
+    };
+    busy.spawn(stands).detach();
+    begun.await.unwrap();
+    for _ in 0..10_000 {
+        let done = done.clone();
+        busy.spawn(async move { done.fetch_add(1, Ordering::SeqCst) }).detach();
+    }
+    let before = {
+        let done = done.clone();
+        quiet.spawn(async move { done.load(Ordering::SeqCst) })
+    };
+    drop(open);
+    assert_eq!(soon("the other is served", before.ended()).await, Some(0));
+}
+
+#[tokio::test]
+async fn what_a_task_computes_is_charged_to_its_account() {
+    let guests = threads(2);
+    let (busy, quiet) = (guests.account(&name("busy")), guests.account(&name("quiet")));
+    busy.spawn(async { burn(Duration::from_millis(20)) }).ended().await.unwrap();
+    quiet.spawn(async {}).ended().await.unwrap();
+    // It is charged after its end.
+    let charged = async {
+        while busy.usage().used < Duration::from_millis(20) {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the time is charged", charged).await;
+    let usage = guests.usage();
+    assert!(usage[&name("quiet")].used < Duration::from_millis(20), "{usage:?}");
+    assert_eq!((usage[&name("busy")].turns, usage[&name("quiet")].turns), (1, 1));
+}
+
+#[tokio::test]
+async fn one_name_has_one_account_until_nobody_holds_it() {
+    let guests = threads(1);
+    let first = guests.account(&name("a"));
+    first.spawn(async {}).ended().await.unwrap();
+    let again = guests.account(&name("a"));
+    drop(first);
+    assert_eq!(again.usage().turns, 1);
+    drop(again);
+    let forgotten = async {
+        while !guests.usage().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the account is closed", forgotten).await;
+}
+
+#[tokio::test]
+async fn stopped_threads_drop_what_waits_and_take_nothing_more() {
+    let guests = threads(2);
+    let account = guests.account(&name("a"));
+    guests.stop();
+    assert_eq!(account.spawn(async { 7 }).ended().await, None);
+}

@@ -135,8 +135,8 @@ impl Guests {
         open.into_iter().map(|account| (account.0.plugin.clone(), account.usage())).collect()
     }
 
-    /// Ends all tasks where they wait; those that run end where they give way next. The threads end after them, and are not
-    /// waited for.
+    /// Runs no task any further: what is in line is dropped now, what runs when it gives way, what waits for something when that
+    /// comes. The threads end, and are not waited for.
     pub fn stop(&self) {
         self.0.0.stop();
     }
@@ -151,16 +151,24 @@ impl Drop for Threads {
 impl Inner {
     /// Takes what has come to the head of its line again.
     fn schedule(&self, id: AccountId, task: Runnable) {
-        // Where it is not taken it is dropped, and with it whatever it owns: not under the lock.
-        let pushed = self.queue.lock().push(self.now(), id, task);
-        if pushed.is_ok() {
-            self.bell.notify_one();
+        let now = self.now();
+        let refused = {
+            let mut queue = self.queue.lock();
+            if self.stopped.load(Ordering::Acquire) { Some(task) } else { queue.push(now, id, task).err() }
+        };
+        match refused {
+            None => self.bell.notify_one(),
+            // With it goes whatever it owns, which may ask for the lock.
+            Some(task) => drop(task),
         }
     }
 
     fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
-        let left = std::mem::take(&mut *self.queue.lock());
+        let left = {
+            let mut queue = self.queue.lock();
+            self.stopped.store(true, Ordering::Release);
+            std::mem::take(&mut *queue)
+        };
         self.bell.notify_waiters();
         self.bell.notify_one();
         drop(left);

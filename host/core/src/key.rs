@@ -12,21 +12,41 @@
 //! assert_eq!(Key::new(None, "node-1").to_string(), "node-1");
 //! ```
 
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::Deref, sync::Arc};
 
-/// A kind of object, as `apiVersion` and `kind` name it in objects themselves.
+/// A kind of object, as `apiVersion` and `kind` name it in objects themselves. One pointer: every cached object has one, and all
+/// of a store share what it points to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TypeMeta {
+pub struct TypeMeta(Arc<Names>);
+
+/// What a [`TypeMeta`] points to.
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Names {
     /// `apps/v1`, or `v1` in the core group.
-    pub api_version: Arc<str>,
+    pub api_version: Box<str>,
     /// `Deployment`.
-    pub kind: Arc<str>,
+    pub kind: Box<str>,
+}
+
+impl Deref for TypeMeta {
+    type Target = Names;
+
+    fn deref(&self) -> &Names {
+        &self.0
+    }
 }
 
 impl TypeMeta {
     /// From the two texts as they stand in an object.
     pub fn new(api_version: &str, kind: &str) -> Self {
-        Self { api_version: api_version.into(), kind: kind.into() }
+        Self(Arc::new(Names { api_version: api_version.into(), kind: kind.into() }))
+    }
+
+    /// Takes over what `other` points to, if it is the same kind.
+    pub(crate) fn share(&mut self, other: &Self) {
+        if !Arc::ptr_eq(&self.0, &other.0) && self == other {
+            self.0.clone_from(&other.0);
+        }
     }
 
     /// `apps` of `apps/v1`; empty in the core group.

@@ -17,7 +17,7 @@
 //! # Ok::<(), pilothouse_core::ParseError>(())
 //! ```
 
-use std::{borrow::Cow, fmt, ops::Range, sync::Arc};
+use std::{borrow::Cow, fmt, iter, num::NonZeroI64, ops::Range, sync::Arc};
 
 use crate::{
     dictionary::Dictionary,
@@ -152,7 +152,28 @@ struct Applied {
     fields: Box<str>,
 }
 
+/// Those who applied something to one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Appliers {
+    first: Applied,
+    /// Hardly ever any.
+    others: Box<[Applied]>,
+}
+
+impl Appliers {
+    fn all(&self) -> impl Iterator<Item = &Applied> {
+        iter::once(&self.first).chain(&self.others)
+    }
+
+    fn bytes(&self) -> usize {
+        let texts = self.all().map(|applied| applied.manager.len() + applied.fields.len()).sum::<usize>();
+        size_of::<Self>() + size_of_val(&*self.others) + texts
+    }
+}
+
 /// An object as the API server gave it. Never changes.
+///
+/// There are as many as the cluster has: what is here is packed tightly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
     text: Text,
@@ -160,8 +181,9 @@ pub struct Object {
     key: Key,
     uid: Uid,
     resource_version: ResourceVersion,
-    generation: Option<i64>,
-    applied: Box<[Applied]>,
+    generation: Option<NonZeroI64>,
+    /// None of most objects.
+    applied: Option<Box<Appliers>>,
     deleting: bool,
 }
 
@@ -191,10 +213,7 @@ impl Object {
             ParseError::new(scan.resource_version_at, what)
         })?;
 
-        let of = TypeMeta {
-            api_version: shared(scan.api_version.as_deref(), &default.api_version),
-            kind: shared(scan.kind.as_deref(), &default.kind),
-        };
+        let of = of_text(scan.api_version.as_deref(), scan.kind.as_deref(), default);
         let mut head = String::new();
         if scan.api_version.is_none() {
             push_member(&mut head, "apiVersion", &of.api_version);
@@ -223,8 +242,8 @@ impl Object {
             key: Key::new(scan.namespace.as_deref(), name),
             uid: Uid::parse(uid),
             resource_version,
-            generation: scan.generation,
-            applied: scan.applied.into(),
+            generation: scan.generation.and_then(NonZeroI64::new),
+            applied: appliers(scan.applied),
             deleting: scan.deleting,
             of,
         })
@@ -285,9 +304,9 @@ impl Object {
         self.resource_version
     }
 
-    /// `metadata.generation`, which kinds without a spec do not have.
+    /// `metadata.generation`, which kinds without a spec do not have. 0 is none: Kubernetes does not write it.
     pub fn generation(&self) -> Option<i64> {
-        self.generation
+        self.generation.map(NonZeroI64::get)
     }
 
     /// True if `metadata.deletionTimestamp` is set.
@@ -326,7 +345,8 @@ impl Object {
 
     /// What `manager` (one of this host's: `pilothouse.…`) applied last, as fieldsV1 JSON without white space.
     pub fn applied(&self, manager: &str, subresource: Option<Subresource>) -> Option<&str> {
-        let entry = self.applied.iter().find(|a| &*a.manager == manager && a.subresource == subresource);
+        let mut all = self.applied.iter().flat_map(|appliers| appliers.all());
+        let entry = all.find(|a| &*a.manager == manager && a.subresource == subresource);
         entry.map(|entry| &*entry.fields)
     }
 
@@ -334,25 +354,24 @@ impl Object {
     /// namespace, which whole stores share, are not counted, nor is the dictionary of a packed one.
     pub fn bytes(&self) -> usize {
         let uid = |uid: &Uid| if let Uid::Other(text) = uid { text.len() } else { 0 };
-        let applied = |applied: &Applied| size_of::<Applied>() + applied.manager.len() + applied.fields.len();
         let name = ARC + self.key.name.len();
-        let applied = self.applied.iter().map(applied).sum::<usize>();
+        let applied = self.applied.as_ref().map_or(0, |appliers| appliers.bytes());
         ARC + size_of::<Self>() + self.text.bytes() + name + uid(&self.uid) + applied
     }
 
     /// Takes over what `older`, an earlier version of the same key, holds with equal content.
     pub(crate) fn share_with(&mut self, older: &Self) {
         self.key = older.key.clone();
-        share(&mut self.of.api_version, &older.of.api_version);
-        share(&mut self.of.kind, &older.of.kind);
+        self.of.share(&older.of);
     }
 
     /// Takes over texts that a whole store shares, where they are equal.
     pub(crate) fn share_words(&mut self, of: &TypeMeta, namespace: Option<&Arc<str>>) {
-        share(&mut self.of.api_version, &of.api_version);
-        share(&mut self.of.kind, &of.kind);
-        if let (Some(own), Some(namespace)) = (&mut self.key.namespace, namespace) {
-            share(own, namespace);
+        self.of.share(of);
+        if let (Some(own), Some(namespace)) = (&mut self.key.namespace, namespace)
+            && own == namespace
+        {
+            own.clone_from(namespace);
         }
     }
 }
@@ -362,18 +381,22 @@ fn text_of(json: String, places: &Places, end: usize) -> Result<Text, ParseError
     Text::new(json, places).map_err(|_| ParseError::new(end, "the object is longer than 4 GiB"))
 }
 
+fn appliers(all: Vec<Applied>) -> Option<Box<Appliers>> {
+    let mut all = all.into_iter();
+    all.next().map(|first| Box::new(Appliers { first, others: all.collect() }))
+}
+
 /// The two counters before the content of an `Arc`.
 pub(crate) const ARC: usize = 2 * size_of::<usize>();
 
-fn share(own: &mut Arc<str>, other: &Arc<str>) {
-    if !Arc::ptr_eq(own, other) && own == other {
-        own.clone_from(other);
-    }
-}
-
 /// `default` itself where the text says the same or nothing.
-fn shared(text: Option<&str>, default: &Arc<str>) -> Arc<str> {
-    text.filter(|text| *text != &**default).map_or_else(|| default.clone(), Arc::from)
+fn of_text(api_version: Option<&str>, kind: Option<&str>, default: &TypeMeta) -> TypeMeta {
+    let (api_version, kind) = (api_version.unwrap_or(&default.api_version), kind.unwrap_or(&default.kind));
+    if *api_version == *default.api_version && *kind == *default.kind {
+        default.clone()
+    } else {
+        TypeMeta::new(api_version, kind)
+    }
 }
 
 fn push_member(head: &mut String, name: &str, value: &str) {

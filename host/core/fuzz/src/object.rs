@@ -122,7 +122,8 @@ fn expected(object: &Tree) -> Option<Read> {
         uid: word(metadata, "uid")?.to_owned(),
         // Without leading zeros or a sign.
         resource_version: (number.to_string() == version).then_some(ResourceVersion(number))?,
-        generation: optional(metadata, "generation", |value| integer(value.as_number()?))?,
+        generation: optional(metadata, "generation", |value| integer(value.as_number()?))?
+            .filter(|number| *number != 0),
         labels: optional(metadata, "labels", labels)?.unwrap_or_default(),
         owners: optional(metadata, "ownerReferences", |list| each(list, owner))?.unwrap_or_default(),
         deleting: optional(metadata, "deletionTimestamp", Tree::as_str)?.is_some(),

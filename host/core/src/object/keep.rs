@@ -217,7 +217,7 @@ impl Object {
         let mut kept = self.with_text(super::text_of(json, &places, end)?);
         if keep.metadata_only {
             // For the diff, which has nothing to compare.
-            kept.applied = Box::default();
+            kept.applied = None;
         }
         Ok(kept)
     }

@@ -22,6 +22,10 @@ impl<'a> Order<'a> {
 /// Slots of one chunk, at most. Inserting moves a kilobyte at the most.
 const CHUNK: usize = 256;
 
+/// By how many slots at the least a small set grows. There are as many small sets as owners and label values: what doubling leaves
+/// unused, a third of it all, counts.
+const STEP: usize = 4;
+
 /// Never empty between calls.
 #[derive(Debug)]
 pub(super) enum Set {
@@ -42,6 +46,9 @@ impl Set {
             Self::Few(few) => {
                 let Err(place) = find(few, slot, order) else { return };
                 if few.len() < CHUNK {
+                    if few.len() == few.capacity() {
+                        few.reserve_exact((few.len() / 2).clamp(STEP, CHUNK - few.len()));
+                    }
                     few.insert(place, slot);
                 } else {
                     *self = Self::Many(vec![chunk(few)]);

@@ -393,7 +393,7 @@ fn equal_texts_are_held_once() {
     store.upsert(object("ns", "a", "u", 3, &Value::Null, &Value::Null));
     let [a, b] = ["a", "b"].map(|name| store.get(Some("ns"), name).unwrap());
     assert!(Arc::ptr_eq(a.key().namespace.as_ref().unwrap(), b.key().namespace.as_ref().unwrap()));
-    assert!(Arc::ptr_eq(&a.type_meta().kind, &store.type_meta().kind));
+    assert!(std::ptr::eq(&*a.type_meta().kind, &*store.type_meta().kind));
 }
 
 #[test]

@@ -4,29 +4,34 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-/// Bytes of memory that are resident in the process `id`.
+/// Bytes of memory that are resident in the process `id`, its program's code included.
 ///
 /// # Errors
 /// There is no such process, or no `/proc`.
 pub fn resident_of(id: u32) -> Result<usize> {
-    resident(&id.to_string())
+    status(&id.to_string(), "VmRSS:")
 }
 
-/// Bytes of memory that are resident in this process.
+/// Bytes of memory that the process `id` holds for itself: resident, and not the pages of a file. Those are its program's code,
+/// which is read in as it first runs, and which the kernel takes away again where memory is short: no part of a cache, but ten
+/// megabytes of some programs.
+///
+/// # Errors
+/// There is no such process, or no `/proc`.
+pub fn held_by(id: u32) -> Result<usize> {
+    held(&id.to_string())
+}
+
+/// The same of this process.
 ///
 /// # Errors
 /// There is no `/proc`.
-pub fn resident_here() -> Result<usize> {
-    resident("self")
+pub fn held_here() -> Result<usize> {
+    held("self")
 }
 
-fn resident(process: &str) -> Result<usize> {
-    let path = format!("/proc/{process}/statm");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    // proc(5): sizes in pages; the second is the resident set.
-    let pages: usize =
-        text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).context("no resident set in statm")?;
-    Ok(pages * rustix::param::page_size())
+fn held(process: &str) -> Result<usize> {
+    status(process, "RssAnon:")
 }
 
 /// Forgets the peak of this process: it is what is resident now.
@@ -50,7 +55,7 @@ fn reset(process: &str) -> Result<()> {
     fs::write(format!("/proc/{process}/clear_refs"), "5").context("cannot reset the peak of the resident memory")
 }
 
-/// The most bytes that were resident in this process since [`reset_peak`].
+/// The most bytes that this process has held since [`reset_peak`].
 ///
 /// # Errors
 /// There is no `/proc`.
@@ -58,7 +63,7 @@ pub fn peak() -> Result<usize> {
     highest("self")
 }
 
-/// The most bytes that were resident in the process `id` since [`reset_peak_of`], or its start.
+/// The most bytes that the process `id` has held since [`reset_peak_of`], or its start.
 ///
 /// # Errors
 /// There is no such process, or no `/proc`.
@@ -66,12 +71,18 @@ pub fn peak_of(id: u32) -> Result<usize> {
     highest(&id.to_string())
 }
 
+/// The kernel notes the peak of all that is resident. Pages of files hardly ever go: what there is of them now, there was then.
 fn highest(process: &str) -> Result<usize> {
+    Ok(status(process, "VmHWM:")?.saturating_sub(status(process, "RssFile:")? + status(process, "RssShmem:")?))
+}
+
+/// A line of `/proc/PID/status`, in bytes.
+fn status(process: &str, name: &str) -> Result<usize> {
     let path = format!("/proc/{process}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    let kilobytes = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+    let kilobytes = text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
     let kilobytes: usize =
-        kilobytes.and_then(|text| text.trim().parse().ok()).with_context(|| format!("no peak in {path}"))?;
+        kilobytes.and_then(|text| text.trim().parse().ok()).with_context(|| format!("no {name} in {path}"))?;
     Ok(kilobytes << 10)
 }
 
@@ -82,11 +93,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_is_touched_is_resident_and_its_peak_outlives_it() {
+    fn memory_that_is_touched_is_held_and_its_peak_outlives_it() {
         const SIZE: usize = 64 << 20;
-        let before = resident_here().unwrap();
+        let before = held_here().unwrap();
         let touched = std::hint::black_box(vec![1_u8; SIZE]);
-        assert!(resident_here().unwrap() >= before + SIZE / 2);
+        assert!(held_here().unwrap() >= before + SIZE / 2);
         drop(touched);
         assert!(peak().unwrap() >= before + SIZE / 2);
     }

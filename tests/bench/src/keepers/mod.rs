@@ -124,7 +124,7 @@ struct Bench {
     keeper: Child,
     objects: u64,
     id: u32,
-    /// What was resident before the keeper began.
+    /// What it held before it began.
     base: usize,
 }
 
@@ -134,12 +134,12 @@ impl Bench {
         let mut keeper = Child::start(name, command)?;
         ensure!(keeper.answer().await? == "ready", "{name} is not ready");
         let id = keeper.id()?;
-        Ok(Self { server, url, keeper, objects, id, base: memory::resident_of(id)? })
+        Ok(Self { server, url, keeper, objects, id, base: memory::held_by(id)? })
     }
 
     /// Bytes that the cache holds now.
     fn held(&self) -> Result<usize> {
-        Ok(memory::resident_of(self.id)?.saturating_sub(self.base))
+        Ok(memory::held_by(self.id)?.saturating_sub(self.base))
     }
 
     /// The most bytes that it has held, and how many are live when it has settled.

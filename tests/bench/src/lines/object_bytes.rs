@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::cache::Cache;
-use crate::memory::resident_here;
+use crate::memory::held_here;
 use crate::report::shown;
 
 const OBJECTS: u64 = 100_000;
@@ -11,16 +11,16 @@ const OBJECTS: u64 = 100_000;
 /// Memory over stripped JSON: as the kernel counts it, all that the allocator keeps included, and as the store itself counts.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let (mut cache, _) = Cache::new(true)?;
-    let before = resident_here()?;
+    let before = held_here()?;
     cache.stream(OBJECTS)?;
-    let resident = resident_here()?.saturating_sub(before);
+    let held = held_here()?.saturating_sub(before);
     let stripped: usize = cache.store.iter().map(|object| object.json_len()).sum();
     let each = |bytes: usize| shown(bytes as f64 / OBJECTS as f64);
     eprintln!(
-        "  {OBJECTS} objects: {} B of JSON each, {} B resident, {} B counted",
+        "  {OBJECTS} objects: {} B of JSON each, {} B held, {} B counted",
         each(stripped),
-        each(resident),
+        each(held),
         each(cache.store.bytes())
     );
-    Ok(vec![resident as f64 / stripped as f64, cache.store.bytes() as f64 / stripped as f64])
+    Ok(vec![held as f64 / stripped as f64, cache.store.bytes() as f64 / stripped as f64])
 }

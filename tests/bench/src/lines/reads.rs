@@ -11,7 +11,7 @@ use pilothouse_core::selector::Selector;
 use pilothouse_core::store::Change;
 
 use crate::clock::{cpu_time, micros_each};
-use crate::memory::resident_here;
+use crate::memory::held_here;
 use crate::report::shown;
 use crate::statistics::median;
 
@@ -24,9 +24,9 @@ const PASSES: usize = 50;
 /// Memory of a read that is nobody else's, and of one that all keys share; time to route a change that all depend on, and one
 /// that one of them does.
 pub(super) fn measure() -> Result<Vec<f64>> {
-    let before = resident_here()?;
+    let before = held_here()?;
     let own = tracked(|key, read| read.objects(key));
-    let own_bytes = resident_here()?.saturating_sub(before) as f64 / (KEYS * OBJECTS) as f64;
+    let own_bytes = held_here()?.saturating_sub(before) as f64 / (KEYS * OBJECTS) as f64;
     eprintln!("  {} B counted a read of its own", shown(own.bytes() as f64 / (KEYS * OBJECTS) as f64));
     drop(own);
 

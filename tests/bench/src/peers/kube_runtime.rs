@@ -10,7 +10,7 @@ use pilothouse_core::object::Object;
 
 use crate::clock::cpu_time;
 use crate::lines::event::{CACHED, EVENTS, PASSES, lines};
-use crate::memory::{peak, reset_peak, resident_here};
+use crate::memory::{held_here, peak, reset_peak};
 use crate::objects::Pod;
 use crate::statistics::median;
 
@@ -44,10 +44,10 @@ pub(crate) fn event() -> Result<Vec<f64>> {
 
 /// Memory over the same stripped JSON as ours, as the kernel counts it. The pods are kept whole, as the reflector keeps them.
 pub(crate) fn object_bytes() -> Result<Vec<f64>> {
-    let before = resident_here()?;
+    let before = held_here()?;
     let mut writer = Writer::<Typed>::default();
     fill(&mut writer, OBJECTS, 1)?;
-    let resident = resident_here()?.saturating_sub(before);
+    let held = held_here()?.saturating_sub(before);
     let of = TypeMeta::new("v1", "Pod");
     let mut stripped = 0;
     for number in 0..OBJECTS {
@@ -56,15 +56,15 @@ pub(crate) fn object_bytes() -> Result<Vec<f64>> {
         stripped += Object::parse(text.as_bytes(), &of)?.json().len();
     }
     ensure!(writer.as_reader().len() as u64 == OBJECTS, "objects are missing");
-    Ok(vec![resident as f64 / stripped as f64])
+    Ok(vec![held as f64 / stripped as f64])
 }
 
 /// The peak of a relist over the settled size, as ours.
 pub(crate) fn relist_peak() -> Result<Vec<f64>> {
-    let before = resident_here()?;
+    let before = held_here()?;
     let mut writer = Writer::<Typed>::default();
     fill(&mut writer, OBJECTS, 1)?;
-    let settled = resident_here()?.saturating_sub(before);
+    let settled = held_here()?.saturating_sub(before);
     let mut ratios = Vec::new();
     for from in [1, OBJECTS + 1] {
         reset_peak()?;

@@ -65,6 +65,7 @@ mod past;
 mod set;
 
 use deleted::Deleted;
+pub use fields::DroppedIndex;
 use fields::FieldIndexes;
 use index::{LabelIndex, OwnerIndex};
 use packing::Packing;
@@ -429,8 +430,9 @@ impl Store {
         self.fields.build(&self.slots, work)
     }
 
-    /// Drops an index once for each time it was added. False: there is none.
-    pub fn drop_index(&mut self, path: &FieldPath) -> bool {
+    /// Drops an index once for each time it was added. None: there is none. A large one takes its time to be freed: that is done
+    /// when what is returned is dropped, without the lock.
+    pub fn drop_index(&mut self, path: &FieldPath) -> Option<DroppedIndex> {
         self.fields.drop(path)
     }
 

@@ -29,6 +29,8 @@ pub(super) fn hand_over(place: &Place, to: &Arc<Informer>) -> bool {
     if Arc::ptr_eq(&from, to) {
         return true;
     }
+    // Dropped after the locks are.
+    let _dropped;
     let (mut old, mut new);
     if from.number < to.number {
         old = from.inner.write();
@@ -50,7 +52,7 @@ pub(super) fn hand_over(place: &Place, to: &Arc<Informer>) -> bool {
     outlet.filter = seat.filter.clone();
     outlet.seen = new.store.covered();
     outlet.synced.send_replace(true);
-    old.drop_indexes(&place.indexes);
+    _dropped = old.drop_indexes(&place.indexes);
     to.add_indexes(&mut new, &place.indexes);
     new.outlets.push(outlet);
     place.seat.store(Arc::new(seat));

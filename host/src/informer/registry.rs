@@ -290,13 +290,15 @@ impl Registry {
             let seat = place.seat.load();
             let mut inner = seat.informer.inner.write();
             inner.outlets.retain(|outlet| outlet.lease != place.number);
-            inner.drop_indexes(&place.indexes);
+            dropped.append(&mut inner.drop_indexes(&place.indexes));
         }
         for kind in kinds.values_mut() {
             self.tend_kind(kind);
         }
         kinds.retain(|_, kind| !kind.running.is_empty());
     }
+        // Dropped after the locks are.
+        let mut dropped = Vec::new();
 
     /// Takes some more objects into each index that lacks some. False: none does.
     pub(super) fn build_indexes(&self) -> bool {

@@ -15,7 +15,7 @@ use pilothouse_core::{
     key::Key,
     object::{Object, ResourceVersion, Uid},
     reflector::{Failure, RelistReason, State},
-    store::{Change, Packed, Store, Work},
+    store::{Change, DroppedIndex, Packed, Store, Work},
 };
 use tokio::{
     sync::{Notify, watch},
@@ -147,11 +147,9 @@ impl Inner {
         shown(&self.store, filter)
     }
 
-    /// Whoever needed these indexes is shown by another, or by none.
-    pub(super) fn drop_indexes(&mut self, paths: &[FieldPath]) {
-        for path in paths {
-            self.store.drop_index(path);
-        }
+    /// Whoever needed these indexes is shown by another, or by none. What is returned is to be freed without the lock.
+    pub(super) fn drop_indexes(&mut self, paths: &[FieldPath]) -> Vec<DroppedIndex> {
+        paths.iter().filter_map(|path| self.store.drop_index(path)).collect()
     }
 
     pub(super) fn outlet(&mut self, lease: u64) -> Option<&mut Outlet> {

@@ -24,6 +24,13 @@ pub(super) struct FieldIndexes {
     paths: FieldSet,
 }
 
+/// What is left of an index that was dropped: nothing, if others still use it.
+#[derive(Debug)]
+#[must_use = "it is freed here and now otherwise"]
+pub struct DroppedIndex {
+    _index: Option<FieldIndex>,
+}
+
 /// One index.
 #[derive(Debug)]
 pub(super) struct FieldIndex {
@@ -90,14 +97,15 @@ impl FieldIndexes {
         self.name_paths();
     }
 
-    pub(super) fn drop(&mut self, path: &FieldPath) -> bool {
-        let Some(at) = self.indexes.iter().position(|index| index.path == *path) else { return false };
+    pub(super) fn drop(&mut self, path: &FieldPath) -> Option<DroppedIndex> {
+        let at = self.indexes.iter().position(|index| index.path == *path)?;
         self.indexes[at].users -= 1;
-        if self.indexes[at].users == 0 {
-            self.indexes.swap_remove(at);
-            self.name_paths();
+        if self.indexes[at].users > 0 {
+            return Some(DroppedIndex { _index: None });
         }
-        true
+        let index = self.indexes.swap_remove(at);
+        self.name_paths();
+        Some(DroppedIndex { _index: Some(index) })
     }
 
     fn name_paths(&mut self) {

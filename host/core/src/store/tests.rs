@@ -511,7 +511,7 @@ fn apply(store: &mut Store, call: &Call) -> (Vec<Change>, Option<Key>) {
             store.build_indexes(work);
         }
         Call::DropIndex(number) => {
-            store.drop_index(&path(PATHS[number]));
+            drop(store.drop_index(&path(PATHS[number])));
         }
         Call::Release => store.release(),
         _ => {}

@@ -53,8 +53,8 @@
 //! that, a watch that said nothing for its whole time, not even a bookmark, is followed by the same look.
 //!
 //! A server that was restored and has since been written to past the version seen before cannot be told from one that was not. It is
-//! enough that one reflector of the host came in time: [`Input::Restored`] makes the others list anew, whatever version they find. Who
-//! restores can prevent that none does: `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted` raises versions above all
+//! enough that one reflector of the host came in time: it says [`Effect::Restored`], and [`Input::Restored`] makes the others list anew
+//! and take what they find as a whole, whatever its version. Who restores can prevent that none does: `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted` raises versions above all
 //! that were given out, and makes watches from them expire.
 
 use std::time::Duration;
@@ -86,6 +86,9 @@ pub struct Config {
     pub page_size: u32,
     /// Try streaming lists.
     pub streaming: bool,
+    /// The newest version that the store has been told of, if another reflector fed it before: a server that has not come so far
+    /// was restored.
+    pub seen: Option<ResourceVersion>,
     /// For jitter: another for each reflector.
     pub seed: u64,
 }
@@ -112,7 +115,7 @@ pub enum Input<'a> {
     Failed(Failure),
     /// The wait is over.
     Elapsed,
-    /// The reflector of another kind, or scope, has found that the server's versions went back.
+    /// Another reflector of the same server has said [`Effect::Restored`]. At any time; a request that was asked for stays asked for.
     Restored,
 }
 
@@ -177,7 +180,7 @@ pub enum Effect {
 
     /// For the store: a list begins.
     BeginReplace {
-        /// Its version is lower than what the server said before.
+        /// It is of another history than what is held: its version is lower than what the server said before, or a restore was told of.
         went_back: bool,
     },
     /// For the store: an object as it is now.
@@ -207,6 +210,8 @@ pub enum Effect {
     },
     /// A list that was complete is begun anew.
     Relist(RelistReason),
+    /// The server's versions went back. For all other reflectors of the server, as [`Input::Restored`].
+    Restored,
 }
 
 /// What a reflector is doing.
@@ -242,7 +247,7 @@ pub enum RelistReason {
     TooLarge,
     /// The server does not accept the watch for another reason.
     Refused,
-    /// The server's version is lower than it was.
+    /// The server's version is lower than it was, for this kind or another.
     WentBack,
     /// The kind was not served for a while.
     Reappeared,

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use pilothouse_core::{
     backoff::{Backoff, RECONNECT},
     list::Status,
-    reflector::{Config, Effect, Failure, Input, PAGE_SIZE, Reflector, RelistReason, State},
+    reflector::{Config, Effect, Failure, Input, PAGE_SIZE, Reflector, State},
 };
 use tokio::{sync::watch, time::Instant};
 use tracing::{debug, error, info, warn};
@@ -23,7 +23,9 @@ const MAX_LINE: usize = 64 << 20;
 
 /// Feeds `informer` until the task is aborted. A fault of the host in it is said and counted, and it begins anew.
 pub(super) async fn run(informer: Arc<Informer>, cluster: Cluster, seed: u64) {
-    let fed = supervise(&informer, seed, || feed(informer.clone(), cluster.clone(), seed));
+    let restores = informer.shared.restores();
+    // Whoever begins anew hears again what the one before may have heard and not have done.
+    let fed = supervise(&informer, seed, || feed(informer.clone(), cluster.clone(), seed, restores.clone()));
     tokio::join!(fed, packing::run(&informer));
 }
 
@@ -46,12 +48,13 @@ pub(super) async fn supervise<F: Future<Output = ()>>(informer: &Informer, seed:
     }
 }
 
-async fn feed(informer: Arc<Informer>, cluster: Cluster, seed: u64) {
+/// `restores` changes when another informer has found a restore.
+pub(super) async fn feed(informer: Arc<Informer>, cluster: Cluster, seed: u64, restores: watch::Receiver<u64>) {
     let origin = Instant::now();
     let (of, keep) = (informer.key.of.clone(), informer.key.keep.clone());
-    let mut reflector = Reflector::new(Config { of, keep, page_size: PAGE_SIZE, streaming: true, seed });
-    let restores = informer.shared.restores();
-    let mut driver = Driver { informer, cluster, endpoint: None, restores, told: false };
+    let config = Config { of, keep, page_size: PAGE_SIZE, streaming: true, seen: informer.newest(), seed };
+    let mut reflector = Reflector::new(config);
+    let mut driver = Driver { informer, cluster, endpoint: None, restores };
     let mut effects = Vec::new();
     reflector.step(origin.elapsed(), Input::Start, &mut effects);
     loop {
@@ -94,8 +97,6 @@ struct Driver {
     cluster: Cluster,
     endpoint: Option<Arc<Endpoint>>,
     restores: watch::Receiver<u64>,
-    /// All informers know of the restore that the present list follows.
-    told: bool,
 }
 
 impl Driver {
@@ -103,16 +104,7 @@ impl Driver {
     fn hear_of_restores(&mut self, reflector: &mut Reflector, origin: Instant, effects: &mut Vec<Effect>) {
         if self.restores.has_changed().unwrap_or(false) {
             self.restores.mark_unchanged();
-            self.told = true;
             reflector.step(origin.elapsed(), Input::Restored, effects);
-        }
-    }
-
-    /// The server's versions went back, and this informer may be the only one to see it: what others will find is newer again.
-    fn tell_of_restore(&mut self) {
-        if !std::mem::replace(&mut self.told, true) {
-            self.informer.shared.note_restore();
-            self.restores.mark_unchanged();
         }
     }
 
@@ -123,18 +115,8 @@ impl Driver {
             match effect {
                 Effect::Upsert(object) => informer.upsert(object),
                 Effect::Remove(last) => informer.remove(last),
-                Effect::BeginReplace { went_back } => {
-                    // A kind that is gone is swept as a whole as well.
-                    if went_back && self.endpoint.is_some() {
-                        self.tell_of_restore();
-                        warn!(informer = %informer.key, "resource versions went back: the cluster was restored; taking its state as a whole");
-                    }
-                    informer.begin_replace(went_back);
-                }
-                Effect::FinishReplace { version } => {
-                    self.told = false;
-                    informer.finish_replace(version);
-                }
+                Effect::BeginReplace { went_back } => informer.begin_replace(went_back),
+                Effect::FinishReplace { version } => informer.finish_replace(version),
                 Effect::AbortReplace => informer.abort_replace(),
                 Effect::Covered(version) => informer.advance(version),
                 Effect::Synced => {
@@ -149,9 +131,12 @@ impl Driver {
                 Effect::Relist(reason) => {
                     info!(informer = %informer.key, ?reason, "listing again");
                     informer.note_relist(reason);
-                    if reason == RelistReason::WentBack {
-                        self.tell_of_restore();
-                    }
+                }
+                Effect::Restored => {
+                    warn!(informer = %informer.key, "resource versions went back: the cluster was restored; all informers take its state as a whole");
+                    informer.shared.note_restore();
+                    // It need not hear itself. What others find from now on is newer again.
+                    self.restores.mark_unchanged();
                 }
                 request @ (Effect::Resolve | Effect::List { .. } | Effect::Watch { .. } | Effect::Wait(_)) => {
                     return Some(request);
@@ -248,7 +233,6 @@ impl Driver {
             let read = tokio::select! {
                 read = tokio::time::timeout(DEAD_AFTER, stream.next()) => read,
                 Ok(()) = self.restores.changed() => {
-                    self.told = true;
                     reflector.step(origin.elapsed(), Input::Restored, effects);
                     if self.asks(effects) {
                         return;

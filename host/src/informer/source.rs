@@ -47,7 +47,7 @@ impl Shared {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Changes when an informer finds that versions went back.
+    /// Changes when an informer finds that the cluster was restored.
     pub(super) fn restores(&self) -> watch::Receiver<u64> {
         self.restores.subscribe()
     }
@@ -253,6 +253,13 @@ impl Informer {
     /// How far the watch has come; 0: no list is complete.
     pub fn version(&self) -> ResourceVersion {
         self.inner.read().store.covered()
+    }
+
+    /// The newest version that the store has been told of, whoever said so; none: nothing has come. It looks through all objects.
+    pub(super) fn newest(&self) -> Option<ResourceVersion> {
+        let store = &self.inner.read().store;
+        let versions = store.iter().map(|object| object.resource_version());
+        versions.chain([store.covered()]).max().filter(|version| version.0 > 0)
     }
 
     /// How many versions the newest that the host has seen of any kind is ahead of this watch. Where one etcd serves all kinds, a

@@ -15,6 +15,8 @@ use pilothouse_core::{
 };
 use tokio::{runtime::Handle, sync::mpsc};
 
+mod restores;
+
 use super::{
     Informer, InformerKey, Informers, Lease, Moment, Origin, Use, View, driver,
     lease::Asks,

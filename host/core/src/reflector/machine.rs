@@ -28,6 +28,9 @@ const DENIED: (Duration, Duration) = (Duration::from_secs(30), Duration::from_se
 /// How long a kind must be gone before its objects are: longer than API servers of one cluster disagree about a definition.
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
+/// As the newest version seen: whatever the server says is of another history.
+const ANOTHER_HISTORY: ResourceVersion = ResourceVersion(u64::MAX);
+
 /// The longest Retry-After that is honoured: as long as the longest wait of our own.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
@@ -45,7 +48,7 @@ pub struct Reflector {
     streaming: bool,
     /// The next list goes by pages, though the server has not refused to stream.
     pages_next: bool,
-    /// Another reflector has found a restore since the last list was asked for.
+    /// Another reflector has found a restore since the last list was begun: this list, and what it leads to, may be of the lost history.
     restored: bool,
     /// `BeginReplace` was said, and neither `FinishReplace` nor `AbortReplace`.
     replacing: Option<Replacing>,
@@ -130,7 +133,7 @@ impl Reflector {
             streaming: config.streaming,
             pages_next: false,
             restored: false,
-            seen: None,
+            seen: config.seen,
             replacing: None,
             synced: false,
             gone: None,
@@ -172,12 +175,7 @@ impl Reflector {
             (Phase::Watching(watch), Input::Ended) => step.watch_ended(&watch),
             (Phase::Watching(_) | Phase::Probing, Input::Failed(failure)) => step.watch_failed(failure),
             (Phase::Probing, Input::Page(body)) => step.probed(body),
-            (Phase::Watching(Watch { opened: Some(_), .. }), Input::Restored) => step.relist_went_back(),
-            (phase, Input::Restored) => {
-                // Kept until a watch is to go on from what was seen before.
-                step.reflector.restored = step.reflector.version.is_some();
-                phase
-            }
+            (phase, Input::Restored) => step.told_of_restore(phase),
             (phase, _) => phase,
         };
         self.phase = phase;
@@ -224,7 +222,8 @@ impl Step<'_> {
     fn list(&mut self) -> Phase {
         self.say(State::Listing);
         self.reflector.restored = false;
-        let pages = mem::take(&mut self.reflector.pages_next);
+        // Of a list that goes back the first page has to say so.
+        let pages = mem::take(&mut self.reflector.pages_next) || self.reflector.seen == Some(ANOTHER_HISTORY);
         if pages || !self.reflector.streaming {
             return self.ask_page(Paging::default());
         }
@@ -247,7 +246,7 @@ impl Step<'_> {
     fn watch(&mut self) -> Phase {
         let Some(from) = self.reflector.version else { return self.list() };
         if self.reflector.restored {
-            return self.relist_went_back();
+            return self.relist_restored();
         }
         let timeout = self.watch_for();
         self.effects.push(Effect::Watch { resource_version: from.to_string(), initial_events: false, timeout });
@@ -292,7 +291,8 @@ impl Step<'_> {
                     Ok(version) => version,
                     Err(text) => return self.wait(Duration::ZERO, &text, Next::Page(paging)),
                 };
-                self.begin_replace(Some(version) < self.reflector.seen);
+                let went_back = self.went_back(version);
+                self.begin_replace(went_back);
                 *paging.version.insert(version)
             }
         };
@@ -363,7 +363,7 @@ impl Step<'_> {
             let text = format!("the streaming list's resourceVersion is no number: {version:?}");
             return self.stream_failed(true, Failure::Transport(text));
         };
-        if Some(version) < self.reflector.seen {
+        if self.went_back(version) {
             // Only now is it known that older versions have to be accepted. By pages it is known at the first.
             return self.relist_went_back();
         }
@@ -394,7 +394,7 @@ impl Step<'_> {
 
     fn watch_opened(&mut self, watch: Watch) -> Phase {
         if self.reflector.restored {
-            return self.relist_went_back();
+            return self.relist_restored();
         }
         let Reflector { reconnect, relists, absent, .. } = &mut *self.reflector;
         for backoff in [reconnect, relists, absent] {
@@ -456,7 +456,7 @@ impl Step<'_> {
         };
         match version_of(&meta) {
             Err(text) => self.wait(Duration::ZERO, &text, Next::Probe),
-            Ok(version) if Some(version) < self.reflector.seen => self.relist_went_back(),
+            Ok(version) if self.went_back(version) => self.relist_went_back(),
             Ok(_) => self.watch(),
         }
     }
@@ -496,6 +496,27 @@ impl Step<'_> {
 
     fn saw(&mut self, version: Option<ResourceVersion>) {
         self.reflector.seen = self.reflector.seen.max(version);
+    }
+
+    /// Whether the server, which says that it is at `version`, was further. Others are told once, and not of what they have told.
+    fn went_back(&mut self, version: ResourceVersion) -> bool {
+        let went_back = Some(version) < self.reflector.seen;
+        if went_back && self.reflector.seen != Some(ANOTHER_HISTORY) {
+            self.reflector.seen = Some(ANOTHER_HISTORY);
+            self.effects.push(Effect::Restored);
+        }
+        went_back
+    }
+
+    /// A request that is under way is answered before anything is done about it.
+    fn told_of_restore(&mut self, phase: Phase) -> Phase {
+        if self.reflector.seen.is_none() && self.reflector.replacing.is_none() {
+            // Nothing has come.
+            return phase;
+        }
+        self.reflector.restored = true;
+        self.reflector.seen = Some(ANOTHER_HISTORY);
+        if matches!(phase, Phase::Watching(Watch { opened: Some(_), .. })) { self.relist_restored() } else { phase }
     }
 
     fn begin_replace(&mut self, went_back: bool) {
@@ -588,11 +609,14 @@ impl Step<'_> {
     fn relist_after(&mut self, reason: RelistReason, retry_after: Duration) -> Option<Duration> {
         self.abandon();
         self.effects.push(Effect::Relist(reason));
-        // Of a list that went back the first page has to say so.
-        self.reflector.pages_next |= reason == RelistReason::WentBack;
         let delay = self.reflector.relists.next(self.now);
         let is_first = self.reflector.relists.failures() == 1 && retry_after.is_zero();
         (!is_first).then(|| delay.max(retry_after.min(RETRY_AFTER_MAX)))
+    }
+
+    fn relist_restored(&mut self) -> Phase {
+        self.reflector.seen = Some(ANOTHER_HISTORY);
+        self.relist_went_back()
     }
 
     fn relist_went_back(&mut self) -> Phase {

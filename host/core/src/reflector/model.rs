@@ -321,6 +321,7 @@ enum Happened {
     Ended,
     Failed(Failure),
     Elapsed,
+    Restored,
 }
 
 impl Happened {
@@ -338,6 +339,7 @@ impl Happened {
             Self::Ended => Input::Ended,
             Self::Failed(failure) => Input::Failed(failure.clone()),
             Self::Elapsed => Input::Elapsed,
+            Self::Restored => Input::Restored,
         }
     }
 }
@@ -403,7 +405,11 @@ impl Checks {
                 Effect::Upsert(_) | Effect::Remove(_) => {
                     assert!(self.replacing.is_some() || self.synced, "{effects:?}");
                 }
-                Effect::State(_) | Effect::Skipped { .. } | Effect::Relist(_) | Effect::Covered(_) => {}
+                Effect::State(_)
+                | Effect::Skipped { .. }
+                | Effect::Relist(_)
+                | Effect::Covered(_)
+                | Effect::Restored => {}
             }
         }
     }
@@ -522,7 +528,7 @@ impl World {
             Effect::Upsert(_) | Effect::Remove(_) => unreachable!("they are changes"),
             Effect::Covered(version) => self.store.advance(version),
             Effect::Skipped { why, .. } => panic!("all objects can be read: {why}"),
-            Effect::Synced | Effect::Relist(_) => {}
+            Effect::Synced | Effect::Relist(_) | Effect::Restored => {}
         }
     }
 
@@ -588,6 +594,20 @@ proptest! {
         prop_assert_eq!(world.cached(), world.server.truth());
     }
 
+    /// The server is past all that was seen before anybody looks, and one who was quicker tells.
+    #[test]
+    fn invariant_4_a_restore_that_cannot_be_seen_any_more_is_believed(seed: u64, one_in in 2..40_u64, lost in 1..200_u64) {
+        let mut world = World::new(seed, Mood::Faulty(one_in));
+        world.run_for(HOUR);
+        let seen = world.server.version();
+        world.server.restore(seen.saturating_sub(lost));
+        while world.server.version() <= seen {
+            world.server.write();
+        }
+        world.happen(&Happened::Restored);
+        settles(&mut world)?;
+    }
+
     #[test]
     fn any_input_at_any_time_is_answered_in_good_order(steps in prop::collection::vec((any_input(), 0..400_u64), 0..200), seed: u64) {
         let mut reflector = Reflector::new(Config { seed, ..config() });
@@ -626,6 +646,7 @@ fn any_input() -> impl Strategy<Value = Happened> {
         1 => ".{0,9}".prop_map(|text| Happened::Failed(Failure::Transport(text))),
         1 => ".{0,9}".prop_map(|text| Happened::Failed(Failure::Missing(text))),
         5 => Just(Happened::Elapsed),
+        1 => Just(Happened::Restored),
     ]
 }
 

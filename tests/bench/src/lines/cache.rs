@@ -22,7 +22,8 @@ impl Cache {
     /// An empty one, and the request it begins with.
     pub(super) fn new(streaming: bool) -> Result<(Self, Effect)> {
         let of = TypeMeta::new("v1", "Pod");
-        let config = Config { of: of.clone(), keep: Keep::default(), page_size: PAGE_SIZE, streaming, seed: 1 };
+        let config =
+            Config { of: of.clone(), keep: Keep::default(), page_size: PAGE_SIZE, streaming, seen: None, seed: 1 };
         let mut cache = Self {
             reflector: Reflector::new(config),
             store: Store::new(of),
@@ -48,7 +49,8 @@ impl Cache {
                     self.store.finish_replace(version).into_iter().for_each(&mut changed);
                 }
                 Effect::AbortReplace => self.store.abort_replace(),
-                Effect::Synced | Effect::State(_) | Effect::Skipped { .. } | Effect::Relist(_) => {}
+                Effect::Covered(version) => self.store.advance(version),
+                Effect::Synced | Effect::State(_) | Effect::Skipped { .. } | Effect::Relist(_) | Effect::Restored => {}
                 asked => request = Some(asked),
             }
         }

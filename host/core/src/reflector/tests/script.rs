@@ -6,6 +6,7 @@
 //! added a@8, modified …      a line of a watch
 //! bookmark 9, complete 9     bookmarks; the latter with the annotation that ends the initial events
 //! error 410, status 503      an ERROR event, an HTTP status; `status 429 after 7`: with Retry-After
+//! restored                   another reflector has said `tell`
 //! pass 120                   nothing happens for so many seconds
 //! ```
 //! A wait is checked for its range: `wait 0.8..1.6`, in seconds, the end excluded.
@@ -25,13 +26,18 @@ pub(in crate::reflector) fn config() -> Config {
         keep: Keep::default(),
         page_size: PAGE_SIZE,
         streaming: true,
+        seen: None,
         seed: 11,
     }
 }
 
 /// Plays scripts one after the other, and returns the effects of all.
 pub(super) fn play(scripts: &[&str]) -> Vec<Effect> {
-    let mut reflector = Reflector::new(config());
+    play_on(&mut Reflector::new(config()), scripts)
+}
+
+/// The same with a machine of the caller's.
+pub(super) fn play_on(reflector: &mut Reflector, scripts: &[&str]) -> Vec<Effect> {
     let mut now = Duration::from_secs(1_000_000);
     let mut all = Vec::new();
     for line in scripts.iter().flat_map(|script| script.lines()).map(str::trim).filter(|line| !line.is_empty()) {
@@ -47,7 +53,7 @@ pub(super) fn play(scripts: &[&str]) -> Vec<Effect> {
             now += *delay;
         }
         let mut effects = Vec::new();
-        feed(&mut reflector, now, input, &mut effects);
+        feed(reflector, now, input, &mut effects);
         compare(line, expected, &effects);
         all.append(&mut effects);
     }
@@ -186,6 +192,7 @@ fn in_a_word(effect: &Effect) -> String {
         Effect::Synced => "synced".to_owned(),
         Effect::Skipped { .. } => "skipped".to_owned(),
         Effect::Relist(reason) => format!("relist {}", reason.as_str()),
+        Effect::Restored => "tell".to_owned(),
         Effect::State(State::Resolving) => "resolving".to_owned(),
         Effect::State(State::Missing(_)) => "missing".to_owned(),
         Effect::State(State::Listing) => "listing".to_owned(),

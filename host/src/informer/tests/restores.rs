@@ -1,0 +1,122 @@
+//! Informers of a cluster that was restored, where the version does not tell them.
+
+use std::sync::Arc;
+
+use pilothouse_apiserver::faults::{Answer, By, Fault, Requests, Rule, Verb};
+use pilothouse_core::key::{Key, TypeMeta};
+use serde_json::{Value, json};
+use tokio::runtime::Handle;
+
+use super::{config_maps, config_maps_in, full, synced};
+use crate::{
+    informer::{Informer, InformerKey, Informers, Lease, driver, source::Shared},
+    testing::{Api, config_map, soon},
+};
+
+/// Returns when it holds.
+async fn comes_true(what: &str, mut holds: impl FnMut() -> bool) {
+    soon(what, async {
+        while !holds() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+fn named(of: &TypeMeta, name: &str) -> Value {
+    json!({ "apiVersion": &*of.api_version, "kind": &*of.kind, "metadata": { "namespace": "default", "name": name } })
+}
+
+fn holds_lost(lease: &Lease) -> bool {
+    lease.keys().contains(&Key::new(Some("default"), "lost"))
+}
+
+#[tokio::test]
+async fn invariant_4_what_one_informer_finds_out_of_a_restore_all_believe() {
+    let api = Api::start().await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let kinds = [config_maps(), TypeMeta::new("v1", "Secret")];
+    let within = |of| InformerKey { namespace: Some("default".into()), ..InformerKey::all(of) };
+    let leases = kinds.clone().map(|of| informers.acquire(within(of), "test"));
+    for lease in &leases {
+        synced(lease).await;
+    }
+    let before = api.server.snapshot();
+    for (of, lease) in kinds.iter().zip(&leases) {
+        api.create(named(of, "lost")).await;
+        comes_true("what is there is shown", || holds_lost(lease)).await;
+    }
+
+    let [maps, secrets] = ["configmaps", "secrets"].map(|resource| {
+        let reads = Requests::to(resource, &[Verb::List, Verb::Watch]);
+        let down = Rule::new(Fault::Status(Answer::code(503))).on(reads.clone());
+        let down = api.server.faults().add(down).expect("it is a rule");
+        api.server.faults().disconnect(&reads, By::Reset).expect("watches are open");
+        down
+    });
+    api.server.restore(&before);
+    assert!(api.server.faults().remove(maps));
+    comes_true("the first finds out", || !holds_lost(&leases[0])).await;
+    // Past all that the informer of Secrets has seen.
+    for number in 0..5 {
+        api.create(config_map(&format!("new-{number}"))).await;
+    }
+    assert!(api.server.faults().remove(secrets));
+    comes_true("the other believes it", || !holds_lost(&leases[1])).await;
+}
+
+/// It lists in any case. But what has the same version in both histories is taken only by who knows of the restore.
+#[tokio::test]
+async fn invariant_4_a_driver_that_begins_anew_believes_what_others_found_meanwhile() {
+    let api = Api::start().await;
+    let shared = Arc::new(Shared::default());
+    let informer = Arc::new(Informer::new(config_maps_in("default"), shared.clone()));
+    let restores = shared.restores();
+    let fed_until = async |value: &str| {
+        let holds = || {
+            let inner = informer.inner.read();
+            inner.store.get(Some("default"), "a").is_some_and(|object| object.json().contains(value))
+        };
+        tokio::select! {
+            () = driver::feed(informer.clone(), api.cluster.clone(), 1, restores.clone()) => panic!("it ends by itself"),
+            () = comes_true(value, holds) => {}
+        }
+    };
+    let before = api.server.snapshot();
+    api.create(full("a", "of the lost history")).await;
+    fed_until("of the lost history").await;
+
+    api.server.restore(&before);
+    api.create(full("a", "of the present")).await;
+    for number in 0..5 {
+        api.create(config_map(&format!("new-{number}"))).await;
+    }
+    shared.note_restore();
+    fed_until("of the present").await;
+}
+
+/// Nobody else need have found it: what the store holds says how far the server was.
+#[tokio::test]
+async fn invariant_4_a_driver_that_begins_anew_finds_a_restore_itself() {
+    let api = Api::start().await;
+    let shared = Arc::new(Shared::default());
+    let informer = Arc::new(Informer::new(config_maps_in("default"), shared.clone()));
+    let restores = shared.restores();
+    let fed_until = async |there: bool| {
+        let holds = || informer.inner.read().store.get(Some("default"), "lost").is_some() == there;
+        tokio::select! {
+            () = driver::feed(informer.clone(), api.cluster.clone(), 1, shared.restores()) => panic!("it ends by itself"),
+            () = comes_true("the store follows", holds) => {}
+        }
+    };
+    let before = api.server.snapshot();
+    for number in 0..5 {
+        api.create(config_map(&format!("new-{number}"))).await;
+    }
+    api.create(config_map("lost")).await;
+    fed_until(true).await;
+
+    api.server.restore(&before);
+    fed_until(false).await;
+    assert!(restores.has_changed().expect("the informer lives"), "others are told");
+}

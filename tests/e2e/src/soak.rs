@@ -285,7 +285,8 @@ impl Run {
 /// Objects by key: version, and the whole object.
 type Truth = BTreeMap<Key, (u64, Value)>;
 
-/// An object of a list as a store has it: with its kind, and without managedFields.
+/// An object of a list as a store has it: with its kind, without managedFields, and without all but metadata where nothing else is
+/// watched.
 fn true_object(subject: &world::Subject, mut item: Value) -> Result<(Key, (u64, Value))> {
     item["apiVersion"] = subject.kind.api_version.into();
     item["kind"] = subject.kind.kind.into();
@@ -294,6 +295,11 @@ fn true_object(subject: &world::Subject, mut item: Value) -> Result<(Key, (u64, 
     let text = |member: &str| metadata.get(member).and_then(Value::as_str);
     let version = text("resourceVersion").and_then(|version| version.parse().ok()).context("no resourceVersion")?;
     let key = Key::new(text("namespace"), text("name").context("an object without a name")?);
+    if subject.metadata_only
+        && let Some(members) = item.as_object_mut()
+    {
+        members.retain(|name, _| matches!(name.as_str(), "apiVersion" | "kind" | "metadata"));
+    }
     Ok((key, (version, item)))
 }
 

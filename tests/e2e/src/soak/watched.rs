@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use pilothouse::cluster::Cluster;
 use pilothouse::informer::{InformerKey, Informers, Lease, Origin, told};
 use pilothouse_core::key::Key;
+use pilothouse_core::object::Keep;
 use pilothouse_core::reflector::State;
 use pilothouse_core::selector::{FieldSelector, Selector};
 use pilothouse_core::store::Change;
@@ -76,7 +77,8 @@ fn watched(informers: &Informers, subject: Subject, asked: Arc<Mutex<Asked>>) ->
     let labels = Selector::parse(subject.labels).with_context(|| format!("{subject}"))?;
     let namespace = subject.namespace.map(Into::into);
     let fields = FieldSelector::parse(subject.fields).with_context(|| format!("{subject}"))?;
-    let key = InformerKey { namespace, labels, fields, ..InformerKey::all(subject.kind.type_meta()) };
+    let keep = Keep::new(subject.metadata_only, [])?;
+    let key = InformerKey { namespace, labels, fields, keep, ..InformerKey::all(subject.kind.type_meta()) };
     let lease = informers.acquire(key, "soak");
     let mirror = Arc::new(Mutex::new(Mirror::default()));
     let told = mirror.clone();

@@ -73,6 +73,7 @@ pub(super) struct Subject {
     pub(super) namespace: Option<&'static str>,
     pub(super) labels: &'static str,
     pub(super) fields: &'static str,
+    pub(super) metadata_only: bool,
 }
 
 impl std::fmt::Display for Subject {
@@ -82,24 +83,25 @@ impl std::fmt::Display for Subject {
             write!(f, " in {namespace}")?;
         }
         let selectors = [self.labels, self.fields];
-        match selectors.iter().find(|selector| !selector.is_empty()) {
-            Some(selector) => write!(f, " where {selector}"),
-            None => Ok(()),
+        if let Some(selector) = selectors.iter().find(|selector| !selector.is_empty()) {
+            write!(f, " where {selector}")?;
         }
+        f.write_str(if self.metadata_only { ", metadata only" } else { "" })
     }
 }
 
-/// Twenty-five, in five hosts: within a host none covers another, so that each has a watch of its own.
+/// Twenty-five, in five hosts: within a host none covers another, so that each has a watch of its own. Four are of metadata alone.
 pub(super) fn hosts() -> [Vec<Subject>; 5] {
     let [maps, secrets, accounts, apples, roles] = &KINDS;
-    let of = |kind, namespace, labels| Subject { kind, namespace, labels, fields: "" };
-    let fields = |kind, namespace, fields| Subject { kind, namespace, labels: "", fields };
+    let of = |kind, namespace, labels| Subject { kind, namespace, labels, fields: "", metadata_only: false };
+    let fields = |kind, namespace, fields| Subject { fields, ..of(kind, namespace, "") };
+    let metadata = |subject| Subject { metadata_only: true, ..subject };
     let (red, green) = (Some("red"), Some("green"));
     [
         KINDS.iter().map(|kind| of(kind, None, "")).collect(),
         vec![
             of(maps, red, ""),
-            of(secrets, red, ""),
+            metadata(of(secrets, red, "")),
             of(accounts, red, ""),
             of(apples, red, ""),
             of(roles, None, "color=a"),
@@ -108,11 +110,11 @@ pub(super) fn hosts() -> [Vec<Subject>; 5] {
             of(maps, None, "color=a"),
             of(secrets, None, "color=a"),
             of(accounts, None, "color!=a"),
-            of(apples, None, "color"),
+            metadata(of(apples, None, "color")),
             of(roles, None, "tier=web"),
         ],
         vec![
-            of(maps, green, "tier=web"),
+            metadata(of(maps, green, "tier=web")),
             of(secrets, green, "tier notin (db)"),
             of(accounts, green, "tier"),
             of(apples, green, "color in (a,b)"),
@@ -124,7 +126,7 @@ pub(super) fn hosts() -> [Vec<Subject>; 5] {
             fields(accounts, None, "metadata.namespace=green"),
             // Objects come and go by what others write.
             fields(apples, None, "spec.tier=web"),
-            fields(roles, None, "metadata.name!=soak-2"),
+            metadata(fields(roles, None, "metadata.name!=soak-2")),
         ],
     ]
 }

@@ -98,6 +98,16 @@ impl FieldPath {
         Self { steps: self.steps.iter().cloned().chain([Step::Member(name.into())]).collect() }
     }
 
+    /// The path of a member of the object itself. May be longer than one that is parsed.
+    pub(crate) fn top(name: &str) -> Self {
+        Self { steps: Box::new([Step::Member(name.into())]) }
+    }
+
+    /// The path of the elements of the list that stands here. May be longer than one that is parsed.
+    pub(crate) fn each(&self) -> Self {
+        Self { steps: self.steps.iter().cloned().chain([Step::Each]).collect() }
+    }
+
     /// Bytes held on the heap.
     pub fn bytes(&self) -> usize {
         let name = |step: &Step| if let Step::Member(name) = step { name.len() } else { 0 };

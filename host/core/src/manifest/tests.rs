@@ -388,6 +388,23 @@ fn an_index_is_of_what_is_cached() {
 }
 
 #[test]
+fn a_predicate_reads_what_is_cached() {
+    assert_snapshot!(changed_pears(|manifest| {
+        let pears = &mut manifest.controllers[0];
+        pears.for_.without = ["status.images", "metadata.annotations"].map(str::to_owned).into();
+        let images = cel("has(object.status.images) || object.status.phase == 'Ready'");
+        pears.for_.when = vec![vec![images, condition(raw::Test::Annotations), condition(raw::Test::Generation)]];
+        let secrets = &mut pears.watches[1].watch;
+        secrets.when = vec![vec![cel("object.metadata.labels.a == 'b'")], vec![cel("old.data['key'] == ''")]];
+    }), @r#"
+    the plugin's manifest cannot be used
+      controllers[0].for.when[0][0].cel: "has(object.status.images) || object.status.phase == 'Ready'": status.images is not cached, and never seen to change: `metadata-only` or `without` leave it out
+      controllers[0].for.when[0][1]: metadata.annotations is not cached, and never seen to change: `metadata-only` or `without` leave it out
+      controllers[0].watches[1].watch.when[1][0].cel: "old.data['key'] == ''": data is not cached, and never seen to change: `metadata-only` or `without` leave it out
+    "#);
+}
+
+#[test]
 fn a_mapping_by_index_names_one_of_the_controllers_kind() {
     assert_snapshot!(changed_pears(|manifest| manifest.indexes.clear()), @r#"the plugin's manifest cannot be used: controllers[0].watches[1].mapping.index: none of `indexes` has the name "by-secret""#);
     assert_snapshot!(changed_pears(|manifest| manifest.indexes[0].of = of("v1", "Pod")), @r#"the plugin's manifest cannot be used: controllers[0].watches[1].mapping.index: "by-secret" is an index of v1 Pod, and not of stable.example.com/v1 MyPear"#);

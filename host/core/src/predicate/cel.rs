@@ -24,6 +24,9 @@ use kube_cel::cel::parser::{Expression as Ast, Parser};
 use kube_cel::cel::{Context, Value};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
+use crate::field::FieldPath;
+
+mod fields;
 mod meter;
 
 /// Bytes of one expression. The parser recurses as deep as an expression nests: a chain of 500 operators fits a thread's stack of
@@ -48,6 +51,8 @@ struct Compiled {
     /// Sides that it does not name need not be made into values.
     reads_object: bool,
     reads_old: bool,
+    /// Of either side.
+    fields: Box<[FieldPath]>,
     failures: AtomicU64,
 }
 
@@ -99,9 +104,15 @@ impl Expression {
             ExpressionError(first.map_or_else(|| "it is no CEL".to_owned(), |error| error.msg.replace('\n', " ")))
         })?;
         let [reads_object, reads_old] = ["object", "old"].map(|name| ast.references().has_variable(name));
+        let fields = fields::read(&ast).into();
         let ast = meter::rewritten(ast).map_err(ExpressionError)?;
         let failures = AtomicU64::new(0);
-        Ok(Self { compiled: Arc::new(Compiled { text: text.into(), ast, reads_object, reads_old, failures }) })
+        Ok(Self { compiled: Arc::new(Compiled { text: text.into(), ast, reads_object, reads_old, fields, failures }) })
+    }
+
+    /// Fields of either side that it reads, as far as its text tells; each after those that it is in.
+    pub fn fields(&self) -> &[FieldPath] {
+        &self.compiled.fields
     }
 
     /// As it was written.

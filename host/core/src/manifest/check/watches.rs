@@ -43,13 +43,14 @@ impl raw::Watch {
         let keep = Keep::new(self.metadata_only, without).map_err(|error| {
             problems.add(&format!("{at}.without"), error.to_string());
         });
-        let when = check_when(self.when, &format!("{at}.when"), problems);
+        let keep = keep.ok();
+        let when = check_when(self.when, keep.as_ref(), &format!("{at}.when"), problems);
         Some(Watch {
             of: of?,
             namespaces,
             labels: labels.ok()?,
             fields: fields.ok()?.filter(|fields| !fields.is_empty()),
-            keep: keep.ok()?,
+            keep: keep?,
             compressed: self.compressed,
             when: when?,
         })
@@ -161,7 +162,13 @@ fn check_path(path: &str, at: &str, problems: &mut Problems) -> Option<FieldPath
     parsed.map_err(|error| problems.add(at, format!("{}: {} at byte {}", quoted(path), error.what, error.at))).ok()
 }
 
-fn check_when(when: Vec<Vec<raw::Condition>>, at: &str, problems: &mut Problems) -> Option<Predicate> {
+/// `keep`: what is kept of the objects, where that is known.
+fn check_when(
+    when: Vec<Vec<raw::Condition>>,
+    keep: Option<&Keep>,
+    at: &str,
+    problems: &mut Problems,
+) -> Option<Predicate> {
     let before = problems.count;
     let too_many = |list: usize, at: &str, problems: &mut Problems| {
         if list > MAX_CONDITIONS {
@@ -177,17 +184,28 @@ fn check_when(when: Vec<Vec<raw::Condition>>, at: &str, problems: &mut Problems)
             problems.add(&at, "is empty, so every change matters: leave `when` out");
         }
         let conditions = conditions.into_iter().take(MAX_CONDITIONS).zip(0..);
-        any.push(conditions.filter_map(|(one, place)| one.check(&format!("{at}[{place}]"), problems)).collect());
+        any.push(conditions.filter_map(|(one, place)| one.check(keep, &format!("{at}[{place}]"), problems)).collect());
     }
     (problems.count == before).then(|| Predicate::new(any))
 }
 
 impl raw::Condition {
-    fn check(self, at: &str, problems: &mut Problems) -> Option<Condition> {
+    fn check(self, keep: Option<&Keep>, at: &str, problems: &mut Problems) -> Option<Condition> {
+        // It would see what is left out come and go with nothing.
+        let is_cut = |field: &&FieldPath| keep.is_some_and(|keep| !keep.keeps(field));
+        let cut = |field: &FieldPath| {
+            format!("{field} is not cached, and never seen to change: `metadata-only` or `without` leave it out")
+        };
         let test = match self.test {
             raw::Test::Generation => Test::Generation,
             raw::Test::Labels => Test::Labels,
-            raw::Test::Annotations => Test::Annotations,
+            raw::Test::Annotations => {
+                let annotations = FieldPath::top("metadata").member("annotations");
+                if is_cut(&&annotations) {
+                    problems.add(at, cut(&annotations));
+                }
+                Test::Annotations
+            }
             raw::Test::Finalizers => Test::Finalizers,
             raw::Test::Deletion => Test::Deletion,
             raw::Test::ResourceVersion => Test::ResourceVersion,
@@ -199,7 +217,12 @@ impl raw::Condition {
                     return None;
                 }
                 let compiled = Expression::compile(&text);
-                Test::Cel(compiled.map_err(|error| problems.add(&at, format!("{}: {}", quoted(&text), error.0))).ok()?)
+                let compiled =
+                    compiled.map_err(|error| problems.add(&at, format!("{}: {}", quoted(&text), error.0))).ok()?;
+                if let Some(field) = compiled.fields().iter().find(is_cut) {
+                    problems.add(&at, format!("{}: {}", quoted(&text), cut(field)));
+                }
+                Test::Cel(compiled)
             }
         };
         Some(Condition { test, negated: self.negated })

@@ -275,7 +275,7 @@ fn check_regex(pattern: Option<&IdedExpr>) -> Result<(), String> {
 }
 
 /// A field's name without the escapes by which Kubernetes makes identifiers of names that are none.
-fn plain(name: &str) -> String {
+pub(super) fn plain(name: &str) -> String {
     const RESERVED: [&str; 18] = [
         "true",
         "false",

@@ -29,7 +29,7 @@ use crate::{
     cluster::Cluster,
     dispatch::{Controller, Dispatch, Parts},
     guests::Guests,
-    informer::Informers,
+    informer::{Informers, intake_runtime},
     plugin::{Lifecycle, Mode, Source, Statuses},
     wasm::Engine,
 };
@@ -48,7 +48,7 @@ pub struct Options {
     pub grace_period: Duration,
 }
 
-/// The runtime for everything but guests.
+/// The runtime for everything but guests and the intake of informers.
 ///
 /// # Errors
 /// If threads cannot be started.
@@ -74,6 +74,7 @@ pub struct Host {
     lifecycle: Lifecycle,
     options: Options,
     guests: Guests,
+    intake: Runtime,
     metrics: Arc<Metrics>,
 }
 
@@ -85,7 +86,9 @@ impl Host {
     pub fn new(options: Options, cluster: &Cluster, metrics: Arc<Metrics>) -> anyhow::Result<Self> {
         let engine = Engine::new()?;
         let guests = guests()?;
-        let informers = Informers::new(cluster.clone(), Handle::current());
+        // The last that may fail: a runtime must not be dropped where another runs.
+        let intake = intake_runtime().context("cannot start the threads for informers")?;
+        let informers = Informers::new(cluster.clone(), intake.handle().clone());
         let dispatch = Arc::new(Dispatch::new(Parts {
             cluster: cluster.clone(),
             informers: informers.clone(),
@@ -94,7 +97,7 @@ impl Host {
             writes: metrics.clone(),
         }));
         let lifecycle = Lifecycle::new(engine, dispatch.clone(), options.mode, guests.clone(), metrics.clone());
-        Ok(Self { dispatch, informers, statuses: lifecycle.statuses(), lifecycle, options, guests, metrics })
+        Ok(Self { dispatch, informers, statuses: lifecycle.statuses(), lifecycle, options, guests, intake, metrics })
     }
 
     /// What can be asked of it while it runs.
@@ -139,6 +142,7 @@ impl Host {
         let drained = self.dispatch.shut_down(self.options.grace_period).await;
         ended.cancel();
         self.guests.stop();
+        self.intake.shutdown_background();
         if let Some(task) = failed {
             bail!("{task} ended by itself");
         }

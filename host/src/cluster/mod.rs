@@ -50,6 +50,12 @@ impl Cluster {
         Self { client, host: host.into(), io, endpoints: Arc::default(), observer }
     }
 
+    /// The same, with its requests on another runtime.
+    #[must_use]
+    pub fn on(self, io: Handle) -> Self {
+        Self { io, ..self }
+    }
+
     /// The server's address, as configured.
     pub fn host(&self) -> &str {
         &self.host

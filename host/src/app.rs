@@ -10,7 +10,12 @@
 
 mod observe;
 
-use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
 use pilothouse_core::key::TypeMeta;
@@ -20,7 +25,7 @@ use tokio::{
     sync::mpsc,
 };
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 pub use crate::admin::Metrics;
 
@@ -31,7 +36,7 @@ use crate::{
     guests::Guests,
     informer::{Informers, intake_runtime},
     plugin::{Lifecycle, Mode, Source, Statuses},
-    wasm::Engine,
+    wasm::{CACHE_BYTES, Cache, Compiler, Engine},
 };
 
 /// Changes of plugins' files that wait to be followed: a source waits for its lifecycle, which is quick.
@@ -42,6 +47,8 @@ const CHANGES: usize = 16;
 pub struct Options {
     /// The directory of plugins.
     pub plugins: PathBuf,
+    /// Where compiled code is kept. Without it, and where it cannot be used, files are compiled again at every start.
+    pub cache: Option<PathBuf>,
     /// Who says what plugins may do.
     pub mode: Mode,
     /// How long calls in flight may take to finish at the end.
@@ -66,11 +73,35 @@ fn guests() -> anyhow::Result<Guests> {
     Guests::start(threads, &Handle::current()).context("cannot start the threads for plugins")
 }
 
+/// The sandbox, with files compiled by processes of their own.
+///
+/// # Errors
+/// If it cannot be set up on this machine. A directory that cannot be used is only said.
+pub(crate) fn engine(cache: Option<&Path>) -> anyhow::Result<Engine> {
+    let cache = cache.and_then(|dir| match Cache::open(dir, CACHE_BYTES) {
+        Ok(cache) => {
+            info!(directory = %dir.display(), "keeping compiled code");
+            Some(cache)
+        }
+        Err(error) => {
+            let error = anyhow::Error::new(error);
+            warn!(
+                error = format!("{error:#}"),
+                "compiled code is not kept: plugins are compiled again at the next start (see --cache-dir)"
+            );
+            None
+        }
+    });
+    let compiler = Compiler::this_program().context("cannot find the program that compiles")?;
+    Ok(Engine::with_compiler(compiler, cache)?)
+}
+
 /// A host, ready to run.
 pub struct Host {
     dispatch: Arc<Dispatch>,
     informers: Informers,
     statuses: Statuses,
+    engine: Engine,
     lifecycle: Lifecycle,
     options: Options,
     guests: Guests,
@@ -84,7 +115,7 @@ impl Host {
     /// # Errors
     /// If the sandbox or its threads cannot be set up on this machine.
     pub fn new(options: Options, cluster: &Cluster, metrics: Arc<Metrics>) -> anyhow::Result<Self> {
-        let engine = Engine::new()?;
+        let engine = engine(options.cache.as_deref())?;
         let guests = guests()?;
         // The last that may fail: a runtime must not be dropped where another runs.
         let intake = intake_runtime().context("cannot start the threads for informers")?;
@@ -96,8 +127,10 @@ impl Host {
             observer: metrics.clone(),
             writes: metrics.clone(),
         }));
-        let lifecycle = Lifecycle::new(engine, dispatch.clone(), options.mode, guests.clone(), metrics.clone());
-        Ok(Self { dispatch, informers, statuses: lifecycle.statuses(), lifecycle, options, guests, intake, metrics })
+        let lifecycle =
+            Lifecycle::new(engine.clone(), dispatch.clone(), options.mode, guests.clone(), metrics.clone());
+        let statuses = lifecycle.statuses();
+        Ok(Self { dispatch, informers, statuses, engine, lifecycle, options, guests, intake, metrics })
     }
 
     /// What can be asked of it while it runs.
@@ -107,6 +140,7 @@ impl Host {
             informers: self.informers.clone(),
             statuses: self.statuses.clone(),
             guests: self.guests.clone(),
+            engine: self.engine.clone(),
         }
     }
 
@@ -161,6 +195,7 @@ pub struct HostView {
     informers: Informers,
     statuses: Statuses,
     guests: Guests,
+    engine: Engine,
 }
 
 impl HostView {

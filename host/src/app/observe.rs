@@ -121,6 +121,17 @@ impl plugin::Observer for Metrics {
 
 impl Snapshot for HostView {
     fn read(&self, live: &mut Live) {
+        let code = self.engine.figures();
+        live.code = Some(metrics::Code {
+            compiled: code.compiled,
+            failed: code.failed,
+            compiling: code.compiling,
+            hits: code.hits,
+            misses: code.misses,
+            rejected: code.rejected,
+            loaded: code.loaded,
+            mapped: code.mapped,
+        });
         for controller in self.dispatch.controllers() {
             let queue = controller.queue().lock();
             let now = controller.queue().now();

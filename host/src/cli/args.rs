@@ -18,6 +18,8 @@ pub(super) enum Command {
     Dev(DevArgs),
     Apiserver(ApiserverArgs),
     Inspect(InspectArgs),
+    #[command(hide = true)]
+    Compile(CompileArgs),
 }
 
 /// Run plugins against a cluster
@@ -35,9 +37,11 @@ pub(super) struct RunArgs {
     pub(super) plugins: Option<PathBuf>,
     /// A YAML file with any of these settings; arguments win over it
     ///
-    /// Its members: plugins, kubeconfig, context, adminAddress, gracePeriodSeconds, logFormat, log.
+    /// Its members: plugins, cacheDir, kubeconfig, context, adminAddress, gracePeriodSeconds, logFormat, log.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) cache: CacheArgs,
     /// A kubeconfig file [default: $KUBECONFIG, then ~/.kube/config, then the pod's service account]
     #[arg(long, value_name = "FILE")]
     pub(super) kubeconfig: Option<PathBuf>,
@@ -54,6 +58,16 @@ pub(super) struct RunArgs {
     pub(super) grace_period: Option<u64>,
     #[command(flatten)]
     pub(super) log: LogArgs,
+}
+
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct CacheArgs {
+    /// Where compiled plugins are kept [default: $XDG_CACHE_HOME/pilothouse, ~/.cache/pilothouse or /var/cache/pilothouse]
+    ///
+    /// The directory must belong to the host alone; it is made with mode 0700, and takes at most 1 GiB. In a pod, name a directory
+    /// below the volume's.
+    #[arg(long, value_name = "DIR")]
+    pub(super) cache_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, clap::Args)]
@@ -91,6 +105,8 @@ pub(super) struct DevArgs {
     /// A directory of YAML or JSON manifests to apply at the start
     #[arg(long, value_name = "DIR")]
     pub(super) manifests: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) cache: CacheArgs,
     /// The API server's port on 127.0.0.1; 0: a free one
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) port: u16,
@@ -147,6 +163,16 @@ pub(super) struct InspectArgs {
     pub(super) output: Output,
 }
 
+/// Compile one plugin, for the host
+///
+/// The host starts this for each file that it has not compiled before. The file is standard input, its code standard output.
+#[derive(Debug, clap::Args)]
+pub(super) struct CompileArgs {
+    /// Who starts it: it ends with that process
+    #[arg(long, value_name = "PID")]
+    pub(super) parent: u32,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
     /// For people
@@ -167,7 +193,7 @@ mod tests {
         let mut command = Args::command();
         command.build();
         command.clone().debug_assert();
-        for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+        for command in command.get_subcommands().filter(|command| command.get_name() != "help" && !command.is_hide_set()) {
             let help = command.clone().render_long_help().to_string();
             assert!(help.contains("Examples:\n  pilothouse "), "{help}");
         }

@@ -1,6 +1,7 @@
 //! The settings of `pilothouse run`: arguments, then the configuration file, then defaults.
 
 use std::{
+    env,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
@@ -17,6 +18,7 @@ use crate::cluster::ConnectOptions;
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct File {
     plugins: Option<PathBuf>,
+    cache_dir: Option<PathBuf>,
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
     admin_address: Option<SocketAddr>,
@@ -29,6 +31,7 @@ struct File {
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) plugins: PathBuf,
+    pub(super) cache: PathBuf,
     pub(super) connect: ConnectOptions,
     pub(super) admin_address: SocketAddr,
     pub(super) grace_period: Duration,
@@ -47,6 +50,7 @@ impl Settings {
         };
         Ok(Self {
             plugins,
+            cache: args.cache.cache_dir.or(file.cache_dir).unwrap_or_else(cache_dir),
             connect: ConnectOptions {
                 kubeconfig: args.kubeconfig.or(file.kubeconfig),
                 context: args.context.or(file.context),
@@ -59,6 +63,20 @@ impl Settings {
             log: args.log.log.or(file.log).unwrap_or_else(|| "info".into()),
         })
     }
+}
+
+/// Where compiled code is kept if nobody says: a user's cache (XDG Base Directory), else the system's.
+pub(super) fn cache_dir() -> PathBuf {
+    cache_dir_of(|name| env::var_os(name).map(PathBuf::from))
+}
+
+fn cache_dir_of(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
+    // A relative path is to be ignored, the specification says; and where nobody has a home, it is `/`.
+    let absolute = |name| variable(name).filter(|path| path.is_absolute() && path.parent().is_some());
+    absolute("XDG_CACHE_HOME")
+        .or_else(|| Some(absolute("HOME")?.join(".cache")))
+        .unwrap_or_else(|| "/var/cache".into())
+        .join("pilothouse")
 }
 
 fn read(path: &Path) -> anyhow::Result<File> {
@@ -92,6 +110,18 @@ mod tests {
         assert_eq!(settings.log_format, LogFormat::Json);
         assert_eq!(settings.admin_address.port(), 8080);
         Ok(())
+    }
+
+    #[test]
+    fn compiled_code_is_kept_in_the_users_cache_else_in_the_systems() {
+        let dir = |variables: &[(&str, &str)]| {
+            let of = |name: &str| Some(variables.iter().find(|(known, _)| *known == name)?.1.into());
+            cache_dir_of(of).display().to_string()
+        };
+        assert_eq!(dir(&[("XDG_CACHE_HOME", "/c"), ("HOME", "/h")]), "/c/pilothouse");
+        assert_eq!(dir(&[("XDG_CACHE_HOME", "c"), ("HOME", "/h")]), "/h/.cache/pilothouse");
+        assert_eq!(dir(&[("HOME", "/")]), "/var/cache/pilothouse");
+        assert_eq!(dir(&[]), "/var/cache/pilothouse");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::{net::TcpListener, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{apiserver::Embedded, args::DevArgs, logging, run::stop_signal};
+use super::{apiserver::Embedded, args::DevArgs, config, logging, run::stop_signal};
 use crate::{
     app::{self, Host, HostView, Options},
     cluster::{self, Cluster, ConnectOptions, Patch, WriteOptions},
@@ -67,7 +67,8 @@ async fn dev(args: DevArgs, manifests: Vec<Manifest>) -> anyhow::Result<()> {
     let metrics = Arc::new(app::Metrics::new());
     let connect = ConnectOptions { kubeconfig: Some(kubeconfig.clone()), context: None };
     let cluster = cluster::connect(&connect, metrics.clone()).await?;
-    let options = Options { plugins: args.plugins.clone(), mode: Mode::Dev, grace_period: GRACE };
+    let cache = args.cache.cache_dir.unwrap_or_else(config::cache_dir);
+    let options = Options { plugins: args.plugins.clone(), cache: Some(cache), mode: Mode::Dev, grace_period: GRACE };
     let host = Host::new(options, &cluster, metrics)?;
     let view = host.view();
     let running = host.run(admin, stop.clone().cancelled_owned());

@@ -11,7 +11,10 @@ use pilothouse_core::{
 use serde_json::json;
 
 use super::args::{InspectArgs, Output};
-use crate::wasm::{Engine, Limits, PluginName, Revision};
+use crate::{
+    app,
+    wasm::{Limits, PluginName, Revision},
+};
 
 pub(super) fn main(args: &InspectArgs) -> anyhow::Result<()> {
     let cannot = || format!("cannot inspect {}", args.plugin.display());
@@ -19,18 +22,18 @@ pub(super) fn main(args: &InspectArgs) -> anyhow::Result<()> {
     let stem = args.plugin.file_stem().unwrap_or_default().to_string_lossy();
     let name = PluginName::new(&stem).with_context(cannot)?;
     let config = admin_config(args).with_context(cannot)?;
+    let size = bytes.len();
     let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().build().context("cannot start a runtime")?;
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     let revision = runtime.block_on(async {
-        let engine = Engine::new()?;
-        let linked = engine.compile(&bytes)?.link()?;
+        let linked = app::engine(None)?.load(bytes.into()).await?.link()?;
         let revision = linked.describe(name, config, Limits::default()).await?;
         anyhow::Ok(revision)
     });
     let revision = revision.with_context(cannot)?;
     match args.output {
-        Output::Text => print!("{}", text(&revision, bytes.len())),
-        Output::Json => println!("{:#}", as_json(&revision, bytes.len())),
+        Output::Text => print!("{}", text(&revision, size)),
+        Output::Json => println!("{:#}", as_json(&revision, size)),
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use self::args::{Args, Command};
+use crate::wasm;
 
 /// Runs the command that the process's arguments name. Never returns before it is done.
 pub fn main() -> ExitCode {
@@ -25,6 +26,7 @@ pub fn main() -> ExitCode {
         Command::Dev(args) => dev::main(args),
         Command::Apiserver(args) => apiserver::main(&args),
         Command::Inspect(args) => inspect::main(&args),
+        Command::Compile(args) => return wasm::compile_for(args.parent),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -28,7 +28,12 @@ pub(super) fn main(args: RunArgs) -> anyhow::Result<()> {
         let metrics = Arc::new(app::Metrics::new());
         let cluster = cluster::connect(&settings.connect, metrics.clone()).await?;
         info!(server = cluster.host(), "connecting to the API server");
-        let options = Options { plugins: settings.plugins, mode: Mode::Granted, grace_period: settings.grace_period };
+        let options = Options {
+            plugins: settings.plugins,
+            cache: Some(settings.cache),
+            mode: Mode::Granted,
+            grace_period: settings.grace_period,
+        };
         Host::new(options, &cluster, metrics)?.run(listener, stop).await
     });
     // A compilation under way is for nobody any more.

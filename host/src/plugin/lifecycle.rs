@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::MissedTickBehavior;
 use tracing::{Instrument as _, error, info_span, warn};
 
 use super::candidate::Activate;
@@ -14,6 +15,9 @@ use super::status::{Observer, Statuses};
 use super::task::{Task, Wish};
 use crate::guests::Guests;
 use crate::wasm::{Engine, PluginName};
+
+/// A plugin that is not called for this long, or up to twice as long, has no code in memory.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// Who says what a plugin may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,8 +55,6 @@ pub(super) struct Shared {
     pub(super) guests: Guests,
     pub(super) observer: Arc<dyn Observer>,
     pub(super) statuses: Statuses,
-    /// One compilation at a time: each uses all cores, and those who serve need them too.
-    pub(super) compiling: Arc<Semaphore>,
 }
 
 /// A plugin's task as the lifecycle knows it.
@@ -62,8 +64,8 @@ struct Running {
 }
 
 impl Lifecycle {
-    /// Guests say what they are on the threads `guests`; files are compiled on blocking threads; the rest runs where
-    /// [`Self::run`] does.
+    /// Guests say what they are on the threads `guests`; files are loaded as the engine does it; the rest runs where [`Self::run`]
+    /// does.
     pub fn new(
         engine: Engine,
         activate: Arc<dyn Activate>,
@@ -72,8 +74,7 @@ impl Lifecycle {
         observer: Arc<dyn Observer>,
     ) -> Self {
         let statuses = Statuses::default();
-        let compiling = Arc::new(Semaphore::new(1));
-        Self { shared: Arc::new(Shared { engine, activate, mode, guests, observer, statuses, compiling }) }
+        Self { shared: Arc::new(Shared { engine, activate, mode, guests, observer, statuses }) }
     }
 
     /// Where to read what became of them.
@@ -89,6 +90,8 @@ impl Lifecycle {
         let mut tasks: JoinSet<()> = JoinSet::new();
         let mut running: HashMap<PluginName, Running> = HashMap::new();
         let mut said: Vec<Problem> = Vec::new();
+        let mut idle = tokio::time::interval(IDLE);
+        idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 change = changes.recv() => match change {
@@ -115,6 +118,7 @@ impl Lifecycle {
                         }
                     }
                 },
+                _ = idle.tick() => self.shared.engine.unmap_idle(),
                 Some(ended) = tasks.join_next_with_id() => {
                     let id = match &ended {
                         Ok((id, ())) => *id,

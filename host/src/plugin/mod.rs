@@ -6,9 +6,9 @@
 //! ```text
 //! directory ─ Source ─► Change ─ Lifecycle ─► one task a plugin:
 //!
-//!   found ─► compiled ─► linked ─► described ─► verified ─► active ─► draining ─► gone
-//!     │          │          │           │            │
-//!     └──────────┴──────────┴───────────┴────────────┴─► failed, unless an older revision serves on
+//!   found ─► compiling ─► compiled ─► linked ─► described ─► verified ─► active ─► draining ─► gone
+//!                  │           │          │           │            │
+//!                  └───────────┴──────────┴───────────┴────────────┴─► failed, unless an older revision serves on
 //! ```
 //!
 //! # Guarantees

@@ -19,6 +19,8 @@ const GONE: usize = 16;
 pub enum State {
     /// There is a file.
     Found,
+    /// Its code is looked for in the cache, or it is being compiled, or waits for that.
+    Compiling,
     /// It is WebAssembly.
     Compiled,
     /// It fits the contract.
@@ -41,8 +43,9 @@ pub enum State {
 
 impl State {
     /// All there are.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Found,
+        Self::Compiling,
         Self::Compiled,
         Self::Linked,
         Self::Described,
@@ -58,6 +61,7 @@ impl State {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Found => "found",
+            Self::Compiling => "compiling",
             Self::Compiled => "compiled",
             Self::Linked => "linked",
             Self::Described => "described",
@@ -260,7 +264,12 @@ impl Statuses {
         let name = status.plugin.clone();
         board.gone.retain(|gone| *gone != name);
         match status.state {
-            State::Found | State::Compiled | State::Linked | State::Described | State::Verified => {}
+            State::Found
+            | State::Compiling
+            | State::Compiled
+            | State::Linked
+            | State::Described
+            | State::Verified => {}
             // Waiting for informers or the API server does not settle it; anything that lasts does.
             State::Active | State::Disabled | State::Failed | State::Draining | State::Gone => {
                 board.unsettled.retain(|unsettled| *unsettled != name);

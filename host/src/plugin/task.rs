@@ -1,7 +1,7 @@
 //! One plugin: from its newest files to the revision that serves.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -17,6 +17,9 @@ use super::source::{Found, SettingsFile};
 use super::status::{Failure, Serving, Stage, State, Status};
 use crate::guests::Account;
 use crate::wasm::{CallError, Compiled, DescribeError, Digest, Linked, LoadError, PluginName, Revision};
+
+/// How often is said that a file is still being compiled: one with an interpreter inside takes some seconds.
+const PROGRESS: Duration = Duration::from_secs(5);
 
 /// What should become of the plugin.
 #[derive(Debug, Clone)]
@@ -211,8 +214,16 @@ impl Task {
             let compiled = self.compile(found).await?;
             let linked = compiled.and_then(|compiled| {
                 self.advance(State::Compiled);
-                compiled.link().map_err(|error| Refusal::new(Stage::Link, told(&error)))
+                compiled.link().map_err(|error| {
+                    Refusal { passes: error.passes(), ..Refusal::new(Stage::Link, told(&error)) }
+                })
             });
+            // What may pass is tried again, and not remembered.
+            if let Err(refusal) = &linked
+                && refusal.passes
+            {
+                return Err(refusal.clone().into());
+            }
             self.loaded = Some((found.digest, linked));
         }
         let linked = self.loaded.as_ref().map(|(_, linked)| linked.clone()).expect("it was loaded just now");
@@ -226,7 +237,10 @@ impl Task {
         let mut newer = self.wish.clone();
         let (_, compiling) = match self.compiling.take() {
             Some(compiling) if compiling.0 == found.digest => self.compiling.insert(compiling),
-            _ => self.compiling.insert((found.digest, compile(Arc::clone(&self.shared), Arc::clone(&found.wasm)))),
+            _ => {
+                self.advance(State::Compiling);
+                self.compiling.insert((found.digest, compile(&self.shared, Arc::clone(&found.wasm))))
+            }
         };
         tokio::select! {
             biased;
@@ -357,17 +371,21 @@ impl Task {
     }
 }
 
-/// On a blocking thread, one at a time. Once begun it goes on though nobody waits.
-fn compile(shared: Arc<Shared>, wasm: Arc<[u8]>) -> Compiling {
+/// Loads the file, and says now and then that it is being compiled or waits for that.
+fn compile(shared: &Shared, wasm: Arc<[u8]>) -> Compiling {
+    let (engine, bytes, began) = (shared.engine.clone(), wasm.len(), tokio::time::Instant::now());
+    let compiled = async move { engine.load(wasm).await };
     async move {
-        let permit = Arc::clone(&shared.compiling).acquire_owned().await;
-        let compiled = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            shared.engine.compile(&wasm)
-        });
-        match compiled.await {
-            Ok(compiled) => compiled.map_err(|error: LoadError| Refusal::new(Stage::Compile, told(&error))),
-            Err(error) => Err(Refusal::new(Stage::Compile, format!("the compiler failed over the file: {error}"))),
+        let mut compiled = std::pin::pin!(compiled);
+        let mut progress = tokio::time::interval_at(began + PROGRESS, PROGRESS);
+        loop {
+            tokio::select! {
+                biased;
+                compiled = &mut compiled => return compiled.map_err(|error: LoadError| {
+                    Refusal { passes: error.passes(), ..Refusal::new(Stage::Compile, told(&error)) }
+                }),
+                _ = progress.tick() => info!(bytes, seconds = began.elapsed().as_secs(), "compiling"),
+            }
         }
     }
     .boxed()

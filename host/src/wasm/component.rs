@@ -1,23 +1,16 @@
 //! From a file's bytes to a component that fits the contract.
 //!
 //! ```text
-//! bytes ─ header ─┬─ component ────────────────► Compiled ─ imports, export, types ─► Linked
-//!                 └─ core module ─ componentise ─┘
+//! bytes ─ header ─┬─ component ────────────────┬─ child ─► Compiled ─ imports, export, types ─► Linked
+//!                 └─ core module ─ componentise ┘
 //! ```
 //!
 //! The file may be anything: each way in which it is no plugin has an error that says so.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use wasmtime::component::Component;
-use wit_component::ComponentEncoder;
-
-use super::bindings::PluginPre;
-use super::bindings::mapping::MappingPre;
-use super::bindings::observing::ObservingPre;
+use super::code::{Code, Ready};
 use super::error::LoadError;
-use super::host::Host;
 use super::{Digest, Engine, MAX_FILE};
 
 /// The contract's package, as `wit/` names it.
@@ -35,35 +28,31 @@ pub(super) const OBSERVER: &str = "pilothouse:plugin/observer@0.1.0";
 #[derive(Clone)]
 pub struct Compiled {
     engine: Engine,
-    component: Component,
+    code: Arc<Code>,
     digest: Digest,
     size: usize,
 }
 
 /// A compiled plugin whose imports and exports fit the contract: ready to be instantiated. Clones share it.
+///
+/// Its code is mapped while it is called now and then; see [`Engine::unmap_idle`].
 #[derive(Clone)]
 pub struct Linked {
     pub(super) engine: Engine,
-    pub(super) pre: PluginPre<Host>,
-    /// Where the component exports it.
-    pub(super) mapper: Option<MappingPre<Host>>,
-    /// Where the component exports it.
-    pub(super) observer: Option<ObservingPre<Host>>,
+    pub(super) code: Arc<Code>,
     digest: Digest,
     size: usize,
     imports: Arc<[String]>,
     exports: Arc<[String]>,
+    /// Whether the component exports it.
+    pub(super) mapper: bool,
+    /// Whether the component exports it.
+    pub(super) observer: bool,
 }
 
 impl Compiled {
-    pub(super) fn new(engine: &Engine, file: &[u8]) -> Result<Self, LoadError> {
-        let bytes = match header(file)? {
-            Layer::Component => std::borrow::Cow::Borrowed(file),
-            Layer::Module => std::borrow::Cow::Owned(componentise(engine, file)?),
-        };
-        let component =
-            Component::from_binary(engine.engine(), &bytes).map_err(|error| LoadError::Compile(chain(&error)))?;
-        Ok(Self { engine: engine.clone(), component, digest: Digest::of(file), size: file.len() })
+    pub(super) fn new(engine: &Engine, code: Arc<Code>, digest: Digest, size: usize) -> Self {
+        Self { engine: engine.clone(), code, digest, size }
     }
 
     /// The digest of the file.
@@ -76,32 +65,17 @@ impl Compiled {
     /// # Errors
     /// If the component imports what is not offered, lacks the export, or has either with other types.
     pub fn link(&self) -> Result<Linked, LoadError> {
-        let engine = self.engine.engine();
-        let ty = self.component.component_type();
-        let imports: Vec<String> = ty.imports(engine).map(|(name, _)| name.to_owned()).collect();
-        let foreign: Vec<String> = imports.iter().filter(|name| !offered(name)).cloned().collect();
-        if !foreign.is_empty() {
-            return Err(LoadError::Imports(foreign));
-        }
-        let exports: Vec<String> = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
-        let has = |interface| exports.iter().any(|name| fits(name, interface));
-        if !has("controller") {
-            return Err(LoadError::Export { found: found(&exports) });
-        }
-        let types = |error: wasmtime::Error| LoadError::Types(chain(&error));
-        let instance = self.engine.linker().instantiate_pre(&self.component).map_err(types)?;
-        let mapper = has("mapper").then(|| MappingPre::new(instance.clone())).transpose().map_err(types)?;
-        let observer = has("observer").then(|| ObservingPre::new(instance.clone())).transpose().map_err(types)?;
-        let pre = PluginPre::new(instance).map_err(types)?;
+        let (ready, _) = self.engine.ready(&self.code)?;
+        let Ready { imports, exports, mapper, observer, .. } = &*ready;
         Ok(Linked {
             engine: self.engine.clone(),
-            pre,
-            mapper,
-            observer,
+            code: Arc::clone(&self.code),
             digest: self.digest,
             size: self.size,
-            imports: imports.into(),
-            exports: exports.into(),
+            imports: Arc::clone(imports),
+            exports: Arc::clone(exports),
+            mapper: mapper.is_some(),
+            observer: observer.is_some(),
         })
     }
 }
@@ -146,13 +120,13 @@ impl std::fmt::Debug for Linked {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Layer {
+pub(super) enum Layer {
     Module,
     Component,
 }
 
 /// Reads the eight bytes that every binary begins with: `\0asm`, version, layer, both little-endian.
-fn header(file: &[u8]) -> Result<Layer, LoadError> {
+pub(super) fn header(file: &[u8]) -> Result<Layer, LoadError> {
     const MAGIC: &[u8] = b"\0asm";
     if file.is_empty() {
         return Err(LoadError::Empty);
@@ -196,33 +170,13 @@ fn beginning(file: &[u8]) -> String {
     format!("\"{}\"{kind}", shown.escape_ascii())
 }
 
-/// Makes a component of a core module that carries the contract's types in a custom section, as wit-bindgen leaves it.
-fn componentise(engine: &Engine, module: &[u8]) -> Result<Vec<u8>, LoadError> {
-    // The encoder trusts its input; only what the engine finds valid goes there.
-    wasmtime::Module::validate(engine.engine(), module).map_err(|error| LoadError::Compile(chain(&error)))?;
-    // And should it stumble all the same, over a custom section that nobody validates, that is the file's fault.
-    let encoded = catch_unwind(AssertUnwindSafe(|| {
-        let (stripped, _) =
-            wit_component::metadata::decode(module).map_err(|e| LoadError::Componentise(format!("{e:#}")))?;
-        if stripped.is_none() {
-            return Err(LoadError::Metadata);
-        }
-        ComponentEncoder::default()
-            .validate(true)
-            .module(module)
-            .and_then(ComponentEncoder::encode)
-            .map_err(|e| LoadError::Componentise(format!("{e:#}")))
-    }));
-    encoded.unwrap_or_else(|_| Err(LoadError::Componentise("its component metadata is damaged".to_owned())))
-}
-
 /// Whether `name` is an import that the linker has, or one compatible with it.
-fn offered(name: &str) -> bool {
+pub(super) fn offered(name: &str) -> bool {
     OFFERED.iter().any(|interface| fits(name, interface))
 }
 
 /// Whether `name` is `interface` of the contract, in a version compatible with ours: 0.1.x, as the engine's linker sees it.
-fn fits(name: &str, interface: &str) -> bool {
+pub(super) fn fits(name: &str, interface: &str) -> bool {
     name.strip_prefix("pilothouse:plugin/")
         .and_then(|rest| rest.strip_prefix(interface))
         .and_then(|rest| rest.strip_prefix("@0.1."))
@@ -230,7 +184,7 @@ fn fits(name: &str, interface: &str) -> bool {
 }
 
 /// What a component without our export has.
-fn found(exports: &[String]) -> String {
+pub(super) fn found(exports: &[String]) -> String {
     if let Some(other) = exports.iter().find(|name| name.starts_with("pilothouse:plugin/controller@")) {
         return format!("it was built for another version of the contract, and exports {other}");
     }
@@ -241,7 +195,7 @@ fn found(exports: &[String]) -> String {
 }
 
 /// The causes of an engine's error in one line.
-fn chain(error: &wasmtime::Error) -> String {
+pub(super) fn chain(error: &wasmtime::Error) -> String {
     format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -1,17 +1,26 @@
 //! The engine that all plugins share, and its clock.
 
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use wasmtime::component::{HasSelf, Linker};
-use wasmtime::{Config, WasmBacktraceDetails};
+use parking_lot::Mutex;
+use tempfile::NamedTempFile;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::{info, warn};
+use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, WasmBacktraceDetails};
 
-use super::bindings;
-use super::component::Compiled;
+use super::cache::{Cache, Key, verify};
+use super::code::{Code, Ready, Sandbox, Source};
+use super::compiler::Compiler;
+use super::component::{Compiled, header};
 use super::error::{EngineError, LoadError};
-use super::host::Host;
+use super::limits::{MAX_INSTANCES, MAX_TABLE_ELEMENTS};
+use super::{Digest, child};
 
 /// How often a running guest gives way to others: half of what a person's eye or a health check would notice, and few enough
 /// wake-ups (200 a second) for an idle machine.
@@ -22,6 +31,63 @@ const STACK: usize = 512 << 10;
 
 /// A call's whole stack, host functions included: they need far less than the rest of it.
 const CALL_STACK: usize = 2 << 20;
+
+/// Instances that have a slot of the pool at the same time. Threads do not bound them, as a call that waits for the API server keeps
+/// its own; so many wait only where the server is slow, and then it does not matter that the rest is made from nothing.
+const SLOTS: u32 = 256;
+
+/// Memories that one component may have in a slot. Each reserves 4 GiB of address space, of which there are 128 TiB.
+const SLOT_MEMORIES: u32 = 2;
+
+/// Tables that one component may have in a slot: a guest in Rust has two or three.
+const SLOT_TABLES: u32 = 8;
+
+/// Bytes of a memory that its slot keeps after a call, to be overwritten instead of asked for again: about what a call on an object
+/// of 6 kB touches, twice.
+const KEPT: usize = 128 << 10;
+
+/// Slots that keep something though nothing uses them: 8 MiB at most.
+const WARM: u32 = 64;
+
+/// Compilations at once: each uses several cores, and those who serve need them too.
+const COMPILATIONS: usize = 1;
+
+/// What shapes compiled code: the same in every process and for both engines.
+pub(super) fn settings() -> Config {
+    let mut config = Config::new();
+    config
+        .epoch_interruption(true)
+        .max_wasm_stack(STACK)
+        .async_stack_size(CALL_STACK)
+        .memory_init_cow(true)
+        // Names come from the name section; reading DWARF would keep it in memory, and must not hang on the environment.
+        .wasm_backtrace_details(WasmBacktraceDetails::Disable);
+    config
+}
+
+/// The same with instances from a pool.
+fn pooled() -> Config {
+    let mut pool = PoolingAllocationConfig::new();
+    let all = |each: u32| SLOTS.saturating_mul(each);
+    let instances = u32::try_from(MAX_INSTANCES).unwrap_or(u32::MAX);
+    pool.total_component_instances(SLOTS)
+        .total_stacks(SLOTS)
+        // A counter and no memory: what a call may have without a pool.
+        .max_core_instances_per_component(instances)
+        .total_core_instances(all(instances))
+        .max_memories_per_component(SLOT_MEMORIES)
+        .total_memories(all(SLOT_MEMORIES))
+        .max_tables_per_component(SLOT_TABLES)
+        .total_tables(all(SLOT_TABLES))
+        .table_elements(MAX_TABLE_ELEMENTS)
+        .linear_memory_keep_resident(KEPT)
+        .table_keep_resident(KEPT)
+        .max_unused_warm_slots(WARM)
+        .pagemap_scan(Enabled::Yes);
+    let mut config = settings();
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    config
+}
 
 /// Compiles plugins and runs them. One for the process; clones share it.
 ///
@@ -37,50 +103,338 @@ const CALL_STACK: usize = 2 << 20;
 pub struct Engine(Arc<Inner>);
 
 struct Inner {
-    engine: wasmtime::Engine,
-    linker: Linker<Host>,
+    plain: Sandbox,
+    pool: Option<Pool>,
+    /// None: files are compiled in this process.
+    compiler: Option<Compiler>,
+    cache: Option<Cache>,
+    compiling: Semaphore,
+    /// By the digest of the file: of the same file there is one.
+    codes: Mutex<HashMap<Digest, Weak<Code>>>,
+    counts: Counts,
     _epochs: Epochs,
 }
 
+/// Instances that are there already. Only where the kernel tells which pages a call has touched (Linux 6.7): else it takes as long to
+/// clean a slot as to make an instance.
+struct Pool {
+    sandbox: Sandbox,
+    /// Who has a permit finds a slot.
+    slots: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct Counts {
+    compiled: AtomicU64,
+    failed: AtomicU64,
+    nanoseconds: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    rejected: AtomicU64,
+}
+
+/// What the engine has done, and holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Files that were compiled.
+    pub compiled: u64,
+    /// Files that could not be.
+    pub failed: u64,
+    /// Both together.
+    pub compiling: Duration,
+    /// Files whose code was in the cache.
+    pub hits: u64,
+    /// Files whose code was not.
+    pub misses: u64,
+    /// Files of the cache that were damaged.
+    pub rejected: u64,
+    /// Different contents of plugins' files that are loaded.
+    pub loaded: usize,
+    /// Of these in memory, as they were called of late.
+    pub mapped: usize,
+}
+
 impl Engine {
-    /// Sets the engine up and starts its epoch thread, which ends with the last clone.
+    /// An engine that compiles in this process, for tests and measurements: what nobody vouches for is better compiled by another,
+    /// see [`Self::with_compiler`]. Its epoch thread ends with the last clone.
     ///
     /// # Errors
     /// If the machine cannot run the engine or has no thread to spare.
     pub fn new() -> Result<Self, EngineError> {
-        let mut config = Config::new();
-        config
-            .epoch_interruption(true)
-            .max_wasm_stack(STACK)
-            .async_stack_size(CALL_STACK)
-            .memory_init_cow(true)
-            // Names come from the name section; reading DWARF would keep it in memory, and must not hang on the environment.
-            .wasm_backtrace_details(WasmBacktraceDetails::Disable);
-        let engine = wasmtime::Engine::new(&config).map_err(EngineError::Engine)?;
-        let mut linker = Linker::new(&engine);
-        bindings::Plugin::add_to_linker::<_, HasSelf<_>>(&mut linker, |host: &mut Host| host)
-            .map_err(EngineError::Engine)?;
-        let epochs = Epochs::start(&engine).map_err(EngineError::Thread)?;
-        Ok(Self(Arc::new(Inner { engine, linker, _epochs: epochs })))
+        Self::build(None, None)
     }
 
-    /// Compiles a plugin's file: a component, or a core module with a component's metadata.
+    /// An engine whose files are compiled by `compiler`, and kept in `cache` if there is one.
     ///
-    /// Takes a tenth of a second of all cores for a plugin in Rust: not for a thread that serves.
+    /// # Errors
+    /// If the machine cannot run the engine or has no thread to spare.
+    pub fn with_compiler(compiler: Compiler, cache: Option<Cache>) -> Result<Self, EngineError> {
+        Self::build(Some(compiler), cache)
+    }
+
+    fn build(compiler: Option<Compiler>, cache: Option<Cache>) -> Result<Self, EngineError> {
+        let plain = Sandbox::new(&settings()).map_err(EngineError::Engine)?;
+        let pool = Pool::new();
+        let engines = [Some(&plain), pool.as_ref().map(|pool| &pool.sandbox)];
+        let engines = engines.into_iter().flatten().map(|sandbox| sandbox.engine.clone()).collect();
+        let epochs = Epochs::start(engines).map_err(EngineError::Thread)?;
+        Ok(Self(Arc::new(Inner {
+            plain,
+            pool,
+            compiler,
+            cache,
+            compiling: Semaphore::new(COMPILATIONS),
+            codes: Mutex::default(),
+            counts: Counts::default(),
+            _epochs: epochs,
+        })))
+    }
+
+    /// Compiles a plugin's file in this process: a component, or a core module with a component's metadata.
+    ///
+    /// Takes a tenth of a second of all cores for a plugin in Rust: not for a thread that serves. See [`Self::load`].
     ///
     /// # Errors
     /// If the file is neither, or is damaged.
     pub fn compile(&self, file: &[u8]) -> Result<Compiled, LoadError> {
-        Compiled::new(self, file)
+        header(file)?;
+        let digest = Digest::of(file);
+        let code = self.0.timed(|| Ok(child::compile(&self.0.plain.engine, file)?))?;
+        Ok(self.enter(digest, Code::new(Source::Bytes(code)), file.len()))
     }
 
-    pub(super) fn engine(&self) -> &wasmtime::Engine {
-        &self.0.engine
+    /// Loads a plugin's file: what is loaded or in the cache is not compiled again. Else it is compiled, one file after another, where
+    /// the engine was told to.
+    ///
+    /// # Errors
+    /// If the file is neither component nor core module with a component's metadata, or is damaged, or cannot be compiled now
+    /// ([`LoadError::passes`]).
+    ///
+    /// # Cancellation
+    /// Dropping the future ends a compilation by another process.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O and time; see also [`Compiler`] for the thread.
+    pub async fn load(&self, file: Arc<[u8]>) -> Result<Compiled, LoadError> {
+        header(&file)?;
+        if let Some(loaded) = self.look(&file).await? {
+            return Ok(loaded);
+        }
+        let _turn = self.0.compiling.acquire().await.expect("it is never closed");
+        // Who had the turn before may have compiled the same.
+        if let Some(loaded) = self.look(&file).await? {
+            return Ok(loaded);
+        }
+        let Some(compiler) = &self.0.compiler else {
+            let engine = self.clone();
+            return blocking(move || engine.compile(&file)).await?;
+        };
+        self.0.counts.misses.fetch_add(1, Ordering::Relaxed);
+        let began = Instant::now();
+        let compiled = self.compile_with(compiler, &file).await;
+        self.0.counts.compiled(began.elapsed(), compiled.is_ok());
+        let (digest, code) = compiled?;
+        Ok(self.enter(digest, Code::new(Source::File(code)), file.len()))
     }
 
-    pub(super) fn linker(&self) -> &Linker<Host> {
-        &self.0.linker
+    /// The file's code, if it is loaded or in the cache.
+    async fn look(&self, file: &Arc<[u8]>) -> Result<Option<Compiled>, LoadError> {
+        let (engine, file) = (self.clone(), Arc::clone(file));
+        blocking(move || {
+            let digest = Digest::of(&file);
+            let loaded = engine.0.codes.lock().get(&digest).and_then(Weak::upgrade);
+            if let Some(code) = loaded {
+                return Some(Compiled::new(&engine, code, digest, file.len()));
+            }
+            let cache = engine.0.cache.as_ref()?;
+            match cache.find(&Key::new(&engine.0.plain.engine, digest)) {
+                Ok(Some(code)) => {
+                    engine.0.counts.hits.fetch_add(1, Ordering::Relaxed);
+                    Some(engine.enter(digest, Code::new(Source::File(code)), file.len()))
+                }
+                Ok(None) => None,
+                Err(damage) => {
+                    engine.0.counts.rejected.fetch_add(1, Ordering::Relaxed);
+                    warn!(%digest, error = %damage, "compiled code is not used, and compiled anew");
+                    None
+                }
+            }
+        })
+        .await
     }
+
+    /// Lets another process compile; the code is a file of the cache, or, where there is none or it is full, one without a name.
+    async fn compile_with(&self, compiler: &Compiler, file: &Arc<[u8]>) -> Result<(Digest, File), LoadError> {
+        if let Some(cache) = &self.0.cache {
+            let compiled = match cache.begin() {
+                Ok(temporary) => self.compile_into(compiler, file, Output::Cached(temporary)).await,
+                Err(error) => Err(LoadError::Compiler(error)),
+            };
+            match compiled {
+                Err(LoadError::Compiler(error)) => {
+                    warn!(directory = %cache.dir().display(), %error, "cannot keep compiled code");
+                }
+                compiled => return compiled,
+            }
+        }
+        let file_of = tempfile::tempfile().or_else(|_| memory_file()).map_err(LoadError::Compiler)?;
+        self.compile_into(compiler, file, Output::Unnamed(file_of)).await
+    }
+
+    async fn compile_into(
+        &self,
+        compiler: &Compiler,
+        file: &Arc<[u8]>,
+        output: Output,
+    ) -> Result<(Digest, File), LoadError> {
+        compiler.compile(file, output.writer().map_err(LoadError::Compiler)?).await?;
+        let (engine, file) = (self.clone(), Arc::clone(file));
+        blocking(move || {
+            let digest = Digest::of(&file);
+            let key = Key::new(&engine.0.plain.engine, digest);
+            let code = output.reader().map_err(LoadError::Compiler)?;
+            verify(&code, &key).map_err(|damage| LoadError::Compiler(std::io::Error::other(damage)))?;
+            if let (Output::Cached(temporary), Some(cache)) = (output, &engine.0.cache)
+                && let Err(error) = cache.keep(&key, temporary, &engine.used())
+            {
+                warn!(directory = %cache.dir().display(), %error, "cannot keep compiled code");
+            }
+            Ok((digest, code))
+        })
+        .await?
+    }
+
+    /// Keys of what is loaded.
+    fn used(&self) -> HashSet<Key> {
+        let codes = self.0.codes.lock();
+        let alive = codes.iter().filter(|(_, code)| code.strong_count() > 0);
+        alive.map(|(digest, _)| Key::new(&self.0.plain.engine, *digest)).collect()
+    }
+
+    /// From now on it is what the file's content leads to.
+    fn enter(&self, digest: Digest, code: Code, size: usize) -> Compiled {
+        let code = Arc::new(code);
+        let mut codes = self.0.codes.lock();
+        codes.retain(|_, code| code.strong_count() > 0);
+        codes.insert(digest, Arc::downgrade(&code));
+        Compiled::new(self, code, digest, size)
+    }
+
+    /// Code that is mapped, and a slot of the pool for one instance of it if it is the pool's.
+    pub(super) fn ready(&self, code: &Code) -> Result<(Arc<Ready>, Option<OwnedSemaphorePermit>), LoadError> {
+        if let Some(pool) = &self.0.pool
+            && let Ok(slot) = Arc::clone(&pool.slots).try_acquire_owned()
+            && let Some(ready) = code.pooled(&pool.sandbox)?
+        {
+            return Ok((ready, Some(slot)));
+        }
+        Ok((code.plain(&self.0.plain)?, None))
+    }
+
+    /// Lets go of the code of every plugin that was not called since this was last called. Calls in flight keep theirs; the next call
+    /// maps it again, which takes a tenth of a millisecond for a plugin in Rust.
+    pub fn unmap_idle(&self) {
+        self.codes().iter().for_each(|code| code.unmap_idle());
+    }
+
+    /// What it has done, and holds.
+    pub fn figures(&self) -> Figures {
+        let Counts { compiled, failed, nanoseconds, hits, misses, rejected } = &self.0.counts;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let codes = self.codes();
+        Figures {
+            compiled: count(compiled),
+            failed: count(failed),
+            compiling: Duration::from_nanos(count(nanoseconds)),
+            hits: count(hits),
+            misses: count(misses),
+            rejected: count(rejected),
+            loaded: codes.len(),
+            mapped: codes.iter().filter(|code| code.is_mapped()).count(),
+        }
+    }
+
+    /// Not under the lock: mapping takes a while, and holds a code's own.
+    fn codes(&self) -> Vec<Arc<Code>> {
+        self.0.codes.lock().values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Inner {
+    fn timed<T>(&self, compile: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
+        let began = Instant::now();
+        let compiled = compile();
+        self.counts.compiled(began.elapsed(), compiled.is_ok());
+        compiled
+    }
+}
+
+impl Counts {
+    fn compiled(&self, took: Duration, ok: bool) {
+        if ok { &self.compiled } else { &self.failed }.fetch_add(1, Ordering::Relaxed);
+        self.nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+impl Pool {
+    /// None where it would not pay, or cannot be had.
+    fn new() -> Option<Self> {
+        if !PoolingAllocationConfig::is_pagemap_scan_available() {
+            info!("instances are not pooled: the kernel does not tell which pages were touched (Linux 6.7 and later do)");
+            return None;
+        }
+        let sandbox = match Sandbox::new(&pooled()) {
+            Ok(sandbox) => sandbox,
+            // Somebody bounds address space.
+            Err(error) => {
+                warn!(error = format!("{error:#}"), "instances are not pooled");
+                return None;
+            }
+        };
+        Some(Self { sandbox, slots: Arc::new(Semaphore::new(SLOTS as usize)) })
+    }
+}
+
+/// Where a compiler writes.
+enum Output {
+    /// To a file that the cache may keep.
+    Cached(NamedTempFile),
+    /// To one that ends with this process.
+    Unnamed(File),
+}
+
+impl Output {
+    fn writer(&self) -> std::io::Result<File> {
+        match self {
+            Self::Cached(file) => file.as_file().try_clone(),
+            Self::Unnamed(file) => file.try_clone(),
+        }
+    }
+
+    fn reader(&self) -> std::io::Result<File> {
+        match self {
+            // Nobody writes through this one.
+            Self::Cached(file) => File::open(file.path()),
+            Self::Unnamed(file) => file.try_clone(),
+        }
+    }
+}
+
+/// A file that is nowhere but in memory.
+#[cfg(target_os = "linux")]
+fn memory_file() -> std::io::Result<File> {
+    let file = rustix::fs::memfd_create("pilothouse-code", rustix::fs::MemfdFlags::CLOEXEC)?;
+    Ok(file.into())
+}
+
+/// A file that is nowhere but in memory.
+#[cfg(not(target_os = "linux"))]
+fn memory_file() -> std::io::Result<File> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| LoadError::Code(format!("the host failed: {error}")))
 }
 
 impl std::fmt::Debug for Engine {
@@ -97,12 +451,11 @@ struct Epochs {
 }
 
 impl Epochs {
-    fn start(engine: &wasmtime::Engine) -> std::io::Result<Self> {
+    fn start(engines: Vec<wasmtime::Engine>) -> std::io::Result<Self> {
         let (alive, ended) = mpsc::channel::<()>();
-        let engine = engine.clone();
         let thread = std::thread::Builder::new().name("wasm-epochs".to_owned()).spawn(move || {
             while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-                engine.increment_epoch();
+                engines.iter().for_each(wasmtime::Engine::increment_epoch);
             }
         })?;
         Ok(Self { alive: Some(alive), thread: Some(thread) })

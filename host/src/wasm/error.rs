@@ -56,6 +56,32 @@ pub enum LoadError {
     /// Damaged, or uses a proposal that is not enabled.
     #[error("cannot compile: {0}")]
     Compile(String),
+    /// Nests or loops deeper than any tool writes it.
+    #[error("the compiler died of a stack overflow over the file: it is damaged")]
+    Overflow,
+    /// Too large for the compiler, or damaged.
+    #[error("the compiler needs more than its {} MiB for the file: it is too large, or damaged", super::child::MEMORY >> 20)]
+    Greedy,
+    /// Too large for the compiler, or damaged.
+    #[error("the compiler was stopped over the file after {} s: it is too large, or damaged", .0.as_secs())]
+    Slow(Duration),
+    /// Not by the host.
+    #[error("the compiler was killed over the file: by an administrator, or because the machine or the container is out of memory")]
+    Killed,
+    /// In a way that nobody has thought of.
+    #[error("the compiler died over the file ({how}){}", Said((!said.is_empty()).then_some(said)))]
+    Died {
+        /// Exit status or signal.
+        how: String,
+        /// The last line that it wrote.
+        said: String,
+    },
+    /// It has not looked at the file: the machine is at its limits.
+    #[error("cannot run the compiler")]
+    Compiler(#[source] std::io::Error),
+    /// Compiled, and not to be loaded.
+    #[error("cannot load the compiled code: {0}")]
+    Code(String),
     /// Imports that the contract does not have.
     #[error(
         "the component imports what this host does not offer: {names}; a plugin may import {offered} of {package} and nothing else",
@@ -71,6 +97,13 @@ pub enum LoadError {
     /// The right names with the wrong types.
     #[error("the component does not fit the contract {package}: {0}", package = super::component::PACKAGE)]
     Types(String),
+}
+
+impl LoadError {
+    /// Whether it may pass by itself: the same file may come through another time.
+    pub fn passes(&self) -> bool {
+        matches!(self, Self::Compiler(_) | Self::Killed | Self::Code(_))
+    }
 }
 
 /// A plugin that loads but does not say what it is.

@@ -4,10 +4,10 @@ use wasmtime::ResourceLimiter;
 
 /// Core instances, memories and tables of one component: a guest in Rust has one to three of each, one that brings an
 /// interpreter (JavaScript, Python) up to 50.
-const MAX_INSTANCES: usize = 64;
+pub(super) const MAX_INSTANCES: usize = 64;
 
 /// Elements of all tables together: each takes a pointer of the host's memory.
-const MAX_TABLE_ELEMENTS: usize = 100_000;
+pub(super) const MAX_TABLE_ELEMENTS: usize = 100_000;
 
 /// Counts what an instance's memories and tables take, and remembers that it wanted more than it may have: to the engine a
 /// guest that runs out of memory dies of `unreachable`, like any other.

@@ -5,10 +5,14 @@
 //! in with each call as [`Imports`].
 //!
 //! ```text
-//! file ── Engine::compile ──► Compiled ── link ──► Linked ── describe(config) ──► Revision ── reconcile ──► Outcome
-//!         is it a plugin?                fits the            says what it                     a fresh       │ Failure
-//!                                        contract?           is and needs                     instance      │ CallError
+//! file ── Engine::load ──► Compiled ── link ──► Linked ── describe(config) ──► Revision ── reconcile ──► Outcome
+//!         is it a plugin?             fits the            says what it                     a fresh       │ Failure
+//!              │                      contract?           is and needs                     instance      │ CallError
+//!              └─► cache, else a compiler: a process of its own
 //! ```
+//!
+//! Of a file nothing but its header is looked at in this process until it is compiled. Its code is kept in a directory ([`Cache`]), and
+//! is in memory while the plugin is called ([`Engine::unmap_idle`]).
 //!
 //! A component may also export `mapper` and `observer`: then [`Revision::map`] and [`Revision::observe`] call them, under the same
 //! limits and each in a fresh instance.
@@ -25,7 +29,11 @@
 //! | log | [`LogLine`]'s bounds | cut |
 
 mod bindings;
+mod cache;
 mod call;
+mod child;
+mod code;
+mod compiler;
 mod component;
 mod engine;
 mod error;
@@ -41,8 +49,11 @@ pub(crate) mod testing;
 mod tests;
 
 pub use call::{Child, Children, Failure, MAX_CHILDREN, MAX_KEYS, MAX_MESSAGE, News, Outcome, Phase, Request};
+pub use cache::{CACHE_BYTES, Cache, CacheError};
+pub use child::compile_for;
+pub use compiler::Compiler;
 pub use component::{Compiled, Linked};
-pub use engine::Engine;
+pub use engine::{Engine, Figures};
 pub use error::{CallError, DescribeError, EngineError, LoadError};
 pub use imports::{
     ClientError, Imports, KeyPage, Level, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError,

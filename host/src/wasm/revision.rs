@@ -8,6 +8,7 @@ use pilothouse_core::manifest::{DEFAULT_TIMEOUT, Manifest};
 use wasmtime::{Store, UpdateDeadline};
 
 use super::call::{self, Failure, News, Outcome, Request};
+use super::code::Ready;
 use super::component::Linked;
 use super::engine::TICK;
 use super::error::{CallError, DescribeError, Ended, Stage};
@@ -71,14 +72,14 @@ impl Linked {
     ) -> Result<Revision, DescribeError> {
         let budget = limits.lowered(DESCRIBE_DEADLINE);
         let answer = self
-            .call(None, limits.memory, budget, async |store| {
-                let plugin = self.pre.instantiate_async(&mut *store).await.map_err(instantiating)?;
+            .call(None, limits.memory, budget, async |ready, store| {
+                let plugin = ready.plugin.instantiate_async(&mut *store).await.map_err(instantiating)?;
                 plugin.pilothouse_plugin_controller().call_describe(store, &config).await.map_err(calling)
             })
             .await?;
         let described = answer.map_err(|refusal| DescribeError::Refused(call::shorten(refusal, call::MAX_MESSAGE)))?;
         let manifest = manifest::from_wit(described)?;
-        manifest::check_exports(&manifest, self.mapper.is_some(), self.observer.is_some())?;
+        manifest::check_exports(&manifest, self.mapper, self.observer)?;
         Ok(Revision { plugin, linked: self.clone(), config, limits, manifest: Arc::new(manifest) })
     }
 
@@ -88,9 +89,11 @@ impl Linked {
         imports: Option<Arc<dyn Imports>>,
         memory: usize,
         budget: Duration,
-        run: impl AsyncFnOnce(&mut Store<Host>) -> Result<R, (Stage, wasmtime::Error)>,
+        run: impl AsyncFnOnce(&Ready, &mut Store<Host>) -> Result<R, (Stage, wasmtime::Error)>,
     ) -> Result<R, CallError> {
-        let mut store = Store::new(self.engine.engine(), Host::new(imports, memory, budget));
+        // The slot is given back after the store is gone.
+        let (ready, _slot) = self.engine.ready(&self.code).map_err(|e| CallError::Instantiate(e.to_string()))?;
+        let mut store = Store::new(&ready.engine, Host::new(imports, memory, budget));
         store.limiter(|host| &mut host.limits);
         store.set_hostcall_fuel(MAX_TRANSFER);
         store.set_epoch_deadline(1);
@@ -104,7 +107,7 @@ impl Linked {
         });
         // A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits: somewhat later,
         // so that it does not come first where both would do.
-        let ended = tokio::time::timeout(budget + 2 * TICK, run(&mut store)).await;
+        let ended = tokio::time::timeout(budget + 2 * TICK, run(&ready, &mut store)).await;
         let host = store.data();
         host.finish_log();
         match ended {
@@ -193,8 +196,8 @@ impl Revision {
         let request = request.into_wit();
         let answer = self
             .linked
-            .call(Some(imports), self.limits.memory, budget, async |store| {
-                let plugin = self.linked.pre.instantiate_async(&mut *store).await.map_err(instantiating)?;
+            .call(Some(imports), self.limits.memory, budget, async |ready, store| {
+                let plugin = ready.plugin.instantiate_async(&mut *store).await.map_err(instantiating)?;
                 plugin
                     .pilothouse_plugin_controller()
                     .call_reconcile(store, &self.config, &request)
@@ -226,12 +229,15 @@ impl Revision {
         news: &[News],
     ) -> Result<Result<Vec<Key>, String>, CallError> {
         let budget = self.deadline(controller).ok_or_else(|| CallError::Controller(controller.to_owned()))?;
-        let pre = self.linked.mapper.as_ref().ok_or(CallError::Export("mapper"))?;
+        if !self.linked.mapper {
+            return Err(CallError::Export("mapper"));
+        }
         let changes: Vec<_> = news.iter().map(News::to_map).collect();
         let answer = self
             .linked
-            .call(Some(imports), self.limits.memory, budget, async |store| {
-                let plugin = pre.instantiate_async(&mut *store).await.map_err(instantiating)?;
+            .call(Some(imports), self.limits.memory, budget, async |ready, store| {
+                let mapper = ready.mapper.as_ref().expect("it is exported");
+                let plugin = mapper.instantiate_async(&mut *store).await.map_err(instantiating)?;
                 let mapper = plugin.pilothouse_plugin_mapper();
                 mapper.call_map(store, &self.config, controller, &changes).await.map_err(calling)
             })
@@ -254,12 +260,15 @@ impl Revision {
     /// Outside a tokio runtime with time.
     pub async fn observe(&self, imports: Arc<dyn Imports>, news: &[News]) -> Result<Result<(), String>, CallError> {
         let budget = self.limits.lowered(DEFAULT_TIMEOUT);
-        let pre = self.linked.observer.as_ref().ok_or(CallError::Export("observer"))?;
+        if !self.linked.observer {
+            return Err(CallError::Export("observer"));
+        }
         let changes: Vec<_> = news.iter().map(News::to_observe).collect();
         let answer = self
             .linked
-            .call(Some(imports), self.limits.memory, budget, async |store| {
-                let plugin = pre.instantiate_async(&mut *store).await.map_err(instantiating)?;
+            .call(Some(imports), self.limits.memory, budget, async |ready, store| {
+                let observer = ready.observer.as_ref().expect("it is exported");
+                let plugin = observer.instantiate_async(&mut *store).await.map_err(instantiating)?;
                 plugin.pilothouse_plugin_observer().call_observe(store, &self.config, &changes).await.map_err(calling)
             })
             .await?;

@@ -496,3 +496,83 @@ fn call_can_move_between_threads() {
     send(&revision.reconcile(Arc::new(Fake::default()), request()));
     send(&revision.linked().describe(revision.plugin().clone(), "{}".into(), Limits::default()));
 }
+
+/// Nobody calls it any more.
+fn let_go(engine: &Engine) {
+    engine.unmap_idle();
+    assert_eq!(engine.figures().mapped, 1, "it was called of late");
+    engine.unmap_idle();
+    assert_eq!(engine.figures().mapped, 0);
+}
+
+#[tokio::test]
+async fn idle_plugin_holds_no_code_and_wakes_at_the_next_call() {
+    let engine = Engine::new().unwrap();
+    let linked = engine.compile(&Guest::new().file()).unwrap().link().unwrap();
+    let revision = linked.describe(PluginName::new("test").unwrap(), "{}".into(), Limits::default()).await.unwrap();
+    let_go(&engine);
+    for _ in 0..2 {
+        revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+        assert_eq!(engine.figures().mapped, 1);
+    }
+    let_go(&engine);
+}
+
+#[tokio::test]
+async fn call_in_flight_keeps_its_code() {
+    let engine = Engine::new().unwrap();
+    let linked = engine.compile(&Guest::new().timeout_ms(100).reconcile(guest::LOOP).file()).unwrap().link().unwrap();
+    let revision = linked.describe(PluginName::new("test").unwrap(), "{}".into(), Limits::default()).await.unwrap();
+    let call = revision.reconcile(Arc::new(Fake::default()), request());
+    let unmapped = async {
+        engine.unmap_idle();
+        engine.unmap_idle();
+        engine.figures().mapped
+    };
+    let (called, mapped) = tokio::join!(call, unmapped);
+    assert_eq!((called.unwrap_err().kind(), mapped), ("deadline", 0));
+}
+
+#[tokio::test]
+async fn same_file_is_loaded_once_under_however_many_names() {
+    let engine = Engine::new().unwrap();
+    let file: Arc<[u8]> = Guest::new().file().into();
+    let (one, two) = tokio::join!(engine.load(file.clone()), engine.load(file.clone()));
+    let (one, two) = (one.unwrap().link().unwrap(), two.unwrap().link().unwrap());
+    let Figures { compiled, loaded, mapped, .. } = engine.figures();
+    assert_eq!((compiled, loaded, mapped), (1, 1, 1));
+    drop((one, two));
+    assert_eq!(engine.figures().loaded, 0);
+}
+
+#[tokio::test]
+async fn more_calls_than_the_pool_has_slots_are_all_served() {
+    let revision = load(&Guest::new().reconcile(guest::CLIENT_GET)).await;
+    let imports = Arc::new(Fake { held: true, ..Fake::default() });
+    let calls = (0..300).map(|_| revision.reconcile(imports.clone(), request()));
+    let calls = futures::future::join_all(calls);
+    let open = async {
+        // Each waits for the API server, with its instance.
+        while imports.waiting.load(Ordering::Relaxed) < 300 {
+            tokio::task::yield_now().await;
+        }
+        imports.gate.add_permits(300);
+    };
+    let (called, ()) = tokio::join!(calls, open);
+    assert_eq!(called.iter().filter(|called| matches!(called, Ok(Ok(_)))).count(), 300);
+}
+
+#[tokio::test]
+async fn component_that_fits_no_slot_runs_without_one() {
+    // More memories than a slot has.
+    let revision = load(&Guest::new().memories(4)).await;
+    revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn memory_of_a_slot_is_clean_for_the_next_call() {
+    let revision = load(&Guest::new().reconcile(guest::REMEMBERS)).await;
+    for _ in 0..3 {
+        revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+    }
+}

@@ -9,6 +9,7 @@ use pilothouse_core::{
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::{
+    code::{self, Code},
     encode::{Labels, counters, gauges},
     guests::{self, Account},
     routes::{self, Backlog, Routes},
@@ -40,6 +41,8 @@ pub struct Live {
     pub backlogs: Vec<Backlog>,
     /// Of each plugin, once.
     pub accounts: Vec<Account>,
+    /// Compiled code. Those of several engines are not summed up: there is one.
+    pub code: Option<Code>,
 }
 
 /// A controller's workqueue and workers.
@@ -140,7 +143,8 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, live: &Live) -> fmt::R
     queues(encoder, &live.queues)?;
     routes::encode(encoder, &live.routes, &live.backlogs)?;
     guests::encode(encoder, &live.accounts)?;
-    informers(encoder, &live.informers)
+    informers(encoder, &live.informers)?;
+    live.code.as_ref().map_or(Ok(()), |code| code::encode(encoder, code))
 }
 
 fn queues(encoder: &mut DescriptorEncoder<'_>, queues: &[Queue]) -> fmt::Result {

@@ -19,6 +19,7 @@
 //! Series begin at zero when their controller or plugin is added, and end with it. No label grows with the cluster: there are
 //! plugins, controllers and kinds among them, and never objects.
 
+mod code;
 mod controller;
 mod encode;
 mod guests;
@@ -39,6 +40,7 @@ use prometheus_client::{
 };
 
 pub use self::{
+    code::Code,
     controller::{Controller, Reconciled},
     guests::Account,
     live::{Informer, Live, Queue, Snapshot},

@@ -189,7 +189,15 @@ async fn plugin_comes_up_step_by_step_and_goes_when_its_file_does() {
     let file = Guest::new().file();
     world.send(&file, Some(GRANTS)).await;
     let (states, status) = world.settle().await;
-    let way = [State::Found, State::Compiled, State::Linked, State::Described, State::Verified, State::Active];
+    let way = [
+        State::Found,
+        State::Compiling,
+        State::Compiled,
+        State::Linked,
+        State::Described,
+        State::Verified,
+        State::Active,
+    ];
     assert_eq!(states, way);
     assert!(status.is_ready());
     assert_eq!(

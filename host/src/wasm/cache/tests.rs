@@ -1,0 +1,232 @@
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+
+struct Place {
+    above: TempDir,
+    engine: wasmtime::Engine,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { above: tempfile::tempdir().unwrap(), engine: wasmtime::Engine::default() }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.above.path().join("code")
+    }
+
+    fn cache(&self, most: u64) -> Cache {
+        Cache::open(&self.dir(), most).unwrap()
+    }
+
+    fn key(&self, file: &[u8]) -> Key {
+        Key::new(&self.engine, Digest::of(file))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(self.dir())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// The path of what is kept for `key`.
+    fn path(&self, key: &Key) -> PathBuf {
+        self.dir().join(key.file_name())
+    }
+}
+
+fn write(cache: &Cache, key: &Key, code: &[u8]) -> NamedTempFile {
+    let mut file = cache.begin().unwrap();
+    file.write_all(code).unwrap();
+    file.write_all(&seal(key, code)).unwrap();
+    file
+}
+
+fn keep(cache: &Cache, key: &Key, code: &[u8]) {
+    cache.keep(key, write(cache, key, code), &HashSet::new()).unwrap();
+}
+
+fn found(cache: &Cache, key: &Key) -> Result<Option<Vec<u8>>, Damage> {
+    let Some(mut file) = cache.find(key)? else { return Ok(None) };
+    let mut all = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut all).unwrap();
+    all.truncate(all.len() - SEAL);
+    Ok(Some(all))
+}
+
+#[test]
+fn what_was_kept_is_found_by_another_host_and_under_no_other_key() {
+    let place = Place::new();
+    let (key, other) = (place.key(b"a"), place.key(b"b"));
+    keep(&place.cache(CACHE_BYTES), &key, b"code");
+    let cache = place.cache(CACHE_BYTES);
+    assert_eq!(found(&cache, &key), Ok(Some(b"code".to_vec())));
+    assert_eq!(found(&cache, &other), Ok(None));
+    assert_eq!(fs::metadata(place.path(&key)).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(place.dir()).unwrap().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn key_differs_by_file_and_by_settings_of_the_engine() {
+    let mut config = wasmtime::Config::new();
+    config.epoch_interruption(true);
+    let other = wasmtime::Engine::new(&config).unwrap();
+    let place = Place::new();
+    let digest = Digest::of(b"a");
+    assert_eq!(place.key(b"a"), Key::new(&wasmtime::Engine::default(), digest));
+    assert_ne!(place.key(b"a"), place.key(b"b"));
+    assert_ne!(place.key(b"a"), Key::new(&other, digest));
+}
+
+#[test]
+fn every_damaged_byte_is_noticed_and_the_file_removed() {
+    let place = Place::new();
+    let (cache, key) = (place.cache(CACHE_BYTES), place.key(b"a"));
+    let whole = [b"code".as_slice(), &seal(&key, b"code")].concat();
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        keep(&cache, &key, b"");
+        fs::write(place.path(&key), &damaged).unwrap();
+        assert!(found(&cache, &key).is_err(), "byte {at}");
+        assert_eq!(found(&cache, &key), Ok(None), "byte {at}");
+    }
+}
+
+#[test]
+fn file_that_is_cut_or_longer_or_of_another_key_is_noticed() {
+    let place = Place::new();
+    let (cache, key) = (place.cache(CACHE_BYTES), place.key(b"a"));
+    let whole = [b"code".as_slice(), &seal(&key, b"code")].concat();
+    let foreign = [b"code".as_slice(), &seal(&place.key(b"b"), b"code")].concat();
+    let longer = [&whole, b"x".as_slice()].concat();
+    let mut wrong: Vec<&[u8]> = (0..whole.len()).map(|end| &whole[..end]).collect();
+    wrong.extend([&*foreign, &*longer]);
+    for bytes in wrong {
+        keep(&cache, &key, b"");
+        fs::write(place.path(&key), bytes).unwrap();
+        assert!(found(&cache, &key).is_err(), "{} bytes", bytes.len());
+    }
+}
+
+#[test]
+fn file_that_others_may_write_is_not_used() {
+    let place = Place::new();
+    let (cache, key) = (place.cache(CACHE_BYTES), place.key(b"a"));
+    keep(&cache, &key, b"code");
+    fs::set_permissions(place.path(&key), fs::Permissions::from_mode(0o620)).unwrap();
+    assert_eq!(found(&cache, &key), Err(Damage::Foreign));
+    assert_eq!(found(&cache, &key), Ok(None));
+}
+
+#[test]
+fn directory_that_others_may_write_is_refused_with_what_to_do() {
+    let place = Place::new();
+    fs::create_dir(place.dir()).unwrap();
+    fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o770)).unwrap();
+    let error = Cache::open(&place.dir(), CACHE_BYTES).unwrap_err().to_string();
+    let dir = place.dir().display().to_string();
+    let told = "may be written by others than its owner (mode 0770): make it 0700, or choose a directory below it, which the host \
+                makes itself";
+    assert_eq!(error, format!("{dir} {told}"));
+    // As an empty volume of a pod is: below it is a directory of the host's own.
+    Cache::open(&place.dir().join("pilothouse"), CACHE_BYTES).unwrap();
+}
+
+#[test]
+fn directory_that_cannot_be_made_or_is_none_is_refused() {
+    let place = Place::new();
+    fs::write(place.dir(), "").unwrap();
+    for dir in [place.dir(), place.dir().join("below")] {
+        assert!(matches!(Cache::open(&dir, CACHE_BYTES), Err(CacheError::Io(named, _)) if named == dir));
+    }
+}
+
+#[test]
+fn what_a_killed_writer_leaves_is_removed_at_the_next_start_and_what_a_living_one_writes_is_not() {
+    let place = Place::new();
+    let cache = place.cache(CACHE_BYTES);
+    let living = cache.begin().unwrap();
+    let killed = cache.begin().unwrap();
+    // As a process leaves it that ends without a word: the file is there, the lock is not.
+    let (_, path) = killed.keep().unwrap();
+    assert!(path.exists());
+    drop(place.cache(CACHE_BYTES));
+    assert!(!path.exists());
+    assert!(living.path().exists());
+    drop(living);
+    assert_eq!(place.names(), [""; 0]);
+}
+
+#[test]
+fn longest_unused_go_first_and_those_in_use_never() {
+    let place = Place::new();
+    let cache = place.cache(CACHE_BYTES);
+    let keys = [b"a", b"b", b"c", b"d"].map(|file| place.key(file));
+    let [a, b, c, d] = &keys;
+    for (key, age) in [(a, 40), (b, 30), (c, 20)] {
+        keep(&cache, key, &[0; 1000]);
+        let file = File::options().write(true).open(place.path(key)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+    }
+    // a is looked up, so it is the youngest; b is in use.
+    assert!(found(&cache, a).is_ok_and(|code| code.is_some()));
+    let small = Cache { most: 3 * (1000 + SEAL as u64), ..cache };
+    small.keep(d, write(&small, d, &[0; 1000]), &HashSet::from([*b])).unwrap();
+    let mut left = [a, b, d].map(Key::file_name);
+    left.sort();
+    assert_eq!(place.names(), left);
+    // What is larger than the bound all alone is kept while it is used.
+    let none = Cache { most: 0, ..small };
+    none.keep(c, write(&none, c, &[0; 1000]), &HashSet::new()).unwrap();
+    assert_eq!(place.names(), [c.file_name()]);
+}
+
+#[test]
+fn removed_file_stays_what_it_is_for_who_has_it_open() {
+    let place = Place::new();
+    let (cache, key) = (place.cache(CACHE_BYTES), place.key(b"a"));
+    keep(&cache, &key, b"code");
+    let open = cache.find(&key).unwrap().unwrap();
+    fs::remove_file(place.path(&key)).unwrap();
+    assert_eq!(verify(&open, &key), Ok(()));
+}
+
+#[test]
+fn hosts_that_write_and_read_the_same_at_once_see_it_whole_or_not_at_all() {
+    let place = Place::new();
+    let key = place.key(b"a");
+    let code = vec![7; 300_000];
+    let barrier = Barrier::new(6);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                barrier.wait();
+                for _ in 0..20 {
+                    // Each is a start: it also removes what nobody writes.
+                    keep(&place.cache(CACHE_BYTES), &key, &code);
+                }
+            });
+            scope.spawn(|| {
+                let cache = place.cache(CACHE_BYTES);
+                barrier.wait();
+                for _ in 0..60 {
+                    assert!(found(&cache, &key).unwrap().is_none_or(|found| found == code));
+                }
+            });
+        }
+    });
+    assert_eq!(place.names(), [key.file_name()]);
+}

@@ -1,0 +1,149 @@
+//! The compiler's side of a compilation: a process of its own, for one file.
+//!
+//! Making a component of a core module and compiling it read what nobody has looked at before. Either may take hundreds of megabytes,
+//! seconds of every core, or the process with it: wit-parser follows a cycle of packages, which one damaged byte makes, until the
+//! stack is at its end. So that happens here and not where everybody is served.
+//!
+//! ```text
+//! standard input   the plugin's file
+//! standard output  a file, which gets the code and its seal
+//! standard error   at the end, for REFUSED, a line of JSON
+//! ```
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::process::{self, Resource, Rlimit};
+use serde::{Deserialize, Serialize};
+use wit_component::ComponentEncoder;
+
+use super::cache::{Key, seal};
+use super::component::{Layer, chain, header};
+use super::error::LoadError;
+use super::{Digest, MAX_FILE, engine};
+
+/// Address space: five times what a plugin of 18 MB with an interpreter inside takes.
+pub(super) const MEMORY: u64 = 2 << 30;
+
+/// Time on all cores together: ten times what such a plugin takes.
+pub(super) const CPU: Duration = Duration::from_secs(120);
+
+/// The file will not do: the last line of standard error says why.
+pub(super) const REFUSED: u8 = 3;
+/// The file is compiled, and the code could not be written.
+pub(super) const UNWRITTEN: u8 = 4;
+
+/// Why a file is not compiled, from one process to the other.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Refused {
+    Metadata,
+    Componentise(String),
+    Compile(String),
+}
+
+impl From<Refused> for LoadError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Metadata => Self::Metadata,
+            Refused::Componentise(why) => Self::Componentise(why),
+            Refused::Compile(why) => Self::Compile(why),
+        }
+    }
+}
+
+/// Compiles standard input to standard output, under its limits. Ends when `parent`, which started it, does.
+pub fn compile_for(parent: u32) -> ExitCode {
+    if let Err(error) = confine(parent) {
+        eprintln!("cannot confine the compiler: {error}");
+        return ExitCode::FAILURE;
+    }
+    let mut file = Vec::new();
+    // One more than is allowed, so that it is noticed.
+    if let Err(error) = io::stdin().lock().take(MAX_FILE as u64 + 1).read_to_end(&mut file) {
+        eprintln!("cannot read the file: {error}");
+        return ExitCode::FAILURE;
+    }
+    let engine = match wasmtime::Engine::new(&engine::settings()) {
+        Ok(engine) => engine,
+        Err(error) => {
+            eprintln!("cannot set up the engine: {}", chain(&error));
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = match compile(&engine, &file) {
+        Ok(code) => code,
+        Err(refused) => {
+            eprintln!("{}", serde_json::to_string(&refused).unwrap_or_default());
+            return ExitCode::from(REFUSED);
+        }
+    };
+    let key = Key::new(&engine, Digest::of(&file));
+    if let Err(error) = write(&code, &seal(&key, &code)) {
+        eprintln!("{error}");
+        return ExitCode::from(UNWRITTEN);
+    }
+    ExitCode::SUCCESS
+}
+
+/// Unbuffered, and on the disk before it returns.
+fn write(code: &[u8], seal: &[u8]) -> io::Result<()> {
+    let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    out.write_all(code)?;
+    out.write_all(seal)?;
+    out.sync_all()
+}
+
+/// Takes what a compiler may use, and no more.
+fn confine(parent: u32) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        process::set_parent_process_death_signal(Some(process::Signal::KILL))?;
+        // Where memory runs out for all, this goes before who serves. Not everywhere is there such a file.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+    }
+    // It may have ended before it was listened for.
+    if std::os::unix::process::parent_id() != parent {
+        return Err(io::Error::other("who started it has ended"));
+    }
+    let limit = |most| Rlimit { current: Some(most), maximum: Some(most) };
+    process::setrlimit(Resource::As, limit(MEMORY))?;
+    process::setrlimit(Resource::Core, limit(0))?;
+    // The kernel says so at the first, and kills at the second.
+    let cpu = CPU.as_secs();
+    process::setrlimit(Resource::Cpu, Rlimit { current: Some(cpu), maximum: Some(cpu + 1) })?;
+    process::setpriority_process(None, 19)?;
+    Ok(())
+}
+
+/// From a file's bytes to code, in this process.
+pub(super) fn compile(engine: &wasmtime::Engine, file: &[u8]) -> Result<Vec<u8>, Refused> {
+    let refused = |error: wasmtime::Error| Refused::Compile(chain(&error));
+    match header(file).map_err(|error| Refused::Compile(error.to_string()))? {
+        Layer::Component => engine.precompile_component(file).map_err(refused),
+        Layer::Module => engine.precompile_component(&componentise(engine, file)?).map_err(refused),
+    }
+}
+
+/// Makes a component of a core module that carries the contract's types in a custom section, as wit-bindgen leaves it.
+fn componentise(engine: &wasmtime::Engine, module: &[u8]) -> Result<Vec<u8>, Refused> {
+    // The encoder trusts its input; only what the engine finds valid goes there.
+    wasmtime::Module::validate(engine, module).map_err(|error| Refused::Compile(chain(&error)))?;
+    // And should it stumble all the same, over a custom section that nobody validates, that is the file's fault.
+    let encoded = catch_unwind(AssertUnwindSafe(|| {
+        let (stripped, _) =
+            wit_component::metadata::decode(module).map_err(|e| Refused::Componentise(format!("{e:#}")))?;
+        if stripped.is_none() {
+            return Err(Refused::Metadata);
+        }
+        ComponentEncoder::default()
+            .validate(true)
+            .module(module)
+            .and_then(ComponentEncoder::encode)
+            .map_err(|e| Refused::Componentise(format!("{e:#}")))
+    }));
+    encoded.unwrap_or_else(|_| Err(Refused::Componentise("its component metadata is damaged".to_owned())))
+}

@@ -1,0 +1,182 @@
+//! The code of one component: kept as a file, mapped while it is called.
+//!
+//! ```text
+//! file ─ map, link ─► Ready (pool)        an instance from a pool's slot
+//!      └ map, link ─► Ready (plain)       one that is made from nothing: too large for a slot, or all are taken
+//! ```
+//!
+//! What is mapped is dropped when nobody called it for a while; calls in flight keep theirs. The file stays open, so that the same
+//! bytes are mapped again, whatever became of the directory, and nothing has to be verified anew.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use wasmtime::component::{Component, HasSelf, Linker};
+
+use super::bindings::mapping::MappingPre;
+use super::bindings::observing::ObservingPre;
+use super::bindings::{self, PluginPre};
+use super::component::{chain, fits, found, offered};
+use super::error::LoadError;
+use super::host::Host;
+
+/// An engine of the one settings or the other, and what it links.
+pub(super) struct Sandbox {
+    pub(super) engine: wasmtime::Engine,
+    linker: Linker<Host>,
+}
+
+impl Sandbox {
+    pub(super) fn new(config: &wasmtime::Config) -> wasmtime::Result<Self> {
+        let engine = wasmtime::Engine::new(config)?;
+        let mut linker = Linker::new(&engine);
+        bindings::Plugin::add_to_linker::<_, HasSelf<_>>(&mut linker, |host: &mut Host| host)?;
+        Ok(Self { engine, linker })
+    }
+}
+
+/// Code that is mapped and linked.
+pub(super) struct Ready {
+    pub(super) engine: wasmtime::Engine,
+    pub(super) plugin: PluginPre<Host>,
+    /// Where the component exports it.
+    pub(super) mapper: Option<MappingPre<Host>>,
+    /// Where the component exports it.
+    pub(super) observer: Option<ObservingPre<Host>>,
+    pub(super) imports: Arc<[String]>,
+    pub(super) exports: Arc<[String]>,
+}
+
+impl Ready {
+    /// Checks imports and exports against the contract.
+    fn link(sandbox: &Sandbox, component: &Component) -> Result<Self, LoadError> {
+        let engine = &sandbox.engine;
+        let ty = component.component_type();
+        let imports: Vec<String> = ty.imports(engine).map(|(name, _)| name.to_owned()).collect();
+        let foreign: Vec<String> = imports.iter().filter(|name| !offered(name)).cloned().collect();
+        if !foreign.is_empty() {
+            return Err(LoadError::Imports(foreign));
+        }
+        let exports: Vec<String> = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
+        let has = |interface| exports.iter().any(|name| fits(name, interface));
+        if !has("controller") {
+            return Err(LoadError::Export { found: found(&exports) });
+        }
+        let types = |error: wasmtime::Error| LoadError::Types(chain(&error));
+        let instance = sandbox.linker.instantiate_pre(component).map_err(types)?;
+        let mapper = has("mapper").then(|| MappingPre::new(instance.clone())).transpose().map_err(types)?;
+        let observer = has("observer").then(|| ObservingPre::new(instance.clone())).transpose().map_err(types)?;
+        let plugin = PluginPre::new(instance).map_err(types)?;
+        Ok(Self { engine: engine.clone(), plugin, mapper, observer, imports: imports.into(), exports: exports.into() })
+    }
+}
+
+/// The code of one component.
+pub(super) struct Code {
+    source: Source,
+    pool: Mutex<Option<Arc<Ready>>>,
+    plain: Mutex<Option<Arc<Ready>>>,
+    /// It is too large for a slot of the pool.
+    large: AtomicBool,
+    /// Called since it was last asked.
+    called: AtomicBool,
+}
+
+/// Where code is while it is not mapped.
+pub(super) enum Source {
+    /// Verified, and never written again.
+    File(File),
+    /// Compiled by this process.
+    Bytes(Vec<u8>),
+}
+
+impl Code {
+    pub(super) fn new(source: Source) -> Self {
+        Self {
+            source,
+            pool: Mutex::default(),
+            plain: Mutex::default(),
+            large: AtomicBool::new(false),
+            called: AtomicBool::new(true),
+        }
+    }
+
+    /// Ready for an instance from nothing.
+    pub(super) fn plain(&self, sandbox: &Sandbox) -> Result<Arc<Ready>, LoadError> {
+        self.called.store(true, Ordering::Relaxed);
+        let mut plain = self.plain.lock();
+        if let Some(ready) = &*plain {
+            return Ok(Arc::clone(ready));
+        }
+        let component = self.source.load(&sandbox.engine).map_err(|error| LoadError::Code(chain(&error)))?;
+        let ready = Arc::new(Ready::link(sandbox, &component)?);
+        Ok(Arc::clone(plain.insert(ready)))
+    }
+
+    /// Ready for an instance from the pool. None where a slot does not take it.
+    pub(super) fn pooled(&self, pool: &Sandbox) -> Result<Option<Arc<Ready>>, LoadError> {
+        self.called.store(true, Ordering::Relaxed);
+        if self.large.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let mut pooled = self.pool.lock();
+        if let Some(ready) = &*pooled {
+            return Ok(Some(Arc::clone(ready)));
+        }
+        // If it is not its size, what is wrong is found by who loads it without the pool.
+        let Ok(component) = self.source.load(&pool.engine) else {
+            self.large.store(true, Ordering::Relaxed);
+            return Ok(None);
+        };
+        let ready = Arc::new(Ready::link(pool, &component)?);
+        Ok(Some(Arc::clone(pooled.insert(ready))))
+    }
+
+    /// Drops what is mapped if nobody called it since this was last asked.
+    pub(super) fn unmap_idle(&self) {
+        if !self.called.swap(false, Ordering::Relaxed) {
+            *self.pool.lock() = None;
+            *self.plain.lock() = None;
+        }
+    }
+
+    pub(super) fn is_mapped(&self) -> bool {
+        self.pool.lock().is_some() || self.plain.lock().is_some()
+    }
+}
+
+impl Source {
+    #[expect(unsafe_code, reason = "the engine runs compiled code as it finds it")]
+    fn load(&self, engine: &wasmtime::Engine) -> wasmtime::Result<Component> {
+        let file = match self {
+            // SAFETY: these are what the same settings of the same engine compiled, in this process.
+            Self::Bytes(code) => return unsafe { Component::deserialize(engine, code) },
+            Self::File(file) => file,
+        };
+        // The engine opens files by their names. This one leads to the file that is open, even where it has no other any more.
+        let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+        // SAFETY: what the same settings of the same engine compiled, as its checksum says, in a file that nobody but this user may
+        // write, and that this program never writes again.
+        match unsafe { Component::deserialize_file(engine, name) } {
+            Ok(component) => Ok(component),
+            // The file may lie where nothing may be run from (`noexec`), or there is no /proc: then a copy does it.
+            Err(error) => match copy(file) {
+                // SAFETY: the same bytes.
+                Ok(code) => unsafe { Component::deserialize(engine, code) },
+                Err(_) => Err(error),
+            },
+        }
+    }
+}
+
+fn copy(file: &File) -> io::Result<Vec<u8>> {
+    let length = file.metadata()?.len();
+    let mut code = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+    file.read_exact_at(&mut code, 0)?;
+    Ok(code)
+}

@@ -1,0 +1,159 @@
+//! Who starts compilers, and understands how they end.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Command;
+
+use super::child::{self, Refused};
+use super::error::LoadError;
+
+/// From its start to its end: five times its time on the cores, as it runs behind everything else.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// Threads that compile. More take less time, each takes address space, and it is meant to be cheap for others.
+const THREADS: usize = 4;
+
+/// How much of the end of what a compiler says is read.
+const SAID: usize = 16 << 10;
+
+/// The program that compiles: this one, as a process of its own.
+#[derive(Debug, Clone)]
+pub struct Compiler {
+    program: PathBuf,
+}
+
+impl Compiler {
+    /// The program that is running, which has the command `compile`: even if its file was replaced since.
+    ///
+    /// # Errors
+    /// If the process does not know what it runs.
+    pub fn this_program() -> std::io::Result<Self> {
+        let program = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
+        Ok(Self { program })
+    }
+
+    /// Compiles `file` into `code`, which is the compiler's standard output.
+    ///
+    /// # Errors
+    /// If the file will not do, or the compiler does not come to its end.
+    ///
+    /// # Cancellation
+    /// Dropping the future kills the compiler.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O and time. The compiler ends with the thread that starts it, so that thread must last: a worker
+    /// of the runtime, and not one of those that are there for what blocks.
+    pub(super) async fn compile(&self, file: &[u8], code: File) -> Result<(), LoadError> {
+        let mut compiler = Command::new(&self.program);
+        compiler
+            .arg0("pilothouse")
+            .args(["compile", "--parent", &std::process::id().to_string()])
+            // What reads a hostile file has no need of the host's secrets.
+            .env_clear()
+            .env("RAYON_NUM_THREADS", threads().to_string())
+            // Each arena of the allocator reserves address space, of which there is a limit.
+            .env("MALLOC_ARENA_MAX", "2")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::from(code))
+            .stderr(Stdio::piped())
+            // What a terminal sends to the host is the host's to decide on.
+            .process_group(0)
+            .kill_on_drop(true);
+        let mut running = compiler.spawn().map_err(LoadError::Compiler)?;
+        let (input, said) = (running.stdin.take(), running.stderr.take());
+        let feed = async {
+            if let Some(mut input) = input {
+                // One that ended before it read all says why by how it ended.
+                let _ = input.write_all(file).await;
+            }
+        };
+        let all = async { tokio::join!(feed, tail(said), running.wait()) };
+        match tokio::time::timeout(DEADLINE, all).await {
+            Ok((_, said, ended)) => understand(ended.map_err(LoadError::Compiler)?, &said),
+            Err(_) => Err(LoadError::Slow(DEADLINE)),
+        }
+    }
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS))
+}
+
+/// The end of what it says, which is read to its end.
+async fn tail(said: Option<impl AsyncRead + Unpin>) -> String {
+    let mut end = Vec::new();
+    if let Some(mut said) = said {
+        let mut part = [0; 4096];
+        while let Ok(read @ 1..) = said.read(&mut part).await {
+            end.extend_from_slice(part.get(..read).unwrap_or_default());
+            end.drain(..end.len().saturating_sub(SAID));
+        }
+    }
+    String::from_utf8_lossy(&end).into_owned()
+}
+
+/// What the end of a compiler means for its file.
+fn understand(ended: ExitStatus, said: &str) -> Result<(), LoadError> {
+    use std::os::unix::process::ExitStatusExt as _;
+    let last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+    match (ended.code(), ended.signal()) {
+        (Some(0), _) => Ok(()),
+        (Some(code), _) if code == i32::from(child::REFUSED) => match serde_json::from_str::<Refused>(last) {
+            Ok(refused) => Err(refused.into()),
+            Err(_) => Err(died(ended, last)),
+        },
+        (Some(code), _) if code == i32::from(child::UNWRITTEN) => {
+            Err(LoadError::Compiler(std::io::Error::other(format!("cannot write the compiled code: {last}"))))
+        }
+        _ if said.contains("has overflowed its stack") => Err(LoadError::Overflow),
+        // What the allocator says, of whichever limit.
+        _ if said.contains("memory allocation of ") => Err(LoadError::Greedy),
+        (_, Some(signal)) if signal == rustix::process::Signal::XCPU.as_raw() => Err(LoadError::Slow(child::CPU)),
+        (_, Some(signal)) if signal == rustix::process::Signal::KILL.as_raw() => Err(LoadError::Killed),
+        _ => Err(died(ended, last)),
+    }
+}
+
+fn died(ended: ExitStatus, last: &str) -> LoadError {
+    LoadError::Died { how: ended.to_string(), said: super::call::shorten(last.to_owned(), super::call::MAX_MESSAGE) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    #[test]
+    fn end_of_a_compiler_is_understood() {
+        let exit = |code: i32| ExitStatus::from_raw(code << 8);
+        let signal = ExitStatus::from_raw;
+        let (abort, segv, xcpu, kill) = (6, 11, 24, 9);
+        let overflow = "\nthread 'main' (7) has overflowed its stack\nfatal runtime error: stack overflow, aborting\n";
+        for (ended, said, told) in [
+            (exit(0), "", None),
+            (exit(3), "{\"Compile\":\"no function\"}\n", Some("cannot compile: no function")),
+            (exit(3), "\"Metadata\"", Some("the file is a plain core module")),
+            (exit(4), "No space left on device\n", Some("cannot run the compiler")),
+            (signal(abort), overflow, Some("the compiler died of a stack overflow over the file: it is damaged")),
+            (signal(abort), "memory allocation of 9 bytes failed\n", Some("the compiler needs more than its 2048 MiB")),
+            (signal(xcpu), "", Some("the compiler was stopped over the file after 120 s")),
+            (signal(kill), "", Some("the compiler was killed over the file")),
+            (signal(segv), "", Some("the compiler died over the file (signal: 11 (SIGSEGV)")),
+            (exit(101), "panicked at x:\nat the disco\n\n", Some("(exit status: 101); it said: at the disco")),
+        ] {
+            let understood = understand(ended, said).map_err(|error| error.to_string());
+            match told {
+                None => assert_eq!(understood, Ok(())),
+                Some(told) => {
+                    let error = understood.expect_err(told);
+                    assert!(error.contains(told), "{error}");
+                }
+            }
+        }
+    }
+}

@@ -96,6 +96,15 @@ pub(crate) fn engine(cache: Option<&Path>) -> anyhow::Result<Engine> {
     Ok(Engine::with_compiler(compiler, cache)?)
 }
 
+/// Takes as many open files as the machine allows: each plugin is one, or two while it is called, and many systems begin with 1,024.
+fn allow_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        info!(%error, "cannot raise the limit of open files");
+    }
+}
+
 /// A host, ready to run.
 pub struct Host {
     dispatch: Arc<Dispatch>,
@@ -116,6 +125,7 @@ impl Host {
     /// If the sandbox or its threads cannot be set up on this machine.
     pub fn new(options: Options, cluster: &Cluster, metrics: Arc<Metrics>) -> anyhow::Result<Self> {
         let engine = engine(options.cache.as_deref())?;
+        allow_open_files();
         let guests = guests()?;
         // The last that may fail: a runtime must not be dropped where another runs.
         let intake = intake_runtime().context("cannot start the threads for informers")?;

@@ -193,7 +193,9 @@ mod tests {
         let mut command = Args::command();
         command.build();
         command.clone().debug_assert();
-        for command in command.get_subcommands().filter(|command| command.get_name() != "help" && !command.is_hide_set()) {
+        for command in
+            command.get_subcommands().filter(|command| command.get_name() != "help" && !command.is_hide_set())
+        {
             let help = command.clone().render_long_help().to_string();
             assert!(help.contains("Examples:\n  pilothouse "), "{help}");
         }

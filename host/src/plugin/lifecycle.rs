@@ -118,7 +118,11 @@ impl Lifecycle {
                         }
                     }
                 },
-                _ = idle.tick() => self.shared.engine.unmap_idle(),
+                _ = idle.tick() => {
+                    let engine = self.shared.engine.clone();
+                    // Of a thousand plugins it takes a while; nobody waits for it.
+                    drop(tokio::task::spawn_blocking(move || engine.unmap_idle()));
+                }
                 Some(ended) = tasks.join_next_with_id() => {
                     let id = match &ended {
                         Ok((id, ())) => *id,

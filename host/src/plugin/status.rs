@@ -264,12 +264,7 @@ impl Statuses {
         let name = status.plugin.clone();
         board.gone.retain(|gone| *gone != name);
         match status.state {
-            State::Found
-            | State::Compiling
-            | State::Compiled
-            | State::Linked
-            | State::Described
-            | State::Verified => {}
+            State::Found | State::Compiling | State::Compiled | State::Linked | State::Described | State::Verified => {}
             // Waiting for informers or the API server does not settle it; anything that lasts does.
             State::Active | State::Disabled | State::Failed | State::Draining | State::Gone => {
                 board.unsettled.retain(|unsettled| *unsettled != name);

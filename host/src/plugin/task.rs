@@ -214,9 +214,9 @@ impl Task {
             let compiled = self.compile(found).await?;
             let linked = compiled.and_then(|compiled| {
                 self.advance(State::Compiled);
-                compiled.link().map_err(|error| {
-                    Refusal { passes: error.passes(), ..Refusal::new(Stage::Link, told(&error)) }
-                })
+                compiled
+                    .link()
+                    .map_err(|error| Refusal { passes: error.passes(), ..Refusal::new(Stage::Link, told(&error)) })
             });
             // What may pass is tried again, and not remembered.
             if let Err(refusal) = &linked

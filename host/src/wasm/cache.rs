@@ -206,8 +206,6 @@ impl Cache {
             return Err(CacheError::Mode { dir: dir.to_owned(), mode: data.mode() & 0o7777 });
         }
         let cache = Self { dir: dir.to_owned(), most };
-        // Also whether it can be written to at all.
-        drop(cache.begin().map_err(io)?);
         cache.sweep().map_err(io)?;
         Ok(cache)
     }

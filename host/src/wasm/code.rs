@@ -145,8 +145,9 @@ impl Code {
         }
     }
 
+    /// Does not wait: who is being mapped is.
     pub(super) fn is_mapped(&self) -> bool {
-        self.pool.lock().is_some() || self.plain.lock().is_some()
+        [&self.pool, &self.plain].iter().any(|ready| ready.try_lock().is_none_or(|ready| ready.is_some()))
     }
 }
 

@@ -380,7 +380,9 @@ impl Pool {
     /// None where it would not pay, or cannot be had.
     fn new() -> Option<Self> {
         if !PoolingAllocationConfig::is_pagemap_scan_available() {
-            info!("instances are not pooled: the kernel does not tell which pages were touched (Linux 6.7 and later do)");
+            info!(
+                "instances are not pooled: the kernel does not tell which pages were touched (Linux 6.7 and later do)"
+            );
             return None;
         }
         let sandbox = match Sandbox::new(&pooled()) {

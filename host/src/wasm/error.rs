@@ -66,7 +66,9 @@ pub enum LoadError {
     #[error("the compiler was stopped over the file after {} s: it is too large, or damaged", .0.as_secs())]
     Slow(Duration),
     /// Not by the host.
-    #[error("the compiler was killed over the file: by an administrator, or because the machine or the container is out of memory")]
+    #[error(
+        "the compiler was killed over the file: by an administrator, or because the machine or the container is out of memory"
+    )]
     Killed,
     /// In a way that nobody has thought of.
     #[error("the compiler died over the file ({how}){}", Said((!said.is_empty()).then_some(said)))]

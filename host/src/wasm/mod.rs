@@ -48,8 +48,8 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use call::{Child, Children, Failure, MAX_CHILDREN, MAX_KEYS, MAX_MESSAGE, News, Outcome, Phase, Request};
 pub use cache::{CACHE_BYTES, Cache, CacheError};
+pub use call::{Child, Children, Failure, MAX_CHILDREN, MAX_KEYS, MAX_MESSAGE, News, Outcome, Phase, Request};
 pub use child::compile_for;
 pub use compiler::Compiler;
 pub use component::{Compiled, Linked};

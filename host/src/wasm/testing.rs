@@ -66,6 +66,9 @@ pub(crate) const READS_AND_TRAPS_IF_THERE: &str = "(call $cache_get {settings} (
     (if (i32.load8_u (i32.const 520)) (then unreachable)) (i32.const {answer})";
 /// Traps if the time differs from one look to the next, else gives its answer.
 pub(crate) const CLOCK_MOVES: &str = "(if (i64.ne (call $now) (call $now)) (then unreachable)) (i32.const {answer})";
+/// Traps if a call before this one has left something in memory, else leaves something and gives its answer.
+pub(crate) const REMEMBERS: &str = "(if (i32.load8_u (i32.const 768)) (then unreachable)) \
+    (i32.store8 (i32.const 768) (i32.const 1)) (i32.const {answer})";
 /// The `describe` of a plugin that takes no configuration but `{}`.
 pub(crate) const PICKY: &str =
     "(select (i32.const {manifest}) (i32.const {refusal}) (i32.eq (local.get 1) (i32.const 2)))";
@@ -103,6 +106,7 @@ pub(crate) struct Guest {
     observe: Option<String>,
     answer: Answer,
     pages: u32,
+    memories: usize,
 }
 
 /// The mapping of a watch.
@@ -161,6 +165,7 @@ impl Guest {
             observe: None,
             answer: Answer::Unchanged,
             pages: 2,
+            memories: 1,
         }
     }
 
@@ -256,6 +261,11 @@ impl Guest {
     /// Initial memory in pages of 64 kB.
     pub(crate) fn pages(self, pages: u32) -> Self {
         Self { pages, ..self }
+    }
+
+    /// So many memories in all.
+    pub(crate) fn memories(self, memories: usize) -> Self {
+        Self { memories, ..self }
     }
 
     /// The plugin's file, a core module with a component's metadata.
@@ -364,7 +374,7 @@ impl Guest {
         format!(
             r#"(module
                 {imports}
-                (memory (export "memory") {pages})
+                (memory (export "memory") {pages}) {memories}
                 (global $free (mut i32) (i32.const {free}))
                 (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
                     (local $at i32)
@@ -380,6 +390,7 @@ impl Guest {
                 {observe}
                 (data (i32.const {BASE}) "{data}"))"#,
             pages = self.pages,
+            memories = "(memory 1)".repeat(self.memories - 1),
             free = BASE + image.bytes.len(),
             data = image.escaped(),
         )

@@ -33,6 +33,8 @@ pub struct Host {
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) plugins: PathBuf,
+    /// Where compiled code is kept.
+    pub(crate) cache: PathBuf,
     pub(crate) access: Access,
     /// A folder for logs; each start has its own.
     pub(crate) logs: PathBuf,
@@ -85,7 +87,7 @@ impl Host {
             Access::Kubeconfig(_) => Command::new(binary()?),
             Access::Pod(pod) => pod.command(&std::path::absolute(binary()?).context("no working directory")?)?,
         };
-        command.arg("run").arg("--plugins").arg(&order.plugins);
+        command.arg("run").arg("--plugins").arg(&order.plugins).arg("--cache-dir").arg(&order.cache);
         if let Access::Kubeconfig(kubeconfig) = &order.access {
             command.arg("--kubeconfig").arg(kubeconfig);
         }
@@ -185,6 +187,11 @@ impl Host {
         let (code, text) = self.get("/debug/informers?format=json").await?;
         ensure!(code == 200, "the host answers {code} to /debug/informers");
         serde_json::from_str(&text).context("the informers are no JSON")
+    }
+
+    /// Ends it as a crash does.
+    pub fn crash(&mut self) {
+        self.process.kill();
     }
 
     /// Ends it as a crash does, and starts it again with the same plugins.

@@ -93,6 +93,21 @@ impl Plugin {
         self
     }
 
+    /// The same with one damaged byte, over which a compiler overflows its stack: in the contract's types, which a custom section
+    /// holds, `cache` becomes another package's, which uses `types` of the contract's package, whose world uses `cache`.
+    ///
+    /// # Errors
+    /// It does not import `cache`.
+    pub fn with_a_cycle_of_packages(mut self) -> Result<Self> {
+        let name = b"pilothouse:plugin/cache@0.1.0";
+        let last = self.wasm.windows(name.len()).rposition(|window| window == name);
+        let at = last.context("the plugin does not import the cache")? + "pilothouse:p".len();
+        if let Some(byte) = self.wasm.get_mut(at) {
+            *byte = b'm';
+        }
+        Ok(self)
+    }
+
     /// The same code with another digest: a custom section that holds `mark` is appended.
     #[must_use]
     pub fn revision(mut self, mark: u8) -> Self {

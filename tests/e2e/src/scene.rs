@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::apple::{Apple, resource};
 use crate::cluster::Cluster;
-use crate::host::{Access, Host, Order, Pod};
+use crate::host::{Access, Host, Order, Pod, built};
 use crate::plugin::{Plugin, Plugins};
 use crate::wait::eventually;
 
@@ -26,6 +26,8 @@ pub struct Scene {
     pub namespace: String,
     /// The folder that every host of the test watches.
     pub plugins: Plugins,
+    /// Where its hosts keep compiled code: shared by all tests, unless one asks for its own.
+    cache: PathBuf,
     logs: Arc<Logs>,
 }
 
@@ -37,6 +39,7 @@ impl Scene {
             cluster,
             namespace,
             plugins: Plugins::empty()?,
+            cache: built("e2e-cache"),
             logs: Arc::new(Logs { folder: tempfile::tempdir().context("cannot create a folder for logs")? }),
         };
         scene.create_namespace(&scene.namespace).await?;
@@ -57,6 +60,12 @@ impl Scene {
             self.plugins.put(plugin)?;
         }
         Ok(self)
+    }
+
+    /// Lets its hosts keep compiled code in a folder of their own, which is returned.
+    pub fn with_cache_of_its_own(&mut self) -> PathBuf {
+        self.cache = self.logs.folder.path().join("cache");
+        self.cache.clone()
     }
 
     /// Starts a host on the folder; returns when it is ready.
@@ -94,7 +103,12 @@ impl Scene {
     }
 
     fn host_with(&self, access: Access) -> Result<Host> {
-        Host::start(Order { plugins: self.plugins.path().to_owned(), access, logs: self.logs.folder.path().to_owned() })
+        Host::start(Order {
+            plugins: self.plugins.path().to_owned(),
+            cache: self.cache.clone(),
+            access,
+            logs: self.logs.folder.path().to_owned(),
+        })
     }
 
     /// A MyApple of the test's namespace, which need not exist.

@@ -4,6 +4,7 @@
 mod access;
 mod bundle;
 mod children;
+mod code;
 mod conflicts;
 mod contract;
 mod definitions;
@@ -38,6 +39,13 @@ fn main() -> ExitCode {
             a_deleted_child_returns,
             children_go_with_their_myapple,
             a_myapple_of_the_same_name_gets_children_of_its_own,
+        }
+        code {
+            a_second_start_compiles_nothing,
+            damaged_code_is_not_run_and_compiled_anew,
+            a_directory_that_others_may_write_to_is_not_used_and_the_plugin_serves,
+            a_file_that_kills_its_compiler_costs_nobody_else_anything,
+            a_host_killed_in_the_middle_of_a_compilation_leaves_nothing_and_serves_when_it_is_back,
         }
         conflicts {
             an_object_of_somebody_else_is_not_taken_over,

@@ -1,0 +1,121 @@
+//! Compiled code: kept from one start to the next, never damaged, and made where it harms nobody.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use pilothouse_e2e::{Host, Plugin, Scene, eventually};
+
+pub(crate) async fn a_second_start_compiles_nothing(mut scene: Scene) -> Result<()> {
+    let cache = scene.with_cache_of_its_own();
+    let twice = [Plugin::guest("counting")?, Plugin::guest("counting")?.named("same")];
+    let mut host = scene.with(&twice)?.host().await?;
+    ensure!(
+        counted(&mut host).await? == [1.0, 0.0, 1.0, 0.0],
+        "of two names of one file: {:?}",
+        counted(&mut host).await?
+    );
+    ensure!(files(&cache)?.len() == 1, "the cache has {:?}", files(&cache)?);
+    host.terminate_and_restart().await?;
+    host.ready().await?;
+    ensure!(counted(&mut host).await? == [0.0, 1.0, 0.0, 0.0], "after a restart: {:?}", counted(&mut host).await?);
+    Ok(())
+}
+
+pub(crate) async fn damaged_code_is_not_run_and_compiled_anew(mut scene: Scene) -> Result<()> {
+    let cache = scene.with_cache_of_its_own();
+    let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
+    host.terminate().await?;
+    let files = files(&cache)?;
+    let [file] = files.as_slice() else { anyhow::bail!("the cache has {files:?}") };
+    let mut code = fs::read(file)?;
+    let middle = code.len() / 2;
+    *code.get_mut(middle).context("no code")? ^= 1;
+    fs::write(file, code)?;
+    host.start_again()?;
+    host.ready().await?;
+    ensure!(counted(&mut host).await? == [1.0, 0.0, 1.0, 1.0], "{:?}", counted(&mut host).await?);
+    scene.apple("gala").create(2).await?.settles().await
+}
+
+pub(crate) async fn a_directory_that_others_may_write_to_is_not_used_and_the_plugin_serves(
+    mut scene: Scene,
+) -> Result<()> {
+    let cache = scene.with_cache_of_its_own();
+    fs::create_dir(&cache)?;
+    fs::set_permissions(&cache, fs::Permissions::from_mode(0o777))?;
+    let host = scene.with(&[Plugin::myapple()?])?.host().await?;
+    host.warns(&["compiled code is not kept", "mode 0777"]).await?;
+    ensure!(files(&cache)?.is_empty(), "the cache has {:?}", files(&cache)?);
+    scene.apple("gala").create(2).await?.settles().await
+}
+
+pub(crate) async fn a_file_that_kills_its_compiler_costs_nobody_else_anything(scene: Scene) -> Result<()> {
+    let damaged = Plugin::myapple()?.named("damaged").with_a_cycle_of_packages()?;
+    let mut host = scene.with(&[Plugin::myapple()?, damaged])?.starting_host()?;
+    eventually("/readyz says what is wrong with the file", async || {
+        let told = host.readiness_of("damaged").await?;
+        ensure!(told.contains("the compiler died of a stack overflow over the file: it is damaged"), "it says: {told}");
+        Ok(())
+    })
+    .await?;
+    ensure!(host.exited().is_none(), "the host ended");
+    scene.apple("gala").create(2).await?.settles().await
+}
+
+pub(crate) async fn a_host_killed_in_the_middle_of_a_compilation_leaves_nothing_and_serves_when_it_is_back(
+    mut scene: Scene,
+) -> Result<()> {
+    let cache = scene.with_cache_of_its_own();
+    scene.with(&[Plugin::myapple()?])?;
+    let mut host = scene.starting_host()?;
+    // What is being written has another name.
+    while unfinished(&cache).is_empty() {
+        ensure!(host.exited().is_none(), "the host ended");
+        ensure!(files(&cache).unwrap_or_default().is_empty(), "it compiled before anybody looked");
+        tokio::task::yield_now().await;
+    }
+    host.crash();
+    let left = unfinished(&cache);
+    ensure!(files(&cache)?.is_empty() && left.len() == 1, "the cache has {left:?}, {:?}", files(&cache)?);
+    host.start_again()?;
+    host.ready().await?;
+    scene.apple("gala").create(2).await?.settles().await?;
+    ensure!(counted(&mut host).await? == [1.0, 0.0, 1.0, 0.0], "{:?}", counted(&mut host).await?);
+    eventually("what the killed host left is gone at the next start", async || {
+        host.terminate_and_restart().await?;
+        host.ready().await?;
+        ensure!(unfinished(&cache).is_empty(), "there is {:?}", unfinished(&cache));
+        Ok(())
+    })
+    .await
+}
+
+/// What the host compiled, found in its cache, did not find, and found damaged.
+async fn counted(host: &mut Host) -> Result<[f64; 4]> {
+    let metrics = host.metrics().await?;
+    let cache = |result| metrics.sum("pilothouse_code_cache_total", &[("result", result)]);
+    let compiled = metrics.sum("pilothouse_compiles_total", &[("result", "success")]);
+    Ok([compiled, cache("hit"), cache("miss"), cache("rejected")])
+}
+
+fn named(cache: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(cache)? {
+        let entry = entry?;
+        if wanted(&entry.file_name().to_string_lossy()) {
+            files.push(entry.path());
+        }
+    }
+    Ok(files)
+}
+
+fn files(cache: &Path) -> Result<Vec<PathBuf>> {
+    named(cache, |name| name.ends_with(".cwasm"))
+}
+
+/// What is being written, or was when its writer was killed.
+fn unfinished(cache: &Path) -> Vec<PathBuf> {
+    named(cache, |name| name.starts_with("tmp-")).unwrap_or_default()
+}

@@ -1,7 +1,7 @@
 //! One plugin: from its newest files to the revision that serves.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -17,9 +17,6 @@ use super::source::{Found, SettingsFile};
 use super::status::{Failure, Serving, Stage, State, Status};
 use crate::guests::Account;
 use crate::wasm::{CallError, Compiled, DescribeError, Digest, Linked, LoadError, PluginName, Revision};
-
-/// How often is said that a file is still being compiled: one with an interpreter inside takes some seconds.
-const PROGRESS: Duration = Duration::from_secs(5);
 
 /// What should become of the plugin.
 #[derive(Debug, Clone)]
@@ -371,22 +368,14 @@ impl Task {
     }
 }
 
-/// Loads the file, and says now and then that it is being compiled or waits for that.
+/// Loads the file, in this task: what it says while it compiles is said of the plugin.
 fn compile(shared: &Shared, wasm: Arc<[u8]>) -> Compiling {
-    let (engine, bytes, began) = (shared.engine.clone(), wasm.len(), tokio::time::Instant::now());
-    let compiled = async move { engine.load(wasm).await };
+    let engine = shared.engine.clone();
     async move {
-        let mut compiled = std::pin::pin!(compiled);
-        let mut progress = tokio::time::interval_at(began + PROGRESS, PROGRESS);
-        loop {
-            tokio::select! {
-                biased;
-                compiled = &mut compiled => return compiled.map_err(|error: LoadError| {
-                    Refusal { passes: error.passes(), ..Refusal::new(Stage::Compile, told(&error)) }
-                }),
-                _ = progress.tick() => info!(bytes, seconds = began.elapsed().as_secs(), "compiling"),
-            }
-        }
+        engine.load(wasm).await.map_err(|error: LoadError| Refusal {
+            passes: error.passes(),
+            ..Refusal::new(Stage::Compile, told(&error))
+        })
     }
     .boxed()
 }

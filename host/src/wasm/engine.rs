@@ -52,6 +52,9 @@ const WARM: u32 = 64;
 /// Compilations at once: each uses several cores, and those who serve need them too.
 const COMPILATIONS: usize = 1;
 
+/// How often is said that a file is still being compiled: one with an interpreter inside takes some seconds.
+const PROGRESS: Duration = Duration::from_secs(5);
+
 /// What shapes compiled code: the same in every process and for both engines.
 pub(super) fn settings() -> Config {
     let mut config = Config::new();
@@ -231,7 +234,7 @@ impl Engine {
         };
         self.0.counts.misses.fetch_add(1, Ordering::Relaxed);
         let began = Instant::now();
-        let compiled = self.compile_with(compiler, &file).await;
+        let compiled = saying(file.len(), self.compile_with(compiler, &file)).await;
         self.0.counts.compiled(began.elapsed(), compiled.is_ok());
         let (digest, code) = compiled?;
         Ok(self.enter(digest, Code::new(Source::File(code)), file.len()))
@@ -249,8 +252,10 @@ impl Engine {
             let cache = engine.0.cache.as_ref()?;
             match cache.find(&Key::new(&engine.0.plain.engine, digest)) {
                 Ok(Some(code)) => {
-                    engine.0.counts.hits.fetch_add(1, Ordering::Relaxed);
-                    Some(engine.enter(digest, Code::new(Source::File(code)), file.len()))
+                    let counts = &engine.0.counts;
+                    Some(engine.enter_with(digest, Code::new(Source::File(code)), file.len(), || {
+                        counts.hits.fetch_add(1, Ordering::Relaxed);
+                    }))
                 }
                 Ok(None) => None,
                 Err(damage) => {
@@ -311,10 +316,19 @@ impl Engine {
         alive.map(|(digest, _)| Key::new(&self.0.plain.engine, *digest)).collect()
     }
 
-    /// From now on it is what the file's content leads to.
+    /// From now on it is what the file's content leads to, unless something does already.
     fn enter(&self, digest: Digest, code: Code, size: usize) -> Compiled {
-        let code = Arc::new(code);
+        self.enter_with(digest, code, size, || ())
+    }
+
+    /// The same; `first` is called if nothing did.
+    fn enter_with(&self, digest: Digest, code: Code, size: usize, first: impl FnOnce()) -> Compiled {
         let mut codes = self.0.codes.lock();
+        if let Some(code) = codes.get(&digest).and_then(Weak::upgrade) {
+            return Compiled::new(self, code, digest, size);
+        }
+        first();
+        let code = Arc::new(code);
         codes.retain(|_, code| code.strong_count() > 0);
         codes.insert(digest, Arc::downgrade(&code));
         Compiled::new(self, code, digest, size)
@@ -433,6 +447,20 @@ fn memory_file() -> std::io::Result<File> {
 #[cfg(not(target_os = "linux"))]
 fn memory_file() -> std::io::Result<File> {
     Err(std::io::ErrorKind::Unsupported.into())
+}
+
+/// Says now and then that a file is still being compiled.
+async fn saying<T>(bytes: usize, compiling: impl Future<Output = T>) -> T {
+    let began = tokio::time::Instant::now();
+    let mut progress = tokio::time::interval_at(began + PROGRESS, PROGRESS);
+    let mut compiling = std::pin::pin!(compiling);
+    loop {
+        tokio::select! {
+            biased;
+            compiled = &mut compiling => return compiled,
+            _ = progress.tick() => info!(bytes, seconds = began.elapsed().as_secs(), "compiling"),
+        }
+    }
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {

@@ -181,18 +181,18 @@ fn informer(watched: &Watched) -> Informer {
 impl Report {
     /// For people.
     pub fn table(&self) -> String {
-        let mut text = format!("{:<42}{:>6}{:>8}{:>10}\n", "TROUBLE", "TIMES", "STRUCK", "IN 5 S");
+        let mut text = format!("{:<50}{:>6}{:>8}{:>10}\n", "TROUBLE", "TIMES", "STRUCK", "IN 5 S");
         let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("writing to a string succeeds");
         for (name, Struck { times, hits, densest }) in &self.troubles {
-            line(format_args!("{name:<42}{times:>6}{hits:>8}{densest:>10}"));
+            line(format_args!("{name:<50}{times:>6}{hits:>8}{densest:>10}"));
         }
         line(format_args!(
-            "\n{:<42}{:>8}{:>9}{:>8}{:>10}{:>8}{:>9}{:>9}",
+            "\n{:<50}{:>8}{:>9}{:>8}{:>10}{:>8}{:>9}{:>9}",
             "INFORMER", "OBJECTS", "CHANGES", "LISTS", "A MINUTE", "LOOKS", "WATCHES", "SKIPPED"
         ));
         for of in &self.informers {
             line(format_args!(
-                "{:<42}{:>8}{:>9}{:>8}{:>10}{:>8}{:>9}{:>9}",
+                "{:<50}{:>8}{:>9}{:>8}{:>10}{:>8}{:>9}{:>9}",
                 of.of, of.objects, of.changes, of.lists, of.lists_in_worst_minute, of.looks, of.watches, of.skipped
             ));
         }

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
@@ -52,16 +53,43 @@ pub enum Change {
 }
 
 /// A plugin's two files.
-#[derive(Clone, PartialEq)]
+#[derive(PartialEq)]
 pub struct Found {
     /// Whose they are.
     pub name: PluginName,
     /// What `<name>.wasm` holds: anything.
-    pub wasm: Arc<[u8]>,
+    pub wasm: Content,
     /// The digest of it.
     pub digest: Digest,
     /// What `<name>.yaml` holds.
     pub settings: SettingsFile,
+}
+
+/// What a file holds, as long as somebody may ask for it: of what is loaded, nobody does.
+pub struct Content(Mutex<Option<Arc<[u8]>>>);
+
+impl Content {
+    /// It; none if it was let go.
+    pub fn get(&self) -> Option<Arc<[u8]>> {
+        self.0.lock().clone()
+    }
+
+    /// Nobody will ask for it any more.
+    pub fn let_go(&self) {
+        self.0.lock().take();
+    }
+}
+
+impl PartialEq for Content {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl From<Vec<u8>> for Content {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Mutex::new(Some(bytes.into())))
+    }
 }
 
 impl std::fmt::Debug for Found {

@@ -223,6 +223,7 @@ impl Task {
             }
             self.loaded = Some((found.digest, linked));
         }
+        found.wasm.let_go();
         let linked = self.loaded.as_ref().map(|(_, linked)| linked.clone()).expect("it was loaded just now");
         let linked = linked?;
         self.advance(State::Linked);
@@ -236,7 +237,8 @@ impl Task {
             Some(compiling) if compiling.0 == found.digest => self.compiling.insert(compiling),
             _ => {
                 self.advance(State::Compiling);
-                self.compiling.insert((found.digest, compile(&self.shared, Arc::clone(&found.wasm))))
+                let content = found.wasm.get().expect("it is let go when it is loaded");
+                self.compiling.insert((found.digest, compile(&self.shared, content)))
             }
         };
         tokio::select! {

@@ -62,7 +62,7 @@ impl Scene {
 fn found(name: &str, wasm: &str, settings: Option<&str>) -> Change {
     Change::Found(Arc::new(Found {
         name: PluginName::new(name).unwrap(),
-        wasm: wasm.as_bytes().into(),
+        wasm: wasm.as_bytes().to_vec().into(),
         digest: Digest::of(wasm.as_bytes()),
         settings: settings.map_or(SettingsFile::Missing, |text| SettingsFile::Text(text.into())),
     }))

@@ -163,7 +163,7 @@ impl World {
 fn found(name: &str, file: &[u8], settings: Option<&str>) -> Change {
     Change::Found(Arc::new(Found {
         name: PluginName::new(name).unwrap(),
-        wasm: file.into(),
+        wasm: file.to_vec().into(),
         digest: Digest::of(file),
         settings: settings.map_or(SettingsFile::Missing, |text| SettingsFile::Text(text.into())),
     }))
@@ -212,6 +212,17 @@ async fn plugin_comes_up_step_by_step_and_goes_when_its_file_does() {
     // And comes again.
     assert_eq!(world.bring(&file, Some(GRANTS)).await.state, State::Active);
     assert_eq!(world.told(), ["+1.0.0", "-", "+1.0.0"]);
+}
+
+#[tokio::test]
+async fn what_is_loaded_is_not_kept_as_a_file_too() {
+    let mut world = World::new(Mode::Granted);
+    let change = found("red", &Guest::new().file(), Some(GRANTS));
+    let Change::Found(found) = &change else { panic!("{change:?}") };
+    let content = Arc::clone(found);
+    world.change(change).await;
+    world.settle().await;
+    assert_eq!(content.wasm.get(), None);
 }
 
 #[tokio::test]

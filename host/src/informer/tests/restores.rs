@@ -13,6 +13,17 @@ use crate::{
     testing::{Api, config_map, soon},
 };
 
+/// Versions that are lost. After it was restored, the server does once more what it does when it starts, some ten writes: with them it must
+/// not come to what was seen before.
+const LOST: usize = 50;
+
+/// Takes so many versions.
+async fn write(api: &Api, versions: usize) {
+    for number in 0..versions {
+        api.create(config_map(&format!("new-{number}"))).await;
+    }
+}
+
 /// Returns when it holds.
 async fn comes_true(what: &str, mut holds: impl FnMut() -> bool) {
     soon(what, async {
@@ -42,6 +53,7 @@ async fn invariant_4_what_one_informer_finds_out_of_a_restore_all_believe() {
         synced(lease).await;
     }
     let before = api.server.snapshot();
+    write(&api, LOST).await;
     for (of, lease) in kinds.iter().zip(&leases) {
         api.create(named(of, "lost")).await;
         comes_true("what is there is shown", || holds_lost(lease)).await;
@@ -49,18 +61,17 @@ async fn invariant_4_what_one_informer_finds_out_of_a_restore_all_believe() {
 
     let [maps, secrets] = ["configmaps", "secrets"].map(|resource| {
         let reads = Requests::to(resource, &[Verb::List, Verb::Watch]);
-        let down = Rule::new(Fault::Status(Answer::code(503))).on(reads.clone());
-        let down = api.server.faults().add(down).expect("it is a rule");
-        api.server.faults().disconnect(&reads, By::Reset).expect("watches are open");
+        let down =
+            api.server.faults().add(Rule::new(Fault::Status(Answer::code(503))).on(reads)).expect("it is a rule");
+        let watches = Requests::to(resource, &[Verb::Watch]);
+        api.server.faults().disconnect(&watches, By::Reset).expect("watches can be cut");
         down
     });
     api.server.restore(&before);
     assert!(api.server.faults().remove(maps));
     comes_true("the first finds out", || !holds_lost(&leases[0])).await;
     // Past all that the informer of Secrets has seen.
-    for number in 0..5 {
-        api.create(config_map(&format!("new-{number}"))).await;
-    }
+    write(&api, 2 * LOST).await;
     assert!(api.server.faults().remove(secrets));
     comes_true("the other believes it", || !holds_lost(&leases[1])).await;
 }
@@ -88,9 +99,7 @@ async fn invariant_4_a_driver_that_begins_anew_believes_what_others_found_meanwh
 
     api.server.restore(&before);
     api.create(full("a", "of the present")).await;
-    for number in 0..5 {
-        api.create(config_map(&format!("new-{number}"))).await;
-    }
+    write(&api, LOST).await;
     shared.note_restore();
     fed_until("of the present").await;
 }
@@ -110,9 +119,7 @@ async fn invariant_4_a_driver_that_begins_anew_finds_a_restore_itself() {
         }
     };
     let before = api.server.snapshot();
-    for number in 0..5 {
-        api.create(config_map(&format!("new-{number}"))).await;
-    }
+    write(&api, LOST).await;
     api.create(config_map("lost")).await;
     fed_until(true).await;
 

@@ -228,6 +228,10 @@ impl Driver {
         effects: &mut Vec<Effect>,
     ) {
         reflector.step(origin.elapsed(), Input::Opened, effects);
+        // A restore may have been told of while the request was under way: then no line need ever come.
+        if self.asks(effects) {
+            return;
+        }
         let mut buffer = BytesMut::new();
         loop {
             let read = tokio::select! {

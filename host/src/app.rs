@@ -137,8 +137,7 @@ impl Host {
             observer: metrics.clone(),
             writes: metrics.clone(),
         }));
-        let lifecycle =
-            Lifecycle::new(engine.clone(), dispatch.clone(), options.mode, guests.clone(), metrics.clone());
+        let lifecycle = Lifecycle::new(engine.clone(), dispatch.clone(), options.mode, guests.clone(), metrics.clone());
         let statuses = lifecycle.statuses();
         Ok(Self { dispatch, informers, statuses, engine, lifecycle, options, guests, intake, metrics })
     }

@@ -16,6 +16,9 @@ use crate::{
 /// How long to let the server keep a watch open, from … to …: client-go's range, so that reconnects are spread.
 pub(super) const WATCH_FOR: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(600));
 
+/// A watch that ends so much sooner than it was asked to has ended in time: servers count in seconds, and from another moment.
+const IN_TIME: Duration = Duration::from_secs(2);
+
 /// A watch that ends sooner than this, and without an event, has failed.
 const SHORT: Duration = Duration::from_secs(5);
 
@@ -48,6 +51,8 @@ pub struct Reflector {
     streaming: bool,
     /// The next list goes by pages, though the server has not refused to stream.
     pages_next: bool,
+    /// What the last watch was asked to last.
+    watch_for: Duration,
     /// Another reflector has found a restore since the last list was begun: this list, and what it leads to, may be of the lost history.
     restored: bool,
     /// `BeginReplace` was said, and neither `FinishReplace` nor `AbortReplace`.
@@ -132,6 +137,7 @@ impl Reflector {
             version: None,
             streaming: config.streaming,
             pages_next: false,
+            watch_for: Duration::ZERO,
             restored: false,
             seen: config.seen,
             replacing: None,
@@ -254,7 +260,8 @@ impl Step<'_> {
     }
 
     fn watch_for(&mut self) -> Duration {
-        self.reflector.random.between(WATCH_FOR.0, WATCH_FOR.1)
+        self.reflector.watch_for = self.reflector.random.between(WATCH_FOR.0, WATCH_FOR.1);
+        self.reflector.watch_for
     }
 
     fn say(&mut self, state: State) {
@@ -430,6 +437,10 @@ impl Step<'_> {
         }
         if watch.lasted(self.now) < SHORT && !watch.eventful {
             return self.wait(Duration::ZERO, "the watch ended as soon as it began", Next::Probe);
+        }
+        if watch.lasted(self.now) + IN_TIME < self.reflector.watch_for {
+            // Whoever ended it early may be about to be another, with other data.
+            return self.go(Next::Probe);
         }
         self.watch()
     }

@@ -426,6 +426,10 @@ fn the_text_is_open_metrics() {
     pilothouse_backlog_objects
     pilothouse_backlog_merged
     pilothouse_backlog_dropped
+    pilothouse_plugin_cpu_seconds
+    pilothouse_plugin_turns
+    pilothouse_plugin_turn_wait_seconds
+    pilothouse_plugin_waiting_tasks
     pilothouse_informer_objects
     pilothouse_informer_bytes
     pilothouse_informer_running

@@ -83,7 +83,8 @@ facts! {
 
     a_denied_watch_is_tried_again_slowly_and_goes_on { STREAMED, "
         pass 6
-        ended      => watch 7
+        ended      => list 1
+        page 7     => watch 7
         status 403 => denied, wait 30..33
         elapsed    => list 1
         page 7     => watch 7

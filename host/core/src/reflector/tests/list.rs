@@ -13,6 +13,7 @@ facts! {
         modified a@8  => upsert a@8
         complete 8    => finish 8, synced, watching
         modified a@9  => upsert a@9
+        pass 600
         ended         => watch 9
     " }
 

@@ -123,10 +123,18 @@ facts! {
         page 39 a@5  => begin back, upsert a@5, finish 39, watch 39
     " }
 
+    invariant_4_a_server_that_ends_its_watches_and_comes_back_older_is_found_out { STREAMED, "
+        modified a@40 => upsert a@40
+        pass 60
+        ended         => list 1
+        page 20       => tell, relist went_back, resolving, resolve
+    " }
+
     invariant_4_a_silent_watch_is_followed_by_a_look_at_the_version { STREAMED, "
         bookmark 40  => covered 40
         pass 6
-        ended        => watch 40
+        ended        => list 1
+        page 40 a@18 => watch 40
         opened       =>
         pass 120
         ended        => list 1

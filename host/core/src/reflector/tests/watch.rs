@@ -3,29 +3,39 @@
 use super::*;
 
 facts! {
-    a_clean_end_is_followed_by_a_watch_from_the_last_version { STREAMED, "
+    a_watch_that_ends_in_time_is_followed_by_one_from_the_last_version { STREAMED, "
         modified a@8 => upsert a@8
+        pass 600
         ended        => watch 8
         opened       =>
         bookmark 12  => covered 12
-        pass 300
+        pass 600
         ended        => watch 12
         opened       =>
         deleted a@13 => remove a@13
+        pass 600
         ended        => watch 13
     " }
 
-    a_quiet_watch_that_ends_is_opened_again_at_once { STREAMED, "
+    a_watch_that_ends_before_its_time_goes_on_after_a_look_at_the_version { STREAMED, "
         pass 6
-        ended  => watch 7
+        ended  => list 1
+        page 7 => watch 7
+        opened =>
+        modified a@8 => upsert a@8
+        pass 290
+        ended  => list 1
+        page 8 => watch 8
     " }
 
-    a_short_watch_with_an_event_is_opened_again_at_once { STREAMED, "
+    a_short_watch_with_an_event_goes_on_without_a_wait { STREAMED, "
         modified a@8 => upsert a@8
-        ended        => watch 8
+        ended        => list 1
+        page 8       => watch 8
         opened       =>
         modified a@9 => upsert a@9
-        ended        => watch 9
+        ended        => list 1
+        page 9       => watch 9
     " }
 
     watches_that_end_as_they_begin_back_off { STREAMED, "
@@ -47,7 +57,8 @@ facts! {
         modified b@8 => upsert b@8
         bookmark 6   =>
         bookmark x   =>
-        ended        => watch 9
+        ended        => list 1
+        page 9       => watch 9
     " }
 
     a_lost_connection_is_resumed_without_a_list_and_waits_ever_longer { STREAMED, "
@@ -89,7 +100,8 @@ facts! {
         opened      => watching
         bookmark 8  => covered 8
         pass 60
-        ended       => watch 8
+        ended       => list 1
+        page 8      => watch 8
         opened      =>
         bookmark 9  => covered 9
         pass 60
@@ -106,7 +118,8 @@ facts! {
 
     an_expired_version_as_status_is_listed_anew_at_once { PAGED, "
         modified a@8 => upsert a@8
-        ended        => watch 8
+        ended        => list 1
+        page 8       => watch 8
         status 410   => relist expired, resolving, resolve
         resolved     => listing, list 500
         page 12 b@6  => begin, upsert b@6, finish 12, watch 12
@@ -151,7 +164,8 @@ facts! {
 
     a_watch_that_is_heard_is_not_suspected { STREAMED, "
         pass 6
-        ended       => watch 7
+        ended       => list 1
+        page 7      => watch 7
         opened      =>
         bookmark 7  => covered 7
         pass 600

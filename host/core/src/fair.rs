@@ -291,6 +291,11 @@ impl<T> FairQueue<T> {
         })
     }
 
+    /// What the account may have; none if it is over.
+    pub fn share(&self, id: AccountId) -> Option<Share> {
+        self.accounts.get(&id).map(|account| account.share)
+    }
+
     /// Accounts that are open, or have something left to run.
     pub fn len(&self) -> usize {
         self.accounts.len()

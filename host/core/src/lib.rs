@@ -10,8 +10,10 @@
 
 pub mod backlog;
 pub mod backoff;
+pub mod breaker;
 pub mod dictionary;
 pub mod diff;
+pub mod event;
 pub mod fair;
 pub mod field;
 pub mod grant;
@@ -22,6 +24,8 @@ pub mod list;
 pub mod manifest;
 pub mod object;
 pub mod predicate;
+pub mod quarantine;
+pub mod rate;
 pub mod reads;
 pub mod reflector;
 pub mod route;

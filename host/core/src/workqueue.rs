@@ -172,15 +172,20 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
 
     /// Counts a failure of `key` and makes it ready after the delay that its failures ask for, which is returned.
     pub fn add_rate_limited(&mut self, now: Duration, key: K, priority: i32) -> Duration {
+        self.add_rate_limited_after(now, key, priority, Duration::ZERO)
+    }
+
+    /// As [`add_rate_limited`](Self::add_rate_limited), but not sooner than after `least`.
+    pub fn add_rate_limited_after(&mut self, now: Duration, key: K, priority: i32, least: Duration) -> Duration {
         self.promote(now);
         if self.shut_down {
-            return self.limits.delay(self.failures(&key));
+            return self.limits.delay(self.failures(&key)).max(least);
         }
         let index = self.entry(key);
         let entry = self.at(index);
         let failures = entry.failures;
         entry.failures = failures.saturating_add(1);
-        let delay = self.limits.delay(failures);
+        let delay = self.limits.delay(failures).max(least);
         self.retries += 1;
         if delay.is_zero() {
             self.enqueue(now, index, priority);

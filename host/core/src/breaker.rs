@@ -1,0 +1,279 @@
+//! Objects that are reconciled over and over: how often each may be, and who wakes it.
+//!
+//! Two sides that fight over a field, a reconcile that writes something else each time, a plugin that asks to be called again at once:
+//! each makes work without end for one key, and requests to the API server with it. A breaker lets a key through at a [rate](RATE), opens
+//! when more is asked for, and says what woke the key most. Putting off, and telling people, is for the driver.
+//!
+//! ```text
+//! ask(key, cause) ─► how long it is to wait       (and if it is: the breaker opens)
+//! reconciled(key) ─► takes from the rate          (and says once what goes on, if it is open)
+//! settle()        ─► closes those that were quiet for long enough
+//! ```
+//!
+//! What is kept is bounded by the keys that were reconciled of late: a key is forgotten as many seconds after a reconcile as it had
+//! [reconciles](RATE), and causes are counted of [busy](BUSY) keys alone.
+//!
+//! ```
+//! use pilothouse_core::breaker::{Breaker, RATE};
+//! use std::time::Duration;
+//!
+//! let mut breaker = Breaker::new();
+//! let now = Duration::from_secs(100);
+//! for _ in 0..RATE.burst {
+//!     assert_eq!(breaker.ask(now, &"a", || "its child"), Duration::ZERO);
+//!     assert_eq!(breaker.reconciled(now, &"a"), None);
+//! }
+//! assert_eq!(breaker.ask(now, &"a", || "its child"), RATE.every);
+//! assert_eq!(breaker.ask(now, &"b", || "its child"), Duration::ZERO);
+//! let storm = breaker.reconciled(now + RATE.every, &"a").expect("its breaker opened");
+//! assert_eq!(storm.by.map(|by| by.cause), Some("its child"));
+//! ```
+
+#[cfg(test)]
+mod tests;
+
+use std::{hash::Hash, time::Duration};
+
+use hashbrown::HashMap;
+
+use crate::rate::Rate;
+
+/// How often one key may be reconciled. A minute's worth at once is more than a rollout of a large object asks for; in the long run a
+/// second is a delay that such an object bears, and that makes a fight cost next to nothing.
+pub const RATE: Rate = Rate { burst: 60, every: Duration::from_secs(1) };
+
+/// With so many reconciles used up a key is busy: the causes of its wakes are counted.
+pub const BUSY: u32 = 10;
+
+/// An open breaker closes when no more than so many reconciles count: after half a minute of quiet, so that a fight which pauses is
+/// one fight.
+const CALM: u32 = 30;
+
+/// Causes that are told apart for one key.
+const CAUSES: usize = 8;
+
+/// Wakes that are remembered of one key: then all counts are halved, so that what was is forgotten.
+const REMEMBERED: u32 = 256;
+
+/// Entries from which on those that mean nothing any more are looked for.
+const SWEEP: usize = 1024;
+
+/// The breakers of one controller: over keys of type `K`, with causes of type `C`.
+#[derive(Debug)]
+pub struct Breaker<K, C> {
+    entries: HashMap<K, Entry<C>>,
+    sweep_at: usize,
+    open: usize,
+    opened: u64,
+    /// Before this none closes.
+    settle_at: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Entry<C> {
+    /// As [`Rate::take`] has it.
+    used: Duration,
+    busy: Option<Box<Busy<C>>>,
+}
+
+/// What is known of a busy key.
+#[derive(Debug)]
+struct Busy<C> {
+    since: Duration,
+    reconciles: u64,
+    wakes: u64,
+    /// Since when the breaker is open.
+    open: Option<Duration>,
+    /// It was said that it is.
+    said: bool,
+    counts: Vec<(C, u32)>,
+    remembered: u32,
+}
+
+/// What goes on with a key that is reconciled over and over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Storm<C> {
+    /// Since when it is busy.
+    pub since: Duration,
+    /// Since when the breaker is open, if it is.
+    pub open: Option<Duration>,
+    /// Reconciles since it is busy, and those that made it so.
+    pub reconciles: u64,
+    /// Wakes since it is busy, those included that found the key waiting.
+    pub wakes: u64,
+    /// Who woke it most of late.
+    pub by: Option<By<C>>,
+}
+
+/// Who woke a key most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct By<C> {
+    /// What it was.
+    pub cause: C,
+    /// So many of the latest wakes, at least,
+    pub wakes: u32,
+    /// out of so many.
+    pub of: u32,
+}
+
+impl<K, C> Default for Breaker<K, C> {
+    fn default() -> Self {
+        Self { entries: HashMap::new(), sweep_at: SWEEP, open: 0, opened: 0, settle_at: None }
+    }
+}
+
+impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
+    /// All closed.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Somebody wants `key` to be reconciled: how long it is to wait. `cause` is asked for only where it is counted.
+    pub fn ask(&mut self, now: Duration, key: &K, cause: impl FnOnce() -> C) -> Duration {
+        let Some(Entry { used, busy }) = self.entries.get_mut(key) else { return Duration::ZERO };
+        let wait = RATE.wait(*used, now);
+        let Some(busy) = busy else { return wait };
+        busy.count(cause());
+        if !wait.is_zero() && busy.open.is_none() {
+            busy.open = Some(now);
+            self.open += 1;
+            self.opened += 1;
+            let calm = calm_at(*used);
+            self.settle_at = Some(self.settle_at.map_or(calm, |at| at.min(calm)));
+        }
+        wait
+    }
+
+    /// `key` is handed out. If its breaker opened since the last time: what goes on.
+    pub fn reconciled(&mut self, now: Duration, key: &K) -> Option<Storm<C>> {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.reconciled(now);
+            let busy = entry.busy.as_mut().filter(|busy| busy.open.is_some() && !busy.said)?;
+            busy.said = true;
+            return Some(busy.storm());
+        }
+        if self.entries.len() >= self.sweep_at {
+            self.entries.retain(|_, entry| entry.used > now || entry.is_open());
+            self.sweep_at = SWEEP.max(2 * self.entries.len());
+            self.entries.shrink_to(self.sweep_at);
+        }
+        self.entries.insert(key.clone(), Entry { used: RATE.take(Duration::ZERO, now), busy: None });
+        None
+    }
+
+    /// Closes the breakers of keys that have come to rest, and says what had gone on.
+    pub fn settle(&mut self, now: Duration) -> Vec<(K, Storm<C>)> {
+        if self.settle_at.is_none_or(|at| now < at) {
+            return Vec::new();
+        }
+        let mut closed = Vec::new();
+        let mut next: Option<Duration> = None;
+        for (key, entry) in &mut self.entries {
+            if !entry.is_open() {
+                continue;
+            }
+            let calm = calm_at(entry.used);
+            if now < calm {
+                next = Some(next.map_or(calm, |next| next.min(calm)));
+            } else if let Some(busy) = entry.busy.take() {
+                closed.push((key.clone(), busy.storm()));
+            }
+        }
+        self.open -= closed.len();
+        self.settle_at = next;
+        closed
+    }
+
+    /// When to call [`settle`](Self::settle); none: there is nothing to close.
+    pub fn settle_at(&self) -> Option<Duration> {
+        self.settle_at
+    }
+
+    /// Open breakers.
+    pub fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Times that one opened.
+    pub fn opened(&self) -> u64 {
+        self.opened
+    }
+
+    /// The open ones, in no order.
+    pub fn storms(&self) -> impl Iterator<Item = (&K, Storm<C>)> {
+        let busy = self.entries.iter().filter_map(|(key, entry)| Some((key, entry.busy.as_ref()?)));
+        busy.filter(|(_, busy)| busy.open.is_some()).map(|(key, busy)| (key, busy.storm()))
+    }
+}
+
+/// When so little is used up that an open breaker closes, if nothing happens.
+fn calm_at(used: Duration) -> Duration {
+    used.saturating_sub(RATE.every * CALM)
+}
+
+impl<C: Clone + Eq> Entry<C> {
+    fn is_open(&self) -> bool {
+        self.busy.as_ref().is_some_and(|busy| busy.open.is_some())
+    }
+
+    fn reconciled(&mut self, now: Duration) {
+        let before = RATE.used(self.used, now);
+        self.used = RATE.take(self.used, now);
+        if before < BUSY && !self.is_open() {
+            self.busy = None;
+        }
+        if before + 1 < BUSY {
+            return;
+        }
+        match &mut self.busy {
+            Some(busy) => busy.reconciles += 1,
+            None => {
+                self.busy = Some(Box::new(Busy {
+                    since: now,
+                    reconciles: u64::from(before) + 1,
+                    wakes: 0,
+                    open: None,
+                    said: false,
+                    counts: Vec::new(),
+                    remembered: 0,
+                }));
+            }
+        }
+    }
+}
+
+impl<C: Clone + Eq> Busy<C> {
+    /// Misra and Gries' counting: whoever has more than a ninth of the wakes is among the counted.
+    fn count(&mut self, cause: C) {
+        self.wakes += 1;
+        if self.remembered >= REMEMBERED {
+            self.remembered /= 2;
+            self.counts.retain_mut(|(_, count)| {
+                *count /= 2;
+                *count > 0
+            });
+        }
+        self.remembered += 1;
+        if let Some((_, count)) = self.counts.iter_mut().find(|(known, _)| *known == cause) {
+            *count += 1;
+        } else if self.counts.len() < CAUSES {
+            self.counts.push((cause, 1));
+        } else {
+            self.counts.retain_mut(|(_, count)| {
+                *count -= 1;
+                *count > 0
+            });
+        }
+    }
+
+    fn storm(&self) -> Storm<C> {
+        let most = self.counts.iter().max_by_key(|(_, count)| *count);
+        Storm {
+            since: self.since,
+            open: self.open,
+            reconciles: self.reconciles,
+            wakes: self.wakes,
+            by: most.map(|(cause, wakes)| By { cause: cause.clone(), wakes: *wakes, of: self.remembered }),
+        }
+    }
+}

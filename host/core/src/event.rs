@@ -1,0 +1,171 @@
+//! Which of the things that are to be told of objects become Events of the cluster, and which only count.
+//!
+//! Owns the limits, which are client-go's: what was said within [ten minutes](SAME) is counted and not said again; of more than
+//! [ten](SIMILAR) different messages for one reason the rest are one; and an object gets [25 at once](RATE), then one each five
+//! minutes. Writing them is for the driver.
+//!
+//! ```
+//! use pilothouse_core::event::{Act, Correlator};
+//! use std::time::Duration;
+//!
+//! let mut events = Correlator::new();
+//! let now = Duration::from_secs(100);
+//! let first = events.judge(now, &"a", "Failed", "no", || "a.1".to_owned());
+//! assert_eq!(first, Some(Act { name: "a.1".into(), count: 1, message: "no".into() }));
+//! let again = events.judge(now, &"a", "Failed", "no", || "a.2".to_owned());
+//! assert_eq!(again, Some(Act { name: "a.1".into(), count: 2, message: "no".into() }));
+//! ```
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    hash::{BuildHasher, Hash},
+    time::Duration,
+};
+
+use hashbrown::{DefaultHashBuilder, HashMap};
+
+use crate::rate::Rate;
+
+/// How long the same is counted and not said anew: client-go's `defaultAggregateIntervalInSeconds`.
+pub const SAME: Duration = Duration::from_secs(600);
+
+/// Different messages of one reason within [`SAME`]; further ones are taken together: client-go's `defaultAggregateMaxEvents`.
+pub const SIMILAR: usize = 10;
+
+/// Of one object: client-go's `defaultSpamBurst` and `defaultSpamQPS`.
+pub const RATE: Rate = Rate { burst: 25, every: Duration::from_secs(300) };
+
+/// Objects, and messages of theirs, that are remembered at least; twice as many at most: client-go's `maxLruCacheEntries`.
+const REMEMBERED: usize = 4096;
+
+/// What to do of one thing that is to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Act {
+    /// The Event's name.
+    pub name: String,
+    /// How often it was told. 1: it is to be created. Else it is there, unless it could not be written or has expired.
+    pub count: u32,
+    /// What it says.
+    pub message: String,
+}
+
+/// What was told of objects that `O` names.
+#[derive(Debug)]
+pub struct Correlator<O> {
+    hasher: DefaultHashBuilder,
+    rates: Recent<O, Duration>,
+    similar: Recent<(O, &'static str), Similar>,
+    /// By the message's hash; none: those that are taken together.
+    same: Recent<(O, &'static str, Option<u64>), Same>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Similar {
+    last: Duration,
+    messages: Vec<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Same {
+    last: Duration,
+    name: String,
+    count: u32,
+}
+
+impl<O: Clone + Eq + Hash> Default for Correlator<O> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<O: Clone + Eq + Hash> Correlator<O> {
+    /// Nothing was told yet.
+    pub fn new() -> Self {
+        Self {
+            hasher: DefaultHashBuilder::default(),
+            rates: Recent::new(),
+            similar: Recent::new(),
+            same: Recent::new(),
+        }
+    }
+
+    /// What to do of this. None: too much was told of the object. `name` gives a new Event its name.
+    pub fn judge(
+        &mut self,
+        now: Duration,
+        about: &O,
+        reason: &'static str,
+        message: &str,
+        name: impl FnOnce() -> String,
+    ) -> Option<Act> {
+        let used = self.rates.entry(about.clone(), || Duration::ZERO);
+        if !RATE.wait(*used, now).is_zero() {
+            return None;
+        }
+        *used = RATE.take(*used, now);
+        let hash = self.hasher.hash_one(message);
+        let similar = self.similar.entry((about.clone(), reason), Similar::default);
+        let (hash, message) = if similar.is_one_of_few(now, hash) {
+            (Some(hash), message.to_owned())
+        } else {
+            (None, format!("(combined from similar events): {message}"))
+        };
+        let mut new = false;
+        let same = self.same.entry((about.clone(), reason, hash), || {
+            new = true;
+            Same { last: now, name: String::new(), count: 0 }
+        });
+        if new || now.saturating_sub(same.last) > SAME {
+            *same = Same { last: now, name: name(), count: 0 };
+        }
+        same.last = now;
+        same.count = same.count.saturating_add(1);
+        Some(Act { name: same.name.clone(), count: same.count, message })
+    }
+}
+
+impl Similar {
+    fn is_one_of_few(&mut self, now: Duration, message: u64) -> bool {
+        if now.saturating_sub(self.last) > SAME {
+            self.messages.clear();
+        }
+        self.last = now;
+        if self.messages.contains(&message) {
+            return true;
+        }
+        let few = self.messages.len() < SIMILAR;
+        if few {
+            self.messages.push(message);
+        }
+        few
+    }
+}
+
+/// What was used last of a map that would grow without end: two generations, of which the older one is dropped when the younger is full.
+#[derive(Debug)]
+struct Recent<K, V> {
+    young: HashMap<K, V>,
+    old: HashMap<K, V>,
+}
+
+impl<K: Eq + Hash, V> Recent<K, V> {
+    fn new() -> Self {
+        Self { young: HashMap::new(), old: HashMap::new() }
+    }
+
+    fn entry(&mut self, key: K, new: impl FnOnce() -> V) -> &mut V {
+        if self.young.len() >= REMEMBERED && !self.young.contains_key(&key) {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let old = &mut self.old;
+        match self.young.entry(key) {
+            hashbrown::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            hashbrown::hash_map::Entry::Vacant(entry) => {
+                let value = old.remove(entry.key()).unwrap_or_else(new);
+                entry.insert(value)
+            }
+        }
+    }
+}

@@ -15,12 +15,15 @@
 mod client;
 mod crd;
 mod desired;
+mod events;
 #[cfg(test)]
 mod tests;
 
 pub use client::ClientError;
 pub use crd::CrdError;
 pub use desired::ChildError;
+pub(crate) use events::cut;
+pub use events::{Events, Level};
 
 use std::{
     collections::HashSet,

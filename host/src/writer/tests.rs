@@ -14,7 +14,7 @@ use pilothouse_core::{
 use serde_json::json;
 use tokio::runtime::Handle;
 
-use super::{ClientError, Error, Owner, Writer};
+use super::{ClientError, Error, Events, Level, Owner, Writer};
 use crate::{
     cluster::{self, DeleteOptions},
     informer::{InformerKey, Informers, Lease, View},
@@ -237,4 +237,70 @@ fn a_problem_is_told_in_bounds() {
     let mut report = super::Report::default();
     report.problems.push(Error::Status("ä".repeat(1 << 20)));
     assert!(report.problem().is_some_and(|told| told.chars().count() == super::TOLD_CHARS + 1));
+}
+
+fn parsed(object: &serde_json::Value) -> Object {
+    let of = TypeMeta::new("v1", "ConfigMap");
+    Object::parse(object.to_string().as_bytes(), &of).expect("an object")
+}
+
+/// Waits until so many Events came to each end: created, counted, dropped, failed.
+async fn settled(events: &Events, expected: [u64; 4]) {
+    soon("the Events are written", async {
+        while events.figures().map(|(_, count)| count) != expected {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_event_that_is_told_again_is_counted_and_too_many_are_dropped() {
+    let api = Api::start().await;
+    let events = Events::start(api.cluster.clone(), "test", &Handle::current());
+    let mut node = config_map("node-1");
+    node["apiVersion"] = "v1".into();
+    node["kind"] = "Node".into();
+    node["metadata"] = json!({ "name": "node-1", "uid": "u", "resourceVersion": "7" });
+    let node = parsed(&node);
+    for _ in 0..30 {
+        events.tell(&node, Level::Normal, "Looked", "at it");
+    }
+    settled(&events, [1, 24, 5, 0]).await;
+    // What lives in no namespace has its Events in `default`.
+    let body = api.cluster.get_path("/api/v1/namespaces/default/events").await.expect("Events can be listed");
+    let list: serde_json::Value = serde_json::from_slice(&body).expect("a list");
+    let told = |event: &serde_json::Value| {
+        ["type", "reason", "message", "count"].map(|member| event[member].to_string()).join(" ")
+    };
+    let items = list["items"].as_array().cloned().unwrap_or_default();
+    assert_eq!(items.iter().map(told).collect::<Vec<_>>(), [r#""Normal" "Looked" "at it" 25"#]);
+    assert_eq!(items[0]["involvedObject"]["namespace"], json!(null));
+}
+
+#[tokio::test]
+async fn an_event_that_cannot_be_written_costs_itself_alone() {
+    let api = Api::start().await;
+    let events = Events::start(api.cluster.clone(), "test", &Handle::current());
+    let mut elsewhere = config_map("a");
+    elsewhere["metadata"] = json!({ "namespace": "nowhere", "name": "a", "uid": "u", "resourceVersion": "7" });
+    events.tell(&parsed(&elsewhere), Level::Warning, "Failed", "no");
+    settled(&events, [0, 0, 0, 1]).await;
+    elsewhere["metadata"]["namespace"] = "default".into();
+    let long = "é".repeat(2000);
+    events.tell(&parsed(&elsewhere), Level::Warning, "Failed", &long);
+    settled(&events, [1, 0, 0, 1]).await;
+    // One that is gone is written anew.
+    let body = api.cluster.get_path("/api/v1/namespaces/default/events").await.expect("Events can be listed");
+    let list: serde_json::Value = serde_json::from_slice(&body).expect("a list");
+    assert!(
+        list["items"][0]["message"].as_str().is_some_and(|message| message.len() == 1023 && message.ends_with('…'))
+    );
+    let name = list["items"][0]["metadata"]["name"].as_str().expect("it has a name");
+    api.delete(&TypeMeta::new("v1", "Event"), &Key::new(Some("default"), name)).await;
+    events.tell(&parsed(&elsewhere), Level::Warning, "Failed", &long);
+    settled(&events, [1, 1, 0, 1]).await;
+    let body = api.cluster.get_path("/api/v1/namespaces/default/events").await.expect("Events can be listed");
+    let list: serde_json::Value = serde_json::from_slice(&body).expect("a list");
+    assert_eq!(list["items"][0]["count"], json!(2));
 }

@@ -9,6 +9,7 @@
 //! process, and is named. Informers' and controllers' tasks belong to their registry and to dispatch, and end with them.
 
 mod observe;
+mod plugins;
 
 use std::{
     num::NonZeroUsize,
@@ -37,6 +38,7 @@ use crate::{
     informer::{Informers, intake_runtime},
     plugin::{Lifecycle, Mode, Source, Statuses},
     wasm::{CACHE_BYTES, Cache, Compiler, Engine},
+    writer::Events,
 };
 
 /// Changes of plugins' files that wait to be followed: a source waits for its lifecycle, which is quick.
@@ -105,6 +107,13 @@ fn allow_open_files() {
     }
 }
 
+/// What the kernel calls this machine; in a cluster, the Pod. It names this process among others in Events.
+fn machine() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "pilothouse".to_owned() } else { name.to_owned() }
+}
+
 /// A host, ready to run.
 pub struct Host {
     dispatch: Arc<Dispatch>,
@@ -115,6 +124,7 @@ pub struct Host {
     options: Options,
     guests: Guests,
     intake: Runtime,
+    events: Events,
     metrics: Arc<Metrics>,
 }
 
@@ -130,16 +140,18 @@ impl Host {
         // The last that may fail: a runtime must not be dropped where another runs.
         let intake = intake_runtime().context("cannot start the threads for informers")?;
         let informers = Informers::new(cluster.clone(), intake.handle().clone());
+        let events = Events::start(cluster.clone(), &machine(), &Handle::current());
         let dispatch = Arc::new(Dispatch::new(Parts {
             cluster: cluster.clone(),
             informers: informers.clone(),
             guests: guests.clone(),
             observer: metrics.clone(),
             writes: metrics.clone(),
+            events: events.clone(),
         }));
         let lifecycle = Lifecycle::new(engine.clone(), dispatch.clone(), options.mode, guests.clone(), metrics.clone());
         let statuses = lifecycle.statuses();
-        Ok(Self { dispatch, informers, statuses, engine, lifecycle, options, guests, intake, metrics })
+        Ok(Self { dispatch, informers, statuses, engine, lifecycle, options, guests, intake, events, metrics })
     }
 
     /// What can be asked of it while it runs.
@@ -150,6 +162,7 @@ impl Host {
             statuses: self.statuses.clone(),
             guests: self.guests.clone(),
             engine: self.engine.clone(),
+            events: self.events.clone(),
         }
     }
 
@@ -166,6 +179,7 @@ impl Host {
             metrics: self.metrics.clone(),
             readiness: Arc::new(self.view()),
             inspect: Arc::new(self.view()),
+            control: Arc::new(self.view()),
         };
         let mut admin = tokio::spawn(admin::serve(listener, ended.clone().cancelled_owned(), state));
         let (sender, changes) = mpsc::channel(CHANGES);
@@ -205,6 +219,7 @@ pub struct HostView {
     statuses: Statuses,
     guests: Guests,
     engine: Engine,
+    events: Events,
 }
 
 impl HostView {

@@ -131,8 +131,16 @@ impl Guests {
 
     /// What each open account has had, in the order of plugins.
     pub fn usage(&self) -> BTreeMap<PluginName, Usage> {
-        let open: Vec<Account> = self.0.0.accounts.lock().values().filter_map(Weak::upgrade).map(Account).collect();
-        open.into_iter().map(|account| (account.0.plugin.clone(), account.usage())).collect()
+        self.open().into_iter().map(|account| (account.0.plugin.clone(), account.usage())).collect()
+    }
+
+    /// What each open account may have, in the order of plugins.
+    pub fn shares(&self) -> BTreeMap<PluginName, Share> {
+        self.open().into_iter().map(|account| (account.0.plugin.clone(), account.share())).collect()
+    }
+
+    fn open(&self) -> Vec<Account> {
+        self.0.0.accounts.lock().values().filter_map(Weak::upgrade).map(Account).collect()
     }
 
     /// Runs no task any further: what is in line is dropped now, what runs when it gives way, what waits for something when that
@@ -243,6 +251,11 @@ impl Account {
         inner.queue.lock().set_share(inner.now(), self.0.id, share);
         // A lower cap may have kept the threads waiting.
         inner.bell.notify_one();
+    }
+
+    /// What it may have.
+    pub fn share(&self) -> Share {
+        self.0.guests.0.queue.lock().share(self.0.id).unwrap_or_default()
     }
 
     /// What it has had.

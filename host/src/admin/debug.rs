@@ -1,13 +1,17 @@
-//! What there is to look into, as tables for people and as JSON.
+//! What is cached, as a table for people and as JSON; and what all such tables have in common.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::plugins::PluginRow;
+
 /// What can be looked into.
 pub trait Inspect: Send + Sync + 'static {
     /// The informers that run. Called for each request: must not block.
     fn informers(&self) -> Vec<InformerRow>;
+    /// The plugins that there are. Called for each request: must not block.
+    fn plugins(&self) -> Vec<PluginRow>;
 }
 
 /// One informer.
@@ -77,21 +81,34 @@ const HEAD: [&str; 12] = [
 
 /// A line for each informer, with one below for each lease that asks for less, and for what keeps it from going on.
 pub(super) fn table(rows: &[InformerRow]) -> String {
-    let mut lines = vec![HEAD.map(str::to_owned)];
+    lines(&HEAD, rows, cells, |row, below| {
+        if state(row) != row.state {
+            below(1, &row.state);
+        }
+        for lease in &row.leases {
+            below(1, &format!("{} asks for {}", lease.plugin, lease.asks));
+        }
+    })
+}
+
+/// A table with a line for each row, and what is to be said below it: how deep, and what. Line breaks in that become spaces.
+pub(super) fn lines<const N: usize, R>(
+    head: &[&str; N],
+    rows: &[R],
+    cells: impl Fn(&R) -> [String; N],
+    below: impl Fn(&R, &mut dyn FnMut(usize, &str)),
+) -> String {
+    let mut lines = vec![head.map(str::to_owned)];
     lines.extend(rows.iter().map(cells));
-    let widths: [usize; HEAD.len()] =
+    let widths: [usize; N] =
         std::array::from_fn(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default());
     let mut text = String::new();
     for (at, line) in lines.iter().enumerate() {
         let padded: Vec<_> = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
         let mut write = |line: &str| writeln!(text, "{}", line.trim_end()).expect("a string takes everything");
         write(&padded.join("  "));
-        let Some(row) = at.checked_sub(1).and_then(|row| rows.get(row)) else { continue };
-        if state(row) != row.state {
-            write(&format!("    {}", row.state.replace('\n', " ")));
-        }
-        for lease in &row.leases {
-            write(&format!("    {} asks for {}", lease.plugin, lease.asks));
+        if let Some(row) = at.checked_sub(1).and_then(|row| rows.get(row)) {
+            below(row, &mut |depth, line| write(&format!("{}{}", "    ".repeat(depth), line.replace('\n', " "))));
         }
     }
     text

@@ -7,17 +7,19 @@
 //! readyz check failed
 //! ```
 //!
-//! It only reads. What is checked comes through [`Readiness`], what is measured through [`Metrics`], what is looked into through
-//! [`Inspect`]; all are filled by others.
+//! What is checked comes through [`Readiness`], what is measured through [`Metrics`], what is looked into through [`Inspect`]; all are
+//! filled by others. The one thing that can be done through it is to end a plugin's quarantine, by [`Control`].
 
 mod debug;
 pub mod metrics;
+mod plugins;
 mod server;
 #[cfg(test)]
 mod tests;
 
 pub use debug::{InformerRow, Inspect, LeaseRow};
 pub use metrics::Metrics;
+pub use plugins::{ControllerRow, FailedCallRow, LoadFailureRow, PluginRow, QuarantineRow, ServingRow, StormRow};
 pub use server::{State, serve};
 
 /// One thing that the host needs to be ready.
@@ -35,4 +37,21 @@ pub struct Check {
 pub trait Readiness: Send + Sync + 'static {
     /// Everything that is checked, now. The host is ready where all are ok. Called for each request: must not block.
     fn report(&self) -> Vec<Check>;
+}
+
+/// What can be done by hand.
+pub trait Control: Send + Sync + 'static {
+    /// Hands out the plugin's keys again, though its calls came to nothing. Must not block.
+    fn release(&self, plugin: &str) -> Release;
+}
+
+/// What came of a release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// It was quarantined, and is not any more.
+    Released,
+    /// It was not quarantined.
+    Free,
+    /// No plugin of that name is at work, but these.
+    Unknown(Vec<String>),
 }

@@ -1,4 +1,4 @@
-//! The HTTP server: `/healthz`, `/readyz`, `/metrics`, `/debug/informers`, and an index.
+//! The HTTP server: `/healthz`, `/readyz`, `/metrics`, `/debug/informers`, `/debug/plugins`, and an index.
 //!
 //! `/healthz` answers as long as the process serves at all. `/readyz` is 200 or 503, with a line for each check in
 //! kube-apiserver's form, or as JSON where the query says `format=json` or the request accepts `application/json`.
@@ -9,14 +9,14 @@ use axum::{
     Json, Router,
     extract::{self, Query},
     response::{Html, IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{Check, Inspect, Metrics, Readiness, debug};
+use super::{Check, Control, Inspect, Metrics, Readiness, Release, debug, plugins};
 
 /// How long requests in flight may take after the shutdown: all are answered from memory, so only a client that reads slowly
 /// or sends half a request takes longer.
@@ -33,6 +33,8 @@ const INDEX: &str = "<!doctype html>
 <li><a href=\"/readyz\">/readyz</a>: what is ready and what is not (<a href=\"/readyz?format=json\">as JSON</a>)
 <li><a href=\"/metrics\">/metrics</a>: for Prometheus
 <li><a href=\"/debug/informers\">/debug/informers</a>: what is cached, and for whom (<a href=\"/debug/informers?format=json\">as JSON</a>)
+<li><a href=\"/debug/plugins\">/debug/plugins</a>: how the plugins are, and why (<a href=\"/debug/plugins?format=json\">as JSON</a>);
+POST /debug/plugins/NAME/release ends a quarantine
 </ul>
 ";
 
@@ -45,6 +47,8 @@ pub struct State {
     pub readiness: Arc<dyn Readiness>,
     /// For `/debug/…`.
     pub inspect: Arc<dyn Inspect>,
+    /// For what can be done by POST.
+    pub control: Arc<dyn Control>,
 }
 
 /// Serves until `shutdown`, then finishes the requests that are being answered (within a second).
@@ -81,6 +85,8 @@ fn router(state: State) -> Router {
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/debug/informers", get(informers))
+        .route("/debug/plugins", get(plugins))
+        .route("/debug/plugins/{plugin}/release", post(release))
         .with_state(state)
 }
 
@@ -98,6 +104,34 @@ async fn informers(
         Json(rows).into_response()
     } else {
         debug::table(&rows).into_response()
+    }
+}
+
+async fn plugins(
+    extract::State(state): extract::State<State>,
+    Query(query): Query<FormatQuery>,
+    headers: HeaderMap,
+) -> Response {
+    let rows = state.inspect.plugins();
+    if query.format == "json" || accepts_json(&headers) {
+        Json(rows).into_response()
+    } else {
+        plugins::table(&rows).into_response()
+    }
+}
+
+async fn release(
+    extract::State(state): extract::State<State>,
+    extract::Path(plugin): extract::Path<String>,
+) -> Response {
+    match state.control.release(&plugin) {
+        Release::Released => format!("plugin {plugin} is released: its keys are handed out again\n").into_response(),
+        Release::Free => format!("plugin {plugin} is not quarantined: there is nothing to release\n").into_response(),
+        Release::Unknown(known) => {
+            let known =
+                if known.is_empty() { "none is".to_owned() } else { format!("these are: {}", known.join(", ")) };
+            (StatusCode::NOT_FOUND, format!("no plugin of that name is at work; {known}\n")).into_response()
+        }
     }
 }
 

@@ -26,11 +26,26 @@ impl Readiness for Board {
 
 /// Rows that a test sets.
 #[derive(Default)]
-struct Rows(Mutex<Vec<InformerRow>>);
+struct Rows(Mutex<Vec<InformerRow>>, Mutex<Vec<PluginRow>>);
 
 impl Inspect for Rows {
     fn informers(&self) -> Vec<InformerRow> {
         self.0.lock().clone()
+    }
+
+    fn plugins(&self) -> Vec<PluginRow> {
+        self.1.lock().clone()
+    }
+}
+
+/// `apples` is quarantined, `pears` is not, and others are not there.
+impl Control for Rows {
+    fn release(&self, plugin: &str) -> Release {
+        match plugin {
+            "apples" => Release::Released,
+            "pears" => Release::Free,
+            _ => Release::Unknown(vec!["apples".to_owned(), "pears".to_owned()]),
+        }
     }
 }
 
@@ -50,14 +65,19 @@ impl Server {
         let (board, metrics) = (Arc::new(Board(Mutex::new(checks))), Arc::new(Metrics::new()));
         let (stop, stopped) = oneshot::channel();
         let rows = Arc::<Rows>::default();
-        let state = State { metrics: metrics.clone(), readiness: board.clone(), inspect: rows.clone() };
+        let state =
+            State { metrics: metrics.clone(), readiness: board.clone(), inspect: rows.clone(), control: rows.clone() };
         let served = tokio::spawn(serve(listener, async { drop(stopped.await) }, state));
         Self { address, board, metrics, rows, stop, served }
     }
 
     /// The status code, the content type and the body.
     async fn get(&self, path: &str, accept: &str) -> (u16, String, String) {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n");
+        self.ask("GET", path, accept).await
+    }
+
+    async fn ask(&self, method: &str, path: &str, accept: &str) -> (u16, String, String) {
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n");
         let address = self.address;
         let answer = tokio::task::spawn_blocking(move || {
             let mut stream = std::net::TcpStream::connect(address).unwrap();
@@ -208,6 +228,117 @@ async fn informers_are_json_where_it_is_asked_for() {
     assert_eq!(server.get("/debug/informers", "application/json").await, expected);
 }
 
+fn plugin(name: &str) -> PluginRow {
+    PluginRow {
+        plugin: name.to_owned(),
+        state: "active".to_owned(),
+        serving: Some(ServingRow {
+            version: "1.2.0".to_owned(),
+            digest: "0123456789ab".to_owned(),
+            since: "2026-01-02T03:04:05Z".to_owned(),
+        }),
+        cpu_seconds: 1.5,
+        cpu_weight: 100,
+        ..PluginRow::default()
+    }
+}
+
+#[tokio::test]
+async fn plugins_are_a_table_with_what_is_wrong_below_each() {
+    let server = Server::start(Vec::new()).await;
+    let sick = PluginRow {
+        quarantine: Some(QuarantineRow { left_seconds: 3.5, times: 3, why: "plugin trapped: unreachable".to_owned() }),
+        load_failure: Some(LoadFailureRow {
+            at: "2026-01-02T04:00:00Z".to_owned(),
+            stage: "link".to_owned(),
+            digest: "ba9876543210".to_owned(),
+            message: "cannot link:\nimport `wasi:http` is not there".to_owned(),
+        }),
+        waiting: Some("v1 Secret: listing".to_owned()),
+        warnings: vec!["asks for and is not granted: delete v1 Pod".to_owned()],
+        cpu_milli: Some(500),
+        waiting_tasks: 2,
+        failed_call: Some(FailedCallRow {
+            at: "2026-01-02T03:59:59Z".to_owned(),
+            call: "reconcile of default/a (apples)".to_owned(),
+            kind: "trap".to_owned(),
+            message: "plugin trapped: unreachable; it said: panicked at src/lib.rs".to_owned(),
+            backtrace: vec!["0: apples!eat".to_owned(), "1: apples!reconcile".to_owned()],
+        }),
+        controllers: vec![ControllerRow {
+            controller: "apples".to_owned(),
+            kind: "stable.example.com/v1 MyApple".to_owned(),
+            waits_for: vec!["v1 Secret: listing".to_owned()],
+            ready: 7,
+            delayed: 2,
+            processing: 1,
+            workers: 4,
+            reconciles: [("success", 10), ("error", 3)].map(|(result, count)| (result.to_owned(), count)).into(),
+            retries: 3,
+            storms: vec![StormRow {
+                key: "default/a".to_owned(),
+                seconds: 12.25,
+                reconciles: 72,
+                wakes: 400,
+                cause: Some("changes of its child v1 ConfigMap default/a-0".to_owned()),
+                cause_wakes: 120,
+                cause_of: 128,
+            }],
+            breakers_open: 3,
+        }],
+        ..plugin("apples")
+    };
+    let tried = QuarantineRow { left_seconds: 0.0, times: 1, why: "plugin overflowed its stack".to_owned() };
+    let pears = PluginRow { quarantine: Some(tried), ..plugin("pears") };
+    let quinces = PluginRow { state: "failed".to_owned(), serving: None, ..plugin("quinces") };
+    *server.rows.1.lock() = vec![sick, pears, quinces];
+    let (code, body) = server.text("/debug/plugins").await;
+    assert_eq!(code, 200);
+    insta::assert_snapshot!(body, @r"
+    PLUGIN   STATE   VERSION  DIGEST        SERVING SINCE         CPU    WEIGHT  CAP   WAITING
+    apples   active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     500m  2
+        quarantined (delay 3 in a row): no key is handed out for 3.5 s more: plugin trapped: unreachable
+        revision ba9876543210 failed to link at 2026-01-02T04:00:00Z: cannot link: import `wasi:http` is not there
+        waiting: v1 Secret: listing
+        asks for and is not granted: delete v1 Pod
+        last failed call at 2026-01-02T03:59:59Z: reconcile of default/a (apples): trap: plugin trapped: unreachable; it said: panicked at src/lib.rs
+            0: apples!eat
+            1: apples!reconcile
+        controller apples of stable.example.com/v1 MyApple: 7 ready, 2 delayed, 1 of 4 workers busy; reconciled: 3 error, 10 success; 3 retries
+            waits for v1 Secret: listing
+            default/a is reconciled over and over: 72 times in 12.2 s, and was woken 400 times; 120 of the last 128 times by changes of its child v1 ConfigMap default/a-0
+            and 2 more objects are reconciled over and over
+    pears    active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     -     0
+        quarantined (delay 1 in a row): it is being tried: plugin overflowed its stack
+    quinces  failed  -        -             -                     1.50s  100     -     0
+    ");
+}
+
+#[tokio::test]
+async fn plugins_are_json_where_it_is_asked_for() {
+    let server = Server::start(Vec::new()).await;
+    *server.rows.1.lock() = vec![PluginRow { serving: None, ..plugin("apples") }];
+    let json = r#"[{"plugin":"apples","state":"active","serving":null,"load_failure":null,"waiting":null,"warnings":[],"cpu_seconds":1.5,"cpu_weight":100,"cpu_milli":null,"waiting_tasks":0,"quarantine":null,"failed_call":null,"controllers":[]}]"#;
+    let expected = (200, "application/json".to_owned(), json.to_owned());
+    assert_eq!(server.get("/debug/plugins?format=json", "*/*").await, expected);
+    assert_eq!(server.get("/debug/plugins", "application/json").await, expected);
+}
+
+#[tokio::test]
+async fn a_quarantine_is_ended_by_post_and_only_by_it() {
+    let server = Server::start(Vec::new()).await;
+    for (plugin, code, said) in [
+        ("apples", 200, "plugin apples is released: its keys are handed out again\n"),
+        ("pears", 200, "plugin pears is not quarantined: there is nothing to release\n"),
+        ("plums", 404, "no plugin of that name is at work; these are: apples, pears\n"),
+    ] {
+        let path = format!("/debug/plugins/{plugin}/release");
+        let (answered, _, body) = server.ask("POST", &path, "*/*").await;
+        assert_eq!((answered, body.as_str()), (code, said));
+        assert_eq!(server.text(&path).await.0, 405);
+    }
+}
+
 #[tokio::test]
 async fn the_index_links_to_what_there_is() {
     let server = Server::start(Vec::new()).await;
@@ -216,7 +347,16 @@ async fn the_index_links_to_what_there_is() {
     let links: Vec<_> = body.split("href=\"").skip(1).filter_map(|rest| Some(rest.split_once('"')?.0)).collect();
     assert_eq!(
         links,
-        ["/healthz", "/readyz", "/readyz?format=json", "/metrics", "/debug/informers", "/debug/informers?format=json"]
+        [
+            "/healthz",
+            "/readyz",
+            "/readyz?format=json",
+            "/metrics",
+            "/debug/informers",
+            "/debug/informers?format=json",
+            "/debug/plugins",
+            "/debug/plugins?format=json",
+        ]
     );
     for link in links {
         assert_eq!(server.text(link).await.0, 200, "{link}");

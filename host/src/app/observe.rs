@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use pilothouse_core::key::TypeMeta;
 
-use super::HostView;
+use super::{HostView, plugins};
 use crate::{
     admin::{
-        Check, InformerRow, Inspect, LeaseRow, Metrics, Readiness,
+        Check, InformerRow, Inspect, LeaseRow, Metrics, PluginRow, Readiness,
         metrics::{self, Live, Reconciled, Snapshot},
     },
     cluster::RequestObserver,
-    dispatch::{self, Attempt, Called, Controller},
+    dispatch::{self, Attempt, Called, Controller, Quarantined},
     informer::{Holding, Tally, told},
     plugin::{self, PluginName, Stage, State, Status},
     writer::WriteObserver,
@@ -89,6 +89,12 @@ impl dispatch::Observer for Metrics {
             plugin.trapped(kind);
         }
     }
+
+    fn quarantined(&self, plugin: &PluginName, quarantined: bool) {
+        if let Some(plugin) = self.plugin(plugin.as_str()) {
+            plugin.set_quarantined(quarantined);
+        }
+    }
 }
 
 impl plugin::Observer for Metrics {
@@ -147,19 +153,26 @@ impl Snapshot for HostView {
             });
         }
         for controller in self.dispatch.controllers() {
-            let reads = controller.reads();
+            let (reads, (breakers_open, breakers_opened)) = (controller.reads(), controller.queue().breakers());
             live.routes.push(metrics::Routes {
                 controller: label(&controller),
                 woken: controller.woken().to_vec(),
                 reading_keys: reads.keys,
                 reads: reads.things,
                 read_bytes: reads.bytes,
+                breakers_open,
+                breakers_opened,
             });
             live.backlogs.push(backlog(controller.plugin(), dispatch::Hook::Map, controller.unmapped()));
         }
         for observing in self.dispatch.observing() {
             live.backlogs.push(backlog(observing.plugin(), dispatch::Hook::Observe, observing.figures()));
         }
+        live.calls.extend(self.dispatch.records().iter().map(|record| metrics::HostCalls {
+            plugin: record.plugin().to_string(),
+            calls: record.imports().collect(),
+        }));
+        live.events.extend(self.events.figures());
         let accounts = self.guests.usage().into_iter();
         live.accounts.extend(accounts.map(|(plugin, usage)| metrics::Account { plugin: plugin.to_string(), usage }));
         live.informers.extend(self.informers.past().into_iter().map(|(of, tally)| counted(of, &tally)));
@@ -247,6 +260,10 @@ impl Inspect for HostView {
         });
         rows.collect()
     }
+
+    fn plugins(&self) -> Vec<PluginRow> {
+        plugins::rows(self)
+    }
 }
 
 impl Readiness for HostView {
@@ -261,10 +278,10 @@ impl Readiness for HostView {
                 "the directory's plugins are being brought up".into()
             },
         }];
-        let waiting = self.dispatch.waiting();
+        let (waiting, quarantined) = (self.dispatch.waiting(), plugins::quarantined(self));
         for status in &snapshot.plugins {
             if status.state != State::Gone {
-                checks.push(plugin_check(status, waiting.get(&status.plugin)));
+                checks.push(plugin_check(status, waiting.get(&status.plugin), quarantined.get(&status.plugin)));
             }
         }
         for problem in snapshot.problems {
@@ -288,7 +305,7 @@ impl Readiness for HostView {
 }
 
 /// A plugin is ready if it serves, or is meant not to. What is wrong with a newer file is said all the same.
-fn plugin_check(status: &Status, waiting: Option<&String>) -> Check {
+fn plugin_check(status: &Status, waiting: Option<&String>, quarantined: Option<&Quarantined>) -> Check {
     let mut detail = Vec::new();
     if let Some(serving) = &status.serving {
         detail.push(format!("serving {} ({})", serving.version, serving.digest.short()));
@@ -302,6 +319,9 @@ fn plugin_check(status: &Status, waiting: Option<&String>) -> Check {
     }
     if let Some(waiting) = waiting {
         detail.push(format!("waiting: {waiting}"));
+    }
+    if let Some(Quarantined { times, why, .. }) = quarantined {
+        detail.push(format!("quarantined (delay {times} in a row), as its calls come to nothing: {why}"));
     }
     detail.extend(status.warnings.iter().cloned());
     Check {

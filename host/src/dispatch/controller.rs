@@ -21,6 +21,7 @@ use arc_swap::ArcSwap;
 use futures::FutureExt;
 use parking_lot::Mutex;
 use pilothouse_core::{
+    breaker::{RATE, Storm},
     key::{Key, TypeMeta},
     manifest,
     object::Object,
@@ -32,17 +33,18 @@ use pilothouse_core::{
     store::{Change, Query},
     workqueue::{CHANGE, INITIAL},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::{
-    Called, Observer, Parts, feed,
+    Attempt, Called, Observer, Parts, Result as ReconcileResult, feed,
     imports::Access,
     mapper::{self, Asks},
     pending::BacklogFigures,
-    queue::{Next, Queue},
+    queue::{Cause, Next, Queue, Taker},
     reading::Reading,
+    record::Record,
     resync,
     routes::{Routes, Wanted},
 };
@@ -51,6 +53,7 @@ use crate::{
     guests::Account,
     informer::{InformerKey, Origin, View, WORK},
     wasm::{PluginName, Revision},
+    writer::{Events, Level},
 };
 
 /// What serves a controller's keys now.
@@ -84,6 +87,10 @@ pub struct Controller {
     gone: Mutex<HashMap<Key, Arc<Object>>>,
     /// Why keys failed last: at most one entry for each key that is being retried.
     failed: Mutex<HashMap<Key, String>>,
+    /// Of the whole plugin.
+    record: Arc<Record>,
+    ended: Ended,
+    events: Events,
     workers: TaskTracker,
     /// What works beside the workers, as long as the controller lives.
     attendants: TaskTracker,
@@ -104,6 +111,15 @@ struct Woken {
     child: AtomicU64,
     mapping: AtomicU64,
     read: AtomicU64,
+}
+
+/// Reconciles since the start, by how they ended.
+#[derive(Default)]
+struct Ended {
+    success: AtomicU64,
+    requeue_after: AtomicU64,
+    error: AtomicU64,
+    terminal: AtomicU64,
 }
 
 /// What the keys of a controller have read, for metrics.
@@ -147,7 +163,13 @@ impl Source {
 
 impl Controller {
     /// Subscribes to everything in `wanted`, and starts to work when all of it has synced (invariant 6).
-    pub(super) fn start(plugin: PluginName, serving: Serving, wanted: Vec<Wanted<Source>>, parts: &Parts) -> Arc<Self> {
+    pub(super) fn start(
+        record: Arc<Record>,
+        serving: Serving,
+        wanted: Vec<Wanted<Source>>,
+        parts: &Parts,
+    ) -> Arc<Self> {
+        let plugin = record.plugin().clone();
         let controller = Arc::new(Self {
             name: serving.spec.name.as_str().into(),
             queue: Queue::new(),
@@ -161,6 +183,9 @@ impl Controller {
             asks: Asks::new(),
             gone: Mutex::default(),
             failed: Mutex::default(),
+            record,
+            ended: Ended::default(),
+            events: parts.events.clone(),
             workers: TaskTracker::new(),
             attendants: TaskTracker::new(),
             stopping: CancellationToken::new(),
@@ -250,8 +275,39 @@ impl Controller {
         serving.spec.name == spec.name && serving.spec.for_.of == spec.for_.of
     }
 
-    pub(super) fn observer(&self) -> &dyn Observer {
-        &*self.observer
+    /// A reconcile ended.
+    pub(super) fn attempted(&self, attempt: &Attempt) {
+        let Ended { success, requeue_after, error, terminal } = &self.ended;
+        let count = match attempt.result {
+            ReconcileResult::Success => success,
+            ReconcileResult::RequeueAfter => requeue_after,
+            ReconcileResult::Error => error,
+            ReconcileResult::Terminal => terminal,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.observer.attempted(self, attempt);
+    }
+
+    /// Reconciles since the start, by how they ended: `success`, `requeue_after`, `error` and `terminal`.
+    pub fn ended(&self) -> [(&'static str, u64); 4] {
+        let Ended { success, requeue_after, error, terminal } = &self.ended;
+        [
+            (ReconcileResult::Success, success),
+            (ReconcileResult::RequeueAfter, requeue_after),
+            (ReconcileResult::Error, error),
+            (ReconcileResult::Terminal, terminal),
+        ]
+        .map(|(result, count)| (result.as_str(), count.load(Ordering::Relaxed)))
+    }
+
+    /// What is known of the plugin's calls.
+    pub(super) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Where people are told.
+    pub(super) fn events(&self) -> &Events {
+        &self.events
     }
 
     /// The plugin's `mapper` was called.
@@ -349,6 +405,7 @@ impl Controller {
         if !matters {
             return;
         }
+        let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
         let mut keys = Vec::new();
         match self.mapping(source) {
             Some(Mapping::Index { index, .. }) => self.asks.look_up(&index, change),
@@ -358,12 +415,18 @@ impl Controller {
         if origin == Origin::Change {
             feed::changed(self, change, &keys);
         }
-        let by = match source {
-            Source::For => &self.woken.itself,
-            Source::Owns => &self.woken.child,
-            Source::Watches(_) | Source::Reads(_) => &self.woken.mapping,
-        };
-        self.wake(keys, origin, by);
+        let changed = || (object.type_meta().clone(), object.key().clone());
+        match source {
+            Source::For => self.wake(keys, origin, &self.woken.itself, || Cause::Itself),
+            Source::Owns => self.wake(keys, origin, &self.woken.child, || {
+                let (of, key) = changed();
+                Cause::Child(of, key)
+            }),
+            Source::Watches(_) | Source::Reads(_) => self.wake(keys, origin, &self.woken.mapping, || {
+                let (of, key) = changed();
+                Cause::Mapping(format!("{of} {key}"))
+            }),
+        }
     }
 
     /// Wakes the keys that read what changed (invariant 11).
@@ -374,21 +437,22 @@ impl Controller {
         if origin == Origin::Change {
             feed::read(self, change, &keys);
         }
-        self.wake(keys, origin, &self.woken.read);
+        let cause = || Cause::Read(Some((object.type_meta().clone(), object.key().clone())));
+        self.wake(keys, origin, &self.woken.read, cause);
     }
 
-    fn wake(&self, keys: Vec<Key>, origin: Origin, by: &AtomicU64) {
+    fn wake(&self, keys: Vec<Key>, origin: Origin, by: &AtomicU64, cause: impl Fn() -> Cause) {
         by.fetch_add(keys.len() as u64, Ordering::Relaxed);
         let priority = if origin == Origin::Initial { INITIAL } else { CHANGE };
         for key in keys {
-            self.queue.add(key, priority);
+            self.queue.add(key, priority, &cause);
         }
     }
 
-    /// Adds keys that somebody had to be asked for.
-    pub(super) fn wake_mapped(&self, keys: Vec<Key>) {
+    /// Adds keys that somebody had to be asked for, since these objects changed.
+    pub(super) fn wake_mapped(&self, keys: Vec<Key>, objects: impl Fn() -> String) {
         let origin = if self.is_ready() { Origin::Change } else { Origin::Initial };
-        self.wake(keys, origin, &self.woken.mapping);
+        self.wake(keys, origin, &self.woken.mapping, || Cause::Mapping(objects()));
     }
 
     /// A call about a key begins: what it reads is noted.
@@ -399,7 +463,7 @@ impl Controller {
     /// What a key read had changed before it was read: it is looked at once more when this look is over.
     pub(super) fn read_old(&self, key: &Key) {
         feed::read_old(self, key);
-        self.wake(vec![key.clone()], Origin::Change, &self.woken.read);
+        self.wake(vec![key.clone()], Origin::Change, &self.woken.read, || Cause::Read(None));
     }
 
     /// Nobody is to be woken for a key that is gone and reconciled.
@@ -454,7 +518,7 @@ impl Controller {
                 // Some at a time: the informer stands still meanwhile.
                 let page = lease.page(&Query { after: after.as_ref(), ..Query::new(&all) }, None, WORK);
                 for object in page.items.iter().filter(|object| matters(object)) {
-                    self.queue.add(object.key().clone(), INITIAL);
+                    self.queue.add(object.key().clone(), INITIAL, || Cause::Resync);
                 }
                 match page.next {
                     Some(next) => after = Some(next),
@@ -480,10 +544,13 @@ impl Controller {
     }
 
     async fn work(&self, number: usize) {
-        while let Some(item) = self.queue.next(|| self.keeps(number)).await {
+        while let Some((item, storm)) = self.queue.next(&Worker { controller: self, number }).await {
             self.active.fetch_add(1, Ordering::Relaxed);
             let mut held = Held { controller: self, item: &item, next: Next::Retry };
             self.observer.picked(self, item.waited);
+            if let Some(storm) = storm {
+                self.tell_storm(&item.key, &storm);
+            }
             // A fault of the host over one key must not take the worker, which nobody would replace.
             match AssertUnwindSafe(super::reconcile::run(self, &item)).catch_unwind().await {
                 Ok(next) => held.next = next,
@@ -505,6 +572,34 @@ impl Controller {
             staff.at_work.remove(&number);
         }
         keeps
+    }
+
+    /// A key is reconciled over and over: says so, and who causes it.
+    fn tell_storm(&self, key: &Key, storm: &Storm<Cause>) {
+        let within = self.queue.now().saturating_sub(storm.since).as_secs_f32();
+        let by = storm.by.as_ref().map_or_else(String::new, |by| {
+            format!("; {} of the last {} times it was woken by {}", by.wakes, by.of, by.cause)
+        });
+        let reconciles = storm.reconciles;
+        warn!(
+            plugin = %self.plugin, controller = %self.name, %key, reconciles, within,
+            cause = storm.by.as_ref().map(|by| by.cause.to_string()), wakes = storm.by.as_ref().map(|by| by.wakes),
+            of = storm.by.as_ref().map(|by| by.of),
+            "an object is reconciled over and over: from now on once in {} s", RATE.every.as_secs(),
+        );
+        if let Some((object, _)) = self.look_up(&self.serving(), key) {
+            let message = format!(
+                "plugin {} reconciled it {reconciles} times within {within:.1} s, and does so once in {} s from now on{by}",
+                self.plugin,
+                RATE.every.as_secs()
+            );
+            self.events.tell(&object, Level::Warning, "ReconcileStorm", &message);
+        }
+    }
+
+    /// Looks again for keys to take: they were held back, and are not any more.
+    pub(super) fn wake_workers(&self) {
+        self.queue.wake_all();
     }
 
     /// The object under a key as it is now, or as it was last if it is gone. None: nothing is known of it, or nothing that the
@@ -556,6 +651,28 @@ impl Controller {
         self.attendants.wait().await;
         self.routes.end();
         info!(plugin = %self.plugin, controller = %self.name, "controller stopped");
+    }
+}
+
+/// A worker that looks for a key.
+struct Worker<'a> {
+    controller: &'a Controller,
+    number: usize,
+}
+
+impl Taker for Worker<'_> {
+    fn goes_on(&self) -> bool {
+        self.controller.keeps(self.number)
+    }
+
+    fn held(&self) -> Option<Instant> {
+        self.controller.record.held()
+    }
+
+    fn calmed(&self, key: &Key, storm: &Storm<Cause>) {
+        let Controller { plugin, name, queue, .. } = self.controller;
+        let after = queue.now().saturating_sub(storm.since);
+        info!(%plugin, controller = %name, %key, reconciles = storm.reconciles, ?after, "an object has come to rest");
     }
 }
 

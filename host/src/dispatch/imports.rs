@@ -14,7 +14,11 @@ use pilothouse_core::{
     object::{Object, Subresource, Uid},
 };
 
-use super::{reader::Reader, reading::Reading};
+use super::{
+    reader::Reader,
+    reading::Reading,
+    record::{Import, Record},
+};
 use crate::{
     cluster::{self, DeleteOptions, Patch},
     informer::View,
@@ -29,6 +33,8 @@ use crate::{
 pub(super) struct Access {
     pub(super) reader: Reader,
     pub(super) writer: Writer,
+    /// Counts what is called.
+    record: Arc<Record>,
     /// What reader and writer go by.
     grants: Arc<ArcSwap<Grants>>,
     asked: Vec<Permission>,
@@ -36,10 +42,17 @@ pub(super) struct Access {
 
 impl Access {
     /// `grants` are what `writer` goes by.
-    pub(super) fn new(view: View, writer: Writer, grants: Arc<ArcSwap<Grants>>, manifest: &Manifest) -> Self {
+    pub(super) fn new(
+        view: View,
+        writer: Writer,
+        grants: Arc<ArcSwap<Grants>>,
+        manifest: &Manifest,
+        record: Arc<Record>,
+    ) -> Self {
         Self {
             reader: Reader::new(view, grants.clone(), manifest),
             writer,
+            record,
             grants,
             asked: manifest.permissions.clone(),
         }
@@ -77,22 +90,27 @@ impl Imports for CallImports {
     }
 
     fn cached(&self, of: &TypeMeta, key: &Key) -> Result<Option<Arc<Object>>, ReadError> {
+        self.access.record.imported(Import::CacheGet);
         self.access.reader.get(of, key, &self.reading)
     }
 
     fn cached_list(&self, query: &Query) -> Result<Page, ReadError> {
+        self.access.record.imported(Import::CacheList);
         self.access.reader.list(query, &self.reading)
     }
 
     fn cached_keys(&self, query: &Query) -> Result<KeyPage, ReadError> {
+        self.access.record.imported(Import::CacheKeys);
         self.access.reader.keys(query, &self.reading)
     }
 
     fn get(&self, of: TypeMeta, key: Key) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
+        self.access.record.imported(Import::ClientGet);
         Box::pin(async move { self.access.writer.get(&of, &key).await.map_err(refusal) })
     }
 
     fn create(&self, object: String) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
+        self.access.record.imported(Import::ClientCreate);
         Box::pin(async move { self.access.writer.create(&object).await.map_err(refusal) })
     }
 
@@ -101,6 +119,7 @@ impl Imports for CallImports {
         object: String,
         subresource: Option<Subresource>,
     ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
+        self.access.record.imported(Import::ClientUpdate);
         Box::pin(async move { self.access.writer.update(&object, subresource).await.map_err(refusal) })
     }
 
@@ -111,6 +130,7 @@ impl Imports for CallImports {
         body: PatchBody,
         subresource: Option<Subresource>,
     ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
+        self.access.record.imported(Import::ClientPatch);
         Box::pin(async move {
             let (patch, body) = match body {
                 PatchBody::Json(body) => (Patch::Json, body),
@@ -127,6 +147,7 @@ impl Imports for CallImports {
         subresource: Option<Subresource>,
         force: bool,
     ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
+        self.access.record.imported(Import::ClientApply);
         Box::pin(async move { self.access.writer.apply_object(&object, subresource, force).await.map_err(refusal) })
     }
 
@@ -137,6 +158,7 @@ impl Imports for CallImports {
         propagation: Propagation,
         preconditions: Preconditions,
     ) -> BoxFuture<'_, Result<(), ClientError>> {
+        self.access.record.imported(Import::ClientDelete);
         Box::pin(async move {
             let options = DeleteOptions {
                 propagation: match propagation {

@@ -13,7 +13,11 @@
 use std::{collections::HashSet, sync::Arc};
 
 use parking_lot::Mutex;
-use pilothouse_core::{backlog::Batch, key::Key, store::Change};
+use pilothouse_core::{
+    backlog::Batch,
+    key::{Key, TypeMeta},
+    store::Change,
+};
 use tokio::{sync::Notify, time::Instant};
 use tracing::{Instrument, info_span, warn};
 
@@ -28,7 +32,7 @@ use super::{
 /// What is still to be asked.
 pub(super) struct Asks {
     /// Index, and the changed object: as many as change before they are looked up.
-    names: Mutex<HashSet<(Box<str>, Key)>>,
+    names: Mutex<HashSet<(Box<str>, TypeMeta, Key)>>,
     named: Notify,
     pending: Pending,
 }
@@ -40,7 +44,8 @@ impl Asks {
 
     /// The index holds keys under the name of what changed.
     pub(super) fn look_up(&self, index: &str, change: &Change) {
-        self.names.lock().insert((index.into(), change.key().clone()));
+        let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
+        self.names.lock().insert((index.into(), object.type_meta().clone(), object.key().clone()));
         self.named.notify_one();
     }
 
@@ -67,8 +72,8 @@ pub(super) async fn run(controller: Arc<Controller>) {
         tokio::select! {
             () = asks.named.notified() => {
                 let names = std::mem::take(&mut *asks.names.lock());
-                for (index, name) in names {
-                    look_up(&controller, &index, &name);
+                for (index, of, name) in names {
+                    look_up(&controller, &index, &of, &name);
                 }
             }
             batch = asks.pending.next() => {
@@ -82,11 +87,11 @@ pub(super) async fn run(controller: Arc<Controller>) {
     }
 }
 
-fn look_up(controller: &Controller, index: &str, name: &Key) {
+fn look_up(controller: &Controller, index: &str, of: &TypeMeta, name: &Key) {
     let serving = controller.serving();
     let keys = serving.access.reader.indexed(&serving.reconciles, index, name);
     feed::mapped(controller, &name.to_string(), &keys);
-    controller.wake_mapped(keys);
+    controller.wake_mapped(keys, || format!("{of} {name}"));
 }
 
 /// True if the plugin said whom the changes concern.
@@ -98,6 +103,7 @@ async fn map(controller: &Controller, batch: &Batch) -> bool {
     }
     let span = info_span!("map", plugin = %controller.plugin(), controller = controller.name(), changes = batch.changes().len());
     let imports = Arc::new(CallImports::new(serving.access.clone()));
+    let mut backtrace = Vec::new();
     let news = pending::news(batch);
     let started = Instant::now();
     let answer = serving.revision.map(imports, controller.name(), &news).instrument(span.clone()).await;
@@ -106,16 +112,21 @@ async fn map(controller: &Controller, batch: &Batch) -> bool {
         Ok(Ok(keys)) => {
             controller.called(&Called { hook: Hook::Map, ok: true, took, trap: None });
             feed::mapped(controller, &pending::objects(batch), &keys);
-            controller.wake_mapped(keys);
+            controller.wake_mapped(keys, || pending::objects(batch));
             return true;
         }
         Ok(Err(error)) => (error, None),
-        Err(error) => (error.to_string(), Some(error.kind())),
+        Err(error) => {
+            backtrace = controller.record().hook_failed(Hook::Map, &pending::objects(batch), &error);
+            (error.to_string(), Some(error.kind()))
+        }
     };
     controller.called(&Called { hook: Hook::Map, ok: false, took, trap });
     let _entered = span.enter();
     warn!(
         error,
+        kind = trap,
+        backtrace = (!backtrace.is_empty()).then(|| backtrace.join("\n")),
         objects = pending::objects(batch),
         "the plugin could not map changes; they are tried again, each alone"
     );

@@ -15,6 +15,7 @@ mod queue;
 mod reader;
 mod reading;
 mod reconcile;
+mod record;
 mod resync;
 mod routes;
 #[cfg(test)]
@@ -23,7 +24,8 @@ mod tests;
 pub use controller::{Controller, ReadFigures};
 pub use observing::Observing;
 pub use pending::BacklogFigures;
-pub use queue::Queue;
+pub use queue::{Cause, Queue};
+pub use record::{CallFailure, Quarantined, Record};
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -43,7 +45,7 @@ use pilothouse_core::{
 };
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
-use tracing::warn;
+use tracing::{info, warn};
 
 use self::{
     controller::{Serving, Source},
@@ -56,7 +58,7 @@ use crate::{
     informer::{InformerKey, Informers, Lease, View, told},
     plugin::{Activate, ActivateError, Candidate},
     wasm::PluginName,
-    writer::{self, CrdError, WriteObserver, Writer},
+    writer::{self, CrdError, Events, WriteObserver, Writer},
 };
 
 /// How long the informers that a new revision needs may take before the old one goes on: controller-runtime's
@@ -151,6 +153,8 @@ pub trait Observer: Send + Sync + 'static {
     fn attempted(&self, controller: &Controller, attempt: &Attempt);
     /// Something else of the plugin was called; for a controller, or for the whole plugin.
     fn called(&self, plugin: &PluginName, controller: Option<&Controller>, called: &Called);
+    /// A plugin whose calls come to nothing is left alone for a while, or is not any more.
+    fn quarantined(&self, plugin: &PluginName, quarantined: bool);
 }
 
 /// For whom nobody listens.
@@ -161,12 +165,7 @@ impl Observer for () {
     fn finished(&self, _: &Controller, _: Duration) {}
     fn attempted(&self, _: &Controller, _: &Attempt) {}
     fn called(&self, _: &PluginName, _: Option<&Controller>, _: &Called) {}
-}
-
-impl Controller {
-    fn attempted(&self, attempt: &Attempt) {
-        self.observer().attempted(self, attempt);
-    }
+    fn quarantined(&self, _: &PluginName, _: bool) {}
 }
 
 /// What dispatch needs of the rest of the host.
@@ -182,6 +181,8 @@ pub struct Parts {
     pub observer: Arc<dyn Observer>,
     /// Sees what is written.
     pub writes: Arc<dyn WriteObserver>,
+    /// Where people are told of what befalls objects.
+    pub events: Events,
 }
 
 /// The controllers of all active plugins.
@@ -199,6 +200,7 @@ pub struct Dispatch {
 struct Running {
     controllers: Vec<Arc<Controller>>,
     observing: Option<Arc<Observing>>,
+    record: Option<Arc<Record>>,
 }
 
 #[derive(Default)]
@@ -222,6 +224,21 @@ impl Dispatch {
     /// The observers that are at work, in the order of plugins.
     pub fn observing(&self) -> Vec<Arc<Observing>> {
         self.active.lock().plugins.values().filter_map(|running| running.observing.clone()).collect()
+    }
+
+    /// What is known of the calls of plugins that are at work, in the order of plugins.
+    pub fn records(&self) -> Vec<Arc<Record>> {
+        self.active.lock().plugins.values().filter_map(|running| running.record.clone()).collect()
+    }
+
+    /// Ends a plugin's quarantine. False: it was in none. None: no such plugin is at work.
+    pub fn release(&self, plugin: &str) -> Option<bool> {
+        let running = self.active.lock().plugins.iter().find(|(name, _)| name.as_str() == plugin)?.1.clone();
+        let released = running.release();
+        if released {
+            info!(plugin, "the plugin is not quarantined any more: it was released by hand");
+        }
+        Some(released)
     }
 
     /// Plugins that cannot become active yet, and what they wait for.
@@ -315,7 +332,8 @@ impl Dispatch {
         if self.active.lock().closed {
             return Err(ActivateError::new(&Stopping));
         }
-        let access = Arc::new(Access::new(view.clone(), writer, held, manifest));
+        let record = running.record.clone().unwrap_or_else(|| Arc::new(Record::new(name.clone(), &self.parts)));
+        let access = Arc::new(Access::new(view.clone(), writer, held, manifest, record.clone()));
         let mut controllers = Vec::new();
         for (spec, mut wanted) in prepared {
             let own: Vec<_> = wanted.iter().map(|wanted| wanted.lease.key().clone()).collect();
@@ -343,7 +361,7 @@ impl Dispatch {
                     controller.swap(serving, wanted);
                     controller.clone()
                 }
-                None => self.start(&name, serving, wanted),
+                None => self.start(&record, serving, wanted),
             });
         }
         let serving = observing::Serving { revision: revision.clone(), access };
@@ -353,9 +371,13 @@ impl Dispatch {
                 observing.swap(serving, observed);
                 Some(observing.clone())
             }
-            None => Some(Observing::start(name.clone(), serving, observed, &self.parts)),
+            None => Some(Observing::start(record.clone(), serving, observed, &self.parts)),
         };
-        let new = Running { controllers, observing };
+        let new = Running { controllers, observing, record: Some(record) };
+        // What the revision before could not do says nothing of this one, nor under other settings.
+        if new.release() {
+            info!(plugin = %name, "the plugin is not quarantined any more: it has a new revision, or new settings");
+        }
         let ended = {
             let mut active = self.active.lock();
             if active.closed {
@@ -369,8 +391,8 @@ impl Dispatch {
         Ok(())
     }
 
-    fn start(&self, name: &PluginName, serving: Serving, wanted: Vec<Wanted<Source>>) -> Arc<Controller> {
-        let controller = Controller::start(name.clone(), serving, wanted, &self.parts);
+    fn start(&self, record: &Arc<Record>, serving: Serving, wanted: Vec<Wanted<Source>>) -> Arc<Controller> {
+        let controller = Controller::start(record.clone(), serving, wanted, &self.parts);
         self.parts.observer.started(&controller);
         controller
     }
@@ -480,7 +502,16 @@ impl Running {
         let controllers = self.controllers.into_iter().filter(|one| !kept(one)).collect();
         let observing =
             self.observing.filter(|one| !other.observing.as_ref().is_some_and(|other| Arc::ptr_eq(other, one)));
-        Self { controllers, observing }
+        Self { controllers, observing, record: None }
+    }
+
+    /// Ends the quarantine, if there is one.
+    fn release(&self) -> bool {
+        let released = self.record.as_ref().is_some_and(|record| record.release());
+        if released {
+            self.controllers.iter().for_each(|controller| controller.wake_workers());
+        }
+        released
     }
 }
 
@@ -534,7 +565,10 @@ impl Activate for Dispatch {
     fn deactivate<'a>(&'a self, name: &'a PluginName) -> BoxFuture<'a, ()> {
         async move {
             let running = self.active.lock().plugins.remove(name).unwrap_or_default();
-            self.end(running).await;
+            let ended = self.end(running.clone());
+            // What is not at work is not left alone either.
+            running.release();
+            ended.await;
         }
         .boxed()
     }

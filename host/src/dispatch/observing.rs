@@ -19,6 +19,7 @@ use super::{
     Called, Hook, Observer, Parts, feed,
     imports::{Access, CallImports},
     pending::{self, BacklogFigures, Pending},
+    record::Record,
     routes::{Routes, Wanted},
 };
 use crate::{
@@ -41,12 +42,14 @@ pub struct Observing {
     task: TaskTracker,
     stopping: CancellationToken,
     observer: Arc<dyn Observer>,
+    record: Arc<Record>,
     account: Account,
 }
 
 impl Observing {
     /// Begins to listen to all in `wanted`, and to tell of it: first of what is there.
-    pub(super) fn start(plugin: PluginName, serving: Serving, wanted: Vec<Wanted<()>>, parts: &Parts) -> Arc<Self> {
+    pub(super) fn start(record: Arc<Record>, serving: Serving, wanted: Vec<Wanted<()>>, parts: &Parts) -> Arc<Self> {
+        let plugin = record.plugin().clone();
         let this = Arc::new(Self {
             serving: ArcSwap::from_pointee(serving),
             routes: Routes::default(),
@@ -55,6 +58,7 @@ impl Observing {
             stopping: CancellationToken::new(),
             observer: parts.observer.clone(),
             account: parts.guests.account(&plugin),
+            record,
             plugin,
         });
         this.listen(wanted);
@@ -139,6 +143,7 @@ impl Observing {
         if merged > 0 {
             debug!(plugin = %self.plugin, merged, "changes came faster than the observer took them: some are told as one");
         }
+        let mut backtrace = Vec::new();
         let started = Instant::now();
         let answer = serving.revision.observe(imports, &news).instrument(span.clone()).await;
         let took = started.elapsed();
@@ -149,12 +154,17 @@ impl Observing {
                 return true;
             }
             Ok(Err(error)) => (error, None),
-            Err(error) => (error.to_string(), Some(error.kind())),
+            Err(error) => {
+                backtrace = self.record.hook_failed(Hook::Observe, &pending::objects(batch), &error);
+                (error.to_string(), Some(error.kind()))
+            }
         };
         self.called(&Called { hook: Hook::Observe, ok: false, took, trap });
         let _entered = span.enter();
         warn!(
             error,
+            kind = trap,
+            backtrace = (!backtrace.is_empty()).then(|| backtrace.join("\n")),
             objects = pending::objects(batch),
             "the plugin could not observe changes; they are tried again, each alone"
         );

@@ -10,6 +10,7 @@ use std::{
 
 use pilothouse_core::{
     key::Key,
+    object::Object,
     workqueue::{Item, LIMITS},
 };
 use tokio::time::Instant;
@@ -21,14 +22,19 @@ use super::{
     imports::CallImports,
     queue::Next,
     reading::Reading,
+    record::Failed,
 };
 use crate::{
     wasm::{CallError, Children, Failure, Outcome, Phase, Request},
-    writer::{Owner, Report},
+    writer::{Level, Owner, Report},
 };
 
 /// The shortest `requeue-after`, as the contract says: a failing key is not tried again sooner either.
 const REQUEUE_AFTER_MIN: Duration = LIMITS.base;
+
+/// From so many failures in a row on people are told on the object: by its backoff that is after ten seconds. What lasts less is
+/// nobody's business, and a bad moment of the API server would become an Event on every object there is.
+const TOLD_FROM: u32 = 11;
 
 /// Reconciles the key once, and says what is next for it.
 pub(super) async fn run(controller: &Controller, item: &Item<Key>) -> Next {
@@ -61,6 +67,7 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
         attempt: failures.saturating_add(1),
         last_error: controller.last_error(key),
     };
+    let call = controller.record().begin();
     let started = Instant::now();
     let reading = Arc::new(controller.begin_reading(key));
     let imports = Arc::new(CallImports::tracked(serving.access.clone(), reading.clone()));
@@ -71,9 +78,18 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
     let was_old = reading.as_mut().is_some_and(Reading::end);
     let owner = Owner { object: &object, owns: &serving.owns };
     let (end, report) = match answer {
-        Ok(Ok(outcome)) => settle(serving, &owner, phase, outcome).await,
-        Ok(Err(failure)) => settle_failure(serving, &owner, phase, failure).await,
-        Err(error) => (End::Trapped(error), Report::default()),
+        Ok(answer) => {
+            controller.record().succeeded(call);
+            match answer {
+                Ok(outcome) => settle(serving, &owner, phase, outcome).await,
+                Err(failure) => settle_failure(serving, &owner, phase, failure).await,
+            }
+        }
+        Err(error) => {
+            let failed = Failed { controller: controller.name(), key, object: &object, error: &error };
+            controller.record().failed(call, &failed);
+            (End::Trapped(error), Report::default())
+        }
     };
     if let (End::Done | End::After(_), Some(reading)) = (&end, reading) {
         reading.commit();
@@ -85,7 +101,22 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
         controller.forget_gone(&object);
     }
     controller.forget_unless_there(serving, key);
+    tell(controller, &object, failures, &end);
     conclude(controller, key, end, &report, started.elapsed(), in_guest)
+}
+
+/// Tells people on the object what they may have to do something about.
+fn tell(controller: &Controller, object: &Object, failures: u32, end: &End) {
+    let plugin = controller.plugin();
+    let times = failures.saturating_add(1);
+    let message = match end {
+        End::Done | End::After(_) => return,
+        End::Terminal(error) => format!("plugin {plugin} gave it up until something changes: {error}"),
+        End::Failed(_) | End::Trapped(_) if times < TOLD_FROM => return,
+        End::Failed(error) => format!("plugin {plugin} fails over it: {error}"),
+        End::Trapped(error) => format!("plugin {plugin} fails over it: {error}"),
+    };
+    controller.events().tell(object, Level::Warning, "ReconcileFailed", &message);
 }
 
 /// How a turn ended.
@@ -144,14 +175,10 @@ fn conclude(controller: &Controller, key: &Key, end: End, report: &Report, took:
         End::After(delay) => (ReconcileResult::RequeueAfter, Next::After(delay), None, None),
         End::Failed(error) => (ReconcileResult::Error, Next::Retry, Some(error), None),
         End::Terminal(error) => (ReconcileResult::Terminal, Next::Done, Some(error), None),
-        End::Trapped(error) => {
-            if !error.backtrace().is_empty() {
-                debug!(backtrace = error.backtrace().join("\n"), "where the plugin was");
-            }
-            (ReconcileResult::Error, Next::Retry, Some(error.to_string()), Some(error.kind()))
-        }
+        // It was said when the call ended.
+        End::Trapped(error) => (ReconcileResult::Error, Next::Retry, Some(error.to_string()), Some(error.kind())),
     };
-    if let Some(error) = error.as_deref() {
+    if let Some(error) = error.as_deref().filter(|_| trap.is_none()) {
         // Not as `%error`: a plugin's text with line breaks would begin log lines of its own.
         warn!(error, terminal = result == ReconcileResult::Terminal, "reconcile failed");
     }

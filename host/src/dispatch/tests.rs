@@ -23,7 +23,10 @@ use crate::{
             TRAP,
         },
     },
+    writer::Events,
 };
+
+mod failures;
 
 /// Tells each reconcile that ended.
 struct Seen(mpsc::UnboundedSender<ReconcileResult>, Mutex<Vec<String>>);
@@ -49,6 +52,10 @@ impl Observer for Seen {
         let how = if called.ok { "done" } else { "failed" };
         self.1.lock().push(format!("{} {how}", called.hook.as_str()));
     }
+
+    fn quarantined(&self, _: &PluginName, quarantined: bool) {
+        self.1.lock().push(if quarantined { "quarantined" } else { "free" }.to_owned());
+    }
 }
 
 struct Scene {
@@ -70,6 +77,7 @@ impl Scene {
             guests: Guests::within(&Handle::current()),
             observer: seen.clone(),
             writes: Arc::new(()),
+            events: Events::start(api.cluster.clone(), "test", &Handle::current()),
         }));
         Self { api, dispatch, engine: Engine::new().expect("the sandbox"), seen, ended }
     }

@@ -12,7 +12,7 @@ use super::{
     code::{self, Code},
     encode::{Labels, counters, gauges},
     guests::{self, Account},
-    routes::{self, Backlog, Routes},
+    routes::{self, Backlog, HostCalls, Routes},
 };
 
 /// Somebody who owns live structures and can say how they are. Closures are, too:
@@ -43,6 +43,10 @@ pub struct Live {
     pub accounts: Vec<Account>,
     /// Compiled code. Those of several engines are not summed up: there is one.
     pub code: Option<Code>,
+    /// Of each plugin, once.
+    pub calls: Vec<HostCalls>,
+    /// What became of Events, since the start.
+    pub events: Vec<(&'static str, u64)>,
 }
 
 /// A controller's workqueue and workers.
@@ -143,6 +147,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, live: &Live) -> fmt::R
     queues(encoder, &live.queues)?;
     routes::encode(encoder, &live.routes, &live.backlogs)?;
     guests::encode(encoder, &live.accounts)?;
+    routes::encode_calls(encoder, &live.calls, &live.events)?;
     informers(encoder, &live.informers)?;
     live.code.as_ref().map_or(Ok(()), |code| code::encode(encoder, code))
 }

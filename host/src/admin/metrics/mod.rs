@@ -45,7 +45,7 @@ pub use self::{
     guests::Account,
     live::{Informer, Live, Queue, Snapshot},
     plugin::Plugin,
-    routes::{Backlog, Routes},
+    routes::{Backlog, HostCalls, Routes},
 };
 
 /// Everything that is measured.

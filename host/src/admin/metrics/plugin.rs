@@ -22,6 +22,9 @@ use super::encode::{counters, gauges, histograms};
 #[derive(Debug)]
 pub struct Plugin {
     active: AtomicBool,
+    quarantined: AtomicBool,
+    /// Times that it began to be.
+    quarantines: AtomicU64,
     /// Revisions that came to serve.
     served: AtomicU64,
     load_failures: Mutex<BTreeMap<&'static str, u64>>,
@@ -37,7 +40,7 @@ impl Default for Plugin {
     fn default() -> Self {
         // What happens to most plugins some day begins at zero; the rest when it happens.
         let stages = ["settings", "compile", "link", "describe", "verify", "activate"];
-        let traps = ["deadline", "memory", "stack", "trap"];
+        let traps = ["answer", "controller", "deadline", "export", "import", "instantiate", "memory", "stack", "trap"];
         let writes = [
             ("apply", "success"),
             ("apply", "skipped"),
@@ -47,6 +50,8 @@ impl Default for Plugin {
         ];
         Self {
             active: AtomicBool::new(false),
+            quarantined: AtomicBool::new(false),
+            quarantines: AtomicU64::new(0),
             served: AtomicU64::new(0),
             load_failures: Mutex::new(stages.map(|stage| (stage, 0)).into()),
             // 10 µs to 10 s: an empty call takes less, the deadline comes at the end.
@@ -62,6 +67,13 @@ impl Plugin {
     /// Whether a revision serves.
     pub fn set_active(&self, active: bool) {
         self.active.store(active, Ordering::Relaxed);
+    }
+
+    /// It is left alone for a while, since its calls come to nothing; or is not any more.
+    pub fn set_quarantined(&self, quarantined: bool) {
+        if !self.quarantined.swap(quarantined, Ordering::Relaxed) && quarantined {
+            self.quarantines.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// A revision came to serve. All but the first are reloads.
@@ -103,6 +115,18 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, all: &[(String, Arc<Pl
         "pilothouse_plugin_active",
         "1 where a revision of the plugin serves",
         each().map(|(labels, plugin)| (labels, u64::from(plugin.active.load(Ordering::Relaxed)))),
+    )?;
+    gauges(
+        encoder,
+        "pilothouse_plugin_quarantined",
+        "1 where the plugin is left alone for a while, or was and has not succeeded since",
+        each().map(|(labels, plugin)| (labels, u64::from(plugin.quarantined.load(Ordering::Relaxed)))),
+    )?;
+    counters(
+        encoder,
+        "pilothouse_plugin_quarantines",
+        "Times that the plugin was quarantined, since its calls came to nothing",
+        each().map(|(labels, plugin)| (labels, plugin.quarantines.load(Ordering::Relaxed))),
     )?;
     counters(
         encoder,

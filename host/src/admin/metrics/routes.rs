@@ -19,6 +19,19 @@ pub struct Routes {
     pub reads: usize,
     /// Bytes that it takes to remember.
     pub read_bytes: usize,
+    /// Keys that are reconciled over and over, and put off.
+    pub breakers_open: usize,
+    /// Times that a key began to be, since the start.
+    pub breakers_opened: u64,
+}
+
+/// What a plugin asks of the host.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostCalls {
+    /// The plugin.
+    pub plugin: String,
+    /// Calls by import: `cache.get`, …
+    pub calls: Vec<(&'static str, u64)>,
 }
 
 /// Changes that a plugin is to be told of, by one of its exports.
@@ -42,6 +55,23 @@ struct RouteSum {
     keys: u64,
     reads: u64,
     bytes: u64,
+    open: u64,
+    opened: u64,
+}
+
+/// What plugins ask of the host, and what the host tells of objects.
+pub(super) fn encode_calls(
+    encoder: &mut DescriptorEncoder<'_>,
+    calls: &[HostCalls],
+    events: &[(&'static str, u64)],
+) -> fmt::Result {
+    let imports = calls.iter().flat_map(|of| {
+        of.calls.iter().map(|(import, count)| ([("plugin", of.plugin.as_str()), ("import", *import)], *count))
+    });
+    counters(encoder, "pilothouse_host_calls", "Calls from the plugin into the host, by import", imports)?;
+    let events = events.iter().map(|(result, count)| ([("result", *result)], *count));
+    let help = "What was to be told as Events on objects: created, counted as one more of the same, dropped as too much, or failed";
+    counters(encoder, "pilothouse_events", help, events)
 }
 
 pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, routes: &[Routes], backlogs: &[Backlog]) -> fmt::Result {
@@ -54,6 +84,8 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, routes: &[Routes], bac
         sum.keys += routes.reading_keys as u64;
         sum.reads += routes.reads as u64;
         sum.bytes += routes.read_bytes as u64;
+        sum.open += routes.breakers_open as u64;
+        sum.opened += routes.breakers_opened;
     }
     let woken = all.iter().flat_map(|(name, routes)| {
         routes.woken.iter().map(|(by, count)| ([("controller", *name), ("by", *by)], *count))
@@ -66,6 +98,10 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, routes: &[Routes], bac
     gauges(encoder, "pilothouse_tracked_reads", "Objects and selections that keys have read, each once", reads)?;
     let bytes = controllers().map(|(labels, routes)| (labels, routes.bytes));
     gauges(encoder, "pilothouse_tracked_bytes", "Bytes that it takes to remember what keys have read", bytes)?;
+    let open = controllers().map(|(labels, routes)| (labels, routes.open));
+    gauges(encoder, "pilothouse_breakers_open", "Keys that are reconciled over and over, and put off", open)?;
+    let opened = controllers().map(|(labels, routes)| (labels, routes.opened));
+    counters(encoder, "pilothouse_breakers_opened", "Times that a key began to be reconciled over and over", opened)?;
 
     let mut all = BTreeMap::<(&str, &str), [u64; 3]>::new();
     for backlog in backlogs {

@@ -146,6 +146,8 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     metrics.add_plugin("myapple");
     assert_snapshot!(samples(&metrics, "pilothouse"), @r#"
     pilothouse_plugin_active{plugin="myapple"} 0
+    pilothouse_plugin_quarantined{plugin="myapple"} 0
+    pilothouse_plugin_quarantines_total{plugin="myapple"} 0
     pilothouse_plugin_reloads_total{plugin="myapple"} 0
     pilothouse_plugin_load_failures_total{plugin="myapple",stage="activate"} 0
     pilothouse_plugin_load_failures_total{plugin="myapple",stage="compile"} 0
@@ -155,7 +157,12 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     pilothouse_plugin_load_failures_total{plugin="myapple",stage="verify"} 0
     pilothouse_call_seconds_sum{plugin="myapple"} 0.0
     pilothouse_call_seconds_count{plugin="myapple"} 0
+    pilothouse_traps_total{plugin="myapple",kind="answer"} 0
+    pilothouse_traps_total{plugin="myapple",kind="controller"} 0
     pilothouse_traps_total{plugin="myapple",kind="deadline"} 0
+    pilothouse_traps_total{plugin="myapple",kind="export"} 0
+    pilothouse_traps_total{plugin="myapple",kind="import"} 0
+    pilothouse_traps_total{plugin="myapple",kind="instantiate"} 0
     pilothouse_traps_total{plugin="myapple",kind="memory"} 0
     pilothouse_traps_total{plugin="myapple",kind="stack"} 0
     pilothouse_traps_total{plugin="myapple",kind="trap"} 0
@@ -175,6 +182,8 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     plugin.wrote("create", "success");
     assert_snapshot!(samples(&metrics, "pilothouse"), @r#"
     pilothouse_plugin_active{plugin="myapple"} 1
+    pilothouse_plugin_quarantined{plugin="myapple"} 0
+    pilothouse_plugin_quarantines_total{plugin="myapple"} 0
     pilothouse_plugin_reloads_total{plugin="myapple"} 1
     pilothouse_plugin_load_failures_total{plugin="myapple",stage="activate"} 0
     pilothouse_plugin_load_failures_total{plugin="myapple",stage="compile"} 0
@@ -185,7 +194,11 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     pilothouse_call_seconds_sum{plugin="myapple"} 0.125
     pilothouse_call_seconds_count{plugin="myapple"} 1
     pilothouse_traps_total{plugin="myapple",kind="answer"} 1
+    pilothouse_traps_total{plugin="myapple",kind="controller"} 0
     pilothouse_traps_total{plugin="myapple",kind="deadline"} 0
+    pilothouse_traps_total{plugin="myapple",kind="export"} 0
+    pilothouse_traps_total{plugin="myapple",kind="import"} 0
+    pilothouse_traps_total{plugin="myapple",kind="instantiate"} 0
     pilothouse_traps_total{plugin="myapple",kind="memory"} 0
     pilothouse_traps_total{plugin="myapple",kind="stack"} 0
     pilothouse_traps_total{plugin="myapple",kind="trap"} 0
@@ -312,11 +325,50 @@ fn queues_and_informers_of_one_name_are_summed_up() {
 }
 
 #[test]
+fn what_plugins_ask_of_the_host_and_what_it_tells_is_counted() {
+    let metrics = Metrics::new();
+    metrics.read_from(|live: &mut Live| {
+        live.calls.push(HostCalls { plugin: "a".into(), calls: vec![("cache.get", 3), ("client.get", 0)] });
+        live.events.extend([("created", 2), ("failed", 1)]);
+    });
+    let told: Vec<String> =
+        ["host_calls", "events"].map(|family| samples(&metrics, &format!("pilothouse_{family}"))).into();
+    assert_snapshot!(told.join("\n"), @r#"
+    pilothouse_host_calls_total{plugin="a",import="cache.get"} 3
+    pilothouse_host_calls_total{plugin="a",import="client.get"} 0
+    pilothouse_events_total{result="created"} 2
+    pilothouse_events_total{result="failed"} 1
+    "#);
+}
+
+#[test]
+fn a_quarantine_is_counted_when_it_begins() {
+    let metrics = Metrics::new();
+    metrics.add_plugin("a");
+    let plugin = metrics.plugin("a").unwrap();
+    for quarantined in [true, true, false, true] {
+        plugin.set_quarantined(quarantined);
+    }
+    assert_snapshot!(samples(&metrics, "pilothouse_plugin_quarantine"), @r#"
+    pilothouse_plugin_quarantined{plugin="a"} 1
+    pilothouse_plugin_quarantines_total{plugin="a"} 2
+    "#);
+}
+
+#[test]
 fn routes_and_backlogs_of_one_name_are_summed_up() {
     let metrics = Metrics::new();
     metrics.read_from(|live: &mut Live| {
         let woken = vec![("self", 2), ("read", 1)];
-        let routes = Routes { controller: "a/b".into(), woken, reading_keys: 3, reads: 5, read_bytes: 700 };
+        let routes = Routes {
+            controller: "a/b".into(),
+            woken,
+            reading_keys: 3,
+            reads: 5,
+            read_bytes: 700,
+            breakers_open: 1,
+            breakers_opened: 4,
+        };
         live.routes.extend([routes.clone(), routes]);
         let backlog = Backlog { plugin: "a".into(), hook: "map", objects: 4, merged: 2, dropped: 1 };
         live.backlogs.extend([backlog.clone(), Backlog { hook: "observe", ..backlog.clone() }, backlog]);
@@ -326,7 +378,7 @@ fn routes_and_backlogs_of_one_name_are_summed_up() {
         plugin.hooked("map", true);
         plugin.hooked("observe", false);
     }
-    let told: Vec<String> = ["hooks", "wakes", "tracked", "backlog"]
+    let told: Vec<String> = ["hooks", "wakes", "tracked", "breakers", "backlog"]
         .map(|family| samples(&metrics, &format!("pilothouse_{family}")))
         .into();
     assert_snapshot!(told.join("\n"), @r#"
@@ -337,6 +389,8 @@ fn routes_and_backlogs_of_one_name_are_summed_up() {
     pilothouse_tracked_keys{controller="a/b"} 6
     pilothouse_tracked_reads{controller="a/b"} 10
     pilothouse_tracked_bytes{controller="a/b"} 1400
+    pilothouse_breakers_open{controller="a/b"} 2
+    pilothouse_breakers_opened_total{controller="a/b"} 8
     pilothouse_backlog_objects{plugin="a",export="map"} 8
     pilothouse_backlog_objects{plugin="a",export="observe"} 4
     pilothouse_backlog_merged_total{plugin="a",export="map"} 4
@@ -405,6 +459,8 @@ fn the_text_is_open_metrics() {
     workqueue_queue_duration_seconds
     workqueue_work_duration_seconds
     pilothouse_plugin_active
+    pilothouse_plugin_quarantined
+    pilothouse_plugin_quarantines
     pilothouse_plugin_reloads
     pilothouse_plugin_load_failures
     pilothouse_call_seconds
@@ -423,6 +479,8 @@ fn the_text_is_open_metrics() {
     pilothouse_tracked_keys
     pilothouse_tracked_reads
     pilothouse_tracked_bytes
+    pilothouse_breakers_open
+    pilothouse_breakers_opened
     pilothouse_backlog_objects
     pilothouse_backlog_merged
     pilothouse_backlog_dropped
@@ -430,6 +488,8 @@ fn the_text_is_open_metrics() {
     pilothouse_plugin_turns
     pilothouse_plugin_turn_wait_seconds
     pilothouse_plugin_waiting_tasks
+    pilothouse_host_calls
+    pilothouse_events
     pilothouse_informer_objects
     pilothouse_informer_bytes
     pilothouse_informer_running

@@ -1,0 +1,289 @@
+//! What is known of one plugin's calls, over all its controllers: what failed last, what it asks of the host, and whether it is left
+//! alone for a while.
+//!
+//! Only reconciles are judged. `map` and `observe` have backlogs of their own, which try again ever more seldom, and no reconcile waits
+//! for them: an observer that traps must not stop reconciles either.
+//!
+//! ```text
+//! reconcile ─► begin ─► call ─┬─ outcome, failure in its own words ─► succeeded ─► free
+//!                             └─ trap, deadline, memory, …  ────────► failed ─┬─► held: queues hand out no key
+//!                                                                            └─► warning, Event, metric
+//! ```
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use pilothouse_core::{
+    key::Key,
+    object::Object,
+    quarantine::{Call, IN_A_ROW, Quarantine},
+};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::{Hook, Observer, Parts};
+use crate::{
+    wasm::{CallError, PluginName},
+    writer::{Events, Level, cut},
+};
+
+/// The innermost calls of a guest that are told: deeper ones seldom say more.
+const FRAMES: usize = 10;
+
+/// Bytes of a call's name: names come from the guest, and those of generic functions fill pages.
+const FRAME: usize = 200;
+
+/// So often a backtrace is logged of one kind of failure.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
+
+/// An import, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Import {
+    CacheGet,
+    CacheList,
+    CacheKeys,
+    ClientGet,
+    ClientCreate,
+    ClientUpdate,
+    ClientPatch,
+    ClientApply,
+    ClientDelete,
+}
+
+impl Import {
+    /// All there are, in the order of their numbers.
+    const ALL: [(Self, &'static str); 9] = [
+        (Self::CacheGet, "cache.get"),
+        (Self::CacheList, "cache.list"),
+        (Self::CacheKeys, "cache.keys"),
+        (Self::ClientGet, "client.get"),
+        (Self::ClientCreate, "client.create"),
+        (Self::ClientUpdate, "client.update"),
+        (Self::ClientPatch, "client.patch"),
+        (Self::ClientApply, "client.apply"),
+        (Self::ClientDelete, "client.delete"),
+    ];
+}
+
+/// A call that came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallFailure {
+    /// When.
+    pub at: Timestamp,
+    /// What was called, and over what: `reconcile of default/a (apples)`.
+    pub call: String,
+    /// [`CallError::kind`].
+    pub kind: &'static str,
+    /// Why.
+    pub message: String,
+    /// Where the plugin was, innermost first; empty where that is not known.
+    pub backtrace: Vec<String>,
+}
+
+/// A plugin that is left alone, or was and has not succeeded since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quarantined {
+    /// How long its keys are still held back; zero: it is being tried.
+    pub left: Duration,
+    /// How often it was left alone without a success in between.
+    pub times: u32,
+    /// The failure that was the last straw.
+    pub why: String,
+}
+
+/// One plugin's record.
+pub struct Record {
+    plugin: PluginName,
+    origin: Instant,
+    inner: Mutex<Inner>,
+    observer: Arc<dyn Observer>,
+    events: Events,
+    imports: [AtomicU64; Import::ALL.len()],
+}
+
+struct Inner {
+    quarantine: Quarantine,
+    why: String,
+    last: Option<CallFailure>,
+    /// When a backtrace was logged, by kind of failure.
+    said: BTreeMap<&'static str, Instant>,
+}
+
+/// The reconcile that failed.
+pub(super) struct Failed<'a> {
+    pub(super) controller: &'a str,
+    pub(super) key: &'a Key,
+    pub(super) object: &'a Object,
+    pub(super) error: &'a CallError,
+}
+
+impl Record {
+    pub(super) fn new(plugin: PluginName, parts: &Parts) -> Self {
+        let seed = plugin.as_str().bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
+        Self {
+            origin: Instant::now(),
+            inner: Mutex::new(Inner {
+                quarantine: Quarantine::new(seed),
+                why: String::new(),
+                last: None,
+                said: BTreeMap::new(),
+            }),
+            observer: parts.observer.clone(),
+            events: parts.events.clone(),
+            imports: Default::default(),
+            plugin,
+        }
+    }
+
+    /// Whose it is.
+    pub fn plugin(&self) -> &PluginName {
+        &self.plugin
+    }
+
+    /// Whether it is left alone.
+    pub fn quarantined(&self) -> Option<Quarantined> {
+        let (inner, now) = (self.inner.lock(), self.origin.elapsed());
+        inner.quarantine.is_quarantined().then(|| Quarantined {
+            left: inner.quarantine.held(now).map_or(Duration::ZERO, |until| until.saturating_sub(now)),
+            times: inner.quarantine.delays(),
+            why: inner.why.clone(),
+        })
+    }
+
+    /// The last call that came to nothing.
+    pub fn last_failure(&self) -> Option<CallFailure> {
+        self.inner.lock().last.clone()
+    }
+
+    /// What the plugin asked of the host since it is active, by import.
+    pub fn imports(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Import::ALL.iter().zip(&self.imports).map(|((_, name), count)| (*name, count.load(Ordering::Relaxed)))
+    }
+
+    /// The plugin calls an import.
+    pub(super) fn imported(&self, import: Import) {
+        self.imports[import as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Until when no key is to be handed out; none: they are.
+    pub(super) fn held(&self) -> Option<Instant> {
+        let held = self.inner.lock().quarantine.held(self.origin.elapsed());
+        held.map(|until| self.origin + until)
+    }
+
+    /// A reconcile begins.
+    pub(super) fn begin(&self) -> Call {
+        self.inner.lock().quarantine.begin(self.origin.elapsed())
+    }
+
+    /// A reconcile ended as the contract has it, whether well or not.
+    pub(super) fn succeeded(&self, call: Call) {
+        if self.inner.lock().quarantine.succeeded(call) {
+            info!(plugin = %self.plugin, "a call succeeded: the plugin is not quarantined any more");
+            self.observer.quarantined(&self.plugin, false);
+        }
+    }
+
+    /// A reconcile came to nothing. Notes it, and says it to people.
+    pub(super) fn failed(&self, call: Call, failed: &Failed<'_>) {
+        let Failed { controller, key, object, error } = *failed;
+        let (kind, message) = (error.kind(), error.to_string());
+        let backtrace = self.note(format!("reconcile of {key} ({controller})"), error, &message);
+        match backtrace.as_slice() {
+            [] => warn!(kind, error = message, "reconcile failed"),
+            frames => warn!(kind, error = message, backtrace = frames.join("\n"), "reconcile failed"),
+        }
+        if !is_its_own_fault(error) {
+            return;
+        }
+        let sentence = {
+            let inner = &mut *self.inner.lock();
+            let now = self.origin.elapsed();
+            inner.quarantine.failed(now, call).map(|until| {
+                inner.why.clone_from(&message);
+                (until.saturating_sub(now), inner.quarantine.delays())
+            })
+        };
+        let Some((delay, times)) = sentence else { return };
+        if times == 1 {
+            self.observer.quarantined(&self.plugin, true);
+        }
+        warn!(
+            plugin = %self.plugin, times, ?delay, error = message,
+            "the plugin is quarantined: its calls come to nothing; put a better one in its place, or POST /debug/plugins/{}/release",
+            self.plugin,
+        );
+        let message = format!(
+            "plugin {} is quarantined, and reconciles nothing for a while: {IN_A_ROW} calls in a row came to nothing; the last one: \
+             {message}",
+            self.plugin
+        );
+        self.events.tell(object, Level::Warning, "PluginQuarantined", &message);
+    }
+
+    /// `map` or `observe` came to nothing. Gives the backtrace, if it is to be logged.
+    pub(super) fn hook_failed(&self, hook: Hook, objects: &str, error: &CallError) -> Vec<String> {
+        self.note(format!("{} of {objects}", hook.as_str()), error, &error.to_string())
+    }
+
+    /// Forgets all failures, for another revision or by hand. True: the plugin was quarantined. Whoever waits for its end must be woken.
+    pub(super) fn release(&self) -> bool {
+        let released = self.inner.lock().quarantine.release();
+        if released {
+            self.observer.quarantined(&self.plugin, false);
+        }
+        released
+    }
+
+    /// Keeps a failure to be looked at. Gives its backtrace where that was not logged of late.
+    fn note(&self, call: String, error: &CallError, message: &str) -> Vec<String> {
+        let frames = error.backtrace().iter().take(FRAMES).map(|frame| cut(frame, FRAME));
+        let backtrace: Vec<String> = frames.collect();
+        let inner = &mut *self.inner.lock();
+        inner.last = Some(CallFailure {
+            at: Timestamp::now(),
+            call,
+            kind: error.kind(),
+            message: message.to_owned(),
+            backtrace: backtrace.clone(),
+        });
+        if backtrace.is_empty() || inner.said.get(error.kind()).is_some_and(|at| at.elapsed() < SAID_AGAIN) {
+            return Vec::new();
+        }
+        inner.said.insert(error.kind(), Instant::now());
+        backtrace
+    }
+}
+
+/// Where the deadline came while the host waited for the API server, the plugin can do nothing about it.
+fn is_its_own_fault(error: &CallError) -> bool {
+    !matches!(error, CallError::Deadline { backtrace, .. } if backtrace.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_is_not_blamed_for_a_deadline_that_came_while_the_host_waited() {
+        let deadline = |backtrace| CallError::Deadline { after: Duration::from_secs(1), backtrace };
+        assert!(!is_its_own_fault(&deadline(Vec::new())));
+        assert!(is_its_own_fault(&deadline(vec!["0: apples!eat".to_owned()])));
+        assert!(is_its_own_fault(&CallError::Answer("nonsense".to_owned())));
+    }
+
+    #[test]
+    fn imports_are_counted_under_their_own_names() {
+        for (number, (import, _)) in Import::ALL.iter().enumerate() {
+            assert_eq!(*import as usize, number);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What becomes of plugins whose calls come to nothing, and of objects that are reconciled over and over; and what people are told.
+
+use pilothouse_core::quarantine::IN_A_ROW;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    cluster::{Patch, WriteOptions},
+    dispatch::{CallFailure, Cause, Hook, Record},
+    wasm::CallError,
+};
+
+/// The Events on an object, when there is one for this reason, without what differs from run to run.
+async fn events(scene: &Scene, name: &str, reason: &str) -> Vec<Value> {
+    let path =
+        format!("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{name}%2Creason%3D{reason}");
+    soon("an Event is there", async {
+        loop {
+            let body = scene.api.cluster.get_path(&path).await.expect("Events can be listed");
+            let mut list: Value = serde_json::from_slice(&body).expect("a list");
+            let events = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+            if !events.is_empty() {
+                return events;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+}
+
+fn record(scene: &Scene) -> Arc<Record> {
+    scene.dispatch.records().into_iter().next().expect("a plugin is at work")
+}
+
+/// A plugin over as many objects as it takes to be quarantined, until it is.
+async fn quarantined() -> Scene {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new().reconcile(TRAP)).await;
+    for number in 0..IN_A_ROW {
+        scene.api.create(apple(&format!("apple-{number}"))).await;
+    }
+    for _ in 0..IN_A_ROW {
+        assert_eq!(scene.next().await, ReconcileResult::Error);
+    }
+    scene.told("quarantined", 1).await;
+    scene
+}
+
+#[tokio::test]
+async fn a_plugin_whose_calls_come_to_nothing_is_quarantined_until_it_has_a_better_revision() {
+    let mut scene = quarantined().await;
+    let quarantined = record(&scene).quarantined().expect("it is quarantined");
+    assert_eq!(quarantined.times, 1);
+    assert!(quarantined.why.starts_with("plugin trapped: "), "{}", quarantined.why);
+    let failure = record(&scene).last_failure().expect("it failed");
+    assert_eq!((failure.kind, &failure.message), ("trap", &quarantined.why));
+    assert!(failure.call.starts_with("reconcile of default/apple-"), "{}", failure.call);
+
+    scene.activate(&Guest::new().version("2.0.0")).await;
+    assert_eq!(record(&scene).quarantined(), None);
+    scene.told("free", 1).await;
+    // All that failed, and was held back.
+    let mut ended = Vec::new();
+    while ended.iter().filter(|result| **result == ReconcileResult::Success).count() < IN_A_ROW as usize {
+        ended.push(scene.next().await);
+    }
+}
+
+#[tokio::test]
+async fn a_quarantine_is_told_on_the_object_whose_call_was_the_last_straw() {
+    let scene = quarantined().await;
+    let failed = record(&scene).last_failure().expect("it failed").call;
+    let name = failed.trim_start_matches("reconcile of default/").trim_end_matches(" (apples)");
+    let events = events(&scene, name, "PluginQuarantined").await;
+    let event = &events[0];
+    let message = event["message"].as_str().unwrap_or_default();
+    assert!(
+        message.starts_with("plugin apples is quarantined, and reconciles nothing for a while: 10 calls"),
+        "{message}"
+    );
+    assert_eq!((&event["type"], &event["involvedObject"]["kind"]), (&json!("Warning"), &json!("MyApple")));
+}
+
+#[tokio::test]
+async fn a_quarantine_can_be_ended_by_hand() {
+    let scene = quarantined().await;
+    assert_eq!(scene.dispatch.release("pears"), None);
+    assert_eq!(scene.dispatch.release("apples"), Some(true));
+    scene.told("free", 1).await;
+    assert_eq!(scene.dispatch.release("apples"), Some(false));
+}
+
+#[tokio::test]
+async fn failures_in_the_plugins_own_words_do_not_count_against_it() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let no = Answer::Failure { message: "no".into(), terminal: true, status: None };
+    scene.activate(&Guest::new().answer(no)).await;
+    for number in 0..2 * IN_A_ROW {
+        scene.api.create(apple(&format!("apple-{number}"))).await;
+    }
+    for _ in 0..2 * IN_A_ROW {
+        assert_eq!(scene.next().await, ReconcileResult::Terminal);
+    }
+    assert_eq!((record(&scene).quarantined(), record(&scene).last_failure()), (None, None));
+}
+
+#[tokio::test]
+async fn a_terminal_failure_is_told_on_the_object() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let no = Answer::Failure { message: "no apples\tleft".into(), terminal: true, status: None };
+    scene.activate(&Guest::new().answer(no)).await;
+    scene.api.create(apple("a")).await;
+    let mut events = events(&scene, "a", "ReconcileFailed").await;
+    let event = &mut events[0];
+    let view = scene.controller().serving().view.clone();
+    let apple = view.get(&apples(), &Key::new(Some("default"), "a")).expect("it is cached");
+    let name = event["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    assert!(name.starts_with("a."), "{name}");
+    let (first, last) = (event["firstTimestamp"].take(), event["lastTimestamp"].take());
+    assert!(first.is_string() && first == last, "{first} {last}");
+    event["metadata"] = json!(null);
+    let expected = json!({
+        "metadata": null,
+        "involvedObject": {
+            "apiVersion": "stable.example.com/v1", "kind": "MyApple", "namespace": "default", "name": "a",
+            "uid": apple.uid().to_string(), "resourceVersion": apple.resource_version().to_string(),
+        },
+        "type": "Warning", "reason": "ReconcileFailed", "count": 1,
+        "message": "plugin apples gave it up until something changes: no apples\tleft",
+        "firstTimestamp": null, "lastTimestamp": null,
+        "source": { "component": "pilothouse", "host": "test" },
+        "reportingComponent": "pilothouse", "reportingInstance": "test",
+    });
+    let of_expected = |event: &Value| -> Value {
+        let members = expected.as_object().map(|members| members.keys().cloned().collect::<Vec<_>>());
+        members.unwrap_or_default().into_iter().map(|member| (member.clone(), event[&member].clone())).collect()
+    };
+    assert_eq!(of_expected(event), expected);
+}
+
+#[tokio::test]
+async fn an_object_that_has_failed_for_a_while_is_told_so() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let no = Answer::Failure { message: "no".into(), terminal: false, status: None };
+    scene.activate(&Guest::new().answer(no)).await;
+    scene.api.create(apple("a")).await;
+    // Each change is a try before its time.
+    for size in 0..12 {
+        assert_eq!(scene.next().await, ReconcileResult::Error);
+        let change = json!({ "spec": { "size": size } }).to_string().into_bytes();
+        let options = WriteOptions { manager: "test", subresource: None };
+        let cluster = &scene.api.cluster;
+        cluster.patch(&apples(), Some("default"), "a", Patch::Merge, change, options).await.expect("it can be patched");
+    }
+    let events = events(&scene, "a", "ReconcileFailed").await;
+    assert_eq!(events[0]["message"], json!("plugin apples fails over it: no"));
+}
+
+#[tokio::test]
+async fn two_sides_that_fight_over_a_field_are_slowed_down_and_the_child_is_named() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let ours = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "child" }, "data": { "color": "green" },
+    });
+    let answer = Answer::Children { children: vec![(ours.to_string(), false)], status: None, requeue_after: None };
+    scene.activate(&Guest::new().answer(answer)).await;
+    scene.api.create(apple("a")).await;
+    let controller = scene.controller();
+    let (view, child) = (controller.serving().view.clone(), Key::new(Some("default"), "child"));
+    let fight = async {
+        loop {
+            while !view.get(&maps(), &child).is_some_and(|child| child.json().contains("green")) {
+                tokio::task::yield_now().await;
+            }
+            let theirs = json!({ "data": { "color": "red" } }).to_string().into_bytes();
+            let options = WriteOptions { manager: "somebody", subresource: None };
+            let cluster = &scene.api.cluster;
+            cluster
+                .patch(&maps(), Some("default"), "child", Patch::Merge, theirs, options)
+                .await
+                .expect("it can be patched");
+        }
+    };
+    let told = async {
+        let events = events(&scene, "a", "ReconcileStorm").await;
+        let storms = controller.queue().storms();
+        assert_eq!(controller.queue().breakers(), (1, 1));
+        let (key, storm) = &storms[0];
+        assert_eq!(*key, Key::new(Some("default"), "a"));
+        assert_eq!(storm.by.as_ref().map(|by| &by.cause), Some(&Cause::Child(maps(), child.clone())));
+        let message = events[0]["message"].as_str().unwrap_or_default();
+        assert!(
+            message.ends_with(" times it was woken by changes of its child v1 ConfigMap default/child"),
+            "{message}"
+        );
+        // Others are looked at meanwhile: this one has not the right to that child.
+        scene.api.create(apple("b")).await;
+        let b = Key::new(Some("default"), "b");
+        while controller.last_error(&b).is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = soon("the fight is noticed", told) => {}
+        () = fight => {}
+    }
+}
+
+#[tokio::test]
+async fn what_a_plugin_asks_of_the_host_is_counted() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new().owns_nothing().reads("v1", "ConfigMap").reconcile(READS)).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    let asked: Vec<_> = record(&scene).imports().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(asked, [("cache.get", 1)]);
+}
+
+#[tokio::test]
+async fn a_backtrace_is_logged_once_in_a_while_for_each_kind_of_failure() {
+    let scene = Scene::new().await;
+    let record = Record::new(PluginName::new("apples").expect("a name"), &scene.dispatch.parts);
+    let frames: Vec<String> = (0..12).map(|depth| format!("{depth}: apples!eat")).collect();
+    let trap = CallError::Trap { reason: "unreachable".into(), said: None, backtrace: frames.clone() };
+    let stack = CallError::Stack { backtrace: frames.clone() };
+    let logged = |error| record.hook_failed(Hook::Observe, "Pod a/b", error);
+    assert_eq!(logged(&trap), frames[..10]);
+    assert_eq!(logged(&trap), Vec::<String>::new());
+    assert_eq!(logged(&stack), frames[..10]);
+    let mut last = record.last_failure().expect("it failed");
+    last.at = jiff::Timestamp::UNIX_EPOCH;
+    let expected = CallFailure {
+        at: jiff::Timestamp::UNIX_EPOCH,
+        call: "observe of Pod a/b".into(),
+        kind: "stack",
+        message: "plugin overflowed its stack".into(),
+        backtrace: frames[..10].to_vec(),
+    };
+    assert_eq!(last, expected);
+}

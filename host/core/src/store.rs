@@ -18,7 +18,7 @@
 //! ```text
 //!  list ─┐ upsert                          ┌─ names   namespace → slots
 //! watch ─┤ remove          ┌───────┐       ├─ owners  owner's uid → slots           all in the order of keys
-//!        ├────────────────►│ slots │◄──────┼─ labels  key → value → slots
+//!        ├────────────────►│ slots │◄──────┼─ labels  key → value → slots            once asked for
 //!   own ─┘ …_own           └───┬───┘       └─ fields  path → value → slots          on request
 //!                              ▼           ┌─ past    what snapshots see otherwise
 //!                 Change { old, new, … }   └─ deleted uids of own deletes
@@ -424,10 +424,16 @@ impl Store {
         self.fields.add(path);
     }
 
-    /// Takes so many more objects into indexes that were added. True: all are complete. To be called until then; changes may
-    /// come in between.
-    pub fn build_indexes(&mut self, work: usize) -> bool {
-        self.fields.build(&self.slots, work)
+    /// Takes so many more objects into indexes that were added, and into that of labels once somebody has asked for some. True: all are
+    /// complete. To be called until then; changes may come in between.
+    pub fn build_indexes(&mut self, mut work: usize) -> bool {
+        let labels = self.labels.build(&self.slots, &mut work);
+        self.fields.build(&self.slots, &mut work) && labels
+    }
+
+    /// Somebody has asked for objects by their labels, and looked at all of them: [`build_indexes`](Self::build_indexes) helps.
+    pub fn lacks_labels(&self) -> bool {
+        self.labels.is_lacking()
     }
 
     /// Drops an index once for each time it was added. None: there is none. A large one takes its time to be freed: that is done

@@ -90,13 +90,17 @@ impl Seat {
             _ => Cow::Borrowed(query.selector),
         };
         let query = Query { namespace, selector: &selector, ..*query };
-        match store.page(&query, snapshot, work) {
+        let page = match store.page(&query, snapshot, work) {
             Ok(page) => (page, false),
             Err(IndexError::Missing(_) | IndexError::Building(_)) => {
                 let scan = Query { index: None, ..query };
                 (store.page(&scan, snapshot, work).expect("it asks for no index"), true)
             }
+        };
+        if store.lacks_labels() {
+            self.informer.index_labels();
         }
+        page
     }
 
     /// What of an object the lease shows.

@@ -276,6 +276,13 @@ impl Informer {
         }
     }
 
+    /// Somebody asked for objects by labels, which are not indexed yet. The caller holds the lock.
+    pub(super) fn index_labels(&self) {
+        if !self.indexing.swap(true, Ordering::AcqRel) {
+            self.shared.bell.notify_one();
+        }
+    }
+
     /// Takes some more objects into indexes that lack some. False: none does.
     pub(super) fn build_indexes(&self) -> bool {
         // Nearly always there is nothing to do, and no reason for a lock.

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 
 use super::{
     Slot,
-    index::shrink,
+    index::{Progress, shrink},
     set::{Order, Set},
 };
 use crate::{
@@ -73,13 +73,6 @@ impl Held {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    /// Slots below this one are in the index.
-    Below(usize),
-    Done,
-}
-
 impl FieldIndexes {
     pub(super) fn add(&mut self, path: &FieldPath) {
         if let Some(index) = self.indexes.iter_mut().find(|index| index.path == *path) {
@@ -91,7 +84,7 @@ impl FieldIndexes {
             users: 1,
             values: HashMap::new(),
             held: Vec::new(),
-            progress: Progress::Below(0),
+            progress: Progress::default(),
             heap: 0,
         });
         self.name_paths();
@@ -113,21 +106,17 @@ impl FieldIndexes {
     }
 
     /// Takes so many slots more into the indexes that lack some. True if none lacks any.
-    pub(super) fn build(&mut self, slots: &[Option<Slot>], mut work: usize) -> bool {
+    pub(super) fn build(&mut self, slots: &[Option<Slot>], work: &mut usize) -> bool {
         for index in &mut self.indexes {
-            let Progress::Below(below) = index.progress else { continue };
-            // The highest slots may have gone since.
-            let below = below.min(slots.len());
-            let end = slots.len().min(below.saturating_add(work));
-            work -= end - below;
+            if index.progress == Progress::Done {
+                continue;
+            }
             let path = FieldSet::new([index.path.clone()]);
-            for (slot, held) in (0..).zip(slots).take(end).skip(below) {
-                let Some(held) = held else { continue };
+            for (slot, held) in index.progress.go_on(slots, work) {
                 let json = held.object.json();
                 let values = found(&path, &json).pop().unwrap_or_default();
                 index.set(slot, &values, Order(slots));
             }
-            index.progress = if end == slots.len() { Progress::Done } else { Progress::Below(end) };
         }
         self.indexes.iter().all(|index| index.progress == Progress::Done)
     }
@@ -145,7 +134,7 @@ impl FieldIndexes {
         let mut found = json.as_deref().map_or(Vec::new(), |json| found(&self.paths, json)).into_iter();
         for index in &mut self.indexes {
             let values = found.next().unwrap_or_default();
-            let comes_later = matches!(index.progress, Progress::Below(below) if slot as usize >= below);
+            let comes_later = !index.progress.has(slot);
             if !comes_later {
                 index.set(slot, &values, order);
             }

@@ -1,8 +1,16 @@
 //! The indexes: from an owner's uid, and from a label, to the slots of the objects that carry it.
+//!
+//! Owners are asked for all the time. Labels are asked for of some kinds and of others never, and each object has several: so they are
+//! indexed once somebody has asked.
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
 
-use super::set::{Order, Set};
+use super::{
+    Slot,
+    set::{Order, Set},
+};
 use crate::{
     object::{Object, Uid},
     selector::Requirement,
@@ -51,9 +59,49 @@ impl OwnerIndex {
     }
 }
 
-/// Label key → value → slots.
+/// How far an index is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Slots below this one are in the index.
+    Below(usize),
+    Done,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::Below(0)
+    }
+}
+
+impl Progress {
+    pub(super) fn has(self, slot: u32) -> bool {
+        match self {
+            Self::Below(below) => (slot as usize) < below,
+            Self::Done => true,
+        }
+    }
+
+    /// Goes on by as many slots as are left of `work`, which are returned.
+    pub(super) fn go_on<'a>(
+        &mut self,
+        slots: &'a [Option<Slot>],
+        work: &mut usize,
+    ) -> impl Iterator<Item = (u32, &'a Slot)> + use<'a> {
+        // The highest slots may have gone since.
+        let below = if let Self::Below(below) = *self { below.min(slots.len()) } else { slots.len() };
+        let end = slots.len().min(below.saturating_add(*work));
+        *work -= end - below;
+        *self = if end == slots.len() { Self::Done } else { Self::Below(end) };
+        let numbered = (0..).zip(slots).take(end).skip(below);
+        numbered.filter_map(|(number, slot)| Some((number, slot.as_ref()?)))
+    }
+}
+
+/// Label key → value → slots, once somebody has asked.
 #[derive(Debug, Default)]
 pub(super) struct LabelIndex {
+    wanted: AtomicBool,
+    progress: Progress,
     keys: HashMap<Box<str>, Values>,
     /// Of the values and their sets, apart from the tables.
     heap: usize,
@@ -67,8 +115,13 @@ struct Values {
 }
 
 impl LabelIndex {
-    /// How many objects the index gives for a requirement; none: it has no answer, because objects without the label match.
+    /// How many objects the index gives for a requirement; none: it has no answer, because objects without the label match, or it is
+    /// not there yet. From now on it is wanted.
     pub(super) fn count(&self, requirement: &Requirement) -> Option<usize> {
+        if self.progress != Progress::Done {
+            self.wanted.store(true, Ordering::Relaxed);
+            return None;
+        }
         let of = |key: &str| self.keys.get(key);
         match requirement {
             Requirement::In(key, values) => {
@@ -92,8 +145,28 @@ impl LabelIndex {
         named.chain(all)
     }
 
+    /// Somebody has asked, and it is not complete.
+    pub(super) fn is_lacking(&self) -> bool {
+        self.progress != Progress::Done && self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Takes so many slots more in, if somebody has asked. True if none is lacking.
+    pub(super) fn build(&mut self, slots: &[Option<Slot>], work: &mut usize) -> bool {
+        if self.is_lacking() {
+            for (number, slot) in self.progress.go_on(slots, work) {
+                for (key, value) in slot.object.labels() {
+                    self.insert(&key, &value, number, Order(slots));
+                }
+            }
+        }
+        !self.is_lacking()
+    }
+
     /// The object in `slot` was `old` and is `new`.
     pub(super) fn update(&mut self, slot: u32, old: Option<&Object>, new: Option<&Object>, order: Order<'_>) {
+        if !self.progress.has(slot) {
+            return;
+        }
         let text = [old, new].map(|object| object.map_or("", Object::labels_json));
         // Nearly always.
         if text[0] == text[1] {

@@ -400,6 +400,7 @@ fn equal_texts_are_held_once() {
 fn large_sets_shrink_again() {
     let mut store = Store::new(of());
     let (labels, owners) = (labels(&[("app", "web")]), owners(&["owner"]));
+    index_labels(&mut store);
     let empty = store.bytes();
     for i in 0..1000 {
         store.upsert(object("ns", &format!("o{i}"), &format!("u{i}"), i + 1, &labels, &owners));
@@ -414,6 +415,49 @@ fn large_sets_shrink_again() {
     // What stays are empty slots and tables.
     assert!(store.bytes() - empty < full / 4, "{empty} {full} {}", store.bytes());
     assert_eq!(store.owned_by(&Uid::parse("owner")).count(), 0);
+}
+
+/// Asks for some, and builds what was missing.
+fn index_labels(store: &mut Store) {
+    let selector = Selector::parse("app").unwrap();
+    assert!(!store.lacks_labels());
+    store.page(&Query::new(&selector), None, 1).unwrap();
+    assert!(store.lacks_labels());
+    assert!(store.build_indexes(usize::MAX));
+    assert!(!store.lacks_labels());
+}
+
+#[test]
+fn labels_are_indexed_when_somebody_has_asked_for_some() {
+    let labelled = |i: u64, version| {
+        let labels = labels(&[("app", "web"), ("number", &i.to_string())]);
+        object("ns", &format!("o{i}"), &format!("u{i}"), version, &labels, &Value::Null)
+    };
+    let mut store = listed((0..100).map(|i| labelled(i, 1 + i)).collect(), 100);
+    let selector = Selector::parse("number=7").unwrap();
+    let found = |store: &Store| {
+        let page = store.page(&Query::new(&selector), None, 1000).unwrap();
+        page.items.iter().map(|object| object.key().name.to_string()).collect::<Vec<_>>()
+    };
+    assert!(store.build_indexes(0), "nobody has asked");
+    let before = store.bytes();
+    assert_eq!(found(&store), ["o7"]);
+    assert!(!store.build_indexes(50));
+    // Changes come in between, on both sides of where it stands.
+    for i in [7, 8, 77] {
+        store.remove(labelled(i, 200 + i));
+    }
+    store.upsert(labelled(7, 300));
+    store.upsert(labelled(101, 301));
+    check_tables(&store);
+    assert_eq!(found(&store), ["o7"]);
+    assert!(store.build_indexes(60));
+    check_tables(&store);
+    assert_eq!(found(&store), ["o7"]);
+    assert!(store.bytes() > before + 1000, "it is there now");
+    // One look at one object is enough.
+    let page = store.page(&Query::new(&selector), None, 1).unwrap();
+    assert_eq!((page.items.len(), page.next), (1, None));
 }
 
 fn check_tables_sometimes(store: &Store, i: u64) {

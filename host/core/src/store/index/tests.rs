@@ -35,7 +35,7 @@ pub(in crate::store) fn check(
         held.extend(of.values.iter().map(|(value, slots)| ((key.to_string(), value.to_string()), set(slots))));
     }
     let mut expected = Sets::new();
-    for (slot, object) in slots {
+    for (slot, object) in slots.iter().filter(|(slot, _)| labels.progress.has(**slot)) {
         for (key, value) in object.labels() {
             expected.entry((key.into_owned(), value.into_owned())).or_default().insert(*slot);
         }

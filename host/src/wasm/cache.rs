@@ -297,7 +297,9 @@ impl Cache {
             if !entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
                 continue;
             }
-            if File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok()) {
+            let Ok(file) = File::open(entry.path()) else { continue };
+            if file.try_lock().is_ok() {
+                // Still locked: who has just made it would take it for its own otherwise.
                 let _ = fs::remove_file(entry.path());
             }
         }

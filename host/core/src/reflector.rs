@@ -47,15 +47,16 @@
 //! # Versions that go back
 //! After etcd was restored from a backup the server's versions are lower than those seen before. A list with such a version
 //! is accepted as a whole ([`Effect::BeginReplace`] with `went_back`). A watch from a version in the future is silent: the
-//! server answers 200 and waits until it has come there. So a watch that was lost, or refused, goes on only after a list of one
-//! object, whose version says whether the server went back. That is one small request for each watch that was lost; one that
-//! ended in good order goes on at once, since nobody restores etcd below a server that runs. For servers that do not keep to
-//! that, a watch that said nothing for its whole time, not even a bookmark, is followed by the same look.
+//! server answers 200 and waits until it has come there. So a watch that was lost, or refused, or ended before its time, as those of
+//! a server that is stopped do, goes on only after a list of one object, whose version says whether the server went back. That is one
+//! small request for each such watch; one that lasted as long as it was asked to goes on at once, since nobody restores etcd below a
+//! server that runs. For servers that do not keep to that, a watch that said nothing for its whole time, not even a bookmark, is
+//! followed by the same look.
 //!
 //! A server that was restored and has since been written to past the version seen before cannot be told from one that was not. It is
 //! enough that one reflector of the host came in time: it says [`Effect::Restored`], and [`Input::Restored`] makes the others list anew
-//! and take what they find as a whole, whatever its version. Who restores can prevent that none does: `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted` raises versions above all
-//! that were given out, and makes watches from them expire.
+//! and take what they find as a whole, whatever its version. Who restores can prevent that none does: `etcdutl snapshot restore
+//! --bump-revision 1000000000 --mark-compacted` raises versions above all that were given out, and makes watches from them expire.
 
 use std::time::Duration;
 
@@ -109,7 +110,7 @@ pub enum Input<'a> {
     Opened,
     /// A line of the watch, without its end.
     Line(&'a [u8]),
-    /// The server ended the watch in good order.
+    /// The watch ended without an error: in its time, or since the server stops.
     Ended,
     /// The request, or the watch that was open, failed.
     Failed(Failure),

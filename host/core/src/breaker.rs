@@ -1,20 +1,26 @@
 //! Objects that are reconciled over and over: how often each may be, and who wakes it.
 //!
 //! Two sides that fight over a field, a reconcile that writes something else each time, a plugin that asks to be called again at once:
-//! each makes work without end for one key, and requests to the API server with it. A breaker lets a key through at a [rate](RATE), opens
-//! when more is asked for, and says what woke the key most. Putting off, and telling people, is for the driver.
+//! each makes work without end for one key, and requests to the API server with it. A breaker lets a key through at the [rate](RATE) of
+//! one that is busy by right, opens when more is asked for, lets it through [now and then](OPEN) until it has come to rest, and says what
+//! woke it most. Putting off, and telling people, is for the driver.
 //!
 //! ```text
+//!            more than RATE is asked for
+//!   closed ──────────────────────────────► open: one each OPEN
+//!     ▲                                      │
+//!     └── nobody was put off for CALM ───────┘
+//!
 //! ask(key, cause) ─► how long it is to wait       (and if it is: the breaker opens)
 //! reconciled(key) ─► takes from the rate          (and says once what goes on, if it is open)
-//! settle()        ─► closes those that were quiet for long enough
+//! settle()        ─► closes those that have come to rest
 //! ```
 //!
-//! What is kept is bounded by the keys that were reconciled of late: a key is forgotten as many seconds after a reconcile as it had
-//! [reconciles](RATE), and causes are counted of [busy](BUSY) keys alone.
+//! What is kept is bounded by the keys that were reconciled of late: a key is forgotten as soon as it has its whole [rate](RATE) again,
+//! and causes are counted of [busy](BUSY) keys alone.
 //!
 //! ```
-//! use pilothouse_core::breaker::{Breaker, RATE};
+//! use pilothouse_core::breaker::{Breaker, OPEN, RATE};
 //! use std::time::Duration;
 //!
 //! let mut breaker = Breaker::new();
@@ -23,9 +29,9 @@
 //!     assert_eq!(breaker.ask(now, &"a", || "its child"), Duration::ZERO);
 //!     assert_eq!(breaker.reconciled(now, &"a"), None);
 //! }
-//! assert_eq!(breaker.ask(now, &"a", || "its child"), RATE.every);
+//! assert_eq!(breaker.ask(now, &"a", || "its child"), OPEN);
 //! assert_eq!(breaker.ask(now, &"b", || "its child"), Duration::ZERO);
-//! let storm = breaker.reconciled(now + RATE.every, &"a").expect("its breaker opened");
+//! let storm = breaker.reconciled(now + OPEN, &"a").expect("its breaker opened");
 //! assert_eq!(storm.by.map(|by| by.cause), Some("its child"));
 //! ```
 
@@ -38,16 +44,18 @@ use hashbrown::HashMap;
 
 use crate::rate::Rate;
 
-/// How often one key may be reconciled. A minute's worth at once is more than a rollout of a large object asks for; in the long run a
-/// second is a delay that such an object bears, and that makes a fight cost next to nothing.
-pub const RATE: Rate = Rate { burst: 60, every: Duration::from_secs(1) };
+/// How often one key may be reconciled. At once that is more than a rollout of a large object asks for; in the long run, more than one
+/// does that many others have a part in. A fight goes as fast as the API server answers, a hundred times a second and more.
+pub const RATE: Rate = Rate { burst: 60, every: Duration::from_millis(100) };
+
+/// How often one is whose breaker is open: a delay that an object bears, and that makes a fight cost next to nothing.
+pub const OPEN: Duration = Duration::from_secs(1);
 
 /// With so many reconciles used up a key is busy: the causes of its wakes are counted.
 pub const BUSY: u32 = 10;
 
-/// An open breaker closes when no more than so many reconciles count: after half a minute of quiet, so that a fight which pauses is
-/// one fight.
-const CALM: u32 = 30;
+/// An open breaker closes when for so long nobody who asked was put off: a fight that pauses is one fight.
+const CALM: Duration = Duration::from_secs(30);
 
 /// Causes that are told apart for one key.
 const CAUSES: usize = 8;
@@ -80,14 +88,23 @@ struct Entry<C> {
 #[derive(Debug)]
 struct Busy<C> {
     since: Duration,
+    /// The latest time.
+    reconciled: Duration,
     reconciles: u64,
     wakes: u64,
-    /// Since when the breaker is open.
-    open: Option<Duration>,
+    /// The breaker is open.
+    open: Option<Open>,
     /// It was said that it is.
     said: bool,
     counts: Vec<(C, u32)>,
     remembered: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    since: Duration,
+    /// When somebody was put off last.
+    put_off: Duration,
 }
 
 /// What goes on with a key that is reconciled over and over.
@@ -131,15 +148,18 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
     /// Somebody wants `key` to be reconciled: how long it is to wait. `cause` is asked for only where it is counted.
     pub fn ask(&mut self, now: Duration, key: &K, cause: impl FnOnce() -> C) -> Duration {
         let Some(Entry { used, busy }) = self.entries.get_mut(key) else { return Duration::ZERO };
-        let wait = RATE.wait(*used, now);
-        let Some(busy) = busy else { return wait };
+        let Some(busy) = busy else { return Duration::ZERO };
         busy.count(cause());
-        if !wait.is_zero() && busy.open.is_none() {
-            busy.open = Some(now);
+        if busy.open.is_none() && !RATE.wait(*used, now).is_zero() {
+            busy.open = Some(Open { since: now, put_off: now });
             self.open += 1;
             self.opened += 1;
-            let calm = calm_at(*used);
-            self.settle_at = Some(self.settle_at.map_or(calm, |at| at.min(calm)));
+            self.settle_at = Some(self.settle_at.map_or(now + CALM, |at| at.min(now + CALM)));
+        }
+        let Some(open) = &mut busy.open else { return Duration::ZERO };
+        let wait = (busy.reconciled + OPEN).saturating_sub(now);
+        if !wait.is_zero() {
+            open.put_off = now;
         }
         wait
     }
@@ -153,7 +173,7 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
             return Some(busy.storm());
         }
         if self.entries.len() >= self.sweep_at {
-            self.entries.retain(|_, entry| entry.used > now || entry.is_open());
+            self.entries.retain(|_, entry| entry.used > now || entry.open().is_some());
             self.sweep_at = SWEEP.max(2 * self.entries.len());
             self.entries.shrink_to(self.sweep_at);
         }
@@ -169,10 +189,7 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
         let mut closed = Vec::new();
         let mut next: Option<Duration> = None;
         for (key, entry) in &mut self.entries {
-            if !entry.is_open() {
-                continue;
-            }
-            let calm = calm_at(entry.used);
+            let Some(calm) = entry.open().map(|open| open.put_off + CALM) else { continue };
             if now < calm {
                 next = Some(next.map_or(calm, |next| next.min(calm)));
             } else if let Some(busy) = entry.busy.take() {
@@ -206,43 +223,38 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
     }
 }
 
-/// When so little is used up that an open breaker closes, if nothing happens.
-fn calm_at(used: Duration) -> Duration {
-    used.saturating_sub(RATE.every * CALM)
-}
-
 impl<C: Clone + Eq> Entry<C> {
-    fn is_open(&self) -> bool {
-        self.busy.as_ref().is_some_and(|busy| busy.open.is_some())
+    fn open(&self) -> Option<Open> {
+        self.busy.as_ref()?.open
     }
 
     fn reconciled(&mut self, now: Duration) {
         let before = RATE.used(self.used, now);
         self.used = RATE.take(self.used, now);
-        if before < BUSY && !self.is_open() {
-            self.busy = None;
-        }
-        if before + 1 < BUSY {
-            return;
-        }
         match &mut self.busy {
-            Some(busy) => busy.reconciles += 1,
-            None => {
-                self.busy = Some(Box::new(Busy {
-                    since: now,
-                    reconciles: u64::from(before) + 1,
-                    wakes: 0,
-                    open: None,
-                    said: false,
-                    counts: Vec::new(),
-                    remembered: 0,
-                }));
+            Some(busy) if before >= BUSY || busy.open.is_some() => {
+                busy.reconciled = now;
+                busy.reconciles += 1;
             }
+            busy => *busy = (before + 1 >= BUSY).then(|| Box::new(Busy::new(now, before + 1))),
         }
     }
 }
 
 impl<C: Clone + Eq> Busy<C> {
+    fn new(now: Duration, reconciles: u32) -> Self {
+        Self {
+            since: now,
+            reconciled: now,
+            reconciles: reconciles.into(),
+            wakes: 0,
+            open: None,
+            said: false,
+            counts: Vec::new(),
+            remembered: 0,
+        }
+    }
+
     /// Misra and Gries' counting: whoever has more than a ninth of the wakes is among the counted.
     fn count(&mut self, cause: C) {
         self.wakes += 1;
@@ -270,7 +282,7 @@ impl<C: Clone + Eq> Busy<C> {
         let most = self.counts.iter().max_by_key(|(_, count)| *count);
         Storm {
             since: self.since,
-            open: self.open,
+            open: self.open.map(|open| open.since),
             reconciles: self.reconciles,
             wakes: self.wakes,
             by: most.map(|(cause, wakes)| By { cause: cause.clone(), wakes: *wakes, of: self.remembered }),

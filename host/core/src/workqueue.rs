@@ -12,17 +12,17 @@
 //!
 //! Ready keys leave by priority, the higher first, and within a priority first in, first out. Adding a key that waits
 //! already keeps the higher of both priorities and the earlier of both times; one whose priority rises goes to the end of its
-//! new line.
+//! new line. Where a queue has a [rate](Pace::rate), what is ready waits for that as well.
 //!
 //! The queue has no bound of its own: it holds each key once, so it is bounded by the objects there are. What a queue held at
 //! its fullest is given back when it runs empty.
 //!
 //! ```
-//! use pilothouse_core::workqueue::{CHANGE, INITIAL, LIMITS, Workqueue};
+//! use pilothouse_core::workqueue::{CHANGE, INITIAL, Workqueue};
 //! use std::time::Duration;
 //!
 //! let now = Duration::ZERO;
-//! let mut queue = Workqueue::new(LIMITS);
+//! let mut queue = Workqueue::default();
 //! queue.add(now, "old", INITIAL);
 //! queue.add(now, "changed", CHANGE);
 //! queue.add(now, "old", INITIAL);
@@ -48,6 +48,7 @@ use std::{
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 pub use crate::backoff::Limits;
+use crate::rate::Rate;
 use lines::Lines;
 
 /// The priority of a change.
@@ -58,6 +59,21 @@ pub const INITIAL: i32 = -100;
 
 /// The delays of a key's failures: controller-runtime's and client-go's.
 pub const LIMITS: Limits = Limits { base: Duration::from_millis(5), cap: Duration::from_secs(1000) };
+
+/// How fast keys are handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// The delays of a key that fails.
+    pub backoff: Limits,
+    /// How often any key is handed out; none: as often as workers ask.
+    pub rate: Option<Rate>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { backoff: LIMITS, rate: None }
+    }
+}
 
 /// A queue that is emptied keeps room for so many keys.
 const KEPT: usize = 1024;
@@ -113,7 +129,9 @@ struct Processing {
 /// The workqueue of one controller, over keys of type `K`.
 #[derive(Debug)]
 pub struct Workqueue<K> {
-    limits: Limits,
+    pace: Pace,
+    /// What is used up of the rate, as [`Rate::take`] has it.
+    used: Duration,
     hasher: DefaultHashBuilder,
     index: HashTable<Index>,
     slab: Vec<Option<Entry<K>>>,
@@ -128,11 +146,11 @@ pub struct Workqueue<K> {
     shut_down: bool,
 }
 
-impl<K: Clone + Eq + Hash> Workqueue<K> {
-    /// An empty queue whose failing keys wait as `limits` says.
-    pub fn new(limits: Limits) -> Self {
+impl<K> Default for Workqueue<K> {
+    fn default() -> Self {
         Self {
-            limits,
+            pace: Pace::default(),
+            used: Duration::ZERO,
             hasher: DefaultHashBuilder::default(),
             index: HashTable::new(),
             slab: Vec::new(),
@@ -145,6 +163,26 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
             retries: 0,
             shut_down: false,
         }
+    }
+}
+
+impl<K: Clone + Eq + Hash> Workqueue<K> {
+    /// An empty queue.
+    pub fn new(pace: Pace) -> Self {
+        Self { pace, ..Self::default() }
+    }
+
+    /// Changes its pace from now on. Delays that keys were given already stay.
+    pub fn set_pace(&mut self, pace: Pace) {
+        if self.pace.rate != pace.rate {
+            self.used = Duration::ZERO;
+        }
+        self.pace = pace;
+    }
+
+    /// Its pace.
+    pub fn pace(&self) -> Pace {
+        self.pace
     }
 
     /// Makes `key` ready at once.
@@ -179,13 +217,13 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
     pub fn add_rate_limited_after(&mut self, now: Duration, key: K, priority: i32, least: Duration) -> Duration {
         self.promote(now);
         if self.shut_down {
-            return self.limits.delay(self.failures(&key)).max(least);
+            return self.pace.backoff.delay(self.failures(&key)).max(least);
         }
         let index = self.entry(key);
         let entry = self.at(index);
         let failures = entry.failures;
         entry.failures = failures.saturating_add(1);
-        let delay = self.limits.delay(failures).max(least);
+        let delay = self.pace.backoff.delay(failures).max(least);
         self.retries += 1;
         if delay.is_zero() {
             self.enqueue(now, index, priority);
@@ -195,9 +233,13 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         delay
     }
 
-    /// Hands out the first key that is ready and that no worker has; none after [`shut_down`](Self::shut_down).
+    /// Hands out the first key that is ready and that no worker has, unless that is too soon; none after
+    /// [`shut_down`](Self::shut_down).
     pub fn get(&mut self, now: Duration) -> Option<Item<K>> {
         self.promote(now);
+        if now < self.not_before() {
+            return None;
+        }
         loop {
             let (index, priority) = self.lines.first()?;
             let place = self.processing.len();
@@ -212,6 +254,7 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
             let item = Item { key: entry.key.clone(), priority, waited: now.saturating_sub(entry.ready_since) };
             self.lines.remove(index, priority, true);
             self.processing.push(index);
+            self.used = self.pace.rate.map_or(Duration::ZERO, |rate| rate.take(self.used, now));
             return Some(item);
         }
     }
@@ -258,12 +301,19 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         self.find(key).and_then(|index| self.slab[index as usize].as_ref()).map_or(0, |entry| entry.failures)
     }
 
-    /// When the next delayed key becomes ready: the time at which to call [`get`](Self::get) again.
+    /// When [`get`](Self::get) has a key, if nothing else happens until then; none: never. A time in the past: it has one now.
     pub fn next_due(&self) -> Option<Duration> {
-        self.delayed.first_key_value().map(|(&(due, _), _)| due)
+        let ready =
+            if self.is_empty() { self.delayed.first_key_value().map(|(&(due, _), _)| due)? } else { Duration::ZERO };
+        Some(ready.max(self.not_before()))
     }
 
-    /// Keys that [`get`](Self::get) would hand out one after the other. Those that became due are counted from the next call
+    /// From when on the rate has room for one more.
+    fn not_before(&self) -> Duration {
+        self.pace.rate.map_or(Duration::ZERO, |rate| rate.wait(self.used, Duration::ZERO))
+    }
+
+    /// Keys that [`get`](Self::get) would hand out one after the other, if its rate let it. Those that became due are counted from the next call
     /// that says what time it is.
     pub fn len(&self) -> usize {
         self.lines.takeable()

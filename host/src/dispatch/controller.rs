@@ -21,7 +21,7 @@ use arc_swap::ArcSwap;
 use futures::FutureExt;
 use parking_lot::Mutex;
 use pilothouse_core::{
-    breaker::{RATE, Storm},
+    breaker::{OPEN, Storm},
     key::{Key, TypeMeta},
     manifest,
     object::Object,
@@ -31,7 +31,7 @@ use pilothouse_core::{
     route::{self, Mapping},
     selector::Selector,
     store::{Change, Query},
-    workqueue::{CHANGE, INITIAL},
+    workqueue::{CHANGE, INITIAL, Pace},
 };
 use tokio::{sync::watch, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -68,6 +68,8 @@ pub(super) struct Serving {
     pub(super) access: Arc<Access>,
     /// How many keys may be reconciled at once.
     pub(super) concurrency: usize,
+    /// How fast its queue hands them out.
+    pub(super) pace: Pace,
 }
 
 /// A controller. Its workers hold it, so it ends only when it is told to.
@@ -172,7 +174,7 @@ impl Controller {
         let plugin = record.plugin().clone();
         let controller = Arc::new(Self {
             name: serving.spec.name.as_str().into(),
-            queue: Queue::new(),
+            queue: Queue::new(serving.pace),
             staff: Mutex::new(Staff { wanted: serving.concurrency, ..Staff::default() }),
             active: AtomicUsize::new(0),
             resync: watch::Sender::new(serving.spec.resync),
@@ -369,6 +371,7 @@ impl Controller {
     /// The informers in `wanted` that it does not listen to yet must have synced.
     pub(super) fn swap(self: &Arc<Self>, serving: Serving, wanted: Vec<Wanted<Source>>) {
         self.staff.lock().wanted = serving.concurrency;
+        self.queue.set_pace(serving.pace);
         self.resync.send_if_modified(|every| std::mem::replace(every, serving.spec.resync) != serving.spec.resync);
         let kinds: Vec<TypeMeta> = serving.view.leases().map(|lease| lease.key().of.clone()).collect();
         self.serving.store(Arc::new(serving));
@@ -585,13 +588,13 @@ impl Controller {
             plugin = %self.plugin, controller = %self.name, %key, reconciles, within,
             cause = storm.by.as_ref().map(|by| by.cause.to_string()), wakes = storm.by.as_ref().map(|by| by.wakes),
             of = storm.by.as_ref().map(|by| by.of),
-            "an object is reconciled over and over: from now on once in {} s", RATE.every.as_secs(),
+            "an object is reconciled over and over: from now on once in {} s", OPEN.as_secs(),
         );
         if let Some((object, _)) = self.look_up(&self.serving(), key) {
             let message = format!(
                 "plugin {} reconciled it {reconciles} times within {within:.1} s, and does so once in {} s from now on{by}",
                 self.plugin,
-                RATE.every.as_secs()
+                OPEN.as_secs()
             );
             self.events.tell(&object, Level::Warning, "ReconcileStorm", &message);
         }

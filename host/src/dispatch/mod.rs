@@ -18,6 +18,7 @@ mod reconcile;
 mod record;
 mod resync;
 mod routes;
+mod sync;
 #[cfg(test)]
 mod tests;
 
@@ -348,6 +349,7 @@ impl Dispatch {
             }
             let serving = Serving {
                 concurrency: concurrency(&candidate, &spec),
+                pace: candidate.limits.pace(),
                 revision: revision.clone(),
                 owns: spec.owns.iter().map(|owned| owned.of.clone()).collect(),
                 view: view.clone(),

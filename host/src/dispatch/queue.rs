@@ -3,13 +3,14 @@
 
 use std::{fmt, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
 use pilothouse_core::{
-    breaker::{Breaker, RATE, Storm},
+    breaker::{Breaker, OPEN, Storm},
     key::{Key, TypeMeta},
-    workqueue::{Item, LIMITS, Workqueue},
+    workqueue::{Item, Pace, Workqueue},
 };
-use tokio::{sync::Notify, time::Instant};
+
+// Not straight from the crates: tests/interleavings puts others in their place.
+use super::sync::{Instant, Mutex, MutexGuard, Notify, timeout_at};
 
 /// Keys that wait for a worker.
 pub struct Queue {
@@ -66,9 +67,9 @@ pub(super) trait Taker {
 
 impl Queue {
     /// An empty one.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(pace: Pace) -> Self {
         Self {
-            inner: Mutex::new(Workqueue::new(LIMITS)),
+            inner: Mutex::new(Workqueue::new(pace)),
             breaker: Mutex::default(),
             bell: Notify::new(),
             origin: Instant::now(),
@@ -83,6 +84,11 @@ impl Queue {
     /// The queue itself, to look at.
     pub fn lock(&self) -> MutexGuard<'_, Workqueue<Key>> {
         self.inner.lock()
+    }
+
+    /// Changes how fast keys are handed out. To be followed by [`wake_all`](Self::wake_all).
+    pub(super) fn set_pace(&self, pace: Pace) {
+        self.inner.lock().set_pace(pace);
     }
 
     /// How many breakers are open, and how often one opened.
@@ -113,6 +119,9 @@ impl Queue {
     /// # Cancellation
     /// Safe: a key is taken only when it is returned.
     pub(super) async fn next(&self, taker: &impl Taker) -> Option<(Item<Key>, Option<Storm<Cause>>)> {
+        // Of those who wait some know when the next key is due; the others sleep until the bell rings. Who knew and takes a key hands
+        // that on.
+        let mut knows_when = false;
         loop {
             let rung = self.bell.notified();
             if !taker.goes_on() {
@@ -131,7 +140,7 @@ impl Queue {
                 match held {
                     Some(until) => Err(Some(until)),
                     None => queue.get(self.now()).ok_or(queue.next_due().map(|due| self.origin + due)).inspect(|_| {
-                        if !queue.is_empty() {
+                        if knows_when && queue.next_due().is_some() {
                             self.bell.notify_one();
                         }
                     }),
@@ -144,10 +153,12 @@ impl Queue {
                 }
                 Err(due) => due,
             };
-            match [due, settle.map(|at| self.origin + at)].into_iter().flatten().min() {
+            let due = [due, settle.map(|at| self.origin + at)].into_iter().flatten().min();
+            knows_when = due.is_some();
+            match due {
                 // Not before it is due: the queue counts in nanoseconds, timers in milliseconds.
                 Some(due) => {
-                    let _ = tokio::time::timeout_at(due, rung).await;
+                    let _ = timeout_at(due, rung).await;
                 }
                 None => rung.await,
             }
@@ -168,7 +179,7 @@ impl Queue {
     pub(super) fn finish(&self, item: &Item<Key>, next: Next) -> Duration {
         let (now, key) = (self.now(), item.key.clone());
         // What is to be done again later anyway is no storm, and has no part in one.
-        let wait = |delay: Duration, cause: Cause| match delay < RATE.every {
+        let wait = |delay: Duration, cause: Cause| match delay < OPEN {
             true => self.breaker.lock().ask(now, &key, || cause),
             false => Duration::ZERO,
         };
@@ -176,8 +187,11 @@ impl Queue {
             Next::Done => Duration::ZERO,
             Next::After(delay) => wait(delay, Cause::RequeueAfter),
             Next::Retry => {
-                let failures = self.inner.lock().failures(&key);
-                wait(LIMITS.delay(failures), Cause::Failure)
+                let delay = {
+                    let queue = self.inner.lock();
+                    queue.pace().backoff.delay(queue.failures(&key))
+                };
+                wait(delay, Cause::Failure)
             }
         };
         let mut queue = self.inner.lock();
@@ -218,129 +232,4 @@ pub(super) enum Next {
     After(Duration),
     /// Again, with growing delay.
     Retry,
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use pilothouse_core::workqueue::CHANGE;
-
-    use super::*;
-
-    /// Takes what there is, but not before a time.
-    #[derive(Default)]
-    struct Patient {
-        until: Mutex<Option<Instant>>,
-        calmed: RefCell<Vec<String>>,
-    }
-
-    impl Taker for Patient {
-        fn goes_on(&self) -> bool {
-            true
-        }
-
-        fn held(&self) -> Option<Instant> {
-            self.until.lock().filter(|until| Instant::now() < *until)
-        }
-
-        fn calmed(&self, key: &Key, storm: &Storm<Cause>) {
-            self.calmed.borrow_mut().push(format!("{key} after {} reconciles", storm.reconciles));
-        }
-    }
-
-    fn key(name: &str) -> Key {
-        Key::new(Some("n"), name)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn keys_that_are_held_back_keep_their_order_and_come_when_the_time_is_over() {
-        let (queue, taker) = (Queue::new(), Patient::default());
-        for name in ["a", "b"] {
-            queue.add(key(name), CHANGE, || Cause::Itself);
-        }
-        let until = Instant::now() + Duration::from_secs(300);
-        *taker.until.lock() = Some(until);
-        for name in ["a", "b"] {
-            let (item, _) = queue.next(&taker).await.expect("it is not shut down");
-            assert_eq!(item.key, key(name));
-            assert!(Instant::now() >= until);
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_is_held_back_goes_on_when_it_is_released() {
-        let (queue, taker) = (Queue::new(), Patient::default());
-        *taker.until.lock() = Some(Instant::now() + Duration::from_secs(300));
-        queue.add(key("a"), CHANGE, || Cause::Itself);
-        let began = Instant::now();
-        let release = async {
-            tokio::task::yield_now().await;
-            *taker.until.lock() = None;
-            queue.wake_all();
-        };
-        let (taken, ()) = tokio::join!(queue.next(&taker), release);
-        assert_eq!(taken.map(|(item, _)| item.key), Some(key("a")));
-        assert_eq!(began.elapsed(), Duration::ZERO);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_is_held_back_ends_with_the_queue() {
-        let (queue, taker) = (Queue::new(), Patient::default());
-        *taker.until.lock() = Some(Instant::now() + Duration::from_secs(300));
-        queue.add(key("a"), CHANGE, || Cause::Itself);
-        let end = async {
-            tokio::task::yield_now().await;
-            queue.shut_down();
-        };
-        let (taken, ()) = tokio::join!(queue.next(&taker), end);
-        assert_eq!(taken, None);
-    }
-
-    /// Reconciles `a` a hundred times, each time as soon as it may be; something wakes it each time as well.
-    async fn storm(next: Next, wakes: bool) -> (Duration, Vec<Storm<Cause>>, Vec<String>) {
-        let (queue, taker) = (Queue::new(), Patient::default());
-        let child = || Cause::Child(TypeMeta::new("v1", "ConfigMap"), key("child"));
-        queue.add(key("a"), CHANGE, child);
-        let (began, mut told) = (Instant::now(), Vec::new());
-        for _ in 0..100 {
-            let (item, storm) = queue.next(&taker).await.expect("it is not shut down");
-            told.extend(storm);
-            if wakes {
-                queue.add(key("a"), CHANGE, child);
-            }
-            queue.finish(&item, next);
-        }
-        let took = began.elapsed();
-        assert_eq!(queue.breakers(), (1, 1));
-        // Others do not wait.
-        queue.add(key("b"), CHANGE, child);
-        let (item, _) = queue.next(&taker).await.expect("it is not shut down");
-        assert_eq!((item.key, began.elapsed()), (key("b"), took));
-        // It comes to rest: nothing has to come for that to be noticed.
-        let (item, _) = queue.next(&taker).await.expect("it is not shut down");
-        queue.finish(&item, Next::Done);
-        assert!(tokio::time::timeout(Duration::from_secs(60), queue.next(&taker)).await.is_err());
-        assert_eq!(queue.breakers(), (0, 1));
-        (took, told, taker.calmed.into_inner())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_key_that_is_woken_for_ever_is_handed_out_once_a_second_in_the_end() {
-        for next in [Next::Done, Next::Retry] {
-            let (took, told, calmed) = storm(next, true).await;
-            assert!(took >= Duration::from_secs(39) && took < Duration::from_secs(42), "{next:?}: {took:?}");
-            let causes: Vec<_> = told.iter().filter_map(|storm| Some(storm.by.as_ref()?.cause.to_string())).collect();
-            assert_eq!(causes, ["changes of its child v1 ConfigMap n/child"], "{next:?}");
-            assert_eq!(calmed, ["n/a after 101 reconciles"], "{next:?}");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_plugin_that_asks_to_be_called_at_once_for_ever_is_called_once_a_second() {
-        let (took, told, _) = storm(Next::After(LIMITS.base), false).await;
-        assert!(took >= Duration::from_secs(39) && took < Duration::from_secs(42), "{took:?}");
-        let causes: Vec<_> = told.iter().filter_map(|storm| Some(storm.by.as_ref()?.cause.clone())).collect();
-        assert_eq!(causes, [Cause::RequeueAfter]);
-    }
 }

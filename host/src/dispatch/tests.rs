@@ -27,6 +27,7 @@ use crate::{
 };
 
 mod failures;
+mod queue;
 
 /// Tells each reconcile that ended.
 struct Seen(mpsc::UnboundedSender<ReconcileResult>, Mutex<Vec<String>>);

@@ -196,9 +196,10 @@ impl Apple {
 }
 
 /// What the server says to a request that may be sent twice: right after a restart, a connection that the test's client kept
-/// open turns out to be dead only when it is used.
+/// open turns out to be dead only when it is used, and a server may have no room yet, or no connection to etcd.
 async fn answered<T>(send: impl AsyncFn() -> kube::Result<T>) -> Result<kube::Result<T>> {
     eventually("the API server answers", async || match send().await {
+        Err(kube::Error::Api(status)) if matches!(status.code, 429 | 500..) => Err(anyhow::Error::new(*status)),
         Err(unanswered) if !matches!(unanswered, kube::Error::Api(_)) => Err(anyhow::Error::new(unanswered)),
         answer => Ok(answer),
     })

@@ -116,7 +116,8 @@ async fn shown(run: fn(Scene) -> LocalBoxFuture<'static, Result<()>>, servers: &
             .unwrap_or_else(|| "panicked".to_owned()),
         Err(_) => format!("did not end within {} s", LIMIT.as_secs()),
     };
-    Err(Failed::from(format!("{problem}\n{}\n{}", logs.last_lines(LOG_LINES), cluster.last_lines(10))))
+    // Once more below the logs: what cuts a long report keeps its end.
+    Err(Failed::from(format!("{problem}\n{}\n{}\n{problem}", logs.last_lines(LOG_LINES), cluster.last_lines(10))))
 }
 
 /// The API servers, and those that passed tests left.

@@ -26,7 +26,7 @@ fn reconcile<'a>(
 fn a_key_that_is_woken_for_ever_is_reconciled_once_a_second_in_the_end() {
     let mut breaker = Breaker::new();
     let (opened, end) = reconcile(&mut breaker, NOW, "a", &["child"], 100);
-    assert_eq!(end, NOW + RATE.every * 40);
+    assert_eq!(end, NOW + OPEN * 40);
     let by = By { cause: "child", wakes: 51, of: 51 };
     let storm = Storm { since: NOW, open: Some(NOW), reconciles: 61, wakes: 51, by: Some(by) };
     assert_eq!(opened, [storm]);
@@ -52,6 +52,17 @@ fn who_wakes_a_key_most_is_named() {
 }
 
 #[test]
+fn a_key_that_has_a_part_in_what_many_others_do_is_not_put_off() {
+    let mut breaker = Breaker::new();
+    for turn in 0..10_000 {
+        let now = NOW + Duration::from_millis(100) * turn;
+        assert_eq!(breaker.ask(now, &"a", || "neighbour"), Duration::ZERO, "{turn}");
+        assert_eq!(breaker.reconciled(now, &"a"), None, "{turn}");
+    }
+    assert_eq!(breaker.opened(), 0);
+}
+
+#[test]
 fn a_breaker_closes_after_quiet_and_not_in_a_pause() {
     let mut breaker = Breaker::new();
     let (_, end) = reconcile(&mut breaker, NOW, "a", &["child"], 70);
@@ -62,12 +73,25 @@ fn a_breaker_closes_after_quiet_and_not_in_a_pause() {
     assert_eq!(opened, []);
     assert_eq!(breaker.settle(end), []);
     let calm = breaker.settle_at().unwrap();
-    assert_eq!(calm, end + RATE.every * (RATE.burst - CALM));
+    // Who asked last was put off for a second.
+    assert_eq!(calm, end - OPEN + CALM);
     let closed = breaker.settle(calm);
     assert_eq!(closed.iter().map(|(key, storm)| (*key, storm.reconciles)).collect::<Vec<_>>(), [("a", 100)]);
     assert_eq!((breaker.open(), breaker.opened(), breaker.settle_at()), (0, 1, None));
     // The next storm is another one.
     assert_eq!(reconcile(&mut breaker, calm, "a", &["child"], 100).0.len(), 1);
+}
+
+#[test]
+fn a_key_that_goes_on_at_a_pace_that_nobody_minds_comes_to_rest() {
+    let mut breaker = Breaker::new();
+    let (_, end) = reconcile(&mut breaker, NOW, "a", &["child"], 70);
+    for turn in 1..=30 {
+        let now = end + OPEN * turn;
+        assert_eq!(breaker.ask(now, &"a", || "child"), Duration::ZERO);
+        breaker.reconciled(now, &"a");
+    }
+    assert_eq!(breaker.settle(end + CALM).len(), 1);
 }
 
 #[test]
@@ -105,9 +129,29 @@ proptest! {
         }
         for came in came {
             for (at, now) in came.iter().enumerate() {
-                let minute = came[..at].iter().filter(|before| **before + Duration::from_secs(60) > *now).count();
-                prop_assert!(minute < 120);
+                let second = came[..at].iter().filter(|before| **before + Duration::from_secs(1) > *now).count();
+                prop_assert!(second < 60 + 10);
             }
         }
+    }
+
+    #[test]
+    fn who_asks_without_end_is_let_through_once_a_second(step in 1_u64..90, seconds in 20_u64..60) {
+        let mut breaker = Breaker::new();
+        let (mut now, mut came) = (NOW, Vec::new());
+        while now < NOW + Duration::from_secs(seconds) {
+            if breaker.ask(now, &"a", || ()).is_zero() {
+                breaker.reconciled(now, &"a");
+                came.push(now);
+            }
+            breaker.settle(now);
+            now += Duration::from_millis(step);
+        }
+        let opened = came.windows(2).position(|pair| pair[1] >= pair[0] + OPEN);
+        if let Some(opened) = opened {
+            prop_assert!(came[opened..].windows(2).all(|pair| pair[1] >= pair[0] + OPEN));
+        }
+        // Ten a second more than the rate: sixty are used up in six seconds at most where it is twice the rate.
+        prop_assert!(step > 50 || opened.is_some());
     }
 }

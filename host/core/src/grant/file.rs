@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
@@ -12,6 +13,8 @@ use serde_json::Value;
 use crate::fair::{self, Share};
 use crate::manifest::Verb;
 use crate::object::Subresource;
+use crate::rate::Rate;
+use crate::workqueue::{LIMITS, Limits as Backoff, Pace};
 
 /// What an administrator says of one plugin. Without a file it is the default: enabled, no configuration, nothing granted.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -55,12 +58,32 @@ pub struct Limits {
     /// What it may use of the guests' threads at most, in thousandths of a core.
     #[serde(rename = "cpuMilli")]
     pub cpu_milli: Option<NonZeroU32>,
+    /// How many reconciles a second each controller may begin in the long run, and at once after a rest.
+    #[serde(rename = "reconcilesPerSecond", deserialize_with = "rate")]
+    pub reconciles_per_second: Option<NonZeroU32>,
+    /// How long a key waits after its first failure, in milliseconds; twice as long after each further one.
+    #[serde(rename = "backoffBaseMs")]
+    pub backoff_base_ms: Option<NonZeroU32>,
+    /// How long it waits at most.
+    #[serde(rename = "backoffCapMs")]
+    pub backoff_cap_ms: Option<NonZeroU32>,
 }
 
 impl Limits {
     /// What the plugin may have of the guests' threads.
     pub fn share(&self) -> Share {
         Share { weight: self.cpu_weight.unwrap_or(fair::DEFAULT_WEIGHT), cap: self.cpu_milli }
+    }
+
+    /// How fast each of its controllers' queues hands out keys.
+    pub fn pace(&self) -> Pace {
+        let millis = |millis: Option<NonZeroU32>| millis.map(|millis| Duration::from_millis(millis.get().into()));
+        let rate = |often: NonZeroU32| Rate { burst: often.get(), every: Duration::from_secs(1) / often.get() };
+        let backoff = Backoff {
+            base: millis(self.backoff_base_ms).unwrap_or(LIMITS.base),
+            cap: millis(self.backoff_cap_ms).unwrap_or(LIMITS.cap),
+        };
+        Pace { backoff, rate: self.reconciles_per_second.map(rate) }
     }
 }
 
@@ -71,6 +94,19 @@ fn weight<'de, D: Deserializer<'de>>(text: D) -> Result<Option<NonZeroU32>, D::E
             Err(D::Error::custom(format_args!("{weight} is no weight: it is 1 to {}", fair::MAX_WEIGHT)))
         }
         weight => Ok(weight),
+    }
+}
+
+/// Faster than this no queue hands out keys anyway.
+const MAX_RATE: u32 = 1_000_000;
+
+fn rate<'de, D: Deserializer<'de>>(text: D) -> Result<Option<NonZeroU32>, D::Error> {
+    let rate = Option::<NonZeroU32>::deserialize(text)?;
+    match rate {
+        Some(rate) if rate.get() > MAX_RATE => {
+            Err(D::Error::custom(format_args!("{rate} is too many a second: it is 1 to {MAX_RATE}")))
+        }
+        rate => Ok(rate),
     }
 }
 

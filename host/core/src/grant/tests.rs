@@ -1,10 +1,14 @@
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
+use std::time::Duration;
+
 use insta::assert_snapshot;
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::rate::Rate;
+use crate::workqueue::{Limits as Backoff, Pace};
 
 fn asks(api_version: &str, kind: &str, verbs: &[Verb]) -> Permission {
     Permission {
@@ -283,7 +287,8 @@ grants:
     verbs: [read, patch]
     namespaces: [default]
     names: [web]
-limits: { memoryMiB: 64, timeoutMs: 500, maxConcurrency: 2, cpuWeight: 50, cpuMilli: 250 }
+limits: { memoryMiB: 64, timeoutMs: 500, maxConcurrency: 2, cpuWeight: 50, cpuMilli: 250,
+          reconcilesPerSecond: 4, backoffBaseMs: 100, backoffCapMs: 60000 }
 ";
     let expected = AdminFile {
         enabled: false,
@@ -302,13 +307,23 @@ limits: { memoryMiB: 64, timeoutMs: 500, maxConcurrency: 2, cpuWeight: 50, cpuMi
             max_concurrency: Some(2.try_into().unwrap()),
             cpu_weight: Some(50.try_into().unwrap()),
             cpu_milli: Some(250.try_into().unwrap()),
+            reconciles_per_second: Some(4.try_into().unwrap()),
+            backoff_base_ms: Some(100.try_into().unwrap()),
+            backoff_cap_ms: Some(60_000.try_into().unwrap()),
         },
     };
+    let pace = Pace {
+        backoff: Backoff { base: Duration::from_millis(100), cap: Duration::from_secs(60) },
+        rate: Some(Rate { burst: 4, every: Duration::from_millis(250) }),
+    };
+    assert_eq!(expected.limits.pace(), pace);
+    assert_eq!(Limits::default().pace(), Pace::default());
     assert_eq!(file(yaml), Ok(expected.clone()));
     let as_json = json!({
         "enabled": false, "config": {"greeting": "hello", "times": 3},
         "grants": [{"apiVersion": "apps/v1", "kind": "Deployment/scale", "verbs": ["read", "patch"], "namespaces": ["default"], "names": ["web"]}],
-        "limits": {"memoryMiB": 64, "timeoutMs": 500, "maxConcurrency": 2, "cpuWeight": 50, "cpuMilli": 250},
+        "limits": {"memoryMiB": 64, "timeoutMs": 500, "maxConcurrency": 2, "cpuWeight": 50, "cpuMilli": 250,
+                   "reconcilesPerSecond": 4, "backoffBaseMs": 100, "backoffCapMs": 60000},
     });
     assert_eq!(serde_json::from_value::<AdminFile>(as_json).unwrap(), expected);
 }
@@ -332,11 +347,11 @@ fn what_a_file_gets_wrong_is_named() {
       | ^ unknown field `enable`, expected one of enabled, config, grants, limits
     ");
     assert_snapshot!(wrong("limits: { memoryMB: 1 }"), @r"
-    error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, timeoutMs, maxConcurrency, cpuWeight, cpuMilli
+    error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, timeoutMs, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, backoffBaseMs, backoffCapMs
      --> <input>:1:11
       |
     1 | limits: { memoryMB: 1 }
-      |           ^ unknown field `memoryMB`, expected one of memoryMiB, timeoutMs, maxConcurrency, cpuWeight, cpuMilli
+      |           ^ unknown field `memoryMB`, expected one of memoryMiB, timeoutMs, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, backoffBaseMs, backoffCapMs
     ");
     assert_snapshot!(wrong("limits: { cpuWeight: 10001 }"), @r"
     error: line 1 column 22: 10001 is no weight: it is 1 to 10000

@@ -13,7 +13,7 @@ const MILLI: Duration = Duration::from_millis(1);
 type Queue = Workqueue<&'static str>;
 
 fn queue() -> Queue {
-    Workqueue::new(LIMITS)
+    Workqueue::default()
 }
 
 /// Takes every ready key, without giving any back.
@@ -246,8 +246,35 @@ fn invariant_10_a_queue_that_is_shut_down_waits_for_its_workers_and_hands_out_no
 }
 
 #[test]
+fn a_queue_with_a_rate_hands_out_a_burst_and_then_one_at_a_time() {
+    let rate = Rate { burst: 2, every: SECOND };
+    let mut queue = Workqueue::new(Pace { rate: Some(rate), ..Pace::default() });
+    for key in ["a", "b", "c", "d"] {
+        queue.add(NOW, key, CHANGE);
+    }
+    assert_eq!(take_all(&mut queue, NOW), ["a", "b"]);
+    assert_eq!((queue.len(), queue.next_due()), (2, Some(NOW + SECOND)));
+    assert_eq!(take_all(&mut queue, NOW + SECOND), ["c"]);
+    // Without a rate it need not wait, and another rate begins anew.
+    queue.set_pace(Pace::default());
+    assert_eq!(take_all(&mut queue, NOW + SECOND), ["d"]);
+    queue.set_pace(Pace { rate: Some(rate), ..Pace::default() });
+    queue.add(NOW + SECOND, "e", CHANGE);
+    assert_eq!(take_all(&mut queue, NOW + SECOND), ["e"]);
+}
+
+#[test]
+fn failures_wait_as_the_pace_of_the_moment_says() {
+    let mut queue = queue();
+    assert_eq!(queue.add_rate_limited(NOW, "a", CHANGE), LIMITS.base);
+    queue.set_pace(Pace { backoff: Limits { base: SECOND, cap: 3 * SECOND }, rate: None });
+    assert_eq!(queue.add_rate_limited(NOW, "a", CHANGE), 2 * SECOND);
+    assert_eq!(queue.add_rate_limited(NOW, "a", CHANGE), 3 * SECOND);
+}
+
+#[test]
 fn invariant_12_an_empty_queue_holds_nothing_of_what_went_through() {
-    let mut queue = Workqueue::new(LIMITS);
+    let mut queue = Workqueue::default();
     for round in 0..3_u64 {
         for key in 0..10_000 {
             queue.add(NOW, round << 32 | key, INITIAL);
@@ -280,6 +307,7 @@ struct Plain {
     order: u64,
     adds: u64,
     shut_down: bool,
+    bucket: Option<Bucket>,
 }
 
 struct Known {
@@ -358,13 +386,26 @@ impl Plain {
     }
 
     fn get(&mut self, now: Duration) -> Option<Item<u8>> {
+        if self.bucket.as_ref().is_some_and(|bucket| bucket.not_before() > now) {
+            return None;
+        }
         let first = self.ready().into_iter().min_by_key(|known| match known.wait {
             PlainWait::Ready { order, .. } => (-known.priority, order),
             _ => unreachable!("only ready keys are looked at"),
         })?;
         let PlainWait::Ready { since, .. } = first.wait else { unreachable!("likewise") };
         (first.wait, first.started) = (PlainWait::No, Some(now));
-        Some(Item { key: first.key, priority: first.priority, waited: now - since })
+        let item = Item { key: first.key, priority: first.priority, waited: now - since };
+        if let Some(bucket) = &mut self.bucket {
+            bucket.take(now);
+        }
+        Some(item)
+    }
+
+    fn next_due(&mut self) -> Option<Duration> {
+        let ready = (!self.ready().is_empty()).then_some(Duration::ZERO);
+        let due = ready.or_else(|| self.dues().into_iter().min())?;
+        Some(self.bucket.as_ref().map_or(due, |bucket| due.max(bucket.not_before())))
     }
 
     fn dues(&self) -> Vec<Duration> {
@@ -380,6 +421,37 @@ impl Plain {
             (known.wait, known.failures) = (PlainWait::No, 0);
         }
     }
+}
+
+/// A bucket that fills by a token each time `rate.every` has passed, and holds `rate.burst` of them.
+struct Bucket {
+    rate: Rate,
+    /// In time: a token is `rate.every`.
+    level: Duration,
+    at: Duration,
+}
+
+impl Bucket {
+    fn new(rate: Rate) -> Self {
+        Self { rate, level: rate.every * rate.burst, at: Duration::ZERO }
+    }
+
+    fn take(&mut self, now: Duration) {
+        let level = (self.level + (now - self.at)).min(self.rate.every * self.rate.burst);
+        (self.level, self.at) = (level - self.rate.every, now);
+    }
+
+    fn not_before(&self) -> Duration {
+        match self.level < self.rate.every {
+            true => self.at + (self.rate.every - self.level),
+            false => Duration::ZERO,
+        }
+    }
+}
+
+fn rate() -> impl Strategy<Value = Option<Rate>> {
+    let rate = (1..5_u32, 1..30_u64).prop_map(|(burst, every)| Rate { burst, every: MILLI * every as u32 });
+    prop::option::weighted(0.3, rate)
 }
 
 #[derive(Clone, Debug)]
@@ -412,9 +484,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn it_does_what_the_plain_queue_does(steps in steps()) {
-        let mut queue = Workqueue::new(LIMITS);
-        let mut plain = Plain::default();
+    fn it_does_what_the_plain_queue_does(steps in steps(), rate in rate()) {
+        let mut queue = Workqueue::new(Pace { rate, ..Pace::default() });
+        let mut plain = Plain { bucket: rate.map(Bucket::new), ..Plain::default() };
         let mut now = NOW;
         for step in steps {
             plain.promote(now);
@@ -456,7 +528,7 @@ proptest! {
             prop_assert_eq!(queue.len(), plain.ready().len());
             prop_assert_eq!(queue.depths().map(|(_, depth)| depth).sum::<usize>(), queue.len());
             prop_assert_eq!(queue.delayed(), plain.dues().len());
-            prop_assert_eq!(queue.next_due(), plain.dues().into_iter().min());
+            prop_assert_eq!(queue.next_due().map(|due| due.max(now)), plain.next_due().map(|due| due.max(now)));
             let started: Vec<_> = plain.keys.iter().filter_map(|known| known.started).collect();
             prop_assert_eq!(queue.processing(), started.len());
             prop_assert_eq!(queue.unfinished(now), started.iter().map(|&since| now - since).sum::<Duration>());
@@ -472,8 +544,8 @@ proptest! {
 
     /// Without a model: whatever the workers do, each added key is handed out after its last add, never to two at once.
     #[test]
-    fn invariant_2_nothing_is_lost_and_nothing_runs_twice_at_once(steps in steps()) {
-        let mut queue = Workqueue::new(LIMITS);
+    fn invariant_2_nothing_is_lost_and_nothing_runs_twice_at_once(steps in steps(), rate in rate()) {
+        let mut queue = Workqueue::new(Pace { rate, ..Pace::default() });
         let mut now = NOW;
         let mut owed = HashSet::new();
         let mut held = HashMap::new();

@@ -8,7 +8,7 @@ use pilothouse::cluster::Cluster;
 use pilothouse::informer::{InformerKey, Informers, Lease, intake_runtime};
 use pilothouse_core::key::{Key, TypeMeta};
 use pilothouse_core::route::{Mapping, keys};
-use pilothouse_core::workqueue::{CHANGE, LIMITS, Workqueue};
+use pilothouse_core::workqueue::{CHANGE, Workqueue};
 use tokio::runtime::Handle;
 
 use super::Keeper;
@@ -43,7 +43,7 @@ impl Keeper for Host {
         let (pods, informers) = pods(url).await?;
         let mapping = Mapping::Owner { of: TypeMeta::new("apps/v1", "ReplicaSet"), namespaced: true };
         let begin = Instant::now();
-        let work = parking_lot::Mutex::new((Workqueue::<Key>::new(LIMITS), Vec::new()));
+        let work = parking_lot::Mutex::new((Workqueue::<Key>::default(), Vec::new()));
         pods.subscribe(Box::new(move |change, _| {
             let (queue, routed) = &mut *work.lock();
             keys(&mapping, change, |_, _, _| Vec::new(), routed);

@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use pilothouse_core::key::{Key, TypeMeta};
 use pilothouse_core::reflector::Input;
 use pilothouse_core::route::{Mapping, keys};
-use pilothouse_core::workqueue::{CHANGE, LIMITS, Workqueue};
+use pilothouse_core::workqueue::{CHANGE, Workqueue};
 
 use super::cache::{Cache, watch_line};
 use crate::clock::cpu_time;
@@ -37,7 +37,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
     let (mut cache, _) = Cache::new(true)?;
     cache.stream(CACHED)?;
     let mapping = Mapping::Owner { of: TypeMeta::new("apps/v1", "ReplicaSet"), namespaced: true };
-    let mut queue: Workqueue<Key> = Workqueue::new(LIMITS);
+    let mut queue: Workqueue<Key> = Workqueue::default();
     let mut passes = Vec::new();
     for pass in 0..PASSES {
         let bytes = lines(pass);

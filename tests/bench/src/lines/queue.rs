@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use pilothouse_core::key::Key;
-use pilothouse_core::workqueue::{CHANGE, LIMITS, Workqueue};
+use pilothouse_core::workqueue::{CHANGE, Workqueue};
 
 use crate::clock::{cpu_time, micros_each};
 use crate::statistics::median;
@@ -17,7 +17,7 @@ const PASSES: usize = 50;
 /// All keys are added, then each is taken and given back. The queue's lock and its bell, which are the host's, are not in it.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let keys: Vec<Key> = (0..KEYS).map(|n| Key::new(Some("orders-production"), &format!("apple-{n:05}"))).collect();
-    let mut queue = Workqueue::new(LIMITS);
+    let mut queue = Workqueue::default();
     let mut passes = Vec::with_capacity(PASSES);
     let mut handed_out = 0;
     for pass in 0..PASSES {

@@ -1,0 +1,152 @@
+//! The workqueue among threads, in time. Beside the queue's file and not in it, as tests/interleavings compiles that.
+
+use std::{cell::RefCell, time::Duration};
+
+use parking_lot::Mutex;
+use pilothouse_core::{
+    breaker::Storm,
+    key::{Key, TypeMeta},
+    rate::Rate,
+    workqueue::{CHANGE, LIMITS, Pace},
+};
+use tokio::time::Instant;
+
+use crate::dispatch::queue::{Cause, Next, Queue, Taker};
+
+/// Takes what there is, but not before a time.
+#[derive(Default)]
+struct Patient {
+    until: Mutex<Option<Instant>>,
+    calmed: RefCell<Vec<String>>,
+}
+
+impl Taker for Patient {
+    fn goes_on(&self) -> bool {
+        true
+    }
+
+    fn held(&self) -> Option<Instant> {
+        self.until.lock().filter(|until| Instant::now() < *until)
+    }
+
+    fn calmed(&self, key: &Key, storm: &Storm<Cause>) {
+        self.calmed.borrow_mut().push(format!("{key} after {} reconciles", storm.reconciles));
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::new(Some("n"), name)
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_are_held_back_keep_their_order_and_come_when_the_time_is_over() {
+    let (queue, taker) = (Queue::new(Pace::default()), Patient::default());
+    for name in ["a", "b"] {
+        queue.add(key(name), CHANGE, || Cause::Itself);
+    }
+    let until = Instant::now() + Duration::from_secs(300);
+    *taker.until.lock() = Some(until);
+    for name in ["a", "b"] {
+        let (item, _) = queue.next(&taker).await.expect("it is not shut down");
+        assert_eq!(item.key, key(name));
+        assert!(Instant::now() >= until);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_come_no_faster_than_their_rate_and_at_once_where_it_is_lifted() {
+    let rate = |every| Pace { rate: Some(Rate { burst: 1, every }), ..Pace::default() };
+    let (queue, taker) = (Queue::new(rate(Duration::from_secs(10))), Patient::default());
+    for name in ["a", "b", "c"] {
+        queue.add(key(name), CHANGE, || Cause::Itself);
+    }
+    let began = Instant::now();
+    for (name, after) in [("a", 0), ("b", 10)] {
+        let (item, _) = queue.next(&taker).await.expect("it is not shut down");
+        assert_eq!((item.key, began.elapsed().as_secs()), (key(name), after));
+    }
+    let lift = async {
+        tokio::task::yield_now().await;
+        queue.set_pace(Pace::default());
+        queue.wake_all();
+    };
+    let (taken, ()) = tokio::join!(queue.next(&taker), lift);
+    assert_eq!(taken.map(|(item, _)| item.key), Some(key("c")));
+    assert_eq!(began.elapsed().as_secs(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_held_back_goes_on_when_it_is_released() {
+    let (queue, taker) = (Queue::new(Pace::default()), Patient::default());
+    *taker.until.lock() = Some(Instant::now() + Duration::from_secs(300));
+    queue.add(key("a"), CHANGE, || Cause::Itself);
+    let began = Instant::now();
+    let release = async {
+        tokio::task::yield_now().await;
+        *taker.until.lock() = None;
+        queue.wake_all();
+    };
+    let (taken, ()) = tokio::join!(queue.next(&taker), release);
+    assert_eq!(taken.map(|(item, _)| item.key), Some(key("a")));
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_held_back_ends_with_the_queue() {
+    let (queue, taker) = (Queue::new(Pace::default()), Patient::default());
+    *taker.until.lock() = Some(Instant::now() + Duration::from_secs(300));
+    queue.add(key("a"), CHANGE, || Cause::Itself);
+    let end = async {
+        tokio::task::yield_now().await;
+        queue.shut_down();
+    };
+    let (taken, ()) = tokio::join!(queue.next(&taker), end);
+    assert_eq!(taken, None);
+}
+
+/// Reconciles `a` a hundred times, each time as soon as it may be; something wakes it each time as well.
+async fn storm(next: Next, wakes: bool) -> (Duration, Vec<Storm<Cause>>, Vec<String>) {
+    let (queue, taker) = (Queue::new(Pace::default()), Patient::default());
+    let child = || Cause::Child(TypeMeta::new("v1", "ConfigMap"), key("child"));
+    queue.add(key("a"), CHANGE, child);
+    let (began, mut told) = (Instant::now(), Vec::new());
+    for _ in 0..100 {
+        let (item, storm) = queue.next(&taker).await.expect("it is not shut down");
+        told.extend(storm);
+        if wakes {
+            queue.add(key("a"), CHANGE, child);
+        }
+        queue.finish(&item, next);
+    }
+    let took = began.elapsed();
+    assert_eq!(queue.breakers(), (1, 1));
+    // Others do not wait.
+    queue.add(key("b"), CHANGE, child);
+    let (item, _) = queue.next(&taker).await.expect("it is not shut down");
+    assert_eq!((item.key, began.elapsed()), (key("b"), took));
+    // It comes to rest: nothing has to come for that to be noticed.
+    let (item, _) = queue.next(&taker).await.expect("it is not shut down");
+    queue.finish(&item, Next::Done);
+    assert!(tokio::time::timeout(Duration::from_secs(60), queue.next(&taker)).await.is_err());
+    assert_eq!(queue.breakers(), (0, 1));
+    (took, told, taker.calmed.into_inner())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_woken_for_ever_is_handed_out_once_a_second_in_the_end() {
+    for next in [Next::Done, Next::Retry] {
+        let (took, told, calmed) = storm(next, true).await;
+        assert!(took >= Duration::from_secs(39) && took < Duration::from_secs(42), "{next:?}: {took:?}");
+        let causes: Vec<_> = told.iter().filter_map(|storm| Some(storm.by.as_ref()?.cause.to_string())).collect();
+        assert_eq!(causes, ["changes of its child v1 ConfigMap n/child"], "{next:?}");
+        assert_eq!(calmed, ["n/a after 101 reconciles"], "{next:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_asks_to_be_called_at_once_for_ever_is_called_once_a_second() {
+    let (took, told, _) = storm(Next::After(LIMITS.base), false).await;
+    assert!(took >= Duration::from_secs(39) && took < Duration::from_secs(42), "{took:?}");
+    let causes: Vec<_> = told.iter().filter_map(|storm| Some(storm.by.as_ref()?.cause.clone())).collect();
+    assert_eq!(causes, [Cause::RequeueAfter]);
+}

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pilothouse_e2e::{Host, Plugin, Scene, eventually};
@@ -89,6 +90,55 @@ pub(crate) async fn a_host_killed_in_the_middle_of_a_compilation_leaves_nothing_
         Ok(())
     })
     .await
+}
+
+pub(crate) async fn a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses_no_work(
+    mut scene: Scene,
+) -> Result<()> {
+    /// From before it has read its command line until long after it serves.
+    const MOMENTS: u32 = 16;
+    const APART: Duration = Duration::from_millis(60);
+
+    let cache = scene.with_cache_of_its_own();
+    let apples = ["gala", "fuji"].map(|name| scene.apple(name));
+    let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
+    for apple in &apples {
+        apple.create(1).await?;
+    }
+    for moment in 0..MOMENTS {
+        if moment % 2 == 0 {
+            // It has to compile.
+            fs::remove_dir_all(&cache)?;
+        }
+        host.crash_and_restart()?;
+        let killed = tokio::time::sleep(APART * moment);
+        let work = async {
+            for quantity in (1..=4).cycle() {
+                for apple in &apples {
+                    apple.scale(quantity).await?;
+                }
+            }
+            anyhow::Ok(())
+        };
+        tokio::select! {
+            broken = work => broken?,
+            () = killed => {}
+        }
+        host.crash();
+        let damaged = host.log()?.into_iter().find(|line| line.text.contains("compiled code is not used"));
+        ensure!(damaged.is_none(), "{damaged:?}");
+    }
+    for (apple, quantity) in apples.iter().zip([3, 2]) {
+        apple.scale(quantity).await?;
+    }
+    host.start_again()?;
+    host.ready().await?;
+    for apple in &apples {
+        apple.settles().await?;
+    }
+    let [_, _, _, rejected] = counted(&mut host).await?;
+    ensure!(rejected == 0.0, "{rejected} files were damaged");
+    Ok(())
 }
 
 /// What the host compiled, found in its cache, did not find, and found damaged.

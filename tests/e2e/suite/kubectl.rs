@@ -42,6 +42,30 @@ pub(crate) async fn kubectl_works_with_the_development_server(scene: Scene) -> R
     Ok(())
 }
 
+pub(crate) async fn kubectl_describe_says_why_an_object_is_not_reconciled(scene: Scene) -> Result<()> {
+    let Some(kubectl) = Kubectl::find(&scene.cluster.kubeconfig(), &scene.namespace)? else {
+        return Err(NotHere(MISSING).into());
+    };
+    let other = format!("{}-other", scene.namespace);
+    scene.create_namespace(&other).await?;
+    // The one for its kind, which the guest works on as well.
+    let plugins = [Plugin::myapple()?.confined_to(&other), Plugin::guest("trapping")?.confined_to(&scene.namespace)];
+    let mut host = scene.with(&plugins)?.host().await?;
+    scene.apple("bad-1").create(1).await?;
+    eventually("kubectl describe tells of the quarantine", async || {
+        let described = kubectl.run(&["describe", "ma", "bad-1"]).await?;
+        let told = described.lines().find(|line| line.contains("PluginQuarantined"));
+        let told = told.with_context(|| format!("no such Event: {described}"))?;
+        ensure!(told.contains("Warning") && told.contains("plugin trapping is quarantined"), "{told}");
+        ensure!(told.contains("10 calls in a row came to nothing; the last one: plugin trapped"), "{told}");
+        Ok(())
+    })
+    .await?;
+    let (code, plugins) = host.get("/debug/plugins").await?;
+    ensure!(code == 200 && plugins.contains("quarantine"), "/debug/plugins answers {code}: {plugins}");
+    Ok(())
+}
+
 async fn walk_through(kubectl: &Kubectl) -> Result<()> {
     let kinds = eventually("the kind is served", async || {
         let kinds = kubectl.run(&["api-resources", "--api-group=stable.example.com"]).await?;

@@ -46,6 +46,7 @@ fn main() -> ExitCode {
             a_directory_that_others_may_write_to_is_not_used_and_the_plugin_serves,
             a_file_that_kills_its_compiler_costs_nobody_else_anything,
             a_host_killed_in_the_middle_of_a_compilation_leaves_nothing_and_serves_when_it_is_back,
+            a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses_no_work,
         }
         conflicts {
             an_object_of_somebody_else_is_not_taken_over,
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         kubectl {
             kubectl_sees_and_steers_everything,
             kubectl_works_with_the_development_server,
+            kubectl_describe_says_why_an_object_is_not_reconciled,
         }
         outages {
             an_unreachable_api_server_is_waited_for,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use wit_component::ComponentEncoder;
 
 use crate::host::built;
 
@@ -108,6 +109,26 @@ impl Plugin {
         Ok(self)
     }
 
+    /// The same as a component in which so many instances of a core module are made besides, of WebAssembly text, whenever an instance of
+    /// the plugin is.
+    ///
+    /// # Errors
+    /// The text is no core module, or the plugin no core module with a component's metadata, as plugins in Rust are.
+    pub fn beside(mut self, module: &str, instances: u32) -> Result<Self> {
+        let module = wat::parse_str(module).context("the text is no core module")?;
+        let mut encoder = ComponentEncoder::default();
+        encoder.module(&self.wasm).context("the plugin is no core module with a component's metadata")?;
+        self.wasm = encoder.encode().context("the plugin cannot become a component")?;
+        let index = core_modules(&self.wasm).context("the component's sections cannot be read")?;
+        section(&mut self.wasm, CORE_MODULE, &module)?;
+        // Each instantiates that module with no arguments.
+        let mut made = leb128(instances);
+        let instance = [vec![0], leb128(index), vec![0]].concat();
+        made.extend(instance.repeat(usize::try_from(instances)?));
+        section(&mut self.wasm, CORE_INSTANCES, &made)?;
+        Ok(self)
+    }
+
     /// The same code with another digest: a custom section that holds `mark` is appended.
     #[must_use]
     pub fn revision(mut self, mark: u8) -> Self {
@@ -116,6 +137,44 @@ impl Plugin {
         self.wasm.extend(b"revision");
         self.wasm.push(mark);
         self
+    }
+}
+
+/// Sections of a component, by the numbers that they begin with.
+const CORE_MODULE: u8 = 1;
+const CORE_INSTANCES: u8 = 2;
+
+fn section(component: &mut Vec<u8>, number: u8, content: &[u8]) -> Result<()> {
+    component.push(number);
+    component.extend(leb128(u32::try_from(content.len()).context("a section of 4 GiB")?));
+    component.extend(content);
+    Ok(())
+}
+
+/// How many core modules a component has, not counting what components within it have.
+fn core_modules(component: &[u8]) -> Option<u32> {
+    // What every binary begins with: magic, version, layer.
+    let mut rest = component.get(8..)?;
+    let mut modules = 0;
+    while let Some((number, after)) = rest.split_first() {
+        let last = after.iter().position(|byte| byte & 0x80 == 0)?;
+        let length = after.get(..=last)?.iter().rev().fold(0_usize, |sum, byte| sum << 7 | usize::from(byte & 0x7f));
+        rest = after.get(last + 1..)?.get(length..)?;
+        modules += u32::from(*number == CORE_MODULE);
+    }
+    Some(modules)
+}
+
+fn leb128(mut number: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let low = u8::try_from(number & 0x7f).unwrap_or_default();
+        number >>= 7;
+        if number == 0 {
+            bytes.push(low);
+            return bytes;
+        }
+        bytes.push(low | 0x80);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Plugins that loop, trap, use up what there is, and talk nonsense: each costs itself a call, and nobody else anything.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
-use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
+use pilothouse_e2e::{Apple, Host, Kind, Plugin, Scene, eventually};
+use serde_json::{Value, json};
 
 /// The colors that the guest `nonsense` takes as instructions, each another mistake.
 const MISTAKES: [&str; 12] = [
@@ -20,8 +21,33 @@ const MISTAKES: [&str; 12] = [
     "status-type",
 ];
 
+/// What fails on `bad-1` and `bad-2`: the guest, and what the log says of the one and of the other.
+const HOSTILE: [(&str, [&str; 2]); 10] = [
+    ("asking", [LATE; 2]),
+    ("garbling", ["plugin gave an unusable answer: invalid utf-8", "plugin trapped: invalid utf-8"]),
+    ("huge", ["MyApple"; 2]),
+    ("hungry", ["plugin hit its memory limit of 64 MiB"; 2]),
+    ("looping", [LATE; 2]),
+    ("recursing", ["plugin overflowed its stack"; 2]),
+    ("recursing_wide", ["plugin trapped: out of bounds memory access"; 2]),
+    ("reentering", ["plugin trapped: cannot leave component instance"; 2]),
+    ("trapping", ["a bad apple"; 2]),
+    ("waiting", [LATE; 2]),
+];
+
+const LATE: &str = "plugin was stopped at its deadline of 300 ms";
+
 pub(crate) async fn invariant_8_a_plugin_that_loops_costs_itself_one_call(scene: Scene) -> Result<()> {
     have_no_children(&is_contained(&scene, "looping").await?).await
+}
+
+pub(crate) async fn invariant_8_a_plugin_that_asks_the_host_for_ever_costs_itself_one_call(scene: Scene) -> Result<()> {
+    have_no_children(&is_contained(&scene, "asking").await?).await
+}
+
+pub(crate) async fn invariant_8_a_plugin_that_waits_for_the_server_costs_itself_one_call(scene: Scene) -> Result<()> {
+    the_server_hangs(&scene).await?;
+    have_no_children(&is_contained(&scene, "waiting").await?).await
 }
 
 pub(crate) async fn invariant_8_a_plugin_that_traps_costs_itself_one_call(scene: Scene) -> Result<()> {
@@ -36,6 +62,24 @@ pub(crate) async fn invariant_8_a_plugin_that_exhausts_its_stack_costs_itself_on
     have_no_children(&is_contained(&scene, "recursing").await?).await
 }
 
+pub(crate) async fn invariant_8_a_plugin_that_exhausts_the_stack_in_its_memory_costs_itself_one_call(
+    scene: Scene,
+) -> Result<()> {
+    have_no_children(&is_contained(&scene, "recursing_wide").await?).await
+}
+
+pub(crate) async fn invariant_8_a_plugin_that_calls_while_it_is_called_costs_itself_one_call(
+    scene: Scene,
+) -> Result<()> {
+    have_no_children(&is_contained(&scene, "reentering").await?).await
+}
+
+pub(crate) async fn invariant_8_a_plugin_that_hands_over_garbled_text_costs_itself_one_call(
+    scene: Scene,
+) -> Result<()> {
+    have_no_children(&is_contained(&scene, "garbling").await?).await
+}
+
 pub(crate) async fn invariant_8_a_plugin_that_answers_too_much_costs_itself_one_call(scene: Scene) -> Result<()> {
     let bad = is_contained(&scene, "huge").await?;
     // The children come first, and are as they should be.
@@ -43,6 +87,35 @@ pub(crate) async fn invariant_8_a_plugin_that_answers_too_much_costs_itself_one_
         ensure!(apple.children().await?.len() == 1, "a bad one has no child");
     }
     Ok(())
+}
+
+pub(crate) async fn invariant_8_all_of_them_at_once_cost_nobody_else_anything(scene: Scene) -> Result<()> {
+    the_server_hangs(&scene).await?;
+    let other = format!("{}-other", scene.namespace);
+    scene.create_namespace(&other).await?;
+    // One that does what it should, and says too much.
+    let guests: Vec<&str> = HOSTILE.iter().map(|(guest, _)| *guest).chain(["flooding"]).collect();
+    let namespace = |guest: &str| format!("{}-{}", scene.namespace, guest.replace('_', "-"));
+    let mut plugins = vec![Plugin::myapple()?.confined_to(&other)];
+    for guest in &guests {
+        scene.create_namespace(&namespace(guest)).await?;
+        plugins.push(Plugin::guest(guest)?.named(&guest.replace('_', "-")).confined_to(&namespace(guest)));
+    }
+    let mut host = scene.with(&plugins)?.host().await?;
+    let of_all = |name| guests.iter().map(|guest| scene.apple_in(&namespace(guest), name)).collect::<Vec<_>>();
+    let (good, bad) = (of_all("good"), [of_all("bad-1"), of_all("bad-2")].concat());
+    try_join_all(bad.iter().map(async |apple| apple.create(1).await.map(drop))).await?;
+    let served = async {
+        others_go_on(&mut host, &other_apples(&scene, &other)).await?;
+        for apple in &good {
+            apple.create(1).await?.status_is("good", |status| status["available"] == 1).await?;
+        }
+        for (guest, told) in HOSTILE {
+            failed(&host, &namespace(guest), told).await?;
+        }
+        Ok(())
+    };
+    while_they_fail(&bad, served).await
 }
 
 pub(crate) async fn invariant_8_a_plugin_that_answers_nonsense_costs_itself_one_call(scene: Scene) -> Result<()> {
@@ -66,7 +139,7 @@ pub(crate) async fn invariant_8_a_plugin_that_answers_nonsense_costs_itself_one_
         let children = apple.children().await?;
         ensure!(children.is_empty() || *mistake == "twice", "{mistake} has children: {children:?}");
     }
-    others_go_on(&scene, &mut host, &elsewhere).await
+    others_go_on(&mut host, &other_apples(&scene, &elsewhere)).await
 }
 
 pub(crate) async fn a_plugin_that_cannot_be_used_is_refused_with_the_reason(scene: Scene) -> Result<()> {
@@ -85,8 +158,32 @@ pub(crate) async fn a_plugin_that_cannot_be_used_is_refused_with_the_reason(scen
     for (guest, name, _) in &reasons {
         plugins.push(Plugin::guest(guest)?.named(name));
     }
-    let mut host = scene.with(&plugins)?.starting_host()?;
-    for (_, name, reason) in &reasons {
+    are_refused(&scene, &plugins, &reasons.map(|(_, name, reason)| (name, reason))).await
+}
+
+pub(crate) async fn a_plugin_that_misbehaves_while_an_instance_is_made_is_refused_with_the_reason(
+    scene: Scene,
+) -> Result<()> {
+    // What is made besides, how often, and what is said of it.
+    let made = [
+        ("starting", "(module (func $loop (loop $again (br $again))) (start $loop))", 1, "deadline of 5000 ms"),
+        ("trapping", "(module (func $trap unreachable) (start $trap))", 1, "plugin trapped"),
+        ("crowded", "(module)", 900, "cannot instantiate the plugin: resource limit exceeded: instance count too high"),
+        ("thousand", "(module)", 1000, "cannot compile"),
+        ("hungry", "(module (memory 2000))", 1, "plugin hit its memory limit of 64 MiB"),
+        ("tabular", "(module (table 9000000 funcref))", 1, "cannot instantiate the plugin: table minimum size"),
+    ];
+    let mut plugins = vec![Plugin::myapple()?];
+    for (name, module, instances, _) in made {
+        plugins.push(Plugin::guest("second")?.named(name).beside(module, instances)?);
+    }
+    are_refused(&scene, &plugins, &made.map(|(name, .., reason)| (name.to_owned(), reason))).await
+}
+
+/// The host says of each of these plugins, by name, why it is refused; and the example plugin, which is one of them all, serves.
+async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[(String, &str)]) -> Result<()> {
+    let mut host = scene.with(plugins)?.starting_host()?;
+    for (name, reason) in reasons {
         eventually(&format!("/readyz says why {name} is refused"), async || {
             let told = host.readiness_of(name).await?;
             ensure!(told.contains("failed") && told.contains(reason), "it says: {told}");
@@ -96,7 +193,7 @@ pub(crate) async fn a_plugin_that_cannot_be_used_is_refused_with_the_reason(scen
         let failures = host.metrics().await?.sum("pilothouse_plugin_load_failures_total", &[("plugin", name)]);
         ensure!(failures > 0.0, "the failure of {name} is not counted");
     }
-    scene.apple("gala").create(2).await?.settles().await
+    others_go_on(&mut host, &other_apples(scene, &scene.namespace)).await
 }
 
 /// Of the guest, two objects that it fails on, which are returned, and one that it does not fail on; of myapple, others.
@@ -125,7 +222,10 @@ async fn is_contained(scene: &Scene, guest: &str) -> Result<[Apple; 2]> {
         Ok(())
     })
     .await?;
-    others_go_on(scene, &mut host, &elsewhere).await?;
+    if let Some((_, told)) = HOSTILE.iter().find(|(name, _)| *name == guest) {
+        failed(&host, &scene.namespace, *told).await?;
+    }
+    while_they_fail(&bad, others_go_on(&mut host, &other_apples(scene, &elsewhere))).await?;
     for apple in &bad {
         let object = apple.get().await?;
         ensure!(object.data.get("status").is_none(), "a bad one has a status: {}", object.data["status"]);
@@ -149,9 +249,34 @@ async fn beside_myapple(scene: &Scene, guest: &str) -> Result<(Host, String)> {
     Ok((host, other))
 }
 
-/// While the guest fails: the other plugin serves, the health endpoint answers, and the other plugin has no errors.
-async fn others_go_on(scene: &Scene, host: &mut Host, elsewhere: &str) -> Result<()> {
-    let apples = ["gala", "fuji", "idared"].map(|name| scene.apple_in(elsewhere, name));
+/// The log says of `bad-1` and of `bad-2` of a namespace why they failed.
+async fn failed(host: &Host, namespace: &str, told: [&str; 2]) -> Result<()> {
+    for (name, told) in ["bad-1", "bad-2"].iter().zip(told) {
+        host.warns(&["reconcile failed", &format!("{namespace}/{name}"), told]).await?;
+    }
+    Ok(())
+}
+
+/// Changes objects all the while, so that their failures do not become rare.
+async fn while_they_fail(bad: &[Apple], what: impl Future<Output = Result<()>>) -> Result<()> {
+    let stir = async {
+        for quantity in (1..=9).cycle() {
+            try_join_all(bad.iter().map(|apple| apple.scale(quantity))).await?;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        done = what => done,
+        stirred = stir => stirred,
+    }
+}
+
+fn other_apples(scene: &Scene, namespace: &str) -> [Apple; 3] {
+    ["gala", "fuji", "idared"].map(|name| scene.apple_in(namespace, name))
+}
+
+/// While others fail: the example plugin serves these, which are new, without an error, and the health endpoint answers.
+async fn others_go_on(host: &mut Host, apples: &[Apple]) -> Result<()> {
     try_join_all(apples.iter().map(async |apple| apple.create(3).await?.settles().await)).await?;
     let (code, _) = host.get("/healthz").await?;
     ensure!(code == 200, "/healthz answers {code}");
@@ -159,5 +284,18 @@ async fn others_go_on(scene: &Scene, host: &mut Host, elsewhere: &str) -> Result
         label("controller").starts_with("myapple/") && label("result") == "error"
     });
     ensure!(errors == 0.0, "{errors} reconciles of the other plugin failed");
+    Ok(())
+}
+
+/// The embedded server never answers the host's questions for one ConfigMap, which only the guest `waiting` asks. A real one answers
+/// each at once.
+async fn the_server_hangs(scene: &Scene) -> Result<()> {
+    if scene.cluster.kind() == Kind::Real {
+        return Ok(());
+    }
+    let on = json!({"resource": "configmaps", "verbs": ["get"], "userAgent": "pilothouse"});
+    let rule = json!({"on": on, "fault": "hang"}).to_string().into_bytes();
+    let request = http::Request::post("/debug/faults").body(rule).context("cannot write the request")?;
+    let _rule: Value = scene.client().request(request).await.context("the server takes no faults")?;
     Ok(())
 }

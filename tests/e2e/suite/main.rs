@@ -80,12 +80,19 @@ fn main() -> ExitCode {
         }
         hostile {
             invariant_8_a_plugin_that_loops_costs_itself_one_call,
+            invariant_8_a_plugin_that_asks_the_host_for_ever_costs_itself_one_call,
+            invariant_8_a_plugin_that_waits_for_the_server_costs_itself_one_call,
             invariant_8_a_plugin_that_traps_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_memory_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_its_stack_costs_itself_one_call,
+            invariant_8_a_plugin_that_exhausts_the_stack_in_its_memory_costs_itself_one_call,
+            invariant_8_a_plugin_that_calls_while_it_is_called_costs_itself_one_call,
+            invariant_8_a_plugin_that_hands_over_garbled_text_costs_itself_one_call,
             invariant_8_a_plugin_that_answers_too_much_costs_itself_one_call,
+            invariant_8_all_of_them_at_once_cost_nobody_else_anything,
             invariant_8_a_plugin_that_answers_nonsense_costs_itself_one_call,
             a_plugin_that_cannot_be_used_is_refused_with_the_reason,
+            a_plugin_that_misbehaves_while_an_instance_is_made_is_refused_with_the_reason,
         }
         kubectl {
             kubectl_sees_and_steers_everything,

@@ -42,6 +42,11 @@ pub const GUESTS: &[Guest] = &[
         does: "has one child, <name>-shared with data adopted=yes, and takes over what is there",
     },
     Guest {
+        name: "asking",
+        expected: Expected::Contained,
+        does: "for bad-* reads the cache for ever; its timeout is 300 ms",
+    },
+    Guest {
         name: "counting",
         expected: Expected::Works,
         does: "adds 1 to status.available every 20 ms until it is spec.quantity",
@@ -78,6 +83,11 @@ pub const GUESTS: &[Guest] = &[
         name: "flooding",
         expected: Expected::Works,
         does: "for bad-* logs 20,000 lines of 1 kB before it answers; it behaves well otherwise",
+    },
+    Guest {
+        name: "garbling",
+        expected: Expected::Contained,
+        does: "for bad-1 answers with a status that is no UTF-8, for other bad-* logs a line that is none",
     },
     Guest { name: "greedy", expected: Expected::NotLinked, does: "imports test:greedy/secrets, which no host has" },
     Guest { name: "huge", expected: Expected::Contained, does: "for bad-* answers with a status of 8 MiB" },
@@ -132,6 +142,16 @@ pub const GUESTS: &[Guest] = &[
     },
     Guest { name: "recursing", expected: Expected::Contained, does: "for bad-* calls itself without end" },
     Guest {
+        name: "recursing_wide",
+        expected: Expected::Contained,
+        does: "for bad-* calls itself without end, with 64 kB of its memory for each call",
+    },
+    Guest {
+        name: "reentering",
+        expected: Expected::Contained,
+        does: "for bad-* looks at the clock while the host asks it for memory",
+    },
+    Guest {
         name: "second",
         expected: Expected::Works,
         does: "does what myapple does and adds revision=2 to the data of every child: another revision of it",
@@ -146,6 +166,11 @@ pub const GUESTS: &[Guest] = &[
         name: "trespasser",
         expected: Expected::Works,
         does: "tries what it was not granted and says in one condition for each try what it was told; True: denied",
+    },
+    Guest {
+        name: "waiting",
+        expected: Expected::Contained,
+        does: "for bad-* asks the API server for ever; its timeout is 300 ms",
     },
 ];
 

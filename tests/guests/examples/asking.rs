@@ -1,0 +1,24 @@
+//! For `bad-*` asks the host for ever.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use pilothouse_guests::apple::{MyApple, is_bad, well_behaved};
+use pilothouse_sdk::prelude::*;
+
+#[plugin]
+fn asking() -> Plugin {
+    // Short, so that a test waits no longer than it must.
+    let timeout = Duration::from_millis(300);
+    Plugin::new("Asks.")
+        .controller(Controller::of::<MyApple>().owns::<ConfigMap>().timeout(timeout).reconcile(reconcile))
+}
+
+fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
+    while is_bad(apple) {
+        // What is there, so that the host has something to copy.
+        ctx.cache().get::<MyApple>(ctx.key())?;
+        ctx.cache().list::<ConfigMap>().into_iter().next().transpose()?;
+    }
+    well_behaved(ctx, apple)
+}

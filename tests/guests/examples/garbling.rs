@@ -1,0 +1,42 @@
+//! For `bad-*` hands over text that is no UTF-8: `bad-1` as its status, all others as a line of the log.
+
+#![cfg(target_arch = "wasm32")]
+#![expect(unsafe_code, reason = "no safe code makes such a text")]
+
+use pilothouse_guests::apple::{self, MyApple, is_bad};
+use pilothouse_sdk::contract;
+use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
+    Children, Failure, Guest, Manifest, Outcome, Request,
+};
+use pilothouse_sdk::log::{self, Level};
+use pilothouse_sdk::{Error, Object as _, Plugin, entry};
+
+struct Garbling;
+
+fn plugin() -> Plugin {
+    apple::plugin("Garbles.", apple::well_behaved)
+}
+
+fn garbled() -> String {
+    // SAFETY: nothing in this component looks at it.
+    unsafe { String::from_utf8_unchecked(b"{\"available\": \"\xff\xfe\"}".to_vec()) }
+}
+
+impl Guest for Garbling {
+    fn describe(config: String) -> Result<Manifest, String> {
+        entry::describe(&plugin, env!("CARGO_PKG_VERSION"), &config)
+    }
+
+    fn reconcile(config: String, request: Request) -> Result<Outcome, Failure> {
+        let apple: MyApple = serde_json::from_str(&request.object).map_err(Error::from)?;
+        if !is_bad(&apple) {
+            return entry::reconcile(&plugin, &config, request);
+        }
+        if apple.name() != "bad-1" {
+            log::write(Level::Info, &garbled(), &[]);
+        }
+        Ok(Outcome { children: Children::Unchanged, status: Some(garbled()), requeue_after: None })
+    }
+}
+
+contract::export!(Garbling with_types_in contract);

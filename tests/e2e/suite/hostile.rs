@@ -244,7 +244,9 @@ async fn have_no_children(bad: &[Apple]) -> Result<()> {
 async fn beside_myapple(scene: &Scene, guest: &str) -> Result<(Host, String)> {
     let other = format!("{}-other", scene.namespace);
     scene.create_namespace(&other).await?;
-    let plugins = [Plugin::myapple()?.confined_to(&other), Plugin::guest(guest)?.confined_to(&scene.namespace)];
+    // Files of the tests are named as Rust names modules, plugins as Kubernetes names things.
+    let hostile = Plugin::guest(guest)?.named(&guest.replace('_', "-")).confined_to(&scene.namespace);
+    let plugins = [Plugin::myapple()?.confined_to(&other), hostile];
     let host = scene.with(&plugins)?.host().await?;
     Ok((host, other))
 }

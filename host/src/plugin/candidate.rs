@@ -65,6 +65,12 @@ pub(super) fn call_limits(limits: &grant::Limits) -> Limits {
     if let Some(mib) = limits.memory_mib {
         bounds.memory = usize::try_from(mib.get()).unwrap_or(usize::MAX).saturating_mul(1 << 20);
     }
+    if let Some(calls) = limits.host_calls {
+        bounds.host_calls = calls.get();
+    }
+    if let Some(mib) = limits.host_mib {
+        bounds.host_bytes = usize::try_from(mib.get()).unwrap_or(usize::MAX).saturating_mul(1 << 20);
+    }
     bounds.deadline = limits.timeout_ms.map(|ms| Duration::from_millis(ms.get().into()));
     bounds
 }

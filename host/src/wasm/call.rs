@@ -1,7 +1,8 @@
 //! What goes into a call and what comes out of it.
 //!
 //! Objects stay JSON text: on the way in they are what the store holds, on the way out the writer parses them. What the guest
-//! returns is bounded here ([`MAX_CHILDREN`], [`MAX_KEYS`], [`MAX_MESSAGE`]) and, in bytes, by [`super::MAX_TRANSFER`].
+//! returns is bounded here ([`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_KEYS`], [`MAX_MESSAGE`]) and, before it is copied, by
+//! [`super::MAX_TRANSFER`].
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,6 +20,10 @@ use super::bindings::pilothouse::plugin::types;
 
 /// How many children an outcome may hold. A reconcile that wants more is rather one that is wrong.
 pub const MAX_CHILDREN: usize = 10_000;
+
+/// How many bytes the children and the status of an outcome may have together: as many children as there may be, of 1.6 kB each. A status
+/// of more than some MiB is refused by the API server.
+pub const MAX_OUTCOME: usize = 16 << 20;
 
 /// How many keys a call of `map` may give. One change that concerns more objects is better told by an index, which needs no call.
 pub const MAX_KEYS: usize = 10_000;
@@ -175,6 +180,11 @@ impl Request {
 
 impl Outcome {
     pub(super) fn from_wit(outcome: wit::Outcome) -> Result<Self, CallError> {
+        let desired = match &outcome.children {
+            wit::Children::Unchanged => 0,
+            wit::Children::Desired(children) => children.iter().map(|child| child.object.len()).sum(),
+        };
+        bounded(desired, outcome.status.as_deref())?;
         let children = match outcome.children {
             wit::Children::Unchanged => Children::Unchanged,
             wit::Children::Desired(children) if children.len() > MAX_CHILDREN => {
@@ -192,9 +202,22 @@ impl Outcome {
 }
 
 impl Failure {
-    pub(super) fn from_wit(failure: wit::Failure) -> Self {
-        Self { message: shorten(failure.message, MAX_MESSAGE), terminal: failure.terminal, status: failure.status }
+    pub(super) fn from_wit(failure: wit::Failure) -> Result<Self, CallError> {
+        bounded(0, failure.status.as_deref())?;
+        let message = shorten(failure.message, MAX_MESSAGE);
+        Ok(Self { message, terminal: failure.terminal, status: failure.status })
     }
+}
+
+/// Refuses children of so many bytes and a status that are too much together.
+fn bounded(children: usize, status: Option<&str>) -> Result<(), CallError> {
+    let bytes = children.saturating_add(status.map_or(0, str::len));
+    if bytes <= MAX_OUTCOME {
+        return Ok(());
+    }
+    Err(CallError::Answer(format!(
+        "{bytes} bytes of children and status are more than the {MAX_OUTCOME} that an outcome may hold"
+    )))
 }
 
 /// Cuts a text to at most `bytes` bytes, at a character's boundary, and marks the cut.
@@ -232,6 +255,27 @@ mod tests {
             taken(vec![key("a"); MAX_KEYS + 1]),
             Err("plugin gave an unusable answer: 10001 keys are more than the 10000 that map may give".to_owned())
         );
+    }
+
+    #[test]
+    fn too_many_bytes_are_refused() {
+        let said = |bytes| {
+            format!(
+                "plugin gave an unusable answer: {bytes} bytes of children and status are more than the 16777216 that an outcome may hold"
+            )
+        };
+        let outcome = |child: usize, status: usize| {
+            let child = wit::Child { object: "x".repeat(child), adopt: false };
+            let children = wit::Children::Desired(vec![child.clone(), child]);
+            Outcome::from_wit(wit::Outcome { children, status: Some("x".repeat(status)), requeue_after: None })
+                .map(drop)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(outcome(4 << 20, 8 << 20), Ok(()));
+        assert_eq!(outcome(4 << 20, (8 << 20) + 1), Err(said(MAX_OUTCOME + 1)));
+        let status = Some("x".repeat(MAX_OUTCOME + 1));
+        let failure = Failure::from_wit(wit::Failure { message: String::new(), terminal: false, status });
+        assert_eq!(failure.map(drop).map_err(|error| error.to_string()), Err(said(MAX_OUTCOME + 1)));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::host::Closed;
-use super::limits::Limiter;
+use super::host::{Closed, Excess};
+use super::limits::{Limiter, MAX_TABLE_ELEMENTS};
 
 /// The sandbox itself could not be set up: this machine or its settings, never a plugin.
 #[derive(Debug, thiserror::Error)]
@@ -169,6 +169,17 @@ pub enum CallError {
         /// The message, where it was `log.write`.
         said: Option<String>,
     },
+    /// Wanted larger tables than it may have, and gave up.
+    #[error("plugin hit its limit of {MAX_TABLE_ELEMENTS} table elements")]
+    Table,
+    /// Called the host too often, or was given too much by it.
+    #[error("plugin {excess}")]
+    HostCalls {
+        /// Which of the two, and the limit.
+        excess: Excess,
+        /// Where it was, innermost call first.
+        backtrace: Vec<String>,
+    },
     /// No instance could be made.
     #[error("cannot instantiate the plugin: {0}")]
     Instantiate(String),
@@ -186,7 +197,8 @@ impl fmt::Display for Said<'_> {
 }
 
 impl CallError {
-    /// One word for metrics: `deadline`, `memory`, `stack`, `trap`, `import`, `instantiate`, `answer`, `controller` or `export`.
+    /// One word for metrics: `deadline`, `memory`, `stack`, `table`, `host-calls`, `trap`, `import`, `instantiate`, `answer`, `controller`
+    /// or `export`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Controller(_) => "controller",
@@ -196,6 +208,8 @@ impl CallError {
             Self::Stack { .. } => "stack",
             Self::Trap { .. } => "trap",
             Self::Import { .. } => "import",
+            Self::Table => "table",
+            Self::HostCalls { .. } => "host-calls",
             Self::Instantiate(_) => "instantiate",
             Self::Answer(_) => "answer",
         }
@@ -204,7 +218,10 @@ impl CallError {
     /// The guest's calls when it ended, innermost first; empty where they are not known.
     pub fn backtrace(&self) -> &[String] {
         match self {
-            Self::Deadline { backtrace, .. } | Self::Stack { backtrace } | Self::Trap { backtrace, .. } => backtrace,
+            Self::Deadline { backtrace, .. }
+            | Self::Stack { backtrace }
+            | Self::HostCalls { backtrace, .. }
+            | Self::Trap { backtrace, .. } => backtrace,
             _ => &[],
         }
     }
@@ -215,12 +232,18 @@ impl CallError {
         if let Some(Closed(import)) = error.downcast_ref() {
             return Self::Import { import, said: said() };
         }
+        if let Some(&excess) = error.downcast_ref::<Excess>() {
+            return Self::HostCalls { excess, backtrace: frames(error) };
+        }
         let trap = error.downcast_ref::<wasmtime::Trap>();
         // A guest that is refused memory gives up by `unreachable`, if it gives up; any other trap has another reason.
         let gave_up =
             matches!(trap, None | Some(wasmtime::Trap::UnreachableCodeReached | wasmtime::Trap::AllocationTooLarge));
         if gave_up && call.limits.memory_was_refused() {
             return Self::Memory { limit: call.limits.memory() };
+        }
+        if gave_up && call.limits.table_was_refused() {
+            return Self::Table;
         }
         let backtrace = || frames(error);
         let reason = error.root_cause().to_string();

@@ -13,6 +13,7 @@ use super::bindings::pilothouse::plugin::{cache, client, clock, log, types};
 use super::call::{MAX_MESSAGE, shorten};
 use super::imports::{Imports, LogLine, Query};
 use super::limits::Limiter;
+use super::revision::Limits;
 
 /// Field paths in a query: more than anybody reads of an object, and a bound on what is compared for each object.
 const MAX_FIELDS: usize = 64;
@@ -24,6 +25,10 @@ pub(super) struct Host {
     pub(super) began: Instant,
     pub(super) budget: Duration,
     now: u64,
+    /// Host calls so far, and bytes of what they answered.
+    calls: u32,
+    bytes: usize,
+    may: Limits,
     lines: u32,
     /// The last error that the guest logged, fields included.
     pub(super) said: Option<String>,
@@ -41,26 +46,57 @@ enum Door {
 #[error("{0} was called from describe")]
 pub(super) struct Closed(pub(super) &'static str);
 
+/// More than one call may have of the host; with the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Excess {
+    /// Host calls.
+    #[error("called the host more than {0} times in one call")]
+    Calls(u32),
+    /// Bytes of their answers.
+    #[error("was given more than {} MiB by the host in one call", .0 >> 20)]
+    Bytes(usize),
+}
+
 impl Host {
-    /// For one call: within `budget` from now, with `memory` bytes, and no imports where there are none.
-    pub(super) fn new(imports: Option<Arc<dyn Imports>>, memory: usize, budget: Duration) -> Self {
+    /// For one call: within `budget` from now, under these limits, and no imports where there are none.
+    pub(super) fn new(imports: Option<Arc<dyn Imports>>, limits: Limits, budget: Duration) -> Self {
         let now = imports.as_ref().map_or(0, |imports| imports.now());
         Self {
             door: imports.map_or(Door::Closed, Door::Open),
-            limits: Limiter::new(memory),
+            limits: Limiter::new(limits.memory),
             began: Instant::now(),
             budget,
             now,
+            calls: 0,
+            bytes: 0,
+            may: limits,
             lines: 0,
             said: None,
         }
     }
 
-    fn open(&self, import: &'static str) -> Result<Arc<dyn Imports>> {
-        match &self.door {
-            Door::Open(imports) => Ok(Arc::clone(imports)),
-            Door::Closed => Err(wasmtime::Error::new(Closed(import))),
+    /// Begins a host call.
+    fn open(&mut self, import: &'static str) -> Result<Arc<dyn Imports>> {
+        let Door::Open(imports) = &self.door else { return Err(wasmtime::Error::new(Closed(import))) };
+        if self.calls >= self.may.host_calls {
+            return Err(wasmtime::Error::new(Excess::Calls(self.may.host_calls)));
         }
+        self.calls += 1;
+        Ok(Arc::clone(imports))
+    }
+
+    /// Ends a host call whose answer has so many bytes.
+    fn gives<T>(&mut self, answer: T, bytes: impl FnOnce(&T) -> usize) -> Result<T> {
+        self.bytes = self.bytes.saturating_add(bytes(&answer));
+        if self.bytes > self.may.host_bytes {
+            return Err(wasmtime::Error::new(Excess::Bytes(self.may.host_bytes)));
+        }
+        Ok(answer)
+    }
+
+    /// The same for an object of the API server's.
+    fn gives_object(&mut self, answer: &Result<Arc<Object>, client::Error>) -> Result<Result<String, client::Error>> {
+        self.gives(answer.as_ref().map(json).map_err(Clone::clone), |answer| answer.as_ref().map_or(0, String::len))
     }
 
     /// Says how many lines were not kept, if any were not.
@@ -78,6 +114,10 @@ fn type_meta(of: &types::TypeMeta) -> TypeMeta {
 
 fn key(key: &types::Key) -> Key {
     Key::new(key.namespace.as_deref(), &key.name)
+}
+
+fn key_bytes(key: &types::Key) -> usize {
+    key.name.len() + key.namespace.as_ref().map_or(0, String::len)
 }
 
 fn wit_key(key: &Key) -> types::Key {
@@ -125,31 +165,36 @@ impl types::Host for Host {}
 impl cache::Host for Host {
     fn get(&mut self, of: types::TypeMeta, name: types::Key) -> Result<Result<Option<String>, cache::ReadError>> {
         let imports = self.open("cache.get")?;
-        Ok(imports.cached(&type_meta(&of), &key(&name)).map(|object| object.as_ref().map(json)))
+        let object = imports.cached(&type_meta(&of), &key(&name)).map(|object| object.as_ref().map(json));
+        self.gives(object, |object| object.as_ref().ok().and_then(Option::as_ref).map_or(0, String::len))
     }
 
     fn list(&mut self, query: cache::Query) -> Result<Result<cache::Page, cache::ReadError>> {
         let imports = self.open("cache.list")?;
         let page = read(query).and_then(|query| imports.cached_list(&query));
-        Ok(page.map(|page| cache::Page { items: page.items, next: page.next }))
+        let page = page.map(|page| cache::Page { items: page.items, next: page.next });
+        self.gives(page, |page| page.as_ref().map_or(0, |page| page.items.iter().map(String::len).sum()))
     }
 
     fn keys(&mut self, query: cache::Query) -> Result<Result<cache::KeyPage, cache::ReadError>> {
         let imports = self.open("cache.keys")?;
         let page = read(query).and_then(|query| imports.cached_keys(&query));
-        Ok(page.map(|page| cache::KeyPage { items: page.items.iter().map(wit_key).collect(), next: page.next }))
+        let page = page.map(|page| cache::KeyPage { items: page.items.iter().map(wit_key).collect(), next: page.next });
+        self.gives(page, |page| page.as_ref().map_or(0, |page| page.items.iter().map(key_bytes).sum()))
     }
 }
 
 impl client::Host for Host {
     async fn get(&mut self, of: types::TypeMeta, name: types::Key) -> Result<Result<String, client::Error>> {
         let imports = self.open("client.get")?;
-        Ok(imports.get(type_meta(&of), key(&name)).await.as_ref().map(json).map_err(Clone::clone))
+        let answer = imports.get(type_meta(&of), key(&name)).await;
+        self.gives_object(&answer)
     }
 
     async fn create(&mut self, object: String) -> Result<Result<String, client::Error>> {
         let imports = self.open("client.create")?;
-        Ok(imports.create(object).await.as_ref().map(json).map_err(Clone::clone))
+        let answer = imports.create(object).await;
+        self.gives_object(&answer)
     }
 
     async fn update(
@@ -158,7 +203,8 @@ impl client::Host for Host {
         part: Option<types::Subresource>,
     ) -> Result<Result<String, client::Error>> {
         let imports = self.open("client.update")?;
-        Ok(imports.update(object, part.map(subresource)).await.as_ref().map(json).map_err(Clone::clone))
+        let answer = imports.update(object, part.map(subresource)).await;
+        self.gives_object(&answer)
     }
 
     async fn patch(
@@ -170,7 +216,7 @@ impl client::Host for Host {
     ) -> Result<Result<String, client::Error>> {
         let imports = self.open("client.patch")?;
         let answer = imports.patch(type_meta(&of), key(&name), body, part.map(subresource)).await;
-        Ok(answer.as_ref().map(json).map_err(Clone::clone))
+        self.gives_object(&answer)
     }
 
     async fn apply(
@@ -180,7 +226,8 @@ impl client::Host for Host {
         force: bool,
     ) -> Result<Result<String, client::Error>> {
         let imports = self.open("client.apply")?;
-        Ok(imports.apply(object, part.map(subresource), force).await.as_ref().map(json).map_err(Clone::clone))
+        let answer = imports.apply(object, part.map(subresource), force).await;
+        self.gives_object(&answer)
     }
 
     async fn delete(

@@ -17,6 +17,7 @@ pub(super) struct Limiter {
     used: usize,
     elements: usize,
     refused: bool,
+    elements_refused: bool,
     /// What the last granted growth added, to be taken back where the growth fails all the same.
     last: (usize, usize),
 }
@@ -24,7 +25,7 @@ pub(super) struct Limiter {
 impl Limiter {
     /// At most `memory` bytes of linear memory, in all memories together.
     pub(super) fn new(memory: usize) -> Self {
-        Self { memory, used: 0, elements: 0, refused: false, last: (0, 0) }
+        Self { memory, used: 0, elements: 0, refused: false, elements_refused: false, last: (0, 0) }
     }
 
     /// Bytes of linear memory that are allowed.
@@ -35,6 +36,11 @@ impl Limiter {
     /// Whether more was asked for.
     pub(super) fn memory_was_refused(&self) -> bool {
         self.refused
+    }
+
+    /// Whether more than [`MAX_TABLE_ELEMENTS`] were asked for.
+    pub(super) fn table_was_refused(&self) -> bool {
+        self.elements_refused
     }
 }
 
@@ -62,6 +68,8 @@ impl ResourceLimiter for Limiter {
         if granted {
             self.elements += more;
             self.last = (0, more);
+        } else {
+            self.elements_refused = true;
         }
         Ok(granted)
     }
@@ -112,6 +120,6 @@ mod tests {
     fn table_limit_is_not_taken_for_the_memory_limit() {
         let mut limiter = Limiter::new(100);
         assert!(!limiter.table_growing(0, MAX_TABLE_ELEMENTS + 1, None).unwrap());
-        assert!(!limiter.memory_was_refused());
+        assert!(limiter.table_was_refused() && !limiter.memory_was_refused());
     }
 }

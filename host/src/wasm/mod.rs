@@ -23,9 +23,12 @@
 //! |---|---|---|
 //! | time, waiting included | the manifest's deadline, or the administrator's | [`CallError::Deadline`] |
 //! | memory | [`Limits::memory`] | [`CallError::Memory`] |
-//! | stack | 512 kB | [`CallError::Stack`] |
+//! | stack | 512 kB, of the engine and so for all plugins | [`CallError::Stack`] |
+//! | elements of its tables | 100,000 | [`CallError::Table`] |
+//! | core instances | 64 | [`CallError::Instantiate`] |
+//! | host calls, and what they answer | [`Limits::host_calls`], [`Limits::host_bytes`] | [`CallError::HostCalls`] |
 //! | bytes handed to the host at once | [`MAX_TRANSFER`] | [`CallError::Trap`], [`CallError::Answer`] |
-//! | children, keys of a mapping | [`MAX_CHILDREN`], [`MAX_KEYS`] | [`CallError::Answer`] |
+//! | children, children and status in bytes, keys of a mapping | [`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_KEYS`] | [`CallError::Answer`] |
 //! | log | [`LogLine`]'s bounds | cut |
 
 mod bindings;
@@ -49,12 +52,15 @@ pub(crate) mod testing;
 mod tests;
 
 pub use cache::{CACHE_BYTES, Cache, CacheError};
-pub use call::{Child, Children, Failure, MAX_CHILDREN, MAX_KEYS, MAX_MESSAGE, News, Outcome, Phase, Request};
+pub use call::{
+    Child, Children, Failure, MAX_CHILDREN, MAX_KEYS, MAX_MESSAGE, MAX_OUTCOME, News, Outcome, Phase, Request,
+};
 pub use child::compile_for;
 pub use compiler::Compiler;
 pub use component::{Compiled, Linked};
 pub use engine::{Engine, Figures};
 pub use error::{CallError, DescribeError, EngineError, LoadError};
+pub use host::Excess;
 pub use imports::{
     ClientError, Imports, KeyPage, Level, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError,
     Reason, StatusError,

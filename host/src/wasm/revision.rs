@@ -27,12 +27,23 @@ pub struct Limits {
     pub memory: usize,
     /// Lowers the manifest's deadline; never raises it.
     pub deadline: Option<Duration>,
+    /// Calls of imports.
+    pub host_calls: u32,
+    /// Bytes that these answer, in all.
+    pub host_bytes: usize,
 }
 
 impl Default for Limits {
-    /// 64 MiB, and the manifest's deadline.
+    /// 64 MiB, the manifest's deadline, 100,000 host calls and 1 GiB from them.
     fn default() -> Self {
-        Self { memory: 64 << 20, deadline: None }
+        Self {
+            memory: 64 << 20,
+            deadline: None,
+            // Some tenths of a second, if the cache answers: a read for each object of a large cluster.
+            host_calls: 100_000,
+            // 200,000 Pods, page by page, as a whole.
+            host_bytes: 1 << 30,
+        }
     }
 }
 
@@ -72,7 +83,7 @@ impl Linked {
     ) -> Result<Revision, DescribeError> {
         let budget = limits.lowered(DESCRIBE_DEADLINE);
         let answer = self
-            .call(None, limits.memory, budget, async |ready, store| {
+            .call(None, limits, budget, async |ready, store| {
                 let plugin = ready.plugin.instantiate_async(&mut *store).await.map_err(instantiating)?;
                 plugin.pilothouse_plugin_controller().call_describe(store, &config).await.map_err(calling)
             })
@@ -87,13 +98,13 @@ impl Linked {
     async fn call<R>(
         &self,
         imports: Option<Arc<dyn Imports>>,
-        memory: usize,
+        limits: Limits,
         budget: Duration,
         run: impl AsyncFnOnce(&Ready, &mut Store<Host>) -> Result<R, (Stage, wasmtime::Error)>,
     ) -> Result<R, CallError> {
         // The slot is given back after the store is gone.
         let (ready, _slot) = self.engine.ready(&self.code).map_err(|e| CallError::Instantiate(e.to_string()))?;
-        let mut store = Store::new(&ready.engine, Host::new(imports, memory, budget));
+        let mut store = Store::new(&ready.engine, Host::new(imports, limits, budget));
         store.limiter(|host| &mut host.limits);
         store.set_hostcall_fuel(MAX_TRANSFER);
         store.set_epoch_deadline(1);
@@ -196,7 +207,7 @@ impl Revision {
         let request = request.into_wit();
         let answer = self
             .linked
-            .call(Some(imports), self.limits.memory, budget, async |ready, store| {
+            .call(Some(imports), self.limits, budget, async |ready, store| {
                 let plugin = ready.plugin.instantiate_async(&mut *store).await.map_err(instantiating)?;
                 plugin
                     .pilothouse_plugin_controller()
@@ -207,7 +218,7 @@ impl Revision {
             .await?;
         match answer {
             Ok(outcome) => Outcome::from_wit(outcome).map(Ok),
-            Err(failure) => Ok(Err(Failure::from_wit(failure))),
+            Err(failure) => Failure::from_wit(failure).map(Err),
         }
     }
 
@@ -235,7 +246,7 @@ impl Revision {
         let changes: Vec<_> = news.iter().map(News::to_map).collect();
         let answer = self
             .linked
-            .call(Some(imports), self.limits.memory, budget, async |ready, store| {
+            .call(Some(imports), self.limits, budget, async |ready, store| {
                 let mapper = ready.mapper.as_ref().expect("it is exported");
                 let plugin = mapper.instantiate_async(&mut *store).await.map_err(instantiating)?;
                 let mapper = plugin.pilothouse_plugin_mapper();
@@ -266,7 +277,7 @@ impl Revision {
         let changes: Vec<_> = news.iter().map(News::to_observe).collect();
         let answer = self
             .linked
-            .call(Some(imports), self.limits.memory, budget, async |ready, store| {
+            .call(Some(imports), self.limits, budget, async |ready, store| {
                 let observer = ready.observer.as_ref().expect("it is exported");
                 let plugin = observer.instantiate_async(&mut *store).await.map_err(instantiating)?;
                 plugin.pilothouse_plugin_observer().call_observe(store, &self.config, &changes).await.map_err(calling)

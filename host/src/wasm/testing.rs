@@ -35,6 +35,24 @@ pub(crate) const TRAP: &str = "unreachable";
 /// Takes 64 kB after another until there is no more, then aborts, as Rust's allocator does.
 pub(crate) const HOG: &str =
     "(loop $more (br_if $more (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable";
+/// Makes a table larger until it gets no larger, then aborts.
+pub(crate) const TABULATE: &str = "(loop $more (br_if $more (i32.ne (table.grow $table (ref.null func) (i32.const 1000)) (i32.const -1)))) unreachable";
+/// Looks at the clock so often, then gives its answer.
+pub(crate) fn looks(times: u32) -> String {
+    format!(
+        "(local $n i32) (loop $more (drop (call $now)) (br_if $more (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) \
+         (i32.const {times})))) (i32.const {{answer}})"
+    )
+}
+/// Reads an object from the cache so often, to the same place, then gives its answer.
+pub(crate) fn reads_again(times: u32) -> String {
+    format!(
+        "(local $n i32) (local $at i32) (local.set $at (global.get $free)) \
+         (loop $more (global.set $free (local.get $at)) (call $cache_get {{key}} (i32.const 512)) \
+         (br_if $more (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const {times})))) \
+         (i32.const {{answer}})"
+    )
+}
 /// Calls itself for ever.
 pub(crate) const RECURSE: &str = "(call $deep (i32.const 0))";
 /// Writes a line to the log and then traps.
@@ -374,7 +392,7 @@ impl Guest {
         format!(
             r#"(module
                 {imports}
-                (memory (export "memory") {pages}) {memories}
+                (memory (export "memory") {pages}) {memories} {table}
                 (global $free (mut i32) (i32.const {free}))
                 (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
                     (local $at i32)
@@ -390,6 +408,7 @@ impl Guest {
                 {observe}
                 (data (i32.const {BASE}) "{data}"))"#,
             pages = self.pages,
+            table = if used("$table") { "(table $table 1 funcref)" } else { "" },
             memories = "(memory 1)".repeat(self.memories - 1),
             free = BASE + image.bytes.len(),
             data = image.escaped(),

@@ -216,6 +216,51 @@ async fn guest_that_takes_too_much_memory_costs_itself_one_call() {
 }
 
 #[tokio::test]
+async fn guest_that_takes_too_large_a_table_costs_itself_one_call() {
+    let revision = load(&Guest::new().reconcile(guest::TABULATE)).await;
+    for _ in 0..2 {
+        let error = revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            ("table", "plugin hit its limit of 100000 table elements")
+        );
+    }
+}
+
+#[tokio::test]
+async fn host_calls_of_one_call_are_bounded() {
+    let limits = Limits { host_calls: 50, ..Limits::default() };
+    let called = |times| {
+        let guest = Guest::new().reconcile(&guest::looks(times));
+        async move { load_with(&guest, limits).await.unwrap().reconcile(Arc::new(Fake::default()), request()).await }
+    };
+    called(50).await.unwrap().unwrap();
+    let error = called(51).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        ("host-calls", "plugin called the host more than 50 times in one call")
+    );
+    assert!(error.backtrace()[0].contains("reconcile"), "{:?}", error.backtrace());
+}
+
+#[tokio::test]
+async fn what_the_host_answers_in_one_call_is_bounded() {
+    let limits = Limits { host_bytes: 1 << 20, ..Limits::default() };
+    let fit = (1 << 20) / u32::try_from(apple().json().len()).unwrap();
+    let called = |times| {
+        let guest = Guest::new().reconcile(&guest::reads_again(times));
+        let imports = Arc::new(Fake { cached: Some(apple()), ..Fake::default() });
+        async move { load_with(&guest, limits).await.unwrap().reconcile(imports, request()).await }
+    };
+    called(fit).await.unwrap().unwrap();
+    let error = called(fit + 1).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        ("host-calls", "plugin was given more than 1 MiB by the host in one call")
+    );
+}
+
+#[tokio::test]
 async fn guest_that_begins_with_too_much_memory_is_told_so() {
     let limits = Limits { memory: 8 << 20, ..Limits::default() };
     let error = load_with(&Guest::new().pages(129), limits).await.unwrap_err();

@@ -49,6 +49,12 @@ pub struct Limits {
     /// How long one call may run, in milliseconds.
     #[serde(rename = "timeoutMs")]
     pub timeout_ms: Option<NonZeroU32>,
+    /// How often one call may call the host.
+    #[serde(rename = "hostCalls")]
+    pub host_calls: Option<NonZeroU32>,
+    /// How much one call may be given by the host, in MiB.
+    #[serde(rename = "hostMiB")]
+    pub host_mib: Option<NonZeroU32>,
     /// How many keys of one controller may be reconciled at once.
     #[serde(rename = "maxConcurrency")]
     pub max_concurrency: Option<NonZeroU32>,

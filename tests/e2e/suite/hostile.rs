@@ -95,11 +95,11 @@ pub(crate) async fn invariant_8_all_of_them_at_once_cost_nobody_else_anything(sc
     scene.create_namespace(&other).await?;
     // One that does what it should, and says too much.
     let guests: Vec<&str> = HOSTILE.iter().map(|(guest, _)| *guest).chain(["flooding"]).collect();
-    let namespace = |guest: &str| format!("{}-{}", scene.namespace, guest.replace('_', "-"));
+    let namespace = |guest: &str| format!("{}-{}", scene.namespace, name_of(guest));
     let mut plugins = vec![Plugin::myapple()?.confined_to(&other)];
     for guest in &guests {
         scene.create_namespace(&namespace(guest)).await?;
-        plugins.push(Plugin::guest(guest)?.named(&guest.replace('_', "-")).confined_to(&namespace(guest)));
+        plugins.push(Plugin::guest(guest)?.named(&name_of(guest)).confined_to(&namespace(guest)));
     }
     let mut host = scene.with(&plugins)?.host().await?;
     let of_all = |name| guests.iter().map(|guest| scene.apple_in(&namespace(guest), name)).collect::<Vec<_>>();
@@ -152,8 +152,7 @@ pub(crate) async fn a_plugin_that_cannot_be_used_is_refused_with_the_reason(scen
         ("describe_unexported", "does not export pilothouse:plugin/mapper@0.1.0"),
         ("greedy", "test:greedy/secrets"),
     ];
-    // An underscore is no part of a plugin's name.
-    let reasons = reasons.map(|(guest, reason)| (guest, guest.replace('_', "-"), reason));
+    let reasons = reasons.map(|(guest, reason)| (guest, name_of(guest), reason));
     let mut plugins = vec![Plugin::myapple()?];
     for (guest, name, _) in &reasons {
         plugins.push(Plugin::guest(guest)?.named(name));
@@ -213,7 +212,7 @@ async fn is_contained(scene: &Scene, guest: &str) -> Result<[Apple; 2]> {
     .await?;
 
     // Tried again, and failing again.
-    let controller = format!("{guest}/");
+    let controller = format!("{}/", name_of(guest));
     eventually("its failures are counted", async || {
         let errors = host.metrics().await?.sum_where("controller_runtime_reconcile_total", |label| {
             label("controller").starts_with(&controller) && label("result") == "error"
@@ -244,11 +243,15 @@ async fn have_no_children(bad: &[Apple]) -> Result<()> {
 async fn beside_myapple(scene: &Scene, guest: &str) -> Result<(Host, String)> {
     let other = format!("{}-other", scene.namespace);
     scene.create_namespace(&other).await?;
-    // Files of the tests are named as Rust names modules, plugins as Kubernetes names things.
-    let hostile = Plugin::guest(guest)?.named(&guest.replace('_', "-")).confined_to(&scene.namespace);
+    let hostile = Plugin::guest(guest)?.named(&name_of(guest)).confined_to(&scene.namespace);
     let plugins = [Plugin::myapple()?.confined_to(&other), hostile];
     let host = scene.with(&plugins)?.host().await?;
     Ok((host, other))
+}
+
+/// Files of the tests are named as Rust names modules, plugins as Kubernetes names things.
+fn name_of(guest: &str) -> String {
+    guest.replace('_', "-")
 }
 
 /// The log says of `bad-1` and of `bad-2` of a namespace why they failed.

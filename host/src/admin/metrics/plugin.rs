@@ -40,7 +40,19 @@ impl Default for Plugin {
     fn default() -> Self {
         // What happens to most plugins some day begins at zero; the rest when it happens.
         let stages = ["settings", "compile", "link", "describe", "verify", "activate"];
-        let traps = ["answer", "controller", "deadline", "export", "import", "instantiate", "memory", "stack", "trap"];
+        let traps = [
+            "answer",
+            "controller",
+            "deadline",
+            "export",
+            "host-calls",
+            "import",
+            "instantiate",
+            "memory",
+            "stack",
+            "table",
+            "trap",
+        ];
         let writes = [
             ("apply", "success"),
             ("apply", "skipped"),

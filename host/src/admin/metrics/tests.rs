@@ -161,10 +161,12 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     pilothouse_traps_total{plugin="myapple",kind="controller"} 0
     pilothouse_traps_total{plugin="myapple",kind="deadline"} 0
     pilothouse_traps_total{plugin="myapple",kind="export"} 0
+    pilothouse_traps_total{plugin="myapple",kind="host-calls"} 0
     pilothouse_traps_total{plugin="myapple",kind="import"} 0
     pilothouse_traps_total{plugin="myapple",kind="instantiate"} 0
     pilothouse_traps_total{plugin="myapple",kind="memory"} 0
     pilothouse_traps_total{plugin="myapple",kind="stack"} 0
+    pilothouse_traps_total{plugin="myapple",kind="table"} 0
     pilothouse_traps_total{plugin="myapple",kind="trap"} 0
     pilothouse_writes_total{plugin="myapple",verb="apply",result="error"} 0
     pilothouse_writes_total{plugin="myapple",verb="apply",result="skipped"} 0
@@ -197,10 +199,12 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     pilothouse_traps_total{plugin="myapple",kind="controller"} 0
     pilothouse_traps_total{plugin="myapple",kind="deadline"} 0
     pilothouse_traps_total{plugin="myapple",kind="export"} 0
+    pilothouse_traps_total{plugin="myapple",kind="host-calls"} 0
     pilothouse_traps_total{plugin="myapple",kind="import"} 0
     pilothouse_traps_total{plugin="myapple",kind="instantiate"} 0
     pilothouse_traps_total{plugin="myapple",kind="memory"} 0
     pilothouse_traps_total{plugin="myapple",kind="stack"} 0
+    pilothouse_traps_total{plugin="myapple",kind="table"} 0
     pilothouse_traps_total{plugin="myapple",kind="trap"} 0
     pilothouse_writes_total{plugin="myapple",verb="apply",result="error"} 0
     pilothouse_writes_total{plugin="myapple",verb="apply",result="skipped"} 1

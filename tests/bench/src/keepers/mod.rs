@@ -11,7 +11,6 @@
 //! settle     BYTES, or nothing        collects garbage, if it has any; bytes that are live, where it knows
 //! ```
 
-pub(crate) mod client_go;
 pub(crate) mod host;
 pub(crate) mod kube_runtime;
 

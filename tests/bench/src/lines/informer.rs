@@ -3,21 +3,22 @@
 use anyhow::Result;
 
 use super::Peer;
-use crate::keepers::{client_go, host, kube_runtime, measure as measure_keeper};
+use crate::keepers::{host, kube_runtime, measure as measure_keeper};
+use crate::peers::go;
 use crate::processes;
 
 /// What others keep the same pods with. The design's budgets are shares of client-go's bytes.
 pub(super) const PEERS: &[Peer] = &[
     Peer {
         name: "client-go typed",
-        prepare: client_go::build,
-        measure: || measure_keeper("client-go typed", client_go::typed()?),
+        prepare: go::build,
+        measure: || measure_keeper("client-go typed", go::command("keeper", &["typed"])?),
         share: Some(1.0 / 3.0),
     },
     Peer {
         name: "client-go dynamic",
-        prepare: client_go::build,
-        measure: || measure_keeper("client-go dynamic", client_go::dynamic()?),
+        prepare: go::build,
+        measure: || measure_keeper("client-go dynamic", go::command("keeper", &["dynamic"])?),
         share: Some(1.0 / 6.0),
     },
     Peer {

@@ -84,7 +84,7 @@ pub const ALL: [Line; 14] = [
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
         rounds: 5,
         measure: queue::measure,
-        peers: &[],
+        peers: queue::PEERS,
     },
     Line {
         name: "event",

@@ -7,12 +7,25 @@ use anyhow::{Result, ensure};
 use pilothouse_core::key::Key;
 use pilothouse_core::workqueue::{CHANGE, Workqueue};
 
+use super::Peer;
 use crate::clock::{cpu_time, micros_each};
+use crate::peers::go;
 use crate::statistics::median;
 
 /// Keys that wait at once.
 const KEYS: usize = 10_000;
 const PASSES: usize = 50;
+
+/// What controllers in Go have, old and new: each with its lock, by the wall clock.
+pub(super) const PEERS: &[Peer] = &[
+    Peer { name: "client-go 0.37 workqueue", prepare: go::build, measure: || go::queue("workqueue"), share: None },
+    Peer {
+        name: "controller-runtime 0.25 priority queue",
+        prepare: go::build,
+        measure: || go::queue("priority"),
+        share: None,
+    },
+];
 
 /// All keys are added, then each is taken and given back. The queue's lock and its bell, which are the host's, are not in it.
 pub(super) fn measure() -> Result<Vec<f64>> {

@@ -1,3 +1,4 @@
 //! Others who do the same, measured on the same objects.
 
+pub(crate) mod go;
 pub(crate) mod kube_runtime;

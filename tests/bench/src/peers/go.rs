@@ -1,0 +1,55 @@
+//! The Go programs of `tests/bench/go`: client-go's informers and workqueue, and controller-runtime's queue and controller.
+
+use std::env::consts::EXE_SUFFIX;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::target;
+
+/// Builds the programs; an error says why they cannot be measured here.
+pub(crate) fn build() -> Result<()> {
+    let said = Command::new("go").arg("version").stdin(Stdio::null()).output();
+    if !said.is_ok_and(|said| said.status.success()) {
+        bail!("there is no Go: install it from https://go.dev/dl");
+    }
+    eprintln!("building the Go programs: some minutes the first time");
+    let folder = folder()?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("go");
+    let built = Command::new("go")
+        .args(["build", "-trimpath", "-o"])
+        .arg(&folder)
+        .arg("./...")
+        .current_dir(&source)
+        // As it was written down, whatever the user's own settings for other work are.
+        .env("GOFLAGS", "-mod=readonly")
+        .env("GOWORK", "off")
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot run go build")?;
+    if !built.status.success() {
+        bail!("go build ended with {}: {}", built.status, String::from_utf8_lossy(&built.stderr).trim());
+    }
+    Ok(())
+}
+
+fn folder() -> Result<PathBuf> {
+    Ok(target()?.join("bench-go"))
+}
+
+/// The command for one of the programs.
+pub(crate) fn command(program: &str, arguments: &[&str]) -> Result<tokio::process::Command> {
+    let mut command = tokio::process::Command::new(folder()?.join(format!("{program}{EXE_SUFFIX}")));
+    command.args(arguments);
+    Ok(command)
+}
+
+/// Microseconds to pass a key through a workqueue of that kind: see `go/queue`.
+pub(crate) fn queue(kind: &str) -> Result<Vec<f64>> {
+    let output = command("queue", &[kind])?.into_std().stderr(Stdio::inherit()).output().context("cannot start it")?;
+    ensure!(output.status.success(), "it ended with {}", output.status);
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(vec![text.trim().parse().with_context(|| format!("no number: {text:?}"))?])
+}

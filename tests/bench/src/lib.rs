@@ -11,6 +11,7 @@
 
 mod child;
 pub mod clock;
+mod controllers;
 mod keepers;
 pub mod lines;
 mod manifests;

@@ -120,6 +120,11 @@ pub const GUESTS: &[Guest] = &[
         does: "answers with the mistake that spec.color names (see its source); any other color is well-behaved",
     },
     Guest {
+        name: "noting",
+        expected: Expected::Works,
+        does: "logs `called` with the name of each ConfigMap and its annotation guests.example.com/mark, and does nothing else",
+    },
+    Guest {
         name: "observing",
         expected: Expected::Works,
         does: "has no controller; appends a line for each change of a ConfigMap with the label `observed` to the ConfigMap `told`",

@@ -12,6 +12,7 @@ mod diff;
 mod drift;
 pub(crate) mod event;
 mod informer;
+mod latency;
 mod object_bytes;
 mod queue;
 mod readers;
@@ -78,7 +79,7 @@ const fn typed(measure: Measure) -> Peer {
 }
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 14] = [
+pub const ALL: [Line; 15] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -191,6 +192,13 @@ pub const ALL: [Line; 14] = [
         rounds: 3,
         measure: compile::measure,
         peers: &[],
+    },
+    Line {
+        name: "latency",
+        figures: &[figure("latency", "µs", Some(AtMost(150.0))), figure("latency-p99", "µs", Some(AtMost(2_000.0)))],
+        rounds: 3,
+        measure: latency::measure,
+        peers: latency::PEERS,
     },
     Line {
         name: "converge",

@@ -1,0 +1,112 @@
+//! The real host as a process. Its plugin `noting` logs that it was called before it does anything else; the line has the time.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use pilothouse_e2e::{Plugin, host};
+use pilothouse_real::process::Process;
+use serde::Deserialize;
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+use super::{Called, Stage};
+
+/// How often the log is read.
+const POLL: Duration = Duration::from_millis(1);
+
+/// Dropped, it is killed.
+pub(crate) struct Host {
+    process: Process,
+    log: BufReader<File>,
+    /// The line that is not ended yet.
+    line: Vec<u8>,
+    _folder: TempDir,
+}
+
+impl Host {
+    /// Starts it with `noting` and `plugins`, on the stage's wire.
+    pub(crate) fn start(stage: &Stage, plugins: &[Plugin]) -> Result<Self> {
+        let folder = tempfile::tempdir().context("cannot create a folder for the host")?;
+        let [files, cache, kubeconfig, log] =
+            ["plugins", "cache", "kubeconfig", "log"].map(|name| folder.path().join(name));
+        fs::create_dir(&files).context("cannot create a folder for the plugins")?;
+        for Plugin { name, wasm, yaml } in plugins.iter().chain([&Plugin::guest("noting")?]) {
+            let yaml = yaml.as_ref().with_context(|| format!("{name} has no grants"))?;
+            fs::write(files.join(format!("{name}.yaml")), yaml)
+                .and_then(|()| fs::write(files.join(format!("{name}.wasm")), wasm))
+                .with_context(|| format!("cannot write {name}"))?;
+        }
+        stage.wire.write_kubeconfig(&kubeconfig)?;
+        let mut command = Command::new(host::binary()?);
+        command
+            .arg("run")
+            .arg("--plugins")
+            .arg(&files)
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .arg("--cache-dir")
+            .arg(&cache);
+        command.args(["--admin-address", "127.0.0.1:0", "--log-format", "json"]).env_remove("PILOTHOUSE_LOG");
+        let process = Process::start("the host", command, &log)?;
+        let log = BufReader::new(File::open(&log).context("cannot read the host's log")?);
+        Ok(Self { process, log, line: Vec::new(), _folder: folder })
+    }
+
+    /// The next whole line of the log, if there is one.
+    fn next_line(&mut self) -> Result<Option<Vec<u8>>> {
+        self.log.read_until(b'\n', &mut self.line).context("cannot read the host's log")?;
+        Ok(self.line.ends_with(b"\n").then(|| std::mem::take(&mut self.line)))
+    }
+}
+
+impl Called for Host {
+    async fn called(&mut self, mark: &str) -> Result<Duration> {
+        loop {
+            while let Some(line) = self.next_line()? {
+                if let Some(at) = called(&line, mark) {
+                    return at;
+                }
+            }
+            if let Some(status) = self.process.exited() {
+                anyhow::bail!("the host ended with {status}\n{}", self.process.last_lines(20));
+            }
+            sleep(POLL).await;
+        }
+    }
+}
+
+/// A line of a plugin's log, as far as it matters here.
+#[derive(Deserialize)]
+struct Line<'a> {
+    timestamp: &'a str,
+    message: &'a str,
+}
+
+/// When the plugin logged that it was called for the change with this mark, if that is what the line says.
+fn called(line: &[u8], mark: &str) -> Option<Result<Duration>> {
+    memchr::memmem::find(line, format!("mark={mark}").as_bytes())?;
+    let read = || {
+        let line: Line<'_> = serde_json::from_slice(line).context("not a line of a log in JSON")?;
+        ensure!(line.message == "called", "the plugin says {:?}", line.message);
+        let at: k8s_openapi::jiff::Timestamp = line.timestamp.parse().context("its time is none")?;
+        Ok(at.duration_since(k8s_openapi::jiff::Timestamp::UNIX_EPOCH).unsigned_abs())
+    };
+    Some(read())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_call_is_read_off_the_log() {
+        let line = br#"{"timestamp":"1970-01-01T00:00:01.000250Z","level":"INFO","message":"called","fields":"name=map-01 mark=mark-000007","target":"pilothouse::plugin_log"}"#;
+        assert!(called(line, "mark-000008").is_none());
+        let at = called(line, "mark-000007").expect("it is that line").expect("it is whole");
+        assert_eq!(at, Duration::from_micros(1_000_250));
+        assert!(called(b"mark=mark-000007", "mark-000007").expect("it is that line").is_err());
+    }
+}

@@ -1,0 +1,68 @@
+//! kube-runtime's controller as its documentation shows it: typed objects, the default watch, no debouncing.
+
+use std::convert::Infallible;
+use std::io::{self, BufRead};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, Client, ResourceExt};
+use kube_runtime::controller::{Action, Controller};
+use kube_runtime::watcher;
+use tokio::runtime::Runtime;
+
+use super::{MARK, now};
+use crate::server::say;
+
+pub(crate) const NAME: &str = "controller-kube-runtime";
+
+type Seen = (Duration, String);
+
+/// Is that controller until its input ends.
+pub(crate) fn run() -> Result<()> {
+    let runtime = Runtime::new().context("cannot start a runtime")?;
+    let mut calls: Option<Receiver<Seen>> = None;
+    say("ready")?;
+    for line in io::stdin().lock().lines() {
+        let line = line.context("cannot read a command")?;
+        let answer = match (line.split_once(' '), line.as_str(), &calls) {
+            (Some(("start", url)), _, None) => {
+                let (seen, calls_of) = mpsc::channel();
+                let _within = runtime.enter();
+                start(url, seen)?;
+                calls = Some(calls_of);
+                "synced".to_owned()
+            }
+            (None, "next", Some(calls)) => {
+                let (at, mark) = calls.recv().context("the controller has ended")?;
+                format!("{} {mark}", at.as_nanos())
+            }
+            _ => bail!("not a command here: {line:?}"),
+        };
+        say(&answer)?;
+    }
+    Ok(())
+}
+
+/// Begins; what goes wrong later is said on standard error.
+fn start(url: &str, seen: Sender<Seen>) -> Result<()> {
+    let config = kube::Config::new(url.parse().context("not a server's address")?);
+    let client = Client::try_from(config).context("cannot make a client")?;
+    let controller = Controller::new(Api::<ConfigMap>::all(client), watcher::Config::default());
+    let reconcile = async |map: Arc<ConfigMap>, seen: Arc<Sender<Seen>>| {
+        let at = now();
+        // Where nobody listens any more, the process is about to end.
+        let _ended = seen.send((at, map.annotations().get(MARK).cloned().unwrap_or_default()));
+        Ok::<_, Infallible>(Action::await_change())
+    };
+    let failed = |_: Arc<ConfigMap>, error: &Infallible, _: Arc<Sender<Seen>>| match *error {};
+    tokio::spawn(controller.run(reconcile, failed, Arc::new(seen)).for_each(async |ended| {
+        if let Err(error) = ended {
+            eprintln!("kube-runtime: {error:?}");
+        }
+    }));
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! From an event on the wire to the reconcile that it causes, while nobody has anything else to do.
+
+use anyhow::{Context, Result};
+use tokio::runtime::Runtime;
+
+use super::Peer;
+use crate::controllers::{Called, Program, Stage, host, kube_runtime};
+use crate::peers::go;
+use crate::processes;
+use crate::statistics::percentile;
+
+/// One after another.
+const CHANGES: usize = 500;
+
+/// What others make controllers with.
+pub(super) const PEERS: &[Peer] = &[
+    Peer { name: "kube-runtime 5 Controller", prepare: || Ok(()), measure: measure_kube_runtime, share: None },
+    Peer { name: "controller-runtime 0.25", prepare: go::build, measure: measure_controller_runtime, share: None },
+];
+
+/// Microseconds from just before an event of a ConfigMap of 4 kB is written to the host's connection until the plugin's own code runs,
+/// in a fresh instance and with the object parsed: the median and the 99th percentile. The end is read off the plugin's log, in whole
+/// microseconds; what it takes a guest to log is in it.
+pub(super) fn measure() -> Result<Vec<f64>> {
+    Runtime::new().context("cannot start a runtime")?.block_on(async {
+        let stage = Stage::set().await?;
+        let host = host::Host::start(&stage, &[])?;
+        percentiles(stage, host).await
+    })
+}
+
+/// The same until the function that it was given is entered, with a typed object.
+fn measure_kube_runtime() -> Result<Vec<f64>> {
+    measure_program(kube_runtime::NAME, || processes::command(kube_runtime::NAME))
+}
+
+/// The same until `Reconcile` is entered, with a key.
+fn measure_controller_runtime() -> Result<Vec<f64>> {
+    measure_program("controller-runtime", || go::command("controller", &[]))
+}
+
+fn measure_program(name: &str, command: impl FnOnce() -> Result<tokio::process::Command>) -> Result<Vec<f64>> {
+    Runtime::new().context("cannot start a runtime")?.block_on(async {
+        let stage = Stage::set().await?;
+        let program = Program::start(name, command()?, &stage.wire.url()).await?;
+        percentiles(stage, program).await
+    })
+}
+
+async fn percentiles(mut stage: Stage, mut controller: impl Called) -> Result<Vec<f64>> {
+    stage.settles(&mut controller).await?;
+    let latencies = stage.latencies(&mut controller, CHANGES).await?;
+    Ok([50.0, 99.0].into_iter().filter_map(|percent| percentile(&latencies, percent)).collect())
+}

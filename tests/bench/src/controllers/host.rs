@@ -55,6 +55,11 @@ impl Host {
         Ok(Self { process, log, line: Vec::new(), _folder: folder })
     }
 
+    /// The process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// The next whole line of the log, if there is one.
     fn next_line(&mut self) -> Result<Option<Vec<u8>>> {
         self.log.read_until(b'\n', &mut self.line).context("cannot read the host's log")?;

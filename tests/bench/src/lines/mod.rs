@@ -11,6 +11,7 @@ mod converge;
 mod diff;
 mod drift;
 pub(crate) mod event;
+mod hostile;
 mod informer;
 mod latency;
 mod object_bytes;
@@ -79,7 +80,7 @@ const fn typed(measure: Measure) -> Peer {
 }
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 15] = [
+pub const ALL: [Line; 16] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -199,6 +200,19 @@ pub const ALL: [Line; 15] = [
         rounds: 3,
         measure: latency::measure,
         peers: latency::PEERS,
+    },
+    Line {
+        name: "hostile",
+        figures: &[
+            figure("hostile", "× quiet p99", Some(AtMost(2.0))),
+            figure("hostile-p50", "µs", None),
+            figure("hostile-p99", "µs", None),
+            figure("hostile-quiet-p50", "µs", None),
+            figure("hostile-quiet-p99", "µs", None),
+        ],
+        rounds: 3,
+        measure: hostile::measure,
+        peers: &[],
     },
     Line {
         name: "converge",

@@ -223,6 +223,11 @@ pub struct HostView {
 }
 
 impl HostView {
+    /// Lets go of the code of plugins that were not called since this was last done. The host does it by itself, once a minute.
+    pub fn unmap_idle(&self) {
+        self.engine.unmap_idle();
+    }
+
     /// True if every plugin that was found is up and no key waits or is being reconciled. Keys that wait for their time do not
     /// count.
     pub fn is_idle(&self) -> bool {

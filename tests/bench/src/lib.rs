@@ -15,6 +15,7 @@ mod controllers;
 mod keepers;
 pub mod lines;
 mod manifests;
+mod many;
 pub mod memory;
 pub mod objects;
 mod peers;

@@ -14,9 +14,14 @@ const MEASURE: &str = "--measure";
 const MEASURE_PEER: &str = "--measure-peer";
 /// Before a name: be that process of a line.
 const BE: &str = "--be";
+/// What a host says to the program that it is, to have a plugin compiled: some lines have a host, or its engine, in this one.
+const COMPILE: &str = "compile";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == COMPILE) {
+        return pilothouse::cli::main();
+    }
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [MEASURE, name] => line(name).and_then(|line| measure(line.measure)),
         [MEASURE_PEER, name, place] => peer(name, place).and_then(|peer| measure(peer.measure)),

@@ -80,10 +80,43 @@ fn highest(process: &str) -> Result<usize> {
 fn status(process: &str, name: &str) -> Result<usize> {
     let path = format!("/proc/{process}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    let kilobytes = text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
-    let kilobytes: usize =
-        kilobytes.and_then(|text| text.trim().parse().ok()).with_context(|| format!("no {name} in {path}"))?;
+    let kilobytes = kilobytes(&text, name).with_context(|| format!("no {name} in {path}"))?;
     Ok(kilobytes << 10)
+}
+
+/// What a process holds, by whether others have it too. In bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rollup {
+    /// All that is resident.
+    pub resident: usize,
+    /// What of it nobody else has: memory that it wrote to, and pages of files that only it maps.
+    pub private: usize,
+    /// What of it is not a file's.
+    pub anonymous: usize,
+}
+
+/// What the process `id` holds.
+///
+/// # Errors
+/// There is no such process of this user, or no `/proc`.
+pub fn rollup_of(id: u32) -> Result<Rollup> {
+    let path = format!("/proc/{id}/smaps_rollup");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    rollup(&text).with_context(|| format!("something is missing in {path}"))
+}
+
+fn rollup(text: &str) -> Option<Rollup> {
+    let bytes = |name: &str| kilobytes(text, name).map(|kilobytes| kilobytes << 10);
+    Some(Rollup {
+        resident: bytes("Rss:")?,
+        private: bytes("Private_Clean:")? + bytes("Private_Dirty:")?,
+        anonymous: bytes("Anonymous:")?,
+    })
+}
+
+/// The number of a line such as `VmRSS:      1234 kB`.
+fn kilobytes(text: &str, name: &str) -> Option<usize> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"))?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -100,5 +133,21 @@ mod tests {
         assert!(held_here().unwrap() >= before + SIZE / 2);
         drop(touched);
         assert!(peak().unwrap() >= before + SIZE / 2);
+    }
+
+    #[test]
+    fn what_is_private_is_read_off_the_rollup() {
+        let text = "55d0c0a00000-7ffd4e5fe000 ---p 00000000 00:00 0    [rollup]\n\
+                    Rss:               12000 kB\nPss:                9000 kB\nShared_Clean:       4000 kB\n\
+                    Private_Clean:       500 kB\nPrivate_Dirty:      7500 kB\nAnonymous:          7000 kB\n";
+        let expected = Rollup { resident: 12_000 << 10, private: 8_000 << 10, anonymous: 7_000 << 10 };
+        assert_eq!(rollup(text), Some(expected));
+        assert_eq!(rollup("Rss:               12000 kB\n"), None);
+    }
+
+    #[test]
+    fn a_process_holds_what_it_touched_for_itself_alone() {
+        let own = rollup_of(std::process::id()).unwrap();
+        assert!(own.private > 0 && own.anonymous > 0 && own.private <= own.resident, "{own:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::env;
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 
-use crate::{controllers, keepers, server};
+use crate::{controllers, keepers, many, server};
 
 /// Is the process of that name, until its input ends. It answers each line that it is told with a line.
 ///
@@ -18,6 +18,7 @@ pub fn be(name: &str) -> Result<()> {
         keepers::kube_runtime::TYPED => keepers::kube_runtime::typed(),
         keepers::kube_runtime::DYNAMIC => keepers::kube_runtime::dynamic(),
         controllers::kube_runtime::NAME => controllers::kube_runtime::run(),
+        many::NAME => many::run(),
         _ => bail!("there is no process {name:?}"),
     }
 }

@@ -15,6 +15,7 @@ mod hostile;
 mod informer;
 mod latency;
 mod object_bytes;
+mod plugins;
 mod queue;
 mod readers;
 mod reads;
@@ -80,7 +81,7 @@ const fn typed(measure: Measure) -> Peer {
 }
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 16] = [
+pub const ALL: [Line; 17] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -226,6 +227,24 @@ pub const ALL: [Line; 16] = [
         figures: &[figure("drift", "ms", Some(AtMost(5.0))), figure("drift-p99", "ms", None)],
         rounds: 3,
         measure: drift::measure,
+        peers: &[],
+    },
+    Line {
+        name: "plugins",
+        figures: &[
+            figure("plugins-1", "MiB", None),
+            figure("plugins-100", "kB/plugin", Some(AtMost(100.0))),
+            figure("plugins-1000", "kB/plugin", Some(AtMost(100.0))),
+            figure("plugins-1000-all", "MiB", Some(AtMost(150.0))),
+            figure("plugins-1000-resident", "MiB", None),
+            figure("plugins-1000-first", "s", None),
+            figure("plugins-1000-start", "s", None),
+            figure("plugins-different", "kB/plugin", Some(AtMost(100.0))),
+            figure("plugins-different-first", "s", None),
+            figure("plugins-different-start", "s", None),
+        ],
+        rounds: 2,
+        measure: plugins::measure,
         peers: &[],
     },
 ];

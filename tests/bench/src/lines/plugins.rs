@@ -1,0 +1,130 @@
+//! A host with many plugins that have nothing to do.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::PostParams;
+use pilothouse_e2e::{Cluster, Kind, Plugin};
+use serde_json::{from_value, json};
+use tokio::runtime::Runtime;
+
+use crate::child::Child;
+use crate::memory::{Rollup, rollup_of};
+use crate::{many, processes, target};
+
+/// How many plugins of different code, where not 100: each is compiled once, and kept in `target/bench-cache`.
+const DIFFERENT: &str = "BENCH_PLUGINS";
+
+/// Plugins of one code, under so many names: bytes that each adds to a host with one, and what the host with most of them takes.
+/// Then plugins of different code.
+///
+/// Each watches ConfigMaps, of which there is one, and was called for it once. Then the code of all was unmapped, as the host does by
+/// itself after a minute or two. What is counted is private to the process: the pages of files that others map too are not.
+pub(super) fn measure() -> Result<Vec<f64>> {
+    let different = match env::var(DIFFERENT) {
+        Ok(text) => text.parse().ok().filter(|count| *count > 1).with_context(|| format!("{DIFFERENT}={text}?"))?,
+        Err(_) => 100,
+    };
+    Runtime::new().context("cannot start a runtime")?.block_on(async {
+        let cluster = Cluster::start(Kind::Embedded).await?;
+        let map: ConfigMap = from_value(json!({"metadata": {"name": "only"}})).context("not a ConfigMap")?;
+        let maps: Api<ConfigMap> = Api::namespaced(cluster.client(), "default");
+        maps.create(&PostParams::default(), &map).await.context("cannot create the ConfigMap")?;
+
+        let one = host(&cluster, 1, Code::Same).await?;
+        let hundred = host(&cluster, 100, Code::Same).await?;
+        let thousand = host(&cluster, 1_000, Code::Same).await?;
+        eprintln!("  {different} different ones are compiled, where they are not in target/bench-cache");
+        host(&cluster, different, Code::Different).await?;
+        let others = host(&cluster, different, Code::Different).await?;
+
+        let mebi = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+        let each = |host: &Held| (host.idle.private as f64 - one.idle.private as f64) / (host.count - 1) as f64 / 1e3;
+        Ok(vec![
+            mebi(one.idle.private),
+            each(&hundred),
+            each(&thousand),
+            mebi(thousand.idle.private),
+            mebi(thousand.idle.resident),
+            thousand.first,
+            thousand.all,
+            each(&others),
+            others.first,
+            others.all,
+        ])
+    })
+}
+
+/// Whether plugins have one code.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Code {
+    Same,
+    Different,
+}
+
+/// What a host holds, and how soon it was there.
+struct Held {
+    count: usize,
+    /// Seconds until a plugin was called, and until all were.
+    first: f64,
+    all: f64,
+    /// With the code of no plugin mapped.
+    idle: Rollup,
+}
+
+async fn host(cluster: &Cluster, count: usize, code: Code) -> Result<Held> {
+    let folder = tempfile::tempdir().context("cannot create a folder for plugins")?;
+    write(folder.path(), count, code)?;
+    let mut command = processes::command(many::NAME)?;
+    command
+        .env(many::PLUGINS, folder.path())
+        .env(many::COUNT, count.to_string())
+        .env(many::CACHE, target()?.join("bench-cache"))
+        .env(many::KUBECONFIG, cluster.kubeconfig());
+    let mut host = Child::start("the host", command)?;
+    let answer = host.answer().await?;
+    let times = answer.split_once(' ').and_then(|(first, all)| Some((first.parse().ok()?, all.parse().ok()?)));
+    let (first, all): (f64, f64) = times.with_context(|| format!("no times: {answer:?}"))?;
+    let id = host.id()?;
+    let mapped = rollup_of(id)?;
+    for _ in 0..2 {
+        ensure!(host.ask("unmap").await? == "done", "the host does not unmap");
+    }
+    let idle = rollup_of(id)?;
+    let kilobytes = |bytes: usize| bytes / 1000;
+    eprintln!(
+        "  {count} of {} code: first called after {first:.2} s, all after {all:.2} s; private {} kB, of them anonymous {} kB, resident {} \
+         kB; before their code was unmapped: {}, {}, {} kB",
+        if code == Code::Same { "one" } else { "different" },
+        kilobytes(idle.private),
+        kilobytes(idle.anonymous),
+        kilobytes(idle.resident),
+        kilobytes(mapped.private),
+        kilobytes(mapped.anonymous),
+        kilobytes(mapped.resident),
+    );
+    Ok(Held { count, first, all, idle })
+}
+
+fn write(folder: &Path, count: usize, code: Code) -> Result<()> {
+    let Plugin { wasm, yaml, .. } = Plugin::guest("noting")?;
+    let yaml = yaml.context("the plugin has no grants")?;
+    for number in 0..count {
+        let salt = if code == Code::Same { 0 } else { u32::try_from(number)? };
+        let path = |extension: &str| folder.join(format!("plugin-{number:04}.{extension}"));
+        fs::write(path("yaml"), &yaml)
+            .and_then(|()| fs::write(path("wasm"), salted(&wasm, salt)))
+            .context("cannot write a plugin")?;
+    }
+    Ok(())
+}
+
+/// The same code with another digest: a custom section that holds `salt` is appended.
+fn salted(wasm: &[u8], salt: u32) -> Vec<u8> {
+    // Section 0, 9 bytes: the length of the name, the name, the content.
+    [wasm, &[0, 9, 4], b"salt", &salt.to_le_bytes()].concat()
+}

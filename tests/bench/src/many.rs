@@ -1,0 +1,112 @@
+//! A host as a process of the bench: what `pilothouse run` runs, and it tells when plugins were called.
+//!
+//! ```text
+//! says SECONDS SECONDS   from the start of the process until a plugin was called first, and until each was called once and all is at rest
+//! unmap  done            lets go of the code of plugins that were not called since this was last asked
+//! ```
+
+use std::env;
+use std::io::{self, BufRead};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use pilothouse::app::{self, Host, HostView, Options};
+use pilothouse::cluster::{self, ConnectOptions};
+use pilothouse::plugin::Mode;
+use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::{Context as Within, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::server::say;
+
+pub(crate) const NAME: &str = "host-of-many";
+/// The folder of plugins, each of which logs one line when it is called.
+pub(crate) const PLUGINS: &str = "BENCH_HOST_PLUGINS";
+/// How many there are.
+pub(crate) const COUNT: &str = "BENCH_HOST_COUNT";
+/// Where their code is kept.
+pub(crate) const CACHE: &str = "BENCH_HOST_CACHE";
+/// The way to the API server.
+pub(crate) const KUBECONFIG: &str = "BENCH_HOST_KUBECONFIG";
+
+/// What plugins log is said under this target.
+const LOGGED: &str = "pilothouse::plugin_log";
+const POLL: Duration = Duration::from_millis(5);
+
+/// Is that process until its input ends.
+pub(crate) fn run() -> Result<()> {
+    let called = Arc::new(Called { began: Instant::now(), first: OnceLock::new(), count: AtomicUsize::new(0) });
+    tracing_subscriber::registry().with(Counting(Arc::clone(&called)).with_filter(LevelFilter::INFO)).try_init()?;
+    let count = env::var(COUNT).ok().and_then(|text| text.parse().ok()).context("how many plugins?")?;
+    let runtime = app::io_runtime()?;
+    let done = runtime.block_on(async {
+        let metrics = Arc::new(app::Metrics::new());
+        let connect = ConnectOptions { kubeconfig: Some(folder(KUBECONFIG)?), context: None };
+        let cluster = cluster::connect(&connect, metrics.clone()).await?;
+        let options = Options {
+            plugins: folder(PLUGINS)?,
+            cache: Some(folder(CACHE)?),
+            mode: Mode::Granted,
+            grace_period: Duration::from_secs(1),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot listen")?;
+        let host = Host::new(options, &cluster, metrics)?;
+        let view = host.view();
+        tokio::select! {
+            ended = host.run(listener, std::future::pending()) => ended,
+            asked = answer(&view, &called, count) => asked,
+        }
+    });
+    runtime.shutdown_background();
+    done
+}
+
+fn folder(name: &str) -> Result<PathBuf> {
+    env::var_os(name).map(PathBuf::from).with_context(|| format!("{name} is not set"))
+}
+
+async fn answer(view: &HostView, called: &Called, count: usize) -> Result<()> {
+    while called.count.load(Ordering::Relaxed) < count || !view.is_idle() {
+        sleep(POLL).await;
+    }
+    let (first, all) = (called.first.get().context("it was not called")?, called.began.elapsed());
+    say(&format!("{} {}", first.as_secs_f64(), all.as_secs_f64()))?;
+    let view = view.clone();
+    // It waits for whoever asks, and holds up nobody else.
+    spawn_blocking(move || {
+        for command in io::stdin().lock().lines() {
+            match &*command.context("cannot read a command")? {
+                "unmap" => view.unmap_idle(),
+                command => bail!("not a command here: {command:?}"),
+            }
+            say("done")?;
+        }
+        Ok(())
+    })
+    .await?
+}
+
+/// When plugins were called, and how often.
+struct Called {
+    began: Instant,
+    first: OnceLock<Duration>,
+    count: AtomicUsize,
+}
+
+/// Counts in the place of a log.
+struct Counting(Arc<Called>);
+
+impl<S: tracing::Subscriber> Layer<S> for Counting {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Within<'_, S>) {
+        if event.metadata().target() == LOGGED {
+            self.0.first.get_or_init(|| self.0.began.elapsed());
+            self.0.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

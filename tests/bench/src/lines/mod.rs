@@ -3,6 +3,7 @@
 //! A line is a function that measures its figures once. It is called in a process of its own, as often as it has rounds; what it
 //! says meanwhile goes to standard error.
 
+mod apples;
 mod cache;
 mod calls;
 mod compile;
@@ -21,6 +22,8 @@ mod readers;
 mod reads;
 mod relist_peak;
 mod scene;
+mod threads;
+mod wake;
 
 use anyhow::Result;
 
@@ -81,7 +84,7 @@ const fn typed(measure: Measure) -> Peer {
 }
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 17] = [
+pub const ALL: [Line; 19] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -182,10 +185,28 @@ pub const ALL: [Line; 17] = [
         peers: &[],
     },
     Line {
-        name: "reconcile-6k",
-        figures: &[figure("reconcile-6k", "µs", Some(AtMost(40.0)))],
+        name: "reconcile",
+        figures: &[
+            figure("reconcile-1.5k", "µs", None),
+            figure("reconcile-6k", "µs", Some(AtMost(40.0))),
+            figure("reconcile-50k", "µs", None),
+        ],
         rounds: 5,
         measure: calls::reconcile,
+        peers: &[calls::NATIVE],
+    },
+    Line {
+        name: "threads",
+        figures: &[figure("threads-1", "calls/s", None), figure("threads-2", "calls/s", None)],
+        rounds: 3,
+        measure: threads::measure,
+        peers: &[],
+    },
+    Line {
+        name: "wake",
+        figures: &[figure("wake", "ms", Some(AtMost(1.0))), figure("wake-p99", "ms", None)],
+        rounds: 3,
+        measure: wake::measure,
         peers: &[],
     },
     Line {

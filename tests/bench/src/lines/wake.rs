@@ -1,0 +1,38 @@
+//! A plugin that nobody has called for a while, called.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use pilothouse::wasm::{CACHE_BYTES, Cache, Compiler, Engine, Phase};
+use pilothouse_e2e::Plugin;
+use tokio::runtime::Runtime;
+
+use super::apples::{Calls, apple};
+use crate::statistics::percentile;
+
+const SIZE: usize = 6_000;
+const TIMES: usize = 300;
+
+/// Milliseconds of the clock from a call to its answer where the plugin's code is in a file and not mapped: it is mapped, linked and
+/// instantiated, and reconciles an object of 6 kB; the median and the 99th percentile. The file is in the kernel's cache.
+pub(super) fn measure() -> Result<Vec<f64>> {
+    Runtime::new().context("cannot start a runtime")?.block_on(async {
+        let folder = tempfile::tempdir().context("cannot create a folder for code")?;
+        let compiler = Compiler::this_program().context("cannot find the program itself")?;
+        let engine = Engine::with_compiler(compiler, Some(Cache::open(&folder.path().join("cache"), CACHE_BYTES)?))?;
+        let linked = engine.load(Plugin::myapple()?.wasm.into()).await?.link()?;
+        let calls = Calls::of(&linked, apple(SIZE)?, Phase::Live).await?;
+        calls.check().await?;
+        let mut times = Vec::with_capacity(TIMES);
+        for _ in 0..TIMES {
+            // Once to see that nobody calls it any more, once to let go.
+            engine.unmap_idle();
+            engine.unmap_idle();
+            ensure!(engine.figures().mapped == 0, "the plugin is mapped");
+            let start = Instant::now();
+            calls.call().await?;
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        Ok([50.0, 99.0].into_iter().filter_map(|percent| percentile(&times, percent)).collect())
+    })
+}

@@ -1,6 +1,6 @@
 //! A plugin as a value: what it says of itself, and the functions that reconcile.
 //!
-//! The value is built anew for each call, as the contract carries nothing over, so building it is cheap: a
+//! The value is built anew for each call, as the contract by default carries nothing over, so building it is cheap: a
 //! CustomResourceDefinition is only rendered when the host asks for the description.
 
 use kube::CustomResourceExt;
@@ -43,6 +43,7 @@ pub struct Plugin<E = ()> {
     permissions: Vec<Permission>,
     crds: Vec<Crd>,
     config_schema: Option<fn() -> schemars::Schema>,
+    instances: wire::InstancePolicy,
 }
 
 /// A CustomResourceDefinition to be rendered when it is asked for.
@@ -63,6 +64,7 @@ impl<E> Plugin<E> {
             permissions: Vec::new(),
             crds: Vec::new(),
             config_schema: None,
+            instances: wire::InstancePolicy::Fresh,
         }
     }
 
@@ -183,6 +185,45 @@ impl<E> Plugin<E> {
         self
     }
 
+    /// Lets an instance serve call after call, so that what is slow to compute is not computed at each: what statics hold is there in the next
+    /// call, perhaps.
+    ///
+    /// Nothing of it may be relied on, nor change what a call answers. The host may have several instances at once, and may begin with a new one
+    /// at any call: it always does after a panic, after 1000 calls, after a minute without one, when an instance holds more than half of its
+    /// memory limit, and for another revision, configuration or limits. A plugin in Rust starts in some microseconds and seldom needs it.
+    /// The administrator may forbid it.
+    ///
+    /// The mock host calls a plugin in its own process, where statics last as long as the test: so try calls in any order.
+    ///
+    /// ```
+    /// use std::collections::BTreeMap;
+    /// use std::sync::OnceLock;
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use pilothouse_sdk::prelude::*;
+    ///
+    /// /// Takes a while to build, and is the same for everybody.
+    /// fn table() -> &'static BTreeMap<u32, u32> {
+    ///     static TABLE: OnceLock<BTreeMap<u32, u32>> = OnceLock::new();
+    ///     TABLE.get_or_init(|| (0..1000).map(|n| (n * n, n)).collect())
+    /// }
+    ///
+    /// fn reconcile(_: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
+    ///     info!("looked", found = table().contains_key(&49));
+    ///     Ok(Outcome::new())
+    /// }
+    ///
+    /// #[plugin]
+    /// fn roots() -> Plugin {
+    ///     Plugin::new("Looks roots up.")
+    ///         .reuse_instances()
+    ///         .controller(Controller::of::<ConfigMap>().without_status().reconcile(reconcile))
+    /// }
+    /// ```
+    pub fn reuse_instances(mut self) -> Self {
+        self.instances = wire::InstancePolicy::Reuse;
+        self
+    }
+
     pub(crate) fn controller_named(self, name: &str) -> Option<Controller<E>> {
         self.controllers.into_iter().find(|controller| controller.name == name)
     }
@@ -242,6 +283,7 @@ impl<E> Plugin<E> {
                 .map(|schema| serde_json::to_string(&schema()))
                 .transpose()
                 .map_err(text)?,
+            instances: self.instances,
         })
     }
 }

@@ -58,6 +58,8 @@ pub struct Manifest {
     pub crds: Vec<String>,
     /// JSON schema of the plugin's configuration.
     pub config_schema: Option<String>,
+    /// What becomes of an instance after a call.
+    pub instances: Policy,
 }
 
 impl Manifest {
@@ -80,6 +82,26 @@ impl Manifest {
     pub fn needs_mapper(&self) -> bool {
         let mut mapped = self.controllers.iter().flat_map(|controller| &controller.watches);
         mapped.any(|mapped| mapped.mapping == Mapping::Plugin)
+    }
+}
+
+/// What becomes of an instance after a call that it has answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// It ends: every call has a new one.
+    #[default]
+    Fresh,
+    /// It may serve again.
+    Reuse,
+}
+
+impl Policy {
+    /// As the contract writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Reuse => "reuse",
+        }
     }
 }
 

@@ -71,6 +71,7 @@ pub(super) fn call_limits(limits: &grant::Limits) -> Limits {
     if let Some(mib) = limits.host_mib {
         bounds.host_bytes = usize::try_from(mib.get()).unwrap_or(usize::MAX).saturating_mul(1 << 20);
     }
+    bounds.reuse = limits.reuse.unwrap_or(bounds.reuse);
     bounds.deadline = limits.timeout_ms.map(|ms| Duration::from_millis(ms.get().into()));
     bounds
 }

@@ -19,6 +19,9 @@ use crate::wasm::{Engine, PluginName};
 /// A plugin that is not called for this long, or up to twice as long, has no code in memory.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// How often is looked for instances that were kept and are idle: they end after a minute, or up to this much later.
+const LOOK: Duration = Duration::from_secs(10);
+
 /// Who says what a plugin may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
@@ -92,6 +95,8 @@ impl Lifecycle {
         let mut said: Vec<Problem> = Vec::new();
         let mut idle = tokio::time::interval(IDLE);
         idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 change = changes.recv() => match change {
@@ -122,6 +127,10 @@ impl Lifecycle {
                     let engine = self.shared.engine.clone();
                     // Of a thousand plugins it takes a while; nobody waits for it.
                     drop(tokio::task::spawn_blocking(move || engine.unmap_idle()));
+                }
+                _ = look.tick() => {
+                    let engine = self.shared.engine.clone();
+                    drop(tokio::task::spawn_blocking(move || engine.drop_idle()));
                 }
                 Some(ended) = tasks.join_next_with_id() => {
                     let id = match &ended {

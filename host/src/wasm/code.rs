@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use wasmtime::component::{Component, HasSelf, Linker};
+use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 
-use super::bindings::mapping::MappingPre;
-use super::bindings::observing::ObservingPre;
-use super::bindings::{self, PluginPre};
+use super::bindings::mapping::MappingIndices;
+use super::bindings::observing::ObservingIndices;
+use super::bindings::{self, PluginIndices};
 use super::component::{chain, fits, found, offered};
 use super::error::LoadError;
 use super::host::Host;
@@ -43,11 +43,12 @@ impl Sandbox {
 /// Code that is mapped and linked.
 pub(super) struct Ready {
     pub(super) engine: wasmtime::Engine,
-    pub(super) plugin: PluginPre<Host>,
+    pub(super) instance: InstancePre<Host>,
+    pub(super) plugin: PluginIndices,
     /// Where the component exports it.
-    pub(super) mapper: Option<MappingPre<Host>>,
+    pub(super) mapper: Option<MappingIndices>,
     /// Where the component exports it.
-    pub(super) observer: Option<ObservingPre<Host>>,
+    pub(super) observer: Option<ObservingIndices>,
     pub(super) imports: Arc<[String]>,
     pub(super) exports: Arc<[String]>,
 }
@@ -69,10 +70,11 @@ impl Ready {
         }
         let types = |error: wasmtime::Error| LoadError::Types(chain(&error));
         let instance = sandbox.linker.instantiate_pre(component).map_err(types)?;
-        let mapper = has("mapper").then(|| MappingPre::new(instance.clone())).transpose().map_err(types)?;
-        let observer = has("observer").then(|| ObservingPre::new(instance.clone())).transpose().map_err(types)?;
-        let plugin = PluginPre::new(instance).map_err(types)?;
-        Ok(Self { engine: engine.clone(), plugin, mapper, observer, imports: imports.into(), exports: exports.into() })
+        let mapper = has("mapper").then(|| MappingIndices::new(&instance)).transpose().map_err(types)?;
+        let observer = has("observer").then(|| ObservingIndices::new(&instance)).transpose().map_err(types)?;
+        let plugin = PluginIndices::new(&instance).map_err(types)?;
+        let (imports, exports) = (imports.into(), exports.into());
+        Ok(Self { engine: engine.clone(), instance, plugin, mapper, observer, imports, exports })
     }
 }
 
@@ -106,9 +108,14 @@ impl Code {
         }
     }
 
+    /// An instance of it that was kept is called.
+    pub(super) fn touch(&self) {
+        self.called.store(true, Ordering::Relaxed);
+    }
+
     /// Ready for an instance from nothing.
     pub(super) fn plain(&self, sandbox: &Sandbox) -> Result<Arc<Ready>, LoadError> {
-        self.called.store(true, Ordering::Relaxed);
+        self.touch();
         let mut plain = self.plain.lock();
         if let Some(ready) = &*plain {
             return Ok(Arc::clone(ready));
@@ -120,7 +127,7 @@ impl Code {
 
     /// Ready for an instance from the pool. None where a slot does not take it.
     pub(super) fn pooled(&self, pool: &Sandbox) -> Result<Option<Arc<Ready>>, LoadError> {
-        self.called.store(true, Ordering::Relaxed);
+        self.touch();
         if self.large.load(Ordering::Relaxed) {
             return Ok(None);
         }

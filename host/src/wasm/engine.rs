@@ -19,8 +19,9 @@ use super::code::{Code, Ready, Sandbox, Source};
 use super::compiler::Compiler;
 use super::component::{Compiled, header};
 use super::error::{EngineError, LoadError};
+use super::instances::{InstanceFigures, Tallies, Tally};
 use super::limits::{MAX_INSTANCES, MAX_TABLE_ELEMENTS};
-use super::{Digest, child};
+use super::{Digest, PluginName, child};
 
 /// How often a running guest gives way to others: half of what a person's eye or a health check would notice, and few enough
 /// wake-ups (200 a second) for an idle machine.
@@ -35,6 +36,9 @@ const CALL_STACK: usize = 2 << 20;
 /// Instances that have a slot of the pool at the same time. Threads do not bound them, as a call that waits for the API server keeps
 /// its own; so many wait only where the server is slow, and then it does not matter that the rest is made from nothing.
 const SLOTS: u32 = 256;
+
+/// Instances that are kept for a next call, of all plugins together: half of the slots, so that most calls that begin find one.
+const REUSABLE: usize = SLOTS as usize / 2;
 
 /// Memories that one component may have in a slot. Each reserves 4 GiB of address space, of which there are 128 TiB.
 const SLOT_MEMORIES: u32 = 2;
@@ -115,6 +119,9 @@ struct Inner {
     /// By the digest of the file: of the same file there is one.
     codes: Mutex<HashMap<Digest, Weak<Code>>>,
     counts: Counts,
+    tallies: Tallies,
+    /// Who has a permit may be kept.
+    kept: Arc<Semaphore>,
     _epochs: Epochs,
 }
 
@@ -189,6 +196,8 @@ impl Engine {
             compiling: Semaphore::new(COMPILATIONS),
             codes: Mutex::default(),
             counts: Counts::default(),
+            tallies: Tallies::default(),
+            kept: Arc::new(Semaphore::new(REUSABLE)),
             _epochs: epochs,
         })))
     }
@@ -349,6 +358,26 @@ impl Engine {
     /// maps it again, which takes a tenth of a millisecond for a plugin in Rust.
     pub fn unmap_idle(&self) {
         self.codes().iter().for_each(|code| code.unmap_idle());
+    }
+
+    /// Ends the instances that were kept for a next call that has not come for a minute.
+    pub fn drop_idle(&self) {
+        self.0.tallies.all().iter().for_each(|tally| tally.drop_idle());
+    }
+
+    /// What is known of the instances of each plugin that is loaded, in the order of plugins.
+    pub fn instances(&self) -> Vec<(PluginName, InstanceFigures)> {
+        self.0.tallies.all().iter().map(|tally| (tally.plugin().clone(), tally.figures())).collect()
+    }
+
+    /// Where a plugin's instances are counted.
+    pub(super) fn tally(&self, plugin: &PluginName) -> Arc<Tally> {
+        self.0.tallies.of(plugin)
+    }
+
+    /// Room for one instance to be kept, if there is some.
+    pub(super) fn keep_one(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0.kept).try_acquire_owned().ok()
     }
 
     /// What it has done, and holds.

@@ -251,6 +251,12 @@ impl CallError {
         match (trap, stage) {
             (Some(wasmtime::Trap::Interrupt), _) => Self::Deadline { after: call.budget, backtrace: backtrace() },
             (Some(wasmtime::Trap::StackOverflow), _) => Self::Stack { backtrace: backtrace() },
+            // Most languages have a stack of their own in memory, at whose end nobody stands: below it there is nothing.
+            (Some(wasmtime::Trap::MemoryOutOfBounds), _) if calls_itself(error) => Self::Trap {
+                reason: format!("{reason}, perhaps as the stack in its memory is used up: it calls itself"),
+                said: said(),
+                backtrace: backtrace(),
+            },
             (Some(_), _) => Self::Trap { reason, said: said(), backtrace: backtrace() },
             // Inside a guest's own frames it is an import's argument that could not be read.
             (None, _) if error.is::<wasmtime::WasmBacktrace>() => {
@@ -274,6 +280,15 @@ pub(super) struct Ended<'a> {
     pub(super) budget: Duration,
     pub(super) limits: &'a Limiter,
     pub(super) said: Option<&'a str>,
+}
+
+/// Whether the innermost calls are all of one function.
+fn calls_itself(error: &wasmtime::Error) -> bool {
+    const CALLS: usize = 4;
+    let Some(backtrace) = error.downcast_ref::<wasmtime::WasmBacktrace>() else { return false };
+    let mut innermost = backtrace.frames().iter().take(CALLS).map(wasmtime::FrameInfo::func_index);
+    let Some(first) = innermost.next() else { return false };
+    backtrace.frames().len() >= CALLS && innermost.all(|other| other == first)
 }
 
 /// The engine's lines for the guest's frames, without its heading.

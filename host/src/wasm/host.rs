@@ -75,6 +75,18 @@ impl Host {
         }
     }
 
+    /// The same for the next call into the same instance. But for what that holds, nothing is left of the call before.
+    pub(super) fn again(&mut self, imports: Option<Arc<dyn Imports>>, budget: Duration) {
+        let limits = self.limits.again();
+        *self = Self { limits, ..Self::new(imports, self.may, budget) };
+    }
+
+    /// The call is over: nothing is reached any more.
+    pub(super) fn close(&mut self) {
+        self.finish_log();
+        self.door = Door::Closed;
+    }
+
     /// Begins a host call.
     fn open(&mut self, import: &'static str) -> Result<Arc<dyn Imports>> {
         let Door::Open(imports) = &self.door else { return Err(wasmtime::Error::new(Closed(import))) };
@@ -100,7 +112,7 @@ impl Host {
     }
 
     /// Says how many lines were not kept, if any were not.
-    pub(super) fn finish_log(&self) {
+    fn finish_log(&self) {
         if let (Door::Open(imports), Some(dropped @ 1..)) = (&self.door, self.lines.checked_sub(LogLine::MAX_LINES)) {
             let fields = vec![("dropped".to_owned(), dropped.to_string())];
             imports.log(&LogLine::new(log::Level::Warn, "plugin logged too many lines in one call".to_owned(), fields));
@@ -262,5 +274,20 @@ impl clock::Host for Host {
     fn now(&mut self) -> Result<u64> {
         self.open("clock.now")?;
         Ok(self.now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_call_has_a_deadline_of_its_own() {
+        let mut host = Host::new(None, Limits::default(), Duration::from_secs(1));
+        let earlier = host.began - Duration::from_millis(1);
+        host.began = earlier;
+        host.again(None, Duration::from_secs(2));
+        assert!(host.began > earlier);
+        assert_eq!(host.budget, Duration::from_secs(2));
     }
 }

@@ -28,6 +28,16 @@ impl Limiter {
         Self { memory, used: 0, elements: 0, refused: false, elements_refused: false, last: (0, 0) }
     }
 
+    /// The same for the next call into the same instance, which holds what it holds.
+    pub(super) fn again(&self) -> Self {
+        Self { refused: false, elements_refused: false, ..*self }
+    }
+
+    /// Bytes of linear memory that the instance holds. It gives none back.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
     /// Bytes of linear memory that are allowed.
     pub(super) fn memory(&self) -> usize {
         self.memory
@@ -114,6 +124,18 @@ mod tests {
         limiter.memory_grow_failed(wasmtime::Error::msg("no memory")).unwrap();
         assert!(limiter.memory_growing(0, 100, None).unwrap());
         assert!(!limiter.memory_was_refused());
+    }
+
+    #[test]
+    fn next_call_has_what_the_one_before_left_of_the_limit_and_no_refusal() {
+        let mut limiter = Limiter::new(100);
+        assert!(limiter.memory_growing(0, 60, None).unwrap());
+        assert!(!limiter.memory_growing(60, 101, None).unwrap());
+        assert!(!limiter.table_growing(0, MAX_TABLE_ELEMENTS + 1, None).unwrap());
+        let mut limiter = limiter.again();
+        assert_eq!((limiter.used(), limiter.memory_was_refused(), limiter.table_was_refused()), (60, false, false));
+        assert!(limiter.memory_growing(60, 100, None).unwrap());
+        assert!(!limiter.memory_growing(100, 101, None).unwrap());
     }
 
     #[test]

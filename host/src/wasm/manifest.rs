@@ -1,7 +1,7 @@
 //! The manifest, from the contract's records to the core's.
 
 use pilothouse_core::manifest::raw;
-use pilothouse_core::manifest::{Invalid, Manifest, Mapping, Problem, Verb};
+use pilothouse_core::manifest::{Invalid, Manifest, Mapping, Policy, Problem, Verb};
 
 use super::bindings::exports::pilothouse::plugin::controller as wit;
 use super::bindings::pilothouse::plugin::types;
@@ -19,6 +19,10 @@ pub(super) fn from_wit(manifest: wit::Manifest) -> Result<Manifest, Invalid> {
         permissions: manifest.permissions.into_iter().map(permission).collect(),
         crds: manifest.crds,
         config_schema: manifest.config_schema,
+        instances: match manifest.instances {
+            wit::InstancePolicy::Fresh => Policy::Fresh,
+            wit::InstancePolicy::Reuse => Policy::Reuse,
+        },
     }
     .check()
 }

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! file ── Engine::load ──► Compiled ── link ──► Linked ── describe(config) ──► Revision ── reconcile ──► Outcome
-//!         is it a plugin?             fits the            says what it                     a fresh       │ Failure
+//!         is it a plugin?             fits the            says what it                     an            │ Failure
 //!              │                      contract?           is and needs                     instance      │ CallError
 //!              └─► cache, else a compiler: a process of its own
 //! ```
@@ -15,7 +15,8 @@
 //! is in memory while the plugin is called ([`Engine::unmap_idle`]).
 //!
 //! A component may also export `mapper` and `observer`: then [`Revision::map`] and [`Revision::observe`] call them, under the same
-//! limits and each in a fresh instance.
+//! limits. Each call has a fresh instance, unless the manifest asks for reuse: then one that has answered is kept, and serves the next call of
+//! whichever of the three.
 //!
 //! What a guest may take, in one call:
 //!
@@ -30,6 +31,9 @@
 //! | bytes handed to the host at once | [`MAX_TRANSFER`] | [`CallError::Trap`], [`CallError::Answer`] |
 //! | children, children and status in bytes, keys of a mapping | [`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_KEYS`] | [`CallError::Answer`] |
 //! | log | [`LogLine`]'s bounds | cut |
+//!
+//! Over many calls an instance that is kept may hold half of [`Limits::memory`]. How much a plugin logs then, and how often it is called, is
+//! for those who call.
 
 mod bindings;
 mod cache;
@@ -42,6 +46,7 @@ mod engine;
 mod error;
 mod host;
 mod imports;
+mod instances;
 mod limits;
 mod manifest;
 mod name;
@@ -65,6 +70,7 @@ pub use imports::{
     ClientError, Imports, KeyPage, Level, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError,
     Reason, StatusError,
 };
+pub use instances::InstanceFigures;
 pub use name::{Digest, NameError, PluginName};
 pub use revision::{DESCRIBE_DEADLINE, Limits, Revision};
 

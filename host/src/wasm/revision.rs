@@ -4,23 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilothouse_core::key::Key;
-use pilothouse_core::manifest::{DEFAULT_TIMEOUT, Manifest};
-use wasmtime::{Store, UpdateDeadline};
+use pilothouse_core::manifest::{DEFAULT_TIMEOUT, Manifest, Policy};
 
 use super::call::{self, Failure, News, Outcome, Request};
-use super::code::Ready;
 use super::component::Linked;
-use super::engine::TICK;
-use super::error::{CallError, DescribeError, Ended, Stage};
-use super::host::Host;
+use super::error::{CallError, DescribeError};
 use super::imports::Imports;
-use super::{Digest, MAX_TRANSFER, PluginName, manifest};
+use super::instances::{Instance, Instances, calling};
+use super::{Digest, PluginName, manifest};
 
 /// How long `describe` may run, where the administrator does not say less. It computes a constant; runtimes that start slowly
 /// (an interpreter) take some milliseconds.
 pub const DESCRIBE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What one call may take.
+/// What one call may take, and its instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of linear memory.
@@ -31,10 +28,12 @@ pub struct Limits {
     pub host_calls: u32,
     /// Bytes that these answer, in all.
     pub host_bytes: usize,
+    /// Whether instances may serve again, where the manifest asks for it.
+    pub reuse: bool,
 }
 
 impl Default for Limits {
-    /// 64 MiB, the manifest's deadline, 100,000 host calls and 1 GiB from them.
+    /// 64 MiB, the manifest's deadline, 100,000 host calls and 1 GiB from them; instances as the manifest says.
     fn default() -> Self {
         Self {
             memory: 64 << 20,
@@ -43,6 +42,7 @@ impl Default for Limits {
             host_calls: 100_000,
             // 200,000 Pods, page by page, as a whole.
             host_bytes: 1 << 30,
+            reuse: true,
         }
     }
 }
@@ -56,15 +56,16 @@ impl Limits {
 /// One content of a plugin's file with one configuration: described, and ready to be called.
 ///
 /// # Guarantees
-/// Each call has an instance of its own, which sees nothing but its arguments and its [`Imports`]. A call that loops, traps or
-/// takes too much ends with a [`CallError`], and costs no other call anything.
+/// Each call has an instance to itself, which sees nothing but its arguments and its [`Imports`]; and, where the manifest asks for reuse, what
+/// earlier calls of this revision under these limits have left in its memory. A call that loops, traps or takes too much ends with a
+/// [`CallError`], and costs no other call anything: its instance ends with it.
 #[derive(Debug, Clone)]
 pub struct Revision {
     plugin: PluginName,
     linked: Linked,
     config: Arc<str>,
-    limits: Limits,
     manifest: Arc<Manifest>,
+    instances: Arc<Instances>,
 }
 
 impl Linked {
@@ -81,63 +82,19 @@ impl Linked {
         config: Arc<str>,
         limits: Limits,
     ) -> Result<Revision, DescribeError> {
+        let instances = Instances::new(self, &plugin, limits, false);
         let budget = limits.lowered(DESCRIBE_DEADLINE);
-        let answer = self
-            .call(None, limits, budget, async |ready, store| {
-                let plugin = ready.plugin.instantiate_async(&mut *store).await.map_err(instantiating)?;
-                plugin.pilothouse_plugin_controller().call_describe(store, &config).await.map_err(calling)
-            })
-            .await?;
+        let describe = async |instance: &mut Instance| {
+            let (plugin, store) = instance.controller().await?;
+            plugin.pilothouse_plugin_controller().call_describe(store, &config).await.map_err(calling)
+        };
+        let answer = instances.call(None, budget, describe, Ok).await?;
         let described = answer.map_err(|refusal| DescribeError::Refused(call::shorten(refusal, call::MAX_MESSAGE)))?;
         let manifest = manifest::from_wit(described)?;
         manifest::check_exports(&manifest, self.mapper, self.observer)?;
-        Ok(Revision { plugin, linked: self.clone(), config, limits, manifest: Arc::new(manifest) })
+        let instances = Instances::new(self, &plugin, limits, manifest.instances == Policy::Reuse);
+        Ok(Revision { plugin, linked: self.clone(), config, manifest: Arc::new(manifest), instances })
     }
-
-    /// Lets `run` make an instance and call it, and drops it: all within `budget`.
-    async fn call<R>(
-        &self,
-        imports: Option<Arc<dyn Imports>>,
-        limits: Limits,
-        budget: Duration,
-        run: impl AsyncFnOnce(&Ready, &mut Store<Host>) -> Result<R, (Stage, wasmtime::Error)>,
-    ) -> Result<R, CallError> {
-        // The slot is given back after the store is gone.
-        let (ready, _slot) = self.engine.ready(&self.code).map_err(|e| CallError::Instantiate(e.to_string()))?;
-        let mut store = Store::new(&ready.engine, Host::new(imports, limits, budget));
-        store.limiter(|host| &mut host.limits);
-        store.set_hostcall_fuel(MAX_TRANSFER);
-        store.set_epoch_deadline(1);
-        store.epoch_deadline_callback(|store| {
-            let host = store.data();
-            if host.began.elapsed() >= host.budget {
-                return Ok(UpdateDeadline::Interrupt);
-            }
-            // The plain `Yield` wakes itself at once, and starves the runtime's timers and sockets while a guest is busy.
-            Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
-        });
-        // A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits: somewhat later,
-        // so that it does not come first where both would do.
-        let ended = tokio::time::timeout(budget + 2 * TICK, run(&ready, &mut store)).await;
-        let host = store.data();
-        host.finish_log();
-        match ended {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err((stage, error))) => {
-                let call = Ended { budget, limits: &host.limits, said: host.said.as_deref() };
-                Err(CallError::of(&error, stage, &call))
-            }
-            Err(_) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
-        }
-    }
-}
-
-fn instantiating(error: wasmtime::Error) -> (Stage, wasmtime::Error) {
-    (Stage::Instantiate, error)
-}
-
-fn calling(error: wasmtime::Error) -> (Stage, wasmtime::Error) {
-    (Stage::Call, error)
 }
 
 impl Revision {
@@ -168,22 +125,23 @@ impl Revision {
 
     /// What a call may take.
     pub fn limits(&self) -> Limits {
-        self.limits
+        self.instances.limits()
     }
 
-    /// The same revision under other limits.
+    /// The same revision under other limits. It shares no instance with this one.
     #[must_use]
     pub fn with_limits(&self, limits: Limits) -> Self {
-        Self { limits, ..self.clone() }
+        let reuse = self.manifest.instances == Policy::Reuse;
+        Self { instances: Instances::new(&self.linked, &self.plugin, limits, reuse), ..self.clone() }
     }
 
     /// How long a call of this controller may run: what the manifest says, or less by [`Limits::deadline`].
     pub fn deadline(&self, controller: &str) -> Option<Duration> {
         let controller = self.manifest.controller(controller)?;
-        Some(self.limits.lowered(controller.timeout))
+        Some(self.limits().lowered(controller.timeout))
     }
 
-    /// Calls `reconcile` in a fresh instance.
+    /// Calls `reconcile`.
     ///
     /// The inner result is the plugin's own; the outer error says that the call came to nothing.
     ///
@@ -205,24 +163,19 @@ impl Revision {
             return Err(CallError::Controller(request.controller.as_ref().to_owned()));
         };
         let request = request.into_wit();
-        let answer = self
-            .linked
-            .call(Some(imports), self.limits, budget, async |ready, store| {
-                let plugin = ready.plugin.instantiate_async(&mut *store).await.map_err(instantiating)?;
-                plugin
-                    .pilothouse_plugin_controller()
-                    .call_reconcile(store, &self.config, &request)
-                    .await
-                    .map_err(calling)
-            })
-            .await?;
-        match answer {
+        let reconcile = async |instance: &mut Instance| {
+            let (plugin, store) = instance.controller().await?;
+            let controller = plugin.pilothouse_plugin_controller();
+            controller.call_reconcile(store, &self.config, &request).await.map_err(calling)
+        };
+        let read = |answer| match answer {
             Ok(outcome) => Outcome::from_wit(outcome).map(Ok),
             Err(failure) => Failure::from_wit(failure).map(Err),
-        }
+        };
+        self.instances.call(Some(imports), budget, reconcile, read).await
     }
 
-    /// Calls `map` in a fresh instance: the keys of the controller's kind that these changes concern, each once, at most
+    /// Calls `map`: the keys of the controller's kind that these changes concern, each once, at most
     /// [`call::MAX_KEYS`].
     ///
     /// The inner error is the plugin's own, and for people; the outer one says that the call came to nothing. A call has as long as
@@ -244,22 +197,19 @@ impl Revision {
             return Err(CallError::Export("mapper"));
         }
         let changes: Vec<_> = news.iter().map(News::to_map).collect();
-        let answer = self
-            .linked
-            .call(Some(imports), self.limits, budget, async |ready, store| {
-                let mapper = ready.mapper.as_ref().expect("it is exported");
-                let plugin = mapper.instantiate_async(&mut *store).await.map_err(instantiating)?;
-                let mapper = plugin.pilothouse_plugin_mapper();
-                mapper.call_map(store, &self.config, controller, &changes).await.map_err(calling)
-            })
-            .await?;
-        match answer {
+        let map = async |instance: &mut Instance| {
+            let (plugin, store) = instance.mapper().await?;
+            let mapper = plugin.pilothouse_plugin_mapper();
+            mapper.call_map(store, &self.config, controller, &changes).await.map_err(calling)
+        };
+        let read = |answer: Result<Vec<_>, String>| match answer {
             Ok(keys) => call::keys(&keys).map(Ok),
             Err(message) => Ok(Err(call::shorten(message, call::MAX_MESSAGE))),
-        }
+        };
+        self.instances.call(Some(imports), budget, map, read).await
     }
 
-    /// Calls `observe` in a fresh instance.
+    /// Calls `observe`.
     ///
     /// The inner error is the plugin's own, and for people; the outer one says that the call came to nothing. A call has as long as
     /// one of `reconcile` where the manifest says nothing, or less by [`Limits::deadline`].
@@ -270,19 +220,17 @@ impl Revision {
     /// # Panics
     /// Outside a tokio runtime with time.
     pub async fn observe(&self, imports: Arc<dyn Imports>, news: &[News]) -> Result<Result<(), String>, CallError> {
-        let budget = self.limits.lowered(DEFAULT_TIMEOUT);
+        let budget = self.limits().lowered(DEFAULT_TIMEOUT);
         if !self.linked.observer {
             return Err(CallError::Export("observer"));
         }
         let changes: Vec<_> = news.iter().map(News::to_observe).collect();
-        let answer = self
-            .linked
-            .call(Some(imports), self.limits, budget, async |ready, store| {
-                let observer = ready.observer.as_ref().expect("it is exported");
-                let plugin = observer.instantiate_async(&mut *store).await.map_err(instantiating)?;
-                plugin.pilothouse_plugin_observer().call_observe(store, &self.config, &changes).await.map_err(calling)
-            })
-            .await?;
-        Ok(answer.map_err(|message| call::shorten(message, call::MAX_MESSAGE)))
+        let observe = async |instance: &mut Instance| {
+            let (plugin, store) = instance.observer().await?;
+            let observer = plugin.pilothouse_plugin_observer();
+            observer.call_observe(store, &self.config, &changes).await.map_err(calling)
+        };
+        let read = |answer: Result<(), String>| Ok(answer.map_err(|message| call::shorten(message, call::MAX_MESSAGE)));
+        self.instances.call(Some(imports), budget, observe, read).await
     }
 }

@@ -23,7 +23,10 @@ use pilothouse_core::object::{Object, Subresource};
 use wit_component::StringEncoding;
 use wit_parser::Resolve;
 
-use super::{ClientError, Imports, KeyPage, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError};
+use super::{
+    ClientError, Imports, KeyPage, LogLine, Page, PatchBody, Phase, Preconditions, Propagation, Query, ReadError,
+    Request,
+};
 
 /// Where a guest's data begins.
 const BASE: usize = 1024;
@@ -55,6 +58,8 @@ pub(crate) fn reads_again(times: u32) -> String {
 }
 /// Calls itself for ever.
 pub(crate) const RECURSE: &str = "(call $deep (i32.const 0))";
+/// Calls itself until its stack, which is its memory, is at its end.
+pub(crate) const RECURSE_IN_MEMORY: &str = "(call $wide (i32.const 655352))";
 /// Writes a line to the log and then traps.
 pub(crate) const LOG_AND_TRAP: &str =
     "(call $log (i32.const 0) (i32.const {said}) (i32.const {said.len}) (i32.const 0) (i32.const 0)) unreachable";
@@ -87,6 +92,28 @@ pub(crate) const CLOCK_MOVES: &str = "(if (i64.ne (call $now) (call $now)) (then
 /// Traps if a call before this one has left something in memory, else leaves something and gives its answer.
 pub(crate) const REMEMBERS: &str = "(if (i32.load8_u (i32.const 768)) (then unreachable)) \
     (i32.store8 (i32.const 768) (i32.const 1)) (i32.const {answer})";
+/// Does so in the first call of an instance; in the second its memory still says that there was one, and it does something else, which must
+/// not come to an end.
+pub(crate) fn at_first(first: &str, then: &str) -> String {
+    format!(
+        "(if (i32.load8_u (i32.const 768)) (then {then})) (i32.store8 (i32.const 768) (i32.const 1)) {first} (i32.const {{answer}})"
+    )
+}
+/// Traps at the call after so many of one instance, else gives its answer.
+pub(crate) fn counts_to(most: u32) -> String {
+    format!(
+        "(i32.store (i32.const 768) (i32.add (i32.load (i32.const 768)) (i32.const 1))) \
+         (if (i32.gt_u (i32.load (i32.const 768)) (i32.const {most})) (then unreachable)) (i32.const {{answer}})"
+    )
+}
+/// Logs an error.
+pub(crate) const LOG: &str =
+    "(call $log (i32.const 0) (i32.const {said}) (i32.const {said.len}) (i32.const 0) (i32.const 0))";
+/// Traps if it is as late as in the call before, else gives its answer.
+pub(crate) const CLOCK_STANDS: &str = "(if (i64.eq (i64.load (i32.const 776)) (call $now)) (then unreachable)) \
+    (i64.store (i32.const 776) (call $now)) (i32.const {answer})";
+/// The `map` or `observe` that traps if a call before it has left something in memory.
+pub(crate) const FINDS_NOTHING: &str = "(if (i32.load8_u (i32.const 768)) (then unreachable))";
 /// The `describe` of a plugin that takes no configuration but `{}`.
 pub(crate) const PICKY: &str =
     "(select (i32.const {manifest}) (i32.const {refusal}) (i32.eq (local.get 1) (i32.const 2)))";
@@ -114,6 +141,7 @@ pub(crate) struct Guest {
     observed: Vec<(&'static str, &'static str)>,
     indexes: Vec<(&'static str, (&'static str, &'static str), &'static str)>,
     frugal: bool,
+    reuse: bool,
     resync: Option<u32>,
     concurrency: u32,
     timeout_ms: Option<u32>,
@@ -173,6 +201,7 @@ impl Guest {
             observed: Vec::new(),
             indexes: Vec::new(),
             frugal: false,
+            reuse: false,
             resync: None,
             concurrency: 0,
             timeout_ms: None,
@@ -233,6 +262,11 @@ impl Guest {
     /// Of all kinds but those that it owns it has metadata alone, without annotations, compressed.
     pub(crate) fn frugal(self) -> Self {
         Self { frugal: true, ..self }
+    }
+
+    /// Lets an instance serve call after call.
+    pub(crate) fn reuse(self) -> Self {
+        Self { reuse: true, ..self }
     }
 
     /// Seconds from one look at every key to the next.
@@ -401,6 +435,8 @@ impl Guest {
                     (local.get $at))
                 (func $deep (param i32) (result i32)
                     (i32.add (i32.const 1) (call $deep (i32.add (local.get 0) (i32.const 1)))))
+                (func $wide (param i32) (result i32) (drop (i32.load (local.get 0)))
+                    (i32.add (i32.const 1) (call $wide (i32.sub (local.get 0) (i32.const 65536)))))
                 (func $describe (export "{export}#describe") (param i32 i32) (result i32) {describe})
                 (func $reconcile (export "{export}#reconcile")
                     (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32) {reconcile})
@@ -442,7 +478,7 @@ impl Guest {
         let (version, description) = (image.text(self.version), image.text("A plugin for tests."));
         image.record(|r| {
             r.u8(0).align(4).pair(version).pair(description).pair(controllers).pair(indexes).pair(observed);
-            r.pair(permissions).pair((0, 0)).u32(0).u32(0).u32(0);
+            r.pair(permissions).pair((0, 0)).u32(0).u32(0).u32(0).u8(u8::from(self.reuse)).align(4);
         })
     }
 }
@@ -649,6 +685,26 @@ impl Record {
     }
 }
 
+/// What [`apple`] is.
+const APPLE: &str = r#"{"apiVersion":"stable.example.com/v1","kind":"MyApple","metadata":{"name":"red","namespace":"orchard","resourceVersion":"7","uid":"a0e1b5b2-0000-4000-8000-000000000001"},"spec":{"quantity":3}}"#;
+
+/// Some object that [`Guest`] may be called over.
+pub(crate) fn apple() -> Arc<Object> {
+    Arc::new(Object::parse(APPLE.as_bytes(), &TypeMeta::new("stable.example.com/v1", "MyApple")).unwrap())
+}
+
+/// A call over [`apple`].
+pub(crate) fn request() -> Request {
+    Request {
+        controller: "apples".into(),
+        key: Key::new(Some("orchard"), "red"),
+        object: apple(),
+        phase: Phase::Live,
+        attempt: 1,
+        last_error: None,
+    }
+}
+
 /// A host that remembers what was asked of it. It writes nothing: a guest that wants to write fails the test.
 #[derive(Default)]
 pub(crate) struct Fake {
@@ -656,6 +712,8 @@ pub(crate) struct Fake {
     pub(crate) cached: Option<Arc<Object>>,
     /// Whether requests to the API server are never answered; else they are `unreachable`.
     pub(crate) silent: bool,
+    /// Whether others have a turn before a request is answered.
+    pub(crate) late: bool,
     pub(crate) requests: AtomicU64,
     /// The time, which moves by one at each look.
     pub(crate) time: AtomicU64,
@@ -686,7 +744,14 @@ impl Imports for Fake {
         if self.silent {
             return std::future::pending().boxed();
         }
-        std::future::ready(Err(ClientError::Unreachable("no API server in this test".to_owned()))).boxed()
+        let late = self.late;
+        let answer = async move {
+            if late {
+                tokio::task::yield_now().await;
+            }
+            Err(ClientError::Unreachable("no API server in this test".to_owned()))
+        };
+        answer.boxed()
     }
 
     fn create(&self, object: String) -> Answered<'_, Arc<Object>> {

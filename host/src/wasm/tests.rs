@@ -9,29 +9,14 @@ use std::time::Duration;
 use pilothouse_core::field::FieldPath;
 use pilothouse_core::key::{Key, TypeMeta};
 use pilothouse_core::manifest::{
-    Controller, DEFAULT_RESYNC, Index, Manifest, MappedWatch, Mapping, Permission, Verb, Watch,
+    Controller, DEFAULT_RESYNC, Index, Manifest, MappedWatch, Mapping, Permission, Policy, Verb, Watch,
 };
-use pilothouse_core::object::{Object, Subresource};
+use pilothouse_core::object::Subresource;
 
-use super::testing::{self as guest, Answer, Fake, Guest};
+use super::testing::{self as guest, Answer, Fake, Guest, apple, request};
 use super::*;
 
-const APPLE: &str = r#"{"apiVersion":"stable.example.com/v1","kind":"MyApple","metadata":{"name":"red","namespace":"orchard","resourceVersion":"7","uid":"a0e1b5b2-0000-4000-8000-000000000001"},"spec":{"quantity":3}}"#;
-
-fn apple() -> Arc<Object> {
-    Arc::new(Object::parse(APPLE.as_bytes(), &TypeMeta::new("stable.example.com/v1", "MyApple")).unwrap())
-}
-
-fn request() -> Request {
-    Request {
-        controller: "apples".into(),
-        key: Key::new(Some("orchard"), "red"),
-        object: apple(),
-        phase: Phase::Live,
-        attempt: 1,
-        last_error: None,
-    }
-}
+mod reuse;
 
 async fn load(guest: &Guest) -> Revision {
     load_with(guest, Limits::default()).await.unwrap()
@@ -108,6 +93,7 @@ async fn describe_gives_the_manifest() {
             ],
             crds: Vec::new(),
             config_schema: None,
+            instances: Policy::Fresh,
         }
     );
     assert_eq!(revision.deadline("apples"), Some(Duration::from_millis(1500)));
@@ -273,6 +259,20 @@ async fn endless_recursion_overflows_the_guests_stack_and_no_other() {
     let error = call(&Guest::new().reconcile(guest::RECURSE)).await.unwrap_err();
     assert_eq!((error.kind(), error.to_string().as_str()), ("stack", "plugin overflowed its stack"));
     assert!(error.backtrace()[0].contains("deep"), "{:?}", error.backtrace());
+}
+
+#[tokio::test]
+async fn endless_recursion_may_end_where_the_stack_in_memory_does() {
+    let said = |pages| {
+        let guest = Guest::new().pages(pages).reconcile(guest::RECURSE_IN_MEMORY);
+        async move { call(&guest).await.unwrap_err().to_string() }
+    };
+    assert_eq!(
+        said(10).await,
+        "plugin trapped: out of bounds memory access, perhaps as the stack in its memory is used up: it calls itself"
+    );
+    // At once: that is another mistake.
+    assert_eq!(said(9).await, "plugin trapped: out of bounds memory access");
 }
 
 #[tokio::test]

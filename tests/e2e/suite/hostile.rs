@@ -29,7 +29,10 @@ const HOSTILE: [(&str, [&str; 2]); 10] = [
     ("hungry", ["plugin hit its memory limit of 64 MiB"; 2]),
     ("looping", [LATE; 2]),
     ("recursing", ["plugin overflowed its stack"; 2]),
-    ("recursing_wide", ["plugin trapped: out of bounds memory access"; 2]),
+    (
+        "recursing_wide",
+        ["plugin trapped: out of bounds memory access, perhaps as the stack in its memory is used up"; 2],
+    ),
     ("reentering", ["plugin trapped: cannot leave component instance"; 2]),
     ("trapping", ["a bad apple"; 2]),
     ("waiting", [LATE; 2]),

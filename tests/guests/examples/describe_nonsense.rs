@@ -4,8 +4,8 @@
 
 use pilothouse_sdk::contract;
 use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
-    Condition, Controller, Failure, Guest, Index, Manifest, MappedWatch, Mapping, Outcome, Permission, Request, Test,
-    Verb, Watch,
+    Condition, Controller, Failure, Guest, Index, InstancePolicy, Manifest, MappedWatch, Mapping, Outcome, Permission,
+    Request, Test, Verb, Watch,
 };
 use pilothouse_sdk::{Error, TypeMeta};
 
@@ -83,6 +83,7 @@ impl Guest for Nonsense {
             }],
             crds: vec!["{".into(), "[]".into()],
             config_schema: Some("{".into()),
+            instances: InstancePolicy::Fresh,
         })
     }
 

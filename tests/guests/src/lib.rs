@@ -157,6 +157,12 @@ pub const GUESTS: &[Guest] = &[
         does: "for bad-* looks at the clock while the host asks it for memory",
     },
     Guest {
+        name: "remembering",
+        expected: Expected::Works,
+        does: "asks for its instances to be kept; puts a hundred times the calls that its instance has served, and the quantity, \
+               into status.available",
+    },
+    Guest {
         name: "second",
         expected: Expected::Works,
         does: "does what myapple does and adds revision=2 to the data of every child: another revision of it",

@@ -55,6 +55,8 @@ pub struct Limits {
     /// How much one call may be given by the host, in MiB.
     #[serde(rename = "hostMiB")]
     pub host_mib: Option<NonZeroU32>,
+    /// False: every call has a fresh instance, though the manifest asks for reuse. True says no more than the manifest.
+    pub reuse: Option<bool>,
     /// How many keys of one controller may be reconciled at once.
     #[serde(rename = "maxConcurrency")]
     pub max_concurrency: Option<NonZeroU32>,

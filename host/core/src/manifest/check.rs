@@ -91,6 +91,7 @@ impl raw::Manifest {
             permissions,
             crds,
             config_schema: self.config_schema,
+            instances: self.instances,
         };
         // Of a permission that could not be read nothing is known: what looks missing may be there.
         if permissions_are_whole {

@@ -1,6 +1,6 @@
 //! A manifest as the plugin's `describe` gave it: the records of `wit/controller.wit`, nothing checked.
 
-use super::Verb;
+use super::{Policy, Verb};
 use crate::object::Subresource;
 
 /// The record `manifest`.
@@ -15,6 +15,7 @@ pub struct Manifest {
     pub permissions: Vec<Permission>,
     pub crds: Vec<String>,
     pub config_schema: Option<String>,
+    pub instances: Policy,
 }
 
 /// The record `controller`.

@@ -37,6 +37,7 @@ fn apples() -> raw::Manifest {
         ],
         crds: vec![crd.to_owned()],
         config_schema: Some(r#"{"type":"object"}"#.to_owned()),
+        instances: Policy::Reuse,
         ..raw::Manifest::default()
     }
 }
@@ -82,6 +83,7 @@ fn a_good_manifest_is_taken_with_its_defaults() {
         ],
         crds,
         config_schema: Some(r#"{"type":"object"}"#.to_owned()),
+        instances: Policy::Reuse,
     };
     assert_eq!(raw.check(), Ok(manifest));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use parking_lot::Mutex;
 use pilothouse_core::{
-    manifest::{Index, Permission},
+    manifest::{Index, Permission, Policy},
     reads::Tracker,
 };
 use serde_json::{Value, json};
@@ -70,6 +70,7 @@ impl Scene {
             permissions: vec![permission],
             crds: Vec::new(),
             config_schema: None,
+            instances: Policy::Fresh,
         };
         let informers = Informers::new(api.cluster.clone(), Handle::current());
         let lease = informers.acquire_indexed(&informers.acquire(InformerKey::all(of()), "test"), [path]);

@@ -84,6 +84,7 @@ pub(super) struct World {
     heard: mpsc::UnboundedReceiver<Status>,
     statuses: Statuses,
     dispatch: Arc<Dispatch>,
+    engine: Engine,
     running: JoinHandle<()>,
 }
 
@@ -97,8 +98,9 @@ impl World {
     pub(super) fn new(mode: Mode) -> Self {
         let dispatch = Arc::new(Dispatch::default());
         let (ears, heard) = mpsc::unbounded_channel();
+        let engine = Engine::new().unwrap();
         let lifecycle = Lifecycle::new(
-            Engine::new().unwrap(),
+            engine.clone(),
             dispatch.clone(),
             mode,
             Guests::within(&Handle::current()),
@@ -107,7 +109,7 @@ impl World {
         let statuses = lifecycle.statuses();
         let (changes, changed) = mpsc::channel(16);
         let running = tokio::spawn(lifecycle.run(changed));
-        Self { changes, heard, statuses, dispatch, running }
+        Self { changes, heard, statuses, dispatch, engine, running }
     }
 
     async fn send(&self, file: &[u8], settings: Option<&str>) {
@@ -328,12 +330,32 @@ async fn what_is_asked_and_not_granted_is_a_warning() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn plugin_that_is_not_called_holds_neither_instances_nor_code_after_two_minutes() {
+    let mut world = World::new(Mode::Granted);
+    world.bring(&Guest::new().reuse().file(), Some(GRANTS)).await;
+    let held = |world: &World| {
+        let alive = world.engine.instances().iter().map(|(_, of)| of.alive).sum::<usize>();
+        (alive, world.engine.figures().mapped)
+    };
+    let revision = world.latest().revision;
+    revision.reconcile(Arc::new(guest::Fake::default()), guest::request()).await.unwrap().unwrap();
+    assert_eq!(held(&world), (1, 1));
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert_eq!(held(&world).0, 1);
+    // A look at instances is up to ten seconds late, one at code up to a minute.
+    tokio::time::sleep(Duration::from_secs(25)).await;
+    assert_eq!(held(&world).0, 0);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(held(&world), (0, 0));
+}
+
 #[tokio::test]
 async fn settings_alone_do_not_compile_again() {
     let mut world = World::new(Mode::Granted);
     let file = Guest::new().timeout_ms(5000).concurrency(4).file();
     world.bring(&file, Some(GRANTS)).await;
-    let limits = "limits: { memoryMiB: 8, timeoutMs: 700, maxConcurrency: 2 }\nconfig: { colour: red }\n";
+    let limits = "limits: { memoryMiB: 8, timeoutMs: 700, reuse: false, maxConcurrency: 2 }\nconfig: { colour: red }\n";
     world.send(&file, Some(&format!("{limits}{GRANTS}"))).await;
     let (states, status) = world.settle().await;
     assert_eq!(states, [State::Found, State::Linked, State::Described, State::Verified, State::Active]);
@@ -341,6 +363,7 @@ async fn settings_alone_do_not_compile_again() {
     let candidate = world.latest();
     assert_eq!(&**candidate.revision.config(), "{\"colour\":\"red\"}");
     assert_eq!(candidate.revision.limits().memory, 8 << 20);
+    assert!(!candidate.revision.limits().reuse);
     assert_eq!(candidate.revision.deadline("apples"), Some(Duration::from_millis(700)));
     assert_eq!((candidate.concurrency(4), candidate.concurrency(1)), (2, 1));
     // A comment is no change.

@@ -1,0 +1,391 @@
+//! Instances of one revision: made for a call, perhaps kept for the next one, and counted.
+//!
+//! ```text
+//!        ┌── one that was kept, the last that served ◄──────────────┐ answered, and fit to serve again
+//! call ──┤                                                          ├──► else dropped
+//!        └── a new one, in a slot of the pool or made from nothing ─┘
+//! ```
+//!
+//! Instances are kept where the manifest asks for that and the administrator lets it. What a kept one takes along lies in its own memory, tables
+//! and globals. What the host knows of a call ([`Host`]) begins anew with each: its imports, its deadline, what it may ask and say.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use tracing::warn;
+use wasmtime::{Store, UpdateDeadline, component};
+
+use super::bindings::Plugin;
+use super::bindings::mapping::Mapping;
+use super::bindings::observing::Observing;
+use super::code::Ready;
+use super::component::Linked;
+use super::engine::TICK;
+use super::error::{CallError, Ended, Stage};
+use super::host::Host;
+use super::imports::Imports;
+use super::revision::Limits;
+use super::{MAX_TRANSFER, PluginName};
+
+/// Calls that one instance serves. A plugin that leaks a little at each begins anew now and then, and a start that takes a millisecond
+/// is a microsecond a call.
+const MAX_CALLS: u32 = 1000;
+
+/// Instances that are kept of one revision. More calls at once than this wait for the API server, and can wait for a start too.
+const MAX_KEPT: usize = 16;
+
+/// An instance that nobody calls for this long ends.
+pub(super) const IDLE: Duration = Duration::from_secs(60);
+
+/// An instance that holds more than its limit over this is not kept: the next call would have too little left.
+const MARK: usize = 2;
+
+/// What the instances of one plugin come to, over all its revisions.
+#[derive(Debug)]
+pub(super) struct Tally {
+    plugin: PluginName,
+    alive: AtomicUsize,
+    made: AtomicU64,
+    reused: AtomicU64,
+    /// One for each revision under each set of limits that still is somebody's.
+    each: Mutex<Vec<Weak<Instances>>>,
+}
+
+/// What is known of a plugin's instances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InstanceFigures {
+    /// Those that there are: they serve a call, or are kept for the next.
+    pub alive: usize,
+    /// Of these kept for the next.
+    pub kept: usize,
+    /// That were made since the plugin was loaded.
+    pub made: u64,
+    /// Calls that were served by one that had served before.
+    pub reused: u64,
+    /// The most bytes of linear memory that one of the revision that serves has had, under its present limits.
+    pub memory: usize,
+}
+
+impl Tally {
+    pub(super) fn new(plugin: PluginName) -> Self {
+        Self {
+            plugin,
+            alive: AtomicUsize::new(0),
+            made: AtomicU64::new(0),
+            reused: AtomicU64::new(0),
+            each: Mutex::default(),
+        }
+    }
+
+    /// How things are.
+    pub(super) fn figures(&self) -> InstanceFigures {
+        let each = self.each();
+        InstanceFigures {
+            alive: self.alive.load(Ordering::Relaxed),
+            kept: each.iter().map(|instances| instances.idle.lock().len()).sum(),
+            made: self.made.load(Ordering::Relaxed),
+            reused: self.reused.load(Ordering::Relaxed),
+            memory: each.iter().map(|instances| instances.peak.load(Ordering::Relaxed)).max().unwrap_or_default(),
+        }
+    }
+
+    /// Ends instances that nobody has called for [`IDLE`].
+    pub(super) fn drop_idle(&self) {
+        self.each().iter().for_each(|instances| instances.drop_idle());
+    }
+
+    /// Not under the lock: whoever is the last to hold one ends its instances.
+    fn each(&self) -> Vec<Arc<Instances>> {
+        let mut each = self.each.lock();
+        each.retain(|instances| instances.strong_count() > 0);
+        each.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// What one revision's calls are served by, under one set of limits. Other limits have other instances, and so has another revision.
+pub(super) struct Instances {
+    linked: Linked,
+    limits: Limits,
+    tally: Arc<Tally>,
+    /// Whether an instance may serve again.
+    reuse: bool,
+    /// In the order in which they served.
+    idle: Mutex<Vec<Instance>>,
+    peak: AtomicUsize,
+    /// It was said that none is kept, and why.
+    said: AtomicBool,
+}
+
+impl Instances {
+    /// None yet. `reuse` is what the manifest asks for.
+    pub(super) fn new(linked: &Linked, plugin: &PluginName, limits: Limits, reuse: bool) -> Arc<Self> {
+        let instances = Arc::new(Self {
+            linked: linked.clone(),
+            limits,
+            tally: linked.engine.tally(plugin),
+            reuse: reuse && limits.reuse,
+            idle: Mutex::default(),
+            peak: AtomicUsize::new(0),
+            said: AtomicBool::new(false),
+        });
+        instances.tally.each.lock().push(Arc::downgrade(&instances));
+        instances
+    }
+
+    /// What a call may take.
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Lets `run` call an instance within `budget`, and `read` what that gives. The instance is kept only if both are content.
+    pub(super) async fn call<R, T>(
+        &self,
+        imports: Option<Arc<dyn Imports>>,
+        budget: Duration,
+        run: impl AsyncFnOnce(&mut Instance) -> Result<R, (Stage, wasmtime::Error)>,
+        read: impl FnOnce(R) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
+        let mut instance = self.instance(imports, budget)?;
+        // A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits: somewhat later,
+        // so that it does not come first where both would do.
+        let ended = tokio::time::timeout(budget + 2 * TICK, run(&mut instance)).await;
+        let host = instance.store.data_mut();
+        host.close();
+        self.peak.fetch_max(host.limits.used(), Ordering::Relaxed);
+        let answer = match ended {
+            Ok(Ok(answer)) => read(answer),
+            Ok(Err((stage, error))) => {
+                let call = Ended { budget, limits: &host.limits, said: host.said.as_deref() };
+                Err(CallError::of(&error, stage, &call))
+            }
+            Err(_) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
+        };
+        if answer.is_ok() {
+            self.keep(instance);
+        }
+        answer
+    }
+
+    /// One that was kept, or a new one that is made when it is first called.
+    fn instance(&self, imports: Option<Arc<dyn Imports>>, budget: Duration) -> Result<Instance, CallError> {
+        if let Some(mut kept) = self.take() {
+            kept.store.data_mut().again(imports, budget);
+            kept.store.set_epoch_deadline(1);
+            // Its code is in use, though nobody asks for it.
+            self.linked.code.touch();
+            self.tally.reused.fetch_add(1, Ordering::Relaxed);
+            return Ok(kept);
+        }
+        let (ready, slot) =
+            self.linked.engine.ready(&self.linked.code).map_err(|e| CallError::Instantiate(e.to_string()))?;
+        let host = Host::new(imports, self.limits, budget);
+        Ok(Instance::new(host, ready, slot, Arc::clone(&self.tally)))
+    }
+
+    /// The one that served last: the others may become idle.
+    fn take(&self) -> Option<Instance> {
+        let last = self.idle.lock().pop()?;
+        if last.served.elapsed() < IDLE {
+            return Some(last);
+        }
+        self.drop_idle();
+        None
+    }
+
+    /// Keeps an instance that answered, if it is fit to serve again.
+    fn keep(&self, mut instance: Instance) {
+        instance.calls += 1;
+        if !self.reuse || instance.calls >= MAX_CALLS {
+            return;
+        }
+        let holds = instance.store.data().limits.used();
+        if holds > self.limits.memory / MARK {
+            if !self.said.swap(true, Ordering::Relaxed) {
+                warn!(
+                    plugin = %self.tally.plugin, bytes = holds, limit = self.limits.memory,
+                    "the plugin asks for its instances to be kept, and one holds more than half of its memory limit: such a one is not kept; \
+                     raise limits.memoryMiB if that is as it should be"
+                );
+            }
+            return;
+        }
+        if instance.kept.is_none() {
+            instance.kept = self.linked.engine.keep_one();
+        }
+        // So many are kept of all plugins that this one's end begins.
+        if instance.kept.is_none() {
+            return;
+        }
+        instance.served = Instant::now();
+        let surplus = {
+            let mut idle = self.idle.lock();
+            if idle.len() < MAX_KEPT {
+                idle.push(instance);
+                None
+            } else {
+                Some(instance)
+            }
+        };
+        // Not under the lock: it takes a while.
+        drop(surplus);
+    }
+
+    fn drop_idle(&self) {
+        let ended: Vec<Instance> = {
+            let mut idle = self.idle.lock();
+            let ended = idle.partition_point(|instance| instance.served.elapsed() >= IDLE);
+            idle.drain(..ended).collect()
+        };
+        // Not under the lock: it takes a while.
+        drop(ended);
+    }
+}
+
+impl fmt::Debug for Instances {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Instances").field("limits", &self.limits).field("reuse", &self.reuse).finish_non_exhaustive()
+    }
+}
+
+/// One instance, or what will be one when it is first called.
+pub(super) struct Instance {
+    store: Store<Host>,
+    ready: Arc<Ready>,
+    made: Option<component::Instance>,
+    // What it exports, looked up once.
+    plugin: Option<Plugin>,
+    mapper: Option<Mapping>,
+    observer: Option<Observing>,
+    /// Calls that it has answered.
+    calls: u32,
+    /// When it last did.
+    served: Instant,
+    tally: Arc<Tally>,
+    // Both are given back after the store is gone: fields are dropped in their order.
+    _slot: Option<OwnedSemaphorePermit>,
+    kept: Option<OwnedSemaphorePermit>,
+}
+
+/// What makes or calls an instance fails in one of two stages.
+type Staged<T> = Result<T, (Stage, wasmtime::Error)>;
+
+impl Instance {
+    fn new(host: Host, ready: Arc<Ready>, slot: Option<OwnedSemaphorePermit>, tally: Arc<Tally>) -> Self {
+        let mut store = Store::new(&ready.engine, host);
+        store.limiter(|host| &mut host.limits);
+        store.set_hostcall_fuel(MAX_TRANSFER);
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_callback(|store| {
+            let host = store.data();
+            if host.began.elapsed() >= host.budget {
+                return Ok(UpdateDeadline::Interrupt);
+            }
+            // The plain `Yield` wakes itself at once, and starves the runtime's timers and sockets while a guest is busy.
+            Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
+        });
+        tally.alive.fetch_add(1, Ordering::Relaxed);
+        Self {
+            store,
+            ready,
+            made: None,
+            plugin: None,
+            mapper: None,
+            observer: None,
+            calls: 0,
+            served: Instant::now(),
+            tally,
+            _slot: slot,
+            kept: None,
+        }
+    }
+
+    /// The interface `controller`, and where to call it.
+    pub(super) async fn controller(&mut self) -> Staged<(&Plugin, &mut Store<Host>)> {
+        let made = self.make().await?;
+        let (ready, store) = (&self.ready, &mut self.store);
+        looked_up(&mut self.plugin, || ready.plugin.load(&mut *store, &made)).map(|plugin| (plugin, &mut self.store))
+    }
+
+    /// The interface `mapper`, which must be exported, and where to call it.
+    pub(super) async fn mapper(&mut self) -> Staged<(&Mapping, &mut Store<Host>)> {
+        let made = self.make().await?;
+        let (ready, store) = (&self.ready, &mut self.store);
+        let mapper = ready.mapper.as_ref().expect("it is exported");
+        looked_up(&mut self.mapper, || mapper.load(&mut *store, &made)).map(|mapper| (mapper, &mut self.store))
+    }
+
+    /// The interface `observer`, which must be exported, and where to call it.
+    pub(super) async fn observer(&mut self) -> Staged<(&Observing, &mut Store<Host>)> {
+        let made = self.make().await?;
+        let (ready, store) = (&self.ready, &mut self.store);
+        let observer = ready.observer.as_ref().expect("it is exported");
+        looked_up(&mut self.observer, || observer.load(&mut *store, &made)).map(|observer| (observer, &mut self.store))
+    }
+
+    async fn make(&mut self) -> Staged<component::Instance> {
+        if let Some(made) = self.made {
+            return Ok(made);
+        }
+        self.tally.made.fetch_add(1, Ordering::Relaxed);
+        let made = self.ready.instance.instantiate_async(&mut self.store).await.map_err(instantiating)?;
+        Ok(*self.made.insert(made))
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.tally.alive.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn looked_up<T>(found: &mut Option<T>, load: impl FnOnce() -> wasmtime::Result<T>) -> Staged<&T> {
+    match found {
+        Some(found) => Ok(found),
+        None => Ok(found.insert(load().map_err(instantiating)?)),
+    }
+}
+
+fn instantiating(error: wasmtime::Error) -> (Stage, wasmtime::Error) {
+    (Stage::Instantiate, error)
+}
+
+/// For what fails in a call of an export.
+pub(super) fn calling(error: wasmtime::Error) -> (Stage, wasmtime::Error) {
+    (Stage::Call, error)
+}
+
+/// The tallies of all plugins that have one.
+#[derive(Debug, Default)]
+pub(super) struct Tallies(Mutex<BTreeMap<PluginName, Weak<Tally>>>);
+
+impl Tallies {
+    /// The plugin's: the one that there is, or a new one.
+    pub(super) fn of(&self, plugin: &PluginName) -> Arc<Tally> {
+        let mut tallies = self.0.lock();
+        if let Some(tally) = tallies.get(plugin).and_then(Weak::upgrade) {
+            return tally;
+        }
+        tallies.retain(|_, tally| tally.strong_count() > 0);
+        let tally = Arc::new(Tally::new(plugin.clone()));
+        tallies.insert(plugin.clone(), Arc::downgrade(&tally));
+        tally
+    }
+
+    /// All of them, by plugin.
+    pub(super) fn all(&self) -> Vec<Arc<Tally>> {
+        self.0.lock().values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Tally {
+    /// Whose it is.
+    pub(super) fn plugin(&self) -> &PluginName {
+        &self.plugin
+    }
+}

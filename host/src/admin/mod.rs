@@ -19,7 +19,9 @@ mod tests;
 
 pub use debug::{InformerRow, Inspect, LeaseRow};
 pub use metrics::Metrics;
-pub use plugins::{ControllerRow, FailedCallRow, LoadFailureRow, PluginRow, QuarantineRow, ServingRow, StormRow};
+pub use plugins::{
+    ControllerRow, FailedCallRow, InstancesRow, LoadFailureRow, PluginRow, QuarantineRow, ServingRow, StormRow,
+};
 pub use server::{State, serve};
 
 /// One thing that the host needs to be ready.

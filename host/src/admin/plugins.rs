@@ -29,12 +29,29 @@ pub struct PluginRow {
     pub cpu_milli: Option<u32>,
     /// Tasks that wait for one of the threads.
     pub waiting_tasks: usize,
+    /// What its calls are served by.
+    pub instances: InstancesRow,
     /// Whether it is left alone, since its calls come to nothing.
     pub quarantine: Option<QuarantineRow>,
     /// The last call that came to nothing.
     pub failed_call: Option<FailedCallRow>,
     /// Its controllers that are at work.
     pub controllers: Vec<ControllerRow>,
+}
+
+/// A plugin's instances.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct InstancesRow {
+    /// Those that there are.
+    pub alive: usize,
+    /// Of these kept for a next call.
+    pub kept: usize,
+    /// That were made since the plugin was loaded.
+    pub made: u64,
+    /// Calls that were served by one that had served before.
+    pub reused: u64,
+    /// The most bytes of linear memory that one of the revision that serves has had.
+    pub memory_bytes: usize,
 }
 
 /// The revision that serves.
@@ -133,7 +150,8 @@ pub struct StormRow {
     pub cause_of: u32,
 }
 
-const HEAD: [&str; 9] = ["PLUGIN", "STATE", "VERSION", "DIGEST", "SERVING SINCE", "CPU", "WEIGHT", "CAP", "WAITING"];
+const HEAD: [&str; 11] =
+    ["PLUGIN", "STATE", "VERSION", "DIGEST", "SERVING SINCE", "CPU", "WEIGHT", "CAP", "WAITING", "INSTANCES", "MEMORY"];
 
 /// A line for each plugin, with what is wrong with it and its controllers below.
 pub(super) fn table(rows: &[PluginRow]) -> String {
@@ -182,6 +200,8 @@ fn cells(row: &PluginRow) -> [String; HEAD.len()] {
         row.cpu_weight.to_string(),
         row.cpu_milli.map_or_else(|| "-".to_owned(), |milli| format!("{milli}m")),
         row.waiting_tasks.to_string(),
+        row.instances.alive.to_string(),
+        format!("{}k", row.instances.memory_bytes >> 10),
     ]
 }
 

@@ -258,6 +258,7 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
         warnings: vec!["asks for and is not granted: delete v1 Pod".to_owned()],
         cpu_milli: Some(500),
         waiting_tasks: 2,
+        instances: InstancesRow { alive: 3, kept: 2, made: 7, reused: 40, memory_bytes: 1280 << 10 },
         failed_call: Some(FailedCallRow {
             at: "2026-01-02T03:59:59Z".to_owned(),
             call: "reconcile of default/a (apples)".to_owned(),
@@ -295,8 +296,8 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
     let (code, body) = server.text("/debug/plugins").await;
     assert_eq!(code, 200);
     insta::assert_snapshot!(body, @r"
-    PLUGIN   STATE   VERSION  DIGEST        SERVING SINCE         CPU    WEIGHT  CAP   WAITING
-    apples   active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     500m  2
+    PLUGIN   STATE   VERSION  DIGEST        SERVING SINCE         CPU    WEIGHT  CAP   WAITING  INSTANCES  MEMORY
+    apples   active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     500m  2        3          1280k
         quarantined (delay 3 in a row): no key is handed out for 3.5 s more: plugin trapped: unreachable
         revision ba9876543210 failed to link at 2026-01-02T04:00:00Z: cannot link: import `wasi:http` is not there
         waiting: v1 Secret: listing
@@ -308,9 +309,9 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
             waits for v1 Secret: listing
             default/a is reconciled over and over: 72 times in 12.2 s, and was woken 400 times; 120 of the last 128 times by changes of its child v1 ConfigMap default/a-0
             and 2 more objects are reconciled over and over
-    pears    active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     -     0
+    pears    active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     -     0        0          0k
         quarantined (delay 1 in a row): it is being tried: plugin overflowed its stack
-    quinces  failed  -        -             -                     1.50s  100     -     0
+    quinces  failed  -        -             -                     1.50s  100     -     0        0          0k
     ");
 }
 
@@ -318,7 +319,7 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
 async fn plugins_are_json_where_it_is_asked_for() {
     let server = Server::start(Vec::new()).await;
     *server.rows.1.lock() = vec![PluginRow { serving: None, ..plugin("apples") }];
-    let json = r#"[{"plugin":"apples","state":"active","serving":null,"load_failure":null,"waiting":null,"warnings":[],"cpu_seconds":1.5,"cpu_weight":100,"cpu_milli":null,"waiting_tasks":0,"quarantine":null,"failed_call":null,"controllers":[]}]"#;
+    let json = r#"[{"plugin":"apples","state":"active","serving":null,"load_failure":null,"waiting":null,"warnings":[],"cpu_seconds":1.5,"cpu_weight":100,"cpu_milli":null,"waiting_tasks":0,"instances":{"alive":0,"kept":0,"made":0,"reused":0,"memory_bytes":0},"quarantine":null,"failed_call":null,"controllers":[]}]"#;
     let expected = (200, "application/json".to_owned(), json.to_owned());
     assert_eq!(server.get("/debug/plugins?format=json", "*/*").await, expected);
     assert_eq!(server.get("/debug/plugins", "application/json").await, expected);

@@ -175,6 +175,14 @@ impl Snapshot for HostView {
         live.events.extend(self.events.figures());
         let accounts = self.guests.usage().into_iter();
         live.accounts.extend(accounts.map(|(plugin, usage)| metrics::Account { plugin: plugin.to_string(), usage }));
+        live.instances.extend(self.engine.instances().into_iter().map(|(plugin, of)| metrics::Instances {
+            plugin: plugin.to_string(),
+            alive: of.alive,
+            kept: of.kept,
+            made: of.made,
+            reused: of.reused,
+            memory: of.memory,
+        }));
         live.informers.extend(self.informers.past().into_iter().map(|(of, tally)| counted(of, &tally)));
         for Holding { informer, leases } in self.informers.holdings() {
             let ((objects, bytes), health) = (informer.size(), informer.health());

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::HostView;
 use crate::{
     admin::{
-        Control, ControllerRow, FailedCallRow, LoadFailureRow, PluginRow, QuarantineRow, Release, ServingRow, StormRow,
+        Control, ControllerRow, FailedCallRow, InstancesRow, LoadFailureRow, PluginRow, QuarantineRow, Release,
+        ServingRow, StormRow,
     },
     dispatch::{Controller, Quarantined, Record},
     informer::told,
@@ -26,6 +27,7 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
     let (waiting, records, controllers) =
         (view.dispatch.waiting(), view.dispatch.records(), view.dispatch.controllers());
     let (usage, shares) = (view.guests.usage(), view.guests.shares());
+    let instances: BTreeMap<_, _> = view.engine.instances().into_iter().collect();
     let row =
         |status: Status| {
             let name = &status.plugin;
@@ -52,6 +54,13 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                 cpu_weight: share.weight.get(),
                 cpu_milli: share.cap.map(Into::into),
                 waiting_tasks: usage.waiting,
+                instances: instances.get(name).map_or_else(InstancesRow::default, |of| InstancesRow {
+                    alive: of.alive,
+                    kept: of.kept,
+                    made: of.made,
+                    reused: of.reused,
+                    memory_bytes: of.memory,
+                }),
                 quarantine: record.and_then(Record::quarantined).map(|Quarantined { left, times, why }| {
                     QuarantineRow { left_seconds: left.as_secs_f64(), times, why }
                 }),

@@ -11,6 +11,7 @@ mod definitions;
 mod grants;
 mod hooks;
 mod hostile;
+mod instances;
 mod kubectl;
 mod outages;
 mod pod;
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
             a_plugin_that_cannot_be_used_is_refused_with_the_reason,
             a_plugin_that_misbehaves_while_an_instance_is_made_is_refused_with_the_reason,
         }
+        instances { an_instance_that_is_kept_remembers_and_that_of_another_revision_does_not }
         kubectl {
             kubectl_sees_and_steers_everything,
             kubectl_works_with_the_development_server,

@@ -12,6 +12,7 @@ use super::{
     code::{self, Code},
     encode::{Labels, counters, gauges},
     guests::{self, Account},
+    instances::{self, Instances},
     routes::{self, Backlog, HostCalls, Routes},
 };
 
@@ -41,6 +42,8 @@ pub struct Live {
     pub backlogs: Vec<Backlog>,
     /// Of each plugin, once.
     pub accounts: Vec<Account>,
+    /// Of each plugin, once.
+    pub instances: Vec<Instances>,
     /// Compiled code. Those of several engines are not summed up: there is one.
     pub code: Option<Code>,
     /// Of each plugin, once.
@@ -147,6 +150,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, live: &Live) -> fmt::R
     queues(encoder, &live.queues)?;
     routes::encode(encoder, &live.routes, &live.backlogs)?;
     guests::encode(encoder, &live.accounts)?;
+    instances::encode(encoder, &live.instances)?;
     routes::encode_calls(encoder, &live.calls, &live.events)?;
     informers(encoder, &live.informers)?;
     live.code.as_ref().map_or(Ok(()), |code| code::encode(encoder, code))

@@ -23,6 +23,7 @@ mod code;
 mod controller;
 mod encode;
 mod guests;
+mod instances;
 mod live;
 mod plugin;
 mod process;
@@ -43,6 +44,7 @@ pub use self::{
     code::Code,
     controller::{Controller, Reconciled},
     guests::Account,
+    instances::Instances,
     live::{Informer, Live, Queue, Snapshot},
     plugin::Plugin,
     routes::{Backlog, HostCalls, Routes},

@@ -88,6 +88,22 @@ fn what_plugins_use_of_the_threads_is_told_by_plugin() {
 }
 
 #[test]
+fn instances_are_told_by_plugin() {
+    let metrics = Metrics::new();
+    let instances = Instances { plugin: "a".into(), alive: 3, kept: 2, made: 7, reused: 40, memory: 131_072 };
+    metrics.read_from(move |live: &mut Live| live.instances.push(instances.clone()));
+    let told: Vec<String> =
+        ["instances", "memory"].map(|family| samples(&metrics, &format!("pilothouse_plugin_{family}"))).into();
+    assert_snapshot!(told.join("\n"), @r#"
+    pilothouse_plugin_instances{plugin="a"} 3
+    pilothouse_plugin_instances_kept{plugin="a"} 2
+    pilothouse_plugin_instances_made_total{plugin="a"} 7
+    pilothouse_plugin_instances_reused_total{plugin="a"} 40
+    pilothouse_plugin_memory_bytes{plugin="a"} 131072
+    "#);
+}
+
+#[test]
 fn reconciles_are_counted_as_controller_runtime_counts_them() {
     let metrics = Metrics::new();
     metrics.add_controller("a/b");
@@ -492,6 +508,11 @@ fn the_text_is_open_metrics() {
     pilothouse_plugin_turns
     pilothouse_plugin_turn_wait_seconds
     pilothouse_plugin_waiting_tasks
+    pilothouse_plugin_instances
+    pilothouse_plugin_instances_kept
+    pilothouse_plugin_instances_made
+    pilothouse_plugin_instances_reused
+    pilothouse_plugin_memory_bytes
     pilothouse_host_calls
     pilothouse_events
     pilothouse_informer_objects

@@ -1,0 +1,39 @@
+//! What plugins' calls are served by.
+
+use std::fmt;
+
+use prometheus_client::encoding::DescriptorEncoder;
+
+use super::encode::{counters, gauges};
+
+/// A plugin's instances.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Instances {
+    /// The plugin.
+    pub plugin: String,
+    /// Those that there are.
+    pub alive: usize,
+    /// Of these kept for a next call.
+    pub kept: usize,
+    /// That were made since the plugin was loaded.
+    pub made: u64,
+    /// Calls that were served by one that had served before.
+    pub reused: u64,
+    /// The most bytes of linear memory that one has had.
+    pub memory: usize,
+}
+
+pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, instances: &[Instances]) -> fmt::Result {
+    let each = |of: fn(&Instances) -> u64| {
+        instances.iter().map(move |instances| ([("plugin", instances.plugin.as_str())], of(instances)))
+    };
+    let help = "Instances of the plugin that there are: they serve a call, or are kept for the next";
+    gauges(encoder, "pilothouse_plugin_instances", help, each(|of| of.alive as u64))?;
+    let help = "Of these kept for the next call";
+    gauges(encoder, "pilothouse_plugin_instances_kept", help, each(|of| of.kept as u64))?;
+    counters(encoder, "pilothouse_plugin_instances_made", "Instances that were made", each(|of| of.made))?;
+    let help = "Calls that were served by an instance that had served before";
+    counters(encoder, "pilothouse_plugin_instances_reused", help, each(|of| of.reused))?;
+    let help = "The most linear memory that one instance of the revision that serves has had, under its present limits";
+    gauges(encoder, "pilothouse_plugin_memory_bytes", help, each(|of| of.memory as u64))
+}

@@ -171,6 +171,7 @@ impl Snapshot for HostView {
         live.calls.extend(self.dispatch.records().iter().map(|record| metrics::HostCalls {
             plugin: record.plugin().to_string(),
             calls: record.imports().collect(),
+            lines_dropped: record.lines_dropped(),
         }));
         live.events.extend(self.events.figures());
         let accounts = self.guests.usage().into_iter();

@@ -23,7 +23,7 @@ use crate::{
     cluster::{self, DeleteOptions, Patch},
     informer::View,
     wasm::{
-        ClientError, Imports, KeyPage, Page, PatchBody, Preconditions, Propagation, Query, ReadError, Reason,
+        ClientError, Imports, KeyPage, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError, Reason,
         StatusError,
     },
     writer::{self, Writer},
@@ -171,6 +171,10 @@ impl Imports for CallImports {
             };
             self.access.writer.delete_object(&of, &key, options).await.map_err(refusal)
         })
+    }
+
+    fn log(&self, line: &LogLine) {
+        self.access.record.log(line);
     }
 }
 

@@ -8,6 +8,7 @@
 mod controller;
 mod feed;
 mod imports;
+mod lines;
 mod mapper;
 mod observing;
 mod pending;

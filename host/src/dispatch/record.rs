@@ -29,9 +29,9 @@ use pilothouse_core::{
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Hook, Observer, Parts};
+use super::{Hook, Observer, Parts, lines::Lines};
 use crate::{
-    wasm::{CallError, PluginName},
+    wasm::{CallError, LogLine, PluginName},
     writer::{Events, Level, cut},
 };
 
@@ -107,6 +107,7 @@ pub struct Record {
     observer: Arc<dyn Observer>,
     events: Events,
     imports: [AtomicU64; Import::ALL.len()],
+    lines: Lines,
 }
 
 struct Inner {
@@ -139,6 +140,7 @@ impl Record {
             observer: parts.observer.clone(),
             events: parts.events.clone(),
             imports: Default::default(),
+            lines: Lines::default(),
             plugin,
         }
     }
@@ -171,6 +173,25 @@ impl Record {
     /// The plugin calls an import.
     pub(super) fn imported(&self, import: Import) {
         self.imports[import as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The plugin logs a line, which is written in the present span unless it was too many of late.
+    pub(super) fn log(&self, line: &LogLine) {
+        if !line.is_wanted() {
+            return;
+        }
+        let verdict = self.lines.take(self.origin.elapsed());
+        if let Some(dropped) = verdict.say {
+            warn!(plugin = %self.plugin, dropped, "the plugin logs too much: lines are dropped");
+        }
+        if verdict.written {
+            line.emit();
+        }
+    }
+
+    /// Lines of the plugin that were dropped, as they were too many.
+    pub fn lines_dropped(&self) -> u64 {
+        self.lines.dropped()
     }
 
     /// Until when no key is to be handed out; none: they are.

@@ -160,6 +160,18 @@ impl LogLine {
         Self { level, message: shorten(message, Self::MAX_MESSAGE), fields }
     }
 
+    /// Whether somebody listens to lines of its level.
+    pub fn is_wanted(&self) -> bool {
+        macro_rules! wanted {
+            ($($level:ident => $of:ident),*) => {
+                match self.level {
+                    $(Level::$level => tracing::enabled!(target: "pilothouse::plugin_log", tracing::Level::$of),)*
+                }
+            };
+        }
+        wanted!(Error => ERROR, Warn => WARN, Info => INFO, Debug => DEBUG, Trace => TRACE)
+    }
+
     /// Sends the line to `tracing`, under the target `pilothouse::plugin_log` and in the current span.
     pub fn emit(&self) {
         macro_rules! emit {

@@ -92,6 +92,22 @@ pub(crate) async fn invariant_8_a_plugin_that_answers_too_much_costs_itself_one_
     Ok(())
 }
 
+pub(crate) async fn invariant_8_a_plugin_that_floods_the_log_costs_nobody_else_anything(scene: Scene) -> Result<()> {
+    let (mut host, elsewhere) = beside_myapple(&scene, "flooding").await?;
+    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
+    try_join_all(bad.iter().map(async |apple| apple.create(1).await.map(drop))).await?;
+    let served = async {
+        others_go_on(&mut host, &other_apples(&scene, &elsewhere)).await?;
+        // Each call is bounded, and all of them together.
+        host.warns(&["plugin logged too many lines in one call"]).await?;
+        host.warns(&["the plugin logs too much: lines are dropped", "flooding"]).await?;
+        let dropped = host.metrics().await?.sum("pilothouse_plugin_log_dropped_total", &[("plugin", "flooding")]);
+        ensure!(dropped > 0.0, "no line was dropped");
+        Ok(())
+    };
+    while_they_fail(&bad, served).await
+}
+
 pub(crate) async fn invariant_8_all_of_them_at_once_cost_nobody_else_anything(scene: Scene) -> Result<()> {
     the_server_hangs(&scene).await?;
     let other = format!("{}-other", scene.namespace);

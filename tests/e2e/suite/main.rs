@@ -90,6 +90,7 @@ fn main() -> ExitCode {
             invariant_8_a_plugin_that_calls_while_it_is_called_costs_itself_one_call,
             invariant_8_a_plugin_that_hands_over_garbled_text_costs_itself_one_call,
             invariant_8_a_plugin_that_answers_too_much_costs_itself_one_call,
+            invariant_8_a_plugin_that_floods_the_log_costs_nobody_else_anything,
             invariant_8_all_of_them_at_once_cost_nobody_else_anything,
             invariant_8_a_plugin_that_answers_nonsense_costs_itself_one_call,
             a_plugin_that_cannot_be_used_is_refused_with_the_reason,

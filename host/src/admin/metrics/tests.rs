@@ -348,14 +348,16 @@ fn queues_and_informers_of_one_name_are_summed_up() {
 fn what_plugins_ask_of_the_host_and_what_it_tells_is_counted() {
     let metrics = Metrics::new();
     metrics.read_from(|live: &mut Live| {
-        live.calls.push(HostCalls { plugin: "a".into(), calls: vec![("cache.get", 3), ("client.get", 0)] });
+        let calls = vec![("cache.get", 3), ("client.get", 0)];
+        live.calls.push(HostCalls { plugin: "a".into(), calls, lines_dropped: 4 });
         live.events.extend([("created", 2), ("failed", 1)]);
     });
     let told: Vec<String> =
-        ["host_calls", "events"].map(|family| samples(&metrics, &format!("pilothouse_{family}"))).into();
+        ["host_calls", "plugin_log", "events"].map(|family| samples(&metrics, &format!("pilothouse_{family}"))).into();
     assert_snapshot!(told.join("\n"), @r#"
     pilothouse_host_calls_total{plugin="a",import="cache.get"} 3
     pilothouse_host_calls_total{plugin="a",import="client.get"} 0
+    pilothouse_plugin_log_dropped_total{plugin="a"} 4
     pilothouse_events_total{result="created"} 2
     pilothouse_events_total{result="failed"} 1
     "#);
@@ -514,6 +516,7 @@ fn the_text_is_open_metrics() {
     pilothouse_plugin_instances_reused
     pilothouse_plugin_memory_bytes
     pilothouse_host_calls
+    pilothouse_plugin_log_dropped
     pilothouse_events
     pilothouse_informer_objects
     pilothouse_informer_bytes

@@ -1,10 +1,10 @@
 //! `pilothouse inspect`: what a plugin is and asks for.
 
-use std::{fmt::Write as _, fs, sync::Arc};
+use std::{fmt::Write as _, fs, num::NonZeroU32, sync::Arc};
 
 use anyhow::Context;
 use pilothouse_core::{
-    grant::{AdminFile, Grants},
+    grant::{self, AdminFile, Grants},
     manifest::{MappedWatch, Mapping, Watch},
     predicate::{Condition, Predicate, Test},
 };
@@ -13,7 +13,8 @@ use serde_json::json;
 use super::args::{InspectArgs, Output};
 use crate::{
     app,
-    wasm::{Limits, PluginName, Revision},
+    plugin::call_limits,
+    wasm::{PluginName, Revision},
 };
 
 pub(super) fn main(args: &InspectArgs) -> anyhow::Result<()> {
@@ -21,37 +22,75 @@ pub(super) fn main(args: &InspectArgs) -> anyhow::Result<()> {
     let bytes = fs::read(&args.plugin).with_context(cannot)?;
     let stem = args.plugin.file_stem().unwrap_or_default().to_string_lossy();
     let name = PluginName::new(&stem).with_context(cannot)?;
-    let config = admin_config(args).with_context(cannot)?;
+    let admin = admin_file(args).with_context(cannot)?;
+    let (config, limits) = (Arc::from(admin.config.to_string()), admin.limits);
     let size = bytes.len();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     let revision = runtime.block_on(async {
         let linked = app::engine(None)?.load(bytes.into()).await?.link()?;
-        let revision = linked.describe(name, config, Limits::default()).await?;
+        let revision = linked.describe(name, config, call_limits(&limits)).await?;
         anyhow::Ok(revision)
     });
     let revision = revision.with_context(cannot)?;
     match args.output {
-        Output::Text => print!("{}", text(&revision, size)),
-        Output::Json => println!("{:#}", as_json(&revision, size)),
+        Output::Text => print!("{}", text(&revision, size, &limits)),
+        Output::Json => println!("{:#}", as_json(&revision, size, &limits)),
     }
     Ok(())
 }
 
-/// The configuration in the administrator's file beside the plugin, if there is one: some plugins describe themselves by it.
-fn admin_config(args: &InspectArgs) -> anyhow::Result<Arc<str>> {
+/// The administrator's file beside the plugin, if there is one: some plugins describe themselves by its configuration.
+fn admin_file(args: &InspectArgs) -> anyhow::Result<AdminFile> {
     let path = args.plugin.with_extension("yaml");
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok("{}".into()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(AdminFile::default()),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
-    let file: AdminFile = serde_saphyr::from_str(&text).with_context(|| format!("cannot use {}", path.display()))?;
-    Ok(file.config.to_string().into())
+    serde_saphyr::from_str(&text).with_context(|| format!("cannot use {}", path.display()))
+}
+
+/// A bound under its key in `limits` of the administrator's file.
+struct Limit {
+    key: &'static str,
+    /// For people.
+    value: String,
+    /// For programs; null where there is none.
+    json: serde_json::Value,
+    /// The file does not say it.
+    default: bool,
+}
+
+/// All that the administrator can bound.
+fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
+    // So that none is forgotten.
+    let grant::Limits { memory_mib, timeout_ms, host_calls, host_mib, reuse, max_concurrency, cpu_weight, cpu_milli } =
+        *file;
+    let limits = revision.limits();
+    let number =
+        |key, value: u64, set: bool| Limit { key, value: value.to_string(), json: value.into(), default: !set };
+    let some = |key, value: Option<NonZeroU32>, otherwise: &str| Limit {
+        key,
+        value: value.map_or_else(|| otherwise.to_owned(), |value| value.to_string()),
+        json: value.map(NonZeroU32::get).into(),
+        default: value.is_none(),
+    };
+    let mib = |bytes: usize| u64::try_from(bytes >> 20).unwrap_or(u64::MAX);
+    vec![
+        number("memoryMiB", mib(limits.memory), memory_mib.is_some()),
+        some("timeoutMs", timeout_ms, "as the manifest says"),
+        number("hostCalls", limits.host_calls.into(), host_calls.is_some()),
+        number("hostMiB", mib(limits.host_bytes), host_mib.is_some()),
+        Limit { key: "reuse", value: limits.reuse.to_string(), json: limits.reuse.into(), default: reuse.is_none() },
+        some("maxConcurrency", max_concurrency, "as the manifest says"),
+        number("cpuWeight", file.share().weight.get().into(), cpu_weight.is_some()),
+        some("cpuMilli", cpu_milli, "none"),
+    ]
 }
 
 /// For people: what it is, what runs, what it is made of, and what to grant.
-fn text(revision: &Revision, size: usize) -> String {
+fn text(revision: &Revision, size: usize, limits: &grant::Limits) -> String {
     let manifest = revision.manifest();
     let mut text = String::new();
     let mut row = |name: &str, value: &str| {
@@ -91,6 +130,11 @@ fn text(revision: &Revision, size: usize) -> String {
     }
     if let Some(schema) = &manifest.config_schema {
         row("config", schema);
+    }
+    row("instances", manifest.instances.as_str());
+    for (place, Limit { key, value, default, .. }) in all_limits(revision, limits).iter().enumerate() {
+        let default = if *default { " (default)" } else { "" };
+        row(if place == 0 { "limits" } else { "" }, &format!("{key:<14} {value}{default}"));
     }
     let _ = write!(
         text,
@@ -161,7 +205,7 @@ fn crd_name(crd: &str) -> String {
 }
 
 /// The same for programs.
-fn as_json(revision: &Revision, size: usize) -> serde_json::Value {
+fn as_json(revision: &Revision, size: usize, limits: &grant::Limits) -> serde_json::Value {
     let manifest = revision.manifest();
     let watch = |watch: &Watch| {
         json!({
@@ -218,6 +262,8 @@ fn as_json(revision: &Revision, size: usize) -> serde_json::Value {
             })
         })
         .collect();
+    let limits: serde_json::Map<_, _> =
+        all_limits(revision, limits).into_iter().map(|limit| (limit.key.to_owned(), limit.json)).collect();
     json!({
         "plugin": revision.plugin().as_str(),
         "version": manifest.version,
@@ -232,5 +278,51 @@ fn as_json(revision: &Revision, size: usize) -> serde_json::Value {
         "observes": manifest.observes.iter().map(watch).collect::<Vec<_>>(),
         "permissions": permissions,
         "configSchema": manifest.config_schema,
+        "instances": manifest.instances.as_str(),
+        "limits": limits,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wasm::{Engine, testing::Guest};
+
+    async fn shown(yaml: &str) -> (Revision, grant::Limits) {
+        let file: AdminFile = serde_saphyr::from_str(yaml).expect("it is an administrator's file");
+        let engine = Engine::new().expect("there is an engine");
+        let linked =
+            engine.compile(&Guest::new().reuse().file()).and_then(|compiled| compiled.link()).expect("it links");
+        let name = PluginName::new("apples").expect("it is a name");
+        let revision =
+            linked.describe(name, "{}".into(), call_limits(&file.limits)).await.expect("it describes itself");
+        (revision, file.limits)
+    }
+
+    #[tokio::test]
+    async fn every_limit_is_shown_under_its_key() {
+        let (revision, limits) = shown("limits: { memoryMiB: 8, reuse: false, cpuMilli: 500 }").await;
+        let text = text(&revision, 1, &limits);
+        let from = text.find("instances").expect("it says what becomes of instances");
+        let to = text.find("\nTo allow").expect("it says what to grant");
+        insta::assert_snapshot!(&text[from..to], @r"
+        instances     reuse
+        limits        memoryMiB      8
+                      timeoutMs      as the manifest says (default)
+                      hostCalls      100000 (default)
+                      hostMiB        1024 (default)
+                      reuse          false
+                      maxConcurrency as the manifest says (default)
+                      cpuWeight      100 (default)
+                      cpuMilli       500
+        ");
+        let json = as_json(&revision, 1, &limits);
+        assert_eq!(
+            (json["instances"].as_str(), json["limits"].to_string().as_str()),
+            (
+                Some("reuse"),
+                r#"{"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"maxConcurrency":null,"memoryMiB":8,"reuse":false,"timeoutMs":null}"#
+            )
+        );
+    }
 }

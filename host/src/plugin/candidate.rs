@@ -60,7 +60,7 @@ impl Candidate {
 }
 
 /// The bounds of a call under the administrator's limits.
-pub(super) fn call_limits(limits: &grant::Limits) -> Limits {
+pub(crate) fn call_limits(limits: &grant::Limits) -> Limits {
     let mut bounds = Limits::default();
     if let Some(mib) = limits.memory_mib {
         bounds.memory = usize::try_from(mib.get()).unwrap_or(usize::MAX).saturating_mul(1 << 20);

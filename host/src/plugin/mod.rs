@@ -28,6 +28,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use candidate::call_limits;
 pub use candidate::{Activate, ActivateError, Candidate};
 pub use lifecycle::{Lifecycle, Mode};
 pub use source::{Change, Content, Found, Problem, SettingsFile, Source};

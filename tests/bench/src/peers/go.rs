@@ -3,13 +3,20 @@
 use std::env::consts::EXE_SUFFIX;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::target;
 
-/// Builds the programs; an error says why they cannot be measured here.
+/// Builds the programs, once; an error says why they cannot be measured here.
 pub(crate) fn build() -> Result<()> {
+    static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| build_now().map_err(|why| format!("{why:#}")));
+    built.clone().map_err(anyhow::Error::msg)
+}
+
+fn build_now() -> Result<()> {
     let said = Command::new("go").arg("version").stdin(Stdio::null()).output();
     if !said.is_ok_and(|said| said.status.success()) {
         bail!("there is no Go: install it from https://go.dev/dl");

@@ -1,6 +1,6 @@
 //! `pilothouse inspect`: what a plugin is and asks for.
 
-use std::{fmt::Write as _, fs, num::NonZeroU32, sync::Arc};
+use std::{fmt::Write as _, fs, num::NonZeroU32, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use pilothouse_core::{
@@ -65,9 +65,21 @@ struct Limit {
 /// All that the administrator can bound.
 fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
     // So that none is forgotten.
-    let grant::Limits { memory_mib, timeout_ms, host_calls, host_mib, reuse, max_concurrency, cpu_weight, cpu_milli } =
-        *file;
-    let limits = revision.limits();
+    let grant::Limits {
+        memory_mib,
+        timeout_ms,
+        host_calls,
+        host_mib,
+        reuse,
+        max_concurrency,
+        cpu_weight,
+        cpu_milli,
+        reconciles_per_second,
+        backoff_base_ms,
+        backoff_cap_ms,
+    } = *file;
+    let (limits, backoff) = (revision.limits(), file.pace().backoff);
+    let millis = |delay: Duration| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
     let number =
         |key, value: u64, set: bool| Limit { key, value: value.to_string(), json: value.into(), default: !set };
     let some = |key, value: Option<NonZeroU32>, otherwise: &str| Limit {
@@ -86,6 +98,9 @@ fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
         some("maxConcurrency", max_concurrency, "as the manifest says"),
         number("cpuWeight", file.share().weight.get().into(), cpu_weight.is_some()),
         some("cpuMilli", cpu_milli, "none"),
+        some("reconcilesPerSecond", reconciles_per_second, "none"),
+        number("backoffBaseMs", millis(backoff.base), backoff_base_ms.is_some()),
+        number("backoffCapMs", millis(backoff.cap), backoff_cap_ms.is_some()),
     ]
 }
 
@@ -134,7 +149,7 @@ fn text(revision: &Revision, size: usize, limits: &grant::Limits) -> String {
     row("instances", manifest.instances.as_str());
     for (place, Limit { key, value, default, .. }) in all_limits(revision, limits).iter().enumerate() {
         let default = if *default { " (default)" } else { "" };
-        row(if place == 0 { "limits" } else { "" }, &format!("{key:<14} {value}{default}"));
+        row(if place == 0 { "limits" } else { "" }, &format!("{key:<19} {value}{default}"));
     }
     let _ = write!(
         text,
@@ -301,27 +316,31 @@ mod tests {
 
     #[tokio::test]
     async fn every_limit_is_shown_under_its_key() {
-        let (revision, limits) = shown("limits: { memoryMiB: 8, reuse: false, cpuMilli: 500 }").await;
+        let (revision, limits) =
+            shown("limits: { memoryMiB: 8, reuse: false, cpuMilli: 500, backoffCapMs: 60000 }").await;
         let text = text(&revision, 1, &limits);
         let from = text.find("instances").expect("it says what becomes of instances");
         let to = text.find("\nTo allow").expect("it says what to grant");
         insta::assert_snapshot!(&text[from..to], @r"
         instances     reuse
-        limits        memoryMiB      8
-                      timeoutMs      as the manifest says (default)
-                      hostCalls      100000 (default)
-                      hostMiB        1024 (default)
-                      reuse          false
-                      maxConcurrency as the manifest says (default)
-                      cpuWeight      100 (default)
-                      cpuMilli       500
+        limits        memoryMiB           8
+                      timeoutMs           as the manifest says (default)
+                      hostCalls           100000 (default)
+                      hostMiB             1024 (default)
+                      reuse               false
+                      maxConcurrency      as the manifest says (default)
+                      cpuWeight           100 (default)
+                      cpuMilli            500
+                      reconcilesPerSecond none (default)
+                      backoffBaseMs       5 (default)
+                      backoffCapMs        60000
         ");
         let json = as_json(&revision, 1, &limits);
         assert_eq!(
             (json["instances"].as_str(), json["limits"].to_string().as_str()),
             (
                 Some("reuse"),
-                r#"{"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"maxConcurrency":null,"memoryMiB":8,"reuse":false,"timeoutMs":null}"#
+                r#"{"backoffBaseMs":5,"backoffCapMs":60000,"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"maxConcurrency":null,"memoryMiB":8,"reconcilesPerSecond":null,"reuse":false,"timeoutMs":null}"#
             )
         );
     }

@@ -11,6 +11,7 @@
 //! [`cli`].
 
 pub mod admin;
+pub mod allocator;
 pub mod app;
 pub mod cli;
 pub mod cluster;

@@ -16,10 +16,11 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use self::args::{Args, Command};
-use crate::wasm;
+use crate::{allocator, wasm};
 
 /// Runs the command that the process's arguments name. Never returns before it is done.
 pub fn main() -> ExitCode {
+    allocator::give_back_large_buffers();
     let args = Args::parse();
     let done = match args.command {
         Command::Run(args) => run::main(args),

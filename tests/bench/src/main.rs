@@ -18,6 +18,8 @@ const BE: &str = "--be";
 const COMPILE: &str = "compile";
 
 fn main() -> ExitCode {
+    // As the host does: some lines run it in this process.
+    pilothouse::allocator::give_back_large_buffers();
     let arguments: Vec<String> = env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == COMPILE) {
         return pilothouse::cli::main();

@@ -146,7 +146,8 @@ async fn a_key_that_is_woken_for_ever_is_handed_out_once_a_second_in_the_end() {
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_asks_to_be_called_at_once_for_ever_is_called_once_a_second() {
     let (took, told, _) = storm(Next::After(LIMITS.base), false).await;
-    assert!(took >= Duration::from_secs(39) && took < Duration::from_secs(42), "{took:?}");
+    // While it comes as often as that, its rate goes on: it has some more of it.
+    assert!(took >= Duration::from_secs(36) && took < Duration::from_secs(39), "{took:?}");
     let causes: Vec<_> = told.iter().filter_map(|storm| Some(storm.by.as_ref()?.cause.clone())).collect();
     assert_eq!(causes, [Cause::RequeueAfter]);
 }

@@ -14,12 +14,15 @@ use crate::clock::cpu_time_of;
 use crate::controllers::{NAMESPACE, Stage, host::Host};
 use crate::statistics::percentile;
 
-const CHANGES: usize = 500;
+/// So few that it is over before all who loop are in quarantine for long.
+const CHANGES: usize = 300;
 /// Plugins that never return from a call, which is stopped after 300 ms: more calls than there are threads, and so many plugins that
 /// some still are at it while others are in quarantine.
 const LOOPING: usize = 8;
 /// Plugins that log 20,000 lines of 1 kB in each call.
 const FLOODING: usize = 2;
+/// Plugins that ask the host something until they may ask no more.
+const ASKING: usize = 2;
 /// Objects that they misbehave over.
 const BAD: usize = 20;
 /// How often one of these is changed, so that there is always one to be called for.
@@ -35,7 +38,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut stage = Stage::set().await?;
         let mut plugins = vec![Plugin::myapple()?.confined_to("elsewhere")];
-        for (guest, count) in [("looping", LOOPING), ("flooding", FLOODING)] {
+        for (guest, count) in [("looping", LOOPING), ("flooding", FLOODING), ("asking", ASKING)] {
             for number in 0..count {
                 plugins.push(Plugin::guest(guest)?.named(&format!("{guest}-{number}")));
             }

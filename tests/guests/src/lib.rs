@@ -163,6 +163,11 @@ pub const GUESTS: &[Guest] = &[
                into status.available",
     },
     Guest {
+        name: "reusing",
+        expected: Expected::Works,
+        does: "asks for its instances to be kept; does about what the example plugin does for one child",
+    },
+    Guest {
         name: "second",
         expected: Expected::Works,
         does: "does what myapple does and adds revision=2 to the data of every child: another revision of it",

@@ -32,7 +32,12 @@ impl Calls {
     }
 
     pub(super) async fn of(linked: &Linked, object: Arc<Object>, phase: Phase) -> Result<Self> {
-        let revision = linked.describe(PluginName::new("myapple")?, "{}".into(), Limits::default()).await?;
+        Self::within(Limits::default(), linked, object, phase).await
+    }
+
+    /// Of any plugin for MyApples.
+    pub(super) async fn within(limits: Limits, linked: &Linked, object: Arc<Object>, phase: Phase) -> Result<Self> {
+        let revision = linked.describe(PluginName::new("apples")?, "{}".into(), limits).await?;
         let controller = revision.manifest().controllers.first().context("the plugin has no controller")?;
         let controller = controller.name.as_str().into();
         let request = Request { controller, key: object.key().clone(), object, phase, attempt: 1, last_error: None };

@@ -6,7 +6,8 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
-use pilothouse::wasm::Phase;
+use pilothouse::wasm::{Engine, Limits, Phase};
+use pilothouse_e2e::Plugin;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
 
@@ -34,10 +35,28 @@ pub(super) fn reconcile() -> Result<Vec<f64>> {
     SIZES.into_iter().map(|size| measure(size, Phase::Live)).collect()
 }
 
+/// The guest `reusing`, which does about the same: a call that leaves all as it is, and objects of each size; in instances that are
+/// kept, and in fresh ones, as an administrator may have it. Microseconds.
+pub(super) fn reuse() -> Result<Vec<f64>> {
+    let linked = Engine::new()?.compile(&Plugin::guest("reusing")?.wasm)?.link()?;
+    let mut figures = Vec::new();
+    for reuse in [true, false] {
+        let limits = Limits { reuse, ..Limits::default() };
+        for (bytes, phase) in [(600, Phase::Gone)].into_iter().chain(SIZES.map(|bytes| (bytes, Phase::Live))) {
+            figures.push(time(Calls::within(limits, &linked, apple(bytes)?, phase))?);
+        }
+    }
+    Ok(figures)
+}
+
 fn measure(bytes: usize, phase: Phase) -> Result<f64> {
+    time(Calls::new(apple(bytes)?, phase))
+}
+
+fn time(calls: impl Future<Output = Result<Calls>>) -> Result<f64> {
     let runtime = Builder::new_current_thread().enable_time().build().context("cannot start a runtime")?;
     runtime.block_on(async {
-        let calls = Calls::new(apple(bytes)?, phase).await?;
+        let calls = calls.await?;
         calls.check().await?;
         let mut passes = Vec::with_capacity(PASSES);
         for _ in 0..PASSES {

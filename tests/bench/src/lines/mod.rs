@@ -84,7 +84,7 @@ const fn typed(measure: Measure) -> Peer {
 }
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 19] = [
+pub const ALL: [Line; 20] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -179,7 +179,7 @@ pub const ALL: [Line; 19] = [
     },
     Line {
         name: "empty-call",
-        figures: &[figure("empty-call", "µs", Some(AtMost(0.5)))],
+        figures: &[figure("empty-call", "µs", None)],
         rounds: 5,
         measure: calls::empty,
         peers: &[],
@@ -194,6 +194,22 @@ pub const ALL: [Line; 19] = [
         rounds: 5,
         measure: calls::reconcile,
         peers: &[calls::NATIVE],
+    },
+    Line {
+        name: "reuse",
+        figures: &[
+            figure("empty-reused", "µs", Some(AtMost(0.5))),
+            figure("reused-1.5k", "µs", None),
+            figure("reused-6k", "µs", None),
+            figure("reused-50k", "µs", None),
+            figure("empty-fresh", "µs", None),
+            figure("fresh-1.5k", "µs", None),
+            figure("fresh-6k", "µs", None),
+            figure("fresh-50k", "µs", None),
+        ],
+        rounds: 3,
+        measure: calls::reuse,
+        peers: &[],
     },
     Line {
         name: "threads",

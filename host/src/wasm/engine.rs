@@ -3,9 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -18,14 +16,11 @@ use super::cache::{Cache, Key, verify};
 use super::code::{Code, Ready, Sandbox, Source};
 use super::compiler::Compiler;
 use super::component::{Compiled, header};
+use super::epochs::{Calling, Epochs};
 use super::error::{EngineError, LoadError};
 use super::instances::{InstanceFigures, Tallies, Tally};
 use super::limits::{MAX_INSTANCES, MAX_TABLE_ELEMENTS};
 use super::{Digest, PluginName, child};
-
-/// How often a running guest gives way to others: half of what a person's eye or a health check would notice, and few enough
-/// wake-ups (200 a second) for an idle machine.
-pub(super) const TICK: Duration = Duration::from_millis(5);
 
 /// WebAssembly frames a call may use. Deep recursion in a parser takes some hundred kB; wasmtime's own default.
 const STACK: usize = 512 << 10;
@@ -122,7 +117,7 @@ struct Inner {
     tallies: Tallies,
     /// Who has a permit may be kept.
     kept: Arc<Semaphore>,
-    _epochs: Epochs,
+    epochs: Epochs,
 }
 
 /// Instances that are there already. Only where the kernel tells which pages a call has touched (Linux 6.7): else it takes as long to
@@ -186,8 +181,9 @@ impl Engine {
         let plain = Sandbox::new(&settings()).map_err(EngineError::Engine)?;
         let pool = Pool::new();
         let engines = [Some(&plain), pool.as_ref().map(|pool| &pool.sandbox)];
-        let engines = engines.into_iter().flatten().map(|sandbox| sandbox.engine.clone()).collect();
-        let epochs = Epochs::start(engines).map_err(EngineError::Thread)?;
+        let engines: Vec<_> = engines.into_iter().flatten().map(|sandbox| sandbox.engine.clone()).collect();
+        let epochs = Epochs::start(move || engines.iter().for_each(wasmtime::Engine::increment_epoch))
+            .map_err(EngineError::Thread)?;
         Ok(Self(Arc::new(Inner {
             plain,
             pool,
@@ -198,7 +194,7 @@ impl Engine {
             counts: Counts::default(),
             tallies: Tallies::default(),
             kept: Arc::new(Semaphore::new(REUSABLE)),
-            _epochs: epochs,
+            epochs,
         })))
     }
 
@@ -370,6 +366,11 @@ impl Engine {
         self.0.tallies.all().iter().map(|tally| (tally.plugin().clone(), tally.figures())).collect()
     }
 
+    /// A guest is called, until this is dropped.
+    pub(super) fn calling(&self) -> Calling {
+        self.0.epochs.calling()
+    }
+
     /// Where a plugin's instances are counted.
     pub(super) fn tally(&self, plugin: &PluginName) -> Arc<Tally> {
         self.0.tallies.of(plugin)
@@ -499,34 +500,5 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine").finish_non_exhaustive()
-    }
-}
-
-/// The thread that advances the epoch every [`TICK`]. Joined on drop.
-struct Epochs {
-    /// Dropped to end the thread.
-    alive: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Epochs {
-    fn start(engines: Vec<wasmtime::Engine>) -> std::io::Result<Self> {
-        let (alive, ended) = mpsc::channel::<()>();
-        let thread = std::thread::Builder::new().name("wasm-epochs".to_owned()).spawn(move || {
-            while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-                engines.iter().for_each(wasmtime::Engine::increment_epoch);
-            }
-        })?;
-        Ok(Self { alive: Some(alive), thread: Some(thread) })
-    }
-}
-
-impl Drop for Epochs {
-    fn drop(&mut self) {
-        drop(self.alive.take());
-        if let Some(thread) = self.thread.take() {
-            // Ended, one way or another: nothing is left to do.
-            let _ = thread.join();
-        }
     }
 }

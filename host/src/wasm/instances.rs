@@ -26,7 +26,6 @@ use super::bindings::mapping::Mapping;
 use super::bindings::observing::Observing;
 use super::code::Ready;
 use super::component::Linked;
-use super::engine::TICK;
 use super::error::{CallError, Ended, Stage};
 use super::host::Host;
 use super::imports::Imports;
@@ -45,6 +44,9 @@ pub(super) const IDLE: Duration = Duration::from_secs(60);
 
 /// An instance that holds more than its limit over this is not kept: the next call would have too little left.
 const MARK: usize = 2;
+
+/// So much after its deadline a call that waits for the host ends: a busy one should have been stopped by the epoch before.
+const LATER: Duration = Duration::from_millis(10);
 
 /// What the instances of one plugin come to, over all its revisions.
 #[derive(Debug)]
@@ -151,10 +153,11 @@ impl Instances {
         run: impl AsyncFnOnce(&mut Instance) -> Result<R, (Stage, wasmtime::Error)>,
         read: impl FnOnce(R) -> Result<T, CallError>,
     ) -> Result<T, CallError> {
+        let _calling = self.linked.engine.calling();
         let mut instance = self.instance(imports, budget)?;
         // A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits: somewhat later,
         // so that it does not come first where both would do.
-        let ended = tokio::time::timeout(budget + 2 * TICK, run(&mut instance)).await;
+        let ended = tokio::time::timeout(budget + LATER, run(&mut instance)).await;
         let host = instance.store.data_mut();
         host.close();
         self.peak.fetch_max(host.limits.used(), Ordering::Relaxed);

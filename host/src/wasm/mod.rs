@@ -43,6 +43,7 @@ mod code;
 mod compiler;
 mod component;
 mod engine;
+mod epochs;
 mod error;
 mod host;
 mod imports;

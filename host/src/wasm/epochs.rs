@@ -1,0 +1,148 @@
+//! The engines' epoch: it advances while guests are called, and stands still while none is, so that an idle host does not wake up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+/// How often a running guest gives way to others. A key waits for about this where all threads are busy; giving way costs a running guest
+/// some thousandth of it.
+pub(super) const TICK: Duration = Duration::from_millis(1);
+
+/// For so long after the last call it goes on: so calls that follow each other need not wake the thread each time.
+const LINGER: u32 = 100;
+
+/// The thread that advances the epoch. Joined on drop.
+pub(super) struct Epochs {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    calls: AtomicUsize,
+    /// The thread sleeps until it is woken.
+    rests: AtomicBool,
+    ended: AtomicBool,
+}
+
+/// A call that is under way. While there is one, the epoch advances.
+pub(super) struct Calling {
+    shared: Arc<Shared>,
+}
+
+impl Epochs {
+    /// Calls `advance` each [`TICK`] while there are calls.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub(super) fn start(advance: impl Fn() + Send + 'static) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let ticking = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("wasm-epochs".to_owned()).spawn(move || ticking.tick(advance))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// A call begins.
+    pub(super) fn calling(&self) -> Calling {
+        self.shared.calls.fetch_add(1, Ordering::SeqCst);
+        if self.shared.rests.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+        Calling { shared: Arc::clone(&self.shared) }
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = self.thread.as_ref().map(JoinHandle::thread) {
+            Thread::unpark(thread);
+        }
+    }
+}
+
+impl Drop for Calling {
+    fn drop(&mut self) {
+        self.shared.calls.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Epochs {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            // Ended, one way or another: nothing is left to do.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn tick(&self, advance: impl Fn()) {
+        let mut quiet = 0;
+        while !self.ended.load(Ordering::SeqCst) {
+            quiet = if self.is_called() { 0 } else { quiet + 1 };
+            if quiet > LINGER {
+                self.rest();
+                quiet = 0;
+            }
+            thread::sleep(TICK);
+            advance();
+        }
+    }
+
+    /// Returns when there is a call, or at the end.
+    fn rest(&self) {
+        // Whoever begins a call after this wakes the thread; whoever began one before is seen.
+        self.rests.store(true, Ordering::SeqCst);
+        while self.rests.load(Ordering::SeqCst) && !self.is_called() && !self.ended.load(Ordering::SeqCst) {
+            thread::park();
+        }
+        self.rests.store(false, Ordering::SeqCst);
+    }
+
+    fn is_called(&self) -> bool {
+        self.calls.load(Ordering::SeqCst) > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn epochs() -> (Epochs, mpsc::Receiver<()>) {
+        let (tick, ticks) = mpsc::channel();
+        (Epochs::start(move || tick.send(()).unwrap_or_default()).expect("there is a thread"), ticks)
+    }
+
+    fn rests(epochs: &Epochs) {
+        while !epochs.shared.rests.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn epoch_advances_while_there_is_a_call_and_rests_when_there_is_none() {
+        let (epochs, ticks) = epochs();
+        for _ in 0..3 {
+            rests(&epochs);
+            ticks.try_iter().for_each(drop);
+            let calling = epochs.calling();
+            for _ in 0..2 * LINGER {
+                ticks.recv().expect("the thread lives");
+            }
+            assert!(!epochs.shared.rests.load(Ordering::SeqCst));
+            drop(calling);
+        }
+        rests(&epochs);
+    }
+
+    #[test]
+    fn thread_that_rests_ends_with_its_engine() {
+        let (epochs, ticks) = epochs();
+        rests(&epochs);
+        drop(epochs);
+        assert!(ticks.into_iter().count() > 0);
+    }
+}

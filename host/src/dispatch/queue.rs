@@ -117,7 +117,8 @@ impl Queue {
     /// down, or who asks is not to go on.
     ///
     /// # Cancellation
-    /// Safe: a key is taken only when it is returned.
+    /// No key is lost: one is taken only when it is returned. Who is dropped while others wait on may have been the only one that knew when
+    /// the next key is due; so this is for when all of them end.
     pub(super) async fn next(&self, taker: &impl Taker) -> Option<(Item<Key>, Option<Storm<Cause>>)> {
         // Of those who wait some know when the next key is due; the others sleep until the bell rings. Who knew and takes a key hands
         // that on.

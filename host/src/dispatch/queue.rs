@@ -117,12 +117,9 @@ impl Queue {
     /// down, or who asks is not to go on.
     ///
     /// # Cancellation
-    /// No key is lost: one is taken only when it is returned. Who is dropped while others wait on may have been the only one that knew when
-    /// the next key is due; so this is for when all of them end.
+    /// No key is lost: one is taken only when it is returned.
     pub(super) async fn next(&self, taker: &impl Taker) -> Option<(Item<Key>, Option<Storm<Cause>>)> {
-        // Of those who wait some know when the next key is due; the others sleep until the bell rings. Who knew and takes a key hands
-        // that on.
-        let mut knows_when = false;
+        let mut waits = Waits { bell: &self.bell, knows_when: false };
         loop {
             let rung = self.bell.notified();
             if !taker.goes_on() {
@@ -140,11 +137,12 @@ impl Queue {
                 }
                 match held {
                     Some(until) => Err(Some(until)),
-                    None => queue.get(self.now()).ok_or(queue.next_due().map(|due| self.origin + due)).inspect(|_| {
-                        if knows_when && queue.next_due().is_some() {
-                            self.bell.notify_one();
-                        }
-                    }),
+                    None => {
+                        let taken = queue.get(self.now());
+                        let due = queue.next_due().map(|due| self.origin + due);
+                        waits.knows_when &= due.is_some();
+                        taken.ok_or(due)
+                    }
                 }
             };
             let due = match taken {
@@ -155,7 +153,7 @@ impl Queue {
                 Err(due) => due,
             };
             let due = [due, settle.map(|at| self.origin + at)].into_iter().flatten().min();
-            knows_when = due.is_some();
+            waits.knows_when = due.is_some();
             match due {
                 // Not before it is due: the queue counts in nanoseconds, timers in milliseconds.
                 Some(due) => {
@@ -221,6 +219,21 @@ impl Queue {
     pub(super) fn shut_down(&self) {
         self.inner.lock().shut_down();
         self.bell.notify_one();
+    }
+}
+
+/// One who waits for a key. Some of those know when the next one is due; the others sleep until the bell rings. Who knew and ends, with a
+/// key or without, hands that on.
+struct Waits<'a> {
+    bell: &'a Notify,
+    knows_when: bool,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        if self.knows_when {
+            self.bell.notify_one();
+        }
     }
 }
 

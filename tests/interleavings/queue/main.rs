@@ -52,6 +52,10 @@ fn main() -> ExitCode {
         trial("a_key_that_fails_or_asks_for_it_comes_again", a_key_that_fails_or_asks_for_it_comes_again),
         trial("a_worker_that_stops_waiting_takes_nothing_with_it", a_worker_that_stops_waiting_takes_nothing_with_it),
         trial(
+            "a_worker_that_stops_waiting_leaves_to_others_when_the_next_key_is_due",
+            a_worker_that_stops_waiting_leaves_to_others_when_the_next_key_is_due,
+        ),
+        trial(
             "a_worker_that_is_not_wanted_leaves_its_keys_to_others",
             a_worker_that_is_not_wanted_leaves_its_keys_to_others,
         ),
@@ -170,6 +174,28 @@ fn worker(scene: &Arc<Scene>, number: u32, next: fn(u32) -> Next) -> JoinHandle<
     })
 }
 
+/// Starts a worker that waits no longer than this.
+fn impatient(scene: &Arc<Scene>, patience: Duration) -> JoinHandle<()> {
+    let scene = scene.clone();
+    thread::spawn(move || {
+        block_on(async {
+            let worker = Worker { scene: &scene, number: 0 };
+            let due = Instant::now() + patience;
+            while let Ok(Some((item, _))) = timeout_at(due, scene.queue.next(&worker)).await {
+                scene.work(&item, Next::Done);
+            }
+        });
+    })
+}
+
+/// Changes both keys, and takes them.
+fn taken(scene: &Scene) -> [Item<Key>; 2] {
+    [0, 1].map(|key| {
+        scene.change(key);
+        block_on(scene.queue.next(&Worker { scene, number: 0 })).unwrap().0
+    })
+}
+
 /// Changes both keys, in this order.
 fn changer(scene: &Arc<Scene>, order: [usize; 2]) -> JoinHandle<()> {
     let scene = scene.clone();
@@ -207,21 +233,22 @@ fn a_key_that_fails_or_asks_for_it_comes_again() {
 fn a_worker_that_stops_waiting_takes_nothing_with_it() {
     let scene = Arc::new(Scene::new(Pace::default(), 2, 1));
     let time = thread::spawn(sync::pass);
-    let impatient = {
-        let scene = scene.clone();
-        thread::spawn(move || {
-            block_on(async {
-                let worker = Worker { scene: &scene, number: 0 };
-                let due = Instant::now() + SECOND;
-                while let Ok(Some((item, _))) = timeout_at(due, scene.queue.next(&worker)).await {
-                    scene.work(&item, Next::Done);
-                }
-            });
-        })
-    };
-    let patient = worker(&scene, 1, |_| Next::Done);
+    let workers = [impatient(&scene, SECOND), worker(&scene, 1, |_| Next::Done)];
     let changers = [[0, 1], [1, 0]].map(|order| changer(&scene, order));
-    all(changers.into_iter().chain([impatient, patient]));
+    all(changers.into_iter().chain(workers));
+    sync::stop();
+    all([time]);
+}
+
+fn a_worker_that_stops_waiting_leaves_to_others_when_the_next_key_is_due() {
+    let scene = Arc::new(Scene::new(Pace::default(), 1, 1));
+    let items = taken(&scene);
+    let workers = [impatient(&scene, SECOND / 2), worker(&scene, 1, |_| Next::Done)];
+    let time = thread::spawn(sync::pass);
+    for item in &items {
+        scene.queue.finish(item, Next::After(SECOND));
+    }
+    all(workers);
     sync::stop();
     all([time]);
 }
@@ -275,11 +302,7 @@ fn a_rate_that_is_lifted_holds_nobody() {
 /// comes while another works.
 fn together(delays: [Duration; 2]) {
     let scene = Arc::new(Scene::new(Pace::default(), 1, 1));
-    let first = Worker { scene: &scene, number: 0 };
-    let items = [0, 1].map(|key| {
-        scene.change(key);
-        block_on(scene.queue.next(&first)).unwrap().0
-    });
+    let items = taken(&scene);
     let both = Arc::new(Barrier::new(2));
     let workers = [1, 2].map(|number| {
         let (scene, both) = (scene.clone(), both.clone());

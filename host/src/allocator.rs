@@ -1,4 +1,4 @@
-//! How the process's allocator treats what is large and short-lived.
+//! What the process's allocator gives back to the system, and when.
 
 /// From so many bytes on an allocation is mapped by itself, and given back to the system as soon as it is freed.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -16,5 +16,20 @@ pub fn give_back_large_buffers() {
         // SAFETY: any value is allowed for this parameter; one that is not taken is reported by the result.
         let taken = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED) };
         debug_assert_eq!(taken, 1, "glibc takes thresholds up to 32 MiB");
+    }
+}
+
+/// Gives pages back that hold nothing but what was freed. For after much that is small was freed: what lies behind it in a heap keeps it
+/// otherwise. What the engine knows of a component is some 80 kB in small parts, and goes with its code.
+///
+/// It walks over what is free in each heap, and takes milliseconds: not for a thread that others wait for.
+pub fn give_back_freed() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        #[expect(unsafe_code, reason = "it is the C library's own, under its locks")]
+        // SAFETY: it takes a number, and touches nothing that is in use.
+        unsafe {
+            libc::malloc_trim(0);
+        }
     }
 }

@@ -144,12 +144,12 @@ impl Code {
         Ok(Some(Arc::clone(pooled.insert(ready))))
     }
 
-    /// Drops what is mapped if nobody called it since this was last asked.
-    pub(super) fn unmap_idle(&self) {
-        if !self.called.swap(false, Ordering::Relaxed) {
-            *self.pool.lock() = None;
-            *self.plain.lock() = None;
+    /// Drops what is mapped if nobody called it since this was last asked. Whether something was.
+    pub(super) fn unmap_idle(&self) -> bool {
+        if self.called.swap(false, Ordering::Relaxed) {
+            return false;
         }
+        [&self.pool, &self.plain].map(|ready| ready.lock().take().is_some()).contains(&true)
     }
 
     /// Does not wait: who is being mapped is.

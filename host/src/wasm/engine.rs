@@ -21,6 +21,7 @@ use super::error::{EngineError, LoadError};
 use super::instances::{InstanceFigures, Tallies, Tally};
 use super::limits::{MAX_INSTANCES, MAX_TABLE_ELEMENTS};
 use super::{Digest, PluginName, child};
+use crate::allocator;
 
 /// WebAssembly frames a call may use. Deep recursion in a parser takes some hundred kB; wasmtime's own default.
 const STACK: usize = 512 << 10;
@@ -353,7 +354,10 @@ impl Engine {
     /// Lets go of the code of every plugin that was not called since this was last called. Calls in flight keep theirs; the next call
     /// maps it again, which takes a tenth of a millisecond for a plugin in Rust.
     pub fn unmap_idle(&self) {
-        self.codes().iter().for_each(|code| code.unmap_idle());
+        let unmapped = self.codes().iter().filter(|code| code.unmap_idle()).count();
+        if unmapped > 0 {
+            allocator::give_back_freed();
+        }
     }
 
     /// Ends the instances that were kept for a next call that has not come for a minute.

@@ -14,17 +14,13 @@ use pilothouse_core::{
     object::{Object, Subresource, Uid},
 };
 
-use super::{
-    reader::Reader,
-    reading::Reading,
-    record::{Import, Record},
-};
+use super::{reader::Reader, reading::Reading, record::Record};
 use crate::{
     cluster::{self, DeleteOptions, Patch},
     informer::View,
     wasm::{
-        ClientError, Imports, KeyPage, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError, Reason,
-        StatusError,
+        ClientError, Import, Imports, KeyPage, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError,
+        Reason, StatusError,
     },
     writer::{self, Writer},
 };
@@ -84,33 +80,32 @@ impl CallImports {
 }
 
 impl Imports for CallImports {
+    fn called(&self, import: Import) {
+        self.access.record.imported(import);
+    }
+
     fn now(&self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
     fn cached(&self, of: &TypeMeta, key: &Key) -> Result<Option<Arc<Object>>, ReadError> {
-        self.access.record.imported(Import::CacheGet);
         self.access.reader.get(of, key, &self.reading)
     }
 
     fn cached_list(&self, query: &Query) -> Result<Page, ReadError> {
-        self.access.record.imported(Import::CacheList);
         self.access.reader.list(query, &self.reading)
     }
 
     fn cached_keys(&self, query: &Query) -> Result<KeyPage, ReadError> {
-        self.access.record.imported(Import::CacheKeys);
         self.access.reader.keys(query, &self.reading)
     }
 
     fn get(&self, of: TypeMeta, key: Key) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        self.access.record.imported(Import::ClientGet);
         Box::pin(async move { self.access.writer.get(&of, &key).await.map_err(refusal) })
     }
 
     fn create(&self, object: String) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        self.access.record.imported(Import::ClientCreate);
         Box::pin(async move { self.access.writer.create(&object).await.map_err(refusal) })
     }
 
@@ -119,7 +114,6 @@ impl Imports for CallImports {
         object: String,
         subresource: Option<Subresource>,
     ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        self.access.record.imported(Import::ClientUpdate);
         Box::pin(async move { self.access.writer.update(&object, subresource).await.map_err(refusal) })
     }
 
@@ -130,7 +124,6 @@ impl Imports for CallImports {
         body: PatchBody,
         subresource: Option<Subresource>,
     ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        self.access.record.imported(Import::ClientPatch);
         Box::pin(async move {
             let (patch, body) = match body {
                 PatchBody::Json(body) => (Patch::Json, body),
@@ -147,7 +140,6 @@ impl Imports for CallImports {
         subresource: Option<Subresource>,
         force: bool,
     ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        self.access.record.imported(Import::ClientApply);
         Box::pin(async move { self.access.writer.apply_object(&object, subresource, force).await.map_err(refusal) })
     }
 
@@ -158,7 +150,6 @@ impl Imports for CallImports {
         propagation: Propagation,
         preconditions: Preconditions,
     ) -> BoxFuture<'_, Result<(), ClientError>> {
-        self.access.record.imported(Import::ClientDelete);
         Box::pin(async move {
             let options = DeleteOptions {
                 propagation: match propagation {

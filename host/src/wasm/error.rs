@@ -230,7 +230,7 @@ impl CallError {
     pub(super) fn of(error: &wasmtime::Error, stage: Stage, call: &Ended<'_>) -> Self {
         let said = || call.said.map(str::to_owned);
         if let Some(Closed(import)) = error.downcast_ref() {
-            return Self::Import { import, said: said() };
+            return Self::Import { import: import.name(), said: said() };
         }
         if let Some(&excess) = error.downcast_ref::<Excess>() {
             return Self::HostCalls { excess, backtrace: frames(error) };

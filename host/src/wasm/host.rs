@@ -11,7 +11,7 @@ use wasmtime::Result;
 
 use super::bindings::pilothouse::plugin::{cache, client, clock, log, types};
 use super::call::{MAX_MESSAGE, shorten};
-use super::imports::{Imports, LogLine, Query};
+use super::imports::{Import, Imports, LogLine, Query};
 use super::limits::Limiter;
 use super::revision::Limits;
 
@@ -41,10 +41,10 @@ enum Door {
     Open(Arc<dyn Imports>),
 }
 
-/// An import was called where none may be; interface and function.
+/// An import was called where none may be.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("{0} was called from describe")]
-pub(super) struct Closed(pub(super) &'static str);
+#[error("{} was called from describe", .0.name())]
+pub(super) struct Closed(pub(super) Import);
 
 /// More than one call may have of the host; with the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -88,12 +88,13 @@ impl Host {
     }
 
     /// Begins a host call.
-    fn open(&mut self, import: &'static str) -> Result<Arc<dyn Imports>> {
+    fn open(&mut self, import: Import) -> Result<Arc<dyn Imports>> {
         let Door::Open(imports) = &self.door else { return Err(wasmtime::Error::new(Closed(import))) };
         if self.calls >= self.may.host_calls {
             return Err(wasmtime::Error::new(Excess::Calls(self.may.host_calls)));
         }
         self.calls += 1;
+        imports.called(import);
         Ok(Arc::clone(imports))
     }
 
@@ -176,20 +177,20 @@ impl types::Host for Host {}
 
 impl cache::Host for Host {
     fn get(&mut self, of: types::TypeMeta, name: types::Key) -> Result<Result<Option<String>, cache::ReadError>> {
-        let imports = self.open("cache.get")?;
+        let imports = self.open(Import::CacheGet)?;
         let object = imports.cached(&type_meta(&of), &key(&name)).map(|object| object.as_ref().map(json));
         self.gives(object, |object| object.as_ref().ok().and_then(Option::as_ref).map_or(0, String::len))
     }
 
     fn list(&mut self, query: cache::Query) -> Result<Result<cache::Page, cache::ReadError>> {
-        let imports = self.open("cache.list")?;
+        let imports = self.open(Import::CacheList)?;
         let page = read(query).and_then(|query| imports.cached_list(&query));
         let page = page.map(|page| cache::Page { items: page.items, next: page.next });
         self.gives(page, |page| page.as_ref().map_or(0, |page| page.items.iter().map(String::len).sum()))
     }
 
     fn keys(&mut self, query: cache::Query) -> Result<Result<cache::KeyPage, cache::ReadError>> {
-        let imports = self.open("cache.keys")?;
+        let imports = self.open(Import::CacheKeys)?;
         let page = read(query).and_then(|query| imports.cached_keys(&query));
         let page = page.map(|page| cache::KeyPage { items: page.items.iter().map(wit_key).collect(), next: page.next });
         self.gives(page, |page| page.as_ref().map_or(0, |page| page.items.iter().map(key_bytes).sum()))
@@ -198,13 +199,13 @@ impl cache::Host for Host {
 
 impl client::Host for Host {
     async fn get(&mut self, of: types::TypeMeta, name: types::Key) -> Result<Result<String, client::Error>> {
-        let imports = self.open("client.get")?;
+        let imports = self.open(Import::ClientGet)?;
         let answer = imports.get(type_meta(&of), key(&name)).await;
         self.gives_object(&answer)
     }
 
     async fn create(&mut self, object: String) -> Result<Result<String, client::Error>> {
-        let imports = self.open("client.create")?;
+        let imports = self.open(Import::ClientCreate)?;
         let answer = imports.create(object).await;
         self.gives_object(&answer)
     }
@@ -214,7 +215,7 @@ impl client::Host for Host {
         object: String,
         part: Option<types::Subresource>,
     ) -> Result<Result<String, client::Error>> {
-        let imports = self.open("client.update")?;
+        let imports = self.open(Import::ClientUpdate)?;
         let answer = imports.update(object, part.map(subresource)).await;
         self.gives_object(&answer)
     }
@@ -226,7 +227,7 @@ impl client::Host for Host {
         body: client::PatchBody,
         part: Option<types::Subresource>,
     ) -> Result<Result<String, client::Error>> {
-        let imports = self.open("client.patch")?;
+        let imports = self.open(Import::ClientPatch)?;
         let answer = imports.patch(type_meta(&of), key(&name), body, part.map(subresource)).await;
         self.gives_object(&answer)
     }
@@ -237,7 +238,7 @@ impl client::Host for Host {
         part: Option<types::Subresource>,
         force: bool,
     ) -> Result<Result<String, client::Error>> {
-        let imports = self.open("client.apply")?;
+        let imports = self.open(Import::ClientApply)?;
         let answer = imports.apply(object, part.map(subresource), force).await;
         self.gives_object(&answer)
     }
@@ -249,7 +250,7 @@ impl client::Host for Host {
         propagation: client::Propagation,
         preconditions: client::Preconditions,
     ) -> Result<Result<(), client::Error>> {
-        let imports = self.open("client.delete")?;
+        let imports = self.open(Import::ClientDelete)?;
         Ok(imports.delete(type_meta(&of), key(&name), propagation, preconditions).await)
     }
 }
@@ -260,7 +261,7 @@ impl log::Host for Host {
         if matches!(line.level, log::Level::Error) {
             self.said = Some(shorten(line.to_string(), MAX_MESSAGE));
         }
-        let imports = self.open("log.write")?;
+        let imports = self.open(Import::LogWrite)?;
         self.lines = self.lines.saturating_add(1);
         // What a guest says last may be why it dies, so that much is in `said` even when the log is full.
         if self.lines <= LogLine::MAX_LINES {
@@ -272,7 +273,7 @@ impl log::Host for Host {
 
 impl clock::Host for Host {
     fn now(&mut self) -> Result<u64> {
-        self.open("clock.now")?;
+        self.open(Import::ClockNow)?;
         Ok(self.now)
     }
 }

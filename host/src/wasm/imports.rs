@@ -18,11 +18,75 @@ pub use super::bindings::pilothouse::plugin::client::{
 };
 pub use super::bindings::pilothouse::plugin::log::Level;
 
+/// A function that guests may import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Import {
+    /// `cache.get`
+    CacheGet,
+    /// `cache.list`
+    CacheList,
+    /// `cache.keys`
+    CacheKeys,
+    /// `client.get`
+    ClientGet,
+    /// `client.create`
+    ClientCreate,
+    /// `client.update`
+    ClientUpdate,
+    /// `client.patch`
+    ClientPatch,
+    /// `client.apply`
+    ClientApply,
+    /// `client.delete`
+    ClientDelete,
+    /// `clock.now`
+    ClockNow,
+    /// `log.write`
+    LogWrite,
+}
+
+impl Import {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 11] = [
+        Self::CacheGet,
+        Self::CacheList,
+        Self::CacheKeys,
+        Self::ClientGet,
+        Self::ClientCreate,
+        Self::ClientUpdate,
+        Self::ClientPatch,
+        Self::ClientApply,
+        Self::ClientDelete,
+        Self::ClockNow,
+        Self::LogWrite,
+    ];
+
+    /// Interface and function, as the contract names them.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CacheGet => "cache.get",
+            Self::CacheList => "cache.list",
+            Self::CacheKeys => "cache.keys",
+            Self::ClientGet => "client.get",
+            Self::ClientCreate => "client.create",
+            Self::ClientUpdate => "client.update",
+            Self::ClientPatch => "client.patch",
+            Self::ClientApply => "client.apply",
+            Self::ClientDelete => "client.delete",
+            Self::ClockNow => "clock.now",
+            Self::LogWrite => "log.write",
+        }
+    }
+}
+
 /// What a guest's imports do during one call.
 ///
 /// Methods run while the guest is suspended, on the thread and in the `tracing` span of the call. Arguments come from the guest:
 /// they have the contract's types and sizes, and are otherwise unchecked.
 pub trait Imports: Send + Sync + 'static {
+    /// The guest calls this, within its limits; what it does comes next. To be counted: the default does nothing.
+    fn called(&self, _import: Import) {}
+
     /// Milliseconds since 1970-01-01T00:00:00Z. Asked once, when the call begins: the guest sees that value all through it.
     fn now(&self) -> u64;
 
@@ -231,6 +295,13 @@ impl fmt::Display for Escaped<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_import_stands_at_its_number() {
+        for (number, import) in Import::ALL.iter().enumerate() {
+            assert_eq!(*import as usize, number);
+        }
+    }
 
     #[test]
     fn log_line_is_bounded() {

@@ -68,8 +68,8 @@ pub use engine::{Engine, Figures};
 pub use error::{CallError, DescribeError, EngineError, LoadError};
 pub use host::Excess;
 pub use imports::{
-    ClientError, Imports, KeyPage, Level, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError,
-    Reason, StatusError,
+    ClientError, Import, Imports, KeyPage, Level, LogLine, Page, PatchBody, Preconditions, Propagation, Query,
+    ReadError, Reason, StatusError,
 };
 pub use instances::InstanceFigures;
 pub use name::{Digest, NameError, PluginName};

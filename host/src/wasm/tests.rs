@@ -230,6 +230,19 @@ async fn host_calls_of_one_call_are_bounded() {
 }
 
 #[tokio::test]
+async fn each_host_call_is_told_log_and_clock_too() {
+    for (body, calls) in [
+        (guest::LOG_300, vec![Import::LogWrite; 300]),
+        (guest::CLOCK_MOVES, vec![Import::ClockNow; 2]),
+        (&guest::reads_again(3), vec![Import::CacheGet; 3]),
+    ] {
+        let imports = Arc::new(Fake::default());
+        load(&Guest::new().reconcile(body)).await.reconcile(imports.clone(), request()).await.unwrap().unwrap();
+        assert_eq!(*imports.calls.lock(), calls);
+    }
+}
+
+#[tokio::test]
 async fn what_the_host_answers_in_one_call_is_bounded() {
     let limits = Limits { host_bytes: 1 << 20, ..Limits::default() };
     let fit = (1 << 20) / u32::try_from(apple().json().len()).unwrap();

@@ -35,7 +35,7 @@ use crate::{
     cluster::Cluster,
     dispatch::{Controller, Dispatch, Parts},
     guests::Guests,
-    informer::{Informers, intake_runtime},
+    informer::{Informers, Intake},
     plugin::{Lifecycle, Mode, Source, Statuses},
     wasm::{CACHE_BYTES, Cache, Compiler, Engine},
     writer::Events,
@@ -123,7 +123,7 @@ pub struct Host {
     lifecycle: Lifecycle,
     options: Options,
     guests: Guests,
-    intake: Runtime,
+    intake: Intake,
     events: Events,
     metrics: Arc<Metrics>,
 }
@@ -137,8 +137,7 @@ impl Host {
         let engine = engine(options.cache.as_deref())?;
         allow_open_files();
         let guests = guests()?;
-        // The last that may fail: a runtime must not be dropped where another runs.
-        let intake = intake_runtime().context("cannot start the threads for informers")?;
+        let intake = Intake::start().context("cannot start the threads for informers")?;
         let informers = Informers::new(cluster.clone(), intake.handle().clone());
         let events = Events::start(cluster.clone(), &machine(), &Handle::current());
         let dispatch = Arc::new(Dispatch::new(Parts {
@@ -199,7 +198,7 @@ impl Host {
         let drained = self.dispatch.shut_down(self.options.grace_period).await;
         ended.cancel();
         self.guests.stop();
-        self.intake.shutdown_background();
+        drop(self.intake);
         if let Some(task) = failed {
             bail!("{task} ended by itself");
         }

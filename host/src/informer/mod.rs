@@ -41,7 +41,7 @@ pub use health::{Failures, Health, Relists, Tally};
 pub use lease::{Lease, Subscription};
 pub use moment::Moment;
 pub use pilothouse_core::informer::InformerKey;
-pub use registry::{Holding, Informers, Use, intake_runtime};
+pub use registry::{Holding, Informers, Intake, Use};
 pub use source::Informer;
 pub use view::{View, precedes};
 

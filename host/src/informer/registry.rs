@@ -106,17 +106,36 @@ impl fmt::Display for Use {
 /// Cores of which one may be busy with what informers take in.
 const CORES_EACH: usize = 8;
 
-/// A runtime for the drivers of informers: a thread for every eight cores, and at least one. A thread takes in some 100,000 events a
-/// second.
+/// The runtime for the drivers of informers: a thread for every eight cores, and at least one. A thread takes in some 100,000 events a
+/// second. Dropped, it ends without waiting for what runs on it, and may be dropped where another runtime runs.
 ///
 /// With more, a connection and who reads it wake each other across threads, at every chunk; and each thread has an arena of the
 /// allocator's, between which the texts of objects wander as they are replaced, until a sixth of the memory is holes.
-///
-/// # Errors
-/// A thread cannot be started.
-pub fn intake_runtime() -> std::io::Result<Runtime> {
-    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(CORES_EACH));
-    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().thread_name("intake").build()
+pub struct Intake(Option<Runtime>);
+
+impl Intake {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start() -> std::io::Result<Self> {
+        let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(CORES_EACH));
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.worker_threads(threads).enable_all().thread_name("intake").build().map(|runtime| Self(Some(runtime)))
+    }
+
+    /// Where to run something.
+    pub fn handle(&self) -> &Handle {
+        self.0.as_ref().expect("it is there until it is dropped").handle()
+    }
+}
+
+impl Drop for Intake {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Informers {

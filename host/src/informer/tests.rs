@@ -18,7 +18,7 @@ use tokio::{runtime::Handle, sync::mpsc};
 mod restores;
 
 use super::{
-    Informer, InformerKey, Informers, Lease, Moment, Origin, Use, View, driver,
+    Informer, InformerKey, Informers, Intake, Lease, Moment, Origin, Use, View, driver,
     lease::Asks,
     packing,
     registry::{Driver, Registry},
@@ -625,4 +625,12 @@ fn an_informer_is_compressed_while_all_who_use_it_ask_for_that() {
     assert!(!is_compressed());
     drop(two);
     assert!(is_compressed());
+}
+
+#[tokio::test]
+async fn intake_ends_without_waiting_where_another_runtime_runs() {
+    let intake = Intake::start().expect("there are threads");
+    let endless = intake.handle().spawn(std::future::pending::<()>());
+    drop(intake);
+    assert!(endless.await.is_err_and(|ended| ended.is_cancelled()));
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use pilothouse::cluster::Cluster;
-use pilothouse::informer::{InformerKey, Informers, Lease, intake_runtime};
+use pilothouse::informer::{InformerKey, Informers, Intake, Lease};
 use pilothouse_core::key::{Key, TypeMeta};
 use pilothouse_core::route::{Mapping, keys};
 use pilothouse_core::workqueue::{CHANGE, Workqueue};
@@ -29,7 +29,7 @@ pub(crate) async fn pods(url: &str) -> Result<(Lease, Informers)> {
     let mut config = kube::Config::new(url.parse().context("not a server's address")?);
     config.default_retry = false;
     let client = kube::Client::try_from(config).context("cannot make a client")?;
-    let intake = intake_runtime().context("cannot start the thread for informers")?;
+    let intake = Intake::start().context("cannot start the thread for informers")?;
     let runs_on = intake.handle().clone();
     // For as long as the process lives.
     std::mem::forget(intake);

@@ -19,7 +19,7 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -27,7 +27,7 @@ use std::{
 use async_task::Runnable;
 use futures::FutureExt;
 use parking_lot::Mutex;
-use pilothouse_core::fair::{AccountId, FairQueue, Next, Share, Usage};
+use pilothouse_core::fair::{AccountId, FairQueue, Line, Next, Share, Usage};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{runtime::Handle, sync::Notify, time::Instant};
 use tracing::error;
@@ -49,12 +49,17 @@ struct Inner {
     bell: Notify,
     origin: Instant,
     accounts: Mutex<HashMap<PluginName, Weak<Open>>>,
+    /// The last that was given out.
+    line: AtomicU64,
     stopped: AtomicBool,
 }
 
-/// A plugin's account. Clones share it.
+/// A line of a plugin's account, which takes turns with the account's other lines. Clones are the same line.
 #[derive(Clone)]
-pub struct Account(Arc<Open>);
+pub struct Account {
+    open: Arc<Open>,
+    line: Line,
+}
 
 struct Open {
     plugin: PluginName,
@@ -110,37 +115,39 @@ impl Guests {
             bell: Notify::new(),
             origin: Instant::now(),
             accounts: Mutex::default(),
+            line: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
         };
         Self(Arc::new(Threads(Arc::new(inner))))
     }
 
-    /// The plugin's account, opened if it is not.
+    /// A new line of the plugin's account, which is opened if it is not: for whoever is not to wait behind the plugin's others.
     pub fn account(&self, plugin: &PluginName) -> Account {
         let inner = &self.0.0;
+        let line = Line(inner.line.fetch_add(1, Ordering::Relaxed));
         let mut accounts = inner.accounts.lock();
         if let Some(open) = accounts.get(plugin).and_then(Weak::upgrade) {
-            return Account(open);
+            return Account { open, line };
         }
         accounts.retain(|_, open| open.strong_count() > 0);
         let id = inner.queue.lock().open(Share::default());
         let open = Arc::new(Open { plugin: plugin.clone(), id, guests: self.0.clone() });
         accounts.insert(plugin.clone(), Arc::downgrade(&open));
-        Account(open)
+        Account { open, line }
     }
 
     /// What each open account has had, in the order of plugins.
     pub fn usage(&self) -> BTreeMap<PluginName, Usage> {
-        self.open().into_iter().map(|account| (account.0.plugin.clone(), account.usage())).collect()
+        self.open().iter().map(|open| (open.plugin.clone(), open.usage())).collect()
     }
 
     /// What each open account may have, in the order of plugins.
     pub fn shares(&self) -> BTreeMap<PluginName, Share> {
-        self.open().into_iter().map(|account| (account.0.plugin.clone(), account.share())).collect()
+        self.open().iter().map(|open| (open.plugin.clone(), open.share())).collect()
     }
 
-    fn open(&self) -> Vec<Account> {
-        self.0.0.accounts.lock().values().filter_map(Weak::upgrade).map(Account).collect()
+    fn open(&self) -> Vec<Arc<Open>> {
+        self.0.0.accounts.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     /// Runs no task any further: what is in line is dropped now, what runs when it gives way, what waits for something when that
@@ -158,11 +165,11 @@ impl Drop for Threads {
 
 impl Inner {
     /// Takes what has come to the head of its line again.
-    fn schedule(&self, id: AccountId, task: Runnable) {
+    fn schedule(&self, id: AccountId, line: Line, task: Runnable) {
         let now = self.now();
         let refused = {
             let mut queue = self.queue.lock();
-            if self.stopped.load(Ordering::Acquire) { Some(task) } else { queue.push(now, id, task).err() }
+            if self.stopped.load(Ordering::Acquire) { Some(task) } else { queue.push(now, id, line, task).err() }
         };
         match refused {
             None => self.bell.notify_one(),
@@ -226,20 +233,20 @@ impl Inner {
 }
 
 impl Account {
-    /// Runs a task on the threads, in the account's turn.
+    /// Runs a task on the threads, in the turn of the account and of the line.
     pub fn spawn<F>(&self, task: F) -> Running<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
-        let plugin = self.0.plugin.clone();
+        let plugin = self.open.plugin.clone();
         let task = AssertUnwindSafe(task).catch_unwind().map(move |ended| {
             if ended.is_err() {
                 error!(%plugin, "the host failed over a task of the plugin");
             }
             ended.ok()
         });
-        let open = self.0.clone();
-        let schedule = move |task| open.guests.0.schedule(open.id, task);
+        let Self { open, line } = self.clone();
+        let schedule = move |task| open.guests.0.schedule(open.id, line, task);
         let (task, running) = async_task::spawn(task, schedule);
         task.schedule();
         Running(running.fallible())
@@ -247,20 +254,30 @@ impl Account {
 
     /// What the account may have, from now on.
     pub fn set_share(&self, share: Share) {
-        let inner = &self.0.guests.0;
-        inner.queue.lock().set_share(inner.now(), self.0.id, share);
+        let inner = &self.open.guests.0;
+        inner.queue.lock().set_share(inner.now(), self.open.id, share);
         // A lower cap may have kept the threads waiting.
         inner.bell.notify_one();
     }
 
-    /// What it may have.
+    /// What the account may have.
     pub fn share(&self) -> Share {
-        self.0.guests.0.queue.lock().share(self.0.id).unwrap_or_default()
+        self.open.share()
     }
 
-    /// What it has had.
+    /// What the account has had.
     pub fn usage(&self) -> Usage {
-        self.0.guests.0.queue.lock().usage(self.0.id)
+        self.open.usage()
+    }
+}
+
+impl Open {
+    fn share(&self) -> Share {
+        self.guests.0.queue.lock().share(self.id).unwrap_or_default()
+    }
+
+    fn usage(&self) -> Usage {
+        self.guests.0.queue.lock().usage(self.id)
     }
 }
 

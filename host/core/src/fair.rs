@@ -3,29 +3,32 @@
 //! Owns accounts, their shares and their tasks in line. Knows neither threads nor clocks: whoever runs a task says what it took.
 //!
 //! ```text
-//! push(account, task) ─► first come, first served ─┐
-//!                                                  ├─► next(): the account that has used least of its share
-//! push(account, task) ─► first come, first served ─┘         │
-//!                                     charge(account, used) ◄┘ when the task gives way
+//! push(account, line, task) ─┬─ line ─┐ in turns
+//!                            └─ line ─┴───────────┐
+//!                                                 ├─► next(): the account that has used least of its share
+//! push(account, line, task) ─── line ─────────────┘         │
+//!                                    charge(account, used) ◄┘ when the task gives way
 //! ```
 //!
 //! # Guarantees
 //! - While two accounts have work, what one has used, divided by its weight, is ahead of the other's by no more than what its tasks
 //!   took in one go: ten thousand tasks of one do not delay the first of another.
-//! - An account saves nothing up: after a rest it is served next, and then has its share and no more.
-//! - Within one account, tasks are served in the order in which they came.
+//! - An account saves nothing up, neither while it rests nor while its cap holds it back: afterwards it is served next, and then has its
+//!   share and no more.
+//! - Within one account, lines take turns: ten thousand tasks of one do not delay the first of another by more than a turn of each.
+//! - Within one line, tasks are served in the order in which they came.
 //! - A task waits for nothing but the threads, unless its account has a cap and has used it up.
 //!
 //! ```
 //! use std::time::Duration;
-//! use pilothouse_core::fair::{FairQueue, Next, Share};
+//! use pilothouse_core::fair::{FairQueue, Line, Next, Share};
 //!
 //! let mut queue = FairQueue::new();
 //! let (busy, quiet) = (queue.open(Share::default()), queue.open(Share::default()));
 //! let now = Duration::ZERO;
-//! (1..=10_000).try_for_each(|task| queue.push(now, busy, task))?;
+//! (1..=10_000).try_for_each(|task| queue.push(now, busy, Line(0), task))?;
 //! assert!(matches!(queue.next(now), Next::Task(task) if task.task == 1));
-//! queue.push(now, quiet, 0)?;
+//! queue.push(now, quiet, Line(0), 0)?;
 //! queue.charge(now, busy, Duration::from_millis(5));
 //! assert!(matches!(queue.next(now), Next::Task(task) if task.task == 0));
 //! # Ok::<(), i32>(())
@@ -68,6 +71,10 @@ impl Default for Share {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccountId(u64);
 
+/// Names a line of tasks within one account. It is there while tasks are in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line(pub u64);
+
 /// What is to be done next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<T> {
@@ -96,9 +103,10 @@ type Weighted = u128;
 #[derive(Debug)]
 struct Account<T> {
     share: Share,
-    /// Nanoseconds used, each by the weight of its time; after a rest as much as whoever was served last.
+    /// Nanoseconds used, each by the weight of its time; after a rest, or time under its cap, as much as whoever was served last.
     weighted: Weighted,
-    tasks: VecDeque<(T, Duration)>,
+    /// Each with a task, in the order of their turns; as many as the account has who ask.
+    lines: VecDeque<(Line, VecDeque<(T, Duration)>)>,
     running: usize,
     stands: Stands,
     /// When the cap lets it run again.
@@ -181,7 +189,7 @@ impl<T> FairQueue<T> {
         let account = Account {
             share,
             weighted: self.level,
-            tasks: VecDeque::new(),
+            lines: VecDeque::new(),
             running: 0,
             stands: Stands::Nowhere,
             free_at: Duration::ZERO,
@@ -216,17 +224,20 @@ impl<T> FairQueue<T> {
         self.forget_if_over(id);
     }
 
-    /// Puts a task in line. Gives it back if there is no such account any more.
+    /// Puts a task at the end of a line. Gives it back if there is no such account any more.
     ///
     /// # Errors
     /// The account is over.
-    pub fn push(&mut self, now: Duration, id: AccountId, task: T) -> Result<(), T> {
+    pub fn push(&mut self, now: Duration, id: AccountId, line: Line, task: T) -> Result<(), T> {
         let level = self.level;
         let Some(account) = self.accounts.get_mut(&id) else { return Err(task) };
-        if account.tasks.is_empty() && account.running == 0 {
+        if account.lines.is_empty() && account.running == 0 {
             account.weighted = account.weighted.max(level);
         }
-        account.tasks.push_back((task, now));
+        match account.lines.iter_mut().find(|(of, _)| *of == line) {
+            Some((_, tasks)) => tasks.push_back((task, now)),
+            None => account.lines.push_back((line, VecDeque::from([(task, now)]))),
+        }
         if account.stands == Stands::Nowhere {
             self.stand(now, id);
         }
@@ -247,7 +258,11 @@ impl<T> FairQueue<T> {
         self.level = self.level.max(weighted);
         self.leave(id);
         let taken = self.accounts.get_mut(&id).and_then(|account| {
-            let (task, since) = account.tasks.pop_front()?;
+            let (line, mut tasks) = account.lines.pop_front()?;
+            let (task, since) = tasks.pop_front()?;
+            if !tasks.is_empty() {
+                account.lines.push_back((line, tasks));
+            }
             account.running += 1;
             account.turns += 1;
             let waited = now.saturating_sub(since);
@@ -287,7 +302,7 @@ impl<T> FairQueue<T> {
             used: account.used,
             turns: account.turns,
             waited: account.waited,
-            waiting: account.tasks.len(),
+            waiting: account.lines.iter().map(|(_, tasks)| tasks.len()).sum(),
         })
     }
 
@@ -312,14 +327,17 @@ impl<T> FairQueue<T> {
         match std::mem::replace(&mut account.stands, Stands::Nowhere) {
             Stands::Nowhere => {}
             Stands::Ready(place) => drop(self.ready.remove(&(account.weighted, place, id))),
-            Stands::Capped(until) => drop(self.capped.remove(&(until, id))),
+            Stands::Capped(until) => {
+                self.capped.remove(&(until, id));
+                account.weighted = account.weighted.max(self.level);
+            }
         }
     }
 
     /// Lets an account that waits nowhere wait where it belongs.
     fn stand(&mut self, now: Duration, id: AccountId) {
         let Some(account) = self.accounts.get_mut(&id) else { return };
-        if account.tasks.is_empty() {
+        if account.lines.is_empty() {
             return;
         }
         if account.share.cap.is_some() && account.free_at > now {
@@ -337,7 +355,7 @@ impl<T> FairQueue<T> {
         if self
             .accounts
             .get(&id)
-            .is_some_and(|account| account.closed && account.running == 0 && account.tasks.is_empty())
+            .is_some_and(|account| account.closed && account.running == 0 && account.lines.is_empty())
         {
             self.accounts.remove(&id);
         }

@@ -8,6 +8,9 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
+/// The only one, where one is enough.
+const LINE: Line = Line(0);
+
 fn share(weight: u32, cap: Option<u32>) -> Share {
     Share { weight: NonZeroU32::new(weight).unwrap(), cap: cap.map(|cap| NonZeroU32::new(cap).unwrap()) }
 }
@@ -24,7 +27,7 @@ fn take<T: std::fmt::Debug>(queue: &mut FairQueue<T>, now: Duration) -> Taken<T>
 fn one_account_is_served_in_order() {
     let mut queue = FairQueue::new();
     let id = queue.open(Share::default());
-    (0..3).for_each(|task| queue.push(MS * task, id, task).unwrap());
+    (0..3).for_each(|task| queue.push(MS * task, id, LINE, task).unwrap());
     assert_eq!(take(&mut queue, 5 * MS), Taken { account: id, task: 0, waited: 5 * MS });
     assert_eq!(take(&mut queue, 5 * MS), Taken { account: id, task: 1, waited: 4 * MS });
     assert_eq!(take(&mut queue, 6 * MS), Taken { account: id, task: 2, waited: 4 * MS });
@@ -36,7 +39,7 @@ fn one_account_is_served_in_order() {
 fn ten_thousand_tasks_of_one_do_not_delay_the_first_of_another() {
     let mut queue = FairQueue::new();
     let (busy, quiet) = (queue.open(Share::default()), queue.open(Share::default()));
-    (0..10_000).for_each(|task| queue.push(MS, busy, task).unwrap());
+    (0..10_000).for_each(|task| queue.push(MS, busy, LINE, task).unwrap());
     // Two threads are at it.
     for _ in 0..100 {
         let pair = [take(&mut queue, MS).account, take(&mut queue, MS).account];
@@ -44,8 +47,19 @@ fn ten_thousand_tasks_of_one_do_not_delay_the_first_of_another() {
         pair.iter().for_each(|&id| queue.charge(MS, id, 5 * MS));
     }
     let _running = take(&mut queue, MS);
-    queue.push(MS, quiet, 10_000).unwrap();
+    queue.push(MS, quiet, LINE, 10_000).unwrap();
     assert_eq!(take(&mut queue, MS).task, 10_000);
+}
+
+#[test]
+fn ten_thousand_tasks_of_one_line_do_not_delay_the_first_of_another() {
+    let mut queue = FairQueue::new();
+    let id = queue.open(Share::default());
+    (0..10_000).for_each(|task| queue.push(MS, id, LINE, task).unwrap());
+    assert_eq!([take(&mut queue, MS).task, take(&mut queue, MS).task], [0, 1]);
+    (10_000..10_002).for_each(|task| queue.push(MS, id, Line(1), task).unwrap());
+    let next: Vec<i32> = (0..5).map(|_| take(&mut queue, MS).task).collect();
+    assert_eq!(next, [2, 10_000, 3, 10_001, 4]);
 }
 
 #[test]
@@ -53,11 +67,11 @@ fn weights_part_the_time() {
     let mut queue = FairQueue::new();
     let (heavy, light) = (queue.open(share(300, None)), queue.open(share(100, None)));
     for id in [heavy, light] {
-        queue.push(MS, id, ()).unwrap();
+        queue.push(MS, id, LINE, ()).unwrap();
     }
     for _ in 0..4_000 {
         let id = take(&mut queue, MS).account;
-        queue.push(MS, id, ()).unwrap();
+        queue.push(MS, id, LINE, ()).unwrap();
         queue.charge(MS, id, MS);
     }
     assert_eq!((queue.usage(heavy).used, queue.usage(light).used), (3_000 * MS, 1_000 * MS));
@@ -67,12 +81,12 @@ fn weights_part_the_time() {
 fn a_rest_saves_nothing_up() {
     let mut queue = FairQueue::new();
     let (busy, back) = (queue.open(Share::default()), queue.open(Share::default()));
-    (0..100).for_each(|_| queue.push(MS, busy, ()).unwrap());
+    (0..100).for_each(|_| queue.push(MS, busy, LINE, ()).unwrap());
     for _ in 0..50 {
         let id = take(&mut queue, MS).account;
         queue.charge(MS, id, MS);
     }
-    (0..50).for_each(|_| queue.push(MS, back, ()).unwrap());
+    (0..50).for_each(|_| queue.push(MS, back, LINE, ()).unwrap());
     let mut turns: BTreeMap<AccountId, u32> = BTreeMap::new();
     for _ in 0..40 {
         let id = take(&mut queue, MS).account;
@@ -88,14 +102,14 @@ fn a_cap_holds_though_nobody_else_is_there() {
     let mut queue = FairQueue::new();
     let id = queue.open(share(100, Some(250)));
     let mut now = Duration::from_secs(60);
-    queue.push(now, id, ()).unwrap();
+    queue.push(now, id, LINE, ()).unwrap();
     let (began, mut turns) = (now, 0);
     while now < began + Duration::from_secs(10) {
         match queue.next(now) {
             Next::Task(_) => {
                 now += 5 * MS;
                 turns += 1;
-                queue.push(now, id, ()).unwrap();
+                queue.push(now, id, LINE, ()).unwrap();
                 queue.charge(now, id, 5 * MS);
             }
             Next::At(until) => {
@@ -114,9 +128,9 @@ fn a_cap_holds_though_nobody_else_is_there() {
 fn a_cap_that_is_lifted_holds_back_no_longer() {
     let mut queue = FairQueue::new();
     let id = queue.open(share(100, Some(1)));
-    queue.push(MS, id, "first").unwrap();
+    queue.push(MS, id, LINE, "first").unwrap();
     take(&mut queue, MS);
-    queue.push(MS, id, "second").unwrap();
+    queue.push(MS, id, LINE, "second").unwrap();
     queue.charge(MS, id, Duration::from_secs(1));
     assert!(matches!(queue.next(MS), Next::At(until) if until > Duration::from_secs(900)));
     queue.set_share(MS, id, Share::default());
@@ -124,14 +138,36 @@ fn a_cap_that_is_lifted_holds_back_no_longer() {
 }
 
 #[test]
+fn what_a_cap_held_back_is_not_made_up_for_when_it_is_lifted() {
+    let mut queue = FairQueue::new();
+    let (capped, free) = (queue.open(share(100, Some(100))), queue.open(Share::default()));
+    [capped, free].iter().for_each(|&id| queue.push(MS, id, LINE, ()).unwrap());
+    let mut now = MS;
+    let mut turns = |queue: &mut FairQueue<()>, count: u32| {
+        let before = queue.usage(capped).used;
+        for _ in 0..count {
+            let id = take(queue, now).account;
+            now += MS;
+            queue.push(now, id, LINE, ()).unwrap();
+            queue.charge(now, id, MS);
+        }
+        queue.usage(capped).used - before
+    };
+    assert!(turns(&mut queue, 1_000) <= 110 * MS);
+    queue.set_share(Duration::from_secs(2), capped, Share::default());
+    let after = turns(&mut queue, 1_000);
+    assert!((499 * MS..=501 * MS).contains(&after), "{after:?}");
+}
+
+#[test]
 fn a_closed_account_is_served_to_its_end_and_forgotten() {
     let mut queue = FairQueue::new();
     let id = queue.open(Share::default());
-    (0..2).for_each(|task| queue.push(MS, id, task).unwrap());
+    (0..2).for_each(|task| queue.push(MS, id, LINE, task).unwrap());
     let first = take(&mut queue, MS);
     queue.close(id);
     // It gives way, and comes again.
-    queue.push(MS, id, first.task).unwrap();
+    queue.push(MS, id, LINE, first.task).unwrap();
     queue.charge(MS, id, MS);
     for task in [1, 0] {
         assert_eq!(take(&mut queue, MS).task, task);
@@ -139,13 +175,14 @@ fn a_closed_account_is_served_to_its_end_and_forgotten() {
         queue.charge(MS, id, MS);
     }
     assert!(queue.is_empty());
-    assert_eq!(queue.push(MS, id, 7), Err(7));
+    assert_eq!(queue.push(MS, id, LINE, 7), Err(7));
 }
 
 /// What happens to a queue.
 #[derive(Clone, Debug)]
 enum Step {
-    Push(usize),
+    /// By this account, in this line.
+    Push(usize, u64),
     Next,
     /// The task that runs longest gives way after so many microseconds; true: it comes again.
     GiveWay(u64, bool),
@@ -156,7 +193,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let account = 0..4_usize;
     prop_oneof![
-        4 => account.clone().prop_map(Step::Push),
+        4 => (account.clone(), 0..3_u64).prop_map(|(id, line)| Step::Push(id, line)),
         4 => Just(Step::Next),
         4 => (0..6_000_u64, any::<bool>()).prop_map(|(used, again)| Step::GiveWay(used, again)),
         2 => (0..50_000_u64).prop_map(Step::Pass),
@@ -164,29 +201,43 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// A task comes: `lines` has all tasks in the order in which they came, `next` the lines that have some in the order of their turns.
+fn enter(lines: &mut VecDeque<(u64, u32)>, next: &mut Vec<u64>, line: u64, task: u32) {
+    lines.push_back((line, task));
+    if !next.contains(&line) {
+        next.push(line);
+    }
+}
+
 proptest! {
-    /// Against plain lists: nothing is lost or served twice, order holds within an account, and no task waits while its account has no
-    /// cap.
+    /// Against plain lists: nothing is lost or served twice, order holds within a line, lines of an account take turns, and no task waits
+    /// while its account has no cap.
     #[test]
-    fn every_task_is_served_once_in_its_accounts_order(steps in prop::collection::vec(step(), 0..200)) {
+    fn every_task_is_served_once_in_its_lines_order_and_turn(steps in prop::collection::vec(step(), 0..200)) {
         let mut queue = FairQueue::new();
         let ids: Vec<AccountId> = (0..4).map(|_| queue.open(Share::default())).collect();
-        let mut lines: Vec<VecDeque<u32>> = vec![VecDeque::new(); 4];
+        let mut lines: Vec<VecDeque<(u64, u32)>> = vec![VecDeque::new(); 4];
+        let mut served: Vec<Vec<u64>> = vec![Vec::new(); 4];
         let mut caps = [false; 4];
-        let mut running: VecDeque<(AccountId, u32)> = VecDeque::new();
+        let mut running: VecDeque<(AccountId, u64, u32)> = VecDeque::new();
         let (mut now, mut last) = (Duration::from_secs(1), 0);
         for step in steps {
             match step {
-                Step::Push(account) => {
+                Step::Push(account, line) => {
                     last += 1;
-                    lines[account].push_back(last);
-                    prop_assert_eq!(queue.push(now, ids[account], last), Ok(()));
+                    enter(&mut lines[account], &mut served[account], line, last);
+                    prop_assert_eq!(queue.push(now, ids[account], Line(line), last), Ok(()));
                 }
                 Step::Next => match queue.next(now) {
                     Next::Task(taken) => {
                         let account = ids.iter().position(|&id| id == taken.account).unwrap();
-                        prop_assert_eq!(Some(taken.task), lines[account].pop_front());
-                        running.push_back((taken.account, taken.task));
+                        let line = served[account].remove(0);
+                        let place = lines[account].iter().position(|(of, _)| *of == line).unwrap();
+                        prop_assert_eq!(Some((line, taken.task)), lines[account].remove(place));
+                        if lines[account].iter().any(|(of, _)| *of == line) {
+                            served[account].push(line);
+                        }
+                        running.push_back((taken.account, line, taken.task));
                     }
                     Next::At(until) => {
                         prop_assert!(until > now);
@@ -198,12 +249,12 @@ proptest! {
                     Next::Nothing => prop_assert!(lines.iter().all(VecDeque::is_empty)),
                 },
                 Step::GiveWay(used, again) => {
-                    if let Some((id, task)) = running.pop_front() {
+                    if let Some((id, line, task)) = running.pop_front() {
                         now += Duration::from_micros(used);
                         if again {
                             let account = ids.iter().position(|&known| known == id).unwrap();
-                            lines[account].push_back(task);
-                            prop_assert_eq!(queue.push(now, id, task), Ok(()));
+                            enter(&mut lines[account], &mut served[account], line, task);
+                            prop_assert_eq!(queue.push(now, id, Line(line), task), Ok(()));
                         }
                         queue.charge(now, id, Duration::from_micros(used));
                     }
@@ -229,11 +280,11 @@ proptest! {
         let mut queue = FairQueue::new();
         let accounts: Vec<(AccountId, u32)> = weights.iter().map(|&weight| (queue.open(share(weight, None)), weight)).collect();
         for (id, _) in &accounts {
-            queue.push(MS, *id, ()).unwrap();
+            queue.push(MS, *id, LINE, ()).unwrap();
         }
         for turn in turns {
             let id = take(&mut queue, MS).account;
-            queue.push(MS, id, ()).unwrap();
+            queue.push(MS, id, LINE, ()).unwrap();
             queue.charge(MS, id, Duration::from_micros(turn));
             let ahead = |of: &(AccountId, u32)| queue.usage(of.0).used.as_secs_f64() / f64::from(of.1);
             let most = accounts.iter().map(ahead).fold(0.0, f64::max);

@@ -50,7 +50,7 @@ pub struct InstancesRow {
     pub made: u64,
     /// Calls that were served by one that had served before.
     pub reused: u64,
-    /// The most bytes of linear memory that one of the revision that serves has had.
+    /// Bytes of linear memory that they hold.
     pub memory_bytes: usize,
 }
 

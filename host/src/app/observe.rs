@@ -183,6 +183,7 @@ impl Snapshot for HostView {
             made: of.made,
             reused: of.reused,
             memory: of.memory,
+            peak: of.peak,
         }));
         live.informers.extend(self.informers.past().into_iter().map(|(of, tally)| counted(of, &tally)));
         for Holding { informer, leases } in self.informers.holdings() {

@@ -67,6 +67,7 @@ fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
     // So that none is forgotten.
     let grant::Limits {
         memory_mib,
+        total_memory_mib,
         timeout_ms,
         host_calls,
         host_mib,
@@ -91,6 +92,7 @@ fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
     let mib = |bytes: usize| u64::try_from(bytes >> 20).unwrap_or(u64::MAX);
     vec![
         number("memoryMiB", mib(limits.memory), memory_mib.is_some()),
+        number("totalMemoryMiB", mib(limits.total_memory), total_memory_mib.is_some()),
         some("timeoutMs", timeout_ms, "as the manifest says"),
         number("hostCalls", limits.host_calls.into(), host_calls.is_some()),
         number("hostMiB", mib(limits.host_bytes), host_mib.is_some()),
@@ -324,6 +326,7 @@ mod tests {
         insta::assert_snapshot!(&text[from..to], @r"
         instances     reuse
         limits        memoryMiB           8
+                      totalMemoryMiB      1024 (default)
                       timeoutMs           as the manifest says (default)
                       hostCalls           100000 (default)
                       hostMiB             1024 (default)
@@ -340,7 +343,7 @@ mod tests {
             (json["instances"].as_str(), json["limits"].to_string().as_str()),
             (
                 Some("reuse"),
-                r#"{"backoffBaseMs":5,"backoffCapMs":60000,"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"maxConcurrency":null,"memoryMiB":8,"reconcilesPerSecond":null,"reuse":false,"timeoutMs":null}"#
+                r#"{"backoffBaseMs":5,"backoffCapMs":60000,"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"maxConcurrency":null,"memoryMiB":8,"reconcilesPerSecond":null,"reuse":false,"timeoutMs":null,"totalMemoryMiB":1024}"#
             )
         );
     }

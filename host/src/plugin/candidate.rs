@@ -65,6 +65,11 @@ pub(crate) fn call_limits(limits: &grant::Limits) -> Limits {
     if let Some(mib) = limits.memory_mib {
         bounds.memory = usize::try_from(mib.get()).unwrap_or(usize::MAX).saturating_mul(1 << 20);
     }
+    if let Some(mib) = limits.total_memory_mib {
+        bounds.total_memory = usize::try_from(mib.get()).unwrap_or(usize::MAX).saturating_mul(1 << 20);
+    }
+    // One that takes all it may always has room for that.
+    bounds.total_memory = bounds.total_memory.max(bounds.memory);
     if let Some(calls) = limits.host_calls {
         bounds.host_calls = calls.get();
     }

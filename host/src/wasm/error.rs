@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::host::{Closed, Excess};
-use super::limits::{Limiter, MAX_TABLE_ELEMENTS};
+use super::limits::{Limiter, MAX_TABLE_ELEMENTS, MemoryLimit};
 
 /// The sandbox itself could not be set up: this machine or its settings, never a plugin.
 #[derive(Debug, thiserror::Error)]
@@ -140,10 +140,13 @@ pub enum CallError {
         backtrace: Vec<String>,
     },
     /// Wanted more memory than it may have, and gave up.
-    #[error("plugin hit its memory limit of {} MiB", .limit >> 20)]
+    #[error("{}", match limit {
+        MemoryLimit::Instance(bytes) => format!("plugin hit its memory limit of {} MiB", bytes >> 20),
+        MemoryLimit::Plugin(bytes) => format!("plugin's instances together hit their memory limit of {} MiB", bytes >> 20),
+    })]
     Memory {
-        /// Bytes that it may have.
-        limit: usize,
+        /// Which limit, and the bytes that it allows.
+        limit: MemoryLimit,
     },
     /// Called too deep.
     #[error("plugin overflowed its stack")]
@@ -239,8 +242,8 @@ impl CallError {
         // A guest that is refused memory gives up by `unreachable`, if it gives up; any other trap has another reason.
         let gave_up =
             matches!(trap, None | Some(wasmtime::Trap::UnreachableCodeReached | wasmtime::Trap::AllocationTooLarge));
-        if gave_up && call.limits.memory_was_refused() {
-            return Self::Memory { limit: call.limits.memory() };
+        if gave_up && let Some(limit) = call.limits.memory_refused() {
+            return Self::Memory { limit };
         }
         if gave_up && call.limits.table_was_refused() {
             return Self::Table;

@@ -12,7 +12,7 @@ use wasmtime::Result;
 use super::bindings::pilothouse::plugin::{cache, client, clock, log, types};
 use super::call::{MAX_MESSAGE, shorten};
 use super::imports::{Import, Imports, LogLine, Query};
-use super::limits::Limiter;
+use super::limits::{Held, Limiter};
 use super::revision::Limits;
 
 /// Field paths in a query: more than anybody reads of an object, and a bound on what is compared for each object.
@@ -58,12 +58,13 @@ pub enum Excess {
 }
 
 impl Host {
-    /// For one call: within `budget` from now, under these limits, and no imports where there are none.
-    pub(super) fn new(imports: Option<Arc<dyn Imports>>, limits: Limits, budget: Duration) -> Self {
+    /// For one call: within `budget` from now, under these limits, with what the plugin's other instances hold, and no imports where there
+    /// are none.
+    pub(super) fn new(imports: Option<Arc<dyn Imports>>, limits: Limits, held: Held, budget: Duration) -> Self {
         let now = imports.as_ref().map_or(0, |imports| imports.now());
         Self {
             door: imports.map_or(Door::Closed, Door::Open),
-            limits: Limiter::new(limits.memory),
+            limits: Limiter::new(limits.memory, limits.total_memory, held),
             began: Instant::now(),
             budget,
             now,
@@ -77,8 +78,10 @@ impl Host {
 
     /// The same for the next call into the same instance. But for what that holds, nothing is left of the call before.
     pub(super) fn again(&mut self, imports: Option<Arc<dyn Imports>>, budget: Duration) {
-        let limits = self.limits.again();
-        *self = Self { limits, ..Self::new(imports, self.may, budget) };
+        let mut fresh = Self::new(imports, self.may, Held::default(), budget);
+        std::mem::swap(&mut fresh.limits, &mut self.limits);
+        fresh.limits.again();
+        *self = fresh;
     }
 
     /// The call is over: nothing is reached any more.
@@ -284,7 +287,7 @@ mod tests {
 
     #[test]
     fn next_call_has_a_deadline_of_its_own() {
-        let mut host = Host::new(None, Limits::default(), Duration::from_secs(1));
+        let mut host = Host::new(None, Limits::default(), Held::default(), Duration::from_secs(1));
         let earlier = host.began - Duration::from_millis(1);
         host.began = earlier;
         host.again(None, Duration::from_secs(2));

@@ -29,6 +29,7 @@ use super::component::Linked;
 use super::error::{CallError, Ended, Stage};
 use super::host::Host;
 use super::imports::Imports;
+use super::limits::Held;
 use super::revision::Limits;
 use super::{MAX_TRANSFER, PluginName};
 
@@ -55,6 +56,7 @@ pub(super) struct Tally {
     alive: AtomicUsize,
     made: AtomicU64,
     reused: AtomicU64,
+    held: Held,
     /// One for each revision under each set of limits that still is somebody's.
     each: Mutex<Vec<Weak<Instances>>>,
 }
@@ -70,8 +72,10 @@ pub struct InstanceFigures {
     pub made: u64,
     /// Calls that were served by one that had served before.
     pub reused: u64,
-    /// The most bytes of linear memory that one of the revision that serves has had, under its present limits.
+    /// Bytes of linear memory that they hold.
     pub memory: usize,
+    /// The most that one of the revision that serves has had, under its present limits.
+    pub peak: usize,
 }
 
 impl Tally {
@@ -81,6 +85,7 @@ impl Tally {
             alive: AtomicUsize::new(0),
             made: AtomicU64::new(0),
             reused: AtomicU64::new(0),
+            held: Held::default(),
             each: Mutex::default(),
         }
     }
@@ -93,7 +98,8 @@ impl Tally {
             kept: each.iter().map(|instances| instances.idle.lock().len()).sum(),
             made: self.made.load(Ordering::Relaxed),
             reused: self.reused.load(Ordering::Relaxed),
-            memory: each.iter().map(|instances| instances.peak.load(Ordering::Relaxed)).max().unwrap_or_default(),
+            memory: self.held.bytes(),
+            peak: each.iter().map(|instances| instances.peak.load(Ordering::Relaxed)).max().unwrap_or_default(),
         }
     }
 
@@ -187,7 +193,7 @@ impl Instances {
         }
         let (ready, slot) =
             self.linked.engine.ready(&self.linked.code).map_err(|e| CallError::Instantiate(e.to_string()))?;
-        let host = Host::new(imports, self.limits, budget);
+        let host = Host::new(imports, self.limits, self.tally.held.clone(), budget);
         Ok(Instance::new(host, ready, slot, Arc::clone(&self.tally)))
     }
 

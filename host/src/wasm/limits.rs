@@ -1,4 +1,7 @@
-//! What one instance may take of the host's memory.
+//! What one instance may take of the host's memory, and all of a plugin's together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wasmtime::ResourceLimiter;
 
@@ -9,28 +12,60 @@ pub(super) const MAX_INSTANCES: usize = 64;
 /// Elements of all tables together: each takes a pointer of the host's memory.
 pub(super) const MAX_TABLE_ELEMENTS: usize = 100_000;
 
+/// Bytes of linear memory that a plugin's instances hold together. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Held(Arc<AtomicUsize>);
+
+impl Held {
+    /// How many.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Takes so many more, if they are no more than `most` then.
+    fn take(&self, more: usize, most: usize) -> bool {
+        let sum = |held: usize| held.checked_add(more).filter(|sum| *sum <= most);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Which limit of memory kept a guest from having more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// Of one instance: so many bytes.
+    Instance(usize),
+    /// Of all instances of the plugin together.
+    Plugin(usize),
+}
+
 /// Counts what an instance's memories and tables take, and remembers that it wanted more than it may have: to the engine a
 /// guest that runs out of memory dies of `unreachable`, like any other.
 #[derive(Debug)]
 pub(super) struct Limiter {
     memory: usize,
+    total: usize,
+    held: Held,
     used: usize,
     elements: usize,
-    refused: bool,
+    refused: Option<MemoryLimit>,
     elements_refused: bool,
     /// What the last granted growth added, to be taken back where the growth fails all the same.
     last: (usize, usize),
 }
 
 impl Limiter {
-    /// At most `memory` bytes of linear memory, in all memories together.
-    pub(super) fn new(memory: usize) -> Self {
-        Self { memory, used: 0, elements: 0, refused: false, elements_refused: false, last: (0, 0) }
+    /// At most `memory` bytes of linear memory, in all memories together; and no more than makes `total` with what others hold.
+    pub(super) fn new(memory: usize, total: usize, held: Held) -> Self {
+        Self { memory, total, held, used: 0, elements: 0, refused: None, elements_refused: false, last: (0, 0) }
     }
 
-    /// The same for the next call into the same instance, which holds what it holds.
-    pub(super) fn again(&self) -> Self {
-        Self { refused: false, elements_refused: false, ..*self }
+    /// The next call into the same instance begins, which holds what it holds.
+    pub(super) fn again(&mut self) {
+        (self.refused, self.elements_refused) = (None, false);
     }
 
     /// Bytes of linear memory that the instance holds. It gives none back.
@@ -38,13 +73,8 @@ impl Limiter {
         self.used
     }
 
-    /// Bytes of linear memory that are allowed.
-    pub(super) fn memory(&self) -> usize {
-        self.memory
-    }
-
-    /// Whether more was asked for.
-    pub(super) fn memory_was_refused(&self) -> bool {
+    /// What was in the way when more memory was asked for than there was to be had.
+    pub(super) fn memory_refused(&self) -> Option<MemoryLimit> {
         self.refused
     }
 
@@ -57,18 +87,23 @@ impl Limiter {
 impl ResourceLimiter for Limiter {
     fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         let more = desired.saturating_sub(current);
-        let granted = self.used.checked_add(more).is_some_and(|sum| sum <= self.memory);
-        if granted {
-            self.used += more;
-            self.last = (more, 0);
-        } else {
-            self.refused = true;
+        if self.used.checked_add(more).is_none_or(|sum| sum > self.memory) {
+            self.refused = Some(MemoryLimit::Instance(self.memory));
+            return Ok(false);
         }
-        Ok(granted)
+        if !self.held.take(more, self.total) {
+            self.refused = Some(MemoryLimit::Plugin(self.total));
+            return Ok(false);
+        }
+        self.used += more;
+        self.last = (more, 0);
+        Ok(true)
     }
 
     fn memory_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
-        self.used = self.used.saturating_sub(std::mem::take(&mut self.last.0));
+        let failed = std::mem::take(&mut self.last.0);
+        self.used = self.used.saturating_sub(failed);
+        self.held.give_back(failed);
         Ok(())
     }
 
@@ -102,46 +137,73 @@ impl ResourceLimiter for Limiter {
     }
 }
 
+impl Drop for Limiter {
+    fn drop(&mut self) {
+        self.held.give_back(self.used);
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed test should panic")]
 mod tests {
     use super::*;
 
+    fn limiter(memory: usize) -> Limiter {
+        Limiter::new(memory, usize::MAX, Held::default())
+    }
+
+    #[test]
+    fn instances_of_a_plugin_share_a_limit_and_give_back_what_they_held() {
+        let held = Held::default();
+        let [mut first, mut second] = [(); 2].map(|()| Limiter::new(100, 150, held.clone()));
+        assert!(first.memory_growing(0, 100, None).unwrap());
+        assert!(!second.memory_growing(0, 51, None).unwrap());
+        assert_eq!(second.memory_refused(), Some(MemoryLimit::Plugin(150)));
+        assert!(second.memory_growing(0, 50, None).unwrap());
+        assert_eq!(held.bytes(), 150);
+        drop(first);
+        assert_eq!(held.bytes(), 50);
+        assert!(second.memory_growing(50, 100, None).unwrap());
+        drop(second);
+        assert_eq!(held.bytes(), 0);
+    }
+
     #[test]
     fn memories_share_one_limit() {
-        let mut limiter = Limiter::new(100);
+        let mut limiter = limiter(100);
         assert!(limiter.memory_growing(0, 60, None).unwrap());
         assert!(!limiter.memory_growing(0, 41, None).unwrap());
-        assert!(limiter.memory_was_refused());
+        assert_eq!(limiter.memory_refused(), Some(MemoryLimit::Instance(100)));
         assert!(limiter.memory_growing(0, 40, None).unwrap());
         assert!(!limiter.memory_growing(60, usize::MAX, None).unwrap());
     }
 
     #[test]
     fn growth_that_failed_is_not_counted() {
-        let mut limiter = Limiter::new(100);
+        let mut limiter = limiter(100);
         assert!(limiter.memory_growing(0, 100, None).unwrap());
         limiter.memory_grow_failed(wasmtime::Error::msg("no memory")).unwrap();
+        assert_eq!(limiter.held.bytes(), 0);
         assert!(limiter.memory_growing(0, 100, None).unwrap());
-        assert!(!limiter.memory_was_refused());
+        assert_eq!(limiter.memory_refused(), None);
     }
 
     #[test]
     fn next_call_has_what_the_one_before_left_of_the_limit_and_no_refusal() {
-        let mut limiter = Limiter::new(100);
+        let mut limiter = limiter(100);
         assert!(limiter.memory_growing(0, 60, None).unwrap());
         assert!(!limiter.memory_growing(60, 101, None).unwrap());
         assert!(!limiter.table_growing(0, MAX_TABLE_ELEMENTS + 1, None).unwrap());
-        let mut limiter = limiter.again();
-        assert_eq!((limiter.used(), limiter.memory_was_refused(), limiter.table_was_refused()), (60, false, false));
+        limiter.again();
+        assert_eq!((limiter.used(), limiter.memory_refused(), limiter.table_was_refused()), (60, None, false));
         assert!(limiter.memory_growing(60, 100, None).unwrap());
         assert!(!limiter.memory_growing(100, 101, None).unwrap());
     }
 
     #[test]
     fn table_limit_is_not_taken_for_the_memory_limit() {
-        let mut limiter = Limiter::new(100);
+        let mut limiter = limiter(100);
         assert!(!limiter.table_growing(0, MAX_TABLE_ELEMENTS + 1, None).unwrap());
-        assert!(limiter.table_was_refused() && !limiter.memory_was_refused());
+        assert!(limiter.table_was_refused() && limiter.memory_refused().is_none());
     }
 }

@@ -23,7 +23,7 @@
 //! | what | bound | else |
 //! |---|---|---|
 //! | time, waiting included | the manifest's deadline, or the administrator's | [`CallError::Deadline`] |
-//! | memory | [`Limits::memory`] | [`CallError::Memory`] |
+//! | memory, of all instances together | [`Limits::memory`], [`Limits::total_memory`] | [`CallError::Memory`] |
 //! | stack | 512 kB, of the engine and so for all plugins | [`CallError::Stack`] |
 //! | elements of its tables | 100,000 | [`CallError::Table`] |
 //! | core instances | 64 | [`CallError::Instantiate`] |

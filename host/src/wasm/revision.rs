@@ -17,11 +17,13 @@ use super::{Digest, PluginName, manifest};
 /// (an interpreter) take some milliseconds.
 pub const DESCRIBE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What one call may take, and its instance.
+/// What one call may take, its instance, and the plugin's instances together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of linear memory.
     pub memory: usize,
+    /// Bytes of linear memory that all instances of the plugin hold together, whatever they serve.
+    pub total_memory: usize,
     /// Lowers the manifest's deadline; never raises it.
     pub deadline: Option<Duration>,
     /// Calls of imports.
@@ -33,10 +35,12 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 64 MiB, the manifest's deadline, 100,000 host calls and 1 GiB from them; instances as the manifest says.
+    /// 64 MiB, 1 GiB in all instances, the manifest's deadline, 100,000 host calls and 1 GiB from them; instances as the manifest says.
     fn default() -> Self {
         Self {
             memory: 64 << 20,
+            // Sixteen that take all they may; a thousand that are usual.
+            total_memory: 1 << 30,
             deadline: None,
             // Some tenths of a second, if the cache answers: a read for each object of a large cluster.
             host_calls: 100_000,

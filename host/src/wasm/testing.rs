@@ -63,6 +63,9 @@ pub(crate) const LOG_300: &str = "(local $n i32) \
     (i32.const {answer})";
 /// Asks the API server for an object, then gives its answer.
 pub(crate) const CLIENT_GET: &str = "(call $client_get {key} (i32.const 512)) (i32.const {answer})";
+/// Takes a MiB and traps if it gets none, asks the API server for an object, then gives its answer.
+pub(crate) const GROWS_AND_ASKS: &str = "(if (i32.eq (memory.grow (i32.const 16)) (i32.const -1)) (then unreachable)) \
+    (call $client_get {key} (i32.const 512)) (i32.const {answer})";
 /// Gives its answer if the cache has an object, else traps: the result lies at 512 with its tag, the option at 520 (an error holds 64 bits).
 pub(crate) const CACHE_HAS: &str = "(call $cache_get {key} (i32.const 512)) \
     (if (i32.or (i32.load8_u (i32.const 512)) (i32.eqz (i32.load8_u (i32.const 520)))) (then unreachable)) \

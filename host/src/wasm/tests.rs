@@ -202,6 +202,27 @@ async fn guest_that_takes_too_much_memory_costs_itself_one_call() {
 }
 
 #[tokio::test]
+async fn instances_of_one_plugin_share_a_memory_limit() {
+    let limits = Limits { memory: 2 << 20, total_memory: 2 << 20, ..Limits::default() };
+    let revision = load_with(&Guest::new().reconcile(guest::GROWS_AND_ASKS), limits).await.unwrap();
+    let called = |silent| revision.reconcile(Arc::new(Fake { silent, ..Fake::default() }), request());
+    let held = || revision.linked().engine.instances()[0].1.memory;
+    assert_eq!(held(), 0);
+
+    let mut waits = Box::pin(called(true));
+    assert!(futures::poll!(&mut waits).is_pending());
+    assert!(held() > 1 << 20);
+    let error = called(false).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        ("memory", "plugin's instances together hit their memory limit of 2 MiB")
+    );
+    drop(waits);
+    assert_eq!(held(), 0);
+    called(false).await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn guest_that_takes_too_large_a_table_costs_itself_one_call() {
     let revision = load(&Guest::new().reconcile(guest::TABULATE)).await;
     for _ in 0..2 {

@@ -46,6 +46,9 @@ pub struct Limits {
     /// Linear memory of one instance, in MiB.
     #[serde(rename = "memoryMiB")]
     pub memory_mib: Option<NonZeroU32>,
+    /// Linear memory of all instances of the plugin together, in MiB; at least what one may have.
+    #[serde(rename = "totalMemoryMiB")]
+    pub total_memory_mib: Option<NonZeroU32>,
     /// How long one call may run, in milliseconds.
     #[serde(rename = "timeoutMs")]
     pub timeout_ms: Option<NonZeroU32>,

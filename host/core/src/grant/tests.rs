@@ -287,7 +287,7 @@ grants:
     verbs: [read, patch]
     namespaces: [default]
     names: [web]
-limits: { memoryMiB: 64, timeoutMs: 500, hostCalls: 1000, hostMiB: 16, reuse: false, maxConcurrency: 2, cpuWeight: 50, cpuMilli: 250,
+limits: { memoryMiB: 64, totalMemoryMiB: 256, timeoutMs: 500, hostCalls: 1000, hostMiB: 16, reuse: false, maxConcurrency: 2, cpuWeight: 50, cpuMilli: 250,
           reconcilesPerSecond: 4, backoffBaseMs: 100, backoffCapMs: 60000 }
 ";
     let expected = AdminFile {
@@ -303,6 +303,7 @@ limits: { memoryMiB: 64, timeoutMs: 500, hostCalls: 1000, hostMiB: 16, reuse: fa
         }],
         limits: Limits {
             memory_mib: Some(64.try_into().unwrap()),
+            total_memory_mib: Some(256.try_into().unwrap()),
             timeout_ms: Some(500.try_into().unwrap()),
             host_calls: Some(1000.try_into().unwrap()),
             host_mib: Some(16.try_into().unwrap()),
@@ -325,7 +326,7 @@ limits: { memoryMiB: 64, timeoutMs: 500, hostCalls: 1000, hostMiB: 16, reuse: fa
     let as_json = json!({
         "enabled": false, "config": {"greeting": "hello", "times": 3},
         "grants": [{"apiVersion": "apps/v1", "kind": "Deployment/scale", "verbs": ["read", "patch"], "namespaces": ["default"], "names": ["web"]}],
-        "limits": {"memoryMiB": 64, "timeoutMs": 500, "hostCalls": 1000, "hostMiB": 16, "reuse": false, "maxConcurrency": 2, "cpuWeight": 50, "cpuMilli": 250,
+        "limits": {"memoryMiB": 64, "totalMemoryMiB": 256, "timeoutMs": 500, "hostCalls": 1000, "hostMiB": 16, "reuse": false, "maxConcurrency": 2, "cpuWeight": 50, "cpuMilli": 250,
                    "reconcilesPerSecond": 4, "backoffBaseMs": 100, "backoffCapMs": 60000},
     });
     assert_eq!(serde_json::from_value::<AdminFile>(as_json).unwrap(), expected);

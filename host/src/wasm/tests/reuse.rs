@@ -47,9 +47,9 @@ async fn state_is_seen_again_with_reuse_and_never_in_a_fresh_instance() {
     // It traps over what it left, and so its third call has a new instance.
     assert_eq!([called(&reused).await, called(&reused).await, called(&reused).await], ["ok", "trap", "ok"]);
     // With the one of `describe`.
-    let of = |name| InstanceFigures { memory: 0, ..figures(&engine, name) };
-    assert_eq!(of("fresh"), InstanceFigures { alive: 0, kept: 0, made: 4, reused: 0, memory: 0 });
-    assert_eq!(of("test"), InstanceFigures { alive: 1, kept: 1, made: 3, reused: 1, memory: 0 });
+    let of = |name| InstanceFigures { memory: 0, peak: 0, ..figures(&engine, name) };
+    assert_eq!(of("fresh"), InstanceFigures { alive: 0, kept: 0, made: 4, reused: 0, memory: 0, peak: 0 });
+    assert_eq!(of("test"), InstanceFigures { alive: 1, kept: 1, made: 3, reused: 1, memory: 0, peak: 0 });
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn instance_that_holds_more_than_half_of_its_limit_does_not_serve_again() 
         let guest = Guest::new().reuse().reconcile(&guest::at_first(&grow, guest::TRAP));
         let revision = named(&engine, "test", &guest, limits).await;
         assert_eq!([called(&revision).await, called(&revision).await], ["ok", then], "{pages}");
-        assert_eq!(figures(&engine, "test").memory, (pages + 2) << 16);
+        assert_eq!(figures(&engine, "test").peak, (pages + 2) << 16);
     }
 }
 

@@ -284,7 +284,7 @@ impl<K: Object, E> ControllerBuilder<K, E> {
         self
     }
 
-    /// How long one call may run; 10 s, if this is not called. Counted in whole milliseconds.
+    /// How long one call may run; 10 s, if this is not called, and ten minutes at most. Counted in whole milliseconds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.parts.timeout = Some(timeout);
         self

@@ -32,6 +32,10 @@ use crate::selector::{FieldSelector, Selector};
 /// How long one call may run where the manifest says nothing (`wit/controller.wit`).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A manifest may ask for no more: so long a call may hold an instance, and a plugin that was removed may go on. What takes longer is to be
+/// done over several reconciles.
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// How often every key is looked at again where the manifest says nothing: controller-runtime's ten hours
 /// (`wit/controller.wit`).
 pub const DEFAULT_RESYNC: Duration = Duration::from_secs(36_000);

@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{
-    Controller, DEFAULT_RESYNC, DEFAULT_TIMEOUT, Invalid, MAX_CONCURRENCY, Manifest, Permission, Problem, Verb, Watch,
-    raw,
+    Controller, DEFAULT_RESYNC, DEFAULT_TIMEOUT, Invalid, MAX_CONCURRENCY, MAX_TIMEOUT, Manifest, Permission, Problem,
+    Verb, Watch, raw,
 };
 use crate::key::TypeMeta;
 
@@ -111,6 +111,11 @@ impl raw::Controller {
         if self.timeout_ms == Some(0) {
             problems.add(&format!("{at}.timeout-ms"), "is 0, so every call would fail; leave it out for 10 000");
         }
+        let timeout = self.timeout_ms.map_or(DEFAULT_TIMEOUT, |ms| Duration::from_millis(ms.into()));
+        if timeout > MAX_TIMEOUT {
+            let rule = "no call may run for more than 600 000: do the work over several reconciles";
+            problems.add(&format!("{at}.timeout-ms"), format!("is {}, and {rule}", timeout.as_millis()));
+        }
         let for_ = self.for_.check(&format!("{at}.for"), Part::Other, problems);
         let mut kinds = BTreeSet::new();
         let owns: Vec<_> = bounded(self.owns, &format!("{at}.owns"), problems)
@@ -141,7 +146,7 @@ impl raw::Controller {
                 Some(0) => None,
                 Some(seconds) => Some(Duration::from_secs(seconds.into())),
             },
-            timeout: self.timeout_ms.map_or(DEFAULT_TIMEOUT, |ms| Duration::from_millis(ms.into())),
+            timeout,
         })
     }
 }

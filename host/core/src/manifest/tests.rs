@@ -112,7 +112,7 @@ fn every_problem_is_said_at_once() {
         watch("Apps/v1/x", "A b"),
     ];
     let again = raw.controllers[0].clone();
-    raw.controllers.push(raw::Controller { owns: Vec::new(), timeout_ms: None, ..again });
+    raw.controllers.push(raw::Controller { owns: Vec::new(), timeout_ms: Some(600_001), ..again });
     raw.crds = vec!["{".to_owned(), "{}".to_owned()];
     raw.config_schema = Some("[]".to_owned());
 
@@ -136,6 +136,7 @@ fn every_problem_is_said_at_once() {
       controllers[0].owns[5].kind: "A b" is no kind: write it as in objects, such as ConfigMap
       controllers[1].name: "Apples!" names another controller already
       controllers[1].name: "Apples!" must be 1 to 63 lower-case letters, digits and `-`
+      controllers[1].timeout-ms: is 600001, and no call may run for more than 600 000: do the work over several reconciles
       crds[0]: is no JSON: EOF while parsing an object at line 1 column 1
       crds[1]: is no apiextensions.k8s.io/v1 CustomResourceDefinition
       config-schema: is no JSON schema: it must be an object or a boolean

@@ -87,6 +87,17 @@ impl Plugin {
         self.granted(&[here.as_slice(), &[Permission::of_its_crd()]].concat())
     }
 
+    /// The same under these `limits`, beside what is [granted](Self::granted).
+    ///
+    /// # Errors
+    /// Nothing is granted in that way.
+    pub fn limited(mut self, limits: &Value) -> Result<Self> {
+        let mut yaml: Value = serde_json::from_str(self.yaml.as_deref().unwrap_or_default())?;
+        yaml["limits"] = limits.clone();
+        self.yaml = Some(yaml.to_string());
+        Ok(self)
+    }
+
     /// The same without `<name>.yaml`.
     #[must_use]
     pub fn without_yaml(mut self) -> Self {

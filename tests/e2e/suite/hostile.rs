@@ -1,9 +1,13 @@
 //! Plugins that loop, trap, use up what there is, and talk nonsense: each costs itself a call, and nobody else anything.
 
+use std::borrow::Borrow;
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use futures::future::{try_join, try_join_all};
 use pilothouse_e2e::{Apple, Host, Kind, Plugin, Scene, eventually};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 /// The colors that the guest `nonsense` takes as instructions, each another mistake.
 const MISTAKES: [&str; 12] = [
@@ -25,7 +29,7 @@ const MISTAKES: [&str; 12] = [
 const HOSTILE: [(&str, [&str; 2]); 10] = [
     ("asking", [LATE; 2]),
     ("garbling", ["plugin gave an unusable answer: invalid utf-8", "plugin trapped: invalid utf-8"]),
-    ("huge", ["MyApple"; 2]),
+    ("huge", ["MyApple", "bytes of children and status are more than the 16777216 that an outcome may hold"]),
     ("hungry", ["plugin hit its memory limit of 64 MiB"; 2]),
     ("looping", [LATE; 2]),
     ("recursing", ["plugin overflowed its stack"; 2]),
@@ -46,6 +50,20 @@ pub(crate) async fn invariant_8_a_plugin_that_loops_costs_itself_one_call(scene:
 
 pub(crate) async fn invariant_8_a_plugin_that_asks_the_host_for_ever_costs_itself_one_call(scene: Scene) -> Result<()> {
     have_no_children(&is_contained(&scene, "asking").await?).await
+}
+
+pub(crate) async fn invariant_8_a_plugin_that_calls_the_host_too_often_costs_itself_one_call(
+    scene: Scene,
+) -> Result<()> {
+    let limits = json!({"hostCalls": 50});
+    have_no_children(&is_limited(&scene, &limits, "plugin called the host more than 50 times in one call").await?).await
+}
+
+pub(crate) async fn invariant_8_a_plugin_that_the_host_tells_too_much_costs_itself_one_call(
+    scene: Scene,
+) -> Result<()> {
+    let limits = json!({"hostMiB": 1});
+    have_no_children(&is_limited(&scene, &limits, "more than 1 MiB").await?).await
 }
 
 pub(crate) async fn invariant_8_a_plugin_that_waits_for_the_server_costs_itself_one_call(scene: Scene) -> Result<()> {
@@ -84,12 +102,10 @@ pub(crate) async fn invariant_8_a_plugin_that_hands_over_garbled_text_costs_itse
 }
 
 pub(crate) async fn invariant_8_a_plugin_that_answers_too_much_costs_itself_one_call(scene: Scene) -> Result<()> {
-    let bad = is_contained(&scene, "huge").await?;
-    // The children come first, and are as they should be.
-    for apple in bad {
-        ensure!(apple.children().await?.len() == 1, "a bad one has no child");
-    }
-    Ok(())
+    let [status, children] = is_contained(&scene, "huge").await?;
+    // It is the server that refuses the status: the children, which come first, are as they should be.
+    ensure!(status.children().await?.len() == 1, "one with too large a status has no child");
+    have_no_children(&[children]).await
 }
 
 pub(crate) async fn invariant_8_a_plugin_that_floods_the_log_costs_nobody_else_anything(scene: Scene) -> Result<()> {
@@ -145,7 +161,7 @@ pub(crate) async fn invariant_8_a_plugin_that_answers_nonsense_costs_itself_one_
         apple.create_with(mistake, 1).await?;
     }
     scene.apple("good").create(1).await?.status_is("good", |status| status["available"] == 1).await?;
-    eventually("every mistake was noticed", async || {
+    let noticed = eventually("every mistake was noticed", async || {
         let log = host.log()?;
         let unnoticed = MISTAKES.iter().find(|mistake| {
             let key = format!("{}/bad-{mistake}", scene.namespace);
@@ -153,13 +169,18 @@ pub(crate) async fn invariant_8_a_plugin_that_answers_nonsense_costs_itself_one_
         });
         ensure!(unnoticed.is_none(), "of {unnoticed:?} the log says nothing");
         Ok(())
-    })
+    });
+    noticed.await?;
+    while_they_fail(
+        &bad.each_ref().map(|(_, apple)| apple),
+        others_go_on(&mut host, &other_apples(&scene, &elsewhere)),
+    )
     .await?;
     for (mistake, apple) in &bad {
         let children = apple.children().await?;
         ensure!(children.is_empty() || *mistake == "twice", "{mistake} has children: {children:?}");
     }
-    others_go_on(&mut host, &other_apples(&scene, &elsewhere)).await
+    Ok(())
 }
 
 pub(crate) async fn a_plugin_that_cannot_be_used_is_refused_with_the_reason(scene: Scene) -> Result<()> {
@@ -212,12 +233,46 @@ async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[(String, &str
         let failures = host.metrics().await?.sum("pilothouse_plugin_load_failures_total", &[("plugin", name)]);
         ensure!(failures > 0.0, "the failure of {name} is not counted");
     }
-    others_go_on(&mut host, &other_apples(scene, &scene.namespace)).await
+    // With another file for the administrator's word each is looked at, and fails, once more.
+    let refused = plugins.iter().filter(|plugin| reasons.iter().any(|(name, _)| *name == plugin.name));
+    let failures = async |host: &mut Host| -> Result<f64> {
+        Ok(host.metrics().await?.sum("pilothouse_plugin_load_failures_total", &[]))
+    };
+    let before = failures(&mut host).await?;
+    let again = async {
+        for turn in 0.. {
+            for plugin in refused.clone() {
+                let yaml = format!("{}\n# {turn}\n", plugin.yaml.as_deref().unwrap_or_default());
+                scene.plugins.put(&plugin.clone().with_yaml(yaml))?;
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+        Ok(())
+    };
+    let others = other_apples(scene, &scene.namespace);
+    tokio::select! {
+        served = others_go_on(&mut host, &others) => served?,
+        ended = again => return ended,
+    }
+    let after = failures(&mut host).await?;
+    ensure!(after > before, "they were not looked at meanwhile: {after} failures");
+    Ok(())
 }
 
 /// Of the guest, two objects that it fails on, which are returned, and one that it does not fail on; of myapple, others.
 async fn is_contained(scene: &Scene, guest: &str) -> Result<[Apple; 2]> {
-    let (mut host, elsewhere) = beside_myapple(scene, guest).await?;
+    let told = HOSTILE.iter().find(|(name, _)| *name == guest).context("the log is to say something of it")?.1;
+    fails_alone(scene, Plugin::guest(guest)?.confined_to(&scene.namespace), told).await
+}
+
+/// The same of the guest `asking`, under these limits: the log says that of both.
+async fn is_limited(scene: &Scene, limits: &Value, told: &str) -> Result<[Apple; 2]> {
+    fails_alone(scene, Plugin::guest("asking")?.confined_to(&scene.namespace).limited(limits)?, [told; 2]).await
+}
+
+async fn fails_alone(scene: &Scene, guest: Plugin, told: [&str; 2]) -> Result<[Apple; 2]> {
+    let name = name_of(&guest.name);
+    let (mut host, elsewhere) = serves_beside_myapple(scene, guest).await?;
     let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
     for apple in &bad {
         apple.create(1).await?;
@@ -232,7 +287,7 @@ async fn is_contained(scene: &Scene, guest: &str) -> Result<[Apple; 2]> {
     .await?;
 
     // Tried again, and failing again.
-    let controller = format!("{}/", name_of(guest));
+    let controller = format!("{name}/");
     eventually("its failures are counted", async || {
         let errors = host.metrics().await?.sum_where("controller_runtime_reconcile_total", |label| {
             label("controller").starts_with(&controller) && label("result") == "error"
@@ -241,9 +296,7 @@ async fn is_contained(scene: &Scene, guest: &str) -> Result<[Apple; 2]> {
         Ok(())
     })
     .await?;
-    if let Some((_, told)) = HOSTILE.iter().find(|(name, _)| *name == guest) {
-        failed(&host, &scene.namespace, *told).await?;
-    }
+    failed(&host, &scene.namespace, told).await?;
     while_they_fail(&bad, others_go_on(&mut host, &other_apples(scene, &elsewhere))).await?;
     for apple in &bad {
         let object = apple.get().await?;
@@ -260,11 +313,15 @@ async fn have_no_children(bad: &[Apple]) -> Result<()> {
 }
 
 /// A host with `guest` for the scene's namespace, and the example plugin for another, whose name is returned.
-async fn beside_myapple(scene: &Scene, guest: &str) -> Result<(Host, String)> {
+pub(crate) async fn beside_myapple(scene: &Scene, guest: &str) -> Result<(Host, String)> {
+    serves_beside_myapple(scene, Plugin::guest(guest)?.confined_to(&scene.namespace)).await
+}
+
+pub(crate) async fn serves_beside_myapple(scene: &Scene, guest: Plugin) -> Result<(Host, String)> {
     let other = format!("{}-other", scene.namespace);
     scene.create_namespace(&other).await?;
-    let hostile = Plugin::guest(guest)?.named(&name_of(guest)).confined_to(&scene.namespace);
-    let plugins = [Plugin::myapple()?.confined_to(&other), hostile];
+    let name = name_of(&guest.name);
+    let plugins = [Plugin::myapple()?.confined_to(&other), guest.named(&name)];
     let host = scene.with(&plugins)?.host().await?;
     Ok((host, other))
 }
@@ -283,10 +340,10 @@ async fn failed(host: &Host, namespace: &str, told: [&str; 2]) -> Result<()> {
 }
 
 /// Changes objects all the while, so that their failures do not become rare.
-async fn while_they_fail(bad: &[Apple], what: impl Future<Output = Result<()>>) -> Result<()> {
+async fn while_they_fail(bad: &[impl Borrow<Apple>], what: impl Future<Output = Result<()>>) -> Result<()> {
     let stir = async {
         for quantity in (1..=9).cycle() {
-            try_join_all(bad.iter().map(|apple| apple.scale(quantity))).await?;
+            try_join_all(bad.iter().map(|apple| apple.borrow().scale(quantity))).await?;
         }
         Ok(())
     };
@@ -296,13 +353,24 @@ async fn while_they_fail(bad: &[Apple], what: impl Future<Output = Result<()>>) 
     }
 }
 
-fn other_apples(scene: &Scene, namespace: &str) -> [Apple; 3] {
+pub(crate) fn other_apples(scene: &Scene, namespace: &str) -> [Apple; 3] {
     ["gala", "fuji", "idared"].map(|name| scene.apple_in(namespace, name))
 }
 
-/// While others fail: the example plugin serves these, which are new, without an error, and the health endpoint answers.
-async fn others_go_on(host: &mut Host, apples: &[Apple]) -> Result<()> {
-    try_join_all(apples.iter().map(async |apple| apple.create(3).await?.settles().await)).await?;
+/// While others fail: the example plugin serves these, which are new, without an error, and the health endpoint answers all along.
+pub(crate) async fn others_go_on(host: &mut Host, apples: &[Apple]) -> Result<()> {
+    let served = try_join_all(apples.iter().map(async |apple| apple.create(3).await?.settles().await));
+    let healthy = async {
+        loop {
+            let (code, _) = host.get("/healthz").await?;
+            ensure!(code == 200, "/healthz answers {code}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        served = served => drop(served?),
+        unwell = healthy => return unwell,
+    }
     let (code, _) = host.get("/healthz").await?;
     ensure!(code == 200, "/healthz answers {code}");
     let errors = host.metrics().await?.sum_where("controller_runtime_reconcile_total", |label| {

@@ -401,7 +401,7 @@ impl Controller {
         if let Source::Reads(_) = source {
             return self.hear_read(change, origin);
         }
-        let matters = super::matters(when, change, self.plugin.as_str());
+        let matters = super::matters(when, change, &self.record);
         if *source == Source::For {
             self.remember(change, matters);
         }
@@ -509,7 +509,7 @@ impl Controller {
         let when = self.serving().spec.for_.when.clone();
         self.requeue(|object| {
             let change = Change { old: Some(object.clone()), new: Some(object.clone()), missed: false };
-            super::matters(&when, &change, self.plugin.as_str())
+            super::matters(&when, &change, &self.record)
         });
     }
 

@@ -1,4 +1,5 @@
-//! How much a plugin may log over all its calls: one that has a thousand calls a second may write a few lines in each, and fills the disk.
+//! How much is logged of a plugin over all its calls: one that has a thousand calls a second may write a few lines in each, or fail in its
+//! own words in each, and fills the disk.
 //!
 //! Within one call [`LogLine`](crate::wasm::LogLine) has bounds of its own.
 
@@ -16,7 +17,7 @@ const RATE: Rate = Rate { burst: 1000, every: Duration::from_millis(10) };
 /// So often it is said how many lines were dropped.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
-/// The lines of one plugin.
+/// The lines of one plugin: what it logs, and what is logged about its failures.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     inner: Mutex<Inner>,

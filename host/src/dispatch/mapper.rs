@@ -19,7 +19,7 @@ use pilothouse_core::{
     store::Change,
 };
 use tokio::{sync::Notify, time::Instant};
-use tracing::{Instrument, info_span, warn};
+use tracing::{Instrument, info_span};
 
 use super::{
     Called, Hook,
@@ -27,6 +27,7 @@ use super::{
     feed,
     imports::CallImports,
     pending::{self, BacklogFigures, Pending},
+    record::HookError,
 };
 
 /// What is still to be asked.
@@ -103,32 +104,21 @@ async fn map(controller: &Controller, batch: &Batch) -> bool {
     }
     let span = info_span!("map", plugin = %controller.plugin(), controller = controller.name(), changes = batch.changes().len());
     let imports = Arc::new(CallImports::new(serving.access.clone()));
-    let mut backtrace = Vec::new();
     let news = pending::news(batch);
     let started = Instant::now();
     let answer = serving.revision.map(imports, controller.name(), &news).instrument(span.clone()).await;
     let took = started.elapsed();
-    let (error, trap) = match answer {
+    let error = match answer {
         Ok(Ok(keys)) => {
             controller.called(&Called { hook: Hook::Map, ok: true, took, trap: None });
             feed::mapped(controller, &pending::objects(batch), &keys);
             controller.wake_mapped(keys, || pending::objects(batch));
             return true;
         }
-        Ok(Err(error)) => (error, None),
-        Err(error) => {
-            backtrace = controller.record().hook_failed(Hook::Map, &pending::objects(batch), &error);
-            (error.to_string(), Some(error.kind()))
-        }
+        Ok(Err(error)) => HookError::Refused(error),
+        Err(error) => HookError::Call(error),
     };
-    controller.called(&Called { hook: Hook::Map, ok: false, took, trap });
-    let _entered = span.enter();
-    warn!(
-        error,
-        kind = trap,
-        backtrace = (!backtrace.is_empty()).then(|| backtrace.join("\n")),
-        objects = pending::objects(batch),
-        "the plugin could not map changes; they are tried again, each alone"
-    );
+    controller.called(&Called { hook: Hook::Map, ok: false, took, trap: error.trap() });
+    span.in_scope(|| controller.record().hook_failed(Hook::Map, &pending::objects(batch), &error));
     false
 }

@@ -519,8 +519,12 @@ impl Running {
 }
 
 /// Whether a change matters to somebody who listens under this predicate.
-fn matters(when: &Predicate, change: &Change, plugin: &str) -> bool {
-    when.holds(change, &mut |error| warn!(plugin, %error, "a predicate has no answer: the change counts"))
+fn matters(when: &Predicate, change: &Change, record: &Record) -> bool {
+    when.holds(change, &mut |error| {
+        if record.may_say() {
+            warn!(plugin = %record.plugin(), %error, "a predicate has no answer: the change counts");
+        }
+    })
 }
 
 /// How many keys of a controller may be reconciled at once.

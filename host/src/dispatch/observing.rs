@@ -19,7 +19,7 @@ use super::{
     Called, Hook, Observer, Parts, feed,
     imports::{Access, CallImports},
     pending::{self, BacklogFigures, Pending},
-    record::Record,
+    record::{HookError, Record},
     routes::{Routes, Wanted},
 };
 use crate::{
@@ -110,7 +110,7 @@ impl Observing {
             let this = Arc::downgrade(self);
             Box::new(move |change: &Change, _| {
                 let Some(this) = this.upgrade() else { return };
-                if super::matters(&when.load(), change, this.plugin.as_str()) {
+                if super::matters(&when.load(), change, &this.record) {
                     this.pending.add(change);
                 }
             })
@@ -126,7 +126,7 @@ impl Observing {
                 self.pending.failed(batch);
             }
             let given_up = self.figures().dropped;
-            if given_up > dropped {
+            if given_up > dropped && self.record.may_say() {
                 warn!(plugin = %self.plugin, deletions = given_up - dropped, "the observer is too slow: it is not told of some deletions");
                 dropped = given_up;
             }
@@ -143,31 +143,20 @@ impl Observing {
         if merged > 0 {
             debug!(plugin = %self.plugin, merged, "changes came faster than the observer took them: some are told as one");
         }
-        let mut backtrace = Vec::new();
         let started = Instant::now();
         let answer = serving.revision.observe(imports, &news).instrument(span.clone()).await;
         let took = started.elapsed();
-        let (error, trap) = match answer {
+        let error = match answer {
             Ok(Ok(())) => {
                 self.called(&Called { hook: Hook::Observe, ok: true, took, trap: None });
                 feed::observed(self.plugin.as_str(), batch, took);
                 return true;
             }
-            Ok(Err(error)) => (error, None),
-            Err(error) => {
-                backtrace = self.record.hook_failed(Hook::Observe, &pending::objects(batch), &error);
-                (error.to_string(), Some(error.kind()))
-            }
+            Ok(Err(error)) => HookError::Refused(error),
+            Err(error) => HookError::Call(error),
         };
-        self.called(&Called { hook: Hook::Observe, ok: false, took, trap });
-        let _entered = span.enter();
-        warn!(
-            error,
-            kind = trap,
-            backtrace = (!backtrace.is_empty()).then(|| backtrace.join("\n")),
-            objects = pending::objects(batch),
-            "the plugin could not observe changes; they are tried again, each alone"
-        );
+        self.called(&Called { hook: Hook::Observe, ok: false, took, trap: error.trap() });
+        span.in_scope(|| self.record.hook_failed(Hook::Observe, &pending::objects(batch), &error));
         false
     }
 

@@ -14,7 +14,7 @@ use pilothouse_core::{
     workqueue::{Item, LIMITS},
 };
 use tokio::time::Instant;
-use tracing::{Instrument, debug, info_span, warn};
+use tracing::{Instrument, debug, info_span};
 
 use super::{
     Attempt, Result as ReconcileResult,
@@ -179,8 +179,7 @@ fn conclude(controller: &Controller, key: &Key, end: End, report: &Report, took:
         End::Trapped(error) => (ReconcileResult::Error, Next::Retry, Some(error.to_string()), Some(error.kind())),
     };
     if let Some(error) = error.as_deref().filter(|_| trap.is_none()) {
-        // Not as `%error`: a plugin's text with line breaks would begin log lines of its own.
-        warn!(error, terminal = result == ReconcileResult::Terminal, "reconcile failed");
+        controller.record().refused(error, result == ReconcileResult::Terminal);
     }
     debug!(
         target: "pilothouse::feed",

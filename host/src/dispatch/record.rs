@@ -12,6 +12,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -97,6 +98,33 @@ pub(super) struct Failed<'a> {
     pub(super) error: &'a CallError,
 }
 
+/// Why `map` or `observe` did not do what it was called for.
+pub(super) enum HookError {
+    /// In the plugin's own words.
+    Refused(String),
+    /// The call came to nothing.
+    Call(CallError),
+}
+
+impl HookError {
+    /// If the call came to nothing: [`CallError::kind`].
+    pub(super) fn trap(&self) -> Option<&'static str> {
+        match self {
+            Self::Refused(_) => None,
+            Self::Call(error) => Some(error.kind()),
+        }
+    }
+}
+
+impl fmt::Display for HookError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(message) => f.write_str(message),
+            Self::Call(error) => error.fmt(f),
+        }
+    }
+}
+
 impl Record {
     pub(super) fn new(plugin: PluginName, parts: &Parts) -> Self {
         let seed = plugin.as_str().bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
@@ -148,19 +176,22 @@ impl Record {
 
     /// The plugin logs a line, which is written in the present span unless it was too many of late.
     pub(super) fn log(&self, line: &LogLine) {
-        if !line.is_wanted() {
-            return;
-        }
-        let verdict = self.lines.take(self.origin.elapsed());
-        if let Some(dropped) = verdict.say {
-            warn!(plugin = %self.plugin, dropped, "the plugin logs too much: lines are dropped");
-        }
-        if verdict.written {
+        if line.is_wanted() && self.may_say() {
             line.emit();
         }
     }
 
-    /// Lines of the plugin that were dropped, as they were too many.
+    /// Whether one more line about the plugin may be logged; if not, it counts as dropped. Whoever logs what a plugin causes, as often as
+    /// it likes, asks before.
+    pub(super) fn may_say(&self) -> bool {
+        let verdict = self.lines.take(self.origin.elapsed());
+        if let Some(dropped) = verdict.say {
+            warn!(plugin = %self.plugin, dropped, "too much is logged by the plugin, or about its failures: lines are dropped");
+        }
+        verdict.written
+    }
+
+    /// Lines by or about the plugin that were dropped, as they were too many.
     pub fn lines_dropped(&self) -> u64 {
         self.lines.dropped()
     }
@@ -189,9 +220,9 @@ impl Record {
         let Failed { controller, key, object, error } = *failed;
         let (kind, message) = (error.kind(), error.to_string());
         let backtrace = self.note(format!("reconcile of {key} ({controller})"), error, &message);
-        match backtrace.as_slice() {
-            [] => warn!(kind, error = message, "reconcile failed"),
-            frames => warn!(kind, error = message, backtrace = frames.join("\n"), "reconcile failed"),
+        if let Some(frames) = backtrace {
+            let backtrace = (!frames.is_empty()).then(|| frames.join("\n"));
+            warn!(kind, error = message, backtrace, "reconcile failed");
         }
         if !is_its_own_fault(error) {
             return;
@@ -221,9 +252,39 @@ impl Record {
         self.events.tell(object, Level::Warning, "PluginQuarantined", &message);
     }
 
-    /// `map` or `observe` came to nothing. Gives the backtrace, if it is to be logged.
-    pub(super) fn hook_failed(&self, hook: Hook, objects: &str, error: &CallError) -> Vec<String> {
-        self.note(format!("{} of {objects}", hook.as_str()), error, &error.to_string())
+    /// A reconcile failed in the plugin's own words, or over what it wants written. Says it in the present span; false: that was too much.
+    pub(super) fn refused(&self, error: &str, terminal: bool) -> bool {
+        let said = self.may_say();
+        if said {
+            // Not as `%error`: a plugin's text with line breaks would begin log lines of its own.
+            warn!(error, terminal, "reconcile failed");
+        }
+        said
+    }
+
+    /// `map` or `observe` came to nothing, or failed in the plugin's own words. Says it in the present span, with the backtrace that this
+    /// gives; none: that was too much.
+    pub(super) fn hook_failed(&self, hook: Hook, objects: &str, error: &HookError) -> Option<Vec<String>> {
+        let (message, kind, backtrace) = match error {
+            HookError::Refused(message) => (message.clone(), None, self.may_say().then(Vec::new)),
+            HookError::Call(error) => {
+                let message = error.to_string();
+                let backtrace = self.note(format!("{} of {objects}", hook.as_str()), error, &message);
+                (message, Some(error.kind()), backtrace)
+            }
+        };
+        let frames = backtrace?;
+        let backtrace = (!frames.is_empty()).then(|| frames.join("\n"));
+        let hook = hook.as_str();
+        warn!(
+            hook,
+            error = message,
+            kind,
+            backtrace,
+            objects,
+            "the plugin could not take changes; they are tried again, each alone"
+        );
+        Some(frames)
     }
 
     /// Forgets all failures, for another revision or by hand. True: the plugin was quarantined. Whoever waits for its end must be woken.
@@ -235,8 +296,9 @@ impl Record {
         released
     }
 
-    /// Keeps a failure to be looked at. Gives its backtrace where that was not logged of late.
-    fn note(&self, call: String, error: &CallError, message: &str) -> Vec<String> {
+    /// Keeps a failure to be looked at. None: it is not to be logged; else with its backtrace, where that was not logged of late.
+    fn note(&self, call: String, error: &CallError, message: &str) -> Option<Vec<String>> {
+        let said = self.may_say();
         let frames = error.backtrace().iter().take(FRAMES).map(|frame| cut(frame, FRAME));
         let backtrace: Vec<String> = frames.collect();
         let inner = &mut *self.inner.lock();
@@ -247,11 +309,14 @@ impl Record {
             message: message.to_owned(),
             backtrace: backtrace.clone(),
         });
+        if !said {
+            return None;
+        }
         if backtrace.is_empty() || inner.said.get(error.kind()).is_some_and(|at| at.elapsed() < SAID_AGAIN) {
-            return Vec::new();
+            return Some(Vec::new());
         }
         inner.said.insert(error.kind(), Instant::now());
-        backtrace
+        Some(backtrace)
     }
 }
 

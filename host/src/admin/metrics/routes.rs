@@ -32,7 +32,7 @@ pub struct HostCalls {
     pub plugin: String,
     /// Calls by import: `cache.get`, …
     pub calls: Vec<(&'static str, u64)>,
-    /// Lines of its log that were dropped, as they were too many.
+    /// Lines by or about it that were dropped, as they were too many.
     pub lines_dropped: u64,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn encode_calls(
     });
     counters(encoder, "pilothouse_host_calls", "Calls from the plugin into the host, by import", imports)?;
     let dropped = calls.iter().map(|of| ([("plugin", of.plugin.as_str())], of.lines_dropped));
-    let help = "Lines of the plugin's log that were dropped, as it wrote too many over all its calls";
+    let help = "Lines of the plugin's log, and about its failures, that were dropped, as they were too many over all its calls";
     counters(encoder, "pilothouse_plugin_log_dropped", help, dropped)?;
     let events = events.iter().map(|(result, count)| ([("result", *result)], *count));
     let help = "What was to be told as Events on objects: created, counted as one more of the same, dropped as too much, or failed";

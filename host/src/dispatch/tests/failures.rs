@@ -1,12 +1,15 @@
 //! What becomes of plugins whose calls come to nothing, and of objects that are reconciled over and over; and what people are told.
 
-use pilothouse_core::quarantine::IN_A_ROW;
+use pilothouse_core::{object::Object, quarantine::IN_A_ROW};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::{
     cluster::{Patch, WriteOptions},
-    dispatch::{CallFailure, Cause, Hook, Record},
+    dispatch::{
+        CallFailure, Cause, Hook, Record,
+        record::{Failed, HookError},
+    },
     wasm::CallError,
 };
 
@@ -222,17 +225,24 @@ async fn what_a_plugin_asks_of_the_host_is_counted() {
     assert_eq!(asked, [("cache.get", 1)]);
 }
 
+/// A record of a plugin whose clock stands still.
+async fn fresh() -> (Scene, Record) {
+    let scene = Scene::new().await;
+    // Nothing waits from here on, so that it does not go on by itself.
+    tokio::time::pause();
+    let record = Record::new(PluginName::new("apples").expect("a name"), &scene.dispatch.parts);
+    (scene, record)
+}
+
 #[tokio::test]
 async fn a_backtrace_is_logged_once_in_a_while_for_each_kind_of_failure() {
-    let scene = Scene::new().await;
-    let record = Record::new(PluginName::new("apples").expect("a name"), &scene.dispatch.parts);
+    let (_scene, record) = fresh().await;
     let frames: Vec<String> = (0..12).map(|depth| format!("{depth}: apples!eat")).collect();
-    let trap = CallError::Trap { reason: "unreachable".into(), said: None, backtrace: frames.clone() };
-    let stack = CallError::Stack { backtrace: frames.clone() };
-    let logged = |error| record.hook_failed(Hook::Observe, "Pod a/b", error);
-    assert_eq!(logged(&trap), frames[..10]);
-    assert_eq!(logged(&trap), Vec::<String>::new());
-    assert_eq!(logged(&stack), frames[..10]);
+    let trap = || CallError::Trap { reason: "unreachable".into(), said: None, backtrace: frames.clone() };
+    let stack = || CallError::Stack { backtrace: frames.clone() };
+    let logged = |error| record.hook_failed(Hook::Observe, "Pod a/b", &HookError::Call(error));
+    let (all, none) = (Some(frames[..10].to_vec()), Some(Vec::new()));
+    assert_eq!([logged(trap()), logged(trap()), logged(stack())], [all.clone(), none, all]);
     let mut last = record.last_failure().expect("it failed");
     last.at = jiff::Timestamp::UNIX_EPOCH;
     let expected = CallFailure {
@@ -243,4 +253,41 @@ async fn a_backtrace_is_logged_once_in_a_while_for_each_kind_of_failure() {
         backtrace: frames[..10].to_vec(),
     };
     assert_eq!(last, expected);
+}
+
+#[tokio::test]
+async fn failures_that_come_too_fast_are_counted_and_not_logged() {
+    const BURST: usize = 1000;
+    let refused = |record: &Record| record.refused("no apples", false);
+    let hook_refused = |record: &Record| {
+        let error = HookError::Refused("no apples".into());
+        record.hook_failed(Hook::Map, "Pod a/b", &error).is_some()
+    };
+    let hook_trapped = |record: &Record| {
+        let error = CallError::Answer("nonsense".into());
+        record.hook_failed(Hook::Map, "Pod a/b", &HookError::Call(error)).is_some()
+    };
+    let fails: [&dyn Fn(&Record) -> bool; 3] = [&refused, &hook_refused, &hook_trapped];
+    for fail in fails {
+        let (_scene, record) = fresh().await;
+        assert!((0..BURST).all(|_| fail(&record)));
+        assert_eq!(record.lines_dropped(), 0);
+        assert!(!(0..100).any(|_| fail(&record)));
+        assert_eq!(record.lines_dropped(), 100);
+    }
+}
+
+#[tokio::test]
+async fn reconciles_that_come_to_nothing_too_fast_are_counted_and_not_logged() {
+    let (_scene, record) = fresh().await;
+    let mut json = apple("a");
+    json["metadata"]["uid"] = "1".into();
+    json["metadata"]["resourceVersion"] = "1".into();
+    let object = Object::parse(json.to_string().as_bytes(), &apples()).expect("an object");
+    let error = CallError::Answer("nonsense".into());
+    for _ in 0..1100 {
+        let call = record.begin();
+        record.failed(call, &Failed { controller: "apples", key: object.key(), object: &object, error: &error });
+    }
+    assert_eq!((record.lines_dropped(), record.last_failure().map(|last| last.kind)), (100, Some("answer")));
 }

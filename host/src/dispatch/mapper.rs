@@ -68,22 +68,39 @@ impl Asks {
 
 /// Asks until it is cancelled.
 pub(super) async fn run(controller: Arc<Controller>) {
+    pending::persist(controller.plugin().clone(), || ask(controller.clone())).await;
+}
+
+async fn ask(controller: Arc<Controller>) {
     let asks = controller.asks();
     loop {
         tokio::select! {
             () = asks.named.notified() => {
-                let names = std::mem::take(&mut *asks.names.lock());
-                for (index, of, name) in names {
+                let mut names = Names { asks, left: std::mem::take(&mut *asks.names.lock()).into_iter().collect() };
+                while let Some((index, of, name)) = names.left.pop() {
                     look_up(&controller, &index, &of, &name);
                 }
             }
-            batch = asks.pending.next() => {
-                if map(&controller, &batch).await {
-                    asks.pending.done(batch);
-                } else {
-                    asks.pending.failed(batch);
+            telling = asks.pending.next() => {
+                if map(&controller, telling.batch()).await {
+                    telling.done();
                 }
             }
+        }
+    }
+}
+
+/// What is being looked up. If the host fails over one, the others are still to be.
+struct Names<'a> {
+    asks: &'a Asks,
+    left: Vec<(Box<str>, TypeMeta, Key)>,
+}
+
+impl Drop for Names<'_> {
+    fn drop(&mut self) {
+        if !self.left.is_empty() {
+            self.asks.names.lock().extend(self.left.drain(..));
+            self.asks.named.notify_one();
         }
     }
 }

@@ -62,8 +62,8 @@ impl Observing {
             plugin,
         });
         this.listen(wanted);
-        let (telling, stopping) = (this.clone(), this.stopping.clone());
-        let task = async move { telling.run(&stopping).await };
+        let telling = this.clone();
+        let task = pending::persist(this.plugin.clone(), move || telling.clone().run());
         this.account.spawn(this.task.track_future(task)).detach();
         this
     }
@@ -117,13 +117,11 @@ impl Observing {
         });
     }
 
-    async fn run(&self, stopping: &CancellationToken) {
+    async fn run(self: Arc<Self>) {
         let mut dropped = 0;
-        while let Some(batch) = stopping.run_until_cancelled(self.pending.next()).await {
-            if self.tell(&batch).await {
-                self.pending.done(batch);
-            } else {
-                self.pending.failed(batch);
+        while let Some(telling) = self.stopping.run_until_cancelled(self.pending.next()).await {
+            if self.tell(telling.batch()).await {
+                telling.done();
             }
             let given_up = self.figures().dropped;
             if given_up > dropped && self.record.may_say() {

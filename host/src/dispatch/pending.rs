@@ -1,5 +1,8 @@
 //! A backlog among threads: the pure one of `pilothouse-core` behind a lock, and bells.
 
+use std::{panic::AssertUnwindSafe, time::Duration};
+
+use futures::FutureExt;
 use parking_lot::Mutex;
 use pilothouse_core::{
     backlog::{Backlog, Batch, MAPPER, Pending as Told},
@@ -10,14 +13,18 @@ use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
+use tracing::error;
 
-use crate::wasm::News;
+use crate::wasm::{News, PluginName};
 
 /// Changes in one call. A guest's call costs some ten microseconds: with a hundred changes in it that is nothing.
 const BATCH: usize = 100;
 
 /// Bytes of the objects of one call, both sides of each change: an eighth of the memory that a plugin has.
 const BATCH_BYTES: usize = 8 << 20;
+
+/// How long a task rests over which the host failed: a fault that lasts fills no log.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Changes that a plugin is to be told of.
 pub(super) struct Pending {
@@ -66,13 +73,13 @@ impl Pending {
     ///
     /// # Cancellation
     /// Safe: nothing is taken but what is returned.
-    pub(super) async fn next(&self) -> Batch {
+    pub(super) async fn next(&self) -> Telling<'_> {
         loop {
             let rung = self.bell.notified();
             let due = {
                 let backlog = &mut self.inner.lock().backlog;
                 if let Some(batch) = backlog.take(self.origin.elapsed(), BATCH, BATCH_BYTES) {
-                    return batch;
+                    return Telling { pending: self, batch: Some(batch) };
                 }
                 backlog.next_due()
             };
@@ -84,18 +91,6 @@ impl Pending {
                 None => rung.await,
             }
         }
-    }
-
-    /// These were told.
-    pub(super) fn done(&self, batch: Batch) {
-        let inner = &mut *self.inner.lock();
-        inner.merged += batch.changes().iter().map(|told| u64::from(told.merged.saturating_sub(1))).sum::<u64>();
-        inner.backlog.done(batch);
-    }
-
-    /// These could not be told.
-    pub(super) fn failed(&self, batch: Batch) {
-        self.inner.lock().backlog.failed(batch, self.origin.elapsed());
     }
 
     /// Returns when all that waits now was told, or could not be, at least once.
@@ -117,6 +112,46 @@ impl Pending {
     pub(super) fn figures(&self) -> BacklogFigures {
         let Inner { backlog, merged } = &*self.inner.lock();
         BacklogFigures { objects: backlog.len(), merged: *merged, dropped: backlog.dropped() }
+    }
+}
+
+/// Changes in somebody's hands. Whatever becomes of that one, they are told, or wait to be told again.
+#[must_use = "dropped, they could not be told"]
+pub(super) struct Telling<'a> {
+    pending: &'a Pending,
+    /// Until its end.
+    batch: Option<Batch>,
+}
+
+impl Telling<'_> {
+    /// Which.
+    pub(super) fn batch(&self) -> &Batch {
+        self.batch.as_ref().expect("it has not ended")
+    }
+
+    /// They were told.
+    pub(super) fn done(mut self) {
+        let Some(batch) = self.batch.take() else { return };
+        let inner = &mut *self.pending.inner.lock();
+        inner.merged += batch.changes().iter().map(|told| u64::from(told.merged.saturating_sub(1))).sum::<u64>();
+        inner.backlog.done(batch);
+    }
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            self.pending.inner.lock().backlog.failed(batch, self.pending.origin.elapsed());
+        }
+    }
+}
+
+/// Does `work` until it ends by itself. Where the host fails over it, begins anew after a while: what works beside a plugin's reconciles
+/// must not be missing from then on, as nobody would replace it.
+pub(super) async fn persist<F: Future<Output = ()>>(plugin: PluginName, work: impl Fn() -> F) {
+    while AssertUnwindSafe(work()).catch_unwind().await.is_err() {
+        error!(%plugin, again_in = ?AGAIN, "the host failed over a task of the plugin");
+        tokio::time::sleep(AGAIN).await;
     }
 }
 
@@ -146,7 +181,10 @@ pub(super) fn objects(batch: &Batch) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
 
     use pilothouse_core::{key::TypeMeta, object::Object};
 
@@ -162,13 +200,13 @@ mod tests {
     async fn what_failed_comes_again_when_it_is_due() {
         let pending = Pending::new();
         pending.add(&added("a"));
-        let batch = pending.next().await;
+        let telling = pending.next().await;
         let began = Instant::now();
-        pending.failed(batch);
+        drop(telling);
         let again = pending.next().await;
-        assert_eq!(objects(&again), "ConfigMap n/a");
+        assert_eq!(objects(again.batch()), "ConfigMap n/a");
         assert!(began.elapsed() >= MAPPER.base);
-        pending.done(again);
+        again.done();
         assert_eq!(pending.figures(), BacklogFigures::default());
     }
 
@@ -182,15 +220,30 @@ mod tests {
             let pending = pending.clone();
             async move { pending.tried().await }
         });
-        let batch = pending.next().await;
-        assert_eq!(objects(&batch), "ConfigMap n/a, ConfigMap n/b");
+        let telling = pending.next().await;
+        assert_eq!(objects(telling.batch()), "ConfigMap n/a, ConfigMap n/b");
         tokio::task::yield_now().await;
         assert!(!tried.is_finished());
-        pending.failed(batch);
+        drop(telling);
         // Both have failed: there is nothing to take until they are due.
         let again = pending.next().await;
         tried.await.expect("it ends");
-        assert_eq!(again.changes().len(), 1);
-        pending.failed(again);
+        assert_eq!(again.batch().changes().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_over_which_the_host_failed_begins_anew_and_what_it_had_is_told() {
+        let pending = Pending::new();
+        pending.add(&added("a"));
+        let (plugin, tries) = (PluginName::new("apples").expect("a name"), AtomicUsize::new(0));
+        let began = Instant::now();
+        persist(plugin, async || {
+            let telling = pending.next().await;
+            assert!(tries.fetch_add(1, Ordering::Relaxed) == 2, "on purpose");
+            telling.done();
+        })
+        .await;
+        assert_eq!((tries.into_inner(), pending.figures()), (3, BacklogFigures::default()));
+        assert!(began.elapsed() >= 2 * AGAIN);
     }
 }

@@ -1,6 +1,12 @@
 //! Controllers with real components in the real sandbox, against the embedded API server.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use pilothouse_core::{
@@ -30,7 +36,11 @@ mod failures;
 mod queue;
 
 /// Tells each reconcile that ended.
-struct Seen(mpsc::UnboundedSender<ReconcileResult>, Mutex<Vec<String>>);
+struct Seen(mpsc::UnboundedSender<ReconcileResult>, Mutex<Vec<String>>, Faults);
+
+/// So often the host fails over a call that is no reconcile.
+#[derive(Default)]
+struct Faults(AtomicUsize);
 
 impl Observer for Seen {
     fn started(&self, controller: &Controller) {
@@ -50,6 +60,8 @@ impl Observer for Seen {
     }
 
     fn called(&self, _: &PluginName, _: Option<&Controller>, called: &Called) {
+        let left = self.2.0.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        assert!(left.is_err(), "on purpose");
         let how = if called.ok { "done" } else { "failed" };
         self.1.lock().push(format!("{} {how}", called.hook.as_str()));
     }
@@ -71,7 +83,7 @@ impl Scene {
     async fn new() -> Self {
         let api = Api::start().await;
         let (sender, ended) = mpsc::unbounded_channel();
-        let seen = Arc::new(Seen(sender, Mutex::default()));
+        let seen = Arc::new(Seen(sender, Mutex::default(), Faults::default()));
         let dispatch = Arc::new(Dispatch::new(Parts {
             cluster: api.cluster.clone(),
             informers: Informers::new(api.cluster.clone(), Handle::current()),
@@ -603,6 +615,36 @@ async fn an_observer_that_fails_holds_up_no_reconcile_and_loses_nothing_to_a_new
     // A revision that observes nothing ends it.
     scene.activate(&Guest::new().version("3.0.0").owns_nothing()).await;
     assert!(scene.dispatch.observing().is_empty());
+}
+
+#[tokio::test]
+async fn a_mapper_over_which_the_host_failed_is_asked_again_and_reconciles_begin() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.api.create(apple("a")).await;
+    scene.api.create(config_map("b")).await;
+    scene.seen.2.0.store(1, Ordering::Relaxed);
+    scene.activate(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS)).await;
+    scene.told("map done", 1).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+}
+
+#[tokio::test]
+async fn an_observer_over_which_the_host_failed_is_told_again() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.api.create(config_map("b")).await;
+    scene.seen.2.0.store(1, Ordering::Relaxed);
+    scene.activate(&Guest::new().owns_nothing().observes("v1", "ConfigMap").observe(TAKES)).await;
+    scene.told("observe done", 1).await;
+    let observing = scene.dispatch.observing();
+    soon("all is told", async {
+        while observing[0].figures().objects > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    scene.dispatch.deactivate(observing[0].plugin()).await;
 }
 
 #[tokio::test]

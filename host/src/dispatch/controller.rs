@@ -51,7 +51,7 @@ use super::{
 use crate::{
     cluster::Cluster,
     guests::Account,
-    informer::{InformerKey, Origin, View, WORK},
+    informer::{InformerKey, Lease, Origin, View, WORK},
     wasm::{PluginName, Revision},
     writer::{Events, Level},
 };
@@ -501,34 +501,40 @@ impl Controller {
 
     /// Looks at every key again, after whatever changed.
     fn requeue_all(&self) {
-        self.requeue(|_| true);
-    }
-
-    /// Looks again at every key for which a change from its object to itself matters, after whatever changed.
-    pub(super) fn resync(&self) {
-        let when = self.serving().spec.for_.when.clone();
-        self.requeue(|object| {
-            let change = Change { old: Some(object.clone()), new: Some(object.clone()), missed: false };
-            super::matters(&when, &change, &self.record)
-        });
-    }
-
-    fn requeue(&self, matters: impl Fn(&Arc<Object>) -> bool) {
-        let (serving, all) = (self.serving(), Selector::default());
+        let serving = self.serving();
         for lease in serving.reconciles.leases() {
-            let mut after: Option<Key> = None;
-            loop {
-                // Some at a time: the informer stands still meanwhile.
-                let page = lease.page(&Query { after: after.as_ref(), ..Query::new(&all) }, None, WORK);
-                for object in page.items.iter().filter(|object| matters(object)) {
-                    self.queue.add(object.key().clone(), INITIAL, || Cause::Resync);
-                }
-                match page.next {
-                    Some(next) => after = Some(next),
-                    None => break,
-                }
+            let mut after = self.requeue(lease, None, |_| true);
+            while let Some(last) = after {
+                after = self.requeue(lease, Some(&last), |_| true);
             }
         }
+    }
+
+    /// Looks again at every key for which a change from its object to itself matters, after whatever changed. Gives way now and then.
+    pub(super) async fn resync(&self) {
+        let serving = self.serving();
+        let matters = |object: &Arc<Object>| {
+            let change = Change { old: Some(object.clone()), new: Some(object.clone()), missed: false };
+            super::matters(&serving.spec.for_.when, &change, &self.record)
+        };
+        for lease in serving.reconciles.leases() {
+            let mut after = self.requeue(lease, None, matters);
+            while let Some(last) = after {
+                tokio::task::yield_now().await;
+                after = self.requeue(lease, Some(&last), matters);
+            }
+        }
+    }
+
+    /// Looks again at some keys, from the one after `after` on: the informer stands still meanwhile. Gives the last of them, if there are
+    /// more.
+    fn requeue(&self, lease: &Lease, after: Option<&Key>, matters: impl Fn(&Arc<Object>) -> bool) -> Option<Key> {
+        let all = Selector::default();
+        let page = lease.page(&Query { after, ..Query::new(&all) }, None, WORK);
+        for object in page.items.iter().filter(|object| matters(object)) {
+            self.queue.add(object.key().clone(), INITIAL, || Cause::Resync);
+        }
+        page.next
     }
 
     /// Starts the workers that are wanted and not there. Those that are too many end by themselves.

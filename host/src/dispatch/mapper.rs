@@ -79,6 +79,8 @@ async fn ask(controller: Arc<Controller>) {
                 let mut names = Names { asks, left: std::mem::take(&mut *asks.names.lock()).into_iter().collect() };
                 while let Some((index, of, name)) = names.left.pop() {
                     look_up(&controller, &index, &of, &name);
+                    // One may lead to every key there is.
+                    tokio::task::yield_now().await;
                 }
             }
             telling = asks.pending.next() => {

@@ -35,7 +35,7 @@ pub(super) async fn run(controller: Weak<Controller>, mut every: watch::Receiver
         }
         let Some(controller) = controller.upgrade() else { return };
         debug!(plugin = %controller.plugin(), controller = controller.name(), "looking at every key again");
-        controller.resync();
+        controller.resync().await;
     }
 }
 

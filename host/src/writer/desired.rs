@@ -28,6 +28,8 @@ pub(super) struct Desired {
     /// The whole body of the apply.
     pub(super) value: Value,
     pub(super) adopt: bool,
+    /// Of the text that the plugin returned.
+    pub(super) bytes: usize,
 }
 
 /// Why a returned child is none: the plugin's mistake.
@@ -99,7 +101,7 @@ impl Writer {
         seen(view, &of, &key, metadata)?;
         // A child's status is for whoever runs the child; apply would ignore it, and the diff must not wait for it.
         object.remove("status");
-        Ok(Desired { of, key, value: object.into(), adopt: child.adopt })
+        Ok(Desired { of, key, value: object.into(), adopt: child.adopt, bytes: child.object.len() })
     }
 
     /// The namespace that a child goes to.

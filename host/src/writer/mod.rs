@@ -55,6 +55,12 @@ use crate::{
 /// Children of one object that are written at a time: enough to hide the server's latency, few enough to leave it air.
 const CHILDREN_AT_ONCE: usize = 8;
 
+/// Children that are worked on in one turn: parsed, or compared with what is there, they take some microseconds each.
+const TURN_CHILDREN: usize = 64;
+
+/// Bytes of children that are worked on in one turn: a millisecond's work at some hundred megabytes a second.
+const TURN_BYTES: usize = 256 << 10;
+
 /// How many problems of one reconcile are told; the rest are counted.
 const TOLD_PROBLEMS: usize = 5;
 
@@ -207,6 +213,26 @@ enum Write {
     Skipped,
 }
 
+/// Gives way now and then in the course of long work: the threads that plugins share go on to the next only where one waits, and of ten
+/// thousand children that hold already none does.
+#[derive(Debug, Default)]
+struct Courtesy {
+    children: usize,
+    bytes: usize,
+}
+
+impl Courtesy {
+    /// One more child of so many bytes was worked on.
+    async fn worked(&mut self, bytes: usize) {
+        self.children += 1;
+        self.bytes += bytes;
+        if self.children >= TURN_CHILDREN || self.bytes >= TURN_BYTES {
+            *self = Self::default();
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 /// The object whose children and status are written.
 pub struct Owner<'a> {
     /// As the plugin saw it.
@@ -252,7 +278,9 @@ impl Writer {
         let mut report = Report::default();
         let mut wanted = Vec::with_capacity(children.len());
         let mut named = HashSet::with_capacity(children.len());
+        let mut courtesy = Courtesy::default();
         for (at, child) in children.into_iter().enumerate() {
+            courtesy.worked(child.object.len()).await;
             match self.desire(owner, view, at, &child).await {
                 Ok(desired) if named.insert((desired.of.clone(), desired.key.clone())) => wanted.push(desired),
                 Ok(desired) => report.problems.push(ChildError::Twice { of: desired.of, key: desired.key }.into()),
@@ -260,10 +288,12 @@ impl Writer {
             }
         }
         let all_understood = report.problems.is_empty();
-        let applying = wanted.into_iter().map(async |desired| self.apply_child(owner, view, &desired).await);
+        let applying =
+            wanted.into_iter().map(async |desired| (desired.bytes, self.apply_child(owner, view, &desired).await));
         let mut applied = stream::iter(applying).buffer_unordered(CHILDREN_AT_ONCE);
-        while let Some(result) = applied.next().await {
+        while let Some((bytes, result)) = applied.next().await {
             report.take(result);
+            courtesy.worked(bytes).await;
         }
         if all_understood {
             let surplus = self.surplus(owner, view, &named);

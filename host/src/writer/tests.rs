@@ -1,6 +1,12 @@
 //! Writes against the embedded API server.
 
-use std::sync::Arc;
+use std::{
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use arc_swap::ArcSwap;
 use pilothouse_core::{
@@ -17,9 +23,10 @@ use tokio::runtime::Handle;
 use super::{ClientError, Error, Events, Level, Owner, Writer};
 use crate::{
     cluster::{self, DeleteOptions},
+    guests::Guests,
     informer::{InformerKey, Informers, Lease, View},
     testing::{Api, apple, config_map, soon},
-    wasm::Child,
+    wasm::{Child, PluginName},
 };
 
 fn config_maps() -> TypeMeta {
@@ -303,4 +310,56 @@ async fn an_event_that_cannot_be_written_costs_itself_alone() {
     let body = api.cluster.get_path("/api/v1/namespaces/default/events").await.expect("Events can be listed");
     let list: serde_json::Value = serde_json::from_slice(&body).expect("a list");
     assert_eq!(list["items"][0]["count"], json!(2));
+}
+
+/// Many that need no request, on the only thread there is.
+#[tokio::test]
+async fn another_plugin_is_served_while_the_children_of_an_outcome_are_looked_at() {
+    let api = Api::start().await;
+    let names: Vec<String> = (0..200).map(|number| format!("c-{number}")).collect();
+    for name in &names {
+        api.create(config_map(name)).await;
+    }
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let view = view(&informers, "").await;
+    let guests = Guests::start(NonZeroUsize::MIN, &Handle::current()).expect("a thread");
+    let account = |name| guests.account(&PluginName::new(name).expect("a name"));
+    let (busy, quiet) = (account("busy"), account("quiet"));
+    // What is there and is nobody's child is a problem, and no request.
+    let taken = |names: &[String]| -> Vec<Child> {
+        names.iter().map(|name| Child { object: config_map(name).to_string(), adopt: false }).collect()
+    };
+    let large = |count| vec![Child { object: " ".repeat(256 << 10), adopt: false }; count];
+    let writer = writer(&api, &informers);
+    // The first asks the server where the kind is.
+    for (children, expected) in [
+        (taken(&names[..1]), None),
+        (taken(&names), Some(1 + 3 + 3)),
+        (large(4), Some(1 + 4)),
+        (taken(&names[..31]), Some(1)),
+    ] {
+        let count = children.len();
+        let ended = Arc::new(AtomicBool::new(false));
+        let look = {
+            let (writer, view, quiet, ended) = (writer.clone(), view.clone(), quiet.clone(), ended.clone());
+            async move {
+                let other = quiet.spawn({
+                    let ended = ended.clone();
+                    async move { !ended.load(Ordering::Relaxed) }
+                });
+                let (object, owns) = (parent(), [config_maps()]);
+                let report = writer.children(&Owner { object: &object, owns: &owns }, &view, children).await;
+                ended.store(true, Ordering::Relaxed);
+                (report.problems.len(), other)
+            }
+        };
+        let before = busy.usage().turns;
+        let (problems, other) = soon("they are looked at", busy.spawn(look).ended()).await.expect("it does not fail");
+        let turns = busy.usage().turns - before;
+        assert_eq!(problems, count);
+        let between = soon("the other is served", other.ended()).await.expect("it does not fail");
+        if let Some(expected) = expected {
+            assert_eq!((turns, between), (expected, expected > 1), "{count} children");
+        }
+    }
 }

@@ -171,6 +171,9 @@ pub(super) struct CompileArgs {
     /// Who starts it: it ends with that process
     #[arg(long, value_name = "PID")]
     pub(super) parent: u32,
+    /// How much address space it may take
+    #[arg(long, value_name = "MIB")]
+    pub(super) memory: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -27,7 +27,7 @@ pub fn main() -> ExitCode {
         Command::Dev(args) => dev::main(args),
         Command::Apiserver(args) => apiserver::main(&args),
         Command::Inspect(args) => inspect::main(&args),
-        Command::Compile(args) => return wasm::compile_for(args.parent),
+        Command::Compile(args) => return wasm::compile_for(args.parent, args.memory),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -24,10 +24,15 @@ use wit_component::ComponentEncoder;
 use super::cache::{Key, seal};
 use super::component::{Layer, chain, header};
 use super::error::LoadError;
+use super::turns::SMALL;
 use super::{Digest, MAX_FILE, engine};
 
-/// Address space: five times what a plugin of 18 MB with an interpreter inside takes.
-pub(super) const MEMORY: u64 = 2 << 30;
+/// Address space in MiB: five times what a plugin of 18 MB with an interpreter inside takes.
+const MEMORY: u64 = 2 << 10;
+
+/// The same for a small file, as one of those is compiled beside others: three times what a plugin in Rust takes, most of which is the
+/// program itself.
+const MEMORY_SMALL: u64 = 512;
 
 /// Time on all cores together: ten times what such a plugin takes.
 pub(super) const CPU: Duration = Duration::from_secs(120);
@@ -58,9 +63,15 @@ impl From<Refused> for LoadError {
     }
 }
 
-/// Compiles standard input to standard output, under its limits. Ends when `parent`, which started it, does.
-pub fn compile_for(parent: u32) -> ExitCode {
-    if let Err(error) = confine(parent) {
+/// MiB of address space that it takes at most to compile a file of so many bytes.
+pub(super) fn memory(bytes: usize) -> u64 {
+    if bytes < SMALL { MEMORY_SMALL } else { MEMORY }
+}
+
+/// Compiles standard input to standard output, in at most so many MiB of address space and under its other limits. Ends when `parent`,
+/// which started it, does.
+pub fn compile_for(parent: u32, memory: u64) -> ExitCode {
+    if let Err(error) = confine(parent, memory) {
         eprintln!("cannot confine the compiler: {error}");
         return ExitCode::FAILURE;
     }
@@ -101,7 +112,7 @@ fn write(code: &[u8], seal: &[u8]) -> io::Result<()> {
 }
 
 /// Takes what a compiler may use, and no more.
-fn confine(parent: u32) -> io::Result<()> {
+fn confine(parent: u32, memory: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
         process::set_parent_process_death_signal(Some(process::Signal::KILL))?;
@@ -113,7 +124,7 @@ fn confine(parent: u32) -> io::Result<()> {
         return Err(io::Error::other("who started it has ended"));
     }
     let limit = |most| Rlimit { current: Some(most), maximum: Some(most) };
-    process::setrlimit(Resource::As, limit(MEMORY))?;
+    process::setrlimit(Resource::As, limit(memory.saturating_mul(1 << 20)))?;
     process::setrlimit(Resource::Core, limit(0))?;
     // The kernel says so at the first, and kills at the second.
     let cpu = CPU.as_secs();

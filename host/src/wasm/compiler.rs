@@ -48,10 +48,11 @@ impl Compiler {
     /// Outside a tokio runtime with I/O and time. The compiler ends with the thread that starts it, so that thread must last: a worker
     /// of the runtime, and not one of those that are there for what blocks.
     pub(super) async fn compile(&self, file: &[u8], code: File) -> Result<(), LoadError> {
+        let memory = child::memory(file.len());
         let mut compiler = Command::new(&self.program);
         compiler
             .arg0("pilothouse")
-            .args(["compile", "--parent", &std::process::id().to_string()])
+            .args(["compile", "--parent", &std::process::id().to_string(), "--memory", &memory.to_string()])
             // What reads a hostile file has no need of the host's secrets.
             .env_clear()
             .env("RAYON_NUM_THREADS", threads().to_string())
@@ -73,7 +74,7 @@ impl Compiler {
         };
         let all = async { tokio::join!(feed, tail(said), running.wait()) };
         match tokio::time::timeout(DEADLINE, all).await {
-            Ok((_, said, ended)) => understand(ended.map_err(LoadError::Compiler)?, &said),
+            Ok((_, said, ended)) => understand(ended.map_err(LoadError::Compiler)?, &said, memory),
             Err(_) => Err(LoadError::Slow(DEADLINE)),
         }
     }
@@ -96,8 +97,8 @@ async fn tail(said: Option<impl AsyncRead + Unpin>) -> String {
     String::from_utf8_lossy(&end).into_owned()
 }
 
-/// What the end of a compiler means for its file.
-fn understand(ended: ExitStatus, said: &str) -> Result<(), LoadError> {
+/// What the end of a compiler that might take so many MiB means for its file.
+fn understand(ended: ExitStatus, said: &str, memory: u64) -> Result<(), LoadError> {
     use std::os::unix::process::ExitStatusExt as _;
     let last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
     match (ended.code(), ended.signal()) {
@@ -111,7 +112,7 @@ fn understand(ended: ExitStatus, said: &str) -> Result<(), LoadError> {
         }
         _ if said.contains("has overflowed its stack") => Err(LoadError::Overflow),
         // What the allocator says, of whichever limit.
-        _ if said.contains("memory allocation of ") => Err(LoadError::Greedy),
+        _ if said.contains("memory allocation of ") => Err(LoadError::Greedy(memory)),
         (_, Some(signal)) if signal == rustix::process::Signal::XCPU.as_raw() => Err(LoadError::Slow(child::CPU)),
         (_, Some(signal)) if signal == rustix::process::Signal::KILL.as_raw() => Err(LoadError::Killed),
         _ => Err(died(ended, last)),
@@ -146,7 +147,7 @@ mod tests {
             (signal(segv), "", Some("the compiler died over the file (signal: 11 (SIGSEGV)")),
             (exit(101), "panicked at x:\nat the disco\n\n", Some("(exit status: 101); it said: at the disco")),
         ] {
-            let understood = understand(ended, said).map_err(|error| error.to_string());
+            let understood = understand(ended, said, 2048).map_err(|error| error.to_string());
             match told {
                 None => assert_eq!(understood, Ok(())),
                 Some(told) => {

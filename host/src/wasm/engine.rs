@@ -20,6 +20,7 @@ use super::epochs::{Calling, Epochs};
 use super::error::{EngineError, LoadError};
 use super::instances::{InstanceFigures, Tallies, Tally};
 use super::limits::{MAX_INSTANCES, MAX_TABLE_ELEMENTS};
+use super::turns::Turns;
 use super::{Digest, PluginName, child};
 use crate::allocator;
 
@@ -49,10 +50,7 @@ const KEPT: usize = 128 << 10;
 /// Slots that keep something though nothing uses them: 8 MiB at most.
 const WARM: u32 = 64;
 
-/// Compilations at once: each uses several cores, and those who serve need them too.
-const COMPILATIONS: usize = 1;
-
-/// How often is said that a file is still being compiled: one with an interpreter inside takes some seconds.
+/// How often is said that a file is still being compiled, or waits for that: one with an interpreter inside takes some seconds.
 const PROGRESS: Duration = Duration::from_secs(5);
 
 /// What shapes compiled code: the same in every process and for both engines.
@@ -111,7 +109,7 @@ struct Inner {
     /// None: files are compiled in this process.
     compiler: Option<Compiler>,
     cache: Option<Cache>,
-    compiling: Semaphore,
+    compiling: Turns,
     /// By the digest of the file: of the same file there is one.
     codes: Mutex<HashMap<Digest, Weak<Code>>>,
     counts: Counts,
@@ -190,7 +188,7 @@ impl Engine {
             pool,
             compiler,
             cache,
-            compiling: Semaphore::new(COMPILATIONS),
+            compiling: Turns::default(),
             codes: Mutex::default(),
             counts: Counts::default(),
             tallies: Tallies::default(),
@@ -212,8 +210,8 @@ impl Engine {
         Ok(self.enter(digest, Code::new(Source::Bytes(code)), file.len()))
     }
 
-    /// Loads a plugin's file: what is loaded or in the cache is not compiled again. Else it is compiled, one file after another, where
-    /// the engine was told to.
+    /// Loads a plugin's file: what is loaded or in the cache is not compiled again. Else it is compiled where the engine was told to, when
+    /// it is its turn: one large file after another, and small ones beside them.
     ///
     /// # Errors
     /// If the file is neither component nor core module with a component's metadata, or is damaged, or cannot be compiled now
@@ -229,7 +227,9 @@ impl Engine {
         if let Some(loaded) = self.look(&file).await? {
             return Ok(loaded);
         }
-        let _turn = self.0.compiling.acquire().await.expect("it is never closed");
+        let bytes = file.len();
+        let waits = |seconds| info!(bytes, seconds, "waits to be compiled: other files are being compiled");
+        let _turn = saying(waits, self.0.compiling.take(bytes)).await;
         // Who had the turn before may have compiled the same.
         if let Some(loaded) = self.look(&file).await? {
             return Ok(loaded);
@@ -240,7 +240,8 @@ impl Engine {
         };
         self.0.counts.misses.fetch_add(1, Ordering::Relaxed);
         let began = Instant::now();
-        let compiled = saying(file.len(), self.compile_with(compiler, &file)).await;
+        let compiles = |seconds| info!(bytes, seconds, "compiling");
+        let compiled = saying(compiles, self.compile_with(compiler, &file)).await;
         self.0.counts.compiled(began.elapsed(), compiled.is_ok());
         let (digest, code) = compiled?;
         Ok(self.enter(digest, Code::new(Source::File(code)), file.len()))
@@ -483,16 +484,16 @@ fn memory_file() -> std::io::Result<File> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
-/// Says now and then that a file is still being compiled.
-async fn saying<T>(bytes: usize, compiling: impl Future<Output = T>) -> T {
+/// Says now and then, with the seconds that have passed, that something has not ended yet.
+async fn saying<T>(say: impl Fn(u64), lasts: impl Future<Output = T>) -> T {
     let began = tokio::time::Instant::now();
     let mut progress = tokio::time::interval_at(began + PROGRESS, PROGRESS);
-    let mut compiling = std::pin::pin!(compiling);
+    let mut lasts = std::pin::pin!(lasts);
     loop {
         tokio::select! {
             biased;
-            compiled = &mut compiling => return compiled,
-            _ = progress.tick() => info!(bytes, seconds = began.elapsed().as_secs(), "compiling"),
+            ended = &mut lasts => return ended,
+            _ = progress.tick() => say(began.elapsed().as_secs()),
         }
     }
 }
@@ -504,5 +505,23 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_lasts_is_said_every_five_seconds_and_what_does_not_is_not() {
+        let said = Mutex::new(Vec::new());
+        let lasts =
+            |seconds| saying(|passed| said.lock().push(passed), tokio::time::sleep(Duration::from_secs(seconds)));
+        lasts(4).await;
+        assert_eq!(*said.lock(), [0; 0]);
+        lasts(12).await;
+        assert_eq!(*said.lock(), [5, 10]);
     }
 }

@@ -60,8 +60,8 @@ pub enum LoadError {
     #[error("the compiler died of a stack overflow over the file: it is damaged")]
     Overflow,
     /// Too large for the compiler, or damaged.
-    #[error("the compiler needs more than its {} MiB for the file: it is too large, or damaged", super::child::MEMORY >> 20)]
-    Greedy,
+    #[error("the compiler needs more than its {0} MiB for the file: it is too large, or damaged")]
+    Greedy(u64),
     /// Too large for the compiler, or damaged.
     #[error("the compiler was stopped over the file after {} s: it is too large, or damaged", .0.as_secs())]
     Slow(Duration),

@@ -56,6 +56,7 @@ mod revision;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use cache::{CACHE_BYTES, Cache, CacheError};
 pub use call::{

@@ -37,7 +37,7 @@ const MEMORY_SMALL: u64 = 512;
 /// Time on all cores together: ten times what such a plugin takes.
 pub(super) const CPU: Duration = Duration::from_secs(120);
 
-/// Below whoever serves, and not so low that a reload waits until they rest: beside a busy thread it has a quarter of a core.
+/// So much below who serves, and not so low that a reload waits until they rest: beside a busy thread it has a quarter of a core.
 const NICE: i32 = 5;
 
 /// The file will not do: the last line of standard error says why.
@@ -123,14 +123,19 @@ fn confine(parent: u32, memory: u64) -> io::Result<()> {
     if std::os::unix::process::parent_id() != parent {
         return Err(io::Error::other("who started it has ended"));
     }
-    let limit = |most| Rlimit { current: Some(most), maximum: Some(most) };
-    process::setrlimit(Resource::As, limit(memory.saturating_mul(1 << 20)))?;
-    process::setrlimit(Resource::Core, limit(0))?;
+    limit(Resource::As, memory.saturating_mul(1 << 20), 0)?;
+    limit(Resource::Core, 0, 0)?;
     // The kernel says so at the first, and kills at the second.
-    let cpu = CPU.as_secs();
-    process::setrlimit(Resource::Cpu, Rlimit { current: Some(cpu), maximum: Some(cpu + 1) })?;
-    process::setpriority_process(None, NICE)?;
+    limit(Resource::Cpu, CPU.as_secs(), 1)?;
+    process::nice(NICE)?;
     Ok(())
+}
+
+/// At most so much, and `more` before the kernel takes to harder means. Whoever started the host may allow less, which nobody may raise.
+fn limit(resource: Resource, most: u64, more: u64) -> io::Result<()> {
+    let allowed = process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
+    let (current, maximum) = (most.min(allowed), most.saturating_add(more).min(allowed));
+    Ok(process::setrlimit(resource, Rlimit { current: Some(current), maximum: Some(maximum) })?)
 }
 
 /// From a file's bytes to code, in this process.

@@ -3,9 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use pilothouse_e2e::host::binary;
 use pilothouse_e2e::{Host, Plugin, Scene, eventually};
 
 pub(crate) async fn a_second_start_compiles_nothing(mut scene: Scene) -> Result<()> {
@@ -139,6 +141,43 @@ pub(crate) async fn a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses
     let [_, _, _, rejected] = counted(&mut host).await?;
     ensure!(rejected == 0.0, "{rejected} files were damaged");
     Ok(())
+}
+
+pub(crate) async fn a_compiler_has_bounds_and_comes_after_who_serves(_: Scene) -> Result<()> {
+    // It waits for its file.
+    let arguments = ["compile", "--parent", &std::process::id().to_string(), "--memory", "512"];
+    let mut compiler = Command::new(binary()?).args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    let ours = nice("self")?;
+    let confined = eventually("the compiler confines itself", async || {
+        let process = compiler.id().to_string();
+        let read = |file| fs::read_to_string(format!("/proc/{process}/{file}"));
+        let limits = read("limits")?;
+        let limit = |name| limits.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        for (name, expected) in [
+            ("Max address space", ["536870912", "536870912", "bytes"]),
+            ("Max cpu time", ["120", "121", "seconds"]),
+            ("Max core file size", ["0", "0", "bytes"]),
+        ] {
+            let found: Vec<&str> = limit(name).split_whitespace().collect();
+            ensure!(found == expected, "{name}: {found:?}");
+        }
+        let score = read("oom_score_adj")?;
+        ensure!(score.trim() == "1000", "the kernel's choice when memory runs out: {score}");
+        let nice = nice(&process)?;
+        ensure!(nice == (ours + 5).min(19), "it is as nice as {nice}, and who started it as {ours}");
+        Ok(())
+    })
+    .await;
+    compiler.kill()?;
+    compiler.wait()?;
+    confined
+}
+
+/// How nice a process is: proc_pid_stat(5), the 19th field. The second may hold blanks, and ends with the last parenthesis.
+fn nice(process: &str) -> Result<i32> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let (_, after) = stat.rsplit_once(')').context("no name")?;
+    Ok(after.split_whitespace().nth(19 - 3).context("too few fields")?.parse()?)
 }
 
 /// What the host compiled, found in its cache, did not find, and found damaged.

@@ -1,14 +1,18 @@
 //! Compiled code on disk, so that a file is compiled once and not at every start.
 //!
 //! ```text
-//! <dir>/                         0700, of the user that the host runs as
-//!   <key>.cwasm                  code │ 8 bytes: what this is │ 32 bytes: SHA-256 of key and code
+//! <dir>/                         made 0700, of the user that the host runs as; nobody else may write to it
+//!   <key>.cwasm                  0600; code │ 8 bytes: what this is │ 32 bytes: SHA-256 of key and code
 //!   tmp-……                       being written, locked by who writes it
 //! ```
 //!
 //! The key is a digest of the plugin's file and of all that shapes its code: so a file is right or not there, and nothing has to be
 //! invalidated. Code is mapped and run as it lies there, and the engine does not notice a damaged byte of it. That is why the
-//! directory must be the host's alone, and why each file is read through and compared with its checksum once, when it is opened.
+//! directory must be the host's alone, and why each file is read through and compared with its checksum once, when it is opened. Who may
+//! only read it learns what a plugin's file says anyway, and changes nothing.
+//!
+//! Whoever may write to a directory above, as to the volume of a pod, can put another in this one's place. It gains nothing: a file is used
+//! only if it belongs to this user, who alone may write to it, or if it is the very one that was just written.
 //!
 //! # Guarantees
 //! - A file appears as a whole: it is written under another name, synced, and renamed. What a killed process leaves is removed at

@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -465,9 +467,20 @@ impl Output {
     fn reader(&self) -> std::io::Result<File> {
         match self {
             // Nobody writes through this one.
-            Self::Cached(file) => File::open(file.path()),
+            Self::Cached(file) => reopened(file.as_file(), file.path()),
             Self::Unnamed(file) => file.try_clone(),
         }
+    }
+}
+
+/// A file that is open, opened once more by its name: if that leads to another by now, whoever may write to a directory above put it there.
+fn reopened(file: &File, name: &Path) -> std::io::Result<File> {
+    let again = File::open(name)?;
+    let (one, other) = (file.metadata()?, again.metadata()?);
+    if (one.dev(), one.ino()) == (other.dev(), other.ino()) {
+        Ok(again)
+    } else {
+        Err(std::io::Error::other(format!("{} was replaced by another file", name.display())))
     }
 }
 
@@ -513,6 +526,15 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
+
+    #[test]
+    fn code_that_was_replaced_before_it_is_read_is_refused() {
+        let (ours, theirs) = (NamedTempFile::new().expect("a file"), NamedTempFile::new().expect("a file"));
+        assert!(reopened(ours.as_file(), ours.path()).is_ok());
+        std::fs::rename(theirs.path(), ours.path()).expect("it can be replaced");
+        let error = reopened(ours.as_file(), ours.path()).expect_err("it is another");
+        assert_eq!(error.to_string(), format!("{} was replaced by another file", ours.path().display()));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_lasts_is_said_every_five_seconds_and_what_does_not_is_not() {

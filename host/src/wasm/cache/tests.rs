@@ -144,6 +144,34 @@ fn directory_that_others_may_write_is_refused_with_what_to_do() {
 }
 
 #[test]
+fn directory_that_others_may_only_read_is_used() {
+    let place = Place::new();
+    fs::create_dir(place.dir()).unwrap();
+    fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    keep(&place.cache(CACHE_BYTES), &place.key(b"a"), b"code");
+    assert_eq!(fs::metadata(place.path(&place.key(b"a"))).unwrap().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn directory_that_takes_the_place_of_another_brings_no_code_that_others_may_have_written() {
+    let place = Place::new();
+    let (cache, key) = (place.cache(CACHE_BYTES), place.key(b"a"));
+    keep(&cache, &key, b"code");
+    // Who may write to the directory above can do this, and knows how a checksum is made.
+    fs::rename(place.dir(), place.above.path().join("old")).unwrap();
+    fs::create_dir(place.dir()).unwrap();
+    fs::write(place.path(&key), [b"evil".as_slice(), &seal(&key, b"evil")].concat()).unwrap();
+    let theirs = rustix::process::geteuid().is_root();
+    if theirs {
+        std::os::unix::fs::chown(place.path(&key), Some(1), None).unwrap();
+    } else {
+        fs::set_permissions(place.path(&key), fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    assert_eq!(found(&cache, &key), Err(Damage::Foreign));
+    assert_eq!(found(&cache, &key), Ok(None));
+}
+
+#[test]
 fn directory_that_cannot_be_made_or_is_none_is_refused() {
     let place = Place::new();
     fs::write(place.dir(), "").unwrap();

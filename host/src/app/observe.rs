@@ -182,6 +182,7 @@ impl Snapshot for HostView {
             kept: of.kept,
             made: of.made,
             reused: of.reused,
+            mapped: of.mapped,
             memory: of.memory,
             peak: of.peak,
         }));

@@ -113,27 +113,27 @@ impl Code {
         self.called.store(true, Ordering::Relaxed);
     }
 
-    /// Ready for an instance from nothing.
-    pub(super) fn plain(&self, sandbox: &Sandbox) -> Result<Arc<Ready>, LoadError> {
+    /// Ready for an instance from nothing, and whether it had to be mapped for that.
+    pub(super) fn plain(&self, sandbox: &Sandbox) -> Result<(Arc<Ready>, bool), LoadError> {
         self.touch();
         let mut plain = self.plain.lock();
         if let Some(ready) = &*plain {
-            return Ok(Arc::clone(ready));
+            return Ok((Arc::clone(ready), false));
         }
         let component = self.source.load(&sandbox.engine).map_err(|error| LoadError::Code(chain(&error)))?;
         let ready = Arc::new(Ready::link(sandbox, &component)?);
-        Ok(Arc::clone(plain.insert(ready)))
+        Ok((Arc::clone(plain.insert(ready)), true))
     }
 
-    /// Ready for an instance from the pool. None where a slot does not take it.
-    pub(super) fn pooled(&self, pool: &Sandbox) -> Result<Option<Arc<Ready>>, LoadError> {
+    /// The same for an instance from the pool. None where a slot does not take it.
+    pub(super) fn pooled(&self, pool: &Sandbox) -> Result<Option<(Arc<Ready>, bool)>, LoadError> {
         self.touch();
         if self.large.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let mut pooled = self.pool.lock();
         if let Some(ready) = &*pooled {
-            return Ok(Some(Arc::clone(ready)));
+            return Ok(Some((Arc::clone(ready), false)));
         }
         // If it is not its size, what is wrong is found by who loads it without the pool.
         let Ok(component) = self.source.load(&pool.engine) else {
@@ -141,7 +141,7 @@ impl Code {
             return Ok(None);
         };
         let ready = Arc::new(Ready::link(pool, &component)?);
-        Ok(Some(Arc::clone(pooled.insert(ready))))
+        Ok(Some((Arc::clone(pooled.insert(ready)), true)))
     }
 
     /// Drops what is mapped if nobody called it since this was last asked. Whether something was.

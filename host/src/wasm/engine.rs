@@ -343,15 +343,16 @@ impl Engine {
         Compiled::new(self, code, digest, size)
     }
 
-    /// Code that is mapped, and a slot of the pool for one instance of it if it is the pool's.
-    pub(super) fn ready(&self, code: &Code) -> Result<(Arc<Ready>, Option<OwnedSemaphorePermit>), LoadError> {
+    /// Code that is mapped, a slot of the pool for one instance of it if it is the pool's, and whether it had to be mapped.
+    pub(super) fn ready(&self, code: &Code) -> Result<(Arc<Ready>, Option<OwnedSemaphorePermit>, bool), LoadError> {
         if let Some(pool) = &self.0.pool
             && let Ok(slot) = Arc::clone(&pool.slots).try_acquire_owned()
-            && let Some(ready) = code.pooled(&pool.sandbox)?
+            && let Some((ready, mapped)) = code.pooled(&pool.sandbox)?
         {
-            return Ok((ready, Some(slot)));
+            return Ok((ready, Some(slot), mapped));
         }
-        Ok((code.plain(&self.0.plain)?, None))
+        let (ready, mapped) = code.plain(&self.0.plain)?;
+        Ok((ready, None, mapped))
     }
 
     /// Lets go of the code of every plugin that was not called since this was last called. Calls in flight keep theirs; the next call

@@ -56,6 +56,7 @@ pub(super) struct Tally {
     alive: AtomicUsize,
     made: AtomicU64,
     reused: AtomicU64,
+    mapped: AtomicU64,
     held: Held,
     /// One for each revision under each set of limits that still is somebody's.
     each: Mutex<Vec<Weak<Instances>>>,
@@ -72,6 +73,8 @@ pub struct InstanceFigures {
     pub made: u64,
     /// Calls that were served by one that had served before.
     pub reused: u64,
+    /// Calls that had to map the code first, as the plugin was not called of late.
+    pub mapped: u64,
     /// Bytes of linear memory that they hold.
     pub memory: usize,
     /// The most that one of the revision that serves has had, under its present limits.
@@ -85,6 +88,7 @@ impl Tally {
             alive: AtomicUsize::new(0),
             made: AtomicU64::new(0),
             reused: AtomicU64::new(0),
+            mapped: AtomicU64::new(0),
             held: Held::default(),
             each: Mutex::default(),
         }
@@ -98,6 +102,7 @@ impl Tally {
             kept: each.iter().map(|instances| instances.idle.lock().len()).sum(),
             made: self.made.load(Ordering::Relaxed),
             reused: self.reused.load(Ordering::Relaxed),
+            mapped: self.mapped.load(Ordering::Relaxed),
             memory: self.held.bytes(),
             peak: each.iter().map(|instances| instances.peak.load(Ordering::Relaxed)).max().unwrap_or_default(),
         }
@@ -191,8 +196,9 @@ impl Instances {
             self.tally.reused.fetch_add(1, Ordering::Relaxed);
             return Ok(kept);
         }
-        let (ready, slot) =
+        let (ready, slot, mapped) =
             self.linked.engine.ready(&self.linked.code).map_err(|e| CallError::Instantiate(e.to_string()))?;
+        self.tally.mapped.fetch_add(mapped.into(), Ordering::Relaxed);
         let host = Host::new(imports, self.limits, self.tally.held.clone(), budget);
         Ok(Instance::new(host, ready, slot, Arc::clone(&self.tally)))
     }

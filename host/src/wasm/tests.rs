@@ -591,10 +591,13 @@ async fn idle_plugin_holds_no_code_and_wakes_at_the_next_call() {
     let engine = Engine::new().unwrap();
     let linked = engine.compile(&Guest::new().file()).unwrap().link().unwrap();
     let revision = linked.describe(PluginName::new("test").unwrap(), "{}".into(), Limits::default()).await.unwrap();
-    let_go(&engine);
-    for _ in 0..2 {
-        revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
-        assert_eq!(engine.figures().mapped, 1);
+    for woken in 1..3 {
+        let_go(&engine);
+        for _ in 0..2 {
+            revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+            assert_eq!(engine.figures().mapped, 1);
+        }
+        assert_eq!(engine.instances()[0].1.mapped, woken);
     }
     let_go(&engine);
 }

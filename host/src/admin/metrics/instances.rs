@@ -19,6 +19,8 @@ pub struct Instances {
     pub made: u64,
     /// Calls that were served by one that had served before.
     pub reused: u64,
+    /// Calls that had to map the code first.
+    pub mapped: u64,
     /// Bytes of linear memory that they hold.
     pub memory: usize,
     /// The most that one has had.
@@ -36,6 +38,8 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, instances: &[Instances
     counters(encoder, "pilothouse_plugin_instances_made", "Instances that were made", each(|of| of.made))?;
     let help = "Calls that were served by an instance that had served before";
     counters(encoder, "pilothouse_plugin_instances_reused", help, each(|of| of.reused))?;
+    let help = "Calls that had to map the plugin's code first, as it was not called of late";
+    counters(encoder, "pilothouse_plugin_code_mapped", help, each(|of| of.mapped))?;
     let help = "Linear memory that the plugin's instances hold";
     gauges(encoder, "pilothouse_plugin_memory_bytes", help, each(|of| of.memory as u64))?;
     let help = "The most linear memory that one instance of the revision that serves has had, under its present limits";

@@ -90,16 +90,25 @@ fn what_plugins_use_of_the_threads_is_told_by_plugin() {
 #[test]
 fn instances_are_told_by_plugin() {
     let metrics = Metrics::new();
-    let instances =
-        Instances { plugin: "a".into(), alive: 3, kept: 2, made: 7, reused: 40, memory: 262_144, peak: 131_072 };
+    let instances = Instances {
+        plugin: "a".into(),
+        alive: 3,
+        kept: 2,
+        made: 7,
+        reused: 40,
+        mapped: 5,
+        memory: 262_144,
+        peak: 131_072,
+    };
     metrics.read_from(move |live: &mut Live| live.instances.push(instances.clone()));
     let told: Vec<String> =
-        ["instances", "memory"].map(|family| samples(&metrics, &format!("pilothouse_plugin_{family}"))).into();
+        ["instances", "code", "memory"].map(|family| samples(&metrics, &format!("pilothouse_plugin_{family}"))).into();
     assert_snapshot!(told.join("\n"), @r#"
     pilothouse_plugin_instances{plugin="a"} 3
     pilothouse_plugin_instances_kept{plugin="a"} 2
     pilothouse_plugin_instances_made_total{plugin="a"} 7
     pilothouse_plugin_instances_reused_total{plugin="a"} 40
+    pilothouse_plugin_code_mapped_total{plugin="a"} 5
     pilothouse_plugin_memory_bytes{plugin="a"} 262144
     pilothouse_plugin_memory_peak_bytes{plugin="a"} 131072
     "#);
@@ -516,6 +525,7 @@ fn the_text_is_open_metrics() {
     pilothouse_plugin_instances_kept
     pilothouse_plugin_instances_made
     pilothouse_plugin_instances_reused
+    pilothouse_plugin_code_mapped
     pilothouse_plugin_memory_bytes
     pilothouse_plugin_memory_peak_bytes
     pilothouse_host_calls

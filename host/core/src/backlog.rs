@@ -301,6 +301,11 @@ impl Backlog {
         self.bytes
     }
 
+    /// Objects of which telling failed, and that wait for their time.
+    pub fn delayed(&self) -> usize {
+        self.delayed.len()
+    }
+
     /// Objects that were gone and never told, because there were more than [`MAX_GONE`].
     pub fn dropped(&self) -> u64 {
         self.dropped

@@ -20,7 +20,8 @@ mod tests;
 pub use debug::{InformerRow, Inspect, LeaseRow};
 pub use metrics::Metrics;
 pub use plugins::{
-    ControllerRow, FailedCallRow, InstancesRow, LoadFailureRow, PluginRow, QuarantineRow, ServingRow, StormRow,
+    BacklogRow, ControllerRow, FailedCallRow, FailingRow, HookFailureRow, InstancesRow, LimitsRow, LoadFailureRow,
+    PluginRow, QuarantineRow, ServingRow, StormRow,
 };
 pub use server::{State, serve};
 

@@ -34,7 +34,7 @@ const INDEX: &str = "<!doctype html>
 <li><a href=\"/metrics\">/metrics</a>: for Prometheus
 <li><a href=\"/debug/informers\">/debug/informers</a>: what is cached, and for whom (<a href=\"/debug/informers?format=json\">as JSON</a>)
 <li><a href=\"/debug/plugins\">/debug/plugins</a>: how the plugins are, and why (<a href=\"/debug/plugins?format=json\">as JSON</a>);
-POST /debug/plugins/NAME/release ends a quarantine
+/debug/plugins?plugin=NAME is all that is known of one; POST /debug/plugins/NAME/release ends a quarantine
 </ul>
 ";
 
@@ -109,15 +109,28 @@ async fn informers(
 
 async fn plugins(
     extract::State(state): extract::State<State>,
-    Query(query): Query<FormatQuery>,
+    Query(query): Query<PluginsQuery>,
     headers: HeaderMap,
 ) -> Response {
-    let rows = state.inspect.plugins();
+    let mut rows = state.inspect.plugins();
+    if let Some(wanted) = &query.plugin {
+        let Some(row) = rows.iter().position(|row| row.plugin == *wanted) else {
+            let known: Vec<_> = rows.into_iter().map(|row| row.plugin).collect();
+            return (StatusCode::NOT_FOUND, unknown("there is no plugin of that name", &known)).into_response();
+        };
+        rows = vec![rows.swap_remove(row)];
+    }
     if query.format == "json" || accepts_json(&headers) {
         Json(rows).into_response()
     } else {
-        plugins::table(&rows).into_response()
+        plugins::table(&rows, query.plugin.is_some()).into_response()
     }
+}
+
+/// What is wrong, and what would do.
+fn unknown(what: &str, known: &[String]) -> String {
+    let known = if known.is_empty() { "none is".to_owned() } else { format!("these are: {}", known.join(", ")) };
+    format!("{what}; {known}\n")
 }
 
 async fn release(
@@ -128,9 +141,7 @@ async fn release(
         Release::Released => format!("plugin {plugin} is released: its keys are handed out again\n").into_response(),
         Release::Free => format!("plugin {plugin} is not quarantined: there is nothing to release\n").into_response(),
         Release::Unknown(known) => {
-            let known =
-                if known.is_empty() { "none is".to_owned() } else { format!("these are: {}", known.join(", ")) };
-            (StatusCode::NOT_FOUND, format!("no plugin of that name is at work; {known}\n")).into_response()
+            (StatusCode::NOT_FOUND, unknown("no plugin of that name is at work", &known)).into_response()
         }
     }
 }
@@ -139,6 +150,14 @@ async fn release(
 struct FormatQuery {
     #[serde(default)]
     format: String,
+}
+
+#[derive(Deserialize)]
+struct PluginsQuery {
+    #[serde(default)]
+    format: String,
+    /// All that is known of this one; none: what is wrong with which.
+    plugin: Option<String>,
 }
 
 #[derive(Serialize)]

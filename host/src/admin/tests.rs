@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
 use std::{
+    collections::BTreeMap,
     io::{Read as _, Write as _},
     net::SocketAddr,
     sync::Arc,
@@ -243,10 +244,26 @@ fn plugin(name: &str) -> PluginRow {
     }
 }
 
-#[tokio::test]
-async fn plugins_are_a_table_with_what_is_wrong_below_each() {
-    let server = Server::start(Vec::new()).await;
-    let sick = PluginRow {
+fn counts<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64> {
+    counts.map(|(what, count)| (what.to_owned(), count)).into()
+}
+
+fn backlog() -> BacklogRow {
+    let last_failure = HookFailureRow {
+        at: "2026-01-02T03:50:00Z".to_owned(),
+        objects: "Pod default/p and 3 more".to_owned(),
+        message: "not today".to_owned(),
+    };
+    BacklogRow { objects: 4, delayed: 3, merged: 2, dropped: 1, last_failure: Some(last_failure) }
+}
+
+fn failing(key: &str) -> FailingRow {
+    FailingRow { key: key.to_owned(), seconds: 61.25, failures: 14, error: "no apples\nleft".to_owned() }
+}
+
+/// One of which much is wrong.
+fn sick() -> PluginRow {
+    PluginRow {
         quarantine: Some(QuarantineRow { left_seconds: 3.5, times: 3, why: "plugin trapped: unreachable".to_owned() }),
         load_failure: Some(LoadFailureRow {
             at: "2026-01-02T04:00:00Z".to_owned(),
@@ -258,7 +275,14 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
         warnings: vec!["asks for and is not granted: delete v1 Pod".to_owned()],
         cpu_milli: Some(500),
         waiting_tasks: 2,
-        instances: InstancesRow { alive: 3, kept: 2, made: 7, reused: 40, memory_bytes: 1280 << 10 },
+        turns: 40,
+        turn_wait_seconds: 0.25,
+        instances: InstancesRow { alive: 3, kept: 2, made: 7, reused: 40, mapped: 5, memory_bytes: 1280 << 10 },
+        limits: Some(LimitsRow { memory_bytes: 64 << 20, host_calls: 100, host_bytes: 1 << 30, reuse: false }),
+        host_calls: counts([("cache.get", 12), ("client.get", 0), ("log.write", 3)]),
+        log_dropped: 17,
+        traps: counts([("deadline", 2), ("trap", 30)]),
+        observer: Some(BacklogRow { objects: 6, ..backlog() }),
         failed_call: Some(FailedCallRow {
             at: "2026-01-02T03:59:59Z".to_owned(),
             call: "reconcile of default/a (apples)".to_owned(),
@@ -274,8 +298,15 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
             delayed: 2,
             processing: 1,
             workers: 4,
-            reconciles: [("success", 10), ("error", 3)].map(|(result, count)| (result.to_owned(), count)).into(),
+            reconciles: counts([("success", 10), ("error", 3)]),
             retries: 3,
+            timeout_ms: Some(10_000),
+            reconciles_per_second: Some(5),
+            backoff_base_ms: 5,
+            backoff_cap_ms: 60_000,
+            failing: ["default/a", "default/b", "default/c", "default/d"].map(failing).into(),
+            keys_failing: 9,
+            unmapped: BacklogRow { last_failure: None, ..backlog() },
             storms: vec![StormRow {
                 key: "default/a".to_owned(),
                 seconds: 12.25,
@@ -288,11 +319,16 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
             breakers_open: 3,
         }],
         ..plugin("apples")
-    };
+    }
+}
+
+#[tokio::test]
+async fn plugins_are_a_table_with_what_is_wrong_below_each() {
+    let server = Server::start(Vec::new()).await;
     let tried = QuarantineRow { left_seconds: 0.0, times: 1, why: "plugin overflowed its stack".to_owned() };
     let pears = PluginRow { quarantine: Some(tried), ..plugin("pears") };
     let quinces = PluginRow { state: "failed".to_owned(), serving: None, ..plugin("quinces") };
-    *server.rows.1.lock() = vec![sick, pears, quinces];
+    *server.rows.1.lock() = vec![sick(), pears, quinces];
     let (code, body) = server.text("/debug/plugins").await;
     assert_eq!(code, 200);
     insta::assert_snapshot!(body, @r"
@@ -302,11 +338,20 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
         revision ba9876543210 failed to link at 2026-01-02T04:00:00Z: cannot link: import `wasi:http` is not there
         waiting: v1 Secret: listing
         asks for and is not granted: delete v1 Pod
+        calls that came to nothing: 2 deadline, 30 trap
         last failed call at 2026-01-02T03:59:59Z: reconcile of default/a (apples): trap: plugin trapped: unreachable; it said: panicked at src/lib.rs
             0: apples!eat
             1: apples!reconcile
+        17 lines of its log and about its failures were dropped, as they were too many
+        observer: 6 objects to be told of, 3 of them again after a failure; 2 changes told with others, 1 deletions given up
+            failed last at 2026-01-02T03:50:00Z over Pod default/p and 3 more: not today
         controller apples of stable.example.com/v1 MyApple: 7 ready, 2 delayed, 1 of 4 workers busy; reconciled: 3 error, 10 success; 3 retries
             waits for v1 Secret: listing
+            default/a fails for 61.2 s, 14 times in a row: no apples left
+            default/b fails for 61.2 s, 14 times in a row: no apples left
+            default/c fails for 61.2 s, 14 times in a row: no apples left
+            and 6 more keys fail
+            mapper: 4 objects to be told of, 3 of them again after a failure; 2 changes told with others, 1 deletions given up
             default/a is reconciled over and over: 72 times in 12.2 s, and was woken 400 times; 120 of the last 128 times by changes of its child v1 ConfigMap default/a-0
             and 2 more objects are reconciled over and over
     pears    active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     -     0        0          0k
@@ -316,10 +361,62 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
 }
 
 #[tokio::test]
+async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
+    let server = Server::start(Vec::new()).await;
+    *server.rows.1.lock() = vec![sick(), plugin("pears")];
+    let (code, body) = server.text("/debug/plugins?plugin=apples").await;
+    assert_eq!(code, 200);
+    insta::assert_snapshot!(body, @r"
+    PLUGIN  STATE   VERSION  DIGEST        SERVING SINCE         CPU    WEIGHT  CAP   WAITING  INSTANCES  MEMORY
+    apples  active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     500m  2        3          1280k
+        threads: 40 turns, waited 0.25 s for them
+        instances: 3, 2 of them kept for a next call; 7 were made, 40 calls were served by one that had served before, 5 had to map the code
+        a call may take 64 MiB of memory, 100 calls of the host and 1024 MiB from them, and always has a fresh instance
+        calls of the host: 12 cache.get, 3 log.write
+        quarantined (delay 3 in a row): no key is handed out for 3.5 s more: plugin trapped: unreachable
+        revision ba9876543210 failed to link at 2026-01-02T04:00:00Z: cannot link: import `wasi:http` is not there
+        waiting: v1 Secret: listing
+        asks for and is not granted: delete v1 Pod
+        calls that came to nothing: 2 deadline, 30 trap
+        last failed call at 2026-01-02T03:59:59Z: reconcile of default/a (apples): trap: plugin trapped: unreachable; it said: panicked at src/lib.rs
+            0: apples!eat
+            1: apples!reconcile
+        17 lines of its log and about its failures were dropped, as they were too many
+        observer: 6 objects to be told of, 3 of them again after a failure; 2 changes told with others, 1 deletions given up
+            failed last at 2026-01-02T03:50:00Z over Pod default/p and 3 more: not today
+        controller apples of stable.example.com/v1 MyApple: 7 ready, 2 delayed, 1 of 4 workers busy; reconciled: 3 error, 10 success; 3 retries
+            a reconcile may take 10000 ms; 5 in a second; a key that fails waits 5 ms at first, and 60000 ms at most
+            waits for v1 Secret: listing
+            default/a fails for 61.2 s, 14 times in a row: no apples left
+            default/b fails for 61.2 s, 14 times in a row: no apples left
+            default/c fails for 61.2 s, 14 times in a row: no apples left
+            default/d fails for 61.2 s, 14 times in a row: no apples left
+            and 5 more keys fail
+            mapper: 4 objects to be told of, 3 of them again after a failure; 2 changes told with others, 1 deletions given up
+            default/a is reconciled over and over: 72 times in 12.2 s, and was woken 400 times; 120 of the last 128 times by changes of its child v1 ConfigMap default/a-0
+            and 2 more objects are reconciled over and over
+    ");
+    let (code, body) = server.text("/debug/plugins?plugin=pears").await;
+    assert_eq!(code, 200);
+    insta::assert_snapshot!(body, @r"
+    PLUGIN  STATE   VERSION  DIGEST        SERVING SINCE         CPU    WEIGHT  CAP  WAITING  INSTANCES  MEMORY
+    pears   active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     -    0        0          0k
+        threads: 0 turns, waited 0.00 s for them
+        instances: 0, 0 of them kept for a next call; 0 were made, 0 calls were served by one that had served before, 0 had to map the code
+        calls of the host: none
+    ");
+    let (code, _, body) = server.get("/debug/plugins?plugin=pears&format=json", "*/*").await;
+    assert_eq!(code, 200);
+    assert_eq!(body, serde_json::to_string(&[plugin("pears")]).unwrap());
+    let none = "there is no plugin of that name; these are: apples, pears\n";
+    assert_eq!(server.text("/debug/plugins?plugin=plums").await, (404, none.to_owned()));
+}
+
+#[tokio::test]
 async fn plugins_are_json_where_it_is_asked_for() {
     let server = Server::start(Vec::new()).await;
     *server.rows.1.lock() = vec![PluginRow { serving: None, ..plugin("apples") }];
-    let json = r#"[{"plugin":"apples","state":"active","serving":null,"load_failure":null,"waiting":null,"warnings":[],"cpu_seconds":1.5,"cpu_weight":100,"cpu_milli":null,"waiting_tasks":0,"instances":{"alive":0,"kept":0,"made":0,"reused":0,"memory_bytes":0},"quarantine":null,"failed_call":null,"controllers":[]}]"#;
+    let json = r#"[{"plugin":"apples","state":"active","serving":null,"load_failure":null,"waiting":null,"warnings":[],"cpu_seconds":1.5,"turns":0,"turn_wait_seconds":0.0,"cpu_weight":100,"cpu_milli":null,"waiting_tasks":0,"instances":{"alive":0,"kept":0,"made":0,"reused":0,"mapped":0,"memory_bytes":0},"limits":null,"host_calls":{},"log_dropped":0,"traps":{},"quarantine":null,"failed_call":null,"observer":null,"controllers":[]}]"#;
     let expected = (200, "application/json".to_owned(), json.to_owned());
     assert_eq!(server.get("/debug/plugins?format=json", "*/*").await, expected);
     assert_eq!(server.get("/debug/plugins", "application/json").await, expected);

@@ -207,7 +207,7 @@ impl Snapshot for HostView {
 }
 
 fn backlog(plugin: &PluginName, hook: dispatch::Hook, figures: dispatch::BacklogFigures) -> metrics::Backlog {
-    let dispatch::BacklogFigures { objects, merged, dropped } = figures;
+    let dispatch::BacklogFigures { objects, delayed: _, merged, dropped } = figures;
     metrics::Backlog { plugin: plugin.to_string(), hook: hook.as_str(), objects, merged, dropped }
 }
 

@@ -1,20 +1,28 @@
 //! From what the parts of the host know of plugins to the rows of `/debug/plugins`; and what can be done to plugins by hand.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::HostView;
 use crate::{
     admin::{
-        Control, ControllerRow, FailedCallRow, InstancesRow, LoadFailureRow, PluginRow, QuarantineRow, Release,
-        ServingRow, StormRow,
+        BacklogRow, Control, ControllerRow, FailedCallRow, FailingRow, HookFailureRow, InstancesRow, LimitsRow,
+        LoadFailureRow, PluginRow, QuarantineRow, Release, ServingRow, StormRow,
     },
-    dispatch::{Controller, Quarantined, Record},
+    dispatch::{BacklogFigures, Controller, FailingKey, HookFailure, Quarantined, Record},
     informer::told,
     plugin::{PluginName, Status},
+    wasm::Limits,
+    writer::cut,
 };
 
 /// Objects that are named of those which are reconciled over and over.
 const STORMS: usize = 20;
+
+/// Keys that are named of those which fail.
+const FAILING: usize = 20;
+
+/// Bytes of why one does: the log and `last-error` have it whole, and a thousand plugins may have twenty keys each.
+const WHY: usize = 500;
 
 /// The plugins that are left alone for a while, and why.
 pub(super) fn quarantined(view: &HostView) -> BTreeMap<PluginName, Quarantined> {
@@ -26,6 +34,7 @@ pub(super) fn quarantined(view: &HostView) -> BTreeMap<PluginName, Quarantined> 
 pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
     let (waiting, records, controllers) =
         (view.dispatch.waiting(), view.dispatch.records(), view.dispatch.controllers());
+    let observers = view.dispatch.observing();
     let (usage, shares) = (view.guests.usage(), view.guests.shares());
     let instances: BTreeMap<_, _> = view.engine.instances().into_iter().collect();
     let row =
@@ -34,7 +43,9 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
             let usage = usage.get(name).copied().unwrap_or_default();
             let share = shares.get(name).copied().unwrap_or_default();
             let record = records.iter().find(|record| record.plugin() == name).map(Arc::as_ref);
-            let own = controllers.iter().filter(|controller| controller.plugin() == name);
+            let own: Vec<_> = controllers.iter().filter(|controller| controller.plugin() == name).collect();
+            let observer = observers.iter().find(|observer| observer.plugin() == name);
+            let limits = own.first().map(|own| own.limits()).or_else(|| observer.map(|observer| observer.limits()));
             PluginRow {
                 plugin: name.to_string(),
                 state: status.state.to_string(),
@@ -51,6 +62,8 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                 }),
                 waiting: waiting.get(name).cloned(),
                 cpu_seconds: usage.used.as_secs_f64(),
+                turns: usage.turns,
+                turn_wait_seconds: usage.waited.as_secs_f64(),
                 cpu_weight: share.weight.get(),
                 cpu_milli: share.cap.map(Into::into),
                 waiting_tasks: usage.waiting,
@@ -59,6 +72,7 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                     kept: of.kept,
                     made: of.made,
                     reused: of.reused,
+                    mapped: of.mapped,
                     memory_bytes: of.memory,
                 }),
                 quarantine: record.and_then(Record::quarantined).map(|Quarantined { left, times, why }| {
@@ -71,14 +85,42 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                     message: failure.message,
                     backtrace: failure.backtrace,
                 }),
-                controllers: own.map(|controller| self::controller(controller)).collect(),
+                limits: limits.map(|Limits { memory, host_calls, host_bytes, reuse, .. }| LimitsRow {
+                    memory_bytes: memory,
+                    host_calls,
+                    host_bytes,
+                    reuse,
+                }),
+                host_calls: record.map_or_else(BTreeMap::new, |record| named(record.imports())),
+                log_dropped: record.map_or(0, Record::lines_dropped),
+                traps: record.map_or_else(BTreeMap::new, |record| named(record.traps())),
+                observer: observer.map(|observer| backlog(observer.figures(), observer.last_failure())),
+                controllers: own.into_iter().map(|controller| self::controller(controller)).collect(),
                 warnings: status.warnings,
             }
         };
     view.statuses.snapshot().plugins.into_iter().map(row).collect()
 }
 
+/// Counts under their names.
+fn named(counts: impl IntoIterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {
+    counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+}
+
+fn backlog(figures: BacklogFigures, last: Option<HookFailure>) -> BacklogRow {
+    let BacklogFigures { objects, delayed, merged, dropped } = figures;
+    let last_failure = last.map(|HookFailure { at, objects, message }| HookFailureRow {
+        at: at.to_string(),
+        objects,
+        message: cut(&message, WHY),
+    });
+    BacklogRow { objects, delayed, merged, dropped, last_failure }
+}
+
 fn controller(controller: &Controller) -> ControllerRow {
+    let (keys_failing, failing) = controller.failing(FAILING);
+    let pace = controller.pace();
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let (storms, now) = (controller.queue().storms(), controller.queue().now());
     let informers = controller.waits_for();
     let spec = controller.spec();
@@ -94,8 +136,23 @@ fn controller(controller: &Controller) -> ControllerRow {
         delayed,
         processing,
         workers: controller.max_concurrency(),
-        reconciles: controller.ended().into_iter().map(|(result, count)| (result.to_owned(), count)).collect(),
+        reconciles: named(controller.ended()),
         retries,
+        timeout_ms: controller.deadline().map(millis),
+        reconciles_per_second: pace.rate.map(|rate| rate.burst),
+        backoff_base_ms: millis(pace.backoff.base),
+        backoff_cap_ms: millis(pace.backoff.cap),
+        failing: failing
+            .into_iter()
+            .map(|FailingKey { key, lasts, failures, error }| FailingRow {
+                key: key.to_string(),
+                seconds: lasts.as_secs_f64(),
+                failures,
+                error: cut(&error, WHY),
+            })
+            .collect(),
+        keys_failing,
+        unmapped: backlog(controller.unmapped(), controller.last_unmapped()),
         breakers_open: storms.len(),
         storms: storms
             .into_iter()

@@ -8,7 +8,7 @@
 //! what serves the next key, and nothing else (invariant 9).
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, BinaryHeap, HashMap},
     panic::AssertUnwindSafe,
     sync::{
         Arc,
@@ -41,7 +41,7 @@ use super::{
     Attempt, Called, Observer, Parts, Result as ReconcileResult, feed,
     imports::Access,
     mapper::{self, Asks},
-    pending::BacklogFigures,
+    pending::{BacklogFigures, HookFailure},
     queue::{Cause, Next, Queue, Taker},
     reading::Reading,
     record::Record,
@@ -52,7 +52,7 @@ use crate::{
     cluster::Cluster,
     guests::Account,
     informer::{InformerKey, Lease, Origin, View, WORK},
-    wasm::{PluginName, Revision},
+    wasm::{Limits, PluginName, Revision},
     writer::{Events, Level},
 };
 
@@ -88,7 +88,7 @@ pub struct Controller {
     /// keys.
     gone: Mutex<HashMap<Key, Arc<Object>>>,
     /// Why keys failed last: at most one entry for each key that is being retried.
-    failed: Mutex<HashMap<Key, String>>,
+    failed: Mutex<HashMap<Key, Failing>>,
     /// Of the whole plugin.
     record: Arc<Record>,
     ended: Ended,
@@ -104,6 +104,27 @@ pub struct Controller {
     observer: Arc<dyn Observer>,
     account: Account,
     cluster: Cluster,
+}
+
+/// What is known of a key that is being retried.
+struct Failing {
+    /// Its first failure after a success.
+    since: Instant,
+    /// The last one's reason.
+    error: String,
+}
+
+/// A key that fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailingKey {
+    /// Which.
+    pub key: Key,
+    /// Since its first failure after a success.
+    pub lasts: Duration,
+    /// How often in a row.
+    pub failures: u32,
+    /// Why, the last time.
+    pub error: String,
 }
 
 /// Keys that were woken, by why.
@@ -266,6 +287,21 @@ impl Controller {
         self.staff.lock().wanted
     }
 
+    /// What one call may take.
+    pub fn limits(&self) -> Limits {
+        self.serving.load().revision.limits()
+    }
+
+    /// How long one reconcile may take.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.serving.load().revision.deadline(&self.name)
+    }
+
+    /// How fast its queue hands keys out.
+    pub fn pace(&self) -> Pace {
+        self.serving.load().pace
+    }
+
     /// How many keys are being reconciled now.
     pub fn active_workers(&self) -> usize {
         self.active.load(Ordering::Relaxed)
@@ -348,6 +384,11 @@ impl Controller {
     /// What waits for the plugin to be mapped.
     pub fn unmapped(&self) -> BacklogFigures {
         self.asks.figures()
+    }
+
+    /// The last time that the plugin could not say whom a change concerns.
+    pub fn last_unmapped(&self) -> Option<HookFailure> {
+        self.asks.last_failure()
     }
 
     pub(super) fn asks(&self) -> &Asks {
@@ -634,13 +675,41 @@ impl Controller {
 
     /// Why the last try of a key failed, if it did.
     pub(super) fn last_error(&self, key: &Key) -> Option<String> {
-        self.failed.lock().get(key).cloned()
+        self.failed.lock().get(key).map(|failing| failing.error.clone())
+    }
+
+    /// How many keys are being retried, and those of them that fail for longest, at most so many.
+    pub fn failing(&self, most: usize) -> (usize, Vec<FailingKey>) {
+        let now = Instant::now();
+        let (all, mut longest) = {
+            let failed = self.failed.lock();
+            let mut longest = BinaryHeap::with_capacity(most.saturating_add(1).min(failed.len()));
+            for (key, failing) in &*failed {
+                longest.push((failing.since, key, &failing.error));
+                if longest.len() > most {
+                    longest.pop();
+                }
+            }
+            let failing = |(since, key, error): (Instant, &Key, &String)| FailingKey {
+                key: key.clone(),
+                lasts: now.saturating_duration_since(since),
+                failures: 0,
+                error: error.clone(),
+            };
+            (failed.len(), longest.into_sorted_vec().into_iter().map(failing).collect::<Vec<_>>())
+        };
+        let queue = self.queue.lock();
+        longest.iter_mut().for_each(|failing| failing.failures = queue.failures(&failing.key));
+        (all, longest)
     }
 
     pub(super) fn note_error(&self, key: &Key, error: Option<String>) {
         let mut failed = self.failed.lock();
         match error {
-            Some(error) => drop(failed.insert(key.clone(), error)),
+            Some(error) => match failed.get_mut(key) {
+                Some(failing) => failing.error = error,
+                None => drop(failed.insert(key.clone(), Failing { since: Instant::now(), error })),
+            },
             None => drop(failed.remove(key)),
         }
     }

@@ -26,7 +26,7 @@ use super::{
     controller::Controller,
     feed,
     imports::CallImports,
-    pending::{self, BacklogFigures, Pending},
+    pending::{self, BacklogFigures, HookFailure, Pending},
     record::HookError,
 };
 
@@ -64,6 +64,11 @@ impl Asks {
     pub(super) fn figures(&self) -> BacklogFigures {
         self.pending.figures()
     }
+
+    /// The last time that the plugin could not say.
+    pub(super) fn last_failure(&self) -> Option<HookFailure> {
+        self.pending.last_failure()
+    }
 }
 
 /// Asks until it is cancelled.
@@ -84,8 +89,9 @@ async fn ask(controller: Arc<Controller>) {
                 }
             }
             telling = asks.pending.next() => {
-                if map(&controller, telling.batch()).await {
-                    telling.done();
+                match map(&controller, telling.batch()).await {
+                    Ok(()) => telling.done(),
+                    Err(error) => telling.failed(&error),
                 }
             }
         }
@@ -114,12 +120,12 @@ fn look_up(controller: &Controller, index: &str, of: &TypeMeta, name: &Key) {
     controller.wake_mapped(keys, || format!("{of} {name}"));
 }
 
-/// True if the plugin said whom the changes concern.
-async fn map(controller: &Controller, batch: &Batch) -> bool {
+/// Wakes whom the changes concern, if the plugin says.
+async fn map(controller: &Controller, batch: &Batch) -> Result<(), HookError> {
     let serving = controller.serving();
     if !serving.revision.manifest().needs_mapper() {
         // Left from a revision that had one.
-        return true;
+        return Ok(());
     }
     let span = info_span!("map", plugin = %controller.plugin(), controller = controller.name(), changes = batch.changes().len());
     let imports = Arc::new(CallImports::new(serving.access.clone()));
@@ -132,12 +138,12 @@ async fn map(controller: &Controller, batch: &Batch) -> bool {
             controller.called(&Called { hook: Hook::Map, ok: true, took, trap: None });
             feed::mapped(controller, &pending::objects(batch), &keys);
             controller.wake_mapped(keys, || pending::objects(batch));
-            return true;
+            return Ok(());
         }
         Ok(Err(error)) => HookError::Refused(error),
         Err(error) => HookError::Call(error),
     };
     controller.called(&Called { hook: Hook::Map, ok: false, took, trap: error.trap() });
     span.in_scope(|| controller.record().hook_failed(Hook::Map, &pending::objects(batch), &error));
-    false
+    Err(error)
 }

@@ -23,9 +23,9 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub use controller::{Controller, ReadFigures};
+pub use controller::{Controller, FailingKey, ReadFigures};
 pub use observing::Observing;
-pub use pending::BacklogFigures;
+pub use pending::{BacklogFigures, HookFailure};
 pub use queue::{Cause, Queue};
 pub use record::{CallFailure, Quarantined, Record};
 

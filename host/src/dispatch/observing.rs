@@ -18,13 +18,13 @@ use tracing::{Instrument, debug, info, info_span, warn};
 use super::{
     Called, Hook, Observer, Parts, feed,
     imports::{Access, CallImports},
-    pending::{self, BacklogFigures, Pending},
+    pending::{self, BacklogFigures, HookFailure, Pending},
     record::{HookError, Record},
     routes::{Routes, Wanted},
 };
 use crate::{
     guests::Account,
-    wasm::{PluginName, Revision},
+    wasm::{Limits, PluginName, Revision},
 };
 
 /// What is called now.
@@ -78,6 +78,16 @@ impl Observing {
         self.pending.figures()
     }
 
+    /// The last call that it did not take.
+    pub fn last_failure(&self) -> Option<HookFailure> {
+        self.pending.last_failure()
+    }
+
+    /// What one call may take.
+    pub fn limits(&self) -> Limits {
+        self.serving.load().revision.limits()
+    }
+
     /// Puts another revision in place of the one that is called. What waits is told to it; of informers that stay it hears nothing twice.
     pub(super) fn swap(self: &Arc<Self>, serving: Serving, wanted: Vec<Wanted<()>>) {
         let kinds: Vec<TypeMeta> = wanted.iter().map(|wanted| wanted.lease.key().of.clone()).collect();
@@ -120,8 +130,9 @@ impl Observing {
     async fn run(self: Arc<Self>) {
         let mut dropped = 0;
         while let Some(telling) = self.stopping.run_until_cancelled(self.pending.next()).await {
-            if self.tell(telling.batch()).await {
-                telling.done();
+            match self.tell(telling.batch()).await {
+                Ok(()) => telling.done(),
+                Err(error) => telling.failed(&error),
             }
             let given_up = self.figures().dropped;
             if given_up > dropped && self.record.may_say() {
@@ -131,8 +142,8 @@ impl Observing {
         }
     }
 
-    /// True if the plugin took it.
-    async fn tell(&self, batch: &Batch) -> bool {
+    /// Calls the plugin, which may not take it.
+    async fn tell(&self, batch: &Batch) -> Result<(), HookError> {
         let serving = self.serving.load_full();
         let span = info_span!("observe", plugin = %self.plugin, changes = batch.changes().len());
         let imports = Arc::new(CallImports::new(serving.access.clone()));
@@ -148,14 +159,14 @@ impl Observing {
             Ok(Ok(())) => {
                 self.called(&Called { hook: Hook::Observe, ok: true, took, trap: None });
                 feed::observed(self.plugin.as_str(), batch, took);
-                return true;
+                return Ok(());
             }
             Ok(Err(error)) => HookError::Refused(error),
             Err(error) => HookError::Call(error),
         };
         self.called(&Called { hook: Hook::Observe, ok: false, took, trap: error.trap() });
         span.in_scope(|| self.record.hook_failed(Hook::Observe, &pending::objects(batch), &error));
-        false
+        Err(error)
     }
 
     fn called(&self, called: &Called) {

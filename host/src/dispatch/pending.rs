@@ -3,6 +3,7 @@
 use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures::FutureExt;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::{
     backlog::{Backlog, Batch, MAPPER, Pending as Told},
@@ -15,6 +16,7 @@ use tokio::{
 };
 use tracing::error;
 
+use super::record::HookError;
 use crate::wasm::{News, PluginName};
 
 /// Changes in one call. A guest's call costs some ten microseconds: with a hundred changes in it that is nothing.
@@ -39,6 +41,18 @@ pub(super) struct Pending {
 struct Inner {
     backlog: Backlog,
     merged: u64,
+    last: Option<HookFailure>,
+}
+
+/// A call of `map` or `observe` that did not do what it was called for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookFailure {
+    /// When.
+    pub at: Timestamp,
+    /// The first of what it was called for.
+    pub objects: String,
+    /// Why.
+    pub message: String,
 }
 
 /// What waits, for metrics.
@@ -46,6 +60,8 @@ struct Inner {
 pub struct BacklogFigures {
     /// Objects of which there is something to tell, or being told.
     pub objects: usize,
+    /// Of these, those that could not be told, and wait for their time.
+    pub delayed: usize,
     /// Changes that were told as part of others, since the start.
     pub merged: u64,
     /// Deletions that were given up, since the start.
@@ -55,7 +71,7 @@ pub struct BacklogFigures {
 impl Pending {
     pub(super) fn new() -> Self {
         Self {
-            inner: Mutex::new(Inner { backlog: Backlog::new(MAPPER), merged: 0 }),
+            inner: Mutex::new(Inner { backlog: Backlog::new(MAPPER), merged: 0, last: None }),
             bell: Notify::new(),
             idle: watch::Sender::new(0),
             origin: Instant::now(),
@@ -110,8 +126,18 @@ impl Pending {
 
     /// What waits.
     pub(super) fn figures(&self) -> BacklogFigures {
-        let Inner { backlog, merged } = &*self.inner.lock();
-        BacklogFigures { objects: backlog.len(), merged: *merged, dropped: backlog.dropped() }
+        let Inner { backlog, merged, .. } = &*self.inner.lock();
+        BacklogFigures {
+            objects: backlog.len(),
+            delayed: backlog.delayed(),
+            merged: *merged,
+            dropped: backlog.dropped(),
+        }
+    }
+
+    /// The last call that failed.
+    pub(super) fn last_failure(&self) -> Option<HookFailure> {
+        self.inner.lock().last.clone()
     }
 }
 
@@ -135,6 +161,13 @@ impl Telling<'_> {
         let inner = &mut *self.pending.inner.lock();
         inner.merged += batch.changes().iter().map(|told| u64::from(told.merged.saturating_sub(1))).sum::<u64>();
         inner.backlog.done(batch);
+    }
+
+    /// They could not be told.
+    pub(super) fn failed(self, error: &HookError) {
+        let objects = objects(self.batch());
+        let last = HookFailure { at: Timestamp::now(), objects, message: error.to_string() };
+        self.pending.inner.lock().last = Some(last);
     }
 }
 
@@ -202,7 +235,10 @@ mod tests {
         pending.add(&added("a"));
         let telling = pending.next().await;
         let began = Instant::now();
-        drop(telling);
+        telling.failed(&HookError::Refused("no".to_owned()));
+        assert_eq!(pending.figures(), BacklogFigures { objects: 1, delayed: 1, ..BacklogFigures::default() });
+        let last = pending.last_failure().map(|last| (last.objects, last.message));
+        assert_eq!(last, Some(("ConfigMap n/a".to_owned(), "no".to_owned())));
         let again = pending.next().await;
         assert_eq!(objects(again.batch()), "ConfigMap n/a");
         assert!(began.elapsed() >= MAPPER.base);

@@ -86,6 +86,8 @@ struct Inner {
     quarantine: Quarantine,
     why: String,
     last: Option<CallFailure>,
+    /// Calls that came to nothing, by kind.
+    traps: BTreeMap<&'static str, u64>,
     /// When a backtrace was logged, by kind of failure.
     said: BTreeMap<&'static str, Instant>,
 }
@@ -134,6 +136,7 @@ impl Record {
                 quarantine: Quarantine::new(seed),
                 why: String::new(),
                 last: None,
+                traps: BTreeMap::new(),
                 said: BTreeMap::new(),
             }),
             observer: parts.observer.clone(),
@@ -162,6 +165,11 @@ impl Record {
     /// The last call that came to nothing.
     pub fn last_failure(&self) -> Option<CallFailure> {
         self.inner.lock().last.clone()
+    }
+
+    /// Calls that came to nothing since it is active, by [`CallError::kind`].
+    pub fn traps(&self) -> BTreeMap<&'static str, u64> {
+        self.inner.lock().traps.clone()
     }
 
     /// What the plugin asked of the host since it is active, by import.
@@ -302,6 +310,7 @@ impl Record {
         let frames = error.backtrace().iter().take(FRAMES).map(|frame| cut(frame, FRAME));
         let backtrace: Vec<String> = frames.collect();
         let inner = &mut *self.inner.lock();
+        *inner.traps.entry(error.kind()).or_default() += 1;
         inner.last = Some(CallFailure {
             at: Timestamp::now(),
             call,

@@ -110,6 +110,38 @@ async fn failures_in_the_plugins_own_words_do_not_count_against_it() {
 }
 
 #[tokio::test]
+async fn keys_that_fail_are_told_and_first_those_that_do_for_longest() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let no = Answer::Failure { message: "no".into(), terminal: false, status: None };
+    scene.activate(&Guest::new().answer(no)).await;
+    let controller = scene.controller();
+    for name in ["c", "a", "b"] {
+        scene.api.create(apple(name)).await;
+        let key = Key::new(Some("default"), name);
+        soon("it fails", async {
+            while controller.queue().lock().failures(&key) == 0 || controller.last_error(&key).is_none() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+    let (all, longest) = controller.failing(2);
+    let told: Vec<_> =
+        longest.iter().map(|failing| (&*failing.key.name, &*failing.error, failing.failures > 0)).collect();
+    assert_eq!((all, told), (3, vec![("c", "no", true), ("a", "no", true)]));
+    assert!(longest.is_sorted_by_key(|failing| std::cmp::Reverse(failing.lasts)));
+
+    scene.activate(&Guest::new().version("2.0.0")).await;
+    soon("none fails any more", async {
+        while controller.failing(2) != (0, Vec::new()) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_terminal_failure_is_told_on_the_object() {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;
@@ -290,4 +322,5 @@ async fn reconciles_that_come_to_nothing_too_fast_are_counted_and_not_logged() {
         record.failed(call, &Failed { controller: "apples", key: object.key(), object: &object, error: &error });
     }
     assert_eq!((record.lines_dropped(), record.last_failure().map(|last| last.kind)), (100, Some("answer")));
+    assert_eq!(record.traps(), [("answer", 1100)].into());
 }

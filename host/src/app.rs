@@ -12,6 +12,7 @@ mod observe;
 mod plugins;
 
 use std::{
+    convert::Infallible,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::Arc,
@@ -24,6 +25,7 @@ use tokio::{
     net::TcpListener,
     runtime::{Handle, Runtime},
     sync::mpsc,
+    time::MissedTickBehavior,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -43,6 +45,9 @@ use crate::{
 
 /// Changes of plugins' files that wait to be followed: a source waits for its lifecycle, which is quick.
 const CHANGES: usize = 16;
+
+/// How often is let go of what is remembered and means nothing any more: what a burst leaves is small, and stays for a minute.
+const TIDY: Duration = Duration::from_secs(60);
 
 /// What the host is told.
 #[derive(Clone, Debug)]
@@ -191,6 +196,7 @@ impl Host {
             _ = &mut source => Some("the task that watches plugins' files"),
             _ = &mut lifecycle => Some("the task that loads plugins"),
             _ = &mut admin => Some("the task that serves health and metrics"),
+            never = tidy(&self.dispatch) => match never {},
         };
         // No plugin is loaded any more; those that serve finish what they have.
         source.abort();
@@ -207,6 +213,16 @@ impl Host {
         }
         info!("stopped; every call in flight was finished");
         Ok(())
+    }
+}
+
+/// Lets go of what is remembered and means nothing any more.
+async fn tidy(dispatch: &Dispatch) -> Infallible {
+    let mut due = tokio::time::interval(TIDY);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        due.tick().await;
+        dispatch.forget_rested();
     }
 }
 

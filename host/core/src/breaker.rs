@@ -14,10 +14,12 @@
 //! ask(key, cause) ─► how long it is to wait       (and if it is: the breaker opens)
 //! reconciled(key) ─► takes from the rate          (and says once what goes on, if it is open)
 //! settle()        ─► closes those that have come to rest
+//! forget()        ─► drops keys that have their whole rate again
 //! ```
 //!
-//! What is kept is bounded by the keys that were reconciled of late: a key is forgotten as soon as it has its whole [rate](RATE) again,
-//! and causes are counted of [busy](BUSY) keys alone.
+//! What is kept is bounded by the keys that were reconciled of late: those that have their whole [rate](RATE) again are looked for when twice
+//! as many have come as were left the last time, and when the driver has time ([`Breaker::forget`]). Causes are counted of [busy](BUSY) keys
+//! alone.
 //!
 //! ```
 //! use pilothouse_core::breaker::{Breaker, OPEN, RATE};
@@ -173,12 +175,28 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
             return Some(busy.storm());
         }
         if self.entries.len() >= self.sweep_at {
-            self.entries.retain(|_, entry| entry.used > now || entry.open().is_some());
-            self.sweep_at = SWEEP.max(2 * self.entries.len());
-            self.entries.shrink_to(self.sweep_at);
+            self.forget(now);
         }
         self.entries.insert(key.clone(), Entry { used: RATE.take(Duration::ZERO, now), busy: None });
         None
+    }
+
+    /// Forgets keys of which nothing is used up any more, and gives their memory back. To be called now and then: of keys that are not
+    /// reconciled again nothing else reminds.
+    pub fn forget(&mut self, now: Duration) {
+        self.entries.retain(|_, entry| entry.used > now || entry.open().is_some());
+        self.sweep_at = SWEEP.max(2 * self.entries.len());
+        self.entries.shrink_to(if self.entries.is_empty() { 0 } else { self.sweep_at });
+    }
+
+    /// Keys that are known.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if no key is known.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// Closes the breakers of keys that have come to rest, and says what had gone on.

@@ -248,6 +248,12 @@ impl Dispatch {
         self.waiting.lock().clone()
     }
 
+    /// Gives back what controllers remember of keys that have come to rest. For whoever has time, now and then: an idle controller is not
+    /// woken for it.
+    pub fn forget_rested(&self) {
+        self.controllers().iter().for_each(|controller| controller.queue().forget_rested());
+    }
+
     /// Takes no more keys, and waits for those in flight (invariant 10). False if some were not finished within `grace`.
     pub async fn shut_down(&self, grace: Duration) -> bool {
         let plugins = {

@@ -105,6 +105,11 @@ impl Queue {
         storms
     }
 
+    /// Forgets how often keys were reconciled that have come to rest. To be called now and then: no timer of the queue is for that.
+    pub(super) fn forget_rested(&self) {
+        self.breaker.lock().forget(self.now());
+    }
+
     /// Adds a key; see [`Workqueue::add`]. One that is reconciled over and over waits.
     pub(super) fn add(&self, key: Key, priority: i32, cause: impl FnOnce() -> Cause) {
         let now = self.now();

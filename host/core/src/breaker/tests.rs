@@ -104,6 +104,30 @@ fn keys_that_are_reconciled_now_and_then_are_forgotten() {
     assert!(breaker.entries.capacity() < 4 * SWEEP);
 }
 
+#[test]
+fn keys_of_a_burst_are_forgotten_when_they_have_their_rate_again() {
+    let mut breaker: Breaker<u32, ()> = Breaker::new();
+    for number in 0..100_000 {
+        breaker.reconciled(NOW, &number);
+    }
+    // One that is open, and one that is not as it was.
+    for _ in 0..=RATE.burst {
+        breaker.ask(NOW, &0, || ());
+        breaker.reconciled(NOW, &0);
+    }
+    breaker.reconciled(NOW, &1);
+    breaker.forget(NOW);
+    assert_eq!((breaker.len(), breaker.open()), (100_000, 1));
+    breaker.forget(NOW + RATE.every);
+    let mut left: Vec<u32> = breaker.entries.keys().copied().collect();
+    left.sort_unstable();
+    assert_eq!(left, [0, 1]);
+    assert!(breaker.entries.capacity() < 4 * SWEEP);
+    breaker.settle(NOW + CALM);
+    breaker.forget(NOW + CALM);
+    assert_eq!((breaker.is_empty(), breaker.entries.capacity()), (true, 0));
+}
+
 proptest! {
     #[test]
     fn no_key_is_reconciled_more_often_than_its_rate_and_open_ones_are_counted(
@@ -123,6 +147,7 @@ proptest! {
                 for (_, storm) in breaker.settle(now) {
                     prop_assert!(storm.open.is_some());
                 }
+                breaker.forget(now);
             }
             prop_assert_eq!(breaker.storms().count(), breaker.open());
             prop_assert_eq!(breaker.open() > 0, breaker.settle_at().is_some());

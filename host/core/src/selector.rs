@@ -4,6 +4,9 @@
 //! [`Display`](fmt::Display), so that a selector can be part of an informer's identity. Set-based selectors of specs
 //! (`matchLabels`, `matchExpressions`) are not read here.
 //!
+//! Who writes a selector need not be trusted, and each object of a kind is matched against it while nobody else is served: so one has at
+//! most [`MAX_REQUIREMENTS`], [`MAX_VALUES`] in each, and [`MAX_BYTES`].
+//!
 //! ```
 //! use pilothouse_core::selector::Selector;
 //!
@@ -18,6 +21,15 @@ use std::{collections::BTreeSet, fmt};
 mod fields;
 
 pub use fields::{FieldRequirement, FieldSelector, FieldSelectorError};
+
+/// Requirements of one selector. An object has a dozen labels; who asks for more than this asks for nothing that is there.
+pub const MAX_REQUIREMENTS: usize = 64;
+
+/// Values that one requirement lists.
+pub const MAX_VALUES: usize = 64;
+
+/// Bytes of keys and values together, of one selector: what a URL carries of them, and what is kept for each that was read by.
+pub const MAX_BYTES: usize = 4 << 10;
 
 /// What labels must be; empty: everything matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -111,9 +123,9 @@ impl fmt::Display for Requirement {
 
 /// A text that is no label selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot read label selector {selector:?}: {problem}")]
+#[error("cannot read label selector {}: {problem}", quoted(.selector))]
 pub struct SelectorError {
-    /// The whole text.
+    /// The text, or as much of it as a selector may have.
     pub selector: String,
     /// What is wrong with it.
     pub problem: String,
@@ -124,22 +136,12 @@ impl Selector {
     /// empty text matches everything.
     ///
     /// # Errors
-    /// When Kubernetes would refuse the text, keys and values that no label can have included.
+    /// When Kubernetes would refuse the text, keys and values that no label can have included; and when it is more than
+    /// [`MAX_REQUIREMENTS`], [`MAX_VALUES`] or [`MAX_BYTES`] allow.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
-        let mut parser = Parser { rest: text.trim_start() };
-        let mut requirements = Vec::new();
-        while !parser.rest.is_empty() || !requirements.is_empty() {
-            let requirement = parser.requirement();
-            requirements.push(requirement.map_err(|problem| SelectorError { selector: text.to_owned(), problem })?);
-            if parser.rest.is_empty() {
-                break;
-            }
-            if !parser.take(",") {
-                let problem = format!("expected ',' before {:?}", parser.rest);
-                return Err(SelectorError { selector: text.to_owned(), problem });
-            }
-        }
-        Ok(Self::of(requirements))
+        let parsed = Parser { rest: text.trim_start(), bytes: 0 }.requirements();
+        let selector = || text[..text.floor_char_boundary(MAX_BYTES)].to_owned();
+        parsed.map(Self::of).map_err(|problem| SelectorError { selector: selector(), problem })
     }
 
     /// True if nothing is required.
@@ -215,6 +217,8 @@ impl fmt::Display for Selector {
 /// What is left to read, without white space before it.
 struct Parser<'a> {
     rest: &'a str,
+    /// Of keys and values so far.
+    bytes: usize,
 }
 
 impl<'a> Parser<'a> {
@@ -232,16 +236,56 @@ impl<'a> Parser<'a> {
         word
     }
 
+    fn requirements(mut self) -> Result<Vec<Requirement>, String> {
+        let mut requirements = Vec::new();
+        while !self.rest.is_empty() || !requirements.is_empty() {
+            if requirements.len() == MAX_REQUIREMENTS {
+                return Err(format!("has more than {MAX_REQUIREMENTS} requirements"));
+            }
+            requirements.push(self.requirement()?);
+            if self.rest.is_empty() {
+                break;
+            }
+            if !self.take(",") {
+                return Err(format!("expected ',' before {}", quoted(self.rest)));
+            }
+        }
+        Ok(requirements)
+    }
+
+    fn key(&mut self) -> Result<String, String> {
+        let key = key(self.word())?;
+        self.count(&key)?;
+        Ok(key)
+    }
+
+    fn value(&mut self) -> Result<String, String> {
+        let word = self.word();
+        if !is_label_text(word) {
+            return Err(format!("{} is no label value", quoted(word)));
+        }
+        self.count(word)?;
+        Ok(word.to_owned())
+    }
+
+    fn count(&mut self, word: &str) -> Result<(), String> {
+        self.bytes += word.len();
+        if self.bytes <= MAX_BYTES {
+            return Ok(());
+        }
+        Err(format!("has more than {MAX_BYTES} bytes of keys and values"))
+    }
+
     fn requirement(&mut self) -> Result<Requirement, String> {
         if self.take("!") {
-            return Ok(Requirement::Absent(key(self.word())?));
+            return Ok(Requirement::Absent(self.key()?));
         }
-        let key = key(self.word())?;
+        let key = self.key()?;
         if self.take("==") || self.take("=") {
-            return Ok(Requirement::In(key, [value(self.word())?].into()));
+            return Ok(Requirement::In(key, [self.value()?].into()));
         }
         if self.take("!=") {
-            return Ok(Requirement::NotIn(key, [value(self.word())?].into()));
+            return Ok(Requirement::NotIn(key, [self.value()?].into()));
         }
         if self.take(">") {
             return Ok(Requirement::Greater(key, integer(self.word())?));
@@ -253,7 +297,7 @@ impl<'a> Parser<'a> {
             "" => Ok(Requirement::Exists(key)),
             "in" => Ok(Requirement::In(key, self.values()?)),
             "notin" => Ok(Requirement::NotIn(key, self.values()?)),
-            other => Err(format!("expected an operator after {key:?}, found {other:?}")),
+            other => Err(format!("expected an operator after {key:?}, found {}", quoted(other))),
         }
     }
 
@@ -266,7 +310,10 @@ impl<'a> Parser<'a> {
             return Err("expected a value between '(' and ')'".to_owned());
         }
         loop {
-            values.insert(value(self.word())?);
+            if values.len() == MAX_VALUES {
+                return Err(format!("lists more than {MAX_VALUES} values in one requirement"));
+            }
+            values.insert(self.value()?);
             if self.take(")") {
                 return Ok(values);
             }
@@ -294,18 +341,23 @@ fn key(word: &str) -> Result<String, String> {
         return Err(if word.is_empty() {
             "expected a label key".to_owned()
         } else {
-            format!("{word:?} is no label key")
+            format!("{} is no label key", quoted(word))
         });
     }
     Ok(word.to_owned())
 }
 
-fn value(word: &str) -> Result<String, String> {
-    if is_label_text(word) { Ok(word.to_owned()) } else { Err(format!("{word:?} is no label value")) }
+fn integer(word: &str) -> Result<i64, String> {
+    word.parse().map_err(|_| format!("{} is no integer", quoted(word)))
 }
 
-fn integer(word: &str) -> Result<i64, String> {
-    word.parse().map_err(|_| format!("{word:?} is no integer"))
+/// As much of a text as an error needs.
+fn quoted(text: &str) -> String {
+    // More than the longest value: where it is one byte too long, that is seen.
+    const SHOWN: usize = 80;
+    let end = text.floor_char_boundary(SHOWN);
+    let more = if end < text.len() { "…" } else { "" };
+    format!("{:?}{more}", &text[..end])
 }
 
 /// At most 63 letters, digits, `-`, `_` and `.`, the first and the last a letter or a digit.

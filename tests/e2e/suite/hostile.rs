@@ -26,12 +26,13 @@ const MISTAKES: [&str; 12] = [
 ];
 
 /// What fails on `bad-1` and `bad-2`: the guest, and what the log says of the one and of the other.
-const HOSTILE: [(&str, [&str; 2]); 10] = [
+const HOSTILE: [(&str, [&str; 2]); 11] = [
     ("asking", [LATE; 2]),
     ("garbling", ["plugin gave an unusable answer: invalid utf-8", "plugin trapped: invalid utf-8"]),
     ("huge", ["MyApple", "bytes of children and status are more than the 16777216 that an outcome may hold"]),
     ("hungry", ["plugin hit its memory limit of 64 MiB"; 2]),
     ("looping", [LATE; 2]),
+    ("oversized", ["has more than 64 requirements", "the name: has 1048576 bytes, and at most 1024 are taken"]),
     ("recursing", ["plugin overflowed its stack"; 2]),
     (
         "recursing_wide",
@@ -64,6 +65,12 @@ pub(crate) async fn invariant_8_a_plugin_that_the_host_tells_too_much_costs_itse
 ) -> Result<()> {
     let limits = json!({"hostMiB": 1});
     have_no_children(&is_limited(&scene, &limits, "more than 1 MiB").await?).await
+}
+
+pub(crate) async fn invariant_8_a_plugin_that_asks_by_more_than_there_can_be_costs_itself_one_call(
+    scene: Scene,
+) -> Result<()> {
+    have_no_children(&is_contained(&scene, "oversized").await?).await
 }
 
 pub(crate) async fn invariant_8_a_plugin_that_waits_for_the_server_costs_itself_one_call(scene: Scene) -> Result<()> {

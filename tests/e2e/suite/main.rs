@@ -85,6 +85,7 @@ fn main() -> ExitCode {
             invariant_8_a_plugin_that_asks_the_host_for_ever_costs_itself_one_call,
             invariant_8_a_plugin_that_calls_the_host_too_often_costs_itself_one_call,
             invariant_8_a_plugin_that_the_host_tells_too_much_costs_itself_one_call,
+            invariant_8_a_plugin_that_asks_by_more_than_there_can_be_costs_itself_one_call,
             invariant_8_a_plugin_that_waits_for_the_server_costs_itself_one_call,
             invariant_8_a_plugin_that_traps_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_memory_costs_itself_one_call,

@@ -135,6 +135,11 @@ pub const GUESTS: &[Guest] = &[
         does: "observes ConfigMaps with the label `mistake` by making it: traps, loops, fails; its reconciles are well-behaved",
     },
     Guest {
+        name: "oversized",
+        expected: Expected::Contained,
+        does: "for bad-1 asks the cache by a selector of a million requirements, for other bad-* by a name of 1 MiB",
+    },
+    Guest {
         name: "peeping",
         expected: Expected::Works,
         does: "reads the cache beyond its namespace, its kinds and its indexes, and says in one condition for each try what it \

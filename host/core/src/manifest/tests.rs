@@ -152,6 +152,12 @@ fn a_selector_that_cannot_be_read_is_said_where_it_stands() {
 }
 
 #[test]
+fn a_selector_of_a_watch_is_bounded() {
+    let labels = (0..100).map(|number| format!("!a{number}")).collect::<Vec<_>>().join(",");
+    assert_snapshot!(changed(|manifest| manifest.controllers[0].owns[0].labels = Some(labels)), @r#"the plugin's manifest cannot be used: controllers[0].owns[0].labels: "!a0,!a1,!a2,!a3,!a4,!a5,!a6,!a7,!a8,!a9,!a10,!a11,!a12,!a13,!a14,!a15,!a16,!a17,"…: has more than 64 requirements"#);
+}
+
+#[test]
 fn one_problem_is_said_on_one_line() {
     assert_snapshot!(changed(|manifest| manifest.controllers[0].for_.of.kind.clear()), @"the plugin's manifest cannot be used: controllers[0].for.kind: is empty");
 }

@@ -101,6 +101,25 @@ fn errors_say_what_is_wrong() {
 }
 
 #[test]
+fn a_selector_is_bounded() {
+    let joined = |count: usize, text: &dyn Fn(usize) -> String| (0..count).map(text).collect::<Vec<_>>().join(",");
+    let absent = |count| joined(count, &|number| format!("!a{number}"));
+    let listed = |count| format!("a in ({})", joined(count, &|number| number.to_string()));
+    let long = |key: &str| joined(64, &|number| format!("{key}={number:063}"));
+    let problem = |text: &str| Selector::parse(text).map(drop).map_err(|error| error.problem);
+    assert_eq!([absent(64), listed(64), long("a")].map(|text| problem(&text)), [Ok(()), Ok(()), Ok(())]);
+    assert_eq!(problem(&absent(65)), Err("has more than 64 requirements".to_owned()));
+    assert_eq!(problem(&listed(65)), Err("lists more than 64 values in one requirement".to_owned()));
+    assert_eq!(problem(&long("ab")), Err("has more than 4096 bytes of keys and values".to_owned()));
+    // What is said of a text without end has one.
+    for text in [absent(1_000_000), "a".repeat(10_000_000), format!("a {}", ".".repeat(10_000_000))] {
+        let error = Selector::parse(&text).unwrap_err();
+        assert_eq!(error.selector.len(), MAX_BYTES);
+        assert!(error.problem.len() < 200, "{error}");
+    }
+}
+
+#[test]
 fn keys_and_values_have_the_lengths_of_labels() {
     let (fits, too_long) = ("a".repeat(63), "a".repeat(64));
     assert!(Selector::parse(&format!("{fits}={fits}")).is_ok());

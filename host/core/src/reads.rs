@@ -59,6 +59,10 @@ use dependency::{Dependency, Thing, ThingRef};
 /// namespace where it read. A run that reads more is about the whole anyway, and would pay for each of them.
 pub const MAX_READS: usize = 1000;
 
+/// Bytes of these things. A thousand of the longest names that most kinds allow are half of it; who reads by selectors of several kB each
+/// a hundred times is about the whole as well.
+pub const MAX_READ_BYTES: usize = 512 << 10;
+
 /// What a run asked a store for, if it was more than one object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Selection {
@@ -144,6 +148,8 @@ struct Running {
 #[derive(Debug, Default)]
 struct Reads {
     dependencies: HashSet<u32>,
+    /// Of what these stand for.
+    bytes: usize,
     scope: Scope,
     /// There are too many: the one dependency is on the whole scope.
     whole: bool,
@@ -257,7 +263,7 @@ impl Tracker {
     ///
     /// # Guarantees
     /// A key is appended if and only if the result of one of its reads is different after the change; and always, for a kind of
-    /// which its run read more than [`MAX_READS`] things.
+    /// which its run read more than [`MAX_READS`] things, or [`MAX_READ_BYTES`] of them.
     pub fn wakes(&self, of: &TypeMeta, change: &Change, out: &mut Vec<Key>) {
         let read = self.touched(of, change);
         let mut woken: Vec<u32> = read.iter().flat_map(|dependency| dependency.keys.iter()).collect();

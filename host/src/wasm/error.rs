@@ -175,7 +175,7 @@ pub enum CallError {
     /// Wanted larger tables than it may have, and gave up.
     #[error("plugin hit its limit of {MAX_TABLE_ELEMENTS} table elements")]
     Table,
-    /// Called the host too often, or was given too much by it.
+    /// Called the host too often, or exchanged too much with it.
     #[error("plugin {excess}")]
     HostCalls {
         /// Which of the two, and the limit.

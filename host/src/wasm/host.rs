@@ -3,20 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pilothouse_core::field::FieldPath;
 use pilothouse_core::key::{Key, TypeMeta};
 use pilothouse_core::object::{Object, Subresource};
-use pilothouse_core::selector::Selector;
 use wasmtime::Result;
 
+use super::arguments::{self, key_bytes, line_bytes, object_bytes, patch_bytes, preconditions_bytes, query_bytes};
 use super::bindings::pilothouse::plugin::{cache, client, clock, log, types};
 use super::call::{MAX_MESSAGE, shorten};
-use super::imports::{Import, Imports, LogLine, Query};
+use super::imports::{Import, Imports, LogLine};
 use super::limits::{Held, Limiter};
 use super::revision::Limits;
-
-/// Field paths in a query: more than anybody reads of an object, and a bound on what is compared for each object.
-const MAX_FIELDS: usize = 64;
 
 /// What the store of one call holds.
 pub(super) struct Host {
@@ -25,7 +21,7 @@ pub(super) struct Host {
     pub(super) began: Instant,
     pub(super) budget: Duration,
     now: u64,
-    /// Host calls so far, and bytes of what they answered.
+    /// Host calls so far, and bytes of what they were asked and answered.
     calls: u32,
     bytes: usize,
     may: Limits,
@@ -52,8 +48,8 @@ pub enum Excess {
     /// Host calls.
     #[error("called the host more than {0} times in one call")]
     Calls(u32),
-    /// Bytes of their answers.
-    #[error("was given more than {} MiB by the host in one call", .0 >> 20)]
+    /// Bytes of their arguments and answers.
+    #[error("exchanged more than {} MiB with the host in one call", .0 >> 20)]
     Bytes(usize),
 }
 
@@ -90,24 +86,31 @@ impl Host {
         self.door = Door::Closed;
     }
 
-    /// Begins a host call.
-    fn open(&mut self, import: Import) -> Result<Arc<dyn Imports>> {
+    /// Begins a host call whose arguments have so many bytes.
+    fn open(&mut self, import: Import, bytes: usize) -> Result<Arc<dyn Imports>> {
         let Door::Open(imports) = &self.door else { return Err(wasmtime::Error::new(Closed(import))) };
+        let imports = Arc::clone(imports);
         if self.calls >= self.may.host_calls {
             return Err(wasmtime::Error::new(Excess::Calls(self.may.host_calls)));
         }
         self.calls += 1;
+        self.exchanged(bytes)?;
         imports.called(import);
-        Ok(Arc::clone(imports))
+        Ok(imports)
     }
 
     /// Ends a host call whose answer has so many bytes.
     fn gives<T>(&mut self, answer: T, bytes: impl FnOnce(&T) -> usize) -> Result<T> {
-        self.bytes = self.bytes.saturating_add(bytes(&answer));
+        self.exchanged(bytes(&answer))?;
+        Ok(answer)
+    }
+
+    fn exchanged(&mut self, bytes: usize) -> Result<()> {
+        self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > self.may.host_bytes {
             return Err(wasmtime::Error::new(Excess::Bytes(self.may.host_bytes)));
         }
-        Ok(answer)
+        Ok(())
     }
 
     /// The same for an object of the API server's.
@@ -124,45 +127,13 @@ impl Host {
     }
 }
 
-fn type_meta(of: &types::TypeMeta) -> TypeMeta {
-    TypeMeta::new(&of.api_version, &of.kind)
-}
-
-fn key(key: &types::Key) -> Key {
-    Key::new(key.namespace.as_deref(), &key.name)
-}
-
-fn key_bytes(key: &types::Key) -> usize {
-    key.name.len() + key.namespace.as_ref().map_or(0, String::len)
-}
-
 fn wit_key(key: &Key) -> types::Key {
     types::Key { namespace: key.namespace.as_deref().map(str::to_owned), name: key.name.as_ref().to_owned() }
 }
 
-/// A guest's query, with what it writes as text read.
-fn read(query: cache::Query) -> Result<Query, cache::ReadError> {
-    let invalid = |what: &str, error: &dyn std::fmt::Display| cache::ReadError::Invalid(format!("{what}: {error}"));
-    let labels =
-        Selector::parse(query.labels.as_deref().unwrap_or_default()).map_err(|error| invalid("labels", &error))?;
-    if query.fields.len() > MAX_FIELDS {
-        return Err(invalid(
-            "fields",
-            &format!("{} are more than the {MAX_FIELDS} that a query may name", query.fields.len()),
-        ));
-    }
-    let paths = query.fields.iter().map(|path| FieldPath::parse(path));
-    let fields = paths.collect::<Result<_, _>>().map_err(|error| invalid("fields", &error))?;
-    let of = type_meta(&query.of);
-    Ok(Query {
-        of,
-        namespace: query.namespace,
-        labels,
-        index: query.index,
-        fields,
-        limit: query.limit,
-        after: query.after,
-    })
+/// Which object a request is about.
+fn named(of: &types::TypeMeta, name: &types::Key) -> Result<(TypeMeta, Key), client::Error> {
+    arguments::object(of, name).map_err(client::Error::Invalid)
 }
 
 pub(super) fn subresource(subresource: types::Subresource) -> Subresource {
@@ -180,21 +151,23 @@ impl types::Host for Host {}
 
 impl cache::Host for Host {
     fn get(&mut self, of: types::TypeMeta, name: types::Key) -> Result<Result<Option<String>, cache::ReadError>> {
-        let imports = self.open(Import::CacheGet)?;
-        let object = imports.cached(&type_meta(&of), &key(&name)).map(|object| object.as_ref().map(json));
+        let imports = self.open(Import::CacheGet, object_bytes(&of, &name))?;
+        let object = arguments::object(&of, &name).map_err(cache::ReadError::Invalid);
+        let object = object.and_then(|(of, key)| imports.cached(&of, &key));
+        let object = object.map(|object| object.as_ref().map(json));
         self.gives(object, |object| object.as_ref().ok().and_then(Option::as_ref).map_or(0, String::len))
     }
 
     fn list(&mut self, query: cache::Query) -> Result<Result<cache::Page, cache::ReadError>> {
-        let imports = self.open(Import::CacheList)?;
-        let page = read(query).and_then(|query| imports.cached_list(&query));
+        let imports = self.open(Import::CacheList, query_bytes(&query))?;
+        let page = arguments::query(query).and_then(|query| imports.cached_list(&query));
         let page = page.map(|page| cache::Page { items: page.items, next: page.next });
         self.gives(page, |page| page.as_ref().map_or(0, |page| page.items.iter().map(String::len).sum()))
     }
 
     fn keys(&mut self, query: cache::Query) -> Result<Result<cache::KeyPage, cache::ReadError>> {
-        let imports = self.open(Import::CacheKeys)?;
-        let page = read(query).and_then(|query| imports.cached_keys(&query));
+        let imports = self.open(Import::CacheKeys, query_bytes(&query))?;
+        let page = arguments::query(query).and_then(|query| imports.cached_keys(&query));
         let page = page.map(|page| cache::KeyPage { items: page.items.iter().map(wit_key).collect(), next: page.next });
         self.gives(page, |page| page.as_ref().map_or(0, |page| page.items.iter().map(key_bytes).sum()))
     }
@@ -202,13 +175,16 @@ impl cache::Host for Host {
 
 impl client::Host for Host {
     async fn get(&mut self, of: types::TypeMeta, name: types::Key) -> Result<Result<String, client::Error>> {
-        let imports = self.open(Import::ClientGet)?;
-        let answer = imports.get(type_meta(&of), key(&name)).await;
+        let imports = self.open(Import::ClientGet, object_bytes(&of, &name))?;
+        let answer = match named(&of, &name) {
+            Ok((of, key)) => imports.get(of, key).await,
+            Err(error) => Err(error),
+        };
         self.gives_object(&answer)
     }
 
     async fn create(&mut self, object: String) -> Result<Result<String, client::Error>> {
-        let imports = self.open(Import::ClientCreate)?;
+        let imports = self.open(Import::ClientCreate, object.len())?;
         let answer = imports.create(object).await;
         self.gives_object(&answer)
     }
@@ -218,7 +194,7 @@ impl client::Host for Host {
         object: String,
         part: Option<types::Subresource>,
     ) -> Result<Result<String, client::Error>> {
-        let imports = self.open(Import::ClientUpdate)?;
+        let imports = self.open(Import::ClientUpdate, object.len())?;
         let answer = imports.update(object, part.map(subresource)).await;
         self.gives_object(&answer)
     }
@@ -230,8 +206,11 @@ impl client::Host for Host {
         body: client::PatchBody,
         part: Option<types::Subresource>,
     ) -> Result<Result<String, client::Error>> {
-        let imports = self.open(Import::ClientPatch)?;
-        let answer = imports.patch(type_meta(&of), key(&name), body, part.map(subresource)).await;
+        let imports = self.open(Import::ClientPatch, object_bytes(&of, &name) + patch_bytes(&body))?;
+        let answer = match named(&of, &name) {
+            Ok((of, key)) => imports.patch(of, key, body, part.map(subresource)).await,
+            Err(error) => Err(error),
+        };
         self.gives_object(&answer)
     }
 
@@ -241,7 +220,7 @@ impl client::Host for Host {
         part: Option<types::Subresource>,
         force: bool,
     ) -> Result<Result<String, client::Error>> {
-        let imports = self.open(Import::ClientApply)?;
+        let imports = self.open(Import::ClientApply, object.len())?;
         let answer = imports.apply(object, part.map(subresource), force).await;
         self.gives_object(&answer)
     }
@@ -253,18 +232,23 @@ impl client::Host for Host {
         propagation: client::Propagation,
         preconditions: client::Preconditions,
     ) -> Result<Result<(), client::Error>> {
-        let imports = self.open(Import::ClientDelete)?;
-        Ok(imports.delete(type_meta(&of), key(&name), propagation, preconditions).await)
+        let bytes = object_bytes(&of, &name) + preconditions_bytes(&preconditions);
+        let imports = self.open(Import::ClientDelete, bytes)?;
+        Ok(match named(&of, &name) {
+            Ok((of, key)) => imports.delete(of, key, propagation, preconditions).await,
+            Err(error) => Err(error),
+        })
     }
 }
 
 impl log::Host for Host {
     fn write(&mut self, level: log::Level, message: String, fields: Vec<(String, String)>) -> Result<()> {
+        let bytes = line_bytes(&message, &fields);
         let line = LogLine::new(level, message, fields);
         if matches!(line.level, log::Level::Error) {
             self.said = Some(shorten(line.to_string(), MAX_MESSAGE));
         }
-        let imports = self.open(Import::LogWrite)?;
+        let imports = self.open(Import::LogWrite, bytes)?;
         self.lines = self.lines.saturating_add(1);
         // What a guest says last may be why it dies, so that much is in `said` even when the log is full.
         if self.lines <= LogLine::MAX_LINES {
@@ -276,14 +260,54 @@ impl log::Host for Host {
 
 impl clock::Host for Host {
     fn now(&mut self) -> Result<u64> {
-        self.open(Import::ClockNow)?;
+        self.open(Import::ClockNow, 0)?;
         Ok(self.now)
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
 mod tests {
+    use super::super::testing::Fake;
     use super::*;
+
+    fn maps() -> types::TypeMeta {
+        types::TypeMeta { api_version: "v1".to_owned(), kind: "ConfigMap".to_owned() }
+    }
+
+    #[tokio::test]
+    async fn nobody_is_asked_for_an_object_that_has_no_such_name() {
+        // It panics over a request that it does not expect, and knows what was called.
+        let imports = Arc::new(Fake::default());
+        let mut host = Host::new(Some(imports.clone()), Limits::default(), Held::default(), Duration::from_secs(1));
+        let none = || types::Key { namespace: None, name: String::new() };
+        let why = "the name is empty".to_owned();
+        let read = cache::Host::get(&mut host, maps(), none()).unwrap().unwrap_err();
+        assert!(matches!(read, cache::ReadError::Invalid(said) if said == why));
+        let patch = client::PatchBody::Merge("{}".to_owned());
+        let preconditions = client::Preconditions { uid: None, resource_version: None };
+        let refused = [
+            client::Host::get(&mut host, maps(), none()).await.unwrap().unwrap_err(),
+            client::Host::patch(&mut host, maps(), none(), patch, None).await.unwrap().unwrap_err(),
+            client::Host::delete(&mut host, maps(), none(), client::Propagation::Orphan, preconditions)
+                .await
+                .unwrap()
+                .unwrap_err(),
+        ];
+        assert!(refused.iter().all(|error| matches!(error, client::Error::Invalid(said) if *said == why)));
+        assert_eq!(imports.calls.lock().len(), 4);
+    }
+
+    #[test]
+    fn what_a_guest_hands_over_counts_like_what_it_is_given() {
+        let limits = Limits { host_bytes: 1 << 20, ..Limits::default() };
+        let mut host = Host::new(Some(Arc::new(Fake::default())), limits, Held::default(), Duration::from_secs(1));
+        let mut says = |bytes: usize| log::Host::write(&mut host, log::Level::Info, "x".repeat(bytes), Vec::new());
+        says(1 << 19).unwrap();
+        says(1 << 19).unwrap();
+        let excess = says(1).unwrap_err();
+        assert_eq!(excess.downcast_ref(), Some(&Excess::Bytes(1 << 20)));
+    }
 
     #[test]
     fn next_call_has_a_deadline_of_its_own() {

@@ -81,8 +81,9 @@ impl Import {
 
 /// What a guest's imports do during one call.
 ///
-/// Methods run while the guest is suspended, on the thread and in the `tracing` span of the call. Arguments come from the guest:
-/// they have the contract's types and sizes, and are otherwise unchecked.
+/// Methods run while the guest is suspended, on the thread and in the `tracing` span of the call. Arguments come from the guest: what names
+/// something is no longer than names are, and no object's name is empty; selectors and field paths are read. They are otherwise unchecked:
+/// objects and patches need not be JSON.
 pub trait Imports: Send + Sync + 'static {
     /// The guest calls this, within its limits; what it does comes next. To be counted: the default does nothing.
     fn called(&self, _import: Import) {}
@@ -93,7 +94,7 @@ pub trait Imports: Send + Sync + 'static {
     /// `cache.get`: the cached object, if there is one.
     ///
     /// # Errors
-    /// Not granted, not cached for this plugin, or an unusable key.
+    /// Not granted, or not cached for this plugin, or larger than a page.
     fn cached(&self, of: &TypeMeta, key: &Key) -> Result<Option<Arc<Object>>, ReadError>;
 
     /// `cache.list`: one page of cached objects, at most 4 MiB of JSON.

@@ -27,7 +27,7 @@
 //! | stack | 512 kB, of the engine and so for all plugins | [`CallError::Stack`] |
 //! | elements of its tables | 100,000 | [`CallError::Table`] |
 //! | core instances | 64 | [`CallError::Instantiate`] |
-//! | host calls, and what they answer | [`Limits::host_calls`], [`Limits::host_bytes`] | [`CallError::HostCalls`] |
+//! | host calls, and what they are asked and answer | [`Limits::host_calls`], [`Limits::host_bytes`] | [`CallError::HostCalls`] |
 //! | bytes handed to the host at once | [`MAX_TRANSFER`] | [`CallError::Trap`], [`CallError::Answer`] |
 //! | children, children and status in bytes, keys of a mapping | [`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_KEYS`] | [`CallError::Answer`] |
 //! | log | [`LogLine`]'s bounds | cut |
@@ -35,6 +35,7 @@
 //! Over many calls an instance that is kept may hold half of [`Limits::memory`]. How much a plugin logs then, and how often it is called, is
 //! for those who call.
 
+mod arguments;
 mod bindings;
 mod cache;
 mod call;

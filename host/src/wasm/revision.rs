@@ -28,14 +28,14 @@ pub struct Limits {
     pub deadline: Option<Duration>,
     /// Calls of imports.
     pub host_calls: u32,
-    /// Bytes that these answer, in all.
+    /// Bytes that these are asked and answer, in all.
     pub host_bytes: usize,
     /// Whether instances may serve again, where the manifest asks for it.
     pub reuse: bool,
 }
 
 impl Default for Limits {
-    /// 64 MiB, 1 GiB in all instances, the manifest's deadline, 100,000 host calls and 1 GiB from them; instances as the manifest says.
+    /// 64 MiB, 1 GiB in all instances, the manifest's deadline, 100,000 host calls and 1 GiB through them; instances as the manifest says.
     fn default() -> Self {
         Self {
             memory: 64 << 20,

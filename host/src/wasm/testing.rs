@@ -48,6 +48,13 @@ pub(crate) fn reads_again(times: u32) -> String {
          (i32.const {{answer}})"
     )
 }
+/// How often that may read [`apple`] until so many bytes were exchanged with the host.
+pub(crate) fn reads_that_fit(bytes: usize) -> u32 {
+    let (apple, of) = (apple(), apple().type_meta().clone());
+    // The name that is read is the kind's.
+    let each = of.api_version.len() + 2 * of.kind.len() + apple.json().len();
+    u32::try_from(bytes / each).unwrap()
+}
 /// Calls itself for ever.
 pub(crate) const RECURSE: &str = "(call $deep (i32.const 0))";
 /// Calls itself until its stack, which is its memory, is at its end.

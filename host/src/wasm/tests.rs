@@ -266,9 +266,9 @@ async fn each_host_call_is_told_log_and_clock_too() {
 }
 
 #[tokio::test]
-async fn what_the_host_answers_in_one_call_is_bounded() {
+async fn what_is_exchanged_with_the_host_in_one_call_is_bounded() {
     let limits = Limits { host_bytes: 1 << 20, ..Limits::default() };
-    let fit = (1 << 20) / u32::try_from(apple().json().len()).unwrap();
+    let fit = guest::reads_that_fit(1 << 20);
     let called = |times| {
         let guest = Guest::new().reconcile(&guest::reads_again(times));
         let imports = Arc::new(Fake { cached: Some(apple()), ..Fake::default() });
@@ -278,7 +278,7 @@ async fn what_the_host_answers_in_one_call_is_bounded() {
     let error = called(fit + 1).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.to_string().as_str()),
-        ("host-calls", "plugin was given more than 1 MiB by the host in one call")
+        ("host-calls", "plugin exchanged more than 1 MiB with the host in one call")
     );
 }
 

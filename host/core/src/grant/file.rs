@@ -55,7 +55,7 @@ pub struct Limits {
     /// How often one call may call the host.
     #[serde(rename = "hostCalls")]
     pub host_calls: Option<NonZeroU32>,
-    /// How much one call may be given by the host, in MiB.
+    /// How much one call may exchange with the host, in MiB.
     #[serde(rename = "hostMiB")]
     pub host_mib: Option<NonZeroU32>,
     /// False: every call has a fresh instance, though the manifest asks for reuse. True says no more than the manifest.

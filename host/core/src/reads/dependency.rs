@@ -59,6 +59,14 @@ impl Thing {
         }
     }
 
+    /// Bytes on the heap. Namespaces are shared with the keys of the run, and not counted.
+    pub(super) fn heap(&self) -> usize {
+        match self {
+            Self::Object(_, name) => name.len(),
+            Self::Selection(selection) => size_of::<Selection>() + selection.heap(),
+        }
+    }
+
     pub(super) fn fields(&self) -> Option<Box<FieldSet>> {
         match self {
             Self::Selection(selection) => match &selection.aspect {
@@ -71,12 +79,9 @@ impl Thing {
 }
 
 impl Dependency {
-    /// Bytes on the heap, but for the set of keys. Namespaces are shared with the keys of the run, and not counted.
+    /// Bytes on the heap, but for the set of keys.
     pub(super) fn heap(&self) -> usize {
-        match &self.thing {
-            Thing::Object(_, name) => name.len(),
-            Thing::Selection(selection) => size_of::<Selection>() + selection.heap(),
-        }
+        self.thing.heap()
     }
 }
 

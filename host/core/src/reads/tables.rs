@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::dependency::{Dependency, Thing, ThingRef};
 use super::ids::Ids;
-use super::{Kind, MAX_READS, Run, Running, Scope, Tracked, Tracker};
+use super::{Kind, MAX_READ_BYTES, MAX_READS, Run, Running, Scope, Tracked, Tracker};
 use crate::field::FieldSet;
 use crate::key::{Key, TypeMeta};
 use crate::reads::anchor::Anchors;
@@ -26,10 +26,13 @@ impl Tracker {
         let reads = running.kinds.entry(kind).or_default();
         let grown = reads.scope.include(namespace);
         if !reads.whole {
+            let bytes = thing.heap();
             let dependency = self.depend(kind, thing, run.key);
             let Some(reads) = self.running(run).and_then(|running| running.kinds.get_mut(&kind)) else { return };
-            reads.dependencies.insert(dependency);
-            if reads.dependencies.len() <= MAX_READS {
+            if reads.dependencies.insert(dependency) {
+                reads.bytes += bytes;
+            }
+            if reads.dependencies.len() <= MAX_READS && reads.bytes <= MAX_READ_BYTES {
                 return;
             }
             reads.whole = true;

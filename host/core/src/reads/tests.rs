@@ -201,6 +201,22 @@ fn who_reads_more_than_the_bound_depends_on_all_where_it_read() {
 }
 
 #[test]
+fn who_reads_things_of_more_bytes_than_the_bound_depends_on_all_where_it_read() {
+    let mut tracker = Tracker::default();
+    let long = |number: usize| key(&format!("n/{number:01024}"));
+    for (text, many) in [("fits", MAX_READ_BYTES / 1024), ("more", MAX_READ_BYTES / 1024 + 1)] {
+        let run = tracker.begin(&key(text));
+        // Again costs nothing.
+        for number in (0..many).chain(0..many) {
+            tracker.read_object(run, &pods(), &long(number));
+        }
+        tracker.commit(run);
+    }
+    assert_eq!(tracker.dependencies(), MAX_READ_BYTES / 1024 + 1);
+    assert_eq!(woken(&tracker, None, pod("n/new", "", "", 1)), ["more"]);
+}
+
+#[test]
 fn as_many_reads_as_the_bound_stay_what_they_are() {
     let mut tracker = Tracker::default();
     let run = tracker.begin(&key("a"));

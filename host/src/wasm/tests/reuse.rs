@@ -178,7 +178,7 @@ async fn imports_of_a_call_are_let_go_of_at_its_end() {
 #[tokio::test]
 async fn host_calls_and_what_they_answer_are_counted_anew_for_each_call() {
     let engine = Engine::new().unwrap();
-    let fit = (1 << 20) / u32::try_from(apple().json().len()).unwrap();
+    let fit = guest::reads_that_fit(1 << 20);
     let limits = Limits { host_calls: fit, host_bytes: 1 << 20, ..Limits::default() };
     let guest = Guest::new().reuse().reconcile(&guest::reads_again(fit));
     let revision = named(&engine, "test", &guest, limits).await;

@@ -55,7 +55,20 @@
 //!
 //! The crate of a plugin has `crate-type = ["cdylib", "rlib"]`, and is built with
 //! `cargo build --release --target wasm32-unknown-unknown`. The `.wasm` file is the plugin. It imports from the host what it
-//! uses and no more, and needs no WASI.
+//! uses and no more, and needs no WASI. In its workspace's `Cargo.toml`, this suits it:
+//!
+//! ```toml
+//! [profile.release]
+//! opt-level = 3           # the default; with "s" there is less code, and calls take half as long again
+//! lto = true
+//! codegen-units = 1
+//! panic = "abort"
+//! strip = "debuginfo"     # leaves the names that the host's backtraces show
+//! ```
+//!
+//! With the feature `allocator`, which is on by default, a plugin has an allocator that suits calls: memory for one is there when
+//! an instance begins, and is taken one block after another. A crate that has a `#[global_allocator]` of its own, or
+//! wants Rust's usual one, depends on `pilothouse-sdk` with `default-features = false`.
 //!
 //! # Where to look
 //! - What a reconcile may ask: [`Context`], [`cache`], [`client`], [`mod@log`].
@@ -68,6 +81,9 @@
 //! - Tests: [`mock`].
 //! - The border itself: [`contract`], and the WIT it is made from.
 
+// Where there are no threads; and natively for its tests.
+#[cfg(any(test, all(feature = "allocator", target_arch = "wasm32", not(target_feature = "atomics"))))]
+mod allocator;
 pub mod cache;
 mod change;
 pub mod client;

@@ -41,7 +41,7 @@ const MAX_LABELS: usize = 2 * pilothouse_core::selector::MAX_BYTES;
 const MAX_FIELDS: usize = 64;
 
 /// What one object is named by.
-pub(super) fn object(of: &types::TypeMeta, name: &types::Key) -> Result<(TypeMeta, Key), String> {
+pub(super) fn object(of: &types::TypeMeta, name: &types::KeyResult) -> Result<(TypeMeta, Key), String> {
     let of = type_meta(of)?;
     namespace(name.namespace.as_deref())?;
     within("the name", &name.name, MAX_NAME)?;
@@ -100,12 +100,12 @@ fn said(what: &str, why: impl Display) -> String {
 }
 
 /// Bytes of what names an object.
-pub(super) fn object_bytes(of: &types::TypeMeta, name: &types::Key) -> usize {
+pub(super) fn object_bytes(of: &types::TypeMeta, name: &types::KeyResult) -> usize {
     type_meta_bytes(of) + key_bytes(name)
 }
 
 /// Bytes of a key.
-pub(super) fn key_bytes(key: &types::Key) -> usize {
+pub(super) fn key_bytes(key: &types::KeyResult) -> usize {
     key.name.len() + text_bytes(key.namespace.as_ref())
 }
 
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn what_names_an_object_is_bounded() {
         let named = |of: types::TypeMeta, namespace: usize, name: usize| {
-            let key = types::Key { namespace: Some("n".repeat(namespace)), name: "a".repeat(name) };
+            let key = types::KeyResult { namespace: Some("n".repeat(namespace)), name: "a".repeat(name) };
             object(&of, &key).map(drop)
         };
         assert_eq!(named(maps(), 63, 1024), Ok(()));
@@ -240,7 +240,7 @@ mod tests {
             ..all()
         };
         assert_eq!(query_bytes(&asked), "v1ConfigMap".len() + 1 + 2 + 3 + 4 + 5 + 6 + 7);
-        let key = types::Key { namespace: Some("1".to_owned()), name: "22".to_owned() };
+        let key = types::KeyResult { namespace: Some("1".to_owned()), name: "22".to_owned() };
         assert_eq!(object_bytes(&maps(), &key), "v1ConfigMap".len() + 1 + 2);
         assert_eq!(line_bytes("1", &[("22".to_owned(), "333".to_owned())]), 6);
         assert_eq!(patch_bytes(&client::PatchBody::Merge("{}".to_owned())), 2);

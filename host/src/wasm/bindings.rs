@@ -22,6 +22,8 @@ wasmtime::component::bindgen!({
         default: trappable,
     },
     exports: { default: async },
+    // What a call gives to a guest is copied once, into its memory. A type that goes both ways has two names: `KeyParam`, `KeyResult`.
+    ownership: Borrowing { duplicate_if_necessary: true },
 });
 
 /// The world of a plugin that has a mapping of its own. A component exports both worlds, or only the first.
@@ -29,8 +31,8 @@ pub(super) mod mapping {
     wasmtime::component::bindgen!({
         world: "mapping",
         path: "../wit",
-        with: { "pilothouse:plugin/types": crate::wasm::bindings::pilothouse::plugin::types },
         exports: { default: async },
+        ownership: Borrowing { duplicate_if_necessary: true },
     });
 }
 
@@ -39,7 +41,6 @@ pub(super) mod observing {
     wasmtime::component::bindgen!({
         world: "observing",
         path: "../wit",
-        with: { "pilothouse:plugin/types": crate::wasm::bindings::pilothouse::plugin::types },
         exports: { default: async },
     });
 }

@@ -4,6 +4,7 @@
 //! returns is bounded here ([`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_KEYS`], [`MAX_MESSAGE`]) and, before it is copied, by
 //! [`super::MAX_TRANSFER`].
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use super::CallError;
 use super::bindings::exports::pilothouse::plugin::controller as wit;
 use super::bindings::mapping::exports::pilothouse::plugin::mapper;
 use super::bindings::observing::exports::pilothouse::plugin::observer;
-use super::bindings::pilothouse::plugin::types;
+use super::bindings::pilothouse::plugin::types::KeyParam;
+use super::bindings::{mapping, observing};
 
 /// How many children an outcome may hold. A reconcile that wants more is rather one that is wrong.
 pub const MAX_CHILDREN: usize = 10_000;
@@ -123,31 +125,41 @@ pub struct News {
 }
 
 impl News {
-    pub(super) fn to_map(&self) -> mapper::Change {
-        mapper::Change { of: type_meta(&self.of), old: text(self.old.as_ref()), new: text(self.new.as_ref()) }
+    /// The objects as text, for as long as a call borrows it.
+    pub(super) fn texts(&self) -> Texts<'_> {
+        Texts { old: text(self.old.as_ref()), new: text(self.new.as_ref()) }
+    }
+
+    pub(super) fn to_map<'a>(&'a self, texts: &'a Texts<'_>) -> mapper::Change<'a> {
+        let of =
+            mapping::pilothouse::plugin::types::TypeMeta { api_version: &self.of.api_version, kind: &self.of.kind };
+        mapper::Change { of, old: texts.old.as_deref(), new: texts.new.as_deref() }
     }
 
     pub(super) fn to_observe(&self) -> observer::Change {
+        let (api_version, kind) = (self.of.api_version.as_ref().to_owned(), self.of.kind.as_ref().to_owned());
         observer::Change {
-            of: type_meta(&self.of),
-            old: text(self.old.as_ref()),
-            new: text(self.new.as_ref()),
+            of: observing::pilothouse::plugin::types::TypeMeta { api_version, kind },
+            old: text(self.old.as_ref()).map(Cow::into_owned),
+            new: text(self.new.as_ref()).map(Cow::into_owned),
             merged: self.merged,
             missed: self.missed,
         }
     }
 }
 
-fn type_meta(of: &TypeMeta) -> types::TypeMeta {
-    types::TypeMeta { api_version: of.api_version.as_ref().to_owned(), kind: of.kind.as_ref().to_owned() }
+/// Both sides of [`News`] as JSON.
+pub(super) struct Texts<'a> {
+    old: Option<Cow<'a, str>>,
+    new: Option<Cow<'a, str>>,
 }
 
-fn text(object: Option<&Arc<Object>>) -> Option<String> {
-    object.map(|object| object.json().into_owned())
+fn text(object: Option<&Arc<Object>>) -> Option<Cow<'_, str>> {
+    object.map(|object| object.json())
 }
 
 /// The keys that `map` gave, each once.
-pub(super) fn keys(keys: &[types::Key]) -> Result<Vec<Key>, CallError> {
+pub(super) fn keys(keys: &[mapping::pilothouse::plugin::types::Key]) -> Result<Vec<Key>, CallError> {
     if keys.len() > MAX_KEYS {
         return Err(CallError::Answer(format!("{} keys are more than the {MAX_KEYS} that map may give", keys.len())));
     }
@@ -159,21 +171,19 @@ pub(super) fn keys(keys: &[types::Key]) -> Result<Vec<Key>, CallError> {
 }
 
 impl Request {
-    pub(super) fn into_wit(self) -> wit::Request {
+    /// As the contract has it; `object` is the object's text.
+    pub(super) fn to_wit<'a>(&'a self, object: &'a str) -> wit::Request<'a> {
         wit::Request {
-            controller: self.controller.as_ref().to_owned(),
-            key: types::Key {
-                namespace: self.key.namespace.as_deref().map(str::to_owned),
-                name: self.key.name.as_ref().to_owned(),
-            },
-            object: self.object.json().into_owned(),
+            controller: &self.controller,
+            key: KeyParam { namespace: self.key.namespace.as_deref(), name: &self.key.name },
+            object,
             phase: match self.phase {
                 Phase::Live => wit::Phase::Live,
                 Phase::Deleting => wit::Phase::Deleting,
                 Phase::Gone => wit::Phase::Gone,
             },
             attempt: self.attempt,
-            last_error: self.last_error,
+            last_error: self.last_error.as_deref(),
         }
     }
 }
@@ -244,8 +254,11 @@ mod tests {
 
     #[test]
     fn keys_of_a_mapping_are_bounded_named_and_each_once() {
-        let key = |name: &str| types::Key { namespace: Some("n".to_owned()), name: name.to_owned() };
-        let taken = |keys: Vec<types::Key>| super::keys(&keys).map_err(|error| error.to_string());
+        let key = |name: &str| mapping::pilothouse::plugin::types::Key {
+            namespace: Some("n".to_owned()),
+            name: name.to_owned(),
+        };
+        let taken = |keys: Vec<_>| super::keys(&keys).map_err(|error| error.to_string());
         assert_eq!(
             taken(vec![key("b"), key("a"), key("b")]),
             Ok(vec![Key::new(Some("n"), "a"), Key::new(Some("n"), "b")])

@@ -125,6 +125,15 @@ impl Code {
         Ok((Arc::clone(plain.insert(ready)), true))
     }
 
+    /// The same for one call: what is mapped for it is not kept.
+    pub(super) fn once(&self, sandbox: &Sandbox) -> Result<Arc<Ready>, LoadError> {
+        if let Some(ready) = &*self.plain.lock() {
+            return Ok(Arc::clone(ready));
+        }
+        let component = self.source.load(&sandbox.engine).map_err(|error| LoadError::Code(chain(&error)))?;
+        Ok(Arc::new(Ready::link(sandbox, &component)?))
+    }
+
     /// The same for an instance from the pool. None where a slot does not take it.
     pub(super) fn pooled(&self, pool: &Sandbox) -> Result<Option<(Arc<Ready>, bool)>, LoadError> {
         self.touch();

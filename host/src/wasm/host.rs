@@ -8,6 +8,7 @@ use pilothouse_core::object::{Object, Subresource};
 use wasmtime::Result;
 
 use super::arguments::{self, key_bytes, line_bytes, object_bytes, patch_bytes, preconditions_bytes, query_bytes};
+use super::bindings::pilothouse::plugin::types::KeyResult as WitKey;
 use super::bindings::pilothouse::plugin::{cache, client, clock, log, types};
 use super::call::{MAX_MESSAGE, shorten};
 use super::imports::{Import, Imports, LogLine};
@@ -127,12 +128,12 @@ impl Host {
     }
 }
 
-fn wit_key(key: &Key) -> types::Key {
-    types::Key { namespace: key.namespace.as_deref().map(str::to_owned), name: key.name.as_ref().to_owned() }
+fn wit_key(key: &Key) -> WitKey {
+    WitKey { namespace: key.namespace.as_deref().map(str::to_owned), name: key.name.as_ref().to_owned() }
 }
 
 /// Which object a request is about.
-fn named(of: &types::TypeMeta, name: &types::Key) -> Result<(TypeMeta, Key), client::Error> {
+fn named(of: &types::TypeMeta, name: &WitKey) -> Result<(TypeMeta, Key), client::Error> {
     arguments::object(of, name).map_err(client::Error::Invalid)
 }
 
@@ -150,7 +151,7 @@ fn json(object: &Arc<Object>) -> String {
 impl types::Host for Host {}
 
 impl cache::Host for Host {
-    fn get(&mut self, of: types::TypeMeta, name: types::Key) -> Result<Result<Option<String>, cache::ReadError>> {
+    fn get(&mut self, of: types::TypeMeta, name: WitKey) -> Result<Result<Option<String>, cache::ReadError>> {
         let imports = self.open(Import::CacheGet, object_bytes(&of, &name))?;
         let object = arguments::object(&of, &name).map_err(cache::ReadError::Invalid);
         let object = object.and_then(|(of, key)| imports.cached(&of, &key));
@@ -174,7 +175,7 @@ impl cache::Host for Host {
 }
 
 impl client::Host for Host {
-    async fn get(&mut self, of: types::TypeMeta, name: types::Key) -> Result<Result<String, client::Error>> {
+    async fn get(&mut self, of: types::TypeMeta, name: WitKey) -> Result<Result<String, client::Error>> {
         let imports = self.open(Import::ClientGet, object_bytes(&of, &name))?;
         let answer = match named(&of, &name) {
             Ok((of, key)) => imports.get(of, key).await,
@@ -202,7 +203,7 @@ impl client::Host for Host {
     async fn patch(
         &mut self,
         of: types::TypeMeta,
-        name: types::Key,
+        name: WitKey,
         body: client::PatchBody,
         part: Option<types::Subresource>,
     ) -> Result<Result<String, client::Error>> {
@@ -228,7 +229,7 @@ impl client::Host for Host {
     async fn delete(
         &mut self,
         of: types::TypeMeta,
-        name: types::Key,
+        name: WitKey,
         propagation: client::Propagation,
         preconditions: client::Preconditions,
     ) -> Result<Result<(), client::Error>> {
@@ -280,7 +281,7 @@ mod tests {
         // It panics over a request that it does not expect, and knows what was called.
         let imports = Arc::new(Fake::default());
         let mut host = Host::new(Some(imports.clone()), Limits::default(), Held::default(), Duration::from_secs(1));
-        let none = || types::Key { namespace: None, name: String::new() };
+        let none = || WitKey { namespace: None, name: String::new() };
         let why = "the name is empty".to_owned();
         let read = cache::Host::get(&mut host, maps(), none()).unwrap().unwrap_err();
         assert!(matches!(read, cache::ReadError::Invalid(said) if said == why));

@@ -11,11 +11,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pilothouse_core::manifest::Policy;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tracing::warn;
@@ -46,7 +50,8 @@ pub(super) const IDLE: Duration = Duration::from_secs(60);
 /// An instance that holds more than its limit over this is not kept: the next call would have too little left.
 const MARK: usize = 2;
 
-/// So much after its deadline a call that waits for the host ends: a busy one should have been stopped by the epoch before.
+/// So much after its deadline a call that waits for the host ends: a busy one should have been stopped by the epoch before, and it should not
+/// come first where both would do.
 const LATER: Duration = Duration::from_millis(10);
 
 /// What the instances of one plugin come to, over all its revisions.
@@ -121,13 +126,24 @@ impl Tally {
     }
 }
 
+/// What becomes of an instance after a call, and where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// It is the only one, and is made from nothing. What describes itself touches many times what a call does (a
+    /// CustomResourceDefinition is rendered), and a slot of the pool would have as much to clean after each call from then on.
+    Once,
+    /// It ends.
+    Fresh,
+    /// It may serve again.
+    Reuse,
+}
+
 /// What one revision's calls are served by, under one set of limits. Other limits have other instances, and so has another revision.
 pub(super) struct Instances {
     linked: Linked,
     limits: Limits,
     tally: Arc<Tally>,
-    /// Whether an instance may serve again.
-    reuse: bool,
+    for_: Use,
     /// In the order in which they served.
     idle: Mutex<Vec<Instance>>,
     peak: AtomicUsize,
@@ -136,13 +152,23 @@ pub(super) struct Instances {
 }
 
 impl Instances {
-    /// None yet. `reuse` is what the manifest asks for.
-    pub(super) fn new(linked: &Linked, plugin: &PluginName, limits: Limits, reuse: bool) -> Arc<Self> {
+    /// None yet. `policy` is what the manifest asks for.
+    pub(super) fn new(linked: &Linked, plugin: &PluginName, limits: Limits, policy: Policy) -> Arc<Self> {
+        let reuse = policy == Policy::Reuse && limits.reuse;
+        Self::of(linked, plugin, limits, if reuse { Use::Reuse } else { Use::Fresh })
+    }
+
+    /// For one call, of what is not described yet.
+    pub(super) fn once(linked: &Linked, plugin: &PluginName, limits: Limits) -> Arc<Self> {
+        Self::of(linked, plugin, limits, Use::Once)
+    }
+
+    fn of(linked: &Linked, plugin: &PluginName, limits: Limits, for_: Use) -> Arc<Self> {
         let instances = Arc::new(Self {
             linked: linked.clone(),
             limits,
             tally: linked.engine.tally(plugin),
-            reuse: reuse && limits.reuse,
+            for_,
             idle: Mutex::default(),
             peak: AtomicUsize::new(0),
             said: AtomicBool::new(false),
@@ -166,9 +192,7 @@ impl Instances {
     ) -> Result<T, CallError> {
         let _calling = self.linked.engine.calling();
         let mut instance = self.instance(imports, budget)?;
-        // A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits: somewhat later,
-        // so that it does not come first where both would do.
-        let ended = tokio::time::timeout(budget + LATER, run(&mut instance)).await;
+        let ended = within(budget + LATER, run(&mut instance)).await;
         let host = instance.store.data_mut();
         host.close();
         self.peak.fetch_max(host.limits.used(), Ordering::Relaxed);
@@ -178,7 +202,7 @@ impl Instances {
                 let call = Ended { budget, limits: &host.limits, said: host.said.as_deref() };
                 Err(CallError::of(&error, stage, &call))
             }
-            Err(_) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
+            Err(Late) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
         };
         if answer.is_ok() {
             self.keep(instance);
@@ -196,8 +220,12 @@ impl Instances {
             self.tally.reused.fetch_add(1, Ordering::Relaxed);
             return Ok(kept);
         }
-        let (ready, slot, mapped) =
-            self.linked.engine.ready(&self.linked.code).map_err(|e| CallError::Instantiate(e.to_string()))?;
+        let Linked { engine, code, .. } = &self.linked;
+        let ready = match self.for_ {
+            Use::Once => engine.ready_once(code).map(|ready| (ready, None, false)),
+            Use::Fresh | Use::Reuse => engine.ready(code),
+        };
+        let (ready, slot, mapped) = ready.map_err(|e| CallError::Instantiate(e.to_string()))?;
         self.tally.mapped.fetch_add(mapped.into(), Ordering::Relaxed);
         let host = Host::new(imports, self.limits, self.tally.held.clone(), budget);
         Ok(Instance::new(host, ready, slot, Arc::clone(&self.tally)))
@@ -216,7 +244,7 @@ impl Instances {
     /// Keeps an instance that answered, if it is fit to serve again.
     fn keep(&self, mut instance: Instance) {
         instance.calls += 1;
-        if !self.reuse || instance.calls >= MAX_CALLS {
+        if self.for_ != Use::Reuse || instance.calls >= MAX_CALLS {
             return;
         }
         let holds = instance.store.data().limits.used();
@@ -262,9 +290,35 @@ impl Instances {
     }
 }
 
+/// A call waited for the host, and longer than it may.
+struct Late;
+
+/// What a call gives, unless it comes too late.
+///
+/// A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits, and so nothing is done for it until the
+/// call does so for the first time. `most` counts from then: what the call computed before was less than a tick of the epoch, as it gives way
+/// then and seems to wait.
+async fn within<T>(most: Duration, call: impl Future<Output = T>) -> Result<T, Late> {
+    let mut call = pin!(call);
+    let mut end = pin!(None);
+    poll_fn(|cx| {
+        if let Poll::Ready(answer) = call.as_mut().poll(cx) {
+            return Poll::Ready(Ok(answer));
+        }
+        if end.is_none() {
+            end.set(Some(tokio::time::sleep(most)));
+        }
+        match end.as_mut().as_pin_mut() {
+            Some(end) => end.poll(cx).map(|()| Err(Late)),
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
+
 impl fmt::Debug for Instances {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Instances").field("limits", &self.limits).field("reuse", &self.reuse).finish_non_exhaustive()
+        f.debug_struct("Instances").field("limits", &self.limits).field("for_", &self.for_).finish_non_exhaustive()
     }
 }
 
@@ -402,5 +456,47 @@ impl Tally {
     /// Whose it is.
     pub(super) fn plugin(&self) -> &PluginName {
         &self.plugin
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
+mod tests {
+    use std::future::{pending, ready};
+
+    use futures::FutureExt as _;
+    use tokio::time::sleep;
+
+    use super::super::Engine;
+    use super::super::testing::Guest;
+    use super::*;
+
+    #[test]
+    fn description_takes_no_slot_of_the_pool() {
+        let engine = Engine::new().unwrap();
+        let linked = engine.compile(&Guest::new().file()).unwrap().link().unwrap();
+        let name = PluginName::new("test").unwrap();
+        let slot = |instances: Arc<Instances>| instances.instance(None, IDLE).unwrap()._slot.is_some();
+        assert!(!slot(Instances::once(&linked, &name, Limits::default())));
+        let is_pooled = wasmtime::PoolingAllocationConfig::is_pagemap_scan_available();
+        assert_eq!(slot(Instances::new(&linked, &name, Limits::default(), Policy::Fresh)), is_pooled);
+    }
+
+    #[test]
+    fn call_that_never_waits_needs_no_timer() {
+        // It would be made by a runtime, and there is none.
+        assert_eq!(within(IDLE, ready(1)).now_or_never().and_then(Result::ok), Some(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn call_that_waits_may_do_so_for_as_long_as_was_said() {
+        let began = Instant::now();
+        let in_time = within(IDLE, async {
+            sleep(IDLE - LATER).await;
+            1
+        });
+        assert_eq!(in_time.await.ok(), Some(1));
+        assert_eq!(within(IDLE, pending::<u32>()).await.ok(), None);
+        assert_eq!(began.elapsed(), IDLE - LATER + IDLE);
     }
 }

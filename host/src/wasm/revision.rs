@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilothouse_core::key::Key;
-use pilothouse_core::manifest::{DEFAULT_TIMEOUT, Manifest, Policy};
+use pilothouse_core::manifest::{DEFAULT_TIMEOUT, Manifest};
 
 use super::call::{self, Failure, News, Outcome, Request};
 use super::component::Linked;
@@ -86,7 +86,7 @@ impl Linked {
         config: Arc<str>,
         limits: Limits,
     ) -> Result<Revision, DescribeError> {
-        let instances = Instances::new(self, &plugin, limits, false);
+        let instances = Instances::once(self, &plugin, limits);
         let budget = limits.lowered(DESCRIBE_DEADLINE);
         let describe = async |instance: &mut Instance| {
             let (plugin, store) = instance.controller().await?;
@@ -96,7 +96,7 @@ impl Linked {
         let described = answer.map_err(|refusal| DescribeError::Refused(call::shorten(refusal, call::MAX_MESSAGE)))?;
         let manifest = manifest::from_wit(described)?;
         manifest::check_exports(&manifest, self.mapper, self.observer)?;
-        let instances = Instances::new(self, &plugin, limits, manifest.instances == Policy::Reuse);
+        let instances = Instances::new(self, &plugin, limits, manifest.instances);
         Ok(Revision { plugin, linked: self.clone(), config, manifest: Arc::new(manifest), instances })
     }
 }
@@ -135,8 +135,8 @@ impl Revision {
     /// The same revision under other limits. It shares no instance with this one.
     #[must_use]
     pub fn with_limits(&self, limits: Limits) -> Self {
-        let reuse = self.manifest.instances == Policy::Reuse;
-        Self { instances: Instances::new(&self.linked, &self.plugin, limits, reuse), ..self.clone() }
+        let policy = self.manifest.instances;
+        Self { instances: Instances::new(&self.linked, &self.plugin, limits, policy), ..self.clone() }
     }
 
     /// How long a call of this controller may run: what the manifest says, or less by [`Limits::deadline`].
@@ -166,11 +166,12 @@ impl Revision {
         let Some(budget) = self.deadline(&request.controller) else {
             return Err(CallError::Controller(request.controller.as_ref().to_owned()));
         };
-        let request = request.into_wit();
+        let object = request.object.json();
+        let request = request.to_wit(&object);
         let reconcile = async |instance: &mut Instance| {
             let (plugin, store) = instance.controller().await?;
             let controller = plugin.pilothouse_plugin_controller();
-            controller.call_reconcile(store, &self.config, &request).await.map_err(calling)
+            controller.call_reconcile(store, &self.config, request).await.map_err(calling)
         };
         let read = |answer| match answer {
             Ok(outcome) => Outcome::from_wit(outcome).map(Ok),
@@ -200,7 +201,8 @@ impl Revision {
         if !self.linked.mapper {
             return Err(CallError::Export("mapper"));
         }
-        let changes: Vec<_> = news.iter().map(News::to_map).collect();
+        let texts: Vec<_> = news.iter().map(News::texts).collect();
+        let changes: Vec<_> = news.iter().zip(&texts).map(|(news, texts)| news.to_map(texts)).collect();
         let map = async |instance: &mut Instance| {
             let (plugin, store) = instance.mapper().await?;
             let mapper = plugin.pilothouse_plugin_mapper();

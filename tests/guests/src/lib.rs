@@ -93,6 +93,11 @@ pub const GUESTS: &[Guest] = &[
     Guest { name: "huge", expected: Expected::Contained, does: "for bad-* answers with a status of 8 MiB" },
     Guest { name: "hungry", expected: Expected::Contained, does: "for bad-* allocates memory without end" },
     Guest {
+        name: "idling",
+        expected: Expected::Works,
+        does: "asks for its instances to be kept; answers that all is as it should be, whatever the object",
+    },
+    Guest {
         name: "imperative",
         expected: Expected::Works,
         does: "creates, patches and deletes <name>-made through the client and says in conditions SawCreate, SawPatch and \

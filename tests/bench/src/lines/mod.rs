@@ -179,7 +179,11 @@ pub const ALL: [Line; 20] = [
     },
     Line {
         name: "empty-call",
-        figures: &[figure("empty-call", "µs", None)],
+        figures: &[
+            figure("empty-call", "µs", Some(AtMost(0.5))),
+            figure("empty-call-fresh", "µs", None),
+            figure("empty-call-parsed", "µs", None),
+        ],
         rounds: 5,
         measure: calls::empty,
         peers: &[],
@@ -198,11 +202,11 @@ pub const ALL: [Line; 20] = [
     Line {
         name: "reuse",
         figures: &[
-            figure("empty-reused", "µs", Some(AtMost(0.5))),
+            figure("reused-600", "µs", None),
             figure("reused-1.5k", "µs", None),
             figure("reused-6k", "µs", None),
             figure("reused-50k", "µs", None),
-            figure("empty-fresh", "µs", None),
+            figure("fresh-600", "µs", None),
             figure("fresh-1.5k", "µs", None),
             figure("fresh-6k", "µs", None),
             figure("fresh-50k", "µs", None),

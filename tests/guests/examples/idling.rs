@@ -1,0 +1,30 @@
+//! Answers that all is as it should be without a look at what it is called with: what is left is the call itself.
+
+#![cfg(target_arch = "wasm32")]
+
+use pilothouse_guests::apple;
+use pilothouse_sdk::contract;
+use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
+    Children, Failure, Guest, Manifest, Outcome, Request,
+};
+use pilothouse_sdk::{Plugin, entry};
+
+struct Idling;
+
+fn plugin() -> Plugin {
+    Plugin::new("Is kept, and does nothing.")
+        .reuse_instances()
+        .controller(apple::counting().without_status().reconcile(|_, _| unreachable!("`reconcile` is the one below")))
+}
+
+impl Guest for Idling {
+    fn describe(config: String) -> Result<Manifest, String> {
+        entry::describe(&plugin, env!("CARGO_PKG_VERSION"), &config)
+    }
+
+    fn reconcile(_: String, _: Request) -> Result<Outcome, Failure> {
+        Ok(Outcome { children: Children::Unchanged, status: None, requeue_after: None })
+    }
+}
+
+contract::export!(Idling with_types_in contract);

@@ -41,7 +41,7 @@ use super::{
     Attempt, Called, Observer, Parts, Result as ReconcileResult, feed,
     imports::Access,
     mapper::{self, Asks},
-    pending::{BacklogFigures, HookFailure},
+    pending::{self, BacklogFigures, HookFailure},
     queue::{Cause, Next, Queue, Taker},
     reading::Reading,
     record::Record,
@@ -219,16 +219,17 @@ impl Controller {
         });
         controller.route(wanted);
         controller.staff_when_synced();
-        let resync = resync::run(Arc::downgrade(&controller), controller.resync.subscribe());
-        controller.attend(resync);
-        controller.attend(mapper::run(controller.clone()));
+        let (weak, every) = (Arc::downgrade(&controller), controller.resync.subscribe());
+        controller.attend(move || resync::run(weak.clone(), every.clone()));
+        let asked = controller.clone();
+        controller.attend(move || mapper::run(asked.clone()));
         controller
     }
 
-    /// Runs a task of the controller until the controller ends.
-    fn attend(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let stopping = self.stopping.clone();
-        let attend = async move { stopping.run_until_cancelled_owned(task).await };
+    /// Does `work` until the controller ends, whatever the host fails over.
+    fn attend<F: Future<Output = ()> + Send + 'static>(&self, work: impl Fn() -> F + Send + 'static) {
+        let (stopping, persisting) = (self.stopping.clone(), pending::persist(self.plugin.clone(), work));
+        let attend = async move { stopping.run_until_cancelled_owned(persisting).await };
         self.account.spawn(self.attendants.track_future(attend)).detach();
     }
 

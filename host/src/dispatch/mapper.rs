@@ -73,10 +73,6 @@ impl Asks {
 
 /// Asks until it is cancelled.
 pub(super) async fn run(controller: Arc<Controller>) {
-    pending::persist(controller.plugin().clone(), || ask(controller.clone())).await;
-}
-
-async fn ask(controller: Arc<Controller>) {
     let asks = controller.asks();
     loop {
         tokio::select! {

@@ -8,7 +8,7 @@
 //! what serves the next key, and nothing else (invariant 9).
 
 use std::{
-    collections::{BTreeSet, BinaryHeap, HashMap},
+    collections::{BTreeSet, HashMap},
     panic::AssertUnwindSafe,
     sync::{
         Arc,
@@ -38,7 +38,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, info, warn};
 
 use super::{
-    Attempt, Called, Observer, Parts, Result as ReconcileResult, feed,
+    Attempt, Called, Observer, Parts, Result as ReconcileResult,
+    failing::{Failing, FailingKey},
+    feed,
     imports::Access,
     mapper::{self, Asks},
     pending::{self, BacklogFigures, HookFailure},
@@ -87,8 +89,7 @@ pub struct Controller {
     /// Last known states of objects that vanished and whose keys are still to be reconciled: at most as many as the queue has
     /// keys.
     gone: Mutex<HashMap<Key, Arc<Object>>>,
-    /// Why keys failed last: at most one entry for each key that is being retried.
-    failed: Mutex<HashMap<Key, Failing>>,
+    failing: Failing,
     /// Of the whole plugin.
     record: Arc<Record>,
     ended: Ended,
@@ -104,27 +105,6 @@ pub struct Controller {
     observer: Arc<dyn Observer>,
     account: Account,
     cluster: Cluster,
-}
-
-/// What is known of a key that is being retried.
-struct Failing {
-    /// Its first failure after a success.
-    since: Instant,
-    /// The last one's reason.
-    error: String,
-}
-
-/// A key that fails.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailingKey {
-    /// Which.
-    pub key: Key,
-    /// Since its first failure after a success.
-    pub lasts: Duration,
-    /// How often in a row.
-    pub failures: u32,
-    /// Why, the last time.
-    pub error: String,
 }
 
 /// Keys that were woken, by why.
@@ -205,7 +185,7 @@ impl Controller {
             woken: Woken::default(),
             asks: Asks::new(),
             gone: Mutex::default(),
-            failed: Mutex::default(),
+            failing: Failing::default(),
             record,
             ended: Ended::default(),
             events: parts.events.clone(),
@@ -676,43 +656,19 @@ impl Controller {
 
     /// Why the last try of a key failed, if it did.
     pub(super) fn last_error(&self, key: &Key) -> Option<String> {
-        self.failed.lock().get(key).map(|failing| failing.error.clone())
+        self.failing.last_error(key)
+    }
+
+    pub(super) fn note_error(&self, key: &Key, error: Option<String>) {
+        self.failing.note(key, error);
     }
 
     /// How many keys are being retried, and those of them that fail for longest, at most so many.
     pub fn failing(&self, most: usize) -> (usize, Vec<FailingKey>) {
-        let now = Instant::now();
-        let (all, mut longest) = {
-            let failed = self.failed.lock();
-            let mut longest = BinaryHeap::with_capacity(most.saturating_add(1).min(failed.len()));
-            for (key, failing) in &*failed {
-                longest.push((failing.since, key, &failing.error));
-                if longest.len() > most {
-                    longest.pop();
-                }
-            }
-            let failing = |(since, key, error): (Instant, &Key, &String)| FailingKey {
-                key: key.clone(),
-                lasts: now.saturating_duration_since(since),
-                failures: 0,
-                error: error.clone(),
-            };
-            (failed.len(), longest.into_sorted_vec().into_iter().map(failing).collect::<Vec<_>>())
-        };
+        let (all, mut longest) = self.failing.longest(most);
         let queue = self.queue.lock();
         longest.iter_mut().for_each(|failing| failing.failures = queue.failures(&failing.key));
         (all, longest)
-    }
-
-    pub(super) fn note_error(&self, key: &Key, error: Option<String>) {
-        let mut failed = self.failed.lock();
-        match error {
-            Some(error) => match failed.get_mut(key) {
-                Some(failing) => failing.error = error,
-                None => drop(failed.insert(key.clone(), Failing { since: Instant::now(), error })),
-            },
-            None => drop(failed.remove(key)),
-        }
     }
 
     /// Takes no more keys.

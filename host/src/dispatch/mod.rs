@@ -6,6 +6,7 @@
 //! Guests run on threads of their own, apart from the I/O runtime: a busy one delays no request and no health check.
 
 mod controller;
+mod failing;
 mod feed;
 mod imports;
 mod lines;
@@ -23,7 +24,8 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub use controller::{Controller, FailingKey, ReadFigures};
+pub use controller::{Controller, ReadFigures};
+pub use failing::FailingKey;
 pub use observing::Observing;
 pub use pending::{BacklogFigures, HookFailure};
 pub use queue::{Cause, Queue};

@@ -1,0 +1,109 @@
+//! The keys of a controller that fail: why, and for how long already.
+//!
+//! How often in a row a key has failed is for its queue to know, and when it is tried again.
+
+use std::{
+    collections::{BinaryHeap, HashMap},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use pilothouse_core::key::Key;
+use tokio::time::Instant;
+
+/// At most one entry for each key that is being retried.
+#[derive(Default)]
+pub(super) struct Failing(Mutex<HashMap<Key, Failure>>);
+
+struct Failure {
+    /// The first one after a success.
+    since: Instant,
+    /// The last one's reason.
+    error: String,
+}
+
+/// A key that fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailingKey {
+    /// Which.
+    pub key: Key,
+    /// Since its first failure after a success.
+    pub lasts: Duration,
+    /// How often in a row.
+    pub failures: u32,
+    /// Why, the last time.
+    pub error: String,
+}
+
+impl Failing {
+    /// A key was tried, and is to be tried again for this reason; none: it is not.
+    pub(super) fn note(&self, key: &Key, error: Option<String>) {
+        let mut all = self.0.lock();
+        match error {
+            Some(error) => match all.get_mut(key) {
+                Some(failure) => failure.error = error,
+                None => drop(all.insert(key.clone(), Failure { since: Instant::now(), error })),
+            },
+            None => drop(all.remove(key)),
+        }
+    }
+
+    /// Why the last try of a key failed, if it did.
+    pub(super) fn last_error(&self, key: &Key) -> Option<String> {
+        self.0.lock().get(key).map(|failure| failure.error.clone())
+    }
+
+    /// How many keys fail, and those that do for longest, at most so many. How often they have is left out.
+    pub(super) fn longest(&self, most: usize) -> (usize, Vec<FailingKey>) {
+        let now = Instant::now();
+        let all = self.0.lock();
+        let mut longest = BinaryHeap::new();
+        for (key, failure) in &*all {
+            longest.push((failure.since, key, &failure.error));
+            if longest.len() > most {
+                longest.pop();
+            }
+        }
+        let failing = |(since, key, error): (Instant, &Key, &String)| FailingKey {
+            key: key.clone(),
+            lasts: now.saturating_duration_since(since),
+            failures: 0,
+            error: error.clone(),
+        };
+        (all.len(), longest.into_sorted_vec().into_iter().map(failing).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key::new(Some("default"), name)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn longest_failing_come_first_with_their_last_reason() {
+        let failing = Failing::default();
+        let second = Duration::from_secs(1);
+        for name in ["d", "b", "a", "c"] {
+            failing.note(&key(name), Some(format!("{name} once")));
+            tokio::time::advance(second).await;
+        }
+        failing.note(&key("b"), Some("b again".to_owned()));
+        // It succeeded meanwhile, and so begins anew.
+        failing.note(&key("d"), None);
+        failing.note(&key("d"), Some("d anew".to_owned()));
+        assert_eq!(failing.last_error(&key("b")).as_deref(), Some("b again"));
+        let told =
+            |name, lasts, error: &str| FailingKey { key: key(name), lasts, failures: 0, error: error.to_owned() };
+        let longest = vec![told("b", 3 * second, "b again"), told("a", 2 * second, "a once")];
+        assert_eq!(failing.longest(2), (4, longest));
+        assert_eq!(failing.longest(0), (4, Vec::new()));
+        assert_eq!(failing.longest(usize::MAX).1.len(), 4);
+        for name in ["a", "b", "c", "d"] {
+            failing.note(&key(name), None);
+        }
+        assert_eq!((failing.longest(2), failing.last_error(&key("b"))), ((0, Vec::new()), None));
+    }
+}

@@ -58,6 +58,8 @@ pub struct PluginRow {
 pub struct LimitsRow {
     /// Linear memory of an instance.
     pub memory_bytes: usize,
+    /// Linear memory of all the plugin's instances together.
+    pub total_memory_bytes: usize,
     /// Calls of imports.
     pub host_calls: u32,
     /// What these answer.
@@ -107,6 +109,8 @@ pub struct InstancesRow {
     pub mapped: u64,
     /// Bytes of linear memory that they hold.
     pub memory_bytes: usize,
+    /// The most that one of the revision that serves has had, under its present limits.
+    pub peak_bytes: usize,
 }
 
 /// The revision that serves.
@@ -327,19 +331,22 @@ fn backlog(what: &str, depth: usize, row: &BacklogRow, all: bool, below: Below<'
 
 /// What is seldom wrong.
 fn details(row: &PluginRow) -> Vec<String> {
-    let InstancesRow { alive, kept, made, reused, mapped, .. } = row.instances;
+    let InstancesRow { alive, kept, made, reused, mapped, memory_bytes, peak_bytes } = row.instances;
+    let (held, peak) = (memory_bytes >> 10, peak_bytes >> 10);
     let mut lines = vec![
         format!("threads: {} turns, waited {:.2} s for them", row.turns, row.turn_wait_seconds),
         format!(
             "instances: {alive}, {kept} of them kept for a next call; {made} were made, {reused} calls were served by one that had \
              served before, {mapped} had to map the code"
         ),
+        format!("memory: {held} kB in all instances; at most {peak} kB in one so far"),
     ];
-    if let Some(LimitsRow { memory_bytes, host_calls, host_bytes, reuse }) = row.limits {
-        let (memory, host) = (memory_bytes >> 20, host_bytes >> 20);
+    if let Some(LimitsRow { memory_bytes, total_memory_bytes, host_calls, host_bytes, reuse }) = row.limits {
+        let [memory, total, host] = [memory_bytes, total_memory_bytes, host_bytes].map(|bytes| bytes >> 20);
         let reuse = if reuse { "" } else { ", and always has a fresh instance" };
         lines.push(format!(
-            "a call may take {memory} MiB of memory, {host_calls} calls of the host and {host} MiB from them{reuse}"
+            "a call may take {memory} MiB of memory, and {total} MiB with the plugin's others, {host_calls} calls of the host and {host} \
+             MiB from them{reuse}"
         ));
     }
     let asked: BTreeMap<_, _> = row.host_calls.clone().into_iter().filter(|(_, count)| *count > 0).collect();

@@ -74,6 +74,7 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                     reused: of.reused,
                     mapped: of.mapped,
                     memory_bytes: of.memory,
+                    peak_bytes: of.peak,
                 }),
                 quarantine: record.and_then(Record::quarantined).map(|Quarantined { left, times, why }| {
                     QuarantineRow { left_seconds: left.as_secs_f64(), times, why }
@@ -85,8 +86,9 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                     message: failure.message,
                     backtrace: failure.backtrace,
                 }),
-                limits: limits.map(|Limits { memory, host_calls, host_bytes, reuse, .. }| LimitsRow {
+                limits: limits.map(|Limits { memory, total_memory, host_calls, host_bytes, reuse, .. }| LimitsRow {
                     memory_bytes: memory,
+                    total_memory_bytes: total_memory,
                     host_calls,
                     host_bytes,
                     reuse,

@@ -226,14 +226,18 @@ impl Engine {
     /// Outside a tokio runtime with I/O and time; see also [`Compiler`] for the thread.
     pub async fn load(&self, file: Arc<[u8]>) -> Result<Compiled, LoadError> {
         header(&file)?;
-        if let Some(loaded) = self.look(&file).await? {
+        let digest = {
+            let file = Arc::clone(&file);
+            blocking(move || Digest::of(&file)).await?
+        };
+        if let Some(loaded) = self.look(digest, &file).await? {
             return Ok(loaded);
         }
         let bytes = file.len();
         let waits = |seconds| info!(bytes, seconds, "waits to be compiled: other files are being compiled");
-        let _turn = saying(waits, self.0.compiling.take(bytes)).await;
+        let _turn = saying(waits, self.0.compiling.take(digest, bytes)).await;
         // Who had the turn before may have compiled the same.
-        if let Some(loaded) = self.look(&file).await? {
+        if let Some(loaded) = self.look(digest, &file).await? {
             return Ok(loaded);
         }
         let Some(compiler) = &self.0.compiler else {
@@ -250,10 +254,9 @@ impl Engine {
     }
 
     /// The file's code, if it is loaded or in the cache.
-    async fn look(&self, file: &Arc<[u8]>) -> Result<Option<Compiled>, LoadError> {
+    async fn look(&self, digest: Digest, file: &Arc<[u8]>) -> Result<Option<Compiled>, LoadError> {
         let (engine, file) = (self.clone(), Arc::clone(file));
         blocking(move || {
-            let digest = Digest::of(&file);
             let loaded = engine.0.codes.lock().get(&digest).and_then(Weak::upgrade);
             if let Some(code) = loaded {
                 return Some(Compiled::new(&engine, code, digest, file.len()));

@@ -7,6 +7,8 @@
 //!                                    └► a place for small files alone
 //! ```
 //!
+//! Of one file there is one at work: whoever comes with the same waits for it, and finds it compiled.
+//!
 //! A file that takes minutes holds up large ones and no small one: those have a tenth of a second each to wait for, and the reload of a
 //! plugin in Rust is awaited by somebody.
 
@@ -15,6 +17,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+
+use super::Digest;
 
 /// Files below so many bytes are small: plugins in Rust have half of it and take a tenth of a second, those with an interpreter inside ten
 /// times as much.
@@ -26,15 +30,15 @@ pub(super) struct Turns(Arc<Mutex<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Whose turn it is, by place.
-    taken: [bool; 2],
+    /// Which file is at work, by place.
+    taken: [Option<Digest>; 2],
     /// By size, then by arrival.
     small: Waiting,
     large: Waiting,
     arrivals: u64,
 }
 
-type Waiting = BTreeMap<(usize, u64), oneshot::Sender<Turn>>;
+type Waiting = BTreeMap<(usize, u64), (Digest, oneshot::Sender<Turn>)>;
 
 /// Where one may compile: each uses several cores, and those who serve need them too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,11 +58,11 @@ pub(super) struct Turn {
 }
 
 impl Turns {
-    /// Waits for a turn with a file of so many bytes.
+    /// Waits for a turn with a file of this content, and so many bytes.
     ///
     /// # Cancellation
     /// Dropping the future leaves the line.
-    pub(super) async fn take(&self, bytes: usize) -> Turn {
+    pub(super) async fn take(&self, file: Digest, bytes: usize) -> Turn {
         let (sender, turn) = oneshot::channel();
         {
             let inner = &mut *self.0.lock();
@@ -66,8 +70,8 @@ impl Turns {
             let number = inner.arrivals;
             let waiting = if bytes < SMALL { &mut inner.small } else { &mut inner.large };
             // Who has left meanwhile would be found only when it is next.
-            waiting.retain(|_, waits| !waits.is_closed());
-            waiting.insert((bytes, number), sender);
+            waiting.retain(|_, (_, waits)| !waits.is_closed());
+            waiting.insert((bytes, number), (file, sender));
             self.give(inner);
         }
         turn.await.expect("who waits is kept until it has its turn")
@@ -76,14 +80,15 @@ impl Turns {
     /// Gives free places to whoever is next.
     fn give(&self, inner: &mut Inner) {
         for place in [Place::Small, Place::Any] {
-            while !inner.taken[place as usize] {
+            while inner.taken[place as usize].is_none() {
+                let taken = inner.taken;
                 let next = match place {
-                    Place::Small => inner.small.pop_first(),
-                    Place::Any => inner.large.pop_first().or_else(|| inner.small.pop_first()),
+                    Place::Small => first(&mut inner.small, &taken),
+                    Place::Any => first(&mut inner.large, &taken).or_else(|| first(&mut inner.small, &taken)),
                 };
-                let Some((_, waits)) = next else { break };
+                let Some((file, waits)) = next else { break };
                 match waits.send(Turn { turns: self.clone(), place: Some(place) }) {
-                    Ok(()) => inner.taken[place as usize] = true,
+                    Ok(()) => inner.taken[place as usize] = Some(file),
                     // It has left. Nothing was taken, and the lock is held.
                     Err(mut turn) => turn.place = None,
                 }
@@ -92,11 +97,18 @@ impl Turns {
     }
 }
 
+/// Takes the first whose file is not at work out of the line.
+fn first(waiting: &mut Waiting, taken: &[Option<Digest>]) -> Option<(Digest, oneshot::Sender<Turn>)> {
+    let (place, _) = waiting.iter().find(|(_, (file, _))| !taken.contains(&Some(*file)))?;
+    let place = *place;
+    waiting.remove(&place)
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(place) = self.place {
             let inner = &mut *self.turns.0.lock();
-            inner.taken[place as usize] = false;
+            inner.taken[place as usize] = None;
             self.turns.give(inner);
         }
     }
@@ -111,10 +123,15 @@ mod tests {
 
     const LARGE: usize = SMALL;
 
-    /// Waits in line, in the order of calls.
+    /// Waits in line, in the order of calls, each with a file of its own.
     async fn waits(turns: &Turns, bytes: usize) -> JoinHandle<Turn> {
-        let turns = turns.clone();
-        let waits = tokio::spawn(async move { turns.take(bytes).await });
+        let number = turns.0.lock().arrivals;
+        waits_with(turns, &number.to_be_bytes(), bytes).await
+    }
+
+    async fn waits_with(turns: &Turns, file: &[u8], bytes: usize) -> JoinHandle<Turn> {
+        let (turns, file) = (turns.clone(), Digest::of(file));
+        let waits = tokio::spawn(async move { turns.take(file, bytes).await });
         tokio::task::yield_now().await;
         waits
     }
@@ -163,9 +180,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn same_file_waits_for_itself_and_holds_up_no_other() {
+        let turns = Turns::default();
+        let first = waits_with(&turns, b"a", 1).await;
+        let (same, other) = (waits_with(&turns, b"a", 1).await, waits_with(&turns, b"b", 2).await);
+        assert_eq!(have(&[("first", &first), ("same", &same), ("other", &other)]).await, ["first", "other"]);
+        ends(other).await;
+        assert_eq!(have(&[("same", &same)]).await, [""; 0]);
+        ends(first).await;
+        assert_eq!(have(&[("same", &same)]).await, ["same"]);
+    }
+
+    #[tokio::test]
     async fn who_leaves_the_line_or_its_turn_holds_up_nobody() {
         let turns = Turns::default();
-        let first = turns.take(LARGE).now_or_never().expect("nobody else is there");
+        let take = || turns.take(Digest::of(b"other"), LARGE);
+        let first = take().now_or_never().expect("nobody else is there");
         let (leaves, stays) = (waits(&turns, LARGE).await, waits(&turns, LARGE + 1).await);
         leaves.abort();
         leaves.await.expect_err("it was cancelled");
@@ -173,10 +203,10 @@ mod tests {
         let turn = stays.await.expect("it has its turn");
         assert_eq!(turn.place, Some(Place::Any));
         // Given, and dropped before it was looked at.
-        let mut given = Box::pin(turns.take(LARGE));
+        let mut given = Box::pin(take());
         assert!((&mut given).now_or_never().is_none());
         drop(turn);
         drop(given);
-        assert!(turns.take(LARGE).now_or_never().is_some());
+        assert!(take().now_or_never().is_some());
     }
 }

@@ -580,8 +580,8 @@ async fn a_mapper_that_fails_is_asked_again_and_holds_up_no_reconcile() {
     scene.activate(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MISTAKEN)).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
     scene.told("map failed", 3).await;
-    let last = scene.controller().last_unmapped().map(|last| (last.objects, last.message));
-    assert_eq!(last, Some(("ConfigMap default/b".to_owned(), MISTAKE.to_owned())));
+    let last = scene.controller().last_unmapped().map(|last| last.message);
+    assert_eq!(last.as_deref(), Some(MISTAKE));
     // A newer revision knows.
     scene
         .activate(&Guest::new().version("2.0.0").owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS))
@@ -605,8 +605,8 @@ async fn an_observer_that_fails_holds_up_no_reconcile_and_loses_nothing_to_a_new
     scene.api.create(apple("a")).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
     scene.told("observe failed", 3).await;
-    let last = scene.dispatch.observing()[0].last_failure().map(|last| (last.objects, last.message));
-    assert_eq!(last, Some(("ConfigMap default/b".to_owned(), MISTAKE.to_owned())));
+    let last = scene.dispatch.observing()[0].last_failure().map(|last| last.message);
+    assert_eq!(last.as_deref(), Some(MISTAKE));
     scene.activate(&Guest::new().version("2.0.0").owns_nothing().observes("v1", "ConfigMap").observe(TAKES)).await;
     scene.told("observe done", 1).await;
     let observing = scene.dispatch.observing();

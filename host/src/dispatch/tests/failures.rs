@@ -291,8 +291,9 @@ async fn failures_that_come_too_fast_are_counted_and_not_logged() {
         record.hook_failed(Hook::Map, "Pod a/b", &HookError::Call(error)).is_some()
     };
     let fails: [&dyn Fn(&Record) -> bool; 3] = [&refused, &hook_refused, &hook_trapped];
+    let (scene, _) = fresh().await;
     for fail in fails {
-        let (_scene, record) = fresh().await;
+        let record = Record::new(PluginName::new("apples").expect("a name"), &scene.dispatch.parts);
         assert!((0..BURST).all(|_| fail(&record)));
         assert_eq!(record.lines_dropped(), 0);
         assert!(!(0..100).any(|_| fail(&record)));

@@ -74,10 +74,11 @@ pub fn io_runtime() -> anyhow::Result<Runtime> {
         .context("cannot start the threads for input and output")
 }
 
-/// The threads for guests: as many as the machine has cores. They are not the threads that serve requests.
-fn guests() -> anyhow::Result<Guests> {
+/// The threads for guests of `engine`: as many as the machine has cores. They are not the threads that serve requests.
+fn guests(engine: Engine) -> anyhow::Result<Guests> {
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    Guests::start(threads, &Handle::current()).context("cannot start the threads for plugins")
+    Guests::start(threads, &Handle::current(), move || engine.give_way())
+        .context("cannot start the threads for plugins")
 }
 
 /// The sandbox, with files compiled by processes of their own.
@@ -141,7 +142,7 @@ impl Host {
     pub fn new(options: Options, cluster: &Cluster, metrics: Arc<Metrics>) -> anyhow::Result<Self> {
         let engine = engine(options.cache.as_deref())?;
         allow_open_files();
-        let guests = guests()?;
+        let guests = guests(engine.clone())?;
         let intake = Intake::start().context("cannot start the threads for informers")?;
         let informers = Informers::new(cluster.clone(), intake.handle().clone());
         let events = Events::start(cluster.clone(), &machine(), &Handle::current());

@@ -10,30 +10,37 @@
 //! account b ─ spawn ─► tasks ─┘                       └─► guest-1 ─┘
 //! ```
 //!
+//! A task that comes wakes a thread that rests. Where none does, and the task is the first of its account after a rest, those who run
+//! are asked to give way at once: a plugin with little to do waits for nobody's tick.
+//!
 //! Timers, sockets and whatever else tasks wait for belong to the runtime that the threads were started from: a busy plugin delays
 //! none of them.
 
 use std::{
     collections::{BTreeMap, HashMap},
+    future::poll_fn,
     num::NonZeroUsize,
     panic::AssertUnwindSafe,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
+    task::{Poll, Waker},
     time::Duration,
 };
 
-use async_task::Runnable;
+use async_task::{Runnable, ScheduleInfo, WithInfo};
 use futures::FutureExt;
 use parking_lot::Mutex;
-use pilothouse_core::fair::{AccountId, FairQueue, Line, Next, Share, Usage};
+use pilothouse_core::fair::{AccountId, Flow, Next, Share, Usage};
 use rustix::time::{ClockId, clock_gettime};
-use tokio::{runtime::Handle, sync::Notify, time::Instant};
+use tokio::{runtime::Handle, time::Instant};
 use tracing::error;
 
+use self::line::{Line, Tell};
 use crate::wasm::PluginName;
 
+mod line;
 #[cfg(test)]
 mod tests;
 
@@ -45,20 +52,20 @@ pub struct Guests(Arc<Threads>);
 struct Threads(Arc<Inner>);
 
 struct Inner {
-    queue: Mutex<FairQueue<Runnable>>,
-    bell: Notify,
+    line: Mutex<Line<Runnable>>,
     origin: Instant,
     accounts: Mutex<HashMap<PluginName, Weak<Open>>>,
-    /// The last that was given out.
-    line: AtomicU64,
-    stopped: AtomicBool,
+    /// The next that is given out.
+    flow: AtomicU64,
+    /// Asks whatever runs to give way.
+    interrupt: Box<dyn Fn() + Send + Sync>,
 }
 
-/// A line of a plugin's account, which takes turns with the account's other lines. Clones are the same line.
+/// A flow of tasks under a plugin's account, which takes turns with the account's other flows. Clones are the same flow.
 #[derive(Clone)]
 pub struct Account {
     open: Arc<Open>,
-    line: Line,
+    flow: Flow,
 }
 
 struct Open {
@@ -87,15 +94,19 @@ impl<T> Running<T> {
 }
 
 impl Guests {
-    /// Starts so many threads. What runs on them uses the timers and sockets of `io`.
+    /// Starts so many threads. What runs on them uses the timers and sockets of `io`; at `interrupt` it gives way soon, as far as it can.
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub fn start(threads: NonZeroUsize, io: &Handle) -> std::io::Result<Self> {
-        let guests = Self::new();
+    pub fn start(
+        threads: NonZeroUsize,
+        io: &Handle,
+        interrupt: impl Fn() + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        let guests = Self::new(interrupt);
         for number in 0..threads.get() {
             let (inner, io) = (guests.0.0.clone(), io.clone());
-            let run = move || io.block_on(tokio::task::unconstrained(inner.work(false)));
+            let run = move || io.block_on(tokio::task::unconstrained(inner.work(number, false)));
             std::thread::Builder::new().name(format!("guest-{number}")).spawn(run)?;
         }
         Ok(guests)
@@ -104,36 +115,35 @@ impl Guests {
     /// Uses the runtime's own threads, as one of its tasks: for tests that stop the clock.
     #[cfg(test)]
     pub(crate) fn within(runtime: &Handle) -> Self {
-        let guests = Self::new();
-        runtime.spawn(guests.0.0.clone().work(true));
+        let guests = Self::new(|| ());
+        runtime.spawn(guests.0.0.clone().work(0, true));
         guests
     }
 
-    fn new() -> Self {
+    fn new(interrupt: impl Fn() + Send + Sync + 'static) -> Self {
         let inner = Inner {
-            queue: Mutex::default(),
-            bell: Notify::new(),
+            line: Mutex::default(),
             origin: Instant::now(),
             accounts: Mutex::default(),
-            line: AtomicU64::new(0),
-            stopped: AtomicBool::new(false),
+            flow: AtomicU64::new(0),
+            interrupt: Box::new(interrupt),
         };
         Self(Arc::new(Threads(Arc::new(inner))))
     }
 
-    /// A new line of the plugin's account, which is opened if it is not: for whoever is not to wait behind the plugin's others.
+    /// A new flow under the plugin's account, which is opened if it is not: for whoever is not to wait behind the plugin's others.
     pub fn account(&self, plugin: &PluginName) -> Account {
         let inner = &self.0.0;
-        let line = Line(inner.line.fetch_add(1, Ordering::Relaxed));
+        let flow = Flow(inner.flow.fetch_add(1, Ordering::Relaxed));
         let mut accounts = inner.accounts.lock();
         if let Some(open) = accounts.get(plugin).and_then(Weak::upgrade) {
-            return Account { open, line };
+            return Account { open, flow };
         }
         accounts.retain(|_, open| open.strong_count() > 0);
-        let id = inner.queue.lock().open(Share::default());
+        let id = inner.line.lock().queue_mut().open(Share::default());
         let open = Arc::new(Open { plugin: plugin.clone(), id, guests: self.0.clone() });
         accounts.insert(plugin.clone(), Arc::downgrade(&open));
-        Account { open, line }
+        Account { open, flow }
     }
 
     /// What each open account has had, in the order of plugins.
@@ -165,27 +175,22 @@ impl Drop for Threads {
 
 impl Inner {
     /// Takes what has come to the head of its line again.
-    fn schedule(&self, id: AccountId, line: Line, task: Runnable) {
+    fn schedule(&self, id: AccountId, flow: Flow, task: Runnable, info: ScheduleInfo) {
         let now = self.now();
-        let refused = {
-            let mut queue = self.queue.lock();
-            if self.stopped.load(Ordering::Acquire) { Some(task) } else { queue.push(now, id, line, task).err() }
-        };
-        match refused {
-            None => self.bell.notify_one(),
+        // Where it gave way, its thread is about to look who is next.
+        let tell = self.line.lock().push(now, (id, flow), task, info.woken_while_running);
+        match tell {
+            Ok(Tell::Nobody) => {}
+            Ok(Tell::Thread(thread)) => thread.wake(),
+            Ok(Tell::Running) => (self.interrupt)(),
             // With it goes whatever it owns, which may ask for the lock.
-            Some(task) => drop(task),
+            Err(task) => drop(task),
         }
     }
 
     fn stop(&self) {
-        let left = {
-            let mut queue = self.queue.lock();
-            self.stopped.store(true, Ordering::Release);
-            std::mem::take(&mut *queue)
-        };
-        self.bell.notify_waiters();
-        self.bell.notify_one();
+        let (left, resting) = self.line.lock().stop();
+        resting.into_iter().for_each(Waker::wake);
         drop(left);
     }
 
@@ -194,28 +199,18 @@ impl Inner {
     }
 
     /// What one thread does. Where it has its thread to itself it holds it; else it gives way after each task.
-    async fn work(self: Arc<Self>, gives_way: bool) {
+    async fn work(self: Arc<Self>, number: usize, gives_way: bool) {
+        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
         let mut ran: Option<(AccountId, Duration)> = None;
         loop {
-            let rung = self.bell.notified();
-            if self.stopped.load(Ordering::Acquire) {
-                // For the next thread.
-                return self.bell.notify_one();
+            let now = self.now();
+            let looked = self.line.lock().look(now, number, &waker, ran.take());
+            let Some((next, other)) = looked else { return };
+            if let Some(other) = other {
+                other.wake();
             }
-            let (next, more) = {
-                let now = self.now();
-                let mut queue = self.queue.lock();
-                if let Some((account, used)) = ran.take() {
-                    queue.charge(now, account, used);
-                }
-                (queue.next(now), queue.is_ready())
-            };
             match next {
                 Next::Task(taken) => {
-                    if more {
-                        // One ring may stand for several tasks.
-                        self.bell.notify_one();
-                    }
                     let began = cpu_time();
                     taken.task.run();
                     ran = Some((taken.account, cpu_time().saturating_sub(began)));
@@ -224,16 +219,22 @@ impl Inner {
                     }
                 }
                 Next::At(until) => {
-                    let _ = tokio::time::timeout_at(self.origin + until, rung).await;
+                    let _ = tokio::time::timeout_at(self.origin + until, woken()).await;
                 }
-                Next::Nothing => rung.await,
+                Next::Nothing => woken().await,
             }
         }
     }
 }
 
+/// Returns when the task was woken since, or is looked at for another reason.
+async fn woken() {
+    let mut waited = false;
+    poll_fn(|_| if std::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
 impl Account {
-    /// Runs a task on the threads, in the turn of the account and of the line.
+    /// Runs a task on the threads, in the turn of the account and of the flow.
     pub fn spawn<F>(&self, task: F) -> Running<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
@@ -245,9 +246,9 @@ impl Account {
             }
             ended.ok()
         });
-        let Self { open, line } = self.clone();
-        let schedule = move |task| open.guests.0.schedule(open.id, line, task);
-        let (task, running) = async_task::spawn(task, schedule);
+        let Self { open, flow } = self.clone();
+        let schedule = move |task, info| open.guests.0.schedule(open.id, flow, task, info);
+        let (task, running) = async_task::spawn(task, WithInfo(schedule));
         task.schedule();
         Running(running.fallible())
     }
@@ -255,9 +256,15 @@ impl Account {
     /// What the account may have, from now on.
     pub fn set_share(&self, share: Share) {
         let inner = &self.open.guests.0;
-        inner.queue.lock().set_share(inner.now(), self.open.id, share);
-        // A lower cap may have kept the threads waiting.
-        inner.bell.notify_one();
+        let woken = {
+            let mut line = inner.line.lock();
+            line.queue_mut().set_share(inner.now(), self.open.id, share);
+            // A lower cap may have kept the threads waiting.
+            line.wake_one()
+        };
+        if let Some(thread) = woken {
+            thread.wake();
+        }
     }
 
     /// What the account may have.
@@ -273,17 +280,17 @@ impl Account {
 
 impl Open {
     fn share(&self) -> Share {
-        self.guests.0.queue.lock().share(self.id).unwrap_or_default()
+        self.guests.0.line.lock().queue().share(self.id).unwrap_or_default()
     }
 
     fn usage(&self) -> Usage {
-        self.guests.0.queue.lock().usage(self.id)
+        self.guests.0.line.lock().queue().usage(self.id)
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.guests.0.queue.lock().close(self.id);
+        self.guests.0.line.lock().queue_mut().close(self.id);
     }
 }
 

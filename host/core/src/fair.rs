@@ -3,32 +3,33 @@
 //! Owns accounts, their shares and their tasks in line. Knows neither threads nor clocks: whoever runs a task says what it took.
 //!
 //! ```text
-//! push(account, line, task) ─┬─ line ─┐ in turns
-//!                            └─ line ─┴───────────┐
+//! push(account, flow, task) ─┬─ flow ─┐ in turns
+//!                            └─ flow ─┴───────────┐
 //!                                                 ├─► next(): the account that has used least of its share
-//! push(account, line, task) ─── line ─────────────┘         │
+//! push(account, flow, task) ─── flow ─────────────┘         │
 //!                                    charge(account, used) ◄┘ when the task gives way
 //! ```
 //!
 //! # Guarantees
 //! - While two accounts have work, what one has used, divided by its weight, is ahead of the other's by no more than what its tasks
 //!   took in one go: ten thousand tasks of one do not delay the first of another.
-//! - An account saves nothing up, neither while it rests nor while its cap holds it back: afterwards it is served next, and then has its
-//!   share and no more.
-//! - Within one account, lines take turns: ten thousand tasks of one do not delay the first of another by more than a turn of each.
-//! - Within one line, tasks are served in the order in which they came.
+//! - An account saves nothing up, neither while it rests nor while its cap holds it back: afterwards it begins where that one of those at work
+//!   is that has used least, and has its share from then on and no more. So one that had used less until then is next, but for others that
+//!   come from a rest.
+//! - Within one account, flows take turns: ten thousand tasks of one do not delay the first of another by more than a turn of each.
+//! - Within one flow, tasks are served in the order in which they came.
 //! - A task waits for nothing but the threads, unless its account has a cap and has used it up.
 //!
 //! ```
 //! use std::time::Duration;
-//! use pilothouse_core::fair::{FairQueue, Line, Next, Share};
+//! use pilothouse_core::fair::{FairQueue, Flow, Next, Share};
 //!
 //! let mut queue = FairQueue::new();
 //! let (busy, quiet) = (queue.open(Share::default()), queue.open(Share::default()));
 //! let now = Duration::ZERO;
-//! (1..=10_000).try_for_each(|task| queue.push(now, busy, Line(0), task))?;
+//! (1..=10_000).try_for_each(|task| queue.push(now, busy, Flow(0), task))?;
 //! assert!(matches!(queue.next(now), Next::Task(task) if task.task == 1));
-//! queue.push(now, quiet, Line(0), 0)?;
+//! queue.push(now, quiet, Flow(0), 0)?;
 //! queue.charge(now, busy, Duration::from_millis(5));
 //! assert!(matches!(queue.next(now), Next::Task(task) if task.task == 0));
 //! # Ok::<(), i32>(())
@@ -71,9 +72,9 @@ impl Default for Share {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccountId(u64);
 
-/// Names a line of tasks within one account. It is there while tasks are in it.
+/// Names a flow of tasks within one account. It is there while tasks are in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line(pub u64);
+pub struct Flow(pub u64);
 
 /// What is to be done next.
 #[derive(Debug, PartialEq, Eq)]
@@ -103,11 +104,13 @@ type Weighted = u128;
 #[derive(Debug)]
 struct Account<T> {
     share: Share,
-    /// Nanoseconds used, each by the weight of its time; after a rest, or time under its cap, as much as whoever was served last.
+    /// Nanoseconds used, each by the weight of its time; after a rest, or time under its cap, not less than whoever of those at work has used least.
     weighted: Weighted,
     /// Each with a task, in the order of their turns; as many as the account has who ask.
-    lines: VecDeque<(Line, VecDeque<(T, Duration)>)>,
+    flows: VecDeque<(Flow, VecDeque<(T, Duration)>)>,
     running: usize,
+    /// It comes from a rest, and was not served since.
+    rested: bool,
     stands: Stands,
     /// When the cap lets it run again.
     free_at: Duration,
@@ -141,10 +144,11 @@ enum Stands {
     Capped(Duration),
 }
 
-/// Among accounts that have used as much: those that come from a rest, as the others may have something running that is not charged
-/// yet; then who has waited longest.
+/// Among accounts that have used as much: those that come from a rest; then those without anything running, which is not charged yet;
+/// then who has waited longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
+    was_served: bool,
     at_work: bool,
     number: u64,
 }
@@ -157,7 +161,9 @@ pub struct FairQueue<T> {
     ready: BTreeSet<(Weighted, Place, AccountId)>,
     /// Accounts with tasks that have used up their cap, and until when.
     capped: BTreeSet<(Duration, AccountId)>,
-    /// What the one served last had used: where those begin that come from a rest.
+    /// Accounts of which something runs: as many as there are threads, at most.
+    running: Vec<AccountId>,
+    /// What the one served last had used: where those begin that come when nobody is at work.
     level: Weighted,
     last_id: u64,
     last_number: u64,
@@ -176,6 +182,7 @@ impl<T> FairQueue<T> {
             accounts: HashMap::new(),
             ready: BTreeSet::new(),
             capped: BTreeSet::new(),
+            running: Vec::new(),
             level: 0,
             last_id: 0,
             last_number: 0,
@@ -188,9 +195,10 @@ impl<T> FairQueue<T> {
         let id = AccountId(self.last_id);
         let account = Account {
             share,
-            weighted: self.level,
-            lines: VecDeque::new(),
+            weighted: 0,
+            flows: VecDeque::new(),
             running: 0,
+            rested: true,
             stands: Stands::Nowhere,
             free_at: Duration::ZERO,
             used: Duration::ZERO,
@@ -224,19 +232,20 @@ impl<T> FairQueue<T> {
         self.forget_if_over(id);
     }
 
-    /// Puts a task at the end of a line. Gives it back if there is no such account any more.
+    /// Puts a task at the end of a flow. Gives it back if there is no such account any more.
     ///
     /// # Errors
     /// The account is over.
-    pub fn push(&mut self, now: Duration, id: AccountId, line: Line, task: T) -> Result<(), T> {
-        let level = self.level;
+    pub fn push(&mut self, now: Duration, id: AccountId, flow: Flow, task: T) -> Result<(), T> {
+        let begins = self.is_at_rest(id).then(|| self.least());
         let Some(account) = self.accounts.get_mut(&id) else { return Err(task) };
-        if account.lines.is_empty() && account.running == 0 {
-            account.weighted = account.weighted.max(level);
+        if let Some(least) = begins {
+            account.weighted = account.weighted.max(least);
+            account.rested = true;
         }
-        match account.lines.iter_mut().find(|(of, _)| *of == line) {
+        match account.flows.iter_mut().find(|(of, _)| *of == flow) {
             Some((_, tasks)) => tasks.push_back((task, now)),
-            None => account.lines.push_back((line, VecDeque::from([(task, now)]))),
+            None => account.flows.push_back((flow, VecDeque::from([(task, now)]))),
         }
         if account.stands == Stands::Nowhere {
             self.stand(now, id);
@@ -258,12 +267,16 @@ impl<T> FairQueue<T> {
         self.level = self.level.max(weighted);
         self.leave(id);
         let taken = self.accounts.get_mut(&id).and_then(|account| {
-            let (line, mut tasks) = account.lines.pop_front()?;
+            let (flow, mut tasks) = account.flows.pop_front()?;
             let (task, since) = tasks.pop_front()?;
             if !tasks.is_empty() {
-                account.lines.push_back((line, tasks));
+                account.flows.push_back((flow, tasks));
+            }
+            if account.running == 0 {
+                self.running.push(id);
             }
             account.running += 1;
+            account.rested = false;
             account.turns += 1;
             let waited = now.saturating_sub(since);
             account.waited = account.waited.saturating_add(waited);
@@ -278,6 +291,9 @@ impl<T> FairQueue<T> {
         self.leave(id);
         if let Some(account) = self.accounts.get_mut(&id) {
             account.running = account.running.saturating_sub(1);
+            if account.running == 0 {
+                self.running.retain(|&running| running != id);
+            }
             account.used = account.used.saturating_add(used);
             let weight = account.share.weight.get().min(MAX_WEIGHT);
             account.weighted =
@@ -291,6 +307,16 @@ impl<T> FairQueue<T> {
         self.forget_if_over(id);
     }
 
+    /// Whether the account has nothing in line, and nothing that runs.
+    pub fn is_at_rest(&self, id: AccountId) -> bool {
+        self.accounts.get(&id).is_some_and(|account| account.flows.is_empty() && account.running == 0)
+    }
+
+    /// Whether a task of the account is what [`next`](Self::next) would hand out; of who has used up its cap, only once that was asked.
+    pub fn is_next(&self, id: AccountId) -> bool {
+        self.ready.first().is_some_and(|&(_, _, first)| first == id)
+    }
+
     /// Whether somebody may run now.
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty()
@@ -302,7 +328,7 @@ impl<T> FairQueue<T> {
             used: account.used,
             turns: account.turns,
             waited: account.waited,
-            waiting: account.lines.iter().map(|(_, tasks)| tasks.len()).sum(),
+            waiting: account.flows.iter().map(|(_, tasks)| tasks.len()).sum(),
         })
     }
 
@@ -321,15 +347,23 @@ impl<T> FairQueue<T> {
         self.accounts.is_empty()
     }
 
+    /// What that one of those at work has used that has used least; while nobody is, as much as who was served last.
+    fn least(&self) -> Weighted {
+        let running = self.running.iter().filter_map(|id| self.accounts.get(id)).map(|account| account.weighted);
+        let ready = self.ready.first().map(|&(weighted, ..)| weighted);
+        running.chain(ready).min().unwrap_or(self.level)
+    }
+
     /// Takes the account out of where it waits.
     fn leave(&mut self, id: AccountId) {
+        let least = self.least();
         let Some(account) = self.accounts.get_mut(&id) else { return };
         match std::mem::replace(&mut account.stands, Stands::Nowhere) {
             Stands::Nowhere => {}
             Stands::Ready(place) => drop(self.ready.remove(&(account.weighted, place, id))),
             Stands::Capped(until) => {
                 self.capped.remove(&(until, id));
-                account.weighted = account.weighted.max(self.level);
+                account.weighted = account.weighted.max(least);
             }
         }
     }
@@ -337,7 +371,7 @@ impl<T> FairQueue<T> {
     /// Lets an account that waits nowhere wait where it belongs.
     fn stand(&mut self, now: Duration, id: AccountId) {
         let Some(account) = self.accounts.get_mut(&id) else { return };
-        if account.lines.is_empty() {
+        if account.flows.is_empty() {
             return;
         }
         if account.share.cap.is_some() && account.free_at > now {
@@ -345,7 +379,7 @@ impl<T> FairQueue<T> {
             self.capped.insert((account.free_at, id));
         } else {
             self.last_number += 1;
-            let place = Place { at_work: account.running > 0, number: self.last_number };
+            let place = Place { was_served: !account.rested, at_work: account.running > 0, number: self.last_number };
             account.stands = Stands::Ready(place);
             self.ready.insert((account.weighted, place, id));
         }
@@ -355,7 +389,7 @@ impl<T> FairQueue<T> {
         if self
             .accounts
             .get(&id)
-            .is_some_and(|account| account.closed && account.running == 0 && account.lines.is_empty())
+            .is_some_and(|account| account.closed && account.running == 0 && account.flows.is_empty())
         {
             self.accounts.remove(&id);
         }

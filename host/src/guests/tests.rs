@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::{Barrier, oneshot};
 
@@ -12,7 +12,7 @@ fn name(name: &str) -> PluginName {
 }
 
 fn threads(threads: usize) -> Guests {
-    Guests::start(NonZeroUsize::new(threads).unwrap(), &Handle::current()).unwrap()
+    Guests::start(NonZeroUsize::new(threads).unwrap(), &Handle::current(), || ()).unwrap()
 }
 
 /// Uses a core for about so long.
@@ -96,6 +96,27 @@ async fn ten_thousand_tasks_of_one_do_not_delay_anothers() {
     };
     drop(open);
     assert_eq!(soon("the other is served", before.ended()).await, Some(0));
+}
+
+/// The only thread runs what never ends by itself, until it is interrupted.
+#[tokio::test]
+async fn who_comes_from_a_rest_waits_for_no_turn_of_others() {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let guests = {
+        let interrupted = interrupted.clone();
+        Guests::start(NonZeroUsize::MIN, &Handle::current(), move || interrupted.store(true, Ordering::SeqCst)).unwrap()
+    };
+    let (busy, quiet) = (guests.account(&name("busy")), guests.account(&name("quiet")));
+    let (began, begun) = oneshot::channel();
+    let loops = async move {
+        began.send(()).unwrap();
+        while !interrupted.load(Ordering::SeqCst) {
+            std::hint::spin_loop();
+        }
+    };
+    busy.spawn(loops).detach();
+    begun.await.unwrap();
+    assert_eq!(soon("the other is served", quiet.spawn(async { 7 }).ended()).await, Some(7));
 }
 
 #[tokio::test]

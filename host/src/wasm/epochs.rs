@@ -1,4 +1,5 @@
 //! The engines' epoch: it advances while guests are called, and stands still while none is, so that an idle host does not wake up.
+//! Between two ticks it advances when somebody asks for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,8 +19,8 @@ pub(super) struct Epochs {
     thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Default)]
 struct Shared {
+    advance: Box<dyn Fn() + Send + Sync>,
     calls: AtomicUsize,
     /// The thread sleeps until it is woken.
     rests: AtomicBool,
@@ -36,11 +37,21 @@ impl Epochs {
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub(super) fn start(advance: impl Fn() + Send + 'static) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+    pub(super) fn start(advance: impl Fn() + Send + Sync + 'static) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            advance: Box::new(advance),
+            calls: AtomicUsize::new(0),
+            rests: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
         let ticking = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("wasm-epochs".to_owned()).spawn(move || ticking.tick(advance))?;
+        let thread = thread::Builder::new().name("wasm-epochs".to_owned()).spawn(move || ticking.tick())?;
         Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Advances it now.
+    pub(super) fn advance(&self) {
+        (self.shared.advance)();
     }
 
     /// A call begins.
@@ -77,7 +88,7 @@ impl Drop for Epochs {
 }
 
 impl Shared {
-    fn tick(&self, advance: impl Fn()) {
+    fn tick(&self) {
         let mut quiet = 0;
         while !self.ended.load(Ordering::SeqCst) {
             quiet = if self.is_called() { 0 } else { quiet + 1 };
@@ -86,7 +97,7 @@ impl Shared {
                 quiet = 0;
             }
             thread::sleep(TICK);
-            advance();
+            (self.advance)();
         }
     }
 
@@ -136,6 +147,15 @@ mod tests {
             drop(calling);
         }
         rests(&epochs);
+    }
+
+    #[test]
+    fn epoch_advances_when_it_is_asked_to() {
+        let (epochs, ticks) = epochs();
+        rests(&epochs);
+        ticks.try_iter().for_each(drop);
+        epochs.advance();
+        assert_eq!(ticks.try_iter().count(), 1);
     }
 
     #[test]

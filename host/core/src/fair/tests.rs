@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use super::*;
 const MS: Duration = Duration::from_millis(1);
 
 /// The only one, where one is enough.
-const LINE: Line = Line(0);
+const FLOW: Flow = Flow(0);
 
 fn share(weight: u32, cap: Option<u32>) -> Share {
     Share { weight: NonZeroU32::new(weight).unwrap(), cap: cap.map(|cap| NonZeroU32::new(cap).unwrap()) }
@@ -27,7 +27,7 @@ fn take<T: std::fmt::Debug>(queue: &mut FairQueue<T>, now: Duration) -> Taken<T>
 fn one_account_is_served_in_order() {
     let mut queue = FairQueue::new();
     let id = queue.open(Share::default());
-    (0..3).for_each(|task| queue.push(MS * task, id, LINE, task).unwrap());
+    (0..3).for_each(|task| queue.push(MS * task, id, FLOW, task).unwrap());
     assert_eq!(take(&mut queue, 5 * MS), Taken { account: id, task: 0, waited: 5 * MS });
     assert_eq!(take(&mut queue, 5 * MS), Taken { account: id, task: 1, waited: 4 * MS });
     assert_eq!(take(&mut queue, 6 * MS), Taken { account: id, task: 2, waited: 4 * MS });
@@ -39,7 +39,7 @@ fn one_account_is_served_in_order() {
 fn ten_thousand_tasks_of_one_do_not_delay_the_first_of_another() {
     let mut queue = FairQueue::new();
     let (busy, quiet) = (queue.open(Share::default()), queue.open(Share::default()));
-    (0..10_000).for_each(|task| queue.push(MS, busy, LINE, task).unwrap());
+    (0..10_000).for_each(|task| queue.push(MS, busy, FLOW, task).unwrap());
     // Two threads are at it.
     for _ in 0..100 {
         let pair = [take(&mut queue, MS).account, take(&mut queue, MS).account];
@@ -47,17 +47,17 @@ fn ten_thousand_tasks_of_one_do_not_delay_the_first_of_another() {
         pair.iter().for_each(|&id| queue.charge(MS, id, 5 * MS));
     }
     let _running = take(&mut queue, MS);
-    queue.push(MS, quiet, LINE, 10_000).unwrap();
+    queue.push(MS, quiet, FLOW, 10_000).unwrap();
     assert_eq!(take(&mut queue, MS).task, 10_000);
 }
 
 #[test]
-fn ten_thousand_tasks_of_one_line_do_not_delay_the_first_of_another() {
+fn ten_thousand_tasks_of_one_flow_do_not_delay_the_first_of_another() {
     let mut queue = FairQueue::new();
     let id = queue.open(Share::default());
-    (0..10_000).for_each(|task| queue.push(MS, id, LINE, task).unwrap());
+    (0..10_000).for_each(|task| queue.push(MS, id, FLOW, task).unwrap());
     assert_eq!([take(&mut queue, MS).task, take(&mut queue, MS).task], [0, 1]);
-    (10_000..10_002).for_each(|task| queue.push(MS, id, Line(1), task).unwrap());
+    (10_000..10_002).for_each(|task| queue.push(MS, id, Flow(1), task).unwrap());
     let next: Vec<i32> = (0..5).map(|_| take(&mut queue, MS).task).collect();
     assert_eq!(next, [2, 10_000, 3, 10_001, 4]);
 }
@@ -67,11 +67,11 @@ fn weights_part_the_time() {
     let mut queue = FairQueue::new();
     let (heavy, light) = (queue.open(share(300, None)), queue.open(share(100, None)));
     for id in [heavy, light] {
-        queue.push(MS, id, LINE, ()).unwrap();
+        queue.push(MS, id, FLOW, ()).unwrap();
     }
     for _ in 0..4_000 {
         let id = take(&mut queue, MS).account;
-        queue.push(MS, id, LINE, ()).unwrap();
+        queue.push(MS, id, FLOW, ()).unwrap();
         queue.charge(MS, id, MS);
     }
     assert_eq!((queue.usage(heavy).used, queue.usage(light).used), (3_000 * MS, 1_000 * MS));
@@ -81,12 +81,12 @@ fn weights_part_the_time() {
 fn a_rest_saves_nothing_up() {
     let mut queue = FairQueue::new();
     let (busy, back) = (queue.open(Share::default()), queue.open(Share::default()));
-    (0..100).for_each(|_| queue.push(MS, busy, LINE, ()).unwrap());
+    (0..100).for_each(|_| queue.push(MS, busy, FLOW, ()).unwrap());
     for _ in 0..50 {
         let id = take(&mut queue, MS).account;
         queue.charge(MS, id, MS);
     }
-    (0..50).for_each(|_| queue.push(MS, back, LINE, ()).unwrap());
+    (0..50).for_each(|_| queue.push(MS, back, FLOW, ()).unwrap());
     let mut turns: BTreeMap<AccountId, u32> = BTreeMap::new();
     for _ in 0..40 {
         let id = take(&mut queue, MS).account;
@@ -98,18 +98,43 @@ fn a_rest_saves_nothing_up() {
 }
 
 #[test]
+fn who_comes_from_a_rest_is_before_one_that_gave_way_early() {
+    let mut queue = FairQueue::new();
+    let ids = [(); 3].map(|()| queue.open(Share::default()));
+    let [early, busy, back] = ids;
+    // Two threads are at it. The one served last had used more than the other.
+    queue.push(MS, early, FLOW, "early").unwrap();
+    assert_eq!(take(&mut queue, MS).task, "early");
+    queue.push(MS, busy, FLOW, "busy").unwrap();
+    assert_eq!(take(&mut queue, MS).task, "busy");
+    queue.push(MS, busy, FLOW, "busy").unwrap();
+    queue.charge(MS, busy, 2 * MS);
+    assert_eq!(take(&mut queue, MS).task, "busy");
+    queue.push(MS, back, FLOW, "back").unwrap();
+    assert!(queue.is_next(back));
+    for id in [early, busy] {
+        queue.push(MS, id, FLOW, "again").unwrap();
+        queue.charge(MS, id, MS / 100);
+    }
+    assert!(queue.is_next(back) && !queue.is_at_rest(back));
+    assert_eq!(take(&mut queue, MS).task, "back");
+    queue.charge(MS, back, Duration::ZERO);
+    assert!(queue.is_at_rest(back));
+}
+
+#[test]
 fn a_cap_holds_though_nobody_else_is_there() {
     let mut queue = FairQueue::new();
     let id = queue.open(share(100, Some(250)));
     let mut now = Duration::from_secs(60);
-    queue.push(now, id, LINE, ()).unwrap();
+    queue.push(now, id, FLOW, ()).unwrap();
     let (began, mut turns) = (now, 0);
     while now < began + Duration::from_secs(10) {
         match queue.next(now) {
             Next::Task(_) => {
                 now += 5 * MS;
                 turns += 1;
-                queue.push(now, id, LINE, ()).unwrap();
+                queue.push(now, id, FLOW, ()).unwrap();
                 queue.charge(now, id, 5 * MS);
             }
             Next::At(until) => {
@@ -128,9 +153,9 @@ fn a_cap_holds_though_nobody_else_is_there() {
 fn a_cap_that_is_lifted_holds_back_no_longer() {
     let mut queue = FairQueue::new();
     let id = queue.open(share(100, Some(1)));
-    queue.push(MS, id, LINE, "first").unwrap();
+    queue.push(MS, id, FLOW, "first").unwrap();
     take(&mut queue, MS);
-    queue.push(MS, id, LINE, "second").unwrap();
+    queue.push(MS, id, FLOW, "second").unwrap();
     queue.charge(MS, id, Duration::from_secs(1));
     assert!(matches!(queue.next(MS), Next::At(until) if until > Duration::from_secs(900)));
     queue.set_share(MS, id, Share::default());
@@ -141,14 +166,14 @@ fn a_cap_that_is_lifted_holds_back_no_longer() {
 fn what_a_cap_held_back_is_not_made_up_for_when_it_is_lifted() {
     let mut queue = FairQueue::new();
     let (capped, free) = (queue.open(share(100, Some(100))), queue.open(Share::default()));
-    [capped, free].iter().for_each(|&id| queue.push(MS, id, LINE, ()).unwrap());
+    [capped, free].iter().for_each(|&id| queue.push(MS, id, FLOW, ()).unwrap());
     let mut now = MS;
     let mut turns = |queue: &mut FairQueue<()>, count: u32| {
         let before = queue.usage(capped).used;
         for _ in 0..count {
             let id = take(queue, now).account;
             now += MS;
-            queue.push(now, id, LINE, ()).unwrap();
+            queue.push(now, id, FLOW, ()).unwrap();
             queue.charge(now, id, MS);
         }
         queue.usage(capped).used - before
@@ -163,11 +188,11 @@ fn what_a_cap_held_back_is_not_made_up_for_when_it_is_lifted() {
 fn a_closed_account_is_served_to_its_end_and_forgotten() {
     let mut queue = FairQueue::new();
     let id = queue.open(Share::default());
-    (0..2).for_each(|task| queue.push(MS, id, LINE, task).unwrap());
+    (0..2).for_each(|task| queue.push(MS, id, FLOW, task).unwrap());
     let first = take(&mut queue, MS);
     queue.close(id);
     // It gives way, and comes again.
-    queue.push(MS, id, LINE, first.task).unwrap();
+    queue.push(MS, id, FLOW, first.task).unwrap();
     queue.charge(MS, id, MS);
     for task in [1, 0] {
         assert_eq!(take(&mut queue, MS).task, task);
@@ -175,13 +200,13 @@ fn a_closed_account_is_served_to_its_end_and_forgotten() {
         queue.charge(MS, id, MS);
     }
     assert!(queue.is_empty());
-    assert_eq!(queue.push(MS, id, LINE, 7), Err(7));
+    assert_eq!(queue.push(MS, id, FLOW, 7), Err(7));
 }
 
 /// What happens to a queue.
 #[derive(Clone, Debug)]
 enum Step {
-    /// By this account, in this line.
+    /// By this account, in this flow.
     Push(usize, u64),
     Next,
     /// The task that runs longest gives way after so many microseconds; true: it comes again.
@@ -210,10 +235,10 @@ fn enter(lines: &mut VecDeque<(u64, u32)>, next: &mut Vec<u64>, line: u64, task:
 }
 
 proptest! {
-    /// Against plain lists: nothing is lost or served twice, order holds within a line, lines of an account take turns, and no task waits
+    /// Against plain lists: nothing is lost or served twice, order holds within a flow, flows of an account take turns, and no task waits
     /// while its account has no cap.
     #[test]
-    fn every_task_is_served_once_in_its_lines_order_and_turn(steps in prop::collection::vec(step(), 0..200)) {
+    fn every_task_is_served_once_in_its_flows_order_and_turn(steps in prop::collection::vec(step(), 0..200)) {
         let mut queue = FairQueue::new();
         let ids: Vec<AccountId> = (0..4).map(|_| queue.open(Share::default())).collect();
         let mut lines: Vec<VecDeque<(u64, u32)>> = vec![VecDeque::new(); 4];
@@ -226,7 +251,7 @@ proptest! {
                 Step::Push(account, line) => {
                     last += 1;
                     enter(&mut lines[account], &mut served[account], line, last);
-                    prop_assert_eq!(queue.push(now, ids[account], Line(line), last), Ok(()));
+                    prop_assert_eq!(queue.push(now, ids[account], Flow(line), last), Ok(()));
                 }
                 Step::Next => match queue.next(now) {
                     Next::Task(taken) => {
@@ -254,7 +279,7 @@ proptest! {
                         if again {
                             let account = ids.iter().position(|&known| known == id).unwrap();
                             enter(&mut lines[account], &mut served[account], line, task);
-                            prop_assert_eq!(queue.push(now, id, Line(line), task), Ok(()));
+                            prop_assert_eq!(queue.push(now, id, Flow(line), task), Ok(()));
                         }
                         queue.charge(now, id, Duration::from_micros(used));
                     }
@@ -271,6 +296,47 @@ proptest! {
         }
     }
 
+    /// Whoever comes from a rest is before all that have been served since they did, whatever those have had.
+    #[test]
+    fn nobody_at_work_is_before_one_that_comes_from_a_rest(steps in prop::collection::vec(step(), 0..200)) {
+        let mut queue = FairQueue::new();
+        let ids: Vec<AccountId> = (0..5).map(|_| queue.open(Share::default())).collect();
+        let (mut running, mut rested) = (VecDeque::new(), BTreeSet::new());
+        let mut now = Duration::from_secs(1);
+        for step in steps {
+            match step {
+                // The last one rests all the time.
+                Step::Push(account) => {
+                    if queue.is_at_rest(ids[account]) {
+                        rested.insert(ids[account]);
+                    }
+                    queue.push(now, ids[account], FLOW, ()).unwrap();
+                }
+                Step::Next => {
+                    if let Next::Task(taken) = queue.next(now) {
+                        rested.remove(&taken.account);
+                        running.push_back(taken.account);
+                    }
+                }
+                Step::GiveWay(used, again) => {
+                    if let Some(id) = running.pop_front() {
+                        now += Duration::from_micros(used);
+                        if again {
+                            queue.push(now, id, FLOW, ()).unwrap();
+                        }
+                        queue.charge(now, id, Duration::from_micros(used));
+                    }
+                }
+                Step::Pass(micros) => now += Duration::from_micros(micros),
+                Step::Share(account, share) => queue.set_share(now, ids[account], Share { cap: None, ..share }),
+            }
+        }
+        queue.push(now, ids[4], FLOW, ()).unwrap();
+        rested.insert(ids[4]);
+        let taken = take(&mut queue, now);
+        prop_assert!(rested.contains(&taken.account), "{taken:?}");
+    }
+
     /// While all have work, nobody is ahead of another by more than one turn of each, whatever the weights and the turns.
     #[test]
     fn nobody_is_ahead_by_more_than_a_turn(
@@ -280,11 +346,11 @@ proptest! {
         let mut queue = FairQueue::new();
         let accounts: Vec<(AccountId, u32)> = weights.iter().map(|&weight| (queue.open(share(weight, None)), weight)).collect();
         for (id, _) in &accounts {
-            queue.push(MS, *id, LINE, ()).unwrap();
+            queue.push(MS, *id, FLOW, ()).unwrap();
         }
         for turn in turns {
             let id = take(&mut queue, MS).account;
-            queue.push(MS, id, LINE, ()).unwrap();
+            queue.push(MS, id, FLOW, ()).unwrap();
             queue.charge(MS, id, Duration::from_micros(turn));
             let ahead = |of: &(AccountId, u32)| queue.usage(of.0).used.as_secs_f64() / f64::from(of.1);
             let most = accounts.iter().map(ahead).fold(0.0, f64::max);

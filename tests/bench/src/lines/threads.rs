@@ -30,7 +30,8 @@ fn calls(threads: usize) -> Result<f64> {
     io.block_on(async {
         let calls = Calls::new(apple(SIZE)?, Phase::Live).await?;
         calls.check().await?;
-        let guests = Guests::start(threads, io.handle()).context("cannot start the threads")?;
+        // All are at work all the time: nobody comes from a rest.
+        let guests = Guests::start(threads, io.handle(), || ()).context("cannot start the threads")?;
         let names = (0..PLUGINS).map(|number| PluginName::new(&format!("plugin-{number}")));
         let accounts = names.map(|name| Ok(guests.account(&name?))).collect::<Result<Vec<_>>>()?;
         let worker = |calls: Calls| async move {

@@ -1,0 +1,287 @@
+//! Tasks in line, threads that rest, and who is told when a task comes. Knows neither what a task is nor what a thread does.
+
+use std::{task::Waker, time::Duration};
+
+use pilothouse_core::fair::{AccountId, FairQueue, Flow, Next};
+
+/// Those who run are not asked to give way more often than this. It costs each of them some microseconds: accounts that do little but come
+/// again and again take a fiftieth from others by it.
+const UNDISTURBED: Duration = Duration::from_micros(250);
+
+/// What the threads share.
+#[derive(Debug)]
+pub(super) struct Line<T> {
+    queue: FairQueue<T>,
+    /// Threads with nothing to do, by number, in the order in which they came to that: each at most once.
+    resting: Vec<(usize, Waker)>,
+    /// When those who run were last asked to give way.
+    interrupted: Option<Duration>,
+    stopped: bool,
+}
+
+/// Who is to be told that a task has come.
+#[derive(Debug)]
+pub(super) enum Tell {
+    /// Nobody: somebody looks at the line soon enough.
+    Nobody,
+    /// A thread that rested.
+    Thread(Waker),
+    /// Those who run: they are to give way.
+    Running,
+}
+
+impl<T> Default for Line<T> {
+    fn default() -> Self {
+        Self { queue: FairQueue::new(), resting: Vec::new(), interrupted: None, stopped: false }
+    }
+}
+
+impl<T> Line<T> {
+    /// Who has tasks, and may have what.
+    pub(super) fn queue(&self) -> &FairQueue<T> {
+        &self.queue
+    }
+
+    /// The same, to change it. What makes a task ready by that is to be followed by [`Self::wake_one`].
+    pub(super) fn queue_mut(&mut self) -> &mut FairQueue<T> {
+        &mut self.queue
+    }
+
+    /// Takes a task, at `now`. `gave_way`: it is from a thread that is about to [`look`](Self::look).
+    ///
+    /// # Errors
+    /// Nobody will run it any more: here it is again.
+    pub(super) fn push(
+        &mut self,
+        now: Duration,
+        (id, flow): (AccountId, Flow),
+        task: T,
+        gave_way: bool,
+    ) -> Result<Tell, T> {
+        if self.stopped {
+            return Err(task);
+        }
+        let rested = self.queue.is_at_rest(id);
+        self.queue.push(now, id, flow, task)?;
+        if gave_way {
+            return Ok(Tell::Nobody);
+        }
+        if let Some(thread) = self.wake_one() {
+            return Ok(Tell::Thread(thread));
+        }
+        let disturbs = self.interrupted.is_some_and(|last| now.saturating_sub(last) < UNDISTURBED);
+        if !rested || disturbs || !self.queue.is_next(id) {
+            return Ok(Tell::Nobody);
+        }
+        self.interrupted = Some(now);
+        Ok(Tell::Running)
+    }
+
+    /// A thread to wake, if one rests: the one that came to that last, as its core's caches hold most of what it needs.
+    pub(super) fn wake_one(&mut self) -> Option<Waker> {
+        self.resting.pop().map(|(_, thread)| thread)
+    }
+
+    /// What the thread of this number does next, after it ran something of an account for so long; and another that is to look too, as one
+    /// waking may stand for several tasks. A thread that has nothing to do rests from here on, until `waker` is called. None: it ends.
+    pub(super) fn look(
+        &mut self,
+        now: Duration,
+        number: usize,
+        waker: &Waker,
+        ran: Option<(AccountId, Duration)>,
+    ) -> Option<(Next<T>, Option<Waker>)> {
+        if self.stopped {
+            return None;
+        }
+        // It may have been woken by a timer.
+        self.resting.retain(|&(resting, _)| resting != number);
+        if let Some((account, used)) = ran {
+            self.queue.charge(now, account, used);
+        }
+        let next = self.queue.next(now);
+        let other = match next {
+            Next::Task(_) if self.queue.is_ready() => self.wake_one(),
+            Next::Task(_) => None,
+            Next::At(_) | Next::Nothing => {
+                self.resting.push((number, waker.clone()));
+                None
+            }
+        };
+        Some((next, other))
+    }
+
+    /// Takes and gives nothing any more. What was in line, and who rested.
+    pub(super) fn stop(&mut self) -> (FairQueue<T>, Vec<Waker>) {
+        let Self { queue, resting, .. } = std::mem::replace(self, Self { stopped: true, ..Self::default() });
+        (queue, resting.into_iter().map(|(_, thread)| thread).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+        task::Wake,
+    };
+
+    use pilothouse_core::fair::Share;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const FLOW: Flow = Flow(0);
+
+    /// A thread that counts how often it is woken.
+    #[derive(Default)]
+    struct Thread(AtomicUsize);
+
+    impl Wake for Thread {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Two threads, and two accounts.
+    struct Scene {
+        line: Line<u32>,
+        threads: [Arc<Thread>; 2],
+        ids: [AccountId; 2],
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let mut line = Line::default();
+            let ids = [(); 2].map(|()| line.queue_mut().open(Share::default()));
+            Self { line, threads: Default::default(), ids }
+        }
+
+        /// A task comes: who was told.
+        fn push(&mut self, now: Duration, account: usize, task: u32, gave_way: bool) -> Told {
+            let before = self.woken();
+            match self.line.push(now, (self.ids[account], FLOW), task, gave_way).unwrap() {
+                Tell::Nobody => Told::Nobody,
+                Tell::Running => Told::Running,
+                Tell::Thread(thread) => {
+                    thread.wake();
+                    self.told(before)
+                }
+            }
+        }
+
+        /// A thread looks, after it ran something of an account for so long: its task, and who else was told to look.
+        fn look(&mut self, now: Duration, number: usize, ran: Option<(usize, Duration)>) -> (Option<u32>, Told) {
+            let before = self.woken();
+            let waker = Waker::from(self.threads[number].clone());
+            let ran = ran.map(|(account, used)| (self.ids[account], used));
+            let (next, other) = self.line.look(now, number, &waker, ran).unwrap();
+            let task = match next {
+                Next::Task(taken) => Some(taken.task),
+                Next::At(_) | Next::Nothing => None,
+            };
+            match other {
+                None => (task, Told::Nobody),
+                Some(other) => {
+                    other.wake();
+                    (task, self.told(before))
+                }
+            }
+        }
+
+        fn woken(&self) -> [usize; 2] {
+            [0, 1].map(|number| self.threads[number].0.load(Ordering::Relaxed))
+        }
+
+        fn told(&self, before: [usize; 2]) -> Told {
+            let after = self.woken();
+            Told::Thread((0..2).position(|number| before[number] != after[number]).unwrap())
+        }
+    }
+
+    #[derive(Debug, PartialEq, Eq)]
+    enum Told {
+        Nobody,
+        Thread(usize),
+        Running,
+    }
+
+    #[test]
+    fn thread_that_rested_last_is_woken_first_and_each_once() {
+        let mut scene = Scene::new();
+        for number in [0, 1] {
+            assert_eq!(scene.look(MS, number, None), (None, Told::Nobody));
+        }
+        assert_eq!(scene.push(MS, 0, 1, false), Told::Thread(1));
+        assert_eq!(scene.push(MS, 0, 2, false), Told::Thread(0));
+        // Both are awake, and have not looked yet.
+        assert_eq!(scene.push(MS, 0, 3, false), Told::Nobody);
+    }
+
+    #[test]
+    fn thread_that_finds_more_than_it_takes_wakes_another() {
+        let mut scene = Scene::new();
+        assert_eq!(scene.look(MS, 0, None), (None, Told::Nobody));
+        assert_eq!(scene.push(MS, 0, 1, false), Told::Thread(0));
+        assert_eq!(scene.push(MS, 0, 2, false), Told::Nobody);
+        // This one came to rest before the other looked.
+        scene.line.resting.push((1, Waker::from(scene.threads[1].clone())));
+        assert_eq!(scene.look(MS, 0, None), (Some(1), Told::Thread(1)));
+        assert_eq!(scene.look(MS, 1, None), (Some(2), Told::Nobody));
+    }
+
+    #[test]
+    fn thread_that_woke_by_itself_is_not_told_of_what_comes_later() {
+        let mut scene = Scene::new();
+        for _ in 0..3 {
+            assert_eq!(scene.look(MS, 0, None), (None, Told::Nobody));
+        }
+        assert_eq!(scene.push(MS, 0, 1, false), Told::Thread(0));
+        assert_eq!(scene.push(MS, 0, 2, false), Told::Nobody);
+    }
+
+    #[test]
+    fn task_that_gives_way_wakes_nobody_for_itself() {
+        let mut scene = Scene::new();
+        assert_eq!(scene.look(MS, 0, None), (None, Told::Nobody));
+        assert_eq!(scene.push(MS, 0, 1, false), Told::Thread(0));
+        assert_eq!(scene.look(MS, 0, None), (Some(1), Told::Nobody));
+        assert_eq!(scene.look(MS, 1, None), (None, Told::Nobody));
+        assert_eq!(scene.push(2 * MS, 0, 1, true), Told::Nobody);
+        assert_eq!(scene.look(2 * MS, 0, Some((0, MS))), (Some(1), Told::Nobody));
+    }
+
+    #[test]
+    fn who_comes_from_a_rest_interrupts_those_who_run_but_seldom() {
+        let mut scene = Scene::new();
+        assert_eq!([0, 1].map(|number| scene.look(MS, number, None).0), [None, None]);
+        assert_eq!([1, 2].map(|task| scene.push(MS, 0, task, false)), [Told::Thread(1), Told::Thread(0)]);
+        assert_eq!([0, 1].map(|number| scene.look(MS, number, None).0), [Some(1), Some(2)]);
+        // The one that is busy disturbs nobody.
+        assert_eq!(scene.push(MS, 0, 3, false), Told::Nobody);
+        assert_eq!(scene.push(MS, 1, 4, false), Told::Running);
+        assert_eq!(scene.push(MS, 0, 1, true), Told::Nobody);
+        assert_eq!(scene.look(MS, 0, Some((0, MS))), (Some(4), Told::Nobody));
+        assert_eq!(scene.look(MS, 0, Some((1, Duration::ZERO))), (Some(3), Told::Nobody));
+        // It comes again too soon, and waits until somebody gives way.
+        assert_eq!(scene.push(MS, 1, 5, false), Told::Nobody);
+        assert_eq!(scene.look(MS, 0, Some((0, MS))), (Some(5), Told::Nobody));
+        assert_eq!(scene.look(MS, 0, Some((1, Duration::ZERO))), (Some(1), Told::Nobody));
+        assert_eq!(scene.push(MS + UNDISTURBED, 1, 6, false), Told::Running);
+    }
+
+    #[test]
+    fn stopped_line_gives_back_what_it_had_and_takes_nothing() {
+        let mut scene = Scene::new();
+        assert_eq!(scene.look(MS, 0, None), (None, Told::Nobody));
+        scene.line.queue_mut().push(MS, scene.ids[0], FLOW, 1).unwrap();
+        let (left, resting) = scene.line.stop();
+        assert_eq!((left.usage(scene.ids[0]).waiting, resting.len()), (1, 1));
+        assert_eq!(scene.line.push(MS, (scene.ids[0], FLOW), 2, false).unwrap_err(), 2);
+        assert!(scene.line.look(MS, 0, Waker::noop(), None).is_none());
+    }
+}

@@ -39,6 +39,7 @@ use crate::{
     guests::Guests,
     informer::{Informers, Intake},
     plugin::{Lifecycle, Mode, Source, Statuses},
+    prompt,
     wasm::{CACHE_BYTES, Cache, Compiler, Engine},
     writer::Events,
 };
@@ -70,6 +71,7 @@ pub fn io_runtime() -> anyhow::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("io")
+        .on_thread_start(prompt::be_prompt)
         .build()
         .context("cannot start the threads for input and output")
 }

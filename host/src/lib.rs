@@ -19,6 +19,7 @@ pub mod dispatch;
 pub mod guests;
 pub mod informer;
 pub mod plugin;
+mod prompt;
 #[cfg(test)]
 mod testing;
 pub mod wasm;

@@ -30,7 +30,7 @@ use super::{
     lease::{Asks, Place, Seat},
     source::{Outlet, Shared},
 };
-use crate::cluster::Cluster;
+use crate::{cluster::Cluster, prompt::be_prompt};
 
 /// All informers of the host.
 #[derive(Clone)]
@@ -121,7 +121,8 @@ impl Intake {
     pub fn start() -> std::io::Result<Self> {
         let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(CORES_EACH));
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        runtime.worker_threads(threads).enable_all().thread_name("intake").build().map(|runtime| Self(Some(runtime)))
+        runtime.worker_threads(threads).enable_all().thread_name("intake").on_thread_start(be_prompt);
+        runtime.build().map(|runtime| Self(Some(runtime)))
     }
 
     /// Where to run something.

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
+use crate::prompt::be_prompt;
+
 /// How often a running guest gives way to others. A key waits for about this where all threads are busy; giving way costs a running guest
 /// some thousandth of it.
 pub(super) const TICK: Duration = Duration::from_millis(1);
@@ -45,7 +47,10 @@ impl Epochs {
             ended: AtomicBool::new(false),
         });
         let ticking = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("wasm-epochs".to_owned()).spawn(move || ticking.tick())?;
+        let thread = thread::Builder::new().name("wasm-epochs".to_owned()).spawn(move || {
+            be_prompt();
+            ticking.tick();
+        })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 

@@ -218,7 +218,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let account = 0..4_usize;
     prop_oneof![
-        4 => (account.clone(), 0..3_u64).prop_map(|(id, line)| Step::Push(id, line)),
+        4 => (account.clone(), 0..3_u64).prop_map(|(id, flow)| Step::Push(id, flow)),
         4 => Just(Step::Next),
         4 => (0..6_000_u64, any::<bool>()).prop_map(|(used, again)| Step::GiveWay(used, again)),
         2 => (0..50_000_u64).prop_map(Step::Pass),
@@ -226,11 +226,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A task comes: `lines` has all tasks in the order in which they came, `next` the lines that have some in the order of their turns.
-fn enter(lines: &mut VecDeque<(u64, u32)>, next: &mut Vec<u64>, line: u64, task: u32) {
-    lines.push_back((line, task));
-    if !next.contains(&line) {
-        next.push(line);
+/// A task comes: `tasks` has all in the order in which they came, `next` the flows that have some in the order of their turns.
+fn enter(tasks: &mut VecDeque<(u64, u32)>, next: &mut Vec<u64>, flow: u64, task: u32) {
+    tasks.push_back((flow, task));
+    if !next.contains(&flow) {
+        next.push(flow);
     }
 }
 
@@ -248,38 +248,38 @@ proptest! {
         let (mut now, mut last) = (Duration::from_secs(1), 0);
         for step in steps {
             match step {
-                Step::Push(account, line) => {
+                Step::Push(account, flow) => {
                     last += 1;
-                    enter(&mut lines[account], &mut served[account], line, last);
-                    prop_assert_eq!(queue.push(now, ids[account], Flow(line), last), Ok(()));
+                    enter(&mut lines[account], &mut served[account], flow, last);
+                    prop_assert_eq!(queue.push(now, ids[account], Flow(flow), last), Ok(()));
                 }
                 Step::Next => match queue.next(now) {
                     Next::Task(taken) => {
                         let account = ids.iter().position(|&id| id == taken.account).unwrap();
-                        let line = served[account].remove(0);
-                        let place = lines[account].iter().position(|(of, _)| *of == line).unwrap();
-                        prop_assert_eq!(Some((line, taken.task)), lines[account].remove(place));
-                        if lines[account].iter().any(|(of, _)| *of == line) {
-                            served[account].push(line);
+                        let flow = served[account].remove(0);
+                        let place = lines[account].iter().position(|(of, _)| *of == flow).unwrap();
+                        prop_assert_eq!(Some((flow, taken.task)), lines[account].remove(place));
+                        if lines[account].iter().any(|(of, _)| *of == flow) {
+                            served[account].push(flow);
                         }
-                        running.push_back((taken.account, line, taken.task));
+                        running.push_back((taken.account, flow, taken.task));
                     }
                     Next::At(until) => {
                         prop_assert!(until > now);
-                        for (line, capped) in lines.iter().zip(caps) {
-                            prop_assert!(line.is_empty() || capped);
+                        for (tasks, capped) in lines.iter().zip(caps) {
+                            prop_assert!(tasks.is_empty() || capped);
                         }
-                        prop_assert!(lines.iter().any(|line| !line.is_empty()));
+                        prop_assert!(lines.iter().any(|tasks| !tasks.is_empty()));
                     }
                     Next::Nothing => prop_assert!(lines.iter().all(VecDeque::is_empty)),
                 },
                 Step::GiveWay(used, again) => {
-                    if let Some((id, line, task)) = running.pop_front() {
+                    if let Some((id, flow, task)) = running.pop_front() {
                         now += Duration::from_micros(used);
                         if again {
                             let account = ids.iter().position(|&known| known == id).unwrap();
-                            enter(&mut lines[account], &mut served[account], line, task);
-                            prop_assert_eq!(queue.push(now, id, Flow(line), task), Ok(()));
+                            enter(&mut lines[account], &mut served[account], flow, task);
+                            prop_assert_eq!(queue.push(now, id, Flow(flow), task), Ok(()));
                         }
                         queue.charge(now, id, Duration::from_micros(used));
                     }
@@ -291,8 +291,8 @@ proptest! {
                 }
             }
         }
-        for (id, line) in ids.iter().zip(&lines) {
-            prop_assert_eq!(queue.usage(*id).waiting, line.len());
+        for (id, tasks) in ids.iter().zip(&lines) {
+            prop_assert_eq!(queue.usage(*id).waiting, tasks.len());
         }
     }
 

@@ -1,0 +1,85 @@
+//! Threads that wait most of the time, and are to run as soon as they are woken, though others use every core.
+//!
+//! Where nothing is said, a woken thread may wait until whoever has the core has used up its slice, some milliseconds: guests that never
+//! wait would hold up the event that somebody else's reconcile is for. Since Linux 6.12 a thread that asks for short slices is let in at
+//! once. It gets no more of the core than any other, and needs no privilege for it.
+
+/// Nanoseconds: the shortest slice that the kernel gives.
+#[cfg(target_os = "linux")]
+const SLICE: u64 = 100_000;
+
+/// Asks the kernel to let the calling thread in as soon as it wakes. Threads and processes that it starts do not inherit that. Where the
+/// kernel cannot do it, or may not, nothing changes: it is then as it would be without.
+pub(crate) fn be_prompt() {
+    #[cfg(target_os = "linux")]
+    if let Some(had) = kernel::attributes()
+        && matches!(i32::try_from(had.sched_policy), Ok(libc::SCHED_OTHER | libc::SCHED_BATCH))
+    {
+        // libc has it signed, and the structure it is for unsigned.
+        let alone = u64::from(libc::SCHED_FLAG_RESET_ON_FORK.unsigned_abs());
+        let sched_flags = had.sched_flags | alone;
+        kernel::set_attributes(&libc::sched_attr { sched_flags, sched_runtime: SLICE, ..had });
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod kernel {
+    use libc::sched_attr;
+
+    /// The calling thread.
+    const SELF: libc::pid_t = 0;
+
+    const SIZE: u32 = size_of::<sched_attr>() as u32;
+
+    /// How the kernel schedules the calling thread, if it says.
+    pub(super) fn attributes() -> Option<sched_attr> {
+        let mut attributes = sched_attr {
+            size: SIZE,
+            sched_policy: 0,
+            sched_flags: 0,
+            sched_nice: 0,
+            sched_priority: 0,
+            sched_runtime: 0,
+            sched_deadline: 0,
+            sched_period: 0,
+        };
+        #[expect(unsafe_code, reason = "neither libc nor rustix has a function for it")]
+        // SAFETY: the kernel writes at most as many bytes as it is told, into a structure of integers that has as many.
+        let result = unsafe { libc::syscall(libc::SYS_sched_getattr, SELF, &raw mut attributes, SIZE, 0) };
+        (result == 0).then_some(attributes)
+    }
+
+    /// Changes that. A failure changes nothing.
+    pub(super) fn set_attributes(attributes: &sched_attr) {
+        #[expect(unsafe_code, reason = "neither libc nor rustix has a function for it")]
+        // SAFETY: the kernel reads as many bytes as `size` says, which the structure has.
+        let _refused = unsafe { libc::syscall(libc::SYS_sched_setattr, SELF, &raw const *attributes, 0) };
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// What the test may see of how a thread is scheduled: policy, nice value and slice.
+    fn scheduled() -> Option<(u32, i32, u64)> {
+        kernel::attributes().map(|had| (had.sched_policy, had.sched_nice, had.sched_runtime))
+    }
+
+    #[test]
+    fn prompt_thread_has_short_slices_and_its_children_what_others_have() {
+        let seen = thread::spawn(|| {
+            let before = scheduled();
+            be_prompt();
+            let child = thread::spawn(scheduled).join().expect("it does not panic");
+            (before, scheduled(), child)
+        });
+        let (before, prompt, child) = seen.join().expect("it does not panic");
+        assert_eq!(child, before);
+        // A kernel that knows of no slices, before 6.12, says 0.
+        let slice = |(policy, nice, slice): (u32, i32, u64)| (policy, nice, if slice == 0 { 0 } else { SLICE });
+        assert_eq!(prompt, before.map(slice));
+    }
+}

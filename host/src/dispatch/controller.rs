@@ -503,11 +503,11 @@ impl Controller {
     fn mapping(&self, source: &Source) -> Option<Mapping> {
         let serving = self.serving.load();
         let of = &serving.spec.for_.of;
-        let namespaced = self.cluster.known(of).is_none_or(|endpoint| endpoint.namespaced);
+        let namespaced = || self.cluster.known(of).is_none_or(|endpoint| endpoint.namespaced);
         match source {
             Source::For | Source::Reads(_) => Some(Mapping::SelfKey),
-            Source::Owns => Some(Mapping::Owner { of: of.clone(), namespaced }),
-            Source::Watches(mapping) => Mapping::new(mapping, of, namespaced),
+            Source::Owns => Some(Mapping::Owner { of: of.clone(), namespaced: namespaced() }),
+            Source::Watches(mapping) => Mapping::new(mapping, of, namespaced()),
         }
     }
 

@@ -20,7 +20,8 @@ pub(super) const PEERS: &[Peer] = &[
 
 /// Microseconds from just before an event of a ConfigMap of 4 kB is written to the host's connection until the plugin's own code runs,
 /// in a fresh instance and with the object parsed: the median and the 99th percentile. The end is read off the plugin's log, in whole
-/// microseconds; what it takes a guest to log is in it.
+/// microseconds; what it takes a guest to log is in it. The budget counts from when the host has read the event: what the kernel takes to
+/// bring it there, and to wake who reads it, is in this too, and as much so for others.
 pub(super) fn measure() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let stage = Stage::set().await?;

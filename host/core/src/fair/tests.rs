@@ -306,11 +306,11 @@ proptest! {
         for step in steps {
             match step {
                 // The last one rests all the time.
-                Step::Push(account) => {
+                Step::Push(account, flow) => {
                     if queue.is_at_rest(ids[account]) {
                         rested.insert(ids[account]);
                     }
-                    queue.push(now, ids[account], FLOW, ()).unwrap();
+                    queue.push(now, ids[account], Flow(flow), ()).unwrap();
                 }
                 Step::Next => {
                     if let Next::Task(taken) = queue.next(now) {

@@ -11,32 +11,44 @@
 //!                       │ object │ parsed │ answer │ →│→ usual allocator
 //! ```
 //!
-//! This serves every plugin but those that depend on `pilothouse-sdk` with `default-features = false`, which may have a
-//! `#[global_allocator]` of their own, or Rust's usual one.
+//! [`macro@crate::plugin`] makes it the plugin's, unless it is told that there is another.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
 
-/// What a call on an object of 50 kB takes, twice. Larger ones are rare, and gain little: they compute for a millisecond.
-#[cfg(target_arch = "wasm32")]
-const BYTES: usize = 256 << 10;
-
-#[cfg(target_arch = "wasm32")]
-#[global_allocator]
-static ALLOCATOR: Arena<BYTES> = Arena::new();
+/// What a call on an object of 50 kB takes, twice. Larger ones are rare, and gain little: they compute for a millisecond. And what is
+/// there is looked through after a call.
+const USUAL: usize = 256 << 10;
 
 /// Where a block may lie: what Rust's own types and SIMD ask for. What asks for more is not the arena's.
 const ALIGN: usize = 16;
 
-/// Blocks one after another, from memory of its own; and from the usual allocator where that does not do.
+/// The allocator of a plugin: blocks one after another, from `BYTES` of memory that is there when an instance begins; and from Rust's usual
+/// allocator where that does not do.
 ///
 /// A block that is given back is used again if it was the last, and the whole arena when nobody holds a block of it: after a call, in an
 /// instance that is kept, as a rule. Where something stays for the next call, the arena is used up sooner or later, and the usual allocator
 /// serves from then on.
 ///
-/// Not for several threads.
+/// `#[plugin]` makes one of 256 kB the plugin's `#[global_allocator]`. A plugin whose calls need more, and one that is made without that
+/// macro, may have one of another size; so may a plugin have a wholly other one, or, where it declares none, Rust's usual one:
+///
+/// ```
+/// use pilothouse_sdk::prelude::*;
+///
+/// // It is not for several threads, and so for the sandbox only.
+/// #[cfg(target_arch = "wasm32")]
+/// #[global_allocator]
+/// static ALLOCATOR: pilothouse_sdk::Arena<{ 1 << 20 }> = pilothouse_sdk::Arena::new();
+///
+/// #[plugin(own_allocator)]
+/// fn greedy() -> Plugin {
+///     Plugin::new("Needs a MiB for a call.")
+/// }
+/// ```
+#[derive(Debug)]
 #[repr(C)]
-struct Arena<const BYTES: usize> {
+pub struct Arena<const BYTES: usize = USUAL> {
     /// How much of the memory is taken, from its beginning.
     taken: Cell<usize>,
     /// Blocks in it that somebody holds.
@@ -45,16 +57,19 @@ struct Arena<const BYTES: usize> {
     memory: UnsafeCell<Memory<BYTES>>,
 }
 
+#[derive(Debug)]
 #[repr(C, align(16))]
 struct Memory<const BYTES: usize>([u8; BYTES]);
 
 // SAFETY: there are no threads where this is compiled.
-#[cfg(target_arch = "wasm32")]
+#[cfg(all(target_arch = "wasm32", not(target_feature = "atomics")))]
 #[expect(unsafe_code, reason = "a global allocator is shared by threads, where there are some")]
 unsafe impl<const BYTES: usize> Sync for Arena<BYTES> {}
 
 impl<const BYTES: usize> Arena<BYTES> {
-    const fn new() -> Self {
+    /// One of which nothing is taken.
+    #[expect(clippy::new_without_default, reason = "it is made where a static is, and there by a constant")]
+    pub const fn new() -> Self {
         const { assert!(align_of::<Memory<0>>() == ALIGN && BYTES <= isize::MAX as usize / 2) };
         Self { taken: Cell::new(0), held: Cell::new(0), memory: UnsafeCell::new(Memory([0; BYTES])) }
     }

@@ -113,7 +113,7 @@ fn log_panics() {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_plugin {
-    ($define:path, mapper: $mapper:tt, observer: $observer:tt) => {
+    ($define:path, mapper: $mapper:tt, observer: $observer:tt, allocator: $allocator:tt) => {
         // Natively nothing is exported, and a function of the wrong type is a mistake all the same.
         const _: () = assert!(
             matches!($crate::entry::exports(&$define), ($mapper, $observer)),
@@ -144,8 +144,14 @@ macro_rules! export_plugin {
             $crate::contract::export!(Exported with_types_in $crate::contract);
             $crate::export_plugin!(@mapper $define, $mapper);
             $crate::export_plugin!(@observer $define, $observer);
+            $crate::export_plugin!(@allocator $allocator);
         };
     };
+    (@allocator true) => {
+        #[global_allocator]
+        static ALLOCATOR: $crate::Arena = $crate::Arena::new();
+    };
+    (@allocator false) => {};
     (@mapper $define:path, true) => {
         impl $crate::contract::mapping::exports::pilothouse::plugin::mapper::Guest for Exported {
             fn map(

@@ -66,9 +66,7 @@
 //! strip = "debuginfo"     # leaves the names that the host's backtraces show
 //! ```
 //!
-//! With the feature `allocator`, which is on by default, a plugin has an allocator that suits calls: memory for one is there when
-//! an instance begins, and is taken one block after another. A crate that has a `#[global_allocator]` of its own, or
-//! wants Rust's usual one, depends on `pilothouse-sdk` with `default-features = false`.
+//! Its allocator is an [`Arena`], unless it says that it has its own: `#[plugin(own_allocator)]`.
 //!
 //! # Where to look
 //! - What a reconcile may ask: [`Context`], [`cache`], [`client`], [`mod@log`].
@@ -81,8 +79,6 @@
 //! - Tests: [`mock`].
 //! - The border itself: [`contract`], and the WIT it is made from.
 
-// Where there are no threads; and natively for its tests.
-#[cfg(any(test, all(feature = "allocator", target_arch = "wasm32", not(target_feature = "atomics"))))]
 mod allocator;
 pub mod cache;
 mod change;
@@ -108,6 +104,7 @@ mod plugin;
 mod predicate;
 mod watch;
 
+pub use allocator::Arena;
 pub use change::{Change, Observed};
 pub use condition::{ConditionStatus, Conditions};
 pub use context::{Context, Phase};

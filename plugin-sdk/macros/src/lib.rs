@@ -12,6 +12,9 @@ use syn::{Data, DeriveInput, Fields, ItemFn, LitStr, Token, parse_macro_input};
 /// Once in a crate whose `crate-type` has `cdylib`. In the sandbox the function becomes the component's exports; natively
 /// nothing is added, and tests call it through `pilothouse_sdk::mock::MockHost`.
 ///
+/// The plugin's allocator is a `pilothouse_sdk::Arena`, which suits calls. One that has its own `#[global_allocator]`, or wants Rust's usual
+/// one, says `#[plugin(own_allocator)]`.
+///
 /// A plugin that maps by a function of its own returns `Plugin<Mapper>`, one that observes `Plugin<Observer>`, one that does both
 /// `Plugin<(Mapper, Observer)>`: that decides what the component exports, and what the plugin may do.
 ///
@@ -39,10 +42,12 @@ use syn::{Data, DeriveInput, Fields, ItemFn, LitStr, Token, parse_macro_input};
 #[proc_macro_attribute]
 pub fn plugin(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let function = parse_macro_input!(item as ItemFn);
-    if !arguments.is_empty() {
-        let error = syn::Error::new(function.sig.span(), "#[plugin] takes no arguments");
-        return error.into_compile_error().into();
+    let arguments = arguments.to_string();
+    if !matches!(arguments.as_str(), "" | "own_allocator") {
+        let message = "#[plugin] takes no arguments but `own_allocator`";
+        return syn::Error::new(function.sig.span(), message).into_compile_error().into();
     }
+    let allocator = arguments.is_empty();
     if function.sig.inputs.len() > 1 || !function.sig.generics.params.is_empty() || function.sig.asyncness.is_some() {
         let message = "a plugin is `fn() -> Plugin` or `fn(C) -> Result<Plugin, Error>`";
         return syn::Error::new(function.sig.span(), message).into_compile_error().into();
@@ -51,7 +56,7 @@ pub fn plugin(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let (mapper, observer) = (returns(&function, "Mapper"), returns(&function, "Observer"));
     quote! {
         #function
-        ::pilothouse_sdk::export_plugin!(#name, mapper: #mapper, observer: #observer);
+        ::pilothouse_sdk::export_plugin!(#name, mapper: #mapper, observer: #observer, allocator: #allocator);
     }
     .into()
 }

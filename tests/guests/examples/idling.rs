@@ -7,7 +7,11 @@ use pilothouse_sdk::contract;
 use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
     Children, Failure, Guest, Manifest, Outcome, Request,
 };
-use pilothouse_sdk::{Plugin, entry};
+use pilothouse_sdk::{Arena, Plugin, entry};
+
+// As `#[plugin]` gives one.
+#[global_allocator]
+static ALLOCATOR: Arena = Arena::new();
 
 struct Idling;
 

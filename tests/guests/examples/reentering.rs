@@ -34,7 +34,7 @@ unsafe impl GlobalAlloc for Looking {
     }
 }
 
-#[plugin]
+#[plugin(own_allocator)]
 fn reentering() -> Plugin {
     apple::plugin("Comes back in.", reconcile)
 }

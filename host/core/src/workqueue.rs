@@ -14,8 +14,9 @@
 //! already keeps the higher of both priorities and the earlier of both times; one whose priority rises goes to the end of its
 //! new line. Where a queue has a [rate](Pace::rate), what is ready waits for that as well.
 //!
-//! The queue has no bound of its own: it holds each key once, so it is bounded by the objects there are. What a queue held at
-//! its fullest is given back when it runs empty.
+//! The queue has no bound of its own: it holds each key once, so it is bounded by the keys that there are to put in. A controller puts in those
+//! of its own objects, and those that objects name as their owner, by a label or by having the same name; keys that a plugin names are
+//! looked up before. What a queue held at its fullest is given back when it runs empty.
 //!
 //! ```
 //! use pilothouse_core::workqueue::{CHANGE, INITIAL, Workqueue};

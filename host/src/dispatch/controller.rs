@@ -474,6 +474,19 @@ impl Controller {
         }
     }
 
+    /// Returns when what it reconciles has synced: who is asked for keys is asked then, so that it is known which of them are there.
+    pub(super) async fn knows_its_own(&self) {
+        self.routes.synced(|source| *source == Source::For).await;
+    }
+
+    /// Those of the keys that a plugin names of which something is known: with others it could fill the queue. Nothing is lost by that, as
+    /// they would be found to be nothing when it is their turn, and an object that comes later is a change itself.
+    pub(super) fn known(&self, mut keys: Vec<Key>) -> Vec<Key> {
+        let serving = self.serving();
+        keys.retain(|key| self.look_up(&serving, key).is_some());
+        keys
+    }
+
     /// Adds keys that somebody had to be asked for, since these objects changed.
     pub(super) fn wake_mapped(&self, keys: Vec<Key>, objects: impl Fn() -> String) {
         let origin = if self.is_ready() { Origin::Change } else { Origin::Initial };

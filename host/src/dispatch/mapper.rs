@@ -8,7 +8,7 @@
 //! ```
 //!
 //! An object that names the changed one only after the change is a change itself, and wakes its own key: so to look the index up later
-//! loses nothing.
+//! loses nothing. Both are asked once the reconciled objects are there, and a key that a plugin names wakes only if it is one of them.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -74,6 +74,7 @@ impl Asks {
 /// Asks until it is cancelled.
 pub(super) async fn run(controller: Arc<Controller>) {
     let asks = controller.asks();
+    controller.knows_its_own().await;
     loop {
         tokio::select! {
             () = asks.named.notified() => {
@@ -132,6 +133,7 @@ async fn map(controller: &Controller, batch: &Batch) -> Result<(), HookError> {
     let error = match answer {
         Ok(Ok(keys)) => {
             controller.called(&Called { hook: Hook::Map, ok: true, took, trap: None });
+            let keys = controller.known(keys);
             feed::mapped(controller, &pending::objects(batch), &keys);
             controller.wake_mapped(keys, || pending::objects(batch));
             return Ok(());

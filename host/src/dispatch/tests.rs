@@ -572,6 +572,30 @@ async fn a_mapping_names_whom_a_change_concerns() {
 }
 
 #[tokio::test]
+async fn a_key_that_a_mapper_names_wakes_where_there_is_such_an_object() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    // It names `mapped`, whatever changes.
+    scene.activate(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS)).await;
+    scene.api.create(config_map("a")).await;
+    scene.told("map done", 1).await;
+    let controller = scene.controller();
+    soon("it is mapped", async {
+        while controller.unmapped().objects > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(controller.queue().lock().is_idle());
+    assert_eq!(controller.woken()[2], ("mapping", 0));
+    scene.api.create(apple("mapped")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    scene.api.create(config_map("b")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    assert_eq!(controller.woken()[2], ("mapping", 1));
+}
+
+#[tokio::test]
 async fn a_mapper_that_fails_is_asked_again_and_holds_up_no_reconcile() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;

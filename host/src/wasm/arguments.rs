@@ -1,4 +1,4 @@
-//! What guests hand to imports: measured, and read into the host's own types.
+//! What guests name, to imports and in answers: measured, and read into the host's own types.
 //!
 //! Much of it outlives its call: what a reconcile has read is remembered as long as nobody reads anew, and an error's text goes into logs. So
 //! what names something has a length here that no such name exceeds, and is refused before anybody looks at it.
@@ -42,13 +42,17 @@ const MAX_FIELDS: usize = 64;
 
 /// What one object is named by.
 pub(super) fn object(of: &types::TypeMeta, name: &types::KeyResult) -> Result<(TypeMeta, Key), String> {
-    let of = type_meta(of)?;
-    namespace(name.namespace.as_deref())?;
-    within("the name", &name.name, MAX_NAME)?;
-    if name.name.is_empty() {
+    Ok((type_meta(of)?, key(name.namespace.as_deref(), &name.name)?))
+}
+
+/// A key.
+pub(super) fn key(namespace: Option<&str>, name: &str) -> Result<Key, String> {
+    self::namespace(namespace)?;
+    within("the name", name, MAX_NAME)?;
+    if name.is_empty() {
         return Err("the name is empty".to_owned());
     }
-    Ok((of, Key::new(name.namespace.as_deref(), &name.name)))
+    Ok(Key::new(namespace, name))
 }
 
 /// A query, with what it writes as text read.

@@ -14,6 +14,7 @@ use pilothouse_core::key::{Key, TypeMeta};
 use pilothouse_core::object::Object;
 
 use super::CallError;
+use super::arguments;
 use super::bindings::exports::pilothouse::plugin::controller as wit;
 use super::bindings::mapping::exports::pilothouse::plugin::mapper;
 use super::bindings::observing::exports::pilothouse::plugin::observer;
@@ -163,11 +164,10 @@ pub(super) fn keys(keys: &[mapping::pilothouse::plugin::types::Key]) -> Result<V
     if keys.len() > MAX_KEYS {
         return Err(CallError::Answer(format!("{} keys are more than the {MAX_KEYS} that map may give", keys.len())));
     }
-    let keys: BTreeSet<Key> = keys.iter().map(|key| Key::new(key.namespace.as_deref(), &key.name)).collect();
-    match keys.iter().find(|key| key.name.is_empty()) {
-        Some(_) => Err(CallError::Answer("a key without a name".to_owned())),
-        None => Ok(keys.into_iter().collect()),
-    }
+    let keys: Result<BTreeSet<Key>, _> =
+        keys.iter().map(|key| arguments::key(key.namespace.as_deref(), &key.name)).collect();
+    let keys = keys.map_err(|why| CallError::Answer(format!("a key of map: {why}")))?;
+    Ok(keys.into_iter().collect())
 }
 
 impl Request {
@@ -263,7 +263,10 @@ mod tests {
             taken(vec![key("b"), key("a"), key("b")]),
             Ok(vec![Key::new(Some("n"), "a"), Key::new(Some("n"), "b")])
         );
-        assert_eq!(taken(vec![key("")]), Err("plugin gave an unusable answer: a key without a name".to_owned()));
+        let said = |why: &str| Err(format!("plugin gave an unusable answer: a key of map: {why}"));
+        assert_eq!(taken(vec![key("a"), key("")]), said("the name is empty"));
+        let long = "a".repeat(1025);
+        assert_eq!(taken(vec![key(&long)]), said("the name: has 1025 bytes, and at most 1024 are taken"));
         assert_eq!(
             taken(vec![key("a"); MAX_KEYS + 1]),
             Err("plugin gave an unusable answer: 10001 keys are more than the 10000 that map may give".to_owned())

@@ -47,6 +47,25 @@ impl ParseError {
     }
 }
 
+/// Checks that a text is one JSON object, as far as `serde_json` reads one into a `Value`; what its members are is not looked at.
+///
+/// ```
+/// assert!(pilothouse_core::check_object(r#" {"a": [1]} "#).is_ok());
+/// let error = pilothouse_core::check_object("[]").expect_err("a list");
+/// assert_eq!(error.to_string(), "the text is not an object at byte 0");
+/// ```
+///
+/// # Errors
+/// Says what is wrong, and where.
+pub fn check_object(text: &str) -> std::result::Result<(), ParseError> {
+    let mut reader = Reader::new(text);
+    if reader.peek() != Some(b'{') {
+        return reader.unexpected("the text", "an object");
+    }
+    reader.value()?;
+    reader.end()
+}
+
 /// The text of bytes that were promised to be one.
 pub(crate) fn utf8(bytes: &[u8]) -> Result<&str> {
     std::str::from_utf8(bytes).map_err(|e| ParseError::new(e.valid_up_to(), "text is not UTF-8"))

@@ -33,4 +33,4 @@ pub mod selector;
 pub mod store;
 pub mod workqueue;
 
-pub use json::ParseError;
+pub use json::{ParseError, check_object};

@@ -329,9 +329,14 @@ impl Record {
     }
 }
 
-/// Where the deadline came while the host waited for the API server, the plugin can do nothing about it.
+/// Where the deadline came while the host waited for the API server, or the host has not what an instance takes, the plugin can do nothing
+/// about it.
 fn is_its_own_fault(error: &CallError) -> bool {
-    !matches!(error, CallError::Deadline { backtrace, .. } if backtrace.is_empty())
+    match error {
+        CallError::Host(_) => false,
+        CallError::Deadline { backtrace, .. } => !backtrace.is_empty(),
+        _ => true,
+    }
 }
 
 #[cfg(test)]
@@ -344,5 +349,11 @@ mod tests {
         assert!(!is_its_own_fault(&deadline(Vec::new())));
         assert!(is_its_own_fault(&deadline(vec!["0: apples!eat".to_owned()])));
         assert!(is_its_own_fault(&CallError::Answer("nonsense".to_owned())));
+        assert!(is_its_own_fault(&CallError::Instantiate("a thousand instances".to_owned())));
+    }
+
+    #[test]
+    fn a_plugin_is_not_blamed_for_what_the_host_is_short_of() {
+        assert!(!is_its_own_fault(&CallError::Host("Cannot allocate memory (os error 12)".to_owned())));
     }
 }

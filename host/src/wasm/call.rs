@@ -1,8 +1,8 @@
 //! What goes into a call and what comes out of it.
 //!
-//! Objects stay JSON text: on the way in they are what the store holds, on the way out the writer parses them. What the guest
-//! returns is bounded here ([`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_KEYS`], [`MAX_MESSAGE`]) and, before it is copied, by
-//! [`super::MAX_TRANSFER`].
+//! Objects stay JSON text: on the way in they are what the store holds, on the way out they are seen to be JSON objects here, which costs
+//! little, and the writer parses them. What the guest returns is bounded here ([`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_KEYS`],
+//! [`MAX_MESSAGE`]) and, before it is copied, by [`super::MAX_TRANSFER`].
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -85,7 +85,7 @@ pub enum Children {
 /// One object that should exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Child {
-    /// The object as JSON text, as the plugin wrote it: not checked to be JSON.
+    /// The text of a JSON object, as the plugin wrote it.
     pub object: String,
     /// May take over an object that exists already and that this plugin did not apply for this owner.
     pub adopt: bool,
@@ -207,6 +207,12 @@ impl Outcome {
                 children.into_iter().map(|child| Child { object: child.object, adopt: child.adopt }).collect(),
             ),
         };
+        if let Children::Desired(children) = &children {
+            for (at, child) in children.iter().enumerate() {
+                readable(&child.object, || format!("child {at}"))?;
+            }
+        }
+        readable_status(outcome.status.as_deref())?;
         Ok(Self { children, status: outcome.status, requeue_after: outcome.requeue_after.map(Duration::from_millis) })
     }
 }
@@ -214,6 +220,7 @@ impl Outcome {
 impl Failure {
     pub(super) fn from_wit(failure: wit::Failure) -> Result<Self, CallError> {
         bounded(0, failure.status.as_deref())?;
+        readable_status(failure.status.as_deref())?;
         let message = shorten(failure.message, MAX_MESSAGE);
         Ok(Self { message, terminal: failure.terminal, status: failure.status })
     }
@@ -228,6 +235,18 @@ fn bounded(children: usize, status: Option<&str>) -> Result<(), CallError> {
     Err(CallError::Answer(format!(
         "{bytes} bytes of children and status are more than the {MAX_OUTCOME} that an outcome may hold"
     )))
+}
+
+/// Refuses what is no JSON object.
+fn readable(text: &str, what: impl FnOnce() -> String) -> Result<(), CallError> {
+    pilothouse_core::check_object(text).map_err(|error| CallError::Decode {
+        reason: format!("{} is no JSON object: {error}", what()),
+        backtrace: Vec::new(),
+    })
+}
+
+fn readable_status(status: Option<&str>) -> Result<(), CallError> {
+    status.map_or(Ok(()), |status| readable(status, || "the status".to_owned()))
 }
 
 /// Cuts a text to at most `bytes` bytes, at a character's boundary, and marks the cut.
@@ -281,9 +300,10 @@ mod tests {
             )
         };
         let outcome = |child: usize, status: usize| {
-            let child = wit::Child { object: "x".repeat(child), adopt: false };
+            let object = |bytes: usize| format!("{{{}}}", " ".repeat(bytes - 2));
+            let child = wit::Child { object: object(child), adopt: false };
             let children = wit::Children::Desired(vec![child.clone(), child]);
-            Outcome::from_wit(wit::Outcome { children, status: Some("x".repeat(status)), requeue_after: None })
+            Outcome::from_wit(wit::Outcome { children, status: Some(object(status)), requeue_after: None })
                 .map(drop)
                 .map_err(|error| error.to_string())
         };
@@ -295,9 +315,27 @@ mod tests {
     }
 
     #[test]
+    fn children_and_status_are_json_objects() {
+        let outcome = |child: &str, status: Option<&str>| {
+            let children = wit::Children::Desired(
+                ["{}", child].map(|object| wit::Child { object: object.to_owned(), adopt: false }).into(),
+            );
+            let outcome = wit::Outcome { children, status: status.map(str::to_owned), requeue_after: None };
+            Outcome::from_wit(outcome).map(drop).map_err(|error| (error.kind(), error.to_string()))
+        };
+        let said = |why: &str| Err(("decode", format!("plugin handed over what cannot be read: {why}")));
+        assert_eq!(outcome("{}", Some(" {\"available\": 1}\n")), Ok(()));
+        assert_eq!(outcome("{", None), said("child 1 is no JSON object: text ends too early at byte 1"));
+        assert_eq!(outcome("{}", Some("1")), said("the status is no JSON object: the text is not an object at byte 0"));
+        let failure = wit::Failure { message: String::new(), terminal: true, status: Some("{}{}".to_owned()) };
+        let failure = Failure::from_wit(failure).map(drop).map_err(|error| (error.kind(), error.to_string()));
+        assert_eq!(failure, said("the status is no JSON object: text goes on after its value at byte 2"));
+    }
+
+    #[test]
     fn too_many_children_are_refused() {
         let outcome = |count| wit::Outcome {
-            children: wit::Children::Desired(vec![wit::Child { object: String::new(), adopt: false }; count]),
+            children: wit::Children::Desired(vec![wit::Child { object: "{}".to_owned(), adopt: false }; count]),
             status: None,
             requeue_after: Some(1500),
         };

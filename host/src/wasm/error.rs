@@ -186,9 +186,20 @@ pub enum CallError {
     /// No instance could be made.
     #[error("cannot instantiate the plugin: {0}")]
     Instantiate(String),
+    /// The host is short of something that an instance takes: the plugin can do nothing about it.
+    #[error("the host cannot make an instance: {0}")]
+    Host(String),
     /// What it returned is not what the contract says, or is too much.
     #[error("plugin gave an unusable answer: {0}")]
     Answer(String),
+    /// Handed over a text that is no UTF-8, or a child or a status that is no JSON object.
+    #[error("plugin handed over what cannot be read: {reason}")]
+    Decode {
+        /// What, and what is wrong with it.
+        reason: String,
+        /// Where it called an import with it, innermost call first; empty for an answer.
+        backtrace: Vec<String>,
+    },
 }
 
 struct Said<'a>(Option<&'a str>);
@@ -200,8 +211,8 @@ impl fmt::Display for Said<'_> {
 }
 
 impl CallError {
-    /// One word for metrics: `deadline`, `memory`, `stack`, `table`, `host-calls`, `trap`, `import`, `instantiate`, `answer`, `controller`
-    /// or `export`.
+    /// One word for metrics: `deadline`, `memory`, `stack`, `table`, `host-calls`, `trap`, `import`, `instantiate`, `host`, `answer`, `decode`,
+    /// `controller` or `export`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Controller(_) => "controller",
@@ -214,7 +225,9 @@ impl CallError {
             Self::Table => "table",
             Self::HostCalls { .. } => "host-calls",
             Self::Instantiate(_) => "instantiate",
+            Self::Host(_) => "host",
             Self::Answer(_) => "answer",
+            Self::Decode { .. } => "decode",
         }
     }
 
@@ -224,6 +237,7 @@ impl CallError {
             Self::Deadline { backtrace, .. }
             | Self::Stack { backtrace }
             | Self::HostCalls { backtrace, .. }
+            | Self::Decode { backtrace, .. }
             | Self::Trap { backtrace, .. } => backtrace,
             _ => &[],
         }
@@ -261,10 +275,12 @@ impl CallError {
                 backtrace: backtrace(),
             },
             (Some(_), _) => Self::Trap { reason, said: said(), backtrace: backtrace() },
+            (None, _) if is_no_text(error) => Self::Decode { reason, backtrace: backtrace() },
             // Inside a guest's own frames it is an import's argument that could not be read.
             (None, _) if error.is::<wasmtime::WasmBacktrace>() => {
                 Self::Trap { reason, said: said(), backtrace: backtrace() }
             }
+            (None, Stage::Instantiate) if is_shortage(error) => Self::Host(reason),
             (None, Stage::Instantiate) => Self::Instantiate(reason),
             (None, Stage::Call) => Self::Answer(reason),
         }
@@ -285,6 +301,19 @@ pub(super) struct Ended<'a> {
     pub(super) said: Option<&'a str>,
 }
 
+/// Whether a text of the guest's is none: its bytes are no UTF-8, or what else its strings are encoded as.
+fn is_no_text(error: &wasmtime::Error) -> bool {
+    error.chain().any(|cause| cause.is::<std::str::Utf8Error>() || cause.is::<std::char::DecodeUtf16Error>())
+}
+
+/// Whether the machine did not give what was asked of it, whatever that was for: memory, address space, a slot of the pool.
+pub(super) fn is_shortage(error: &wasmtime::Error) -> bool {
+    error.is::<wasmtime::PoolConcurrencyLimitError>()
+        || error.chain().any(|cause| {
+            cause.is::<wasmtime::OutOfMemory>() || cause.is::<rustix::io::Errno>() || cause.is::<std::io::Error>()
+        })
+}
+
 /// Whether the innermost calls are all of one function.
 fn calls_itself(error: &wasmtime::Error) -> bool {
     const CALLS: usize = 4;
@@ -298,4 +327,27 @@ fn calls_itself(error: &wasmtime::Error) -> bool {
 fn frames(error: &wasmtime::Error) -> Vec<String> {
     let Some(backtrace) = error.downcast_ref::<wasmtime::WasmBacktrace>() else { return Vec::new() };
     backtrace.to_string().lines().skip(1).map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_machine_is_short_of_is_told_from_what_a_plugin_asks_for() {
+        let limits = Limiter::new(1 << 20);
+        let said = |error: &wasmtime::Error| {
+            let call = Ended { budget: Duration::from_secs(1), limits: &limits, said: None };
+            CallError::of(error, Stage::Instantiate, &call).kind()
+        };
+        let memory = || std::io::Error::from_raw_os_error(12);
+        for short in [
+            wasmtime::Error::new(memory()),
+            wasmtime::Error::new(memory()).context("cannot map"),
+            wasmtime::Error::new(rustix::io::Errno::NOMEM).context("cannot protect"),
+        ] {
+            assert_eq!(said(&short), "host", "{short:?}");
+        }
+        assert_eq!(said(&wasmtime::Error::msg("instance count too high at 65")), "instantiate");
+    }
 }

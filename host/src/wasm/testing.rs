@@ -62,6 +62,13 @@ pub(crate) const RECURSE_IN_MEMORY: &str = "(call $wide (i32.const 655352))";
 /// Writes a line to the log and then traps.
 pub(crate) const LOG_AND_TRAP: &str =
     "(call $log (i32.const 0) (i32.const {said}) (i32.const {said.len}) (i32.const 0) (i32.const 0)) unreachable";
+/// Writes a line to the log that is no UTF-8.
+pub(crate) const LOG_GARBLED: &str = "(i32.store8 (i32.const {said}) (i32.const 255)) \
+    (call $log (i32.const 0) (i32.const {said}) (i32.const {said.len}) (i32.const 0) (i32.const 0)) (i32.const {answer})";
+/// Gives its answer, of which the first byte of [`Answer::Aliased`] children is no UTF-8 any more.
+pub(crate) fn garbles() -> String {
+    format!("(i32.store8 (i32.const {BASE}) (i32.const 255)) (i32.const {{answer}})")
+}
 /// Writes 300 lines to the log, then gives its answer.
 pub(crate) const LOG_300: &str = "(local $n i32) \
     (loop $more \

@@ -120,7 +120,7 @@ async fn module_and_component_of_one_plugin_are_alike() {
 #[tokio::test]
 async fn outcome_comes_out_as_the_guest_gave_it() {
     let guest = Guest::new().answer(Answer::Children {
-        children: vec![("{\"a\":1}".to_owned(), false), ("not JSON: the writer says so".to_owned(), true)],
+        children: vec![("{\"a\":1}".to_owned(), false), ("{\"b\":2}".to_owned(), true)],
         status: Some("{\"available\":2}".to_owned()),
         requeue_after: Some(90_000),
     });
@@ -129,7 +129,7 @@ async fn outcome_comes_out_as_the_guest_gave_it() {
     assert_eq!(
         outcome,
         Outcome {
-            children: Children::Desired(vec![child("{\"a\":1}", false), child("not JSON: the writer says so", true)]),
+            children: Children::Desired(vec![child("{\"a\":1}", false), child("{\"b\":2}", true)]),
             status: Some("{\"available\":2}".to_owned()),
             requeue_after: Some(Duration::from_secs(90)),
         }
@@ -336,6 +336,31 @@ async fn answer_that_is_not_of_the_contract_is_refused() {
     // Outside the memory.
     let error = call(&Guest::new().reconcile("(i32.const -8)")).await.unwrap_err();
     assert_eq!(error.kind(), "answer", "{error}");
+}
+
+#[tokio::test]
+async fn text_that_cannot_be_read_is_told_from_traps_and_other_answers() {
+    // An import's argument: where it was called is known.
+    let error = call(&Guest::new().reconcile(guest::LOG_GARBLED)).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        ("decode", "plugin handed over what cannot be read: invalid utf-8 sequence of 1 bytes from index 0")
+    );
+    assert!(error.backtrace()[0].contains("reconcile"), "{:?}", error.backtrace());
+
+    let child =
+        |text: &str| Answer::Children { children: vec![(text.to_owned(), false)], status: None, requeue_after: None };
+    for (guest, why) in [
+        (
+            Guest::new().answer(Answer::Aliased { children: 1, bytes: 2 }).reconcile(&guest::garbles()),
+            "invalid utf-8 sequence of 1 bytes from index 0",
+        ),
+        (Guest::new().answer(child("[]")), "child 0 is no JSON object: the text is not an object at byte 0"),
+    ] {
+        let error = call(&guest).await.unwrap_err();
+        let told = format!("plugin handed over what cannot be read: {why}");
+        assert_eq!((error.kind(), error.to_string(), error.backtrace()), ("decode", told, &[][..]));
+    }
 }
 
 #[tokio::test]

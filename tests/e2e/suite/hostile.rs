@@ -28,7 +28,7 @@ const MISTAKES: [&str; 12] = [
 /// What fails on `bad-1` and `bad-2`: the guest, and what the log says of the one and of the other.
 const HOSTILE: [(&str, [&str; 2]); 11] = [
     ("asking", [LATE; 2]),
-    ("garbling", ["plugin gave an unusable answer: invalid utf-8", "plugin trapped: invalid utf-8"]),
+    ("garbling", ["plugin handed over what cannot be read: invalid utf-8"; 2]),
     ("huge", ["MyApple", "bytes of children and status are more than the 16777216 that an outcome may hold"]),
     ("hungry", ["plugin hit its memory limit of 64 MiB"; 2]),
     ("looping", [LATE; 2]),

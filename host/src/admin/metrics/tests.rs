@@ -187,7 +187,9 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     pilothouse_traps_total{plugin="myapple",kind="answer"} 0
     pilothouse_traps_total{plugin="myapple",kind="controller"} 0
     pilothouse_traps_total{plugin="myapple",kind="deadline"} 0
+    pilothouse_traps_total{plugin="myapple",kind="decode"} 0
     pilothouse_traps_total{plugin="myapple",kind="export"} 0
+    pilothouse_traps_total{plugin="myapple",kind="host"} 0
     pilothouse_traps_total{plugin="myapple",kind="host-calls"} 0
     pilothouse_traps_total{plugin="myapple",kind="import"} 0
     pilothouse_traps_total{plugin="myapple",kind="instantiate"} 0
@@ -225,7 +227,9 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     pilothouse_traps_total{plugin="myapple",kind="answer"} 1
     pilothouse_traps_total{plugin="myapple",kind="controller"} 0
     pilothouse_traps_total{plugin="myapple",kind="deadline"} 0
+    pilothouse_traps_total{plugin="myapple",kind="decode"} 0
     pilothouse_traps_total{plugin="myapple",kind="export"} 0
+    pilothouse_traps_total{plugin="myapple",kind="host"} 0
     pilothouse_traps_total{plugin="myapple",kind="host-calls"} 0
     pilothouse_traps_total{plugin="myapple",kind="import"} 0
     pilothouse_traps_total{plugin="myapple",kind="instantiate"} 0

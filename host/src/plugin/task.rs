@@ -266,8 +266,8 @@ impl Task {
         match described {
             Some(Ok(revision)) => Ok(revision),
             Some(Err(error)) => {
-                // A machine that is too busy will not be so for ever.
-                let passes = matches!(error, DescribeError::Call(CallError::Deadline { .. }));
+                // A machine that is too busy, or out of memory, will not be so for ever.
+                let passes = matches!(error, DescribeError::Call(CallError::Deadline { .. } | CallError::Host(_)));
                 Err(Refusal { passes, ..Refusal::new(Stage::Describe, told(&error)) }.into())
             }
             None => Err(Refusal::new(Stage::Describe, "the host failed over the call".to_owned()).into()),

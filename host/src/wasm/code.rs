@@ -22,7 +22,7 @@ use super::bindings::mapping::MappingIndices;
 use super::bindings::observing::ObservingIndices;
 use super::bindings::{self, PluginIndices};
 use super::component::{chain, fits, found, offered};
-use super::error::LoadError;
+use super::error::{LoadError, is_shortage};
 use super::host::Host;
 
 /// An engine of the one settings or the other, and what it links.
@@ -83,7 +83,7 @@ pub(super) struct Code {
     source: Source,
     pool: Mutex<Option<Arc<Ready>>>,
     plain: Mutex<Option<Arc<Ready>>>,
-    /// It is too large for a slot of the pool.
+    /// It is too large for a slot of the pool, as far as is known.
     large: AtomicBool,
     /// Called since it was last asked.
     called: AtomicBool,
@@ -144,10 +144,14 @@ impl Code {
         if let Some(ready) = &*pooled {
             return Ok(Some((Arc::clone(ready), false)));
         }
-        // If it is not its size, what is wrong is found by who loads it without the pool.
-        let Ok(component) = self.source.load(&pool.engine) else {
-            self.large.store(true, Ordering::Relaxed);
-            return Ok(None);
+        // What is wrong with it, if anything is, is found by who loads it without the pool.
+        let component = match self.source.load(&pool.engine) {
+            Ok(component) => component,
+            Err(error) => {
+                // A machine that was out of something says nothing of its size.
+                self.large.store(!is_shortage(&error), Ordering::Relaxed);
+                return Ok(None);
+            }
         };
         let ready = Arc::new(Ready::link(pool, &component)?);
         Ok(Some((Arc::clone(pooled.insert(ready)), true)))
@@ -158,6 +162,8 @@ impl Code {
         if self.called.swap(false, Ordering::Relaxed) {
             return false;
         }
+        // It is tried again: that costs little, and what was wrong need not have been its size.
+        self.large.store(false, Ordering::Relaxed);
         [&self.pool, &self.plain].map(|ready| ready.lock().take().is_some()).contains(&true)
     }
 

@@ -225,7 +225,7 @@ impl Instances {
             Use::Once => engine.ready_once(code).map(|ready| (ready, None, false)),
             Use::Fresh | Use::Reuse => engine.ready(code),
         };
-        let (ready, slot, mapped) = ready.map_err(|e| CallError::Instantiate(e.to_string()))?;
+        let (ready, slot, mapped) = ready.map_err(|e| CallError::Host(e.to_string()))?;
         self.tally.mapped.fetch_add(mapped.into(), Ordering::Relaxed);
         let host = Host::new(imports, self.limits, self.tally.held.clone(), budget);
         Ok(Instance::new(host, ready, slot, Arc::clone(&self.tally)))

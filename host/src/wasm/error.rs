@@ -331,11 +331,12 @@ fn frames(error: &wasmtime::Error) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::limits::Held;
     use super::*;
 
     #[test]
     fn what_the_machine_is_short_of_is_told_from_what_a_plugin_asks_for() {
-        let limits = Limiter::new(1 << 20);
+        let limits = Limiter::new(1 << 20, 1 << 20, Held::default());
         let said = |error: &wasmtime::Error| {
             let call = Ended { budget: Duration::from_secs(1), limits: &limits, said: None };
             CallError::of(error, Stage::Instantiate, &call).kind()

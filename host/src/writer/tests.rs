@@ -322,7 +322,7 @@ async fn another_plugin_is_served_while_the_children_of_an_outcome_are_looked_at
     }
     let informers = Informers::new(api.cluster.clone(), Handle::current());
     let view = view(&informers, "").await;
-    let guests = Guests::start(NonZeroUsize::MIN, &Handle::current()).expect("a thread");
+    let guests = Guests::start(NonZeroUsize::MIN, &Handle::current(), || ()).expect("a thread");
     let account = |name| guests.account(&PluginName::new(name).expect("a name"));
     let (busy, quiet) = (account("busy"), account("quiet"));
     // What is there and is nobody's child is a problem, and no request.

@@ -65,7 +65,7 @@ pub(crate) const LOG_AND_TRAP: &str =
 /// Writes a line to the log that is no UTF-8.
 pub(crate) const LOG_GARBLED: &str = "(i32.store8 (i32.const {said}) (i32.const 255)) \
     (call $log (i32.const 0) (i32.const {said}) (i32.const {said.len}) (i32.const 0) (i32.const 0)) (i32.const {answer})";
-/// Gives its answer, of which the first byte of [`Answer::Aliased`] children is no UTF-8 any more.
+/// Gives its answer, of which the first byte of [`Answer::Garbled`] is no UTF-8 any more.
 pub(crate) fn garbles() -> String {
     format!("(i32.store8 (i32.const {BASE}) (i32.const 255)) (i32.const {{answer}})")
 }
@@ -186,6 +186,8 @@ pub(crate) enum Answer {
         terminal: bool,
         status: Option<String>,
     },
+    /// A child that lies where [`garbles`] makes it unreadable.
+    Garbled,
     /// So many children that all lie in the same place, each of so many bytes.
     Aliased {
         children: u32,
@@ -511,9 +513,17 @@ impl Answer {
                 let status = status.as_deref().map(|s| image.text(s));
                 image.outcome(1, list, status, *requeue_after)
             }
-            Self::Aliased { children, bytes } => {
+            Self::Garbled => {
                 let child = Record::build(|r| {
-                    r.pair((BASE, *bytes as usize)).u8(0).align(4);
+                    r.pair((BASE, 2)).u8(0).align(4);
+                });
+                let list = image.list(&[child]);
+                image.outcome(1, list, None, None)
+            }
+            Self::Aliased { children, bytes } => {
+                let text = image.text(&" ".repeat(*bytes as usize));
+                let child = Record::build(|r| {
+                    r.pair(text).u8(0).align(4);
                 });
                 let list = image.list(&vec![child; *children as usize]);
                 image.outcome(1, list, None, None)

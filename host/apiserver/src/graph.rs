@@ -35,6 +35,8 @@ pub(crate) struct Graph {
     /// Uids of objects that are gone, for as long as an object names them as an owner: their kind may go next, and nobody
     /// could look them up then.
     gone: HashSet<String>,
+    /// Uids of objects with an owner of a kind that is not served: nobody can say what became of it until it is.
+    undecided: HashSet<String>,
     terminating: HashSet<GroupResource>,
     terminating_namespaces: HashSet<String>,
     queue: VecDeque<Work>,
@@ -84,6 +86,7 @@ impl Graph {
             }
             None => {
                 self.places.remove(&id);
+                self.undecided.remove(&id);
                 let orphans: Vec<String> = self.dependents.get(&id).into_iter().flatten().cloned().collect();
                 if !orphans.is_empty() {
                     self.gone.insert(id);
@@ -122,6 +125,20 @@ impl Graph {
     /// Whether an object of this uid was there, is gone, and is still named as an owner.
     pub(crate) fn is_gone(&self, uid: &str) -> bool {
         self.gone.contains(uid)
+    }
+
+    /// Keeps an object in mind that cannot be judged until another kind is served.
+    pub(crate) fn defer(&mut self, uid: &str) {
+        if self.places.contains_key(uid) {
+            self.undecided.insert(uid.to_owned());
+        }
+    }
+
+    /// Another kind is served.
+    pub(crate) fn queue_undecided(&mut self) {
+        for uid in std::mem::take(&mut self.undecided) {
+            self.queue(Work::Object(uid));
+        }
     }
 
     pub(crate) fn dependents(&self, uid: &str) -> impl Iterator<Item = &Place> {

@@ -135,7 +135,15 @@ fn collect(server: &Server, of: &GroupResource, found: &Arc<Object>) {
     let judged: Vec<(OwnerRef<'_>, Owner)> =
         owners(&found.value).map(|owner| (owner, judge(server, &registry, &owner, &found.value))).collect();
     let any = |wanted: Owner| judged.iter().any(|(_, owner)| *owner == wanted);
-    if judged.is_empty() || any(Owner::Unknown) {
+    if any(Owner::Unknown) {
+        server.store.defer(uid(&found.value));
+        if !Arc::ptr_eq(&registry, &server.registry()) {
+            // Its kind may have come meanwhile.
+            server.store.look_at_deferred();
+        }
+        return;
+    }
+    if judged.is_empty() {
         return;
     }
     if any(Owner::Solid) {

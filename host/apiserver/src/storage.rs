@@ -364,6 +364,17 @@ impl Store {
         }
     }
 
+    /// Keeps an object in mind whose owner is of a kind that is not served, until [another is](Self::look_at_deferred).
+    pub(crate) fn defer(&self, uid: &str) {
+        self.inner.lock().graph.defer(uid);
+    }
+
+    /// Looks again at the objects that were deferred.
+    pub(crate) fn look_at_deferred(&self) {
+        self.inner.lock().graph.queue_undecided();
+        self.work.notify_one();
+    }
+
     /// Puts work back that could not be finished.
     pub(crate) fn again(&self, work: Work) {
         self.inner.lock().graph.queue(work);

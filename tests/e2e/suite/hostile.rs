@@ -32,7 +32,13 @@ const HOSTILE: [(&str, [&str; 2]); 11] = [
     ("huge", ["MyApple", "bytes of children and status are more than the 16777216 that an outcome may hold"]),
     ("hungry", ["plugin hit its memory limit of 64 MiB"; 2]),
     ("looping", [LATE; 2]),
-    ("oversized", ["has more than 64 requirements", "the name: has 1048576 bytes, and at most 1024 are taken"]),
+    (
+        "oversized",
+        [
+            "labels: has 8888889 bytes, and at most 8192 are taken",
+            "the name: has 1048576 bytes, and at most 1024 are taken",
+        ],
+    ),
     ("recursing", ["plugin overflowed its stack"; 2]),
     (
         "recursing_wide",
@@ -240,7 +246,7 @@ async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[(String, &str
         let failures = host.metrics().await?.sum("pilothouse_plugin_load_failures_total", &[("plugin", name)]);
         ensure!(failures > 0.0, "the failure of {name} is not counted");
     }
-    // With another file for the administrator's word each is looked at, and fails, once more.
+    // With another word of the administrator's each is looked at, and fails, once more.
     let refused = plugins.iter().filter(|plugin| reasons.iter().any(|(name, _)| *name == plugin.name));
     let failures = async |host: &mut Host| -> Result<f64> {
         Ok(host.metrics().await?.sum("pilothouse_plugin_load_failures_total", &[]))
@@ -249,7 +255,8 @@ async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[(String, &str
     let again = async {
         for turn in 0.. {
             for plugin in refused.clone() {
-                let yaml = format!("{}\n# {turn}\n", plugin.yaml.as_deref().unwrap_or_default());
+                let yaml =
+                    format!("{}\nlimits: {{cpuWeight: {}}}\n", plugin.yaml.as_deref().unwrap_or_default(), turn + 1);
                 scene.plugins.put(&plugin.clone().with_yaml(yaml))?;
             }
             sleep(Duration::from_millis(200)).await;

@@ -48,6 +48,22 @@ async fn an_owner_of_an_unknown_kind_is_given_the_benefit_of_the_doubt() {
 }
 
 #[tokio::test]
+async fn an_owner_of_a_kind_that_comes_later_is_looked_for_then() {
+    let cluster = Cluster::start().await;
+    let mut child = owned("child", &json!({"metadata": {"name": "gala", "uid": "z"}}), false);
+    let reference = &mut child["metadata"]["ownerReferences"][0];
+    reference["apiVersion"] = "stable.example.com/v1".into();
+    reference["kind"] = "MyApple".into();
+    cluster.post(CONFIG_MAPS, &child).await.ok();
+    let ghost = json!({"metadata": {"name": "ghost", "uid": "y"}});
+    cluster.post(CONFIG_MAPS, &owned("other", &ghost, false)).await.ok();
+    cluster.gone(CONFIG_MAPS, "other").await;
+    assert_eq!(cluster.get(&at("child")).await.code, 200);
+    cluster.apples().await;
+    cluster.gone(CONFIG_MAPS, "child").await;
+}
+
+#[tokio::test]
 async fn dependents_go_with_an_owner_whose_definition_goes() {
     let cluster = Cluster::start().await;
     cluster.apples().await;

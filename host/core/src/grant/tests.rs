@@ -351,11 +351,11 @@ fn what_a_file_gets_wrong_is_named() {
       | ^ unknown field `enable`, expected one of enabled, config, grants, limits
     ");
     assert_snapshot!(wrong("limits: { memoryMB: 1 }"), @r"
-    error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, backoffBaseMs, backoffCapMs
+    error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, backoffBaseMs, backoffCapMs
      --> <input>:1:11
       |
     1 | limits: { memoryMB: 1 }
-      |           ^ unknown field `memoryMB`, expected one of memoryMiB, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, backoffBaseMs, backoffCapMs
+      |           ^ unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, backoffBaseMs, backoffCapMs
     ");
     assert_snapshot!(wrong("limits: { cpuWeight: 10001 }"), @r"
     error: line 1 column 22: 10001 is no weight: it is 1 to 10000

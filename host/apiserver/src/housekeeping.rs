@@ -23,8 +23,17 @@ use crate::server::Server;
 
 /// Does the work that commits leave behind, for as long as it is polled.
 pub(crate) async fn run(server: Arc<Server>) {
+    let mut redefined = server.definitions_changed();
     loop {
-        let work = server.store.next_work().await;
+        let work = tokio::select! {
+            biased;
+            // Not by whoever defines a kind: that holds the store's lock.
+            Ok(()) = redefined.changed() => {
+                server.store.look_at_deferred();
+                continue;
+            }
+            work = server.store.next_work() => work,
+        };
         match &work {
             Work::Object(uid) => object(&server, uid),
             Work::Namespace(name) => empty_namespace(&server, name),

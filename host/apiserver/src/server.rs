@@ -223,7 +223,6 @@ impl Server {
         next.define(crd, defined);
         *registry = Arc::new(next);
         drop(registry);
-        self.store.look_at_deferred();
         self.redefined.send_replace(());
     }
 }

@@ -22,7 +22,7 @@ pub fn give_back_large_buffers() {
 /// Gives pages back that hold nothing but what was freed. For after much that is small was freed: what lies behind it in a heap keeps it
 /// otherwise. What the engine knows of a component is some 80 kB in small parts, and goes with its code.
 ///
-/// It walks over what is free in each heap, and takes milliseconds: not for a thread that others wait for.
+/// It walks over all that is free in each heap, under that heap's lock: not for a thread that others wait for.
 pub fn give_back_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! file ─ map, link ─► Ready (pool)        an instance from a pool's slot
-//!      └ map, link ─► Ready (plain)       one that is made from nothing: too large for a slot, or all are taken
+//!      └ map, link ─► Ready (plain)       one that is made from nothing: to describe itself, too large for a slot, or all are taken
 //! ```
 //!
-//! What is mapped is dropped when nobody called it for a while; calls in flight keep theirs. The file stays open, so that the same
+//! Each of the two is dropped when nobody called it for a while; calls in flight keep theirs. The file stays open, so that the same
 //! bytes are mapped again, whatever became of the directory, and nothing has to be verified anew.
 
 use std::fs::File;
@@ -51,9 +51,16 @@ pub(super) struct Ready {
     pub(super) observer: Option<ObservingIndices>,
     pub(super) imports: Arc<[String]>,
     pub(super) exports: Arc<[String]>,
+    /// Called since it was last asked.
+    called: AtomicBool,
 }
 
 impl Ready {
+    /// An instance of it is called.
+    pub(super) fn touch(&self) {
+        self.called.store(true, Ordering::Relaxed);
+    }
+
     /// Checks imports and exports against the contract.
     fn link(sandbox: &Sandbox, component: &Component) -> Result<Self, LoadError> {
         let engine = &sandbox.engine;
@@ -74,7 +81,8 @@ impl Ready {
         let observer = has("observer").then(|| ObservingIndices::new(&instance)).transpose().map_err(types)?;
         let plugin = PluginIndices::new(&instance).map_err(types)?;
         let (imports, exports) = (imports.into(), exports.into());
-        Ok(Self { engine: engine.clone(), instance, plugin, mapper, observer, imports, exports })
+        let called = AtomicBool::new(true);
+        Ok(Self { engine: engine.clone(), instance, plugin, mapper, observer, imports, exports, called })
     }
 }
 
@@ -85,8 +93,6 @@ pub(super) struct Code {
     plain: Mutex<Option<Arc<Ready>>>,
     /// It is too large for a slot of the pool, as far as is known.
     large: AtomicBool,
-    /// Called since it was last asked.
-    called: AtomicBool,
 }
 
 /// Where code is while it is not mapped.
@@ -99,25 +105,14 @@ pub(super) enum Source {
 
 impl Code {
     pub(super) fn new(source: Source) -> Self {
-        Self {
-            source,
-            pool: Mutex::default(),
-            plain: Mutex::default(),
-            large: AtomicBool::new(false),
-            called: AtomicBool::new(true),
-        }
-    }
-
-    /// An instance of it that was kept is called.
-    pub(super) fn touch(&self) {
-        self.called.store(true, Ordering::Relaxed);
+        Self { source, pool: Mutex::default(), plain: Mutex::default(), large: AtomicBool::new(false) }
     }
 
     /// Ready for an instance from nothing, and whether it had to be mapped for that.
     pub(super) fn plain(&self, sandbox: &Sandbox) -> Result<(Arc<Ready>, bool), LoadError> {
-        self.touch();
         let mut plain = self.plain.lock();
         if let Some(ready) = &*plain {
+            ready.touch();
             return Ok((Arc::clone(ready), false));
         }
         let component = self.source.load(&sandbox.engine).map_err(|error| LoadError::Code(chain(&error)))?;
@@ -125,23 +120,14 @@ impl Code {
         Ok((Arc::clone(plain.insert(ready)), true))
     }
 
-    /// The same for one call: what is mapped for it is not kept.
-    pub(super) fn once(&self, sandbox: &Sandbox) -> Result<Arc<Ready>, LoadError> {
-        if let Some(ready) = &*self.plain.lock() {
-            return Ok(Arc::clone(ready));
-        }
-        let component = self.source.load(&sandbox.engine).map_err(|error| LoadError::Code(chain(&error)))?;
-        Ok(Arc::new(Ready::link(sandbox, &component)?))
-    }
-
     /// The same for an instance from the pool. None where a slot does not take it.
     pub(super) fn pooled(&self, pool: &Sandbox) -> Result<Option<(Arc<Ready>, bool)>, LoadError> {
-        self.touch();
         if self.large.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let mut pooled = self.pool.lock();
         if let Some(ready) = &*pooled {
+            ready.touch();
             return Ok(Some((Arc::clone(ready), false)));
         }
         // What is wrong with it, if anything is, is found by who loads it without the pool.
@@ -157,14 +143,17 @@ impl Code {
         Ok(Some((Arc::clone(pooled.insert(ready)), true)))
     }
 
-    /// Drops what is mapped if nobody called it since this was last asked. Whether something was.
+    /// Drops what is mapped and was not called since this was last asked. Whether something was.
     pub(super) fn unmap_idle(&self) -> bool {
-        if self.called.swap(false, Ordering::Relaxed) {
-            return false;
+        let idle = |mapped: &Mutex<Option<Arc<Ready>>>| {
+            mapped.lock().take_if(|ready| !ready.called.swap(false, Ordering::Relaxed))
+        };
+        let idle = [&self.pool, &self.plain].map(idle);
+        if self.plain.lock().is_none() {
+            // The pool is tried again: that costs little, and what was wrong need not have been its size.
+            self.large.store(false, Ordering::Relaxed);
         }
-        // It is tried again: that costs little, and what was wrong need not have been its size.
-        self.large.store(false, Ordering::Relaxed);
-        [&self.pool, &self.plain].map(|ready| ready.lock().take().is_some()).contains(&true)
+        idle.iter().any(Option::is_some)
     }
 
     /// Does not wait: who is being mapped is.

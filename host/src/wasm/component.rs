@@ -65,7 +65,7 @@ impl Compiled {
     /// # Errors
     /// If the component imports what is not offered, lacks the export, or has either with other types.
     pub fn link(&self) -> Result<Linked, LoadError> {
-        let (ready, ..) = self.engine.ready(&self.code)?;
+        let ready = self.engine.ready_plain(&self.code)?;
         let Ready { imports, exports, mapper, observer, .. } = &*ready;
         Ok(Linked {
             engine: self.engine.clone(),

@@ -358,9 +358,9 @@ impl Engine {
         Ok((ready, None, mapped))
     }
 
-    /// Code that is mapped for one instance that is made from nothing.
-    pub(super) fn ready_once(&self, code: &Code) -> Result<Arc<Ready>, LoadError> {
-        code.once(&self.0.plain)
+    /// Code that is mapped for an instance that is made from nothing.
+    pub(super) fn ready_plain(&self, code: &Code) -> Result<Arc<Ready>, LoadError> {
+        code.plain(&self.0.plain).map(|(ready, _)| ready)
     }
 
     /// Lets go of the code of every plugin that was not called since this was last called. Calls in flight keep theirs; the next call

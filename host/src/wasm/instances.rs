@@ -216,13 +216,13 @@ impl Instances {
             kept.store.data_mut().again(imports, budget);
             kept.store.set_epoch_deadline(1);
             // Its code is in use, though nobody asks for it.
-            self.linked.code.touch();
+            kept.ready.touch();
             self.tally.reused.fetch_add(1, Ordering::Relaxed);
             return Ok(kept);
         }
         let Linked { engine, code, .. } = &self.linked;
         let ready = match self.for_ {
-            Use::Once => engine.ready_once(code).map(|ready| (ready, None, false)),
+            Use::Once => engine.ready_plain(code).map(|ready| (ready, None, false)),
             Use::Fresh | Use::Reuse => engine.ready(code),
         };
         let (ready, slot, mapped) = ready.map_err(|e| CallError::Host(e.to_string()))?;

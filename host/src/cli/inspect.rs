@@ -14,7 +14,7 @@ use super::args::{InspectArgs, Output};
 use crate::{
     app,
     plugin::call_limits,
-    wasm::{PluginName, Revision},
+    wasm::{PluginFile, PluginName, Revision},
 };
 
 pub(super) fn main(args: &InspectArgs) -> anyhow::Result<()> {
@@ -28,7 +28,7 @@ pub(super) fn main(args: &InspectArgs) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     let revision = runtime.block_on(async {
-        let linked = app::engine(None)?.load(bytes.into()).await?.link()?;
+        let linked = app::engine(None)?.load(PluginFile::new(bytes)).await?.link()?;
         let revision = linked.describe(name, config, call_limits(&limits)).await?;
         anyhow::Ok(revision)
     });

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::source::{Change, Found, Problem, SettingsFile};
-use crate::wasm::{Digest, MAX_FILE, PluginName};
+use crate::wasm::{Digest, MAX_FILE, PluginFile, PluginName};
 
 /// A file that is missing is taken for removed after this long: replacing one by hand (`rm`, then `cp`; a linker that deletes
 /// its output first) leaves a gap.
@@ -188,11 +188,12 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => (SettingsFile::Missing, None),
             Err(error) => (SettingsFile::Unreadable(error.to_string()), None),
         };
-        let digest = Digest::of(&bytes);
+        let file = PluginFile::new(bytes);
+        let digest = file.digest();
         let known = Known { wasm: stamp, yaml, digest, settings: settings.clone(), missing_since: None };
         let before = self.plugins.insert(name.clone(), known);
         if before.is_none_or(|before| before.digest != digest || before.settings != settings) {
-            let found = Found { name: name.clone(), wasm: bytes.into(), digest, settings };
+            let found = Found { name: name.clone(), wasm: file.into(), digest, settings };
             looked.changes.push(Change::Found(Arc::new(found)));
         }
     }
@@ -258,7 +259,7 @@ fn read(path: &Path, max: usize) -> io::Result<(Vec<u8>, Stamp)> {
     }
     let mut file = File::open(path)?;
     let before = Stamp::of(&file.metadata()?);
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(max).saturating_add(1));
     file.by_ref().take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() > max {
         return Err(large());

@@ -30,7 +30,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
 use super::look::{Directory, Folder};
-use crate::wasm::{Digest, PluginName};
+use crate::wasm::{Digest, PluginFile, PluginName};
 
 /// How often to look where no event comes.
 const POLL: Duration = Duration::from_secs(2);
@@ -59,18 +59,18 @@ pub struct Found {
     pub name: PluginName,
     /// What `<name>.wasm` holds: anything.
     pub wasm: Content,
-    /// The digest of it.
+    /// The digest of that.
     pub digest: Digest,
     /// What `<name>.yaml` holds.
     pub settings: SettingsFile,
 }
 
 /// What a file holds, as long as somebody may ask for it: of what is loaded, nobody does.
-pub struct Content(Mutex<Option<Arc<[u8]>>>);
+pub struct Content(Mutex<Option<PluginFile>>);
 
 impl Content {
     /// It; none if it was let go.
-    pub fn get(&self) -> Option<Arc<[u8]>> {
+    pub fn get(&self) -> Option<PluginFile> {
         self.0.lock().clone()
     }
 
@@ -86,9 +86,9 @@ impl PartialEq for Content {
     }
 }
 
-impl From<Vec<u8>> for Content {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self(Mutex::new(Some(bytes.into())))
+impl From<PluginFile> for Content {
+    fn from(file: PluginFile) -> Self {
+        Self(Mutex::new(Some(file)))
     }
 }
 

@@ -16,7 +16,7 @@ use super::lifecycle::Shared;
 use super::source::{Found, SettingsFile};
 use super::status::{Failure, Serving, Stage, State, Status};
 use crate::guests::Account;
-use crate::wasm::{CallError, Compiled, DescribeError, Digest, Linked, LoadError, PluginName, Revision};
+use crate::wasm::{CallError, Compiled, DescribeError, Digest, Linked, LoadError, PluginFile, PluginName, Revision};
 
 /// What should become of the plugin.
 #[derive(Debug, Clone)]
@@ -371,7 +371,7 @@ impl Task {
 }
 
 /// Loads the file, in this task: what it says while it compiles is said of the plugin.
-fn compile(shared: &Shared, wasm: Arc<[u8]>) -> Compiling {
+fn compile(shared: &Shared, wasm: PluginFile) -> Compiling {
     let engine = shared.engine.clone();
     async move {
         engine.load(wasm).await.map_err(|error: LoadError| Refusal {

@@ -23,7 +23,7 @@ use super::error::{EngineError, LoadError};
 use super::instances::{InstanceFigures, Tallies, Tally};
 use super::limits::{MAX_INSTANCES, MAX_TABLE_ELEMENTS};
 use super::turns::Turns;
-use super::{Digest, PluginName, child};
+use super::{Digest, PluginFile, PluginName, child};
 use crate::allocator;
 
 /// WebAssembly frames a call may use. Deep recursion in a parser takes some hundred kB; wasmtime's own default.
@@ -224,48 +224,43 @@ impl Engine {
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O and time; see also [`Compiler`] for the thread.
-    pub async fn load(&self, file: Arc<[u8]>) -> Result<Compiled, LoadError> {
-        header(&file)?;
-        let digest = {
-            let file = Arc::clone(&file);
-            blocking(move || Digest::of(&file)).await?
-        };
-        if let Some(loaded) = self.look(digest, &file).await? {
+    pub async fn load(&self, file: PluginFile) -> Result<Compiled, LoadError> {
+        header(file.bytes())?;
+        let (digest, bytes) = (file.digest(), file.bytes().len());
+        if let Some(loaded) = self.look(digest, bytes).await? {
             return Ok(loaded);
         }
-        let bytes = file.len();
         let waits = |seconds| info!(bytes, seconds, "waits to be compiled: other files are being compiled");
         let _turn = saying(waits, self.0.compiling.take(digest, bytes)).await;
         // Who had the turn before may have compiled the same.
-        if let Some(loaded) = self.look(digest, &file).await? {
+        if let Some(loaded) = self.look(digest, bytes).await? {
             return Ok(loaded);
         }
         let Some(compiler) = &self.0.compiler else {
             let engine = self.clone();
-            return blocking(move || engine.compile(&file)).await?;
+            return blocking(move || engine.compile(file.bytes())).await?;
         };
         self.0.counts.misses.fetch_add(1, Ordering::Relaxed);
         let began = Instant::now();
         let compiles = |seconds| info!(bytes, seconds, "compiling");
         let compiled = saying(compiles, self.compile_with(compiler, &file)).await;
         self.0.counts.compiled(began.elapsed(), compiled.is_ok());
-        let (digest, code) = compiled?;
-        Ok(self.enter(digest, Code::new(Source::File(code)), file.len()))
+        Ok(self.enter(digest, Code::new(Source::File(compiled?)), bytes))
     }
 
     /// The file's code, if it is loaded or in the cache.
-    async fn look(&self, digest: Digest, file: &Arc<[u8]>) -> Result<Option<Compiled>, LoadError> {
-        let (engine, file) = (self.clone(), Arc::clone(file));
+    async fn look(&self, digest: Digest, size: usize) -> Result<Option<Compiled>, LoadError> {
+        let engine = self.clone();
         blocking(move || {
             let loaded = engine.0.codes.lock().get(&digest).and_then(Weak::upgrade);
             if let Some(code) = loaded {
-                return Some(Compiled::new(&engine, code, digest, file.len()));
+                return Some(Compiled::new(&engine, code, digest, size));
             }
             let cache = engine.0.cache.as_ref()?;
             match cache.find(&Key::new(&engine.0.plain.engine, digest)) {
                 Ok(Some(code)) => {
                     let counts = &engine.0.counts;
-                    Some(engine.enter_with(digest, Code::new(Source::File(code)), file.len(), || {
+                    Some(engine.enter_with(digest, Code::new(Source::File(code)), size, || {
                         counts.hits.fetch_add(1, Ordering::Relaxed);
                     }))
                 }
@@ -281,7 +276,7 @@ impl Engine {
     }
 
     /// Lets another process compile; the code is a file of the cache, or, where there is none or it is full, one without a name.
-    async fn compile_with(&self, compiler: &Compiler, file: &Arc<[u8]>) -> Result<(Digest, File), LoadError> {
+    async fn compile_with(&self, compiler: &Compiler, file: &PluginFile) -> Result<File, LoadError> {
         if let Some(cache) = &self.0.cache {
             let compiled = match cache.begin() {
                 Ok(temporary) => self.compile_into(compiler, file, Output::Cached(temporary)).await,
@@ -298,16 +293,10 @@ impl Engine {
         self.compile_into(compiler, file, Output::Unnamed(file_of)).await
     }
 
-    async fn compile_into(
-        &self,
-        compiler: &Compiler,
-        file: &Arc<[u8]>,
-        output: Output,
-    ) -> Result<(Digest, File), LoadError> {
-        compiler.compile(file, output.writer().map_err(LoadError::Compiler)?).await?;
-        let (engine, file) = (self.clone(), Arc::clone(file));
+    async fn compile_into(&self, compiler: &Compiler, file: &PluginFile, output: Output) -> Result<File, LoadError> {
+        compiler.compile(file.bytes(), output.writer().map_err(LoadError::Compiler)?).await?;
+        let (engine, digest) = (self.clone(), file.digest());
         blocking(move || {
-            let digest = Digest::of(&file);
             let key = Key::new(&engine.0.plain.engine, digest);
             let code = output.reader().map_err(LoadError::Compiler)?;
             verify(&code, &key).map_err(|damage| LoadError::Compiler(std::io::Error::other(damage)))?;
@@ -316,7 +305,7 @@ impl Engine {
             {
                 warn!(directory = %cache.dir().display(), %error, "cannot keep compiled code");
             }
-            Ok((digest, code))
+            Ok(code)
         })
         .await?
     }

@@ -47,6 +47,7 @@ mod component;
 mod engine;
 mod epochs;
 mod error;
+mod file;
 mod host;
 mod imports;
 mod instances;
@@ -69,6 +70,7 @@ pub use compiler::Compiler;
 pub use component::{Compiled, Linked};
 pub use engine::{Engine, Figures};
 pub use error::{CallError, DescribeError, EngineError, LoadError};
+pub use file::PluginFile;
 pub use host::Excess;
 pub use imports::{
     ClientError, Import, Imports, KeyPage, Level, LogLine, Page, PatchBody, Preconditions, Propagation, Query,

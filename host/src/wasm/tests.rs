@@ -652,7 +652,7 @@ async fn call_in_flight_keeps_its_code() {
 #[tokio::test]
 async fn same_file_is_loaded_once_under_however_many_names() {
     let engine = Engine::new().unwrap();
-    let file: Arc<[u8]> = Guest::new().file().into();
+    let file = PluginFile::new(Guest::new().file());
     let (one, two) = tokio::join!(engine.load(file.clone()), engine.load(file.clone()));
     let (one, two) = (one.unwrap().link().unwrap(), two.unwrap().link().unwrap());
     let Figures { compiled, loaded, mapped, .. } = engine.figures();

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::super::look::{Directory, GAP};
 use super::super::{Change, Found, PluginName, Problem, SettingsFile, Source};
-use crate::wasm::Digest;
+use crate::wasm::{Digest, PluginFile};
 
 /// A directory and the looks at it, at times of the test's own.
 struct Scene {
@@ -62,7 +62,7 @@ impl Scene {
 fn found(name: &str, wasm: &str, settings: Option<&str>) -> Change {
     Change::Found(Arc::new(Found {
         name: PluginName::new(name).unwrap(),
-        wasm: wasm.as_bytes().to_vec().into(),
+        wasm: PluginFile::new(wasm.as_bytes().to_vec()).into(),
         digest: Digest::of(wasm.as_bytes()),
         settings: settings.map_or(SettingsFile::Missing, |text| SettingsFile::Text(text.into())),
     }))

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use super::super::*;
 use crate::guests::Guests;
 use crate::wasm::testing::{self as guest, Guest};
-use crate::wasm::{Digest, Engine};
+use crate::wasm::{Digest, Engine, PluginFile};
 
 /// Allows all that [`Guest`] asks for.
 pub(super) const GRANTS: &str = "
@@ -165,7 +165,7 @@ impl World {
 fn found(name: &str, file: &[u8], settings: Option<&str>) -> Change {
     Change::Found(Arc::new(Found {
         name: PluginName::new(name).unwrap(),
-        wasm: file.to_vec().into(),
+        wasm: PluginFile::new(file.to_vec()).into(),
         digest: Digest::of(file),
         settings: settings.map_or(SettingsFile::Missing, |text| SettingsFile::Text(text.into())),
     }))

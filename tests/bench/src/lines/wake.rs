@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use pilothouse::wasm::{CACHE_BYTES, Cache, Compiler, Engine, Phase};
+use pilothouse::wasm::{CACHE_BYTES, Cache, Compiler, Engine, Phase, PluginFile};
 use pilothouse_e2e::Plugin;
 use tokio::runtime::Runtime;
 
@@ -20,7 +20,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
         let folder = tempfile::tempdir().context("cannot create a folder for code")?;
         let compiler = Compiler::this_program().context("cannot find the program itself")?;
         let engine = Engine::with_compiler(compiler, Some(Cache::open(&folder.path().join("cache"), CACHE_BYTES)?))?;
-        let linked = engine.load(Plugin::myapple()?.wasm.into()).await?.link()?;
+        let linked = engine.load(PluginFile::new(Plugin::myapple()?.wasm)).await?.link()?;
         let calls = Calls::of(&linked, apple(SIZE)?, Phase::Live).await?;
         calls.check().await?;
         let mut times = Vec::with_capacity(TIMES);

@@ -605,6 +605,9 @@ impl Controller {
             drop(held);
             // A plugin that always has a next key gives way to others all the same.
             tokio::task::yield_now().await;
+            if self.queue.lock().is_empty() {
+                self.serving().revision.prepare().await;
+            }
         }
     }
 

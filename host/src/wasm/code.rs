@@ -56,6 +56,11 @@ pub(super) struct Ready {
 }
 
 impl Ready {
+    /// Whether an instance of it was called of late: since [`Code::unmap_idle`].
+    pub(super) fn was_called(&self) -> bool {
+        self.called.load(Ordering::Relaxed)
+    }
+
     /// An instance of it is called.
     pub(super) fn touch(&self) {
         self.called.store(true, Ordering::Relaxed);

@@ -39,6 +39,9 @@ const SLOTS: u32 = 256;
 /// Instances that are kept for a next call, of all plugins together: half of the slots, so that most calls that begin find one.
 const REUSABLE: usize = SLOTS as usize / 2;
 
+/// Instances that are made ahead of a call, of all plugins together: half of the slots that are left.
+const MADE_AHEAD: usize = SLOTS as usize / 4;
+
 /// Memories that one component may have in a slot. Each reserves 4 GiB of address space, of which there are 128 TiB.
 const SLOT_MEMORIES: u32 = 2;
 
@@ -118,6 +121,8 @@ struct Inner {
     tallies: Tallies,
     /// Who has a permit may be kept.
     kept: Arc<Semaphore>,
+    /// Who has a permit may wait for its first call.
+    ahead: Arc<Semaphore>,
     epochs: Epochs,
 }
 
@@ -195,6 +200,7 @@ impl Engine {
             counts: Counts::default(),
             tallies: Tallies::default(),
             kept: Arc::new(Semaphore::new(REUSABLE)),
+            ahead: Arc::new(Semaphore::new(MADE_AHEAD)),
             epochs,
         })))
     }
@@ -352,9 +358,10 @@ impl Engine {
         code.plain(&self.0.plain).map(|(ready, _)| ready)
     }
 
-    /// Lets go of the code of every plugin that was not called since this was last called. Calls in flight keep theirs; the next call
-    /// maps it again, which takes a tenth of a millisecond for a plugin in Rust.
+    /// Lets go of the code of every plugin that was not called since this was last called, and of the instance that was made ahead for it. Calls
+    /// in flight keep theirs; the next call maps it again, which takes a tenth of a millisecond for a plugin in Rust.
     pub fn unmap_idle(&self) {
+        self.0.tallies.all().iter().for_each(|tally| tally.drop_ahead());
         let unmapped = self.codes().iter().filter(|code| code.unmap_idle()).count();
         if unmapped > 0 {
             allocator::give_back_freed();
@@ -389,6 +396,11 @@ impl Engine {
     /// Room for one instance to be kept, if there is some.
     pub(super) fn keep_one(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0.kept).try_acquire_owned().ok()
+    }
+
+    /// Room for one instance to wait for its first call, if there is some.
+    pub(super) fn make_one_ahead(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0.ahead).try_acquire_owned().ok()
     }
 
     /// What it has done, and holds.

@@ -1,10 +1,13 @@
-//! Instances of one revision: made for a call, perhaps kept for the next one, and counted.
+//! Instances of one revision: made for a call, perhaps ahead of it, perhaps kept for the next one, and counted.
 //!
 //! ```text
 //!        ┌── one that was kept, the last that served ◄──────────────┐ answered, and fit to serve again
-//! call ──┤                                                          ├──► else dropped
+//! call ──┼── one that was made ahead ───────────────────────────────┼──► else dropped
 //!        └── a new one, in a slot of the pool or made from nothing ─┘
 //! ```
+//!
+//! One is made ahead where calls do not come one after another, so that the next does not have to wait for it: it takes a tenth of a millisecond where
+//! nothing of it is in the core's caches. Nothing has run in it but the component's own start.
 //!
 //! Instances are kept where the manifest asks for that and the administrator lets it. What a kept one takes along lies in its own memory, tables
 //! and globals. What the host knows of a call ([`Host`]) begins anew with each: its imports, its deadline, what it may ask and say.
@@ -50,6 +53,9 @@ pub(super) const IDLE: Duration = Duration::from_secs(60);
 /// An instance that holds more than its limit over this is not kept: the next call would have too little left.
 const MARK: usize = 2;
 
+/// What is made ahead is made within this, or not at all: an interpreter that starts is better kept.
+const AHEAD: Duration = Duration::from_millis(10);
+
 /// So much after its deadline a call that waits for the host ends: a busy one should have been stopped by the epoch before, and it should not
 /// come first where both would do.
 const LATER: Duration = Duration::from_millis(10);
@@ -72,7 +78,7 @@ pub(super) struct Tally {
 pub struct InstanceFigures {
     /// Those that there are: they serve a call, or are kept for the next.
     pub alive: usize,
-    /// Of these kept for the next.
+    /// Of these there for the next call: kept, or made ahead.
     pub kept: usize,
     /// That were made since the plugin was loaded.
     pub made: u64,
@@ -118,6 +124,11 @@ impl Tally {
         self.each().iter().for_each(|instances| instances.drop_idle());
     }
 
+    /// Ends instances that were made ahead, of code that is not called of late.
+    pub(super) fn drop_ahead(&self) {
+        self.each().iter().for_each(|instances| instances.drop_ahead());
+    }
+
     /// Not under the lock: whoever is the last to hold one ends its instances.
     fn each(&self) -> Vec<Arc<Instances>> {
         let mut each = self.each.lock();
@@ -149,6 +160,8 @@ pub(super) struct Instances {
     peak: AtomicUsize,
     /// It was said that none is kept, and why.
     said: AtomicBool,
+    /// One could not be made ahead: its start asks the host for something, or takes too long.
+    starts_late: AtomicBool,
 }
 
 impl Instances {
@@ -172,6 +185,7 @@ impl Instances {
             idle: Mutex::default(),
             peak: AtomicUsize::new(0),
             said: AtomicBool::new(false),
+            starts_late: AtomicBool::new(false),
         });
         instances.tally.each.lock().push(Arc::downgrade(&instances));
         instances
@@ -210,14 +224,33 @@ impl Instances {
         answer
     }
 
-    /// One that was kept, or a new one that is made when it is first called.
+    /// Makes the instance that the next call will have, unless there is one or too many are there for other plugins. Where it cannot be made, that
+    /// call will make it, and say why it cannot.
+    pub(super) async fn prepare(&self) {
+        if self.for_ != Use::Fresh || self.starts_late.load(Ordering::Relaxed) || !self.idle.lock().is_empty() {
+            return;
+        }
+        let Some(permit) = self.linked.engine.make_one_ahead() else { return };
+        let _calling = self.linked.engine.calling();
+        let Ok(mut instance) = self.instance(None, AHEAD) else { return };
+        let made = within(AHEAD + LATER, instance.controller()).await;
+        let made = made.is_ok_and(|made| made.is_ok());
+        instance.kept = Some(permit);
+        if made && let Some(surplus) = self.rest(instance, 1) {
+            // Another worker was as quick.
+            drop(surplus);
+        }
+        self.starts_late.store(!made, Ordering::Relaxed);
+    }
+
+    /// One that was kept or made ahead, or a new one that is made when it is first called.
     fn instance(&self, imports: Option<Arc<dyn Imports>>, budget: Duration) -> Result<Instance, CallError> {
         if let Some(mut kept) = self.take() {
             kept.store.data_mut().again(imports, budget);
             kept.store.set_epoch_deadline(1);
             // Its code is in use, though nobody asks for it.
             kept.ready.touch();
-            self.tally.reused.fetch_add(1, Ordering::Relaxed);
+            self.tally.reused.fetch_add((kept.calls > 0).into(), Ordering::Relaxed);
             return Ok(kept);
         }
         let Linked { engine, code, .. } = &self.linked;
@@ -234,7 +267,7 @@ impl Instances {
     /// The one that served last: the others may become idle.
     fn take(&self) -> Option<Instance> {
         let last = self.idle.lock().pop()?;
-        if last.served.elapsed() < IDLE {
+        if self.for_ != Use::Reuse || last.served.elapsed() < IDLE {
             return Some(last);
         }
         self.drop_idle();
@@ -266,20 +299,23 @@ impl Instances {
             return;
         }
         instance.served = Instant::now();
-        let surplus = {
-            let mut idle = self.idle.lock();
-            if idle.len() < MAX_KEPT {
-                idle.push(instance);
-                None
-            } else {
-                Some(instance)
-            }
-        };
-        // Not under the lock: it takes a while.
-        drop(surplus);
+        drop(self.rest(instance, MAX_KEPT));
+    }
+
+    /// Lets the instance wait for the next call, or gives it back where so many do already: it ends without the lock, as that takes a while.
+    fn rest(&self, instance: Instance, most: usize) -> Option<Instance> {
+        let mut idle = self.idle.lock();
+        if idle.len() >= most {
+            return Some(instance);
+        }
+        idle.push(instance);
+        None
     }
 
     fn drop_idle(&self) {
+        if self.for_ != Use::Reuse {
+            return;
+        }
         let ended: Vec<Instance> = {
             let mut idle = self.idle.lock();
             let ended = idle.partition_point(|instance| instance.served.elapsed() >= IDLE);
@@ -287,6 +323,14 @@ impl Instances {
         };
         // Not under the lock: it takes a while.
         drop(ended);
+    }
+
+    fn drop_ahead(&self) {
+        if self.for_ == Use::Fresh {
+            let ended: Vec<Instance> =
+                self.idle.lock().extract_if(.., |instance| !instance.ready.was_called()).collect();
+            drop(ended);
+        }
     }
 }
 

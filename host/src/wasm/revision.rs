@@ -180,6 +180,15 @@ impl Revision {
         self.instances.call(Some(imports), budget, reconcile, read).await
     }
 
+    /// Makes ready what the next call needs, where its instance is a fresh one. For when there is nothing else to do: it takes as long as the
+    /// call will not have to wait.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with time.
+    pub async fn prepare(&self) {
+        self.instances.prepare().await;
+    }
+
     /// Calls `map`: the keys of the controller's kind that these changes concern, each once, at most
     /// [`call::MAX_KEYS`].
     ///

@@ -11,12 +11,14 @@
 //! ```
 //!
 //! A task that comes wakes a thread that rests. Where none does, and the task is the first of its account after a rest, those who run
-//! are asked to give way at once: a plugin with little to do waits for nobody's tick.
+//! are asked to give way at once: a plugin with little to do waits for nobody's tick. Who brings tasks while it holds a lock that they will want
+//! [tells nobody](tell_later) before it has let go of that.
 //!
 //! Timers, sockets and whatever else tasks wait for belong to the runtime that the threads were started from: a busy plugin delays
 //! none of them.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, HashMap},
     future::poll_fn,
     num::NonZeroUsize,
@@ -173,18 +175,69 @@ impl Drop for Threads {
     }
 }
 
+type Untold = Vec<(Arc<Inner>, Tell)>;
+
+thread_local! {
+    /// Whom this thread is to tell when it [may](tell_later); none: at once.
+    static LATER: RefCell<Option<Untold>> = const { RefCell::new(None) };
+}
+
+/// Until the last of these is dropped, no thread is told of the tasks that the present one brings.
+///
+/// For who holds a lock: a thread that is told at once runs into it, and if it took the core of who holds it, that one may wait for milliseconds until
+/// it is let in again to give the lock back.
+pub(crate) fn tell_later() -> Later {
+    let outermost = LATER.with_borrow_mut(|later| {
+        let outermost = later.is_none();
+        later.get_or_insert_default();
+        outermost
+    });
+    Later { outermost }
+}
+
+/// See [`tell_later`].
+#[must_use = "dropped, it tells at once"]
+pub(crate) struct Later {
+    outermost: bool,
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        if self.outermost {
+            let told = LATER.take().unwrap_or_default();
+            told.into_iter().for_each(|(guests, tell)| guests.tell(tell));
+        }
+    }
+}
+
 impl Inner {
     /// Takes what has come to the head of its line again.
-    fn schedule(&self, id: AccountId, flow: Flow, task: Runnable, info: ScheduleInfo) {
+    fn schedule(self: &Arc<Self>, id: AccountId, flow: Flow, task: Runnable, info: ScheduleInfo) {
         let now = self.now();
         // Where it gave way, its thread is about to look who is next.
         let tell = self.line.lock().push(now, (id, flow), task, info.woken_while_running);
         match tell {
             Ok(Tell::Nobody) => {}
-            Ok(Tell::Thread(thread)) => thread.wake(),
-            Ok(Tell::Running) => (self.interrupt)(),
+            Ok(tell) => {
+                let now = LATER.with_borrow_mut(|later| match later {
+                    Some(later) => {
+                        later.push((self.clone(), tell));
+                        None
+                    }
+                    None => Some(tell),
+                });
+                now.into_iter().for_each(|tell| self.tell(tell));
+            }
             // With it goes whatever it owns, which may ask for the lock.
             Err(task) => drop(task),
+        }
+    }
+
+    fn tell(&self, tell: Tell) {
+        match tell {
+            Tell::Nobody => {}
+            Tell::Thread(thread) => thread.wake(),
+            Tell::Running => (self.interrupt)(),
         }
     }
 

@@ -603,10 +603,13 @@ impl Controller {
                 }
             }
             drop(held);
-            // A plugin that always has a next key gives way to others all the same.
-            tokio::task::yield_now().await;
             if self.queue.lock().is_empty() {
                 self.serving().revision.prepare().await;
+            }
+            // A plugin that always has a next key gives way to others all the same. One that has none does not stand in line for nothing: what
+            // comes while it does would wait behind others, as if it had not rested.
+            if !self.queue.lock().is_empty() {
+                tokio::task::yield_now().await;
             }
         }
     }

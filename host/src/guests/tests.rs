@@ -30,6 +30,26 @@ async fn a_task_gives_its_result() {
 }
 
 #[tokio::test]
+async fn threads_are_not_told_of_tasks_before_they_may_be() {
+    let guests = Guests::within(&Handle::current());
+    let account = guests.account(&name("a"));
+    let ran = || account.usage().waiting == 0;
+    // The one thread has nothing to do.
+    account.spawn(async {}).ended().await.unwrap();
+    let later = tell_later();
+    let task = account.spawn(async {});
+    drop(tell_later());
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+        assert!(!ran());
+    }
+    drop(later);
+    task.ended().await.unwrap();
+    assert!(ran());
+    account.spawn(async {}).ended().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_task_that_panics_ends_itself_and_nothing_else() {
     let account = threads(1).account(&name("a"));
     assert_eq!(account.spawn(async { panic!("on purpose") }).ended().await, None::<()>);

@@ -23,6 +23,8 @@ use tokio::{
 };
 use tracing::error;
 
+use crate::guests::tell_later;
+
 use super::{Health, Origin, Subscriber, Tally, health::OwnWrites};
 
 /// Objects that enter an index under one lock: each is read through, some microseconds long.
@@ -367,6 +369,7 @@ impl Informer {
     }
 
     fn own_change(&self, version: Option<ResourceVersion>, apply: impl FnOnce(&mut Store) -> Option<Change>) {
+        let _unlocked = tell_later();
         let inner = &mut *self.inner.write();
         if let Some(change) = apply(&mut inner.store) {
             if let Some(version) = version {
@@ -391,6 +394,7 @@ impl Informer {
     }
 
     fn watched(&self, version: ResourceVersion, apply: impl FnOnce(&mut Store) -> Option<Change>) {
+        let _unlocked = tell_later();
         let inner = &mut *self.inner.write();
         let origin = if inner.synced { Origin::Change } else { Origin::Initial };
         if let Some(change) = apply(&mut inner.store) {
@@ -426,6 +430,7 @@ impl Informer {
     }
 
     pub(super) fn finish_replace(&self, version: ResourceVersion) {
+        let _unlocked = tell_later();
         let inner = &mut *self.inner.write();
         for change in inner.store.finish_replace(version) {
             inner.announce(&change, Some(version), Origin::Change);
@@ -449,6 +454,7 @@ impl Informer {
     }
 
     pub(super) fn mark_synced(&self) {
+        let _unlocked = tell_later();
         // Subscribers were called under the lock by every change so far: what is routed is routed.
         let inner = &mut *self.inner.write();
         inner.synced = true;

@@ -10,10 +10,10 @@ use crate::prompt::be_prompt;
 
 /// How often a running guest gives way to others. A key waits for about this where all threads are busy; giving way costs a running guest
 /// some thousandth of it.
-pub(super) const TICK: Duration = Duration::from_millis(1);
+pub(super) const TICK: Duration = Duration::from_micros(500);
 
 /// For so long after the last call it goes on: so calls that follow each other need not wake the thread each time.
-const LINGER: u32 = 100;
+const LINGER: u32 = 20;
 
 /// The thread that advances the epoch. Joined on drop.
 pub(super) struct Epochs {

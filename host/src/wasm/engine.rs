@@ -384,7 +384,7 @@ impl Engine {
     }
 
     /// A guest is called, until this is dropped.
-    pub(super) fn calling(&self) -> Calling {
+    pub(super) fn calling(&self) -> Calling<'_> {
         self.0.epochs.calling()
     }
 

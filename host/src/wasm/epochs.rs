@@ -30,8 +30,8 @@ struct Shared {
 }
 
 /// A call that is under way. While there is one, the epoch advances.
-pub(super) struct Calling {
-    shared: Arc<Shared>,
+pub(super) struct Calling<'a> {
+    shared: &'a Shared,
 }
 
 impl Epochs {
@@ -60,12 +60,12 @@ impl Epochs {
     }
 
     /// A call begins.
-    pub(super) fn calling(&self) -> Calling {
+    pub(super) fn calling(&self) -> Calling<'_> {
         self.shared.calls.fetch_add(1, Ordering::SeqCst);
-        if self.shared.rests.swap(false, Ordering::SeqCst) {
+        if self.shared.rests.load(Ordering::SeqCst) && self.shared.rests.swap(false, Ordering::SeqCst) {
             self.wake();
         }
-        Calling { shared: Arc::clone(&self.shared) }
+        Calling { shared: &self.shared }
     }
 
     fn wake(&self) {
@@ -75,7 +75,7 @@ impl Epochs {
     }
 }
 
-impl Drop for Calling {
+impl Drop for Calling<'_> {
     fn drop(&mut self) {
         self.shared.calls.fetch_sub(1, Ordering::SeqCst);
     }

@@ -205,7 +205,8 @@ impl Instances {
         read: impl FnOnce(R) -> Result<T, CallError>,
     ) -> Result<T, CallError> {
         let _calling = self.linked.engine.calling();
-        let mut instance = self.instance(imports, budget)?;
+        let now = Instant::now();
+        let mut instance = self.instance(now, imports, budget)?;
         let ended = within(budget + LATER, run(&mut instance)).await;
         let host = instance.store.data_mut();
         host.close();
@@ -219,7 +220,7 @@ impl Instances {
             Err(Late) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
         };
         if answer.is_ok() {
-            self.keep(instance);
+            self.keep(now, instance);
         }
         answer
     }
@@ -232,7 +233,7 @@ impl Instances {
         }
         let Some(permit) = self.linked.engine.make_one_ahead() else { return };
         let _calling = self.linked.engine.calling();
-        let Ok(mut instance) = self.instance(None, AHEAD) else { return };
+        let Ok(mut instance) = self.instance(Instant::now(), None, AHEAD) else { return };
         let made = within(AHEAD + LATER, instance.controller()).await;
         let made = made.is_ok_and(|made| made.is_ok());
         instance.kept = Some(permit);
@@ -244,8 +245,13 @@ impl Instances {
     }
 
     /// One that was kept or made ahead, or a new one that is made when it is first called.
-    fn instance(&self, imports: Option<Arc<dyn Imports>>, budget: Duration) -> Result<Instance, CallError> {
-        if let Some(mut kept) = self.take() {
+    fn instance(
+        &self,
+        now: Instant,
+        imports: Option<Arc<dyn Imports>>,
+        budget: Duration,
+    ) -> Result<Instance, CallError> {
+        if let Some(mut kept) = self.take(now) {
             kept.store.data_mut().again(imports, budget);
             kept.store.set_epoch_deadline(1);
             // Its code is in use, though nobody asks for it.
@@ -261,21 +267,21 @@ impl Instances {
         let (ready, slot, mapped) = ready.map_err(|e| CallError::Host(e.to_string()))?;
         self.tally.mapped.fetch_add(mapped.into(), Ordering::Relaxed);
         let host = Host::new(imports, self.limits, self.tally.held.clone(), budget);
-        Ok(Instance::new(host, ready, slot, Arc::clone(&self.tally)))
+        Ok(Instance::new(now, host, ready, slot, Arc::clone(&self.tally)))
     }
 
     /// The one that served last: the others may become idle.
-    fn take(&self) -> Option<Instance> {
+    fn take(&self, now: Instant) -> Option<Instance> {
         let last = self.idle.lock().pop()?;
-        if self.for_ != Use::Reuse || last.served.elapsed() < IDLE {
+        if self.for_ != Use::Reuse || now.duration_since(last.called) < IDLE {
             return Some(last);
         }
         self.drop_idle();
         None
     }
 
-    /// Keeps an instance that answered, if it is fit to serve again.
-    fn keep(&self, mut instance: Instance) {
+    /// Keeps an instance that answered what it was called with at `now`, if it is fit to serve again.
+    fn keep(&self, now: Instant, mut instance: Instance) {
         instance.calls += 1;
         if self.for_ != Use::Reuse || instance.calls >= MAX_CALLS {
             return;
@@ -298,7 +304,7 @@ impl Instances {
         if instance.kept.is_none() {
             return;
         }
-        instance.served = Instant::now();
+        instance.called = now;
         drop(self.rest(instance, MAX_KEPT));
     }
 
@@ -313,24 +319,22 @@ impl Instances {
     }
 
     fn drop_idle(&self) {
-        if self.for_ != Use::Reuse {
-            return;
+        if self.for_ == Use::Reuse {
+            self.end(|instance| instance.called.elapsed() >= IDLE);
         }
-        let ended: Vec<Instance> = {
-            let mut idle = self.idle.lock();
-            let ended = idle.partition_point(|instance| instance.served.elapsed() >= IDLE);
-            idle.drain(..ended).collect()
-        };
-        // Not under the lock: it takes a while.
-        drop(ended);
     }
 
     fn drop_ahead(&self) {
         if self.for_ == Use::Fresh {
-            let ended: Vec<Instance> =
-                self.idle.lock().extract_if(.., |instance| !instance.ready.was_called()).collect();
-            drop(ended);
+            self.end(|instance| !instance.ready.was_called());
         }
+    }
+
+    /// Ends those that wait for a call.
+    fn end(&self, which: impl Fn(&Instance) -> bool) {
+        let ended: Vec<Instance> = self.idle.lock().extract_if(.., |instance| which(instance)).collect();
+        // Not under the lock: it takes a while.
+        drop(ended);
     }
 }
 
@@ -377,8 +381,8 @@ pub(super) struct Instance {
     observer: Option<Observing>,
     /// Calls that it has answered.
     calls: u32,
-    /// When it last did.
-    served: Instant,
+    /// When it was last called, or made.
+    called: Instant,
     tally: Arc<Tally>,
     // Both are given back after the store is gone: fields are dropped in their order.
     _slot: Option<OwnedSemaphorePermit>,
@@ -389,7 +393,7 @@ pub(super) struct Instance {
 type Staged<T> = Result<T, (Stage, wasmtime::Error)>;
 
 impl Instance {
-    fn new(host: Host, ready: Arc<Ready>, slot: Option<OwnedSemaphorePermit>, tally: Arc<Tally>) -> Self {
+    fn new(now: Instant, host: Host, ready: Arc<Ready>, slot: Option<OwnedSemaphorePermit>, tally: Arc<Tally>) -> Self {
         let mut store = Store::new(&ready.engine, host);
         store.limiter(|host| &mut host.limits);
         store.set_hostcall_fuel(MAX_TRANSFER);
@@ -411,7 +415,7 @@ impl Instance {
             mapper: None,
             observer: None,
             calls: 0,
-            served: Instant::now(),
+            called: now,
             tally,
             _slot: slot,
             kept: None,
@@ -520,7 +524,7 @@ mod tests {
         let engine = Engine::new().unwrap();
         let linked = engine.compile(&Guest::new().file()).unwrap().link().unwrap();
         let name = PluginName::new("test").unwrap();
-        let slot = |instances: Arc<Instances>| instances.instance(None, IDLE).unwrap()._slot.is_some();
+        let slot = |instances: Arc<Instances>| instances.instance(Instant::now(), None, IDLE).unwrap()._slot.is_some();
         assert!(!slot(Instances::once(&linked, &name, Limits::default())));
         let is_pooled = wasmtime::PoolingAllocationConfig::is_pagemap_scan_available();
         assert_eq!(slot(Instances::new(&linked, &name, Limits::default(), Policy::Fresh)), is_pooled);

@@ -34,15 +34,19 @@ async fn threads_are_not_told_of_tasks_before_they_may_be() {
     let guests = Guests::within(&Handle::current());
     let account = guests.account(&name("a"));
     let ran = || account.usage().waiting == 0;
-    // The one thread has nothing to do.
+    let others_run = async || {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    };
     account.spawn(async {}).ended().await.unwrap();
+    // The one thread comes to rest.
+    others_run().await;
     let later = tell_later();
     let task = account.spawn(async {});
     drop(tell_later());
-    for _ in 0..3 {
-        tokio::task::yield_now().await;
-        assert!(!ran());
-    }
+    others_run().await;
+    assert!(!ran());
     drop(later);
     task.ended().await.unwrap();
     assert!(ran());

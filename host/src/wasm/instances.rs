@@ -160,7 +160,7 @@ pub(super) struct Instances {
     peak: AtomicUsize,
     /// It was said that none is kept, and why.
     said: AtomicBool,
-    /// One could not be made ahead: its start asks the host for something, or takes too long.
+    /// One could not be made ahead, as its start takes too long for one.
     starts_late: AtomicBool,
 }
 
@@ -225,8 +225,8 @@ impl Instances {
         answer
     }
 
-    /// Makes the instance that the next call will have, unless there is one or too many are there for other plugins. Where it cannot be made, that
-    /// call will make it, and say why it cannot.
+    /// Makes the instance that the next call will have, unless there is one or too many are there for other plugins. Where that does not work the
+    /// call will make it itself, and say why it cannot; it is not tried again.
     pub(super) async fn prepare(&self) {
         if self.for_ != Use::Fresh || self.starts_late.load(Ordering::Relaxed) || !self.idle.lock().is_empty() {
             return;

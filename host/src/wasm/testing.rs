@@ -155,6 +155,7 @@ pub(crate) struct Guest {
     concurrency: u32,
     timeout_ms: Option<u32>,
     controller: &'static str,
+    start: Option<&'static str>,
     describe: String,
     reconcile: String,
     map: Option<String>,
@@ -197,6 +198,10 @@ pub(crate) enum Answer {
     Nonsense,
 }
 
+/// Takes some tenths of a second.
+pub(crate) const SLOWLY: &str = "(local $n i32) \
+    (loop $more (br_if $more (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 300000000))))";
+
 /// Gives the answer.
 pub(crate) const ANSWER: &str = "(i32.const {answer})";
 
@@ -217,6 +222,7 @@ impl Guest {
             concurrency: 0,
             timeout_ms: None,
             controller: "apples",
+            start: None,
             describe: "(i32.const {manifest})".to_owned(),
             reconcile: ANSWER.to_owned(),
             map: None,
@@ -298,6 +304,10 @@ impl Guest {
     }
 
     /// The instructions of `describe`.
+    pub(crate) fn start(self, body: &'static str) -> Self {
+        Self { start: Some(body), ..self }
+    }
+
     pub(crate) fn describe(self, body: &str) -> Self {
         Self { describe: body.to_owned(), ..self }
     }
@@ -453,9 +463,11 @@ impl Guest {
                     (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32) {reconcile})
                 {map}
                 {observe}
+                {start}
                 (data (i32.const {BASE}) "{data}"))"#,
             pages = self.pages,
             table = if used("$table") { "(table $table 1 funcref)" } else { "" },
+            start = self.start.map_or_else(String::new, |body| format!("(func $start {body}) (start $start)")),
             memories = "(memory 1)".repeat(self.memories - 1),
             free = BASE + image.bytes.len(),
             data = image.escaped(),

@@ -16,6 +16,7 @@ use pilothouse_core::object::Subresource;
 use super::testing::{self as guest, Answer, Fake, Guest, apple, request};
 use super::*;
 
+mod ahead;
 mod reuse;
 
 async fn load(guest: &Guest) -> Revision {

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 
+use super::aside::Aside;
 use super::bindings::mapping::MappingIndices;
 use super::bindings::observing::ObservingIndices;
 use super::bindings::{self, PluginIndices};
@@ -25,18 +26,29 @@ use super::component::{chain, fits, found, offered};
 use super::error::{LoadError, is_shortage};
 use super::host::Host;
 
-/// An engine of the one settings or the other, and what it links.
+/// An engine of the one settings or the other, what it links, and where.
 pub(super) struct Sandbox {
     pub(super) engine: wasmtime::Engine,
-    linker: Linker<Host>,
+    linker: Arc<Linker<Host>>,
+    aside: Arc<Aside>,
 }
 
 impl Sandbox {
-    pub(super) fn new(config: &wasmtime::Config) -> wasmtime::Result<Self> {
+    pub(super) fn new(config: &wasmtime::Config, aside: Arc<Aside>) -> wasmtime::Result<Self> {
         let engine = wasmtime::Engine::new(config)?;
         let mut linker = Linker::new(&engine);
         bindings::Plugin::add_to_linker::<_, HasSelf<_>>(&mut linker, |host: &mut Host| host)?;
-        Ok(Self { engine, linker })
+        Ok(Self { engine, linker: Arc::new(linker), aside })
+    }
+
+    /// Maps and links code. The inner error is what the engine has against it.
+    fn ready(&self, source: &Arc<Source>) -> Result<wasmtime::Result<Arc<Ready>>, LoadError> {
+        let (engine, linker, source) = (self.engine.clone(), Arc::clone(&self.linker), Arc::clone(source));
+        let ready = self.aside.run(move || match source.load(&engine) {
+            Ok(component) => Ready::link(&engine, &linker, &component).map(|ready| Ok(Arc::new(ready))),
+            Err(error) => Ok(Err(error)),
+        });
+        ready.unwrap_or_else(|| Err(LoadError::Code("the host failed over it".to_owned())))
     }
 }
 
@@ -67,8 +79,7 @@ impl Ready {
     }
 
     /// Checks imports and exports against the contract.
-    fn link(sandbox: &Sandbox, component: &Component) -> Result<Self, LoadError> {
-        let engine = &sandbox.engine;
+    fn link(engine: &wasmtime::Engine, linker: &Linker<Host>, component: &Component) -> Result<Self, LoadError> {
         let ty = component.component_type();
         let imports: Vec<String> = ty.imports(engine).map(|(name, _)| name.to_owned()).collect();
         let foreign: Vec<String> = imports.iter().filter(|name| !offered(name)).cloned().collect();
@@ -81,7 +92,7 @@ impl Ready {
             return Err(LoadError::Export { found: found(&exports) });
         }
         let types = |error: wasmtime::Error| LoadError::Types(chain(&error));
-        let instance = sandbox.linker.instantiate_pre(component).map_err(types)?;
+        let instance = linker.instantiate_pre(component).map_err(types)?;
         let mapper = has("mapper").then(|| MappingIndices::new(&instance)).transpose().map_err(types)?;
         let observer = has("observer").then(|| ObservingIndices::new(&instance)).transpose().map_err(types)?;
         let plugin = PluginIndices::new(&instance).map_err(types)?;
@@ -93,7 +104,7 @@ impl Ready {
 
 /// The code of one component.
 pub(super) struct Code {
-    source: Source,
+    source: Arc<Source>,
     pool: Mutex<Option<Arc<Ready>>>,
     plain: Mutex<Option<Arc<Ready>>>,
     /// It is too large for a slot of the pool, as far as is known.
@@ -110,6 +121,7 @@ pub(super) enum Source {
 
 impl Code {
     pub(super) fn new(source: Source) -> Self {
+        let source = Arc::new(source);
         Self { source, pool: Mutex::default(), plain: Mutex::default(), large: AtomicBool::new(false) }
     }
 
@@ -120,8 +132,7 @@ impl Code {
             ready.touch();
             return Ok((Arc::clone(ready), false));
         }
-        let component = self.source.load(&sandbox.engine).map_err(|error| LoadError::Code(chain(&error)))?;
-        let ready = Arc::new(Ready::link(sandbox, &component)?);
+        let ready = sandbox.ready(&self.source)?.map_err(|error| LoadError::Code(chain(&error)))?;
         Ok((Arc::clone(plain.insert(ready)), true))
     }
 
@@ -136,16 +147,14 @@ impl Code {
             return Ok(Some((Arc::clone(ready), false)));
         }
         // What is wrong with it, if anything is, is found by who loads it without the pool.
-        let component = match self.source.load(&pool.engine) {
-            Ok(component) => component,
+        match pool.ready(&self.source)? {
+            Ok(ready) => Ok(Some((Arc::clone(pooled.insert(ready)), true))),
             Err(error) => {
                 // A machine that was out of something says nothing of its size.
                 self.large.store(!is_shortage(&error), Ordering::Relaxed);
-                return Ok(None);
+                Ok(None)
             }
-        };
-        let ready = Arc::new(Ready::link(pool, &component)?);
-        Ok(Some((Arc::clone(pooled.insert(ready)), true)))
+        }
     }
 
     /// Drops what is mapped and was not called since this was last asked. Whether something was.

@@ -72,8 +72,9 @@ impl Compiled {
             code: Arc::clone(&self.code),
             digest: self.digest,
             size: self.size,
-            imports: Arc::clone(imports),
-            exports: Arc::clone(exports),
+            // Copies: what stays does not lie among what goes with the code.
+            imports: imports.iter().cloned().collect(),
+            exports: exports.iter().cloned().collect(),
             mapper: mapper.is_some(),
             observer: observer.is_some(),
         })

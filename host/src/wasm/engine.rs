@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{info, warn};
 use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, WasmBacktraceDetails};
 
+use super::aside::Aside;
 use super::cache::{Cache, Key, verify};
 use super::code::{Code, Ready, Sandbox, Source};
 use super::compiler::Compiler;
@@ -184,8 +185,9 @@ impl Engine {
     }
 
     fn build(compiler: Option<Compiler>, cache: Option<Cache>) -> Result<Self, EngineError> {
-        let plain = Sandbox::new(&settings()).map_err(EngineError::Engine)?;
-        let pool = Pool::new();
+        let aside = Arc::new(Aside::start().map_err(EngineError::Thread)?);
+        let plain = Sandbox::new(&settings(), Arc::clone(&aside)).map_err(EngineError::Engine)?;
+        let pool = Pool::new(aside);
         let engines = [Some(&plain), pool.as_ref().map(|pool| &pool.sandbox)];
         let engines: Vec<_> = engines.into_iter().flatten().map(|sandbox| sandbox.engine.clone()).collect();
         let epochs = Epochs::start(move || engines.iter().for_each(wasmtime::Engine::increment_epoch))
@@ -444,14 +446,14 @@ impl Counts {
 
 impl Pool {
     /// None where it would not pay, or cannot be had.
-    fn new() -> Option<Self> {
+    fn new(aside: Arc<Aside>) -> Option<Self> {
         if !PoolingAllocationConfig::is_pagemap_scan_available() {
             info!(
                 "instances are not pooled: the kernel does not tell which pages were touched (Linux 6.7 and later do)"
             );
             return None;
         }
-        let sandbox = match Sandbox::new(&pooled()) {
+        let sandbox = match Sandbox::new(&pooled(), aside) {
             Ok(sandbox) => sandbox,
             // Somebody bounds address space.
             Err(error) => {

@@ -37,6 +37,7 @@
 //! for those who call.
 
 mod arguments;
+mod aside;
 mod bindings;
 mod cache;
 mod call;

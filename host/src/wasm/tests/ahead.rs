@@ -87,16 +87,16 @@ async fn instances_that_are_made_ahead_are_bounded_for_all_plugins() {
     let engine = Engine::new().unwrap();
     let linked = engine.compile(&Guest::new().file()).unwrap().link().unwrap();
     let mut revisions = Vec::new();
-    for number in 0..66 {
+    for number in 0..34 {
         let name = PluginName::new(&format!("test-{number:02}")).unwrap();
         let revision = linked.describe(name, "{}".into(), Limits::default()).await.unwrap();
         revision.prepare().await;
         revisions.push(revision);
     }
     let made: Vec<usize> = engine.instances().iter().map(|(_, of)| of.kept).collect();
-    assert_eq!(made, [vec![1; 64], vec![0; 2]].concat());
+    assert_eq!(made, [vec![1; 32], vec![0; 2]].concat());
     // A call makes room.
     called(&revisions[0]).await;
-    revisions[65].prepare().await;
-    assert_eq!(engine.instances()[65].1.kept, 1);
+    revisions[33].prepare().await;
+    assert_eq!(engine.instances()[33].1.kept, 1);
 }

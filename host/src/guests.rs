@@ -184,8 +184,8 @@ thread_local! {
 
 /// Until the last of these is dropped, no thread is told of the tasks that the present one brings.
 ///
-/// For who holds a lock: a thread that is told at once runs into it, and if it took the core of who holds it, that one may wait for milliseconds until
-/// it is let in again to give the lock back.
+/// For who holds a lock: a thread that is told at once runs into it, and if it took the core of who holds it, that one may wait for
+/// milliseconds until it is let in again to give the lock back.
 pub(crate) fn tell_later() -> Later {
     let outermost = LATER.with_borrow_mut(|later| {
         let outermost = later.is_none();

@@ -40,8 +40,8 @@ const SLOTS: u32 = 256;
 /// Instances that are kept for a next call, of all plugins together: half of the slots, so that most calls that begin find one.
 const REUSABLE: usize = SLOTS as usize / 2;
 
-/// Instances that are made ahead of a call, of all plugins together: a quarter of the slots that are left. What each touches stays in its slot, some
-/// 35 kB for a plugin in Rust.
+/// Instances that are made ahead of a call, of all plugins together: a quarter of the slots that are left. What each touches stays in its
+/// slot, some 35 kB for a plugin in Rust.
 const MADE_AHEAD: usize = SLOTS as usize / 8;
 
 /// Memories that one component may have in a slot. Each reserves 4 GiB of address space, of which there are 128 TiB.
@@ -361,8 +361,8 @@ impl Engine {
         code.plain(&self.0.plain).map(|(ready, _)| ready)
     }
 
-    /// Lets go of the code of every plugin that was not called since this was last called, and of the instance that was made ahead for it. Calls
-    /// in flight keep theirs; the next call maps it again, which takes a tenth of a millisecond for a plugin in Rust.
+    /// Lets go of the code of every plugin that was not called since this was last called, and of the instance that was made ahead for it.
+    /// Calls in flight keep theirs; the next call maps it again, which takes a tenth of a millisecond for a plugin in Rust.
     pub fn unmap_idle(&self) {
         self.0.tallies.all().iter().for_each(|tally| tally.drop_ahead());
         let unmapped = self.codes().iter().filter(|code| code.unmap_idle()).count();

@@ -9,8 +9,8 @@
 //! One is made ahead where calls do not come one after another, so that the next does not have to wait for it: it takes a tenth of a millisecond where
 //! nothing of it is in the core's caches. Nothing has run in it but the component's own start.
 //!
-//! Instances are kept where the manifest asks for that and the administrator lets it. What a kept one takes along lies in its own memory, tables
-//! and globals. What the host knows of a call ([`Host`]) begins anew with each: its imports, its deadline, what it may ask and say.
+//! Instances are kept where the manifest asks for that and the administrator lets it. What a kept one takes along lies in its own memory,
+//! tables and globals. What the host knows of a call ([`Host`]) begins anew with each: its imports, its deadline, what it may ask and say.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -225,8 +225,8 @@ impl Instances {
         answer
     }
 
-    /// Makes the instance that the next call will have, unless there is one or too many are there for other plugins. Where that does not work the
-    /// call will make it itself, and say why it cannot; it is not tried again.
+    /// Makes the instance that the next call will have, unless there is one or too many are there for other plugins. Where that does not
+    /// work the call will make it itself, and say why it cannot; it is not tried again.
     pub(super) async fn prepare(&self) {
         if self.for_ != Use::Fresh || self.starts_late.load(Ordering::Relaxed) || !self.idle.lock().is_empty() {
             return;
@@ -343,9 +343,9 @@ struct Late;
 
 /// What a call gives, unless it comes too late.
 ///
-/// A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits, and so nothing is done for it until the
-/// call does so for the first time. `most` counts from then: what the call computed before was less than a tick of the epoch, as it gives way
-/// then and seems to wait.
+/// A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits, and so nothing is done for it
+/// until the call does so for the first time. `most` counts from then: what the call computed before was less than a tick of the epoch, as
+/// it gives way then and seems to wait.
 async fn within<T>(most: Duration, call: impl Future<Output = T>) -> Result<T, Late> {
     let mut call = pin!(call);
     let mut end = pin!(None);

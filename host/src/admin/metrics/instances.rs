@@ -33,7 +33,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, instances: &[Instances
     };
     let help = "Instances of the plugin that there are: they serve a call, or are kept for the next";
     gauges(encoder, "pilothouse_plugin_instances", help, each(|of| of.alive as u64))?;
-    let help = "Of these kept for the next call";
+    let help = "Of these there for the next call: kept from one before, or made ahead";
     gauges(encoder, "pilothouse_plugin_instances_kept", help, each(|of| of.kept as u64))?;
     counters(encoder, "pilothouse_plugin_instances_made", "Instances that were made", each(|of| of.made))?;
     let help = "Calls that were served by an instance that had served before";

@@ -7,6 +7,9 @@
 //!                                    └► a place for small files alone
 //! ```
 //!
+//! In either line one is overtaken by no more than [`OVERTAKEN`] that came later: however many files come that are smaller, the largest has
+//! its turn.
+//!
 //! Of one file there is one at work: whoever comes with the same waits for it, and finds it compiled.
 //!
 //! A file that takes minutes holds up large ones and no small one: those have a tenth of a second each to wait for, and the reload of a
@@ -24,6 +27,10 @@ use super::Digest;
 /// times as much.
 pub(super) const SMALL: usize = 2 << 20;
 
+/// So many that came later may go before a file, as they are smaller: an update of some plugins at once goes before one file that takes
+/// minutes, and what comes after that waits for it.
+const OVERTAKEN: u32 = 8;
+
 /// Those who wait for a turn, and those who have one. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turns(Arc<Mutex<Inner>>);
@@ -38,7 +45,16 @@ struct Inner {
     arrivals: u64,
 }
 
-type Waiting = BTreeMap<(usize, u64), (Digest, oneshot::Sender<Turn>)>;
+type Waiting = BTreeMap<(usize, u64), Waits>;
+
+/// One who waits.
+#[derive(Debug)]
+struct Waits {
+    file: Digest,
+    turn: oneshot::Sender<Turn>,
+    /// Turns that went to those who came later.
+    overtaken: u32,
+}
 
 /// Where one may compile: each uses several cores, and those who serve need them too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +86,8 @@ impl Turns {
             let number = inner.arrivals;
             let waiting = if bytes < SMALL { &mut inner.small } else { &mut inner.large };
             // Who has left meanwhile would be found only when it is next.
-            waiting.retain(|_, (_, waits)| !waits.is_closed());
-            waiting.insert((bytes, number), (file, sender));
+            waiting.retain(|_, waits| !waits.turn.is_closed());
+            waiting.insert((bytes, number), Waits { file, turn: sender, overtaken: 0 });
             self.give(inner);
         }
         turn.await.expect("who waits is kept until it has its turn")
@@ -86,8 +102,8 @@ impl Turns {
                     Place::Small => first(&mut inner.small, &taken),
                     Place::Any => first(&mut inner.large, &taken).or_else(|| first(&mut inner.small, &taken)),
                 };
-                let Some((file, waits)) = next else { break };
-                match waits.send(Turn { turns: self.clone(), place: Some(place) }) {
+                let Some(Waits { file, turn, .. }) = next else { break };
+                match turn.send(Turn { turns: self.clone(), place: Some(place) }) {
                     Ok(()) => inner.taken[place as usize] = Some(file),
                     // It has left. Nothing was taken, and the lock is held.
                     Err(mut turn) => turn.place = None,
@@ -97,11 +113,15 @@ impl Turns {
     }
 }
 
-/// Takes the first whose file is not at work out of the line.
-fn first(waiting: &mut Waiting, taken: &[Option<Digest>]) -> Option<(Digest, oneshot::Sender<Turn>)> {
-    let (place, _) = waiting.iter().find(|(_, (file, _))| !taken.contains(&Some(*file)))?;
-    let place = *place;
-    waiting.remove(&place)
+/// Takes who is next out of the line, of those whose file is not at work: the smallest, unless one was overtaken often enough.
+fn first(waiting: &mut Waiting, taken: &[Option<Digest>]) -> Option<Waits> {
+    let may =
+        || waiting.iter().filter(|(_, waits)| !taken.contains(&Some(waits.file))).map(|(place, waits)| (*place, waits));
+    let enough = may().filter(|(_, waits)| waits.overtaken >= OVERTAKEN).min_by_key(|((_, number), _)| *number);
+    let (place, _) = enough.or_else(|| may().next())?;
+    let next = waiting.remove(&place)?;
+    waiting.iter_mut().filter(|((_, number), _)| *number < place.1).for_each(|(_, waits)| waits.overtaken += 1);
+    Some(next)
 }
 
 impl Drop for Turn {
@@ -177,6 +197,32 @@ mod tests {
         // Where no large one waits, both places are there for small ones.
         ends(larger).await;
         assert_eq!(have(&[("b", &b), ("c", &c)]).await, ["b", "c"]);
+    }
+
+    #[tokio::test]
+    async fn file_is_overtaken_by_smaller_ones_so_often_and_no_more() {
+        for size in [LARGE + 100, SMALL - 1] {
+            let turns = Turns::default();
+            // Each line has one place.
+            let _any = if size < SMALL { Some(waits(&turns, LARGE).await) } else { None };
+            let mut turn = waits(&turns, size).await;
+            let (largest, larger) = (waits(&turns, size).await, waits(&turns, size - 1).await);
+            let both = || [("largest", &largest), ("larger", &larger)];
+            for smaller in 2..OVERTAKEN as usize + 2 {
+                let overtakes = waits(&turns, size - smaller).await;
+                ends(turn).await;
+                assert_eq!(have(&both()).await, [""; 0]);
+                turn = overtakes;
+            }
+            let smallest = waits(&turns, size - 50).await;
+            ends(turn).await;
+            // Though the other was overtaken as often, and is smaller.
+            assert_eq!(have(&both()).await, ["largest"]);
+            ends(largest).await;
+            assert_eq!(have(&[("larger", &larger), ("smallest", &smallest)]).await, ["larger"]);
+            ends(larger).await;
+            assert_eq!(have(&[("smallest", &smallest)]).await, ["smallest"]);
+        }
     }
 
     #[tokio::test]

@@ -35,7 +35,7 @@ use pilothouse_core::{
 };
 use tokio::{sync::watch, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use super::{
     Attempt, Called, Observer, Parts, Result as ReconcileResult,
@@ -626,21 +626,17 @@ impl Controller {
 
     /// A key is reconciled over and over: says so, and who causes it.
     fn tell_storm(&self, key: &Key, storm: &Storm<Cause>) {
-        let within = self.queue.now().saturating_sub(storm.since).as_secs_f32();
-        let by = storm.by.as_ref().map_or_else(String::new, |by| {
-            format!("; {} of the last {} times it was woken by {}", by.wakes, by.of, by.cause)
-        });
-        let reconciles = storm.reconciles;
-        warn!(
-            plugin = %self.plugin, controller = %self.name, %key, reconciles, within,
-            cause = storm.by.as_ref().map(|by| by.cause.to_string()), wakes = storm.by.as_ref().map(|by| by.wakes),
-            of = storm.by.as_ref().map(|by| by.of),
-            "an object is reconciled over and over: from now on once in {} s", OPEN.as_secs(),
-        );
+        let within = self.queue.now().saturating_sub(storm.since);
+        self.record.storms(&self.name, key, storm, within);
         if let Some((object, _)) = self.look_up(&self.serving(), key) {
+            let by = storm.by.as_ref().map_or_else(String::new, |by| {
+                format!("; {} of the last {} times it was woken by {}", by.wakes, by.of, by.cause)
+            });
             let message = format!(
-                "plugin {} reconciled it {reconciles} times within {within:.1} s, and does so once in {} s from now on{by}",
+                "plugin {} reconciled it {} times within {:.1} s, and does so once in {} s from now on{by}",
                 self.plugin,
+                storm.reconciles,
+                within.as_secs_f32(),
                 OPEN.as_secs()
             );
             self.events.tell(&object, Level::Warning, "ReconcileStorm", &message);
@@ -724,9 +720,8 @@ impl Taker for Worker<'_> {
     }
 
     fn calmed(&self, key: &Key, storm: &Storm<Cause>) {
-        let Controller { plugin, name, queue, .. } = self.controller;
-        let after = queue.now().saturating_sub(storm.since);
-        info!(%plugin, controller = %name, %key, reconciles = storm.reconciles, ?after, "an object has come to rest");
+        let Controller { name, queue, record, .. } = self.controller;
+        record.calmed(name, key, storm, queue.now().saturating_sub(storm.since));
     }
 }
 

@@ -1,5 +1,5 @@
 //! How much is logged of a plugin over all its calls: one that has a thousand calls a second may write a few lines in each, or fail in its
-//! own words in each, and fills the disk.
+//! own words in each, and fills the disk; and one that storms may do so over each of a hundred thousand objects.
 //!
 //! Within one call [`LogLine`](crate::wasm::LogLine) has bounds of its own.
 
@@ -11,15 +11,19 @@ use std::{
 use parking_lot::Mutex;
 use pilothouse_core::rate::Rate;
 
-/// Four calls that say all they may, as when a host starts; then what somebody may still want to read.
-const RATE: Rate = Rate { burst: 1000, every: Duration::from_millis(10) };
+/// Of its calls: four that say all they may, as when a host starts; then what somebody may still want to read.
+pub(super) const CALLS: Rate = Rate { burst: 1000, every: Duration::from_millis(10) };
+
+/// Of objects that are reconciled over and over: enough to see what they have in common. All of them are counted at `/debug/plugins`.
+pub(super) const STORMS: Rate = Rate { burst: 20, every: Duration::from_secs(10) };
 
 /// So often it is said how many lines were dropped.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
-/// The lines of one plugin: what it logs, and what is logged about its failures.
-#[derive(Debug, Default)]
+/// Lines of one plugin, such as what it logs and what is logged about its failures.
+#[derive(Debug)]
 pub(super) struct Lines {
+    rate: Rate,
     inner: Mutex<Inner>,
     dropped: AtomicU64,
 }
@@ -43,12 +47,17 @@ pub(super) struct Verdict {
 }
 
 impl Lines {
+    /// None came yet. `rate` is how many are written.
+    pub(super) fn new(rate: Rate) -> Self {
+        Self { rate, inner: Mutex::default(), dropped: AtomicU64::new(0) }
+    }
+
     /// One line comes, `now` after some origin.
     pub(super) fn take(&self, now: Duration) -> Verdict {
         let inner = &mut *self.inner.lock();
-        let written = RATE.wait(inner.used, now).is_zero();
+        let written = self.rate.wait(inner.used, now).is_zero();
         if written {
-            inner.used = RATE.take(inner.used, now);
+            inner.used = self.rate.take(inner.used, now);
         } else {
             inner.unsaid += 1;
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -76,15 +85,15 @@ mod tests {
 
     #[test]
     fn lines_over_the_rate_are_dropped_and_told_once_a_minute() {
-        let lines = Lines::default();
+        let lines = Lines::new(CALLS);
         let start = Duration::from_secs(5);
-        for _ in 0..RATE.burst {
+        for _ in 0..CALLS.burst {
             assert_eq!(lines.take(start), QUIET);
         }
         assert_eq!(lines.take(start), Verdict { written: false, say: Some(1) });
         assert_eq!(lines.take(start), DROPPED);
-        assert_eq!(lines.take(start + RATE.every), QUIET);
-        assert_eq!(lines.take(start + RATE.every), DROPPED);
+        assert_eq!(lines.take(start + CALLS.every), QUIET);
+        assert_eq!(lines.take(start + CALLS.every), DROPPED);
         assert_eq!(lines.take(start + SAID_AGAIN), Verdict { written: true, say: Some(2) });
         assert_eq!(lines.take(start + SAID_AGAIN), QUIET);
         assert_eq!(lines.dropped(), 3);
@@ -92,7 +101,7 @@ mod tests {
 
     #[test]
     fn lines_within_the_rate_are_all_written() {
-        let lines = Lines::default();
-        assert!((0..5000).all(|number| lines.take(RATE.every * number) == QUIET));
+        let lines = Lines::new(CALLS);
+        assert!((0..5000).all(|number| lines.take(CALLS.every * number) == QUIET));
     }
 }

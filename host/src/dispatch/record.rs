@@ -23,6 +23,7 @@ use std::{
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::{
+    breaker::{OPEN, Storm},
     key::Key,
     object::Object,
     quarantine::{Call, IN_A_ROW, Quarantine},
@@ -30,7 +31,11 @@ use pilothouse_core::{
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Hook, Observer, Parts, lines::Lines};
+use super::{
+    Hook, Observer, Parts,
+    lines::{CALLS, Lines, STORMS},
+    queue::Cause,
+};
 use crate::{
     wasm::{CallError, Import, LogLine, PluginName},
     writer::{Events, Level, cut},
@@ -80,6 +85,8 @@ pub struct Record {
     events: Events,
     imports: [AtomicU64; Import::ALL.len()],
     lines: Lines,
+    /// About objects that are reconciled over and over.
+    storms: Lines,
 }
 
 struct Inner {
@@ -142,7 +149,8 @@ impl Record {
             observer: parts.observer.clone(),
             events: parts.events.clone(),
             imports: Default::default(),
-            lines: Lines::default(),
+            lines: Lines::new(CALLS),
+            storms: Lines::new(STORMS),
             plugin,
         }
     }
@@ -199,7 +207,40 @@ impl Record {
         verdict.written
     }
 
-    /// Lines by or about the plugin that were dropped, as they were too many.
+    /// A key of a controller is reconciled over and over, so long as `within` already. Says so; false: that was said of too many of late.
+    pub(super) fn storms(&self, controller: &str, key: &Key, storm: &Storm<Cause>, within: Duration) -> bool {
+        let said = self.may_name_storm();
+        if said {
+            let (reconciles, within, by) = (storm.reconciles, within.as_secs_f32(), storm.by.as_ref());
+            warn!(
+                plugin = %self.plugin, controller, %key, reconciles, within,
+                cause = by.map(|by| by.cause.to_string()), wakes = by.map(|by| by.wakes), of = by.map(|by| by.of),
+                "an object is reconciled over and over: from now on once in {} s", OPEN.as_secs(),
+            );
+        }
+        said
+    }
+
+    /// A key has come to rest, so long `after` that began. Says so; false: that was said of too many of late.
+    pub(super) fn calmed(&self, controller: &str, key: &Key, storm: &Storm<Cause>, after: Duration) -> bool {
+        let said = self.may_name_storm();
+        if said {
+            let reconciles = storm.reconciles;
+            info!(plugin = %self.plugin, controller, %key, reconciles, ?after, "an object has come to rest");
+        }
+        said
+    }
+
+    fn may_name_storm(&self) -> bool {
+        let verdict = self.storms.take(self.origin.elapsed());
+        if let Some(dropped) = verdict.say {
+            let plugin = &self.plugin;
+            warn!(%plugin, dropped, "too many objects are reconciled over and over to name each: see /debug/plugins");
+        }
+        verdict.written
+    }
+
+    /// Lines by the plugin, or about its failures, that were dropped, as they were too many.
     pub fn lines_dropped(&self) -> u64 {
         self.lines.dropped()
     }

@@ -1,6 +1,6 @@
 //! What becomes of plugins whose calls come to nothing, and of objects that are reconciled over and over; and what people are told.
 
-use pilothouse_core::{object::Object, quarantine::IN_A_ROW};
+use pilothouse_core::{breaker::Storm, object::Object, quarantine::IN_A_ROW};
 use serde_json::{Value, json};
 
 use super::*;
@@ -315,4 +315,16 @@ async fn reconciles_that_come_to_nothing_too_fast_are_counted_and_not_logged() {
     }
     assert_eq!((record.lines_dropped(), record.last_failure().map(|last| last.kind)), (100, Some("answer")));
     assert_eq!(record.traps(), [("answer", 1100)].into());
+}
+
+#[tokio::test]
+async fn storms_over_many_objects_are_logged_of_some_and_cost_the_plugin_no_line_of_its_own() {
+    let (_scene, record) = fresh().await;
+    let storm = Storm { since: Duration::ZERO, open: Some(Duration::ZERO), reconciles: 60, wakes: 60, by: None };
+    let key = |number: i32| Key::new(Some("default"), &format!("apple-{number}"));
+    let second = Duration::from_secs(1);
+    let storms = (0..1000).filter(|number| record.storms("apples", &key(*number), &storm, second)).count();
+    let calmed = (0..1000).filter(|number| record.calmed("apples", &key(*number), &storm, second)).count();
+    assert_eq!((storms, calmed), (20, 0));
+    assert_eq!((record.may_say(), record.lines_dropped()), (true, 0));
 }

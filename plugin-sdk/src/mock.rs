@@ -1,8 +1,9 @@
 //! A host for native tests: the plugin's own code under `cargo test`, with no cluster and no sandbox.
 //!
 //! [`MockHost`] calls the plugin through the contract's types, answers its reads out of an in-memory cache, and its
-//! requests out of a script. It denies what the plugin's manifest does not ask for, as the real host does. A request that
-//! the test does not [expect](MockHost::expect) fails the test, and so does an expected one that never comes.
+//! requests out of a script. It denies what the plugin's manifest does not ask for, as the real host does, and refuses selectors,
+//! names, keys and answers beyond the contract's bounds in that host's words. A request that the test does not
+//! [expect](MockHost::expect) fails the test, and so does an expected one that never comes.
 //!
 //! [`MockHost::reconcile`] gives the outcome of one call and changes nothing; [`MockHost::settle`] carries outcomes out
 //! until nothing changes any more. [`MockHost::woken_by`] says which keys a change would wake: by what their last successful call
@@ -44,6 +45,7 @@
 //! matters, test against a server.
 
 mod apply;
+mod bounds;
 mod field;
 mod keep;
 mod manifest;
@@ -458,7 +460,8 @@ impl MockHost {
     }
 
     fn ask(&self, controller: &str, change: mapper::Change) -> Result<Vec<Key>, String> {
-        with_host(self.world.clone(), || (self.exported.map)(controller, &[change]))
+        let keys = with_host(self.world.clone(), || (self.exported.map)(controller, &[change]))?;
+        bounds::mapped(&keys).map(|()| keys)
     }
 
     /// Tells the plugin's observer what has changed since it was told last, in one call and in the order of the first changes.

@@ -279,14 +279,16 @@ fn what_cannot_be_asked_is_invalid() {
         match secret.type_.as_deref().unwrap_or_default() {
             "index" => drop(list.index("nothing", "red").keys().collect::<Result<Vec<_>, _>>()?),
             "labels" => drop(list.labels("a in b").keys().collect::<Result<Vec<_>, _>>()?),
+            "name" => drop(ctx.cache().get::<ConfigMap>(ctx.key().beside("n".repeat(1025)))?),
             _ => drop(list.fields::<Value>(["data..color"]).into_iter().collect::<Result<Vec<_>, _>>()?),
         }
         Ok(Outcome::new())
     }
     for (what, problem) in [
         ("index", "\"nothing\" is no index of v1 ConfigMap: add it by Plugin::index"),
-        ("labels", "\"a in b\" is no requirement"),
-        ("fields", "\"data..color\" is no field path: a name is empty, or has to be written as `[\"...\"]`"),
+        ("labels", "labels: cannot read label selector \"a in b\": expected values in parentheses"),
+        ("name", "the name: has 1025 bytes, and at most 1024 are taken"),
+        ("fields", "fields: \"data..color\" is no field path: a name is empty, or has to be written as `[\"...\"]`"),
     ] {
         let host = MockHost::new(reader(reconcile, all)).with(object::<Secret>("s", json!({"type": what})));
         assert_eq!(host.reconcile(S).unwrap_err().message, format!("the cache cannot be asked this: {problem}"));
@@ -523,7 +525,7 @@ fn a_manifest_that_cannot_be_is_refused_with_the_reason() {
         Plugin::new("Cannot be.").controller(controller.reconcile(|_, _| Ok(Outcome::new())))
     }
     type Case = (fn() -> Plugin, &'static str);
-    let cases: [Case; 12] = [
+    let cases: [Case; 15] = [
         (
             || with(controller().reads_with(all().without(["data", "metadata.labels.app"]))),
             "controller \"secret\" watches v1 ConfigMap without a field: cannot leave out metadata.labels.app: metadata.labels says which \
@@ -543,7 +545,7 @@ fn a_manifest_that_cannot_be_is_refused_with_the_reason() {
         ),
         (
             || with(controller().reads_with(all().fields("data"))),
-            "controller \"secret\" watches v1 ConfigMap by a selector that is none: \"data\" is no requirement of a field",
+            "controller \"secret\" watches v1 ConfigMap by a selector that is refused: \"data\" is no requirement of a field",
         ),
         (
             || with(controller().reads_with(all().without(["data."]))),
@@ -560,8 +562,17 @@ fn a_manifest_that_cannot_be_is_refused_with_the_reason() {
         ),
         (
             || with(controller()).index::<Secret>("a", "type").index::<Secret>("a", "type"),
-            "\"a\" names no index, or two",
+            "two indexes are named \"a\"",
         ),
+        (
+            || with(controller()).index::<Secret>("a b", "type"),
+            "\"a b\" is no name for an index: letters, digits, -, _ and ., at most 63",
+        ),
+        (
+            || with(controller().watches::<ConfigMap>(Mapping::label("for it"))),
+            "controller \"secret\" maps v1 ConfigMap by a label that there cannot be: \"for it\" is no label key",
+        ),
+        (|| with(controller().reads_with(all().labels("!a,".repeat(65)))), "…: has more than 64 requirements"),
         (
             || with(controller()).index::<Node>("a", "metadata.name"),
             "index \"a\" is of v1 Node, which no controller is for, owns, watches or reads",

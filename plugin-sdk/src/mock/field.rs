@@ -5,6 +5,10 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
+/// Bytes and steps of a path: the contract's.
+const LENGTH: usize = 1024;
+const STEPS: usize = 32;
+
 /// Where something stands in an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Path(Vec<Step>);
@@ -21,8 +25,14 @@ impl Path {
     /// Where it is none, and why.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let none = |why: &str| format!("{text:?} is no field path: {why}");
+        if text.len() > LENGTH {
+            return Err(format!("a field path is longer than {LENGTH} bytes"));
+        }
         let (mut steps, mut rest) = (Vec::new(), text);
         while !rest.is_empty() {
+            if steps.len() == STEPS {
+                return Err(none(&format!("the path has more than {STEPS} steps")));
+            }
             if let Some(after) = rest.strip_prefix("[*]") {
                 steps.push(Step::Each);
                 rest = after;
@@ -237,6 +247,16 @@ mod tests {
             ["", ".spec", "spec.", "spec..a", "[*]", "spec[", "spec[\"a", "spec[0]", "spec.a b", "spec.a/b", "spec[*]a"]
         {
             assert!(Path::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn path_has_the_bounds_of_the_contract() {
+        for (fits, too_much) in
+            [(vec!["a"; 32].join("."), vec!["a"; 33].join(".")), ("a".repeat(1024), "a".repeat(1025))]
+        {
+            assert!(Path::parse(&fits).is_ok());
+            assert!(Path::parse(&too_much).is_err());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::field::Path;
 use super::keep::Keep;
 use super::predicate;
-use super::selector::{FieldSelector, Selector};
+use super::selector::{FieldSelector, Selector, is_label_key};
 use crate::contract::exports::pilothouse::plugin::controller::{Controller, Manifest, Mapping, Test, Watch};
 
 /// Every watch of a manifest.
@@ -44,9 +44,9 @@ fn check_watch(watch: &Watch) -> Result<(), String> {
     if of.api_version.is_empty() || of.kind.is_empty() {
         return Err("watches a kind without apiVersion or kind".to_owned());
     }
-    let none = |problem: String| format!("watches {of} by a selector that is none: {problem}");
-    Selector::parse(watch.labels.as_deref().unwrap_or_default()).map_err(none)?;
-    FieldSelector::parse(watch.fields.as_deref().unwrap_or_default()).map_err(none)?;
+    let refused = |problem: String| format!("watches {of} by a selector that is refused: {problem}");
+    Selector::parse(watch.labels.as_deref().unwrap_or_default()).map_err(refused)?;
+    FieldSelector::parse(watch.fields.as_deref().unwrap_or_default()).map_err(refused)?;
     Keep::new(watch).map_err(|problem| format!("watches {of} without a field: {problem}"))?;
     for condition in watch.when.iter().flatten() {
         if let Test::Cel(expression) = &condition.test {
@@ -62,6 +62,11 @@ fn check_roles(manifest: &Manifest, controller: &Controller) -> Result<(), Strin
         return Err(format!("owns {}, and children are cached whole: no metadata_only, no without", watch.of));
     }
     for mapped in &controller.watches {
+        if let Mapping::Label(label) = &mapped.mapping
+            && !is_label_key(label)
+        {
+            return Err(format!("maps {} by a label that there cannot be: {label:?} is no label key", mapped.watch.of));
+        }
         let Mapping::Index(wanted) = &mapped.mapping else { continue };
         let of = &controller.for_.of;
         if !manifest.indexes.iter().any(|index| index.name == *wanted && index.of == *of) {
@@ -78,8 +83,12 @@ fn check_indexes(manifest: &Manifest) -> Result<(), String> {
     let mut names = BTreeSet::new();
     for index in &manifest.indexes {
         let name = &index.name;
-        if name.is_empty() || !names.insert(name) {
-            return Err(format!("{name:?} names no index, or two"));
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > 63 || !name.chars().all(fits) {
+            return Err(format!("{name:?} is no name for an index: letters, digits, -, _ and ., at most 63"));
+        }
+        if !names.insert(name) {
+            return Err(format!("two indexes are named {name:?}"));
         }
         let mut of_kind =
             manifest.controllers.iter().flat_map(watches_of).filter(|watch| watch.of == index.of).peekable();

@@ -1,6 +1,6 @@
 //! One call of a reconcile, to be described and made.
 
-use super::{Failure, MockHost, Outcome};
+use super::{Failure, MockHost, Outcome, bounds};
 use crate::contract::exports::pilothouse::plugin::controller as wire;
 use crate::host::with_host;
 use crate::{Key, Object, Phase};
@@ -89,7 +89,10 @@ impl<'a> Request<'a> {
         let request = wire::Request { controller: name.clone(), key: key.clone(), object, phase, attempt, last_error };
         host.world.begin_reading();
         let result = with_host(host.world.clone(), || (host.exported.reconcile)(request));
-        let result = result.map(Outcome::new).map_err(Failure::from);
+        let result = match bounds::answer(&result) {
+            Ok(()) => result.map(Outcome::new).map_err(Failure::from),
+            Err(unusable) => Err(Failure::retry(unusable)),
+        };
         let written = carry_out(&result);
         let result = result.and_then(|outcome| written.map(|()| outcome));
         host.world.end_reading(name, &key, result.is_ok());

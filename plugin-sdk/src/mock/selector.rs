@@ -1,9 +1,21 @@
-//! Selectors in Kubernetes' syntax: by labels, `app=web,tier!=cache,env in (a, b),x notin (y),z,!legacy`; by fields,
+//! Selectors in Kubernetes' syntax: by labels, `app=web,tier!=cache,env in (a, b),x notin (y),z,!legacy,size>3`; by fields,
 //! `spec.nodeName=n1,status.phase!=Succeeded`.
+//!
+//! What is no label selector to the host, or more than it takes of one, is refused in the host's words.
+
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 use super::field::Path;
+
+/// Requirements of a label selector, values of one of them, and bytes of all keys and values: the contract's.
+const REQUIREMENTS: usize = 64;
+const VALUES: usize = 64;
+const BYTES: usize = 4 << 10;
+
+/// What ends a word of a label selector, besides white space.
+const SYMBOLS: &str = "=!<>(),";
 
 /// All of these must hold.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,62 +29,180 @@ struct Requirement {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Operator {
-    In(Vec<String>),
+    In(BTreeSet<String>),
     /// Holds also where the label is absent.
-    NotIn(Vec<String>),
+    NotIn(BTreeSet<String>),
     Exists,
     Absent,
+    Greater(i64),
+    Less(i64),
 }
 
 impl Selector {
     /// # Errors
-    /// Which part is none.
+    /// What is wrong with it, or too much.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let parts = split(text)?;
-        parts.into_iter().map(Requirement::parse).collect::<Result<_, _>>().map(Self)
+        let requirements = Labels { rest: text.trim_start(), bytes: 0 }.requirements();
+        requirements.map(Self).map_err(|problem| format!("cannot read label selector {}: {problem}", shown(text)))
     }
 
     /// Whether an object's labels satisfy it.
     pub(super) fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|Requirement { key, operator }| {
             let value = object["metadata"]["labels"][key].as_str();
-            let among = |values: &[String]| value.is_some_and(|value| values.iter().any(|wanted| wanted == value));
+            let number = || value.and_then(|value| value.parse::<i64>().ok());
             match operator {
-                Operator::In(values) => among(values),
-                Operator::NotIn(values) => !among(values),
+                Operator::In(values) => value.is_some_and(|value| values.contains(value)),
+                Operator::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
                 Operator::Exists => value.is_some(),
                 Operator::Absent => value.is_none(),
+                Operator::Greater(bound) => number().is_some_and(|number| number > *bound),
+                Operator::Less(bound) => number().is_some_and(|number| number < *bound),
             }
         })
     }
 }
 
-impl Requirement {
-    fn parse(part: &str) -> Result<Self, String> {
-        let one = |key: &str, operator| {
-            let key = key.trim();
-            let fits = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
-            if fits { Ok(Self { key: key.to_owned(), operator }) } else { Err(format!("{part:?} is no requirement")) }
-        };
-        if let Some((key, value)) = part.split_once("!=") {
-            return one(key, Operator::NotIn(vec![value.trim().to_owned()]));
+/// What is left of a label selector that is read, and how many bytes of keys and values there were.
+struct Labels<'a> {
+    rest: &'a str,
+    bytes: usize,
+}
+
+impl<'a> Labels<'a> {
+    fn requirements(mut self) -> Result<Vec<Requirement>, String> {
+        let mut all = Vec::new();
+        if self.rest.is_empty() {
+            return Ok(all);
         }
-        if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-            return one(key, Operator::In(vec![value.trim().to_owned()]));
-        }
-        if let Some((left, values)) = part.strip_suffix(')').and_then(|part| part.split_once('(')) {
-            let values = values.split(',').map(|value| value.trim().to_owned()).collect();
-            return match left.trim().rsplit_once(char::is_whitespace) {
-                Some((key, "in")) => one(key, Operator::In(values)),
-                Some((key, "notin")) => one(key, Operator::NotIn(values)),
-                _ => Err(format!("{part:?} is no requirement")),
-            };
-        }
-        match part.strip_prefix('!') {
-            Some(key) => one(key, Operator::Absent),
-            None => one(part, Operator::Exists),
+        loop {
+            if all.len() == REQUIREMENTS {
+                return Err(format!("has more than {REQUIREMENTS} requirements"));
+            }
+            all.push(self.requirement()?);
+            if self.rest.is_empty() {
+                return Ok(all);
+            }
+            if !self.skips(",") {
+                return Err(format!("expected ',' before {}", shown(self.rest)));
+            }
         }
     }
+
+    fn requirement(&mut self) -> Result<Requirement, String> {
+        if self.skips("!") {
+            return Ok(Requirement { key: self.key()?, operator: Operator::Absent });
+        }
+        let key = self.key()?;
+        let operator = if self.skips("==") || self.skips("=") {
+            Operator::In([self.value()?].into())
+        } else if self.skips("!=") {
+            Operator::NotIn([self.value()?].into())
+        } else if self.skips(">") {
+            Operator::Greater(self.integer()?)
+        } else if self.skips("<") {
+            Operator::Less(self.integer()?)
+        } else {
+            match self.word() {
+                "" => Operator::Exists,
+                "in" => Operator::In(self.values()?),
+                "notin" => Operator::NotIn(self.values()?),
+                other => return Err(format!("expected an operator after {key:?}, found {}", shown(other))),
+            }
+        };
+        Ok(Requirement { key, operator })
+    }
+
+    /// In parentheses.
+    fn values(&mut self) -> Result<BTreeSet<String>, String> {
+        if !self.skips("(") {
+            return Err("expected values in parentheses".to_owned());
+        }
+        if self.skips(")") {
+            return Err("expected a value between '(' and ')'".to_owned());
+        }
+        let mut values = BTreeSet::new();
+        loop {
+            if values.len() == VALUES {
+                return Err(format!("lists more than {VALUES} values in one requirement"));
+            }
+            values.insert(self.value()?);
+            if self.skips(")") {
+                return Ok(values);
+            }
+            if !self.skips(",") {
+                return Err("expected ',' or ')' after a value".to_owned());
+            }
+        }
+    }
+
+    fn key(&mut self) -> Result<String, String> {
+        match self.word() {
+            "" => Err("expected a label key".to_owned()),
+            word if is_label_key(word) => self.counted(word),
+            word => Err(format!("{} is no label key", shown(word))),
+        }
+    }
+
+    fn value(&mut self) -> Result<String, String> {
+        match self.word() {
+            word if is_label_value(word) => self.counted(word),
+            word => Err(format!("{} is no label value", shown(word))),
+        }
+    }
+
+    fn integer(&mut self) -> Result<i64, String> {
+        let word = self.word();
+        word.parse().map_err(|_| format!("{} is no integer", shown(word)))
+    }
+
+    fn counted(&mut self, word: &str) -> Result<String, String> {
+        self.bytes += word.len();
+        if self.bytes > BYTES {
+            return Err(format!("has more than {BYTES} bytes of keys and values"));
+        }
+        Ok(word.to_owned())
+    }
+
+    /// Whether this is next; if so, goes on behind it.
+    fn skips(&mut self, symbol: &str) -> bool {
+        let Some(behind) = self.rest.strip_prefix(symbol) else { return false };
+        self.rest = behind.trim_start();
+        true
+    }
+
+    /// What is next until white space or a symbol, which may be nothing.
+    fn word(&mut self) -> &'a str {
+        let ends = |c: char| c.is_whitespace() || SYMBOLS.contains(c);
+        let (word, behind) = self.rest.split_at(self.rest.find(ends).unwrap_or(self.rest.len()));
+        self.rest = behind.trim_start();
+        word
+    }
+}
+
+/// Whether a label may have this key: a name, perhaps behind a DNS subdomain and a slash.
+pub(super) fn is_label_key(text: &str) -> bool {
+    let (domain, name) = text.split_once('/').map_or((None, text), |(domain, name)| (Some(domain), name));
+    let is_label_of_dns = |label: &str| {
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !label.is_empty() && label.chars().all(fits) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    !name.is_empty()
+        && is_label_value(name)
+        && domain.is_none_or(|domain| domain.len() <= 253 && domain.split('.').all(is_label_of_dns))
+}
+
+/// Whether a label may have this value.
+fn is_label_value(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let ends = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
+    text.len() <= 63 && text.chars().all(fits) && ends(text.chars().next()) && ends(text.chars().next_back())
+}
+
+/// As much of a text as a message needs.
+fn shown(text: &str) -> String {
+    let end = text.floor_char_boundary(80);
+    format!("{:?}{}", &text[..end], if end < text.len() { "…" } else { "" })
 }
 
 /// All of these must hold. Which fields a server selects a kind by is not known here: any path of names will do.
@@ -114,31 +244,6 @@ impl FieldSelector {
     }
 }
 
-/// At the commas that are outside of parentheses. Nothing gives no part.
-fn split(text: &str) -> Result<Vec<&str>, String> {
-    if text.trim().is_empty() {
-        return Ok(Vec::new());
-    }
-    let (mut parts, mut start, mut inside) = (Vec::new(), 0, false);
-    for (at, c) in text.char_indices() {
-        match c {
-            '(' if !inside => inside = true,
-            ')' if inside => inside = false,
-            '(' | ')' => return Err(format!("a parenthesis is in the wrong place in {text:?}")),
-            ',' if !inside => {
-                parts.push(text[start..at].trim());
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    if inside {
-        return Err(format!("a parenthesis is not closed in {text:?}"));
-    }
-    parts.push(text[start..].trim());
-    Ok(parts)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -147,7 +252,7 @@ mod tests {
 
     #[test]
     fn requirements_hold_as_in_kubernetes() {
-        let object = json!({"metadata": {"labels": {"app": "web", "env": "prod"}}});
+        let object = json!({"metadata": {"labels": {"app": "web", "env": "prod", "size": "3", "a.b/c": ""}}});
         for (selector, matches) in [
             ("", true),
             ("app=web", true),
@@ -160,15 +265,68 @@ mod tests {
             ("tier notin (cache)", true),
             ("!tier", true),
             ("!app", false),
+            ("size>2, size<4", true),
+            ("size>3", false),
+            ("size<3", false),
+            ("app>1", false),
+            ("tier<1", false),
+            (" a.b/c = , app", true),
         ] {
             assert_eq!(Selector::parse(selector).map(|s| s.matches(&object)), Ok(matches), "{selector}");
         }
     }
 
+    /// The host says the same of these.
     #[test]
     fn what_is_no_selector_is_refused() {
-        for text in ["=web", "app in web", "app in (a", "app,,env", "a b", "!"] {
-            assert!(Selector::parse(text).is_err(), "{text}");
+        for (text, problem) in [
+            ("a b", "expected an operator after \"a\", found \"b\""),
+            ("a=b c", "expected ',' before \"c\""),
+            ("a=b=c", "expected ',' before \"=c\""),
+            (",", "expected a label key"),
+            ("a,,b", "expected a label key"),
+            ("a,", "expected a label key"),
+            ("=web", "expected a label key"),
+            ("!", "expected a label key"),
+            ("a in", "expected values in parentheses"),
+            ("app in web", "expected values in parentheses"),
+            ("a in ()", "expected a value between '(' and ')'"),
+            ("app in (a", "expected ',' or ')' after a value"),
+            ("a notin (x y)", "expected ',' or ')' after a value"),
+            ("a>x", "\"x\" is no integer"),
+            ("-a", "\"-a\" is no label key"),
+            ("A/b/c", "\"A/b/c\" is no label key"),
+            ("a_b.io/c", "\"a_b.io/c\" is no label key"),
+            ("ab/", "\"ab/\" is no label key"),
+            ("a=b-", "\"b-\" is no label value"),
+        ] {
+            let refused = format!("cannot read label selector {text:?}: {problem}");
+            assert_eq!(Selector::parse(text).map(drop), Err(refused));
+        }
+    }
+
+    #[test]
+    fn selector_has_the_bounds_of_the_contract() {
+        let joined = |count: usize, text: &dyn Fn(usize) -> String| (0..count).map(text).collect::<Vec<_>>().join(",");
+        let absent = |count| joined(count, &|number| format!("!a{number}"));
+        let listed = |count| format!("a in ({})", joined(count, &|number| number.to_string()));
+        let long = |key: &str| joined(64, &|number| format!("{key}={number:063}"));
+        let keyed = |labels: usize| format!("{}/{}", vec!["a"; labels].join("."), "b".repeat(63));
+        for fits in [absent(64), listed(64), long("a"), format!("{}={}", keyed(127), "c".repeat(63))] {
+            assert_eq!(Selector::parse(&fits).map(drop), Ok(()));
+        }
+        let too_long = "a".repeat(64);
+        for (text, problem) in [
+            (absent(65), "has more than 64 requirements".to_owned()),
+            (listed(65), "lists more than 64 values in one requirement".to_owned()),
+            (long("ab"), "has more than 4096 bytes of keys and values".to_owned()),
+            (too_long.clone(), format!("{too_long:?} is no label key")),
+            (format!("a={too_long}"), format!("{too_long:?} is no label value")),
+            (keyed(128), format!("{:?}… is no label key", &keyed(128)[..80])),
+        ] {
+            let refused = Selector::parse(&text).expect_err("it is too much");
+            let cut = if text.len() > 80 { format!("{:?}…", &text[..80]) } else { format!("{text:?}") };
+            assert_eq!(refused, format!("cannot read label selector {cut}: {problem}"));
         }
     }
 

@@ -11,6 +11,7 @@ use crate::contract::pilothouse::plugin::client::{Error, PatchBody};
 use crate::host::Host;
 use crate::log::Level;
 use crate::mock::apply::{apply, merge};
+use crate::mock::bounds;
 use crate::mock::script::{Call, Ending, Request};
 use crate::{Key, TypeMeta, Verb};
 
@@ -21,6 +22,7 @@ const BYTES: usize = 4 << 20;
 
 impl Host for World {
     fn cache_get(&self, of: &TypeMeta, key: &Key) -> Result<Option<String>, ReadError> {
+        bounds::object(of, key).map_err(ReadError::Invalid)?;
         let mut state = self.state_mut();
         let id = (of.clone(), key.clone());
         state.check(Verb::Read, &id, None).map_err(ReadError::NotGranted)?;
@@ -69,6 +71,7 @@ impl Host for World {
     }
 
     fn get(&self, of: &TypeMeta, key: &Key) -> Result<String, Error> {
+        bounds::object(of, key).map_err(Error::Invalid)?;
         let id = (of.clone(), key.clone());
         self.answer(Verb::Read, &id, None, Value::Null, |world| world.find(&id))
     }
@@ -114,6 +117,7 @@ impl Host for World {
         body: &PatchBody,
         subresource: Option<Subresource>,
     ) -> Result<String, Error> {
+        bounds::object(of, key).map_err(Error::Invalid)?;
         let id = (of.clone(), key.clone());
         let (text, is_merge) = match body {
             PatchBody::Merge(text) => (text, true),
@@ -149,6 +153,7 @@ impl Host for World {
     }
 
     fn delete(&self, of: &TypeMeta, key: &Key, _: Propagation, preconditions: &Preconditions) -> Result<(), Error> {
+        bounds::object(of, key).map_err(Error::Invalid)?;
         let id = (of.clone(), key.clone());
         let answer = self.answer(Verb::Delete, &id, None, Value::Null, |world| {
             let live = world.find(&id)?;

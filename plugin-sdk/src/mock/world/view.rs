@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{Id, State, World};
 use crate::contract::exports::pilothouse::plugin::controller::{Condition, Manifest, Watch};
 use crate::contract::pilothouse::plugin::cache::{Query, ReadError};
+use crate::mock::bounds;
 use crate::mock::field::{Path, project};
 use crate::mock::keep::Keep;
 use crate::mock::manifest::watches;
@@ -149,6 +150,7 @@ impl State {
     /// Where the query cannot be answered.
     pub(super) fn select<'a>(&self, query: &'a Query) -> Result<Selected<'a>, ReadError> {
         let of = &query.of;
+        let (labels, fields) = bounds::query(query).map_err(ReadError::Invalid)?;
         if let Err(who) = self.granted_somewhere(Verb::Read, of, query.namespace.as_ref()) {
             let place =
                 query.namespace.as_ref().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
@@ -164,14 +166,8 @@ impl State {
                 }
             },
         };
-        let fields = query.fields.iter().map(|path| Path::parse(path)).collect::<Result<_, _>>();
-        Ok(Selected {
-            query,
-            labels: Selector::parse(query.labels.as_deref().unwrap_or_default()).map_err(ReadError::Invalid)?,
-            index,
-            fields: fields.map_err(ReadError::Invalid)?,
-            after: query.after.as_deref().map(cursor).transpose()?,
-        })
+        let after = query.after.as_deref().map(cursor).transpose()?;
+        Ok(Selected { query, labels, index, fields, after })
     }
 
     /// What a query finds, in order: the objects as the plugin has them, or what it asked for of each.

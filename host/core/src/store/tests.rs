@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::*;
+use super::{set::Order, *};
 use crate::selector::Selector;
 
 mod reads;

@@ -169,6 +169,16 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
+/// Returns when it holds: looks after each turn of the others.
+pub(crate) async fn comes_true(what: &str, mut holds: impl FnMut() -> bool) {
+    soon(what, async {
+        while !holds() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
 /// A ConfigMap in `default`.
 pub(crate) fn config_map(name: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "namespace": "default", "name": name } })

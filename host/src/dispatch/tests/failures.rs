@@ -124,12 +124,7 @@ async fn a_key_that_fails_is_told_until_it_succeeds() {
     assert_eq!((all, told), (1, vec![("a", "no", true)]));
 
     scene.activate(&Guest::new().version("2.0.0")).await;
-    soon("it fails no more", async {
-        while controller.failing(20) != (0, Vec::new()) {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    comes_true("it fails no more", || controller.failing(20) == (0, Vec::new())).await;
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use super::{config_maps, config_maps_in, full, synced};
 use crate::{
     informer::{Informer, InformerKey, Informers, Lease, driver, source::Shared},
-    testing::{Api, config_map, soon},
+    testing::{Api, comes_true, config_map},
 };
 
 /// Versions that are lost. After it was restored, the server does once more what it does when it starts, some ten writes: with them it must
@@ -22,16 +22,6 @@ async fn write(api: &Api, versions: usize) {
     for number in 0..versions {
         api.create(config_map(&format!("new-{number}"))).await;
     }
-}
-
-/// Returns when it holds.
-async fn comes_true(what: &str, mut holds: impl FnMut() -> bool) {
-    soon(what, async {
-        while !holds() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
 }
 
 fn named(of: &TypeMeta, name: &str) -> Value {

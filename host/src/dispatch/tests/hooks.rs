@@ -1,0 +1,130 @@
+//! Mappings, mappers and observers: whom they wake, and what becomes of those that fail.
+
+use super::*;
+
+#[tokio::test]
+async fn a_mapping_names_whom_a_change_concerns() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.api.create(apple("mapped")).await;
+    for (guest, name) in [
+        (Guest::new().maps("v1", "ConfigMap", Mapping::SameKey), "mapped"),
+        (Guest::new().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS), "any"),
+        (
+            Guest::new().index("named", ("stable.example.com/v1", "MyApple"), "metadata.name").maps(
+                "v1",
+                "ConfigMap",
+                Mapping::Index("named"),
+            ),
+            "mapped",
+        ),
+    ] {
+        let key = Key::new(Some("default"), name);
+        scene.activate(&guest.owns_nothing()).await;
+        assert_eq!(scene.next().await, ReconcileResult::Success);
+        scene.api.create(config_map("unrelated")).await;
+        scene.api.create(config_map(name)).await;
+        assert_eq!(scene.next().await, ReconcileResult::Success);
+        scene.api.delete(&maps(), &key).await;
+        scene.api.delete(&maps(), &Key::new(Some("default"), "unrelated")).await;
+        let controller = scene.controller();
+        soon("all is quiet", async {
+            let view = controller.serving().view.clone();
+            while view.get(&maps(), &key).is_some()
+                || view.get(&maps(), &Key::new(Some("default"), "unrelated")).is_some()
+                || controller.unmapped().objects > 0
+                || controller.active_workers() > 0
+                || !controller.queue().lock().is_idle()
+            {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        scene.dispatch.deactivate(controller.plugin()).await;
+        while scene.ended.try_recv().is_ok() {}
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_a_mapper_names_wakes_where_there_is_such_an_object() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    // It names `mapped`, whatever changes.
+    scene.activate(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS)).await;
+    scene.api.create(config_map("a")).await;
+    scene.told("map done", 1).await;
+    let controller = scene.controller();
+    comes_true("it is mapped", || controller.unmapped().objects == 0).await;
+    assert!(controller.queue().lock().is_idle());
+    assert_eq!(controller.woken()[2], ("mapping", 0));
+    scene.api.create(apple("mapped")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    scene.api.create(config_map("b")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    assert_eq!(controller.woken()[2], ("mapping", 1));
+}
+
+#[tokio::test]
+async fn a_mapper_that_fails_is_asked_again_and_holds_up_no_reconcile() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.api.create(apple("a")).await;
+    scene.api.create(config_map("b")).await;
+    scene.activate(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MISTAKEN)).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    scene.told("map failed", 3).await;
+    let last = scene.controller().last_unmapped().map(|last| last.message);
+    assert_eq!(last.as_deref(), Some(MISTAKE));
+    // A newer revision knows.
+    scene
+        .activate(&Guest::new().version("2.0.0").owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS))
+        .await;
+    scene.told("map done", 1).await;
+    let controller = scene.controller();
+    comes_true("all is mapped", || controller.unmapped().objects == 0).await;
+}
+
+#[tokio::test]
+async fn an_observer_that_fails_holds_up_no_reconcile_and_loses_nothing_to_a_newer_revision() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.api.create(config_map("b")).await;
+    scene.activate(&Guest::new().owns_nothing().observes("v1", "ConfigMap").observe(MISTAKEN)).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    scene.told("observe failed", 3).await;
+    let last = scene.dispatch.observing()[0].last_failure().map(|last| last.message);
+    assert_eq!(last.as_deref(), Some(MISTAKE));
+    scene.activate(&Guest::new().version("2.0.0").owns_nothing().observes("v1", "ConfigMap").observe(TAKES)).await;
+    scene.told("observe done", 1).await;
+    let observing = scene.dispatch.observing();
+    comes_true("all is told", || observing[0].figures().objects == 0).await;
+    // A revision that observes nothing ends it.
+    scene.activate(&Guest::new().version("3.0.0").owns_nothing()).await;
+    assert!(scene.dispatch.observing().is_empty());
+}
+
+#[tokio::test]
+async fn a_mapper_over_which_the_host_failed_is_asked_again_and_reconciles_begin() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.api.create(apple("a")).await;
+    scene.api.create(config_map("b")).await;
+    scene.seen.2.0.store(1, Ordering::Relaxed);
+    scene.activate(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS)).await;
+    scene.told("map done", 1).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+}
+
+#[tokio::test]
+async fn an_observer_over_which_the_host_failed_is_told_again() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.api.create(config_map("b")).await;
+    scene.seen.2.0.store(1, Ordering::Relaxed);
+    scene.activate(&Guest::new().owns_nothing().observes("v1", "ConfigMap").observe(TAKES)).await;
+    scene.told("observe done", 1).await;
+    let observing = scene.dispatch.observing();
+    comes_true("all is told", || observing[0].figures().objects == 0).await;
+    scene.dispatch.deactivate(observing[0].plugin()).await;
+}

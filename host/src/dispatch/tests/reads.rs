@@ -1,0 +1,138 @@
+//! What a reconcile sees of the cache, and what of it wakes it.
+
+use super::*;
+
+#[tokio::test]
+async fn invariant_11_a_key_is_woken_by_what_it_read_and_by_nothing_else() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new().owns_nothing().reads("v1", "ConfigMap").reconcile(READS)).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    let controller = scene.controller();
+    // It found none: that one comes concerns it, and others do not.
+    for name in ["another", "settings", "other"] {
+        scene.api.create(config_map(name)).await;
+    }
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    scene.api.delete(&maps(), &Key::new(Some("default"), "other")).await;
+    scene.api.delete(&maps(), &Key::new(Some("default"), "settings")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    assert_eq!(controller.woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 2)]);
+    assert_eq!((controller.reads().keys, controller.reads().things), (1, 1));
+    // Nobody is woken for a key that is gone and reconciled.
+    scene.api.delete(&apples(), &Key::new(Some("default"), "a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    comes_true("its reads are forgotten", || controller.reads().keys == 0).await;
+}
+
+#[tokio::test]
+async fn what_a_watch_does_not_ask_for_is_neither_held_nor_shown() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let mut gala = apple("gala");
+    gala["metadata"]["labels"] = serde_json::json!({ "app": "web" });
+    gala["metadata"]["annotations"] = serde_json::json!({ "large": "text" });
+    scene.api.create(gala).await;
+    let guest = Guest::new().maps("v1", "Secret", Mapping::SameKey).reads("v1", "Service").observes("v1", "Node");
+    scene.activate(&guest.observe(TAKES).frugal()).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+
+    // Children are compared whole.
+    let holdings = scene.dispatch.parts.informers.holdings();
+    let used: Vec<_> = holdings.iter().flat_map(|holding| &holding.leases).map(ToString::to_string).collect();
+    let frugal = |kind: &str| format!("{kind}, metadata only, without metadata.annotations, compressed");
+    let [secrets, services, nodes] = ["v1 Secret", "v1 Service", "v1 Node"].map(frugal);
+    let expected = [frugal("stable.example.com/v1 MyApple"), "v1 ConfigMap".to_owned(), nodes, secrets, services];
+    assert_eq!(used, expected);
+
+    let controller = scene.controller();
+    let key = Key::new(Some("default"), "gala");
+    let (object, _) = controller.look_up(&controller.serving(), &key).expect("it is there");
+    let object: serde_json::Value = serde_json::from_str(&object.json()).expect("it is JSON");
+    let members = |object: &serde_json::Value| {
+        object.as_object().map(|members| members.keys().cloned().collect::<Vec<_>>()).unwrap_or_default()
+    };
+    assert_eq!(members(&object), ["apiVersion", "kind", "metadata"]);
+    assert_eq!((&object["kind"], &object["metadata"]["labels"]["app"]), (&"MyApple".into(), &"web".into()));
+    assert_eq!(object["metadata"].get("annotations"), None);
+}
+
+#[tokio::test]
+async fn invariant_11_a_key_is_woken_by_what_had_changed_before_it_was_read_as_it_was() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new().owns_nothing().reads("v1", "ConfigMap").reconcile(READS_LATER)).await;
+    scene.api.create(apple("a")).await;
+    let controller = scene.controller();
+    let lease = scene.dispatch.parts.informers.acquire(InformerKey::all(maps()), "test");
+    comes_true("the call sees a moment", || lease.informer().snapshots() > 0).await;
+    // Nobody has read it yet: nobody is woken.
+    scene.api.create(config_map("settings")).await;
+    comes_true("the cache has it", || lease.get(&Key::new(Some("default"), "settings")).is_some()).await;
+    assert_eq!(controller.woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 0)]);
+    scene.api.create(config_map("go")).await;
+    assert_eq!([scene.next().await, scene.next().await], [ReconcileResult::Success; 2]);
+    assert_eq!(controller.woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_call_sees_is_let_go_however_the_call_ends() {
+    for (end, result) in
+        [(ANSWER, ReconcileResult::Success), (TRAP, ReconcileResult::Error), (LOOP, ReconcileResult::Error)]
+    {
+        let mut scene = Scene::new().await;
+        scene.api.serve_apples().await;
+        // It outlives the plugin's.
+        let lease = scene.dispatch.parts.informers.acquire(InformerKey::all(maps()), "test");
+        let body = format!("(call $cache_get {{settings}} (i32.const 512)) {end}");
+        let guest = Guest::new().owns_nothing().reads("v1", "ConfigMap").reconcile(&body).timeout_ms(300);
+        scene.activate(&guest).await;
+        scene.api.create(apple("a")).await;
+        if end == LOOP {
+            comes_true("the call sees a moment", || lease.informer().snapshots() > 0).await;
+        }
+        assert_eq!(scene.next().await, result);
+        assert!(scene.dispatch.shut_down(Duration::from_secs(30)).await);
+        assert_eq!(lease.informer().snapshots(), 0);
+    }
+}
+
+#[tokio::test]
+async fn an_index_lives_as_long_as_the_revision_that_declares_it() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let informers = scene.dispatch.parts.informers.clone();
+    let indexed = || -> Vec<String> {
+        let uses = informers.holdings().into_iter().flat_map(|holding| holding.leases);
+        uses.filter(|used| !used.indexes.is_empty()).map(|used| used.to_string()).collect()
+    };
+    let apple = ("stable.example.com/v1", "MyApple");
+    for (guest, expected) in [
+        (Guest::new().index("size", apple, "spec.size"), vec!["stable.example.com/v1 MyApple, indexed by spec.size"]),
+        (
+            Guest::new().version("2").index("sort", apple, "spec.sort"),
+            vec!["stable.example.com/v1 MyApple, indexed by spec.sort"],
+        ),
+        (Guest::new().version("3"), vec![]),
+    ] {
+        scene.activate(&guest).await;
+        comes_true("nobody needs the old one", || indexed() == expected).await;
+    }
+}
+
+#[tokio::test]
+async fn invariant_11_a_failed_call_changes_nothing() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new().owns_nothing().reads("v1", "ConfigMap").reconcile(READS_AND_TRAPS_IF_THERE)).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    scene.api.create(config_map("settings")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Error);
+    let controller = scene.controller();
+    // The read of the last success stays: it wakes once more when what failed it goes, or a retry finds it gone.
+    assert_eq!((controller.reads().keys, controller.reads().things), (1, 1));
+    scene.api.delete(&maps(), &Key::new(Some("default"), "settings")).await;
+    while scene.next().await != ReconcileResult::Success {}
+}

@@ -17,7 +17,10 @@ use super::testing::{self as guest, Answer, Fake, Guest, apple, request};
 use super::*;
 
 mod ahead;
+mod bounds;
+mod files;
 mod reuse;
+mod slots;
 
 async fn load(guest: &Guest) -> Revision {
     load_with(guest, Limits::default()).await.unwrap()
@@ -111,19 +114,6 @@ async fn describe_gives_the_manifest() {
 }
 
 #[tokio::test]
-async fn module_and_component_of_one_plugin_are_alike() {
-    let engine = Engine::new().unwrap();
-    let guest = Guest::new().reconcile(guest::LOG_AND_TRAP);
-    for file in [guest.file(), guest.component()] {
-        let linked = engine.compile(&file).unwrap().link().unwrap();
-        assert_eq!(linked.digest(), Digest::of(&file));
-        assert_eq!(linked.size(), file.len());
-        // What it does not use it does not import.
-        assert_eq!(linked.imports(), ["pilothouse:plugin/types@0.1.0", "pilothouse:plugin/log@0.1.0"]);
-    }
-}
-
-#[tokio::test]
 async fn outcome_comes_out_as_the_guest_gave_it() {
     let guest = Guest::new().answer(Answer::Children {
         children: vec![("{\"a\":1}".to_owned(), false), ("{\"b\":2}".to_owned(), true)],
@@ -154,111 +144,6 @@ async fn failure_comes_out_as_the_guest_gave_it_with_its_message_bounded() {
 }
 
 #[tokio::test]
-async fn busy_loop_is_stopped_by_its_deadline_while_another_call_on_the_same_thread_goes_on() {
-    let busy = async |deadline| {
-        let busy = load(&Guest::new().timeout_ms(deadline).reconcile(guest::LOOP)).await;
-        busy.reconcile(Arc::new(Fake::default()), request()).await
-    };
-    let good = load(&Guest::new()).await;
-    // One that gives way only at its end would be over after the first.
-    let endless = tokio::spawn(busy(60_000));
-    for _ in 0..10 {
-        good.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
-        // A timer fires too: it is not only the guests that share the thread.
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    assert!(!endless.is_finished());
-    endless.abort();
-    let error = busy(300).await.unwrap_err();
-    assert_eq!(
-        (error.kind(), error.to_string().as_str()),
-        ("deadline", "plugin was stopped at its deadline of 300 ms")
-    );
-    assert!(error.backtrace()[0].contains("reconcile"), "{:?}", error.backtrace());
-}
-
-#[tokio::test(start_paused = true)]
-async fn guest_that_waits_for_the_api_server_is_stopped_by_its_deadline() {
-    let guest = Guest::new().timeout_ms(2000).reconcile(guest::CLIENT_GET);
-    let revision = load(&guest).await;
-    let silent = Arc::new(Fake { silent: true, ..Fake::default() });
-    let began = tokio::time::Instant::now();
-    let error = revision.reconcile(silent.clone(), request()).await.unwrap_err();
-    assert_eq!(error.kind(), "deadline");
-    assert!((Duration::from_secs(2)..Duration::from_millis(2100)).contains(&began.elapsed()), "{:?}", began.elapsed());
-    assert_eq!(silent.requests.load(Ordering::Relaxed), 1);
-}
-
-#[tokio::test]
-async fn dropped_call_is_over() {
-    let revision = load(&Guest::new().timeout_ms(60_000).reconcile(guest::LOOP)).await;
-    let imports = Arc::new(Fake::default());
-    let call = revision.reconcile(imports.clone(), request());
-    tokio::time::timeout(Duration::from_millis(20), call).await.unwrap_err();
-    assert_eq!(Arc::strong_count(&imports), 1);
-}
-
-#[tokio::test]
-async fn guest_that_takes_too_much_memory_costs_itself_one_call() {
-    let guest = Guest::new().reconcile(guest::HOG);
-    let limits = Limits { memory: 8 << 20, ..Limits::default() };
-    let revision = load_with(&guest, limits).await.unwrap();
-    for _ in 0..2 {
-        let error = revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap_err();
-        assert_eq!((error.kind(), error.to_string().as_str()), ("memory", "plugin hit its memory limit of 8 MiB"));
-    }
-}
-
-#[tokio::test]
-async fn instances_of_one_plugin_share_a_memory_limit() {
-    let limits = Limits { memory: 2 << 20, total_memory: 2 << 20, ..Limits::default() };
-    let revision = load_with(&Guest::new().reconcile(guest::GROWS_AND_ASKS), limits).await.unwrap();
-    let called = |silent| revision.reconcile(Arc::new(Fake { silent, ..Fake::default() }), request());
-    let held = || revision.linked().engine.instances()[0].1.memory;
-    assert_eq!(held(), 0);
-
-    let mut waits = Box::pin(called(true));
-    assert!(futures::poll!(&mut waits).is_pending());
-    assert!(held() > 1 << 20);
-    let error = called(false).await.unwrap_err();
-    assert_eq!(
-        (error.kind(), error.to_string().as_str()),
-        ("memory", "plugin's instances together hit their memory limit of 2 MiB")
-    );
-    drop(waits);
-    assert_eq!(held(), 0);
-    called(false).await.unwrap().unwrap();
-}
-
-#[tokio::test]
-async fn guest_that_takes_too_large_a_table_costs_itself_one_call() {
-    let revision = load(&Guest::new().reconcile(guest::TABULATE)).await;
-    for _ in 0..2 {
-        let error = revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap_err();
-        assert_eq!(
-            (error.kind(), error.to_string().as_str()),
-            ("table", "plugin hit its limit of 100000 table elements")
-        );
-    }
-}
-
-#[tokio::test]
-async fn host_calls_of_one_call_are_bounded() {
-    let limits = Limits { host_calls: 50, ..Limits::default() };
-    let called = |times| {
-        let guest = Guest::new().reconcile(&guest::looks(times));
-        async move { load_with(&guest, limits).await.unwrap().reconcile(Arc::new(Fake::default()), request()).await }
-    };
-    called(50).await.unwrap().unwrap();
-    let error = called(51).await.unwrap_err();
-    assert_eq!(
-        (error.kind(), error.to_string().as_str()),
-        ("host-calls", "plugin called the host more than 50 times in one call")
-    );
-    assert!(error.backtrace()[0].contains("reconcile"), "{:?}", error.backtrace());
-}
-
-#[tokio::test]
 async fn each_host_call_is_told_log_and_clock_too() {
     for (body, calls) in [
         (guest::LOG_300, vec![Import::LogWrite; 300]),
@@ -269,52 +154,6 @@ async fn each_host_call_is_told_log_and_clock_too() {
         load(&Guest::new().reconcile(body)).await.reconcile(imports.clone(), request()).await.unwrap().unwrap();
         assert_eq!(*imports.calls.lock(), calls);
     }
-}
-
-#[tokio::test]
-async fn what_is_exchanged_with_the_host_in_one_call_is_bounded() {
-    let limits = Limits { host_bytes: 1 << 20, ..Limits::default() };
-    let fit = guest::reads_that_fit(1 << 20);
-    let called = |times| {
-        let guest = Guest::new().reconcile(&guest::reads_again(times));
-        let imports = Arc::new(Fake { cached: Some(apple()), ..Fake::default() });
-        async move { load_with(&guest, limits).await.unwrap().reconcile(imports, request()).await }
-    };
-    called(fit).await.unwrap().unwrap();
-    let error = called(fit + 1).await.unwrap_err();
-    assert_eq!(
-        (error.kind(), error.to_string().as_str()),
-        ("host-calls", "plugin exchanged more than 1 MiB with the host in one call")
-    );
-}
-
-#[tokio::test]
-async fn guest_that_begins_with_too_much_memory_is_told_so() {
-    let limits = Limits { memory: 8 << 20, ..Limits::default() };
-    let error = load_with(&Guest::new().pages(129), limits).await.unwrap_err();
-    assert_eq!(told(&error), "cannot call describe: plugin hit its memory limit of 8 MiB");
-    load_with(&Guest::new().pages(128), limits).await.unwrap();
-}
-
-#[tokio::test]
-async fn endless_recursion_overflows_the_guests_stack_and_no_other() {
-    let error = call(&Guest::new().reconcile(guest::RECURSE)).await.unwrap_err();
-    assert_eq!((error.kind(), error.to_string().as_str()), ("stack", "plugin overflowed its stack"));
-    assert!(error.backtrace()[0].contains("deep"), "{:?}", error.backtrace());
-}
-
-#[tokio::test]
-async fn endless_recursion_may_end_where_the_stack_in_memory_does() {
-    let said = |pages| {
-        let guest = Guest::new().pages(pages).reconcile(guest::RECURSE_IN_MEMORY);
-        async move { call(&guest).await.unwrap_err().to_string() }
-    };
-    assert_eq!(
-        said(10).await,
-        "plugin trapped: out of bounds memory access, perhaps as the stack in its memory is used up: it calls itself"
-    );
-    // At once: that is another mistake.
-    assert_eq!(said(9).await, "plugin trapped: out of bounds memory access");
 }
 
 #[tokio::test]
@@ -368,19 +207,6 @@ async fn text_that_cannot_be_read_is_told_from_traps_and_other_answers() {
         let told = format!("plugin handed over what cannot be read: {why}");
         assert_eq!((error.kind(), error.to_string(), error.backtrace()), ("decode", told, &[][..]));
     }
-}
-
-#[tokio::test]
-async fn many_children_in_the_same_place_do_not_multiply_in_the_host() {
-    // 2000 × 64 kB are 128 MB in the host, out of five pages of the guest's memory.
-    let error =
-        call(&Guest::new().answer(Answer::Aliased { children: 2000, bytes: 65_536 }).pages(5)).await.unwrap_err();
-    assert_eq!(error.kind(), "answer", "{error}");
-    let error = call(&Guest::new().answer(Answer::Aliased { children: 10_001, bytes: 2 }).pages(5)).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "plugin gave an unusable answer: 10001 children are more than the 10000 that an outcome may hold"
-    );
 }
 
 /// A new object, as `map` and `observe` see it.
@@ -463,21 +289,6 @@ async fn guest_reads_the_cache() {
 }
 
 #[tokio::test]
-async fn log_of_one_call_is_bounded() {
-    let revision = load(&Guest::new().reconcile(guest::LOG_300)).await;
-    let imports = Arc::new(Fake::default());
-    revision.reconcile(imports.clone(), request()).await.unwrap().unwrap();
-    let lines = imports.lines.lock();
-    assert_eq!(lines.len(), LogLine::MAX_LINES as usize + 1);
-    let last = LogLine {
-        level: Level::Warn,
-        message: "plugin logged too many lines in one call".to_owned(),
-        fields: vec![("dropped".to_owned(), "44".to_owned())],
-    };
-    assert_eq!(lines.last(), Some(&last));
-}
-
-#[tokio::test]
 async fn describe_that_loops_traps_or_calls_imports_is_refused() {
     for (body, said) in [
         (guest::LOOP, "cannot call describe: plugin was stopped at its deadline of 100 ms".to_owned()),
@@ -525,172 +336,10 @@ async fn manifest_with_a_bad_name_is_refused() {
 }
 
 #[test]
-fn file_that_is_no_plugin_is_refused_with_what_it_is() {
-    let engine = Engine::new().unwrap();
-    let said = |file: &[u8]| match engine.compile(file).and_then(|compiled| compiled.link()) {
-        Ok(_) => panic!("took {}", file.escape_ascii()),
-        Err(error) => error.to_string(),
-    };
-    let component = |text: &str| said(&wat::parse_str(text).unwrap());
-    let unlike = "the component does not fit the contract pilothouse:plugin@0.1.0: ";
-    let lacking = "the component does not export pilothouse:plugin/controller@0.1.0: ";
-    assert_eq!(said(b""), "the file is empty");
-    assert_eq!(said(b"hello"), "the file is not WebAssembly: it begins with \"hello\"");
-    for damaged in
-        [&Guest::new().file()[..300], &Guest::new().component()[..300], b"\0asm\x01\0\0\0\xff\xff\xff\xff\xff"]
-    {
-        let said = said(damaged);
-        assert!(said.starts_with("cannot compile: "), "{said}");
-    }
-    assert_eq!(
-        said(&Guest::new().module()),
-        "the file is a plain core module without component metadata: build it against `wit/` with wit-bindgen, or make it a \
-         component with `wasm-tools component new`"
-    );
-    assert_eq!(component("(component)"), format!("{lacking}it exports nothing"));
-    assert_eq!(
-        component(r#"(component (instance $i) (export "wasi:cli/run@0.2.0" (instance $i)))"#),
-        format!("{lacking}it exports wasi:cli/run@0.2.0")
-    );
-    assert_eq!(
-        component(r#"(component (instance $i) (export "pilothouse:plugin/controller@0.2.0" (instance $i)))"#),
-        format!(
-            "{lacking}it was built for another version of the contract, and exports pilothouse:plugin/controller@0.2.0"
-        )
-    );
-    assert_eq!(
-        component(
-            r#"(component
-                (import "wasi:cli/environment@0.2.0" (instance))
-                (import "pilothouse:plugin/events@0.1.0" (instance)))"#
-        ),
-        "the component imports what this host does not offer: wasi:cli/environment@0.2.0, pilothouse:plugin/events@0.1.0; a \
-         plugin may import cache, client, clock, log, types of pilothouse:plugin@0.1.0 and nothing else"
-    );
-    // The rest of these two is the engine's.
-    let empty = component(r#"(component (instance $i) (export "pilothouse:plugin/controller@0.1.0" (instance $i)))"#);
-    assert!(empty.starts_with(unlike) && empty.contains("`describe`"), "{empty}");
-    let clock = component(
-        r#"(component
-            (import "pilothouse:plugin/clock@0.1.0" (instance (export "now" (func (result string)))))
-            (instance $i) (export "pilothouse:plugin/controller@0.1.0" (instance $i)))"#,
-    );
-    assert!(clock.starts_with(unlike) && clock.contains("`now` has the wrong type"), "{clock}");
-}
-
-#[test]
-fn no_prefix_of_a_plugin_is_taken_and_none_panics() {
-    let engine = Engine::new().unwrap();
-    for file in [Guest::new().file(), Guest::new().component()] {
-        for end in (0..file.len()).step_by(97) {
-            let taken = engine.compile(&file[..end]).and_then(|compiled| compiled.link());
-            assert!(taken.is_err(), "{end} of {} bytes", file.len());
-        }
-    }
-}
-
-#[test]
-fn no_single_damaged_byte_panics() {
-    let engine = Engine::new().unwrap();
-    for file in [Guest::new().file(), Guest::new().component()] {
-        for at in (0..file.len()).step_by(61) {
-            let mut damaged = file.clone();
-            damaged[at] ^= 0x55;
-            // Some damage is not seen, in a name for one; what is seen is an error.
-            let _ = engine.compile(&damaged).and_then(|compiled| compiled.link());
-        }
-    }
-}
-
-#[test]
 fn call_can_move_between_threads() {
     fn send<T: Send>(_: &T) {}
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let revision = runtime.block_on(load(&Guest::new()));
     send(&revision.reconcile(Arc::new(Fake::default()), request()));
     send(&revision.linked().describe(revision.plugin().clone(), "{}".into(), Limits::default()));
-}
-
-/// Nobody calls it any more.
-fn let_go(engine: &Engine) {
-    engine.unmap_idle();
-    assert_eq!(engine.figures().mapped, 1, "it was called of late");
-    engine.unmap_idle();
-    assert_eq!(engine.figures().mapped, 0);
-}
-
-#[tokio::test]
-async fn idle_plugin_holds_no_code_and_wakes_at_the_next_call() {
-    let engine = Engine::new().unwrap();
-    let linked = engine.compile(&Guest::new().file()).unwrap().link().unwrap();
-    let revision = linked.describe(PluginName::new("test").unwrap(), "{}".into(), Limits::default()).await.unwrap();
-    for woken in 1..3 {
-        let_go(&engine);
-        for _ in 0..2 {
-            revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
-            assert_eq!(engine.figures().mapped, 1);
-        }
-        assert_eq!(engine.instances()[0].1.mapped, woken);
-    }
-    let_go(&engine);
-}
-
-#[tokio::test]
-async fn call_in_flight_keeps_its_code() {
-    let engine = Engine::new().unwrap();
-    let linked = engine.compile(&Guest::new().timeout_ms(100).reconcile(guest::LOOP).file()).unwrap().link().unwrap();
-    let revision = linked.describe(PluginName::new("test").unwrap(), "{}".into(), Limits::default()).await.unwrap();
-    let call = revision.reconcile(Arc::new(Fake::default()), request());
-    let unmapped = async {
-        engine.unmap_idle();
-        engine.unmap_idle();
-        engine.figures().mapped
-    };
-    let (called, mapped) = tokio::join!(call, unmapped);
-    assert_eq!((called.unwrap_err().kind(), mapped), ("deadline", 0));
-}
-
-#[tokio::test]
-async fn same_file_is_loaded_once_under_however_many_names() {
-    let engine = Engine::new().unwrap();
-    let file = PluginFile::new(Guest::new().file());
-    let (one, two) = tokio::join!(engine.load(file.clone()), engine.load(file.clone()));
-    let (one, two) = (one.unwrap().link().unwrap(), two.unwrap().link().unwrap());
-    let Figures { compiled, loaded, mapped, .. } = engine.figures();
-    assert_eq!((compiled, loaded, mapped), (1, 1, 1));
-    drop((one, two));
-    assert_eq!(engine.figures().loaded, 0);
-}
-
-#[tokio::test]
-async fn more_calls_than_the_pool_has_slots_are_all_served() {
-    let revision = load(&Guest::new().reconcile(guest::CLIENT_GET)).await;
-    let imports = Arc::new(Fake { silent: true, ..Fake::default() });
-    let calls = futures::future::join_all((0..300).map(|_| revision.reconcile(imports.clone(), request())));
-    // Each waits for the API server, with its instance.
-    let all_wait = async {
-        while imports.requests.load(Ordering::Relaxed) < 300 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::select! {
-        called = calls => panic!("{called:?}"),
-        () = all_wait => {}
-    }
-    revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
-}
-
-#[tokio::test]
-async fn component_that_fits_no_slot_runs_without_one() {
-    // More memories than a slot has.
-    let revision = load(&Guest::new().memories(4)).await;
-    revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
-}
-
-#[tokio::test]
-async fn memory_of_a_slot_is_clean_for_the_next_call() {
-    let revision = load(&Guest::new().reconcile(guest::REMEMBERS)).await;
-    for _ in 0..3 {
-        revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
-    }
 }

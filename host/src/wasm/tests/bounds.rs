@@ -1,0 +1,182 @@
+//! What one call may take, and that one which takes more, or is dropped, is over.
+
+use super::*;
+
+#[tokio::test]
+async fn busy_loop_is_stopped_by_its_deadline_while_another_call_on_the_same_thread_goes_on() {
+    let busy = async |deadline| {
+        let busy = load(&Guest::new().timeout_ms(deadline).reconcile(guest::LOOP)).await;
+        busy.reconcile(Arc::new(Fake::default()), request()).await
+    };
+    let good = load(&Guest::new()).await;
+    // One that gives way only at its end would be over after the first.
+    let endless = tokio::spawn(busy(60_000));
+    for _ in 0..10 {
+        good.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+        // A timer fires too: it is not only the guests that share the thread.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(!endless.is_finished());
+    endless.abort();
+    let error = busy(300).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        ("deadline", "plugin was stopped at its deadline of 300 ms")
+    );
+    assert!(error.backtrace()[0].contains("reconcile"), "{:?}", error.backtrace());
+}
+
+#[tokio::test(start_paused = true)]
+async fn guest_that_waits_for_the_api_server_is_stopped_by_its_deadline() {
+    let guest = Guest::new().timeout_ms(2000).reconcile(guest::CLIENT_GET);
+    let revision = load(&guest).await;
+    let silent = Arc::new(Fake { silent: true, ..Fake::default() });
+    let began = tokio::time::Instant::now();
+    let error = revision.reconcile(silent.clone(), request()).await.unwrap_err();
+    assert_eq!(error.kind(), "deadline");
+    assert!((Duration::from_secs(2)..Duration::from_millis(2100)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    assert_eq!(silent.requests.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn dropped_call_is_over() {
+    let revision = load(&Guest::new().timeout_ms(60_000).reconcile(guest::LOOP)).await;
+    let imports = Arc::new(Fake::default());
+    let call = revision.reconcile(imports.clone(), request());
+    tokio::time::timeout(Duration::from_millis(20), call).await.unwrap_err();
+    assert_eq!(Arc::strong_count(&imports), 1);
+}
+
+#[tokio::test]
+async fn guest_that_takes_too_much_memory_costs_itself_one_call() {
+    let guest = Guest::new().reconcile(guest::HOG);
+    let limits = Limits { memory: 8 << 20, ..Limits::default() };
+    let revision = load_with(&guest, limits).await.unwrap();
+    for _ in 0..2 {
+        let error = revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), ("memory", "plugin hit its memory limit of 8 MiB"));
+    }
+}
+
+#[tokio::test]
+async fn instances_of_one_plugin_share_a_memory_limit() {
+    let limits = Limits { memory: 2 << 20, total_memory: 2 << 20, ..Limits::default() };
+    let revision = load_with(&Guest::new().reconcile(guest::GROWS_AND_ASKS), limits).await.unwrap();
+    let called = |silent| revision.reconcile(Arc::new(Fake { silent, ..Fake::default() }), request());
+    let held = || revision.linked().engine.instances()[0].1.memory;
+    assert_eq!(held(), 0);
+
+    let mut waits = Box::pin(called(true));
+    assert!(futures::poll!(&mut waits).is_pending());
+    assert!(held() > 1 << 20);
+    let error = called(false).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        ("memory", "plugin's instances together hit their memory limit of 2 MiB")
+    );
+    drop(waits);
+    assert_eq!(held(), 0);
+    called(false).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn guest_that_takes_too_large_a_table_costs_itself_one_call() {
+    let revision = load(&Guest::new().reconcile(guest::TABULATE)).await;
+    for _ in 0..2 {
+        let error = revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            ("table", "plugin hit its limit of 100000 table elements")
+        );
+    }
+}
+
+#[tokio::test]
+async fn host_calls_of_one_call_are_bounded() {
+    let limits = Limits { host_calls: 50, ..Limits::default() };
+    let called = |times| {
+        let guest = Guest::new().reconcile(&guest::looks(times));
+        async move { load_with(&guest, limits).await.unwrap().reconcile(Arc::new(Fake::default()), request()).await }
+    };
+    called(50).await.unwrap().unwrap();
+    let error = called(51).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        ("host-calls", "plugin called the host more than 50 times in one call")
+    );
+    assert!(error.backtrace()[0].contains("reconcile"), "{:?}", error.backtrace());
+}
+
+#[tokio::test]
+async fn what_is_exchanged_with_the_host_in_one_call_is_bounded() {
+    let limits = Limits { host_bytes: 1 << 20, ..Limits::default() };
+    let fit = guest::reads_that_fit(1 << 20);
+    let called = |times| {
+        let guest = Guest::new().reconcile(&guest::reads_again(times));
+        let imports = Arc::new(Fake { cached: Some(apple()), ..Fake::default() });
+        async move { load_with(&guest, limits).await.unwrap().reconcile(imports, request()).await }
+    };
+    called(fit).await.unwrap().unwrap();
+    let error = called(fit + 1).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        ("host-calls", "plugin exchanged more than 1 MiB with the host in one call")
+    );
+}
+
+#[tokio::test]
+async fn guest_that_begins_with_too_much_memory_is_told_so() {
+    let limits = Limits { memory: 8 << 20, ..Limits::default() };
+    let error = load_with(&Guest::new().pages(129), limits).await.unwrap_err();
+    assert_eq!(told(&error), "cannot call describe: plugin hit its memory limit of 8 MiB");
+    load_with(&Guest::new().pages(128), limits).await.unwrap();
+}
+
+#[tokio::test]
+async fn endless_recursion_overflows_the_guests_stack_and_no_other() {
+    let error = call(&Guest::new().reconcile(guest::RECURSE)).await.unwrap_err();
+    assert_eq!((error.kind(), error.to_string().as_str()), ("stack", "plugin overflowed its stack"));
+    assert!(error.backtrace()[0].contains("deep"), "{:?}", error.backtrace());
+}
+
+#[tokio::test]
+async fn endless_recursion_may_end_where_the_stack_in_memory_does() {
+    let said = |pages| {
+        let guest = Guest::new().pages(pages).reconcile(guest::RECURSE_IN_MEMORY);
+        async move { call(&guest).await.unwrap_err().to_string() }
+    };
+    assert_eq!(
+        said(10).await,
+        "plugin trapped: out of bounds memory access, perhaps as the stack in its memory is used up: it calls itself"
+    );
+    // At once: that is another mistake.
+    assert_eq!(said(9).await, "plugin trapped: out of bounds memory access");
+}
+
+#[tokio::test]
+async fn many_children_in_the_same_place_do_not_multiply_in_the_host() {
+    // 2000 × 64 kB are 128 MB in the host, out of five pages of the guest's memory.
+    let error =
+        call(&Guest::new().answer(Answer::Aliased { children: 2000, bytes: 65_536 }).pages(5)).await.unwrap_err();
+    assert_eq!(error.kind(), "answer", "{error}");
+    let error = call(&Guest::new().answer(Answer::Aliased { children: 10_001, bytes: 2 }).pages(5)).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "plugin gave an unusable answer: 10001 children are more than the 10000 that an outcome may hold"
+    );
+}
+
+#[tokio::test]
+async fn log_of_one_call_is_bounded() {
+    let revision = load(&Guest::new().reconcile(guest::LOG_300)).await;
+    let imports = Arc::new(Fake::default());
+    revision.reconcile(imports.clone(), request()).await.unwrap().unwrap();
+    let lines = imports.lines.lock();
+    assert_eq!(lines.len(), LogLine::MAX_LINES as usize + 1);
+    let last = LogLine {
+        level: Level::Warn,
+        message: "plugin logged too many lines in one call".to_owned(),
+        fields: vec![("dropped".to_owned(), "44".to_owned())],
+    };
+    assert_eq!(lines.last(), Some(&last));
+}

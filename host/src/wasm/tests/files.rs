@@ -1,0 +1,106 @@
+//! Which files are plugins, and what is said of the others.
+
+use super::*;
+
+#[tokio::test]
+async fn module_and_component_of_one_plugin_are_alike() {
+    let engine = Engine::new().unwrap();
+    let guest = Guest::new().reconcile(guest::LOG_AND_TRAP);
+    for file in [guest.file(), guest.component()] {
+        let linked = engine.compile(&file).unwrap().link().unwrap();
+        assert_eq!(linked.digest(), Digest::of(&file));
+        assert_eq!(linked.size(), file.len());
+        // What it does not use it does not import.
+        assert_eq!(linked.imports(), ["pilothouse:plugin/types@0.1.0", "pilothouse:plugin/log@0.1.0"]);
+    }
+}
+
+#[test]
+fn file_that_is_no_plugin_is_refused_with_what_it_is() {
+    let engine = Engine::new().unwrap();
+    let said = |file: &[u8]| match engine.compile(file).and_then(|compiled| compiled.link()) {
+        Ok(_) => panic!("took {}", file.escape_ascii()),
+        Err(error) => error.to_string(),
+    };
+    let component = |text: &str| said(&wat::parse_str(text).unwrap());
+    let unlike = "the component does not fit the contract pilothouse:plugin@0.1.0: ";
+    let lacking = "the component does not export pilothouse:plugin/controller@0.1.0: ";
+    assert_eq!(said(b""), "the file is empty");
+    assert_eq!(said(b"hello"), "the file is not WebAssembly: it begins with \"hello\"");
+    for damaged in
+        [&Guest::new().file()[..300], &Guest::new().component()[..300], b"\0asm\x01\0\0\0\xff\xff\xff\xff\xff"]
+    {
+        let said = said(damaged);
+        assert!(said.starts_with("cannot compile: "), "{said}");
+    }
+    assert_eq!(
+        said(&Guest::new().module()),
+        "the file is a plain core module without component metadata: build it against `wit/` with wit-bindgen, or make it a \
+         component with `wasm-tools component new`"
+    );
+    assert_eq!(component("(component)"), format!("{lacking}it exports nothing"));
+    assert_eq!(
+        component(r#"(component (instance $i) (export "wasi:cli/run@0.2.0" (instance $i)))"#),
+        format!("{lacking}it exports wasi:cli/run@0.2.0")
+    );
+    assert_eq!(
+        component(r#"(component (instance $i) (export "pilothouse:plugin/controller@0.2.0" (instance $i)))"#),
+        format!(
+            "{lacking}it was built for another version of the contract, and exports pilothouse:plugin/controller@0.2.0"
+        )
+    );
+    assert_eq!(
+        component(
+            r#"(component
+                (import "wasi:cli/environment@0.2.0" (instance))
+                (import "pilothouse:plugin/events@0.1.0" (instance)))"#
+        ),
+        "the component imports what this host does not offer: wasi:cli/environment@0.2.0, pilothouse:plugin/events@0.1.0; a \
+         plugin may import cache, client, clock, log, types of pilothouse:plugin@0.1.0 and nothing else"
+    );
+    // The rest of these two is the engine's.
+    let empty = component(r#"(component (instance $i) (export "pilothouse:plugin/controller@0.1.0" (instance $i)))"#);
+    assert!(empty.starts_with(unlike) && empty.contains("`describe`"), "{empty}");
+    let clock = component(
+        r#"(component
+            (import "pilothouse:plugin/clock@0.1.0" (instance (export "now" (func (result string)))))
+            (instance $i) (export "pilothouse:plugin/controller@0.1.0" (instance $i)))"#,
+    );
+    assert!(clock.starts_with(unlike) && clock.contains("`now` has the wrong type"), "{clock}");
+}
+
+#[test]
+fn no_prefix_of_a_plugin_is_taken_and_none_panics() {
+    let engine = Engine::new().unwrap();
+    for file in [Guest::new().file(), Guest::new().component()] {
+        for end in (0..file.len()).step_by(97) {
+            let taken = engine.compile(&file[..end]).and_then(|compiled| compiled.link());
+            assert!(taken.is_err(), "{end} of {} bytes", file.len());
+        }
+    }
+}
+
+#[test]
+fn no_single_damaged_byte_panics() {
+    let engine = Engine::new().unwrap();
+    for file in [Guest::new().file(), Guest::new().component()] {
+        for at in (0..file.len()).step_by(61) {
+            let mut damaged = file.clone();
+            damaged[at] ^= 0x55;
+            // Some damage is not seen, in a name for one; what is seen is an error.
+            let _ = engine.compile(&damaged).and_then(|compiled| compiled.link());
+        }
+    }
+}
+
+#[tokio::test]
+async fn same_file_is_loaded_once_under_however_many_names() {
+    let engine = Engine::new().unwrap();
+    let file = PluginFile::new(Guest::new().file());
+    let (one, two) = tokio::join!(engine.load(file.clone()), engine.load(file.clone()));
+    let (one, two) = (one.unwrap().link().unwrap(), two.unwrap().link().unwrap());
+    let Figures { compiled, loaded, mapped, .. } = engine.figures();
+    assert_eq!((compiled, loaded, mapped), (1, 1, 1));
+    drop((one, two));
+    assert_eq!(engine.figures().loaded, 0);
+}

@@ -1,0 +1,75 @@
+//! Where code and memory of a call come from: mapped when it is called, out of the pool where there is room.
+
+use super::*;
+
+/// Nobody calls it any more.
+fn let_go(engine: &Engine) {
+    engine.unmap_idle();
+    assert_eq!(engine.figures().mapped, 1, "it was called of late");
+    engine.unmap_idle();
+    assert_eq!(engine.figures().mapped, 0);
+}
+
+#[tokio::test]
+async fn idle_plugin_holds_no_code_and_wakes_at_the_next_call() {
+    let engine = Engine::new().unwrap();
+    let linked = engine.compile(&Guest::new().file()).unwrap().link().unwrap();
+    let revision = linked.describe(PluginName::new("test").unwrap(), "{}".into(), Limits::default()).await.unwrap();
+    for woken in 1..3 {
+        let_go(&engine);
+        for _ in 0..2 {
+            revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+            assert_eq!(engine.figures().mapped, 1);
+        }
+        assert_eq!(engine.instances()[0].1.mapped, woken);
+    }
+    let_go(&engine);
+}
+
+#[tokio::test]
+async fn call_in_flight_keeps_its_code() {
+    let engine = Engine::new().unwrap();
+    let linked = engine.compile(&Guest::new().timeout_ms(100).reconcile(guest::LOOP).file()).unwrap().link().unwrap();
+    let revision = linked.describe(PluginName::new("test").unwrap(), "{}".into(), Limits::default()).await.unwrap();
+    let call = revision.reconcile(Arc::new(Fake::default()), request());
+    let unmapped = async {
+        engine.unmap_idle();
+        engine.unmap_idle();
+        engine.figures().mapped
+    };
+    let (called, mapped) = tokio::join!(call, unmapped);
+    assert_eq!((called.unwrap_err().kind(), mapped), ("deadline", 0));
+}
+
+#[tokio::test]
+async fn more_calls_than_the_pool_has_slots_are_all_served() {
+    let revision = load(&Guest::new().reconcile(guest::CLIENT_GET)).await;
+    let imports = Arc::new(Fake { silent: true, ..Fake::default() });
+    let calls = futures::future::join_all((0..300).map(|_| revision.reconcile(imports.clone(), request())));
+    // Each waits for the API server, with its instance.
+    let all_wait = async {
+        while imports.requests.load(Ordering::Relaxed) < 300 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        called = calls => panic!("{called:?}"),
+        () = all_wait => {}
+    }
+    revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn component_that_fits_no_slot_runs_without_one() {
+    // More memories than a slot has.
+    let revision = load(&Guest::new().memories(4)).await;
+    revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn memory_of_a_slot_is_clean_for_the_next_call() {
+    let revision = load(&Guest::new().reconcile(guest::REMEMBERS)).await;
+    for _ in 0..3 {
+        revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+    }
+}

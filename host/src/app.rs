@@ -199,7 +199,7 @@ impl Host {
             _ = &mut source => Some("the task that watches plugins' files"),
             _ = &mut lifecycle => Some("the task that loads plugins"),
             _ = &mut admin => Some("the task that serves health and metrics"),
-            never = tidy(&self.dispatch) => match never {},
+            never = tidy(|| self.dispatch.forget_rested()) => match never {},
         };
         // No plugin is loaded any more; those that serve finish what they have.
         source.abort();
@@ -219,13 +219,13 @@ impl Host {
     }
 }
 
-/// Lets go of what is remembered and means nothing any more.
-async fn tidy(dispatch: &Dispatch) -> Infallible {
+/// Calls who lets go of what is remembered and means nothing any more, at once and then each time that [`TIDY`] has passed.
+async fn tidy(let_go: impl Fn()) -> Infallible {
     let mut due = tokio::time::interval(TIDY);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         due.tick().await;
-        dispatch.forget_rested();
+        let_go();
     }
 }
 
@@ -277,5 +277,20 @@ impl HostView {
             Kinds { reconciles: spec.for_.of, owns: spec.owns.into_iter().map(|owned| owned.of).collect() }
         };
         self.dispatch.controllers().iter().map(kinds).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_means_nothing_any_more_is_let_go_of_once_a_minute() {
+        let (began, called) = (tokio::time::Instant::now(), RefCell::new(Vec::new()));
+        let tidying = tidy(|| called.borrow_mut().push(began.elapsed().as_secs()));
+        assert!(tokio::time::timeout(Duration::from_secs(150), tidying).await.is_err());
+        assert_eq!(*called.borrow(), [0, 60, 120]);
     }
 }

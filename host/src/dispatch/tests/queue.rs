@@ -4,14 +4,18 @@ use std::{cell::RefCell, time::Duration};
 
 use parking_lot::Mutex;
 use pilothouse_core::{
-    breaker::Storm,
+    breaker::{BUSY, Storm},
     key::{Key, TypeMeta},
     rate::Rate,
     workqueue::{CHANGE, LIMITS, Pace},
 };
 use tokio::time::Instant;
 
-use crate::dispatch::queue::{Cause, Next, Queue, Taker};
+use super::Scene;
+use crate::{
+    dispatch::queue::{Cause, Next, Queue, Taker},
+    wasm::testing::Guest,
+};
 
 /// Takes what there is, but not before a time.
 #[derive(Default)]
@@ -150,4 +154,51 @@ async fn a_plugin_that_asks_to_be_called_at_once_for_ever_is_called_once_a_secon
     assert!(took >= Duration::from_secs(36) && took < Duration::from_secs(39), "{took:?}");
     let causes: Vec<_> = told.iter().filter_map(|storm| Some(storm.by.as_ref()?.cause.clone())).collect();
     assert_eq!(causes, [Cause::RequeueAfter]);
+}
+
+/// Reconciles a key until it is busy.
+async fn keep_busy(queue: &Queue, name: &str) {
+    for _ in 0..BUSY {
+        queue.add(key(name), CHANGE, || Cause::Itself);
+        let (item, _) = queue.next(&Patient::default()).await.expect("it is not shut down");
+        assert_eq!(item.key, key(name));
+        queue.finish(&item, Next::Done);
+    }
+}
+
+/// Whether it is remembered that a key was busy: only then is a cause asked for.
+fn is_remembered(queue: &Queue, name: &str) -> bool {
+    let mut asked = false;
+    queue.add(key(name), CHANGE, || {
+        asked = true;
+        Cause::Itself
+    });
+    asked
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_key_that_rests_is_forgotten_when_somebody_has_time_and_one_that_does_not_is_not() {
+    let queue = Queue::new(Pace::default());
+    keep_busy(&queue, "rests").await;
+    tokio::time::advance(Duration::from_secs(60)).await;
+    keep_busy(&queue, "goes on").await;
+    let remembered = || ["rests", "goes on"].map(|name| is_remembered(&queue, name));
+    // Not by itself.
+    assert_eq!(remembered(), [true, true]);
+    queue.forget_rested();
+    assert_eq!(remembered(), [false, true]);
+}
+
+#[tokio::test]
+async fn queues_of_all_controllers_forget_keys_that_rest_when_somebody_has_time() {
+    let scene = Scene::new().await;
+    // Its workers wait for a kind that is not served: nobody else takes keys.
+    scene.activate(&Guest::new().watches("v1", "ConfigMap").owns("stable.example.com/v1", "MyApple")).await;
+    let controller = scene.controller();
+    tokio::time::pause();
+    keep_busy(controller.queue(), "a").await;
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert!(is_remembered(controller.queue(), "a"));
+    scene.dispatch.forget_rested();
+    assert!(!is_remembered(controller.queue(), "a"));
 }

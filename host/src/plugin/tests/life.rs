@@ -517,6 +517,27 @@ async fn plugin_that_loops_in_describe_holds_up_no_other() {
 }
 
 #[tokio::test]
+async fn description_that_loops_ends_with_who_asked_for_it() {
+    let mut world = World::new(Mode::Granted);
+    world.send(&Guest::new().describe(guest::LOOP).file(), Some(GRANTS)).await;
+    world.until(|status| status.state == State::Linked).await;
+    let engine = world.engine.clone();
+    let alive = || engine.instances().iter().map(|(_, of)| of.alive).sum::<usize>();
+    let begins = async {
+        while alive() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), begins).await.expect("it is not called");
+    drop(world);
+    // Some turns of all tasks. By its deadline it would end after thousands.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(alive(), 0);
+}
+
+#[tokio::test]
 async fn snapshot_is_settled_when_all_that_was_found_first_is() {
     let mut world = World::new(Mode::Granted);
     assert_eq!(world.statuses.snapshot(), Snapshot::default());

@@ -48,6 +48,20 @@ async fn dropped_call_is_over() {
 }
 
 #[tokio::test]
+async fn dropped_description_is_over() {
+    let guest = Guest::new().describe(guest::LOOP);
+    let linked = Engine::new().unwrap().compile(&guest.file()).unwrap().link().unwrap();
+    let name = PluginName::new("test").unwrap();
+    let mut describing = Box::pin(linked.describe(name, "{}".into(), Limits::default()));
+    // It gives way when the epoch advances.
+    assert!(futures::poll!(&mut describing).is_pending());
+    let instances = linked.engine.instances();
+    assert_eq!((instances.len(), instances[0].1.alive), (1, 1));
+    drop(describing);
+    assert_eq!(linked.engine.instances(), []);
+}
+
+#[tokio::test]
 async fn guest_that_takes_too_much_memory_costs_itself_one_call() {
     let guest = Guest::new().reconcile(guest::HOG);
     let limits = Limits { memory: 8 << 20, ..Limits::default() };

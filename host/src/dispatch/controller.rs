@@ -437,6 +437,10 @@ impl Controller {
             Some(mapping) => route::keys(&mapping, change, |_, _, _| Vec::new(), &mut keys),
             None => self.asks.ask(change),
         }
+        if matches!(source, Source::Watches(_)) && !keys.is_empty() && self.record.is_quarantined() {
+            // Whether they are there cannot be looked up here, where an informer is locked.
+            return self.asks.look_for(keys, change);
+        }
         if origin == Origin::Change {
             feed::changed(self, change, &keys);
         }
@@ -479,8 +483,8 @@ impl Controller {
         self.routes.synced(|source| *source == Source::For).await;
     }
 
-    /// Those of the keys that a plugin names of which something is known: with others it could fill the queue. Nothing is lost by that, as
-    /// they would be found to be nothing when it is their turn, and an object that comes later is a change itself.
+    /// Those of the keys that somebody names of which something is known: others could fill the queue. Nothing is lost by that, as they
+    /// would be found to be nothing when it is their turn, and an object that comes later is a change itself.
     pub(super) fn known(&self, mut keys: Vec<Key>) -> Vec<Key> {
         let serving = self.serving();
         keys.retain(|key| self.look_up(&serving, key).is_some());

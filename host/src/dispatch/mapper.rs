@@ -7,6 +7,9 @@
 //!         └─ mapping `plugin` ─► backlog ─► `map`, in batches ─┘
 //! ```
 //!
+//! While the plugin is quarantined, keys that other mappings read off the changed object wait here too, for a look whether there is such
+//! an object: as nobody takes keys, labels that change would fill the queue with names of nothing.
+//!
 //! An object that names the changed one only after the change is a change itself, and wakes its own key: so to look the index up later
 //! loses nothing. Both are asked once the reconciled objects are there, and a key that a plugin names wakes only if it is one of them.
 
@@ -32,10 +35,19 @@ use super::{
 
 /// What is still to be asked.
 pub(super) struct Asks {
-    /// Index, and the changed object: as many as change before they are looked up.
-    names: Mutex<HashSet<(Box<str>, TypeMeta, Key)>>,
+    /// Whom the changed object leads to: as many as change before they are looked up.
+    names: Mutex<HashSet<(Whom, TypeMeta, Key)>>,
     named: Notify,
     pending: Pending,
+}
+
+/// Whom a change concerns.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Whom {
+    /// Those whom the index of this name has under the name of what changed.
+    Indexed(Box<str>),
+    /// This key, if there is such an object.
+    Key(Key),
 }
 
 impl Asks {
@@ -45,8 +57,18 @@ impl Asks {
 
     /// The index holds keys under the name of what changed.
     pub(super) fn look_up(&self, index: &str, change: &Change) {
+        self.find([Whom::Indexed(index.into())], change);
+    }
+
+    /// These keys, if there are such objects.
+    pub(super) fn look_for(&self, keys: Vec<Key>, change: &Change) {
+        self.find(keys.into_iter().map(Whom::Key), change);
+    }
+
+    fn find(&self, whom: impl IntoIterator<Item = Whom>, change: &Change) {
         let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
-        self.names.lock().insert((index.into(), object.type_meta().clone(), object.key().clone()));
+        let named = whom.into_iter().map(|whom| (whom, object.type_meta().clone(), object.key().clone()));
+        self.names.lock().extend(named);
         self.named.notify_one();
     }
 
@@ -79,8 +101,8 @@ pub(super) async fn run(controller: Arc<Controller>) {
         tokio::select! {
             () = asks.named.notified() => {
                 let mut names = Names { asks, left: std::mem::take(&mut *asks.names.lock()).into_iter().collect() };
-                while let Some((index, of, name)) = names.left.pop() {
-                    look_up(&controller, &index, &of, &name);
+                while let Some((whom, of, name)) = names.left.pop() {
+                    look_up(&controller, whom, &of, &name);
                     // One may lead to every key there is.
                     tokio::task::yield_now().await;
                 }
@@ -98,7 +120,7 @@ pub(super) async fn run(controller: Arc<Controller>) {
 /// What is being looked up. If the host fails over one, the others are still to be.
 struct Names<'a> {
     asks: &'a Asks,
-    left: Vec<(Box<str>, TypeMeta, Key)>,
+    left: Vec<(Whom, TypeMeta, Key)>,
 }
 
 impl Drop for Names<'_> {
@@ -110,9 +132,12 @@ impl Drop for Names<'_> {
     }
 }
 
-fn look_up(controller: &Controller, index: &str, of: &TypeMeta, name: &Key) {
+fn look_up(controller: &Controller, whom: Whom, of: &TypeMeta, name: &Key) {
     let serving = controller.serving();
-    let keys = serving.access.reader.indexed(&serving.reconciles, index, name);
+    let keys = match whom {
+        Whom::Indexed(index) => serving.access.reader.indexed(&serving.reconciles, &index, name),
+        Whom::Key(key) => controller.known(vec![key]),
+    };
     feed::mapped(controller, &name.to_string(), &keys);
     controller.wake_mapped(keys, || format!("{of} {name}"));
 }

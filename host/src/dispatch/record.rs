@@ -170,6 +170,11 @@ impl Record {
         })
     }
 
+    /// The same, for whoever asks at each change.
+    pub(super) fn is_quarantined(&self) -> bool {
+        self.inner.lock().quarantine.is_quarantined()
+    }
+
     /// The last call that came to nothing.
     pub fn last_failure(&self) -> Option<CallFailure> {
         self.inner.lock().last.clone()

@@ -37,9 +37,13 @@ fn record(scene: &Scene) -> Arc<Record> {
 
 /// A plugin over as many objects as it takes to be quarantined, until it is.
 async fn quarantined() -> Scene {
+    quarantined_as(&Guest::new()).await
+}
+
+async fn quarantined_as(guest: &Guest) -> Scene {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
-    scene.activate(&Guest::new().reconcile(TRAP)).await;
+    scene.activate(&guest.clone().reconcile(TRAP)).await;
     for number in 0..IN_A_ROW {
         scene.api.create(apple(&format!("apple-{number}"))).await;
     }
@@ -83,6 +87,26 @@ async fn a_quarantine_is_told_on_the_object_whose_call_was_the_last_straw() {
         "{message}"
     );
     assert_eq!((&event["type"], &event["involvedObject"]["kind"]), (&json!("Warning"), &json!("MyApple")));
+}
+
+#[tokio::test]
+async fn a_key_that_a_mapping_names_during_a_quarantine_wakes_where_something_is_known_of_it() {
+    let scene = quarantined_as(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::SameKey)).await;
+    let controller = scene.controller();
+    // The server has ConfigMaps of its own, which were mapped before.
+    let before = controller.woken()[2].1;
+    let woken = || controller.woken()[2].1 - before;
+    let mapped = async |times| comes_true("it is mapped", || woken() >= times).await;
+    scene.api.create(config_map("nobody")).await;
+    scene.api.create(config_map("apple-0")).await;
+    mapped(1).await;
+    // What is gone and not reconciled yet is known too.
+    scene.api.delete(&apples(), &Key::new(Some("default"), "apple-1")).await;
+    comes_true("it is gone", || controller.woken()[0].1 > u64::from(IN_A_ROW)).await;
+    scene.api.create(config_map("apple-1")).await;
+    mapped(2).await;
+    // By now the first one was looked for.
+    assert_eq!(woken(), 2);
 }
 
 #[tokio::test]

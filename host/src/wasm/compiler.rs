@@ -17,6 +17,9 @@ const DEADLINE: Duration = Duration::from_secs(600);
 /// Threads that compile. More take less time, each takes address space, and it is meant to be cheap for others.
 const THREADS: usize = 4;
 
+/// What is said where memory runs out, whichever limit it is: by the allocator, and by the engine, which may panic over it.
+const OUT_OF_MEMORY: [&str; 2] = ["memory allocation of ", "out of memory (failed to allocate "];
+
 /// How much of the end of what a compiler says is read.
 const SAID: usize = 16 << 10;
 
@@ -100,10 +103,14 @@ async fn tail(said: Option<impl AsyncRead + Unpin>) -> String {
 /// What the end of a compiler that might take so many MiB means for its file.
 fn understand(ended: ExitStatus, said: &str, memory: u64) -> Result<(), LoadError> {
     use std::os::unix::process::ExitStatusExt as _;
-    let last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+    // What a panic ends with says how to see more of it.
+    let tells = |line: &&str| !line.is_empty() && !line.starts_with("note: ");
+    let last = said.lines().map(str::trim).rfind(tells).unwrap_or_default();
+    let is_out_of_memory = |said: &str| OUT_OF_MEMORY.iter().any(|words| said.contains(words));
     match (ended.code(), ended.signal()) {
         (Some(0), _) => Ok(()),
         (Some(code), _) if code == i32::from(child::REFUSED) => match serde_json::from_str::<Refused>(last) {
+            Ok(Refused::Compile(why)) if is_out_of_memory(&why) => Err(LoadError::Greedy(memory)),
             Ok(refused) => Err(refused.into()),
             Err(_) => Err(died(ended, last)),
         },
@@ -111,8 +118,7 @@ fn understand(ended: ExitStatus, said: &str, memory: u64) -> Result<(), LoadErro
             Err(LoadError::Compiler(std::io::Error::other(format!("cannot write the compiled code: {last}"))))
         }
         _ if said.contains("has overflowed its stack") => Err(LoadError::Overflow),
-        // What the allocator says, of whichever limit.
-        _ if said.contains("memory allocation of ") => Err(LoadError::Greedy(memory)),
+        _ if is_out_of_memory(said) => Err(LoadError::Greedy(memory)),
         (_, Some(signal)) if signal == rustix::process::Signal::XCPU.as_raw() => Err(LoadError::Slow(child::CPU)),
         (_, Some(signal)) if signal == rustix::process::Signal::KILL.as_raw() => Err(LoadError::Killed),
         _ => Err(died(ended, last)),
@@ -135,6 +141,7 @@ mod tests {
         let signal = ExitStatus::from_raw;
         let (abort, segv, xcpu, kill) = (6, 11, 24, 9);
         let overflow = "\nthread 'main' (7) has overflowed its stack\nfatal runtime error: stack overflow, aborting\n";
+        let unhandled = "thread 'main' (7) panicked at x:\nunhandled out-of-memory error: out of memory (failed to allocate 9 bytes)\n";
         for (ended, said, told) in [
             (exit(0), "", None),
             (exit(3), "{\"Compile\":\"no function\"}\n", Some("cannot compile: no function")),
@@ -142,10 +149,16 @@ mod tests {
             (exit(4), "No space left on device\n", Some("cannot run the compiler")),
             (signal(abort), overflow, Some("the compiler died of a stack overflow over the file: it is damaged")),
             (signal(abort), "memory allocation of 9 bytes failed\n", Some("the compiler needs more than its 2048 MiB")),
+            (exit(101), unhandled, Some("the compiler needs more than its 2048 MiB")),
+            (exit(3), "{\"Compile\":\"out of memory (failed to allocate 9 bytes)\"}", Some("more than its 2048 MiB")),
             (signal(xcpu), "", Some("the compiler was stopped over the file after 120 s")),
             (signal(kill), "", Some("the compiler was killed over the file")),
             (signal(segv), "", Some("the compiler died over the file (signal: 11 (SIGSEGV)")),
-            (exit(101), "panicked at x:\nat the disco\n\n", Some("(exit status: 101); it said: at the disco")),
+            (
+                exit(101),
+                "panicked at x:\nat the disco\nnote: look there\n\n",
+                Some("(exit status: 101); it said: at the disco"),
+            ),
         ] {
             let understood = understand(ended, said, 2048).map_err(|error| error.to_string());
             match told {

@@ -105,6 +105,23 @@ impl Plugin {
         self
     }
 
+    /// A file of some kB over which a compiler takes more memory than it may have: each of so many core modules has a hundred tables of
+    /// functions, as many as there may be, whose last element is filled, so that all of them are laid out.
+    ///
+    /// # Errors
+    /// The text is no component, which would be a fault of this function.
+    pub fn that_takes_memory_to_compile(name: &str, modules: usize) -> Result<Self> {
+        const ELEMENTS: u32 = 1 << 20;
+        let tables = format!("(table {ELEMENTS} funcref)").repeat(100);
+        let last = ELEMENTS - 1;
+        let filled: String =
+            (0..100).map(|table| format!("(elem (table {table}) (i32.const {last}) func $f)")).collect();
+        let module = format!("(core module (func $f) {tables} {filled})");
+        let wasm =
+            wat::parse_str(format!("(component {})", module.repeat(modules))).context("the text is no component")?;
+        Ok(Self { name: name.to_owned(), wasm, yaml: None })
+    }
+
     /// The same with one damaged byte, over which a compiler overflows its stack: in the contract's types, which a custom section
     /// holds, `cache` becomes another package's, which uses `types` of the contract's package, whose world uses `cache`.
     ///

@@ -66,6 +66,32 @@ pub(crate) async fn a_file_that_kills_its_compiler_costs_nobody_else_anything(sc
     scene.apple("gala").create(2).await?.settles().await
 }
 
+pub(crate) async fn a_file_that_takes_its_compilers_memory_costs_nobody_else_anything(mut scene: Scene) -> Result<()> {
+    let cache = scene.with_cache_of_its_own();
+    // The one ends in the allocator, the other in the engine.
+    let greedy = [("greedy-1", 1), ("greedy-2", 2)];
+    let mut plugins = vec![Plugin::myapple()?];
+    for (name, modules) in greedy {
+        plugins.push(Plugin::that_takes_memory_to_compile(name, modules)?);
+    }
+    let mut host = scene.with(&plugins)?.starting_host()?;
+    for (name, _) in greedy {
+        eventually(&format!("/readyz says what is wrong with {name}"), async || {
+            let told = host.readiness_of(name).await?;
+            let why = "the compiler needs more than its 512 MiB for the file: it is too large, or damaged";
+            ensure!(told.contains(why), "it says: {told}");
+            Ok(())
+        })
+        .await?;
+    }
+    ensure!(host.exited().is_none(), "the host ended");
+    scene.apple("gala").create(2).await?.settles().await?;
+    // The one that serves is compiled, and the others have failed: nothing is being written any more.
+    let (files, unfinished) = (files(&cache)?, unfinished(&cache));
+    ensure!(files.len() == 1 && unfinished.is_empty(), "the cache has {files:?}, {unfinished:?}");
+    Ok(())
+}
+
 pub(crate) async fn a_host_killed_in_the_middle_of_a_compilation_leaves_nothing_and_serves_when_it_is_back(
     mut scene: Scene,
 ) -> Result<()> {

@@ -47,6 +47,7 @@ fn main() -> ExitCode {
             a_directory_that_others_may_write_to_is_not_used_and_the_plugin_serves,
             a_compiler_has_bounds_and_comes_after_who_serves,
             a_file_that_kills_its_compiler_costs_nobody_else_anything,
+            a_file_that_takes_its_compilers_memory_costs_nobody_else_anything,
             a_host_killed_in_the_middle_of_a_compilation_leaves_nothing_and_serves_when_it_is_back,
             a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses_no_work,
         }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::prompt::be_prompt;
 
-/// How often a running guest gives way to others. A key waits for about this where all threads are busy; giving way costs a running guest
-/// some thousandth of it.
-pub(super) const TICK: Duration = Duration::from_micros(500);
+/// How often a running guest gives way to others. A key waits for about this where all threads are busy, and so may a thread that the kernel
+/// lets in only when a guest's thread asks it for something; giving way costs a running guest a hundredth of it.
+pub(super) const TICK: Duration = Duration::from_micros(250);
 
 /// For so long after the last call it goes on: so calls that follow each other need not wake the thread each time.
 const LINGER: u32 = 20;

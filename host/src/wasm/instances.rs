@@ -56,6 +56,10 @@ const MARK: usize = 2;
 /// What is made ahead is made within this, or not at all: an interpreter that starts is better kept.
 const AHEAD: Duration = Duration::from_millis(10);
 
+/// Bytes of linear memory that an instance may have where it waits for its first call. One in Rust has a fifth of it, most of which nobody
+/// has touched.
+const LIGHT: usize = 8 << 20;
+
 /// So much after its deadline a call that waits for the host ends: a busy one should have been stopped by the epoch before, and it should not
 /// come first where both would do.
 const LATER: Duration = Duration::from_millis(10);
@@ -160,8 +164,8 @@ pub(super) struct Instances {
     peak: AtomicUsize,
     /// It was said that none is kept, and why.
     said: AtomicBool,
-    /// One could not be made ahead, as its start takes too long for one.
-    starts_late: AtomicBool,
+    /// None is made ahead: one could not be, as its start takes too long for that, or it would hold too much.
+    made_late: AtomicBool,
 }
 
 impl Instances {
@@ -185,7 +189,7 @@ impl Instances {
             idle: Mutex::default(),
             peak: AtomicUsize::new(0),
             said: AtomicBool::new(false),
-            starts_late: AtomicBool::new(false),
+            made_late: AtomicBool::new(false),
         });
         instances.tally.each.lock().push(Arc::downgrade(&instances));
         instances
@@ -228,20 +232,20 @@ impl Instances {
     /// Makes the instance that the next call will have, unless there is one or too many are there for other plugins. Where that does not
     /// work the call will make it itself, and say why it cannot; it is not tried again.
     pub(super) async fn prepare(&self) {
-        if self.for_ != Use::Fresh || self.starts_late.load(Ordering::Relaxed) || !self.idle.lock().is_empty() {
+        if self.for_ != Use::Fresh || self.made_late.load(Ordering::Relaxed) || !self.idle.lock().is_empty() {
             return;
         }
         let Some(permit) = self.linked.engine.make_one_ahead() else { return };
         let _calling = self.linked.engine.calling();
         let Ok(mut instance) = self.instance(Instant::now(), None, AHEAD) else { return };
         let made = within(AHEAD + LATER, instance.controller()).await;
-        let made = made.is_ok_and(|made| made.is_ok());
+        let fits = made.is_ok_and(|made| made.is_ok()) && instance.store.data().limits.used() <= LIGHT;
         instance.kept = Some(permit);
-        if made && let Some(surplus) = self.rest(instance, 1) {
+        if fits && let Some(surplus) = self.rest(instance, 1) {
             // Another worker was as quick.
             drop(surplus);
         }
-        self.starts_late.store(!made, Ordering::Relaxed);
+        self.made_late.store(!fits, Ordering::Relaxed);
     }
 
     /// One that was kept or made ahead, or a new one that is made when it is first called.

@@ -83,6 +83,17 @@ async fn what_starts_slowly_is_not_made_ahead_and_serves_all_the_same() {
 }
 
 #[tokio::test]
+async fn what_has_much_memory_is_not_made_ahead() {
+    for (pages, waits) in [(128, 1), (129, 0)] {
+        let engine = Engine::new().unwrap();
+        let revision = named(&engine, "test", &Guest::new().pages(pages)).await;
+        revision.prepare().await;
+        assert_eq!(figures(&engine), (waits, waits, 2));
+        called(&revision).await;
+    }
+}
+
+#[tokio::test]
 async fn instances_that_are_made_ahead_are_bounded_for_all_plugins() {
     let engine = Engine::new().unwrap();
     let linked = engine.compile(&Guest::new().file()).unwrap().link().unwrap();

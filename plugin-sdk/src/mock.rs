@@ -2,8 +2,8 @@
 //!
 //! [`MockHost`] calls the plugin through the contract's types, answers its reads out of an in-memory cache, and its
 //! requests out of a script. It denies what the plugin's manifest does not ask for, as the real host does, and refuses selectors,
-//! names, keys and answers beyond the contract's bounds in that host's words. A request that the test does not
-//! [expect](MockHost::expect) fails the test, and so does an expected one that never comes.
+//! names, keys and answers beyond that host's bounds in its words. A request that the test does not [expect](MockHost::expect)
+//! fails the test, and so does an expected one that never comes.
 //!
 //! [`MockHost::reconcile`] gives the outcome of one call and changes nothing; [`MockHost::settle`] carries outcomes out
 //! until nothing changes any more. [`MockHost::woken_by`] says which keys a change would wake: by what their last successful call

@@ -1,4 +1,4 @@
-//! What the host takes of what a plugin names and answers: the contract's bounds, and the host's words for what is beyond them.
+//! What the host takes of what a plugin names and answers: its bounds, and its words for what is beyond them.
 //!
 //! A test is not to pass here with what no cluster would serve. What bounds a call as a whole (its time, its memory, what it exchanges with
 //! the host) is left out: natively a plugin has the test's own.

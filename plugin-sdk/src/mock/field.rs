@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-/// Bytes and steps of a path: the contract's.
+/// Bytes and steps of a path: the host's.
 const LENGTH: usize = 1024;
 const STEPS: usize = 32;
 
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn path_has_the_bounds_of_the_contract() {
+    fn path_has_the_hosts_bounds() {
         for (fits, too_much) in
             [(vec!["a"; 32].join("."), vec!["a"; 33].join(".")), ("a".repeat(1024), "a".repeat(1025))]
         {

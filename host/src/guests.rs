@@ -21,6 +21,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap},
     future::poll_fn,
+    marker::PhantomData,
     num::NonZeroUsize,
     panic::AssertUnwindSafe,
     sync::{
@@ -39,7 +40,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::{runtime::Handle, time::Instant};
 use tracing::error;
 
-use self::line::{Line, Tell};
+use self::line::{Came, Line, Tell};
 use crate::wasm::PluginName;
 
 mod line;
@@ -175,10 +176,10 @@ impl Drop for Threads {
     }
 }
 
-type Untold = Vec<(Arc<Inner>, Tell)>;
+type Untold = Vec<(Arc<Inner>, Came)>;
 
 thread_local! {
-    /// Whom this thread is to tell when it [may](tell_later); none: at once.
+    /// What came that this thread is to tell of when it [may](tell_later); none: at once.
     static LATER: RefCell<Option<Untold>> = const { RefCell::new(None) };
 }
 
@@ -192,20 +193,21 @@ pub(crate) fn tell_later() -> Later {
         later.get_or_insert_default();
         outermost
     });
-    Later { outermost }
+    Later { outermost, _of_this_thread: PhantomData }
 }
 
 /// See [`tell_later`].
 #[must_use = "dropped, it tells at once"]
 pub(crate) struct Later {
     outermost: bool,
+    _of_this_thread: PhantomData<*const ()>,
 }
 
 impl Drop for Later {
     fn drop(&mut self) {
         if self.outermost {
-            let told = LATER.take().unwrap_or_default();
-            told.into_iter().for_each(|(guests, tell)| guests.tell(tell));
+            let came = LATER.take().unwrap_or_default();
+            came.into_iter().for_each(|(guests, came)| guests.tell(came));
         }
     }
 }
@@ -213,27 +215,24 @@ impl Drop for Later {
 impl Inner {
     /// Takes what has come to the head of its line again.
     fn schedule(self: &Arc<Self>, id: AccountId, flow: Flow, task: Runnable, info: ScheduleInfo) {
-        let now = self.now();
-        // Where it gave way, its thread is about to look who is next.
-        let tell = self.line.lock().push(now, (id, flow), task, info.woken_while_running);
-        match tell {
-            Ok(Tell::Nobody) => {}
-            Ok(tell) => {
-                let now = LATER.with_borrow_mut(|later| match later {
-                    Some(later) => {
-                        later.push((self.clone(), tell));
-                        None
-                    }
-                    None => Some(tell),
-                });
-                now.into_iter().for_each(|tell| self.tell(tell));
+        let came = self.line.lock().push(self.now(), (id, flow), task);
+        match came {
+            // It gave way, and its thread is about to look who is next.
+            Ok(_) if info.woken_while_running => {}
+            Ok(came) => {
+                let later = LATER
+                    .with_borrow_mut(|later| later.as_mut().map(|later| later.push((self.clone(), came))).is_some());
+                if !later {
+                    self.tell(came);
+                }
             }
             // With it goes whatever it owns, which may ask for the lock.
             Err(task) => drop(task),
         }
     }
 
-    fn tell(&self, tell: Tell) {
+    fn tell(&self, came: Came) {
+        let tell = self.line.lock().tell(self.now(), came);
         match tell {
             Tell::Nobody => {}
             Tell::Thread(thread) => thread.wake(),

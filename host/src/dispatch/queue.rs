@@ -179,6 +179,11 @@ impl Queue {
         next
     }
 
+    /// Whether a key is there to be taken now.
+    pub(super) fn has_next(&self) -> bool {
+        self.inner.lock().next_due().is_some_and(|due| due <= self.now())
+    }
+
     /// Ends a key's processing, and says what is next for it.
     pub(super) fn finish(&self, item: &Item<Key>, next: Next) -> Duration {
         let (now, key) = (self.now(), item.key.clone());

@@ -19,6 +19,14 @@ pub(super) struct Line<T> {
     stopped: bool,
 }
 
+/// A task that has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Came {
+    id: AccountId,
+    /// It is the first of its account after a rest.
+    rested: bool,
+}
+
 /// Who is to be told that a task has come.
 #[derive(Debug)]
 pub(super) enum Tell {
@@ -47,34 +55,31 @@ impl<T> Line<T> {
         &mut self.queue
     }
 
-    /// Takes a task, at `now`. `gave_way`: it is from a thread that is about to [`look`](Self::look).
+    /// Takes a task, at `now`. Unless it is from a thread that is about to [`look`](Self::look), [`tell`](Self::tell) says who is told of
+    /// it.
     ///
     /// # Errors
     /// Nobody will run it any more: here it is again.
-    pub(super) fn push(
-        &mut self,
-        now: Duration,
-        (id, flow): (AccountId, Flow),
-        task: T,
-        gave_way: bool,
-    ) -> Result<Tell, T> {
+    pub(super) fn push(&mut self, now: Duration, (id, flow): (AccountId, Flow), task: T) -> Result<Came, T> {
         if self.stopped {
             return Err(task);
         }
         let rested = self.queue.is_at_rest(id);
         self.queue.push(now, id, flow, task)?;
-        if gave_way {
-            return Ok(Tell::Nobody);
-        }
+        Ok(Came { id, rested })
+    }
+
+    /// Who is to be told, at `now`, of a task that came then or some time before.
+    pub(super) fn tell(&mut self, now: Duration, Came { id, rested }: Came) -> Tell {
         if let Some(thread) = self.wake_one() {
-            return Ok(Tell::Thread(thread));
+            return Tell::Thread(thread);
         }
         let disturbs = self.interrupted.is_some_and(|last| now.saturating_sub(last) < UNDISTURBED);
         if !rested || disturbs || !self.queue.is_next(id) {
-            return Ok(Tell::Nobody);
+            return Tell::Nobody;
         }
         self.interrupted = Some(now);
-        Ok(Tell::Running)
+        Tell::Running
     }
 
     /// A thread to wake, if one rests: the one that came to that last, as its core's caches hold most of what it needs.
@@ -164,7 +169,8 @@ mod tests {
         /// A task comes: who was told.
         fn push(&mut self, now: Duration, account: usize, task: u32, gave_way: bool) -> Told {
             let before = self.woken();
-            match self.line.push(now, (self.ids[account], FLOW), task, gave_way).unwrap() {
+            let came = self.line.push(now, (self.ids[account], FLOW), task).unwrap();
+            match if gave_way { Tell::Nobody } else { self.line.tell(now, came) } {
                 Tell::Nobody => Told::Nobody,
                 Tell::Running => Told::Running,
                 Tell::Thread(thread) => {
@@ -281,7 +287,7 @@ mod tests {
         scene.line.queue_mut().push(MS, scene.ids[0], FLOW, 1).unwrap();
         let (left, resting) = scene.line.stop();
         assert_eq!((left.usage(scene.ids[0]).waiting, resting.len()), (1, 1));
-        assert_eq!(scene.line.push(MS, (scene.ids[0], FLOW), 2, false).unwrap_err(), 2);
+        assert_eq!(scene.line.push(MS, (scene.ids[0], FLOW), 2).unwrap_err(), 2);
         assert!(scene.line.look(MS, 0, Waker::noop(), None).is_none());
     }
 }

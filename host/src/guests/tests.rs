@@ -54,6 +54,18 @@ async fn threads_are_not_told_of_tasks_before_they_may_be() {
 }
 
 #[tokio::test]
+async fn what_is_told_later_keeps_no_thread_from_others() {
+    let account = threads(1).account(&name("a"));
+    let later = tell_later();
+    let first = account.spawn(async {});
+    let others = account.clone();
+    let second = std::thread::spawn(move || others.spawn(async {})).join().unwrap();
+    soon("the task of who may tell", second.ended()).await.unwrap();
+    drop(later);
+    soon("the other", first.ended()).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_task_that_panics_ends_itself_and_nothing_else() {
     let account = threads(1).account(&name("a"));
     assert_eq!(account.spawn(async { panic!("on purpose") }).ended().await, None::<()>);

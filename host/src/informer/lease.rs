@@ -24,6 +24,7 @@ use super::{
     registry::Registry,
     source::{cut, shown},
 };
+use crate::guests::tell_later;
 
 /// What is asked of the registry.
 pub(super) struct Asks<'a> {
@@ -264,6 +265,7 @@ impl Lease {
     /// Calls `subscriber` with every object that is there, then with every change, until [`Lease::unsubscribe`]. No change falls
     /// between the two.
     pub fn subscribe(&self, subscriber: Subscriber) -> Subscription {
+        let _unlocked = tell_later();
         let id = self.place.subscriptions.fetch_add(1, Ordering::Relaxed);
         loop {
             let seat = self.place.seat.load_full();

@@ -30,7 +30,7 @@ use super::{
     lease::{Asks, Place, Seat},
     source::{Outlet, Shared},
 };
-use crate::{cluster::Cluster, prompt::be_prompt};
+use crate::{cluster::Cluster, guests::tell_later, prompt::be_prompt};
 
 /// All informers of the host.
 #[derive(Clone)]
@@ -298,6 +298,7 @@ impl Registry {
     }
 
     pub(super) fn own_write(&self, object: &Arc<Object>) {
+        let _unlocked = tell_later();
         // Held to the end: a lease that goes over meanwhile would find it in one informer and not in the other.
         let kinds = self.kinds.read();
         for running in kinds.get(object.type_meta()).into_iter().flat_map(|kind| kind.running.values()) {
@@ -306,6 +307,7 @@ impl Registry {
     }
 
     pub(super) fn own_delete(&self, of: &TypeMeta, key: &Key, uid: &Uid) {
+        let _unlocked = tell_later();
         let kinds = self.kinds.read();
         for running in kinds.get(of).into_iter().flat_map(|kind| kind.running.values()) {
             running.informer.own_delete(key, uid);
@@ -322,6 +324,7 @@ impl Registry {
 
     /// Goes on as far as it can now.
     pub(super) fn tend(&self) {
+        let _unlocked = tell_later();
         // Dropped after the locks are.
         let mut dropped = Vec::new();
         let mut kinds = self.kinds.write();

@@ -23,9 +23,8 @@ use tokio::{
 };
 use tracing::error;
 
-use crate::guests::tell_later;
-
 use super::{Health, Origin, Subscriber, Tally, health::OwnWrites};
+use crate::guests::tell_later;
 
 /// Objects that enter an index under one lock: each is read through, some microseconds long.
 const INDEX_STEP: usize = 50;

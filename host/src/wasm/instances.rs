@@ -80,7 +80,7 @@ pub(super) struct Tally {
 /// What is known of a plugin's instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InstanceFigures {
-    /// Those that there are: they serve a call, or are kept for the next.
+    /// Those that there are: they serve a call, or are there for the next.
     pub alive: usize,
     /// Of these there for the next call: kept, or made ahead.
     pub kept: usize,
@@ -164,8 +164,8 @@ pub(super) struct Instances {
     peak: AtomicUsize,
     /// It was said that none is kept, and why.
     said: AtomicBool,
-    /// None is made ahead: one could not be, as its start takes too long for that, or it would hold too much.
-    made_late: AtomicBool,
+    /// None is made ahead before this: the last could not be.
+    none_before: Mutex<Option<Instant>>,
 }
 
 impl Instances {
@@ -189,7 +189,7 @@ impl Instances {
             idle: Mutex::default(),
             peak: AtomicUsize::new(0),
             said: AtomicBool::new(false),
-            made_late: AtomicBool::new(false),
+            none_before: Mutex::default(),
         });
         instances.tally.each.lock().push(Arc::downgrade(&instances));
         instances
@@ -224,28 +224,32 @@ impl Instances {
             Err(Late) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
         };
         if answer.is_ok() {
-            self.keep(now, instance);
+            self.keep(instance);
         }
         answer
     }
 
     /// Makes the instance that the next call will have, unless there is one or too many are there for other plugins. Where that does not
-    /// work the call will make it itself, and say why it cannot; it is not tried again.
+    /// work, as its start takes too long, or it holds too much, the call will make it itself, and say why it cannot; it is tried again
+    /// after a while.
     pub(super) async fn prepare(&self) {
-        if self.for_ != Use::Fresh || self.made_late.load(Ordering::Relaxed) || !self.idle.lock().is_empty() {
+        let now = Instant::now();
+        let may = self.none_before.lock().is_none_or(|before| before <= now);
+        if self.for_ != Use::Fresh || !may || !self.idle.lock().is_empty() {
             return;
         }
         let Some(permit) = self.linked.engine.make_one_ahead() else { return };
         let _calling = self.linked.engine.calling();
-        let Ok(mut instance) = self.instance(Instant::now(), None, AHEAD) else { return };
+        let Ok(mut instance) = self.instance(now, None, AHEAD) else { return };
         let made = within(AHEAD + LATER, instance.controller()).await;
         let fits = made.is_ok_and(|made| made.is_ok()) && instance.store.data().limits.used() <= LIGHT;
         instance.kept = Some(permit);
-        if fits && let Some(surplus) = self.rest(instance, 1) {
-            // Another worker was as quick.
-            drop(surplus);
+        if fits {
+            // Another worker may have been as quick.
+            drop(self.rest(instance, 1));
+        } else {
+            *self.none_before.lock() = Some(now + IDLE);
         }
-        self.made_late.store(!fits, Ordering::Relaxed);
     }
 
     /// One that was kept or made ahead, or a new one that is made when it is first called.
@@ -260,6 +264,10 @@ impl Instances {
             kept.store.set_epoch_deadline(1);
             // Its code is in use, though nobody asks for it.
             kept.ready.touch();
+            if self.for_ == Use::Fresh {
+                // It waits no more.
+                kept.kept = None;
+            }
             self.tally.reused.fetch_add((kept.calls > 0).into(), Ordering::Relaxed);
             return Ok(kept);
         }
@@ -277,15 +285,15 @@ impl Instances {
     /// The one that served last: the others may become idle.
     fn take(&self, now: Instant) -> Option<Instance> {
         let last = self.idle.lock().pop()?;
-        if self.for_ != Use::Reuse || now.duration_since(last.called) < IDLE {
+        if self.for_ != Use::Reuse || now.duration_since(last.served) < IDLE {
             return Some(last);
         }
         self.drop_idle();
         None
     }
 
-    /// Keeps an instance that answered what it was called with at `now`, if it is fit to serve again.
-    fn keep(&self, now: Instant, mut instance: Instance) {
+    /// Keeps an instance that answered, if it is fit to serve again.
+    fn keep(&self, mut instance: Instance) {
         instance.calls += 1;
         if self.for_ != Use::Reuse || instance.calls >= MAX_CALLS {
             return;
@@ -308,7 +316,7 @@ impl Instances {
         if instance.kept.is_none() {
             return;
         }
-        instance.called = now;
+        instance.served = Instant::now();
         drop(self.rest(instance, MAX_KEPT));
     }
 
@@ -324,7 +332,7 @@ impl Instances {
 
     fn drop_idle(&self) {
         if self.for_ == Use::Reuse {
-            self.end(|instance| instance.called.elapsed() >= IDLE);
+            self.end(|instance| instance.served.elapsed() >= IDLE);
         }
     }
 
@@ -385,8 +393,8 @@ pub(super) struct Instance {
     observer: Option<Observing>,
     /// Calls that it has answered.
     calls: u32,
-    /// When it was last called, or made.
-    called: Instant,
+    /// When it last answered, or was made.
+    served: Instant,
     tally: Arc<Tally>,
     // Both are given back after the store is gone: fields are dropped in their order.
     _slot: Option<OwnedSemaphorePermit>,
@@ -419,7 +427,7 @@ impl Instance {
             mapper: None,
             observer: None,
             calls: 0,
-            called: now,
+            served: now,
             tally,
             _slot: slot,
             kept: None,

@@ -303,11 +303,12 @@ impl Guest {
         Self { timeout_ms: Some(timeout), ..self }
     }
 
-    /// The instructions of `describe`.
+    /// The instructions that each instance begins with.
     pub(crate) fn start(self, body: &'static str) -> Self {
         Self { start: Some(body), ..self }
     }
 
+    /// The instructions of `describe`.
     pub(crate) fn describe(self, body: &str) -> Self {
         Self { describe: body.to_owned(), ..self }
     }

@@ -13,7 +13,7 @@ pub struct Instances {
     pub plugin: String,
     /// Those that there are.
     pub alive: usize,
-    /// Of these kept for a next call.
+    /// Of these there for the next call.
     pub kept: usize,
     /// That were made since the plugin was loaded.
     pub made: u64,
@@ -38,7 +38,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, instances: &[Instances
     counters(encoder, "pilothouse_plugin_instances_made", "Instances that were made", each(|of| of.made))?;
     let help = "Calls that were served by an instance that had served before";
     counters(encoder, "pilothouse_plugin_instances_reused", help, each(|of| of.reused))?;
-    let help = "Calls that had to map the plugin's code first, as it was not called of late";
+    let help = "Calls that had to map the plugin's code first, as it was not called of late or never";
     counters(encoder, "pilothouse_plugin_code_mapped", help, each(|of| of.mapped))?;
     let help = "Linear memory that the plugin's instances hold";
     gauges(encoder, "pilothouse_plugin_memory_bytes", help, each(|of| of.memory as u64))?;

@@ -88,15 +88,21 @@ impl Cache {
         self.check(count)
     }
 
-    /// Says that the watch has expired; gives back the request that begins the new list, after the wait that may precede it.
+    /// Says that the watch has expired; gives back the request that begins the new list, after what precedes it: a wait, a look for the
+    /// endpoint.
     pub(super) fn expire(&mut self) -> Result<Effect> {
         let line = br#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","message":"too old resource version","code":410}}"#;
         let mut request = self.feed(Input::Line(line), drop);
-        while let Some(Effect::Wait(delay)) = request {
-            self.now += delay;
-            request = self.feed(Input::Elapsed, drop);
+        loop {
+            request = match request.context("the reflector asks for nothing")? {
+                Effect::Wait(delay) => {
+                    self.now += delay;
+                    self.feed(Input::Elapsed, drop)
+                }
+                Effect::Resolve => self.feed(Input::Resolved, drop),
+                list => return Ok(list),
+            };
         }
-        request.context("the reflector asks for nothing")
     }
 
     fn check(&self, count: u64) -> Result<()> {
@@ -128,4 +134,19 @@ fn page(begin: u64, end: u64, count: u64, from: u64) -> String {
     }
     body.push_str("]}");
     body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cache_is_filled_by_a_stream_and_by_pages_and_is_listed_again_where_its_watch_expires() -> Result<()> {
+        let (mut streamed, _) = Cache::new(true)?;
+        streamed.stream(3)?;
+        let (mut paged, first) = Cache::new(false)?;
+        paged.pages(first, 3, 1)?;
+        let again = paged.expire()?;
+        paged.pages(again, 5, 4)
+    }
 }

@@ -10,9 +10,9 @@
 //! account b ─ spawn ─► tasks ─┘                       └─► guest-1 ─┘
 //! ```
 //!
-//! A task that comes wakes a thread that rests. Where none does, and the task is the first of its account after a rest, those who run
-//! are asked to give way at once: a plugin with little to do waits for nobody's tick. Who brings tasks while it holds a lock that they will want
-//! [tells nobody](tell_later) before it has let go of that.
+//! A task that comes wakes a thread that rests. Where none does, and the task is the first of its account after a rest, those who run are
+//! asked to give way at once: a plugin with little to do waits for nobody's tick. Who brings tasks while it holds a lock that they will
+//! want tells nobody before it has let go of that.
 //!
 //! Timers, sockets and whatever else tasks wait for belong to the runtime that the threads were started from: a busy plugin delays
 //! none of them.

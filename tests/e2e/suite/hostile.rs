@@ -147,7 +147,7 @@ pub(crate) async fn invariant_8_all_of_them_at_once_cost_nobody_else_anything(sc
     let mut plugins = vec![Plugin::myapple()?.confined_to(&other)];
     for guest in &guests {
         scene.create_namespace(&namespace(guest)).await?;
-        plugins.push(Plugin::guest(guest)?.named(&name_of(guest)).confined_to(&namespace(guest)));
+        plugins.push(confined(guest, &namespace(guest))?.named(&name_of(guest)));
     }
     let mut host = scene.with(&plugins)?.host().await?;
     let of_all = |name| guests.iter().map(|guest| scene.apple_in(&namespace(guest), name)).collect::<Vec<_>>();
@@ -279,7 +279,15 @@ async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[(String, &str
 /// Of the guest, two objects that it fails on, which are returned, and one that it does not fail on; of myapple, others.
 async fn is_contained(scene: &Scene, guest: &str) -> Result<[Apple; 2]> {
     let told = HOSTILE.iter().find(|(name, _)| *name == guest).context("the log is to say something of it")?.1;
-    fails_alone(scene, Plugin::guest(guest)?.confined_to(&scene.namespace), told).await
+    fails_alone(scene, confined(guest, &scene.namespace)?, told).await
+}
+
+/// The guest, in this namespace.
+fn confined(guest: &str, namespace: &str) -> Result<Plugin> {
+    let plugin = Plugin::guest(guest)?.confined_to(namespace);
+    // Its deadline is to end it, however quick the host is.
+    let asks_on = json!({"hostCalls": 1_000_000_000, "hostMiB": 1_000_000});
+    if guest == "asking" { plugin.limited(&asks_on) } else { Ok(plugin) }
 }
 
 /// The same of the guest `asking`, under these limits: the log says that of both.

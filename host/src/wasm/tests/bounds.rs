@@ -81,8 +81,10 @@ async fn instances_of_one_plugin_share_a_memory_limit() {
     assert_eq!(held(), 0);
 
     let mut waits = Box::pin(called(true));
-    assert!(futures::poll!(&mut waits).is_pending());
-    assert!(held() > 1 << 20);
+    // It gives way when the epoch advances, which may be before it has grown.
+    while held() <= 1 << 20 {
+        assert!(futures::poll!(&mut waits).is_pending());
+    }
     let error = called(false).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.to_string().as_str()),

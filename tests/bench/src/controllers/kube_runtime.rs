@@ -1,12 +1,10 @@
 //! kube-runtime's controller as its documentation shows it: typed objects, the default watch, no debouncing.
 
 use std::convert::Infallible;
-use std::io::{self, BufRead};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::Duration;
+use std::sync::mpsc::Sender;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, ResourceExt};
@@ -14,37 +12,17 @@ use kube_runtime::controller::{Action, Controller};
 use kube_runtime::watcher;
 use tokio::runtime::Runtime;
 
-use super::{MARK, now};
-use crate::server::say;
+use super::{MARK, Seen, now, obey};
 
 pub(crate) const NAME: &str = "controller-kube-runtime";
-
-type Seen = (Duration, String);
 
 /// Is that controller until its input ends.
 pub(crate) fn run() -> Result<()> {
     let runtime = Runtime::new().context("cannot start a runtime")?;
-    let mut calls: Option<Receiver<Seen>> = None;
-    say("ready")?;
-    for line in io::stdin().lock().lines() {
-        let line = line.context("cannot read a command")?;
-        let answer = match (line.split_once(' '), line.as_str(), &calls) {
-            (Some(("start", url)), _, None) => {
-                let (seen, calls_of) = mpsc::channel();
-                let _within = runtime.enter();
-                start(url, seen)?;
-                calls = Some(calls_of);
-                "synced".to_owned()
-            }
-            (None, "next", Some(calls)) => {
-                let (at, mark) = calls.recv().context("the controller has ended")?;
-                format!("{} {mark}", at.as_nanos())
-            }
-            _ => bail!("not a command here: {line:?}"),
-        };
-        say(&answer)?;
-    }
-    Ok(())
+    obey(|url, seen| {
+        let _within = runtime.enter();
+        start(url, seen)
+    })
 }
 
 /// Begins; what goes wrong later is said on standard error.

@@ -17,11 +17,14 @@
 
 pub(crate) mod host;
 pub(crate) mod kube_runtime;
+pub(crate) mod reader;
 pub(crate) mod wire;
 
+use std::io::{self, BufRead};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -32,6 +35,7 @@ use tokio::time::{sleep, timeout};
 
 use self::wire::Wire;
 use crate::child::Child;
+use crate::server::say;
 
 /// The annotation by which changes are told apart.
 pub(crate) const MARK: &str = "guests.example.com/mark";
@@ -124,6 +128,33 @@ fn map(number: usize) -> Value {
 /// Nanoseconds since 1970, as all processes of the machine have them.
 pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// When a reconcile was entered, and the mark that it saw.
+type Seen = (Duration, String);
+
+/// Speaks the protocol above until the input ends; `start` begins to work on the server of an address.
+fn obey(start: impl Fn(&str, Sender<Seen>) -> Result<()>) -> Result<()> {
+    let mut calls: Option<Receiver<Seen>> = None;
+    say("ready")?;
+    for line in io::stdin().lock().lines() {
+        let line = line.context("cannot read a command")?;
+        let answer = match (line.split_once(' '), line.as_str(), &calls) {
+            (Some(("start", url)), _, None) => {
+                let (seen, calls_of) = mpsc::channel();
+                start(url, seen)?;
+                calls = Some(calls_of);
+                "synced".to_owned()
+            }
+            (None, "next", Some(calls)) => {
+                let (at, mark) = calls.recv().context("the controller has ended")?;
+                format!("{} {mark}", at.as_nanos())
+            }
+            _ => bail!("not a command here: {line:?}"),
+        };
+        say(&answer)?;
+    }
+    Ok(())
 }
 
 /// A program that speaks the protocol above.

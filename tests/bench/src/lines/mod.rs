@@ -238,7 +238,12 @@ pub const ALL: [Line; 20] = [
     },
     Line {
         name: "latency",
-        figures: &[figure("latency", "µs", Some(AtMost(150.0))), figure("latency-p99", "µs", Some(AtMost(2_000.0)))],
+        figures: &[
+            figure("latency", "µs", None),
+            figure("latency-p99", "µs", Some(AtMost(2_000.0))),
+            figure("latency-wire", "µs", None),
+            figure("latency-from-read", "µs", Some(AtMost(150.0))),
+        ],
         rounds: 3,
         measure: latency::measure,
         peers: latency::PEERS,

@@ -19,8 +19,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::cluster::{Cluster, DeleteOptions, WriteOptions};
 
-/// How long anything in a test may take. Nothing comes near it unless it hangs.
-const LIMIT: Duration = Duration::from_secs(30);
+/// How long anything in a test may take. Nothing comes near it unless it hangs: an informer tries again after a minute at most.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// An embedded API server that ends with this value.
 pub(crate) struct Api {

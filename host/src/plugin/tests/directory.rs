@@ -13,6 +13,9 @@ use super::super::look::{Directory, GAP};
 use super::super::{Change, Found, PluginName, Problem, SettingsFile, Source};
 use crate::wasm::{Digest, PluginFile};
 
+/// Longer than anything takes that happens at all.
+const LIMIT: Duration = Duration::from_secs(120);
+
 /// A directory and the looks at it, at times of the test's own.
 struct Scene {
     temp: TempDir,
@@ -275,7 +278,7 @@ fn config_map_volume_is_followed_through_its_links() {
 
 /// Waits for a change; the time is a limit, not a pause.
 async fn next(changes: &mut mpsc::Receiver<Change>) -> Change {
-    tokio::time::timeout(Duration::from_secs(20), changes.recv()).await.expect("no change was seen").unwrap()
+    tokio::time::timeout(LIMIT, changes.recv()).await.expect("no change was seen").unwrap()
 }
 
 #[tokio::test]
@@ -299,7 +302,7 @@ async fn events_of_the_system_lead_to_a_look() {
     config_map(&scene.path(""), "..2", &[("blue.wasm", "2")]);
     assert_eq!(next(&mut changes).await, found("blue", "2", None));
     drop(changes);
-    tokio::time::timeout(Duration::from_secs(20), running).await.expect("it goes on for nobody").unwrap();
+    tokio::time::timeout(LIMIT, running).await.expect("it goes on for nobody").unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -341,10 +341,10 @@ async fn events_are_held_back_until_the_rule_is_removed_and_bookmarks_are_not() 
     let cluster = Cluster::start().await;
     let now = cluster.server.revision();
     let mut lasting = cluster.watch(&format!("{CONFIG_MAPS}?resourceVersion={now}")).await;
-    let mut short =
-        cluster.watch(&format!("{CONFIG_MAPS}?resourceVersion={now}&timeoutSeconds=1&allowWatchBookmarks=true")).await;
     let id = cluster.rule(json!({"on": {"resource": "configmaps"}, "fault": "hold"})).await;
     cluster.config_map("a").await;
+    let mut short =
+        cluster.watch(&format!("{CONFIG_MAPS}?resourceVersion={now}&timeoutSeconds=1&allowWatchBookmarks=true")).await;
     let bookmark = short.next().await.unwrap();
     assert_eq!((&bookmark["type"], version(&bookmark["object"])), (&json!("BOOKMARK"), now));
     assert_eq!(short.next().await, None);

@@ -77,10 +77,10 @@ async fn streaming_lists_mark_their_end() {
 async fn a_watch_ends_at_its_timeout_with_a_bookmark() {
     let cluster = Cluster::start().await;
     let now = cluster.server.revision();
-    let path = format!("{CONFIG_MAPS}?resourceVersion={now}&timeoutSeconds=1&allowWatchBookmarks=true");
-    let mut watch = cluster.watch(&path).await;
     // Another resource: the bookmark moves on all the same.
     cluster.post("/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).await.ok();
+    let path = format!("{CONFIG_MAPS}?resourceVersion={now}&timeoutSeconds=1&allowWatchBookmarks=true");
+    let mut watch = cluster.watch(&path).await;
     let bookmark = watch.next().await.unwrap();
     let version = bookmark["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
     assert_eq!((&bookmark["type"], version > now), (&json!("BOOKMARK"), true));
@@ -163,8 +163,9 @@ async fn a_watch_ends_with_its_resource() {
 async fn a_watch_is_counted_when_it_ends() {
     let cluster = Cluster::start().await;
     let labels = ["resource=\"configmaps\"", "verb=\"WATCH\""];
-    let mut watch = cluster.watch(&format!("{CONFIG_MAPS}?timeoutSeconds=1")).await;
+    let mut watch = cluster.watch(CONFIG_MAPS).await;
     assert_eq!(cluster.counted(&labels).await, 0);
+    cluster.post("/debug/faults/cut", &json!({})).await.ok();
     while watch.next().await.is_some() {}
     assert_eq!(cluster.counted(&labels).await, 1);
 }

@@ -91,7 +91,7 @@ impl Watching {
     /// Returns the next line that is `wanted`.
     ///
     /// # Errors
-    /// kubectl ended, or printed no such line within 30 s.
+    /// kubectl ended, or printed no such line within 120 s.
     pub async fn until(&mut self, what: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
         let found = async {
             while let Some(line) = self.lines.next_line().await.context("cannot read what kubectl prints")? {
@@ -101,7 +101,7 @@ impl Watching {
             }
             anyhow::bail!("kubectl ended before it printed {what}")
         };
-        let limit = std::time::Duration::from_secs(30);
+        let limit = std::time::Duration::from_secs(120);
         tokio::time::timeout(limit, found).await.with_context(|| format!("kubectl did not print {what}"))?
     }
 }

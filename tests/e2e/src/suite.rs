@@ -26,7 +26,7 @@ use crate::scene::Scene;
 use crate::wait::eventually;
 
 /// A test that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(600);
 /// How much of each log a failure shows.
 const LOG_LINES: usize = 60;
 

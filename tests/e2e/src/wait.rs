@@ -5,16 +5,16 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::time::Instant;
 
-/// What does not happen by then is taken never to happen. A machine under load may need most of it, and the garbage collector of
-/// kube-controller-manager half of it: it looks for new kinds every 30 s.
-const DEADLINE: Duration = Duration::from_secs(60);
+/// What does not happen by then is taken never to happen. A slow machine under load may need most of it, and the garbage collector of
+/// kube-controller-manager a quarter of it: it looks for new kinds every 30 s.
+const DEADLINE: Duration = Duration::from_secs(120);
 /// How often a fact is looked for.
 const POLL: Duration = Duration::from_millis(25);
 
 /// Looks until `look` succeeds, and returns what it found.
 ///
 /// # Errors
-/// It did not within 60 s: the error names `what`, and has the last error of `look` as its cause.
+/// It did not within 120 s: the error names `what`, and has the last error of `look` as its cause.
 pub async fn eventually<T>(what: &str, look: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     within(DEADLINE, what, look).await
 }

@@ -21,7 +21,7 @@ pub(crate) async fn a_thousand_myapples_converge(scene: Scene) -> Result<()> {
     let created = start.elapsed();
 
     let all = &apples[0].apples;
-    within(Duration::from_secs(150), "every MyApple has its status", async || {
+    within(Duration::from_secs(450), "every MyApple has its status", async || {
         let apples = all.list(&ListParams::default()).await?;
         let done = apples.iter().filter(|apple| apple.data["status"]["available"] == EACH).count();
         ensure!(done == COUNT, "{done} of {COUNT}");

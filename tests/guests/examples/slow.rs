@@ -1,11 +1,17 @@
 //! Computes for a while before it answers: longer for a larger `spec.quantity`.
 
-use pilothouse_guests::apple::{self, MyApple, well_behaved};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use pilothouse_guests::apple::{MyApple, well_behaved};
 use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn slow() -> Plugin {
-    apple::plugin("Takes its time.", reconcile)
+    // Long, so that a slow machine has the time that it takes.
+    let timeout = Duration::from_secs(120);
+    Plugin::new("Takes its time.")
+        .controller(Controller::of::<MyApple>().owns::<ConfigMap>().timeout(timeout).reconcile(reconcile))
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {

@@ -59,7 +59,7 @@ async fn check(output: &Path) -> Result<()> {
     let client = Client::try_from(config)?;
 
     // A plugin is compiled first, on a machine that may be busy.
-    let apples = within(Duration::from_secs(90), "the demo's MyApples appear", async || {
+    let apples = within(Duration::from_secs(240), "the demo's MyApples appear", async || {
         let apples: Api<DynamicObject> = Api::all_with(client.clone(), &resource());
         let apples = apples.list(&ListParams::default()).await?;
         ensure!(!apples.items.is_empty(), "there is none");

@@ -1,4 +1,5 @@
-//! For `bad-*` asks the cache by more than there can be: `bad-1` by a selector of a million requirements, all others by a name of 1 MiB.
+//! For `bad-*` asks the cache by more than there can be: `bad-1` by a selector of a hundred thousand requirements, all others by a name of
+//! 1 MiB.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{MyApple, is_bad, well_behaved};
@@ -12,7 +13,7 @@ fn oversized() -> Plugin {
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     if is_bad(apple) && apple.name() == "bad-1" {
         // Each object would meet all of them.
-        let labels = (0..1_000_000).map(|number| format!("!a{number}")).collect::<Vec<_>>().join(",");
+        let labels = (0..100_000).map(|number| format!("!a{number}")).collect::<Vec<_>>().join(",");
         ctx.cache().list::<ConfigMap>().beside(ctx.key()).labels(labels).into_iter().next().transpose()?;
     } else if is_bad(apple) {
         ctx.cache().get::<ConfigMap>(ctx.key().beside("x".repeat(1 << 20)))?;

@@ -142,7 +142,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "oversized",
         expected: Expected::Contained,
-        does: "for bad-1 asks the cache by a selector of a million requirements, for other bad-* by a name of 1 MiB",
+        does: "for bad-1 asks the cache by a selector of a hundred thousand requirements, for other bad-* by a name of 1 MiB",
     },
     Guest {
         name: "peeping",

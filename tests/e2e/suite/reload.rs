@@ -159,9 +159,13 @@ async fn is_reported(host: &mut Host) -> Result<()> {
     })
     .await?;
     host.warns(&["myapple", "cannot bring the plugin up"]).await?;
-    let told = host.readiness_of("myapple").await?;
-    ensure!(told.contains("failed to compile") && told.contains("goes on"), "/readyz says: {told}");
-    Ok(())
+    // It is the last to know.
+    eventually("/readyz says so", async || {
+        let told = host.readiness_of("myapple").await?;
+        ensure!(told.contains("failed to compile") && told.contains("goes on"), "it says: {told}");
+        Ok(())
+    })
+    .await
 }
 
 async fn is_no_longer_reported(host: &mut Host) -> Result<()> {

@@ -19,7 +19,7 @@ use super::cache::{Cache, Key, verify};
 use super::code::{Code, Ready, Sandbox, Source};
 use super::compiler::Compiler;
 use super::component::{Compiled, header};
-use super::epochs::{Calling, Epochs};
+use super::epochs::{Epochs, Running};
 use super::error::{EngineError, LoadError};
 use super::instances::{InstanceFigures, Tallies, Tally};
 use super::limits::{MAX_INSTANCES, MAX_TABLE_ELEMENTS};
@@ -386,9 +386,15 @@ impl Engine {
         self.0.epochs.advance();
     }
 
-    /// A guest is called, until this is dropped.
-    pub(super) fn calling(&self) -> Calling<'_> {
-        self.0.epochs.calling()
+    /// No guest runs, and the epoch stands still.
+    #[cfg(test)]
+    pub(super) fn rests(&self) -> bool {
+        self.0.epochs.rest()
+    }
+
+    /// A guest runs, until this is dropped.
+    pub(super) fn running(&self) -> Running<'_> {
+        self.0.epochs.running()
     }
 
     /// Where a plugin's instances are counted.

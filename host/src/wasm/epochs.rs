@@ -1,19 +1,17 @@
-//! The engines' epoch: it advances while guests are called, and stands still while none is, so that an idle host does not wake up.
-//! Between two ticks it advances when somebody asks for it.
+//! The engines' epoch: it advances while guests run, and stands still while none does, so that an idle host does not wake up, nor one of
+//! which all calls wait for the API server. Between two ticks it advances when somebody asks for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle, Thread};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use self::timer::Timer;
 use crate::prompt::be_prompt;
 
 /// How often a running guest gives way to others. A key waits for about this where all threads are busy, and so may a thread that the kernel
 /// lets in only when a guest's thread asks it for something; giving way costs a running guest a hundredth of it.
 pub(super) const TICK: Duration = Duration::from_micros(250);
-
-/// For so long after the last call it goes on: so calls that follow each other need not wake the thread each time.
-const LINGER: u32 = 20;
 
 /// The thread that advances the epoch. Joined on drop.
 pub(super) struct Epochs {
@@ -23,27 +21,33 @@ pub(super) struct Epochs {
 
 struct Shared {
     advance: Box<dyn Fn() + Send + Sync>,
-    calls: AtomicUsize,
-    /// The thread sleeps until it is woken.
+    timer: Timer,
+    /// How many guests run.
+    running: AtomicUsize,
+    /// One began to since the last tick.
+    began: AtomicBool,
+    /// The timer stands still.
     rests: AtomicBool,
     ended: AtomicBool,
 }
 
-/// A call that is under way. While there is one, the epoch advances.
-pub(super) struct Calling<'a> {
+/// A guest that runs. While there is one, the epoch advances.
+pub(super) struct Running<'a> {
     shared: &'a Shared,
 }
 
 impl Epochs {
-    /// Calls `advance` each [`TICK`] while there are calls.
+    /// Calls `advance` each [`TICK`] while guests run.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// There is no thread or no timer to be had.
     pub(super) fn start(advance: impl Fn() + Send + Sync + 'static) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             advance: Box::new(advance),
-            calls: AtomicUsize::new(0),
-            rests: AtomicBool::new(false),
+            timer: Timer::new()?,
+            running: AtomicUsize::new(0),
+            began: AtomicBool::new(false),
+            rests: AtomicBool::new(true),
             ended: AtomicBool::new(false),
         });
         let ticking = Arc::clone(&shared);
@@ -59,32 +63,33 @@ impl Epochs {
         (self.shared.advance)();
     }
 
-    /// A call begins.
-    pub(super) fn calling(&self) -> Calling<'_> {
-        self.shared.calls.fetch_add(1, Ordering::SeqCst);
-        if self.shared.rests.load(Ordering::SeqCst) && self.shared.rests.swap(false, Ordering::SeqCst) {
-            self.wake();
-        }
-        Calling { shared: &self.shared }
+    /// It stands still.
+    #[cfg(test)]
+    pub(super) fn rest(&self) -> bool {
+        self.shared.rests.load(Ordering::SeqCst)
     }
 
-    fn wake(&self) {
-        if let Some(thread) = self.thread.as_ref().map(JoinHandle::thread) {
-            Thread::unpark(thread);
+    /// A guest runs, until this is dropped.
+    pub(super) fn running(&self) -> Running<'_> {
+        self.shared.running.fetch_add(1, Ordering::SeqCst);
+        self.shared.began.store(true, Ordering::SeqCst);
+        if self.shared.rests.load(Ordering::SeqCst) {
+            self.shared.resume();
         }
+        Running { shared: &self.shared }
     }
 }
 
-impl Drop for Calling<'_> {
+impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.shared.calls.fetch_sub(1, Ordering::SeqCst);
+        self.shared.running.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Drop for Epochs {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
-        self.wake();
+        self.shared.resume();
         if let Some(thread) = self.thread.take() {
             // Ended, one way or another: nothing is left to do.
             let _ = thread.join();
@@ -94,30 +99,122 @@ impl Drop for Epochs {
 
 impl Shared {
     fn tick(&self) {
-        let mut quiet = 0;
         while !self.ended.load(Ordering::SeqCst) {
-            quiet = if self.is_called() { 0 } else { quiet + 1 };
-            if quiet > LINGER {
-                self.rest();
-                quiet = 0;
-            }
-            thread::sleep(TICK);
+            self.timer.wait();
             (self.advance)();
+            // Calls that follow each other have the timer go on; one alone costs two ticks.
+            if !self.began.swap(false, Ordering::SeqCst) && !self.is_needed() {
+                self.rest();
+            }
         }
     }
 
-    /// Returns when there is a call, or at the end.
+    /// Stops the timer, and whoever needs it next sets it going.
     fn rest(&self) {
-        // Whoever begins a call after this wakes the thread; whoever began one before is seen.
+        self.timer.stop();
         self.rests.store(true, Ordering::SeqCst);
-        while self.rests.load(Ordering::SeqCst) && !self.is_called() && !self.ended.load(Ordering::SeqCst) {
-            thread::park();
+        // Whoever began before that has seen no rest.
+        if self.is_needed() {
+            self.resume();
         }
-        self.rests.store(false, Ordering::SeqCst);
     }
 
-    fn is_called(&self) -> bool {
-        self.calls.load(Ordering::SeqCst) > 0
+    fn resume(&self) {
+        if self.rests.swap(false, Ordering::SeqCst) {
+            self.timer.start();
+        }
+    }
+
+    fn is_needed(&self) -> bool {
+        self.running.load(Ordering::SeqCst) > 0 || self.ended.load(Ordering::SeqCst)
+    }
+}
+
+/// The kernel's: to set it going wakes nobody, and so costs a call that is over before the tick next to nothing.
+#[cfg(target_os = "linux")]
+mod timer {
+    use std::io;
+    use std::os::fd::OwnedFd;
+    use std::thread;
+
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    };
+
+    use super::TICK;
+
+    pub(super) struct Timer(OwnedFd);
+
+    impl Timer {
+        /// One that stands still.
+        pub(super) fn new() -> io::Result<Self> {
+            Ok(Self(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?))
+        }
+
+        /// From now on there is a tick each [`TICK`].
+        pub(super) fn start(&self) {
+            self.set(Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() });
+        }
+
+        /// There are no more ticks.
+        pub(super) fn stop(&self) {
+            self.set(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
+
+        fn set(&self, every: Timespec) {
+            let times = Itimerspec { it_interval: every, it_value: every };
+            // It fails only for what is no timer or no time.
+            let _was = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &times);
+        }
+
+        /// Returns at the next tick, or at once if there was one since the last time.
+        pub(super) fn wait(&self) {
+            let mut ticks = [0; 8];
+            match rustix::io::read(&self.0, &mut ticks) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                // Rather too many ticks than none: guests would never give way.
+                Err(_) => thread::sleep(TICK),
+            }
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod timer {
+    use std::io;
+    use std::thread;
+
+    use parking_lot::{Condvar, Mutex};
+
+    use super::TICK;
+
+    pub(super) struct Timer {
+        goes: Mutex<bool>,
+        started: Condvar,
+    }
+
+    impl Timer {
+        /// One that stands still.
+        pub(super) fn new() -> io::Result<Self> {
+            Ok(Self { goes: Mutex::new(false), started: Condvar::new() })
+        }
+
+        /// From now on there is a tick each [`TICK`].
+        pub(super) fn start(&self) {
+            *self.goes.lock() = true;
+            self.started.notify_one();
+        }
+
+        /// There are no more ticks.
+        pub(super) fn stop(&self) {
+            *self.goes.lock() = false;
+        }
+
+        /// Returns at the next tick.
+        pub(super) fn wait(&self) {
+            self.started.wait_while(&mut self.goes.lock(), |goes| !*goes);
+            thread::sleep(TICK);
+        }
     }
 }
 
@@ -133,25 +230,37 @@ mod tests {
     }
 
     fn rests(epochs: &Epochs) {
-        while !epochs.shared.rests.load(Ordering::SeqCst) {
+        while !epochs.rest() {
             thread::yield_now();
         }
     }
 
     #[test]
-    fn epoch_advances_while_there_is_a_call_and_rests_when_there_is_none() {
+    fn epoch_advances_while_a_guest_runs_and_rests_when_none_does() {
         let (epochs, ticks) = epochs();
         for _ in 0..3 {
             rests(&epochs);
             ticks.try_iter().for_each(drop);
-            let calling = epochs.calling();
-            for _ in 0..2 * LINGER {
+            let running = epochs.running();
+            for _ in 0..10 {
                 ticks.recv().expect("the thread lives");
             }
-            assert!(!epochs.shared.rests.load(Ordering::SeqCst));
-            drop(calling);
+            assert!(!epochs.rest());
+            drop(running);
         }
         rests(&epochs);
+    }
+
+    #[test]
+    fn guest_that_begins_as_the_epoch_comes_to_rest_has_its_ticks() {
+        let (epochs, ticks) = epochs();
+        for _ in 0..1000 {
+            // Now one sees the other first, and now the other.
+            let running = epochs.running();
+            ticks.recv().expect("the thread lives");
+            ticks.recv().expect("the thread lives");
+            drop(running);
+        }
     }
 
     #[test]

@@ -208,10 +208,9 @@ impl Instances {
         run: impl AsyncFnOnce(&mut Instance) -> Result<R, (Stage, wasmtime::Error)>,
         read: impl FnOnce(R) -> Result<T, CallError>,
     ) -> Result<T, CallError> {
-        let _calling = self.linked.engine.calling();
         let now = Instant::now();
         let mut instance = self.instance(now, imports, budget)?;
-        let ended = within(budget + LATER, run(&mut instance)).await;
+        let ended = within(budget + LATER, self.running(run(&mut instance))).await;
         let host = instance.store.data_mut();
         host.close();
         self.peak.fetch_max(host.limits.used(), Ordering::Relaxed);
@@ -239,9 +238,8 @@ impl Instances {
             return;
         }
         let Some(permit) = self.linked.engine.make_one_ahead() else { return };
-        let _calling = self.linked.engine.calling();
         let Ok(mut instance) = self.instance(now, None, AHEAD) else { return };
-        let made = within(AHEAD + LATER, instance.controller()).await;
+        let made = within(AHEAD + LATER, self.running(instance.controller())).await;
         let fits = made.is_ok_and(|made| made.is_ok()) && instance.store.data().limits.used() <= LIGHT;
         instance.kept = Some(permit);
         if fits {
@@ -250,6 +248,16 @@ impl Instances {
         } else {
             *self.none_before.lock() = Some(now + IDLE);
         }
+    }
+
+    /// Lets the epoch advance while `call` computes, and not while it waits.
+    async fn running<T>(&self, call: impl Future<Output = T>) -> T {
+        let mut call = pin!(call);
+        poll_fn(|cx| {
+            let _running = self.linked.engine.running();
+            call.as_mut().poll(cx)
+        })
+        .await
     }
 
     /// One that was kept or made ahead, or a new one that is made when it is first called.

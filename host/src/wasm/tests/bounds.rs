@@ -48,6 +48,23 @@ async fn dropped_call_is_over() {
 }
 
 #[tokio::test]
+async fn epoch_stands_still_while_all_calls_wait() {
+    let revision = load(&Guest::new().reconcile(guest::GROWS_AND_ASKS)).await;
+    let imports = Fake { silent: true, ..Fake::default() };
+    let mut waits = Box::pin(revision.reconcile(Arc::new(imports), request()));
+    let engine = &revision.linked().engine;
+    let rests = async {
+        while !engine.rests() || engine.instances()[0].1.memory <= 1 << 20 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        _answered = &mut waits => panic!("nobody answers"),
+        () = soon("the epoch stands still", rests) => {}
+    }
+}
+
+#[tokio::test]
 async fn dropped_description_is_over() {
     let guest = Guest::new().describe(guest::LOOP);
     let linked = Engine::new().unwrap().compile(&guest.file()).unwrap().link().unwrap();

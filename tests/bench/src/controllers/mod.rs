@@ -45,8 +45,8 @@ pub(crate) const NAMESPACE: &str = "orchard";
 const MAPS: usize = 40;
 /// Bytes of each, about as many as a Pod has.
 const SIZE: usize = 4 << 10;
-/// Between two changes: all threads are at rest again.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Before and after a change is told: all threads are at rest again.
+pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 /// No change takes longer to be reconciled, however much else is to be done.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -83,22 +83,27 @@ impl Stage {
     }
 
     /// Microseconds from when the event is written to the controller's connection until the controller is called for it, of each of
-    /// so many changes, one after another.
-    pub(crate) async fn latencies(&mut self, controller: &mut impl Called, changes: usize) -> Result<Vec<f64>> {
+    /// so many changes, one after another, with a pause before and after each is told.
+    pub(crate) async fn latencies(
+        &mut self,
+        controller: &mut impl Called,
+        changes: usize,
+        pause: Duration,
+    ) -> Result<Vec<f64>> {
         let mut latencies = Vec::with_capacity(changes);
         for _ in 0..changes {
-            latencies.push(self.latency(controller).await?.as_secs_f64() * 1e6);
-            sleep(PAUSE).await;
+            latencies.push(self.latency(controller, pause).await?.as_secs_f64() * 1e6);
+            sleep(pause).await;
         }
         Ok(latencies)
     }
 
     /// Returns when a change is reconciled: whatever came before is too.
     pub(crate) async fn settles(&mut self, controller: &mut impl Called) -> Result<()> {
-        self.latency(controller).await.map(drop)
+        self.latency(controller, PAUSE).await.map(drop)
     }
 
-    async fn latency(&mut self, controller: &mut impl Called) -> Result<Duration> {
+    async fn latency(&mut self, controller: &mut impl Called, pause: Duration) -> Result<Duration> {
         self.changes += 1;
         let mark = format!("mark-{:06}", self.changes);
         self.wire.look_for(&mark);
@@ -106,7 +111,7 @@ impl Stage {
         let name = name(self.changes % MAPS);
         self.maps().patch(&name, &PatchParams::default(), &patch).await.context("cannot change a ConfigMap")?;
         // Whoever asks does not take the core that is needed to answer.
-        sleep(PAUSE).await;
+        sleep(pause).await;
         let called = timeout(LIMIT, controller.called(&mark)).await;
         let called = called.with_context(|| format!("{mark} is not reconciled within {} s", LIMIT.as_secs()))??;
         let passed = self.wire.passed().with_context(|| format!("{mark} did not pass the wire"))?;

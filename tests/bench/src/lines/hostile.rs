@@ -14,8 +14,11 @@ use crate::clock::cpu_time_of;
 use crate::controllers::{NAMESPACE, Stage, host::Host};
 use crate::statistics::percentile;
 
-/// So few that it is over before all who loop are in quarantine for long.
-const CHANGES: usize = 300;
+/// So many that it takes eight slow ones to show; so few that it is over before all who loop are in quarantine for long, and that a plugin
+/// may log that it is called for each of them, twice.
+const CHANGES: usize = 750;
+/// Nobody is at rest while others misbehave: shorter than that of `latency`.
+const PAUSE: Duration = Duration::from_millis(1);
 /// Plugins that never return from a call, which is stopped after 300 ms: more calls than there are threads, and so many plugins that
 /// some still are at it while others are in quarantine.
 const LOOPING: usize = 8;
@@ -53,7 +56,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
         good.delete().await?;
         rests(host.id()).await?;
 
-        let quiet = stage.latencies(&mut host, CHANGES).await?;
+        let quiet = stage.latencies(&mut host, CHANGES, PAUSE).await?;
         for apple in &bad {
             apple.create(1).await?;
         }
@@ -61,7 +64,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
         let measured = pin!(async {
             sleep(LEAD).await;
             let (start, before) = (Instant::now(), cpu_time_of(host.id())?);
-            let latencies = stage.latencies(&mut host, CHANGES).await?;
+            let latencies = stage.latencies(&mut host, CHANGES, PAUSE).await?;
             let cores = cpu_time_of(host.id())?.saturating_sub(before).as_secs_f64() / start.elapsed().as_secs_f64();
             eprintln!("  the host used {cores:.1} cores meanwhile, for {:.1} s", start.elapsed().as_secs_f64());
             ensure!(cores > 0.5, "the hostile plugins were not at work");

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use tokio::runtime::Runtime;
 
 use super::Peer;
-use crate::controllers::{Called, Program, Stage, host, kube_runtime, reader};
+use crate::controllers::{Called, PAUSE, Program, Stage, host, kube_runtime, reader};
 use crate::peers::go;
 use crate::processes;
 use crate::statistics::percentile;
@@ -57,7 +57,7 @@ fn measure_program(name: &str, command: impl FnOnce() -> Result<tokio::process::
 
 async fn percentiles(mut stage: Stage, mut controller: impl Called) -> Result<[f64; 2]> {
     stage.settles(&mut controller).await?;
-    let latencies = stage.latencies(&mut controller, CHANGES).await?;
+    let latencies = stage.latencies(&mut controller, CHANGES, PAUSE).await?;
     let at = |percent| percentile(&latencies, percent).context("nothing was measured");
     Ok([at(50.0)?, at(99.0)?])
 }

@@ -13,9 +13,10 @@
 //! # Guarantees
 //! - While two accounts have work, what one has used, divided by its weight, is ahead of the other's by no more than what its tasks
 //!   took in one go: ten thousand tasks of one do not delay the first of another.
-//! - An account saves nothing up, neither while it rests nor while its cap holds it back: afterwards it begins where that one of those at work
-//!   is that has used least, and has its share from then on and no more. So one that had used less until then is next, but for others that
-//!   come from a rest.
+//! - An account that rests saves up at most [`SAVED`], and none saves anything while its cap holds it back: afterwards it begins where that
+//!   one of those at work is that has used least, or so much before, and has its share from then on and no more. So one that had used less
+//!   until then is next, but for others that come from a rest, and what it does goes on before others', though it gives way, until it has
+//!   used what it saved.
 //! - Within one account, flows take turns: ten thousand tasks of one do not delay the first of another by more than a turn of each.
 //! - Within one flow, tasks are served in the order in which they came.
 //! - A task waits for nothing but the threads, unless its account has a cap and has used it up.
@@ -47,6 +48,10 @@ mod tests;
 /// An account with a cap may use up at once what it left unused in so much time: the period of the kernel's own CPU limits.
 pub const BURST: Duration = Duration::from_millis(100);
 
+/// What an account that rested may have before those at work, of what it did not use. Most calls take less. One that had nothing saved up
+/// would be behind all who had used a little less whenever it gives way, and they would have a turn each before it goes on.
+pub const SAVED: Duration = Duration::from_millis(1);
+
 /// The weight of who is given none: the kernel's `cpu.weight`.
 pub const DEFAULT_WEIGHT: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
 
@@ -65,6 +70,13 @@ pub struct Share {
 impl Default for Share {
     fn default() -> Self {
         Self { weight: DEFAULT_WEIGHT, cap: None }
+    }
+}
+
+impl Share {
+    fn weigh(self, used: Duration) -> Weighted {
+        let weight = self.weight.get().min(MAX_WEIGHT);
+        used.as_nanos() * u128::from(MAX_WEIGHT) / u128::from(weight)
     }
 }
 
@@ -104,7 +116,8 @@ type Weighted = u128;
 #[derive(Debug)]
 struct Account<T> {
     share: Share,
-    /// Nanoseconds used, each by the weight of its time; after a rest, or time under its cap, not less than whoever of those at work has used least.
+    /// Nanoseconds used, each by the weight of its time; after a rest, or time under its cap, not much less, or not less, than whoever of those
+    /// at work has used least.
     weighted: Weighted,
     /// Each with a task, in the order of their turns; as many as the account has who ask.
     flows: VecDeque<(Flow, VecDeque<(T, Duration)>)>,
@@ -163,7 +176,7 @@ pub struct FairQueue<T> {
     capped: BTreeSet<(Duration, AccountId)>,
     /// Accounts of which something runs: as many as there are threads, at most.
     running: Vec<AccountId>,
-    /// What the one served last had used: where those begin that come when nobody is at work.
+    /// The most that anybody had used who was served: of those at work, whoever is next has used about that.
     level: Weighted,
     last_id: u64,
     last_number: u64,
@@ -237,10 +250,12 @@ impl<T> FairQueue<T> {
     /// # Errors
     /// The account is over.
     pub fn push(&mut self, now: Duration, id: AccountId, flow: Flow, task: T) -> Result<(), T> {
-        let begins = self.is_at_rest(id).then(|| self.least());
+        let (level, begins) = (self.level, self.is_at_rest(id).then(|| self.least()));
         let Some(account) = self.accounts.get_mut(&id) else { return Err(task) };
         if let Some(least) = begins {
-            account.weighted = account.weighted.max(least);
+            // Not so much before the least: that may be somebody who has saved up too.
+            let saved = level.saturating_sub(account.share.weigh(SAVED));
+            account.weighted = account.weighted.max(least.min(saved));
             account.rested = true;
         }
         match account.flows.iter_mut().find(|(of, _)| *of == flow) {
@@ -295,9 +310,7 @@ impl<T> FairQueue<T> {
                 self.running.retain(|&running| running != id);
             }
             account.used = account.used.saturating_add(used);
-            let weight = account.share.weight.get().min(MAX_WEIGHT);
-            account.weighted =
-                account.weighted.saturating_add(used.as_nanos() * u128::from(MAX_WEIGHT) / u128::from(weight));
+            account.weighted = account.weighted.saturating_add(account.share.weigh(used));
             if let Some(cap) = account.share.cap {
                 let pays_for = used.saturating_mul(1000) / cap.get();
                 account.free_at = account.free_at.max(now.saturating_sub(BURST)).saturating_add(pays_for);
@@ -347,7 +360,7 @@ impl<T> FairQueue<T> {
         self.accounts.is_empty()
     }
 
-    /// What that one of those at work has used that has used least; while nobody is, as much as who was served last.
+    /// What that one of those at work has used that has used least; while nobody is, the most that anybody had who was served.
     fn least(&self) -> Weighted {
         let running = self.running.iter().filter_map(|id| self.accounts.get(id)).map(|account| account.weighted);
         let ready = self.ready.first().map(|&(weighted, ..)| weighted);

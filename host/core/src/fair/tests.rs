@@ -78,23 +78,67 @@ fn weights_part_the_time() {
 }
 
 #[test]
-fn a_rest_saves_nothing_up() {
+fn a_rest_saves_up_a_millisecond_and_no_more() {
+    let turn = SAVED / 10;
     let mut queue = FairQueue::new();
     let (busy, back) = (queue.open(Share::default()), queue.open(Share::default()));
-    (0..100).for_each(|_| queue.push(MS, busy, FLOW, ()).unwrap());
-    for _ in 0..50 {
-        let id = take(&mut queue, MS).account;
-        queue.charge(MS, id, MS);
+    (0..200).for_each(|_| queue.push(MS, busy, FLOW, ()).unwrap());
+    let mut served = |queue: &mut FairQueue<()>, turns: u32| {
+        let before = queue.usage(back).used;
+        for _ in 0..turns {
+            let id = take(queue, MS).account;
+            queue.charge(MS, id, turn);
+        }
+        queue.usage(back).used - before
+    };
+    assert_eq!(served(&mut queue, 100), Duration::ZERO);
+    (0..100).for_each(|_| queue.push(MS, back, FLOW, ()).unwrap());
+    // Before, one had a hundred turns and the other none.
+    assert_eq!(served(&mut queue, 10), SAVED);
+    assert!((10 * turn..=11 * turn).contains(&served(&mut queue, 20)));
+}
+
+#[test]
+fn who_gives_way_soon_after_a_rest_goes_on_before_others() {
+    let mut queue = FairQueue::new();
+    let busy = [(); 5].map(|()| queue.open(Share::default()));
+    let back = queue.open(Share::default());
+    busy.iter().for_each(|&id| queue.push(MS, id, FLOW, ()).unwrap());
+    let mut turn = |queue: &mut FairQueue<()>, used| {
+        let id = take(queue, MS).account;
+        queue.push(MS, id, FLOW, ()).unwrap();
+        queue.charge(MS, id, used);
+        id
+    };
+    // None of those at work has used as much as another.
+    (1..=50).for_each(|turns| drop(turn(&mut queue, MS / 4 + MS / 100 * (turns % 5))));
+    queue.push(MS, back, FLOW, ()).unwrap();
+    for _ in 0..4 {
+        assert_eq!(turn(&mut queue, SAVED / 4), back);
     }
-    (0..50).for_each(|_| queue.push(MS, back, FLOW, ()).unwrap());
-    let mut turns: BTreeMap<AccountId, u32> = BTreeMap::new();
-    for _ in 0..40 {
+    // It is where they are, and has a turn like any.
+    let turns: Vec<AccountId> = (0..6).map(|_| turn(&mut queue, MS)).collect();
+    assert_eq!(turns.iter().filter(|&&id| id == back).count(), 1, "{turns:?}");
+}
+
+/// However often it comes from a rest, it has no more than its share.
+#[test]
+fn who_rests_again_and_again_has_no_more_than_others() {
+    let mut queue = FairQueue::new();
+    let (busy, rests) = (queue.open(Share::default()), queue.open(Share::default()));
+    queue.push(MS, busy, FLOW, ()).unwrap();
+    for _ in 0..1_000 {
+        if queue.is_at_rest(rests) {
+            queue.push(MS, rests, FLOW, ()).unwrap();
+        }
         let id = take(&mut queue, MS).account;
-        *turns.entry(id).or_insert(0) += 1;
-        queue.charge(MS, id, MS);
+        if id == busy {
+            queue.push(MS, busy, FLOW, ()).unwrap();
+        }
+        queue.charge(MS, id, MS / 3);
     }
-    // Before, one had fifty turns and the other none.
-    assert!(turns[&back].abs_diff(turns[&busy]) <= 2, "{turns:?}");
+    let [of_busy, of_rests] = [busy, rests].map(|id| queue.usage(id).used);
+    assert!(of_rests <= of_busy + SAVED && of_busy <= of_rests + SAVED, "{of_busy:?} {of_rests:?}");
 }
 
 #[test]

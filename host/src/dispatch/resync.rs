@@ -1,18 +1,27 @@
-//! The looks at every key that nothing asked for: a net under all that is missed for whatever reason.
+//! Looks at every key: when whatever serves them has changed, and now and then though nothing asked for it, as a net under all that is
+//! missed for whatever reason.
 //!
-//! Each look comes a tenth of the period sooner or later than the last, so that controllers that began together do not go on
+//! Each of the latter comes a tenth of the period sooner or later than the last, so that controllers that began together do not go on
 //! together. Keys enter the queue at the priority of a first list: changes overtake them.
 
 use std::{
     hash::{BuildHasher, RandomState},
-    sync::Weak,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use pilothouse_core::{
+    key::Key,
+    object::Object,
+    selector::Selector,
+    store::{Change, Query},
+    workqueue::INITIAL,
+};
 use tokio::sync::watch;
 use tracing::debug;
 
-use super::controller::Controller;
+use super::{controller::Controller, matters, queue::Cause};
+use crate::informer::{Lease, WORK};
 
 /// Looks at every key each time a period has passed; none: never. Ends with the controller.
 pub(super) async fn run(controller: Weak<Controller>, mut every: watch::Receiver<Option<Duration>>) {
@@ -35,8 +44,49 @@ pub(super) async fn run(controller: Weak<Controller>, mut every: watch::Receiver
         }
         let Some(controller) = controller.upgrade() else { return };
         debug!(plugin = %controller.plugin(), controller = controller.name(), "looking at every key again");
-        controller.resync().await;
+        look_at_those_that_matter(&controller).await;
     }
+}
+
+/// Looks at every key again, after whatever changed.
+pub(super) fn look_at_all(controller: &Controller) {
+    for lease in controller.serving().reconciles.leases() {
+        let mut after = look_at_some(controller, lease, None, |_| true);
+        while let Some(last) = after {
+            after = look_at_some(controller, lease, Some(&last), |_| true);
+        }
+    }
+}
+
+/// Looks again at every key for which a change from its object to itself matters, after whatever changed. Gives way now and then.
+async fn look_at_those_that_matter(controller: &Controller) {
+    let serving = controller.serving();
+    let matters = |object: &Arc<Object>| {
+        let change = Change { old: Some(object.clone()), new: Some(object.clone()), missed: false };
+        matters(&serving.spec.for_.when, &change, controller.record())
+    };
+    for lease in serving.reconciles.leases() {
+        let mut after = look_at_some(controller, lease, None, matters);
+        while let Some(last) = after {
+            tokio::task::yield_now().await;
+            after = look_at_some(controller, lease, Some(&last), matters);
+        }
+    }
+}
+
+/// Looks again at some keys, from the one after `after` on: the informer stands still meanwhile. Gives the last of them, if there are more.
+fn look_at_some(
+    controller: &Controller,
+    lease: &Lease,
+    after: Option<&Key>,
+    matters: impl Fn(&Arc<Object>) -> bool,
+) -> Option<Key> {
+    let all = Selector::default();
+    let page = lease.page(&Query { after, ..Query::new(&all) }, None, WORK);
+    for object in page.items.iter().filter(|object| matters(object)) {
+        controller.queue().add(object.key().clone(), INITIAL, || Cause::Resync);
+    }
+    page.next
 }
 
 /// The period, give or take a tenth.

@@ -1,0 +1,276 @@
+//! What wakes keys: changes of the objects themselves, of what belongs to them, of what is mapped to them, and of what they have read
+//! (invariant 11).
+//!
+//! ```text
+//!          ┌─ for ─────► its own, and what vanished is kept ─────────┐
+//!          ├─ owns ────► its controlling owner's ────────────────────┤
+//! change ──┤                                                         ├─► queue
+//!          ├─ watches ─► those that a mapping reads off it ──────────┤
+//!          │             those that it takes asking for ─► mapper ───┤
+//!          └─ reads ───► those that have read it ────────────────────┘
+//! ```
+//!
+//! Owns who is listened to, what keys have read, and how often which of these woke one. Which keys a mapping reads off an object is for
+//! [`route`] to say, whom somebody has to be asked for is [`mapper`](crate::dispatch::mapper)'s, and looks at every key are
+//! [`resync`](crate::dispatch::resync)'s.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use parking_lot::Mutex;
+use pilothouse_core::{
+    key::{Key, TypeMeta},
+    manifest,
+    predicate::Predicate,
+    reads::Tracker,
+    reflector::State,
+    route::{self, Mapping},
+    store::Change,
+    workqueue::{CHANGE, INITIAL},
+};
+
+use super::{Controller, Serving};
+use crate::{
+    dispatch::{
+        feed,
+        mapper::Asks,
+        matters,
+        pending::{BacklogFigures, HookFailure},
+        queue::Cause,
+        reading::Reading,
+        routes::{Routes, Wanted},
+    },
+    informer::{InformerKey, Origin},
+};
+
+/// What a controller is woken by.
+pub(super) struct Waking {
+    routes: Routes<Source>,
+    /// What keys have read: bounded for each key by what one call may read.
+    reads: Arc<Mutex<Tracker>>,
+    /// What has to be asked for before it is known whom it concerns.
+    asks: Asks,
+    woken: Woken,
+}
+
+/// Keys that were woken, by why.
+#[derive(Default)]
+struct Woken {
+    itself: AtomicU64,
+    child: AtomicU64,
+    mapping: AtomicU64,
+    read: AtomicU64,
+}
+
+/// What the keys of a controller have read, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadFigures {
+    /// Keys that read something.
+    pub keys: usize,
+    /// Objects and selections that were read.
+    pub things: usize,
+    /// Bytes that it takes to remember.
+    pub bytes: usize,
+}
+
+/// Which of the manifest's lists a route comes from: one informer may serve several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::dispatch) enum Source {
+    For,
+    Owns,
+    Watches(manifest::Mapping),
+    /// What a reconcile may read. True: it is waited for.
+    Reads(bool),
+}
+
+impl Source {
+    /// True if workers wait for the first list.
+    fn is_awaited(&self) -> bool {
+        !matches!(self, Source::Reads(false))
+    }
+}
+
+impl Waking {
+    /// Listens to nothing yet.
+    pub(super) fn new() -> Self {
+        Self { routes: Routes::default(), reads: Arc::default(), asks: Asks::new(), woken: Woken::default() }
+    }
+
+    /// Listens to nothing any more.
+    pub(super) fn end(&self) {
+        self.routes.end();
+    }
+}
+
+impl Controller {
+    /// Listens to everything in `wanted`, and to nothing else. What was read stays until its key is reconciled again, but for what nobody
+    /// would hear of.
+    pub(super) fn route(self: &Arc<Self>, wanted: Vec<Wanted<Source>>) {
+        let kinds: Vec<TypeMeta> = wanted.iter().map(|wanted| wanted.lease.key().of.clone()).collect();
+        self.waking.routes.replace(wanted, |source, when| {
+            let controller = Arc::downgrade(self);
+            Box::new(move |change: &Change, origin| {
+                if let Some(controller) = controller.upgrade() {
+                    controller.hear(&source, &when.load(), change, origin);
+                }
+            })
+        });
+        self.waking.reads.lock().retain(|of| kinds.contains(of));
+    }
+
+    /// Wakes the keys that a change concerns. The informer is locked meanwhile.
+    fn hear(&self, source: &Source, when: &Predicate, change: &Change, origin: Origin) {
+        if let Source::Reads(_) = source {
+            return self.hear_read(change, origin);
+        }
+        let matters = matters(when, change, &self.record);
+        if *source == Source::For {
+            self.gone.note(change, matters);
+        }
+        if !matters {
+            return;
+        }
+        let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
+        let mut keys = Vec::new();
+        match self.mapping(source) {
+            Some(Mapping::Index { index, .. }) => self.waking.asks.look_up(&index, change),
+            Some(mapping) => route::keys(&mapping, change, |_, _, _| Vec::new(), &mut keys),
+            None => self.waking.asks.ask(change),
+        }
+        if matches!(source, Source::Watches(_)) && !keys.is_empty() && self.record.is_quarantined() {
+            // Whether they are there cannot be looked up here, where an informer is locked.
+            return self.waking.asks.look_for(keys, change);
+        }
+        if origin == Origin::Change {
+            feed::changed(self, change, &keys);
+        }
+        let changed = || (object.type_meta().clone(), object.key().clone());
+        match source {
+            Source::For => self.wake(keys, origin, &self.waking.woken.itself, || Cause::Itself),
+            Source::Owns => self.wake(keys, origin, &self.waking.woken.child, || {
+                let (of, key) = changed();
+                Cause::Child(of, key)
+            }),
+            Source::Watches(_) | Source::Reads(_) => self.wake(keys, origin, &self.waking.woken.mapping, || {
+                let (of, key) = changed();
+                Cause::Mapping(format!("{of} {key}"))
+            }),
+        }
+    }
+
+    /// Wakes the keys that read what changed (invariant 11).
+    fn hear_read(&self, change: &Change, origin: Origin) {
+        let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
+        let mut keys = Vec::new();
+        self.waking.reads.lock().wakes(object.type_meta(), change, &mut keys);
+        if origin == Origin::Change {
+            feed::read(self, change, &keys);
+        }
+        let cause = || Cause::Read(Some((object.type_meta().clone(), object.key().clone())));
+        self.wake(keys, origin, &self.waking.woken.read, cause);
+    }
+
+    fn wake(&self, keys: Vec<Key>, origin: Origin, by: &AtomicU64, cause: impl Fn() -> Cause) {
+        by.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        let priority = if origin == Origin::Initial { INITIAL } else { CHANGE };
+        for key in keys {
+            self.queue.add(key, priority, &cause);
+        }
+    }
+
+    /// Returns when what it reconciles has synced: who is asked for keys is asked then, so that it is known which of them are there.
+    pub(in crate::dispatch) async fn knows_its_own(&self) {
+        self.waking.routes.synced(|source| *source == Source::For).await;
+    }
+
+    /// Those of the keys that somebody names of which something is known: others could fill the queue. Nothing is lost by that, as they
+    /// would be found to be nothing when it is their turn, and an object that comes later is a change itself.
+    pub(in crate::dispatch) fn known(&self, mut keys: Vec<Key>) -> Vec<Key> {
+        let serving = self.serving();
+        keys.retain(|key| self.look_up(&serving, key).is_some());
+        keys
+    }
+
+    /// Adds keys that somebody had to be asked for, since these objects changed.
+    pub(in crate::dispatch) fn wake_mapped(&self, keys: Vec<Key>, objects: impl Fn() -> String) {
+        let origin = if self.is_ready() { Origin::Change } else { Origin::Initial };
+        self.wake(keys, origin, &self.waking.woken.mapping, || Cause::Mapping(objects()));
+    }
+
+    /// A call about a key begins: what it reads is noted.
+    pub(in crate::dispatch) fn begin_reading(&self, key: &Key) -> Reading {
+        Reading::begin(&self.waking.reads, key)
+    }
+
+    /// What a key read had changed before it was read: it is looked at once more when this look is over.
+    pub(in crate::dispatch) fn read_old(&self, key: &Key) {
+        feed::read_old(self, key);
+        self.wake(vec![key.clone()], Origin::Change, &self.waking.woken.read, || Cause::Read(None));
+    }
+
+    /// Nobody is to be woken for a key that is gone and reconciled.
+    pub(in crate::dispatch) fn forget_unless_there(&self, serving: &Serving, key: &Key) {
+        if self.look_up(serving, key).is_none() {
+            self.waking.reads.lock().forget(key);
+        }
+    }
+
+    /// How changes of a source lead to keys; none: the plugin says. Whether the reconciled kind lives in namespaces is known only when
+    /// it is served, and what is mapped to it may be served long before.
+    fn mapping(&self, source: &Source) -> Option<Mapping> {
+        let serving = self.serving.load();
+        let of = &serving.spec.for_.of;
+        let namespaced = || self.cluster.known(of).is_none_or(|endpoint| endpoint.namespaced);
+        match source {
+            Source::For | Source::Reads(_) => Some(Mapping::SelfKey),
+            Source::Owns => Some(Mapping::Owner { of: of.clone(), namespaced: namespaced() }),
+            Source::Watches(mapping) => Mapping::new(mapping, of, namespaced()),
+        }
+    }
+
+    /// Returns when every informer has synced, and its first objects are routed: those that the plugin maps have been asked for, even
+    /// if in vain.
+    pub(super) async fn synced(&self) {
+        self.waking.routes.synced(Source::is_awaited).await;
+        self.waking.asks.tried().await;
+    }
+
+    /// The informers that are not ready yet, each with what it is doing.
+    pub fn waits_for(&self) -> Vec<(InformerKey, State)> {
+        self.waking.routes.waits_for(Source::is_awaited)
+    }
+
+    /// True if it listens to this informer, synced or not.
+    pub(in crate::dispatch) fn listens_to(&self, informer: &InformerKey) -> bool {
+        self.waking.routes.listens_to(informer)
+    }
+
+    /// What its keys have read.
+    pub fn reads(&self) -> ReadFigures {
+        let reads = self.waking.reads.lock();
+        ReadFigures { keys: reads.keys(), things: reads.dependencies(), bytes: reads.bytes() }
+    }
+
+    /// Keys that were woken since the start, by why: `self`, `child`, `mapping` and `read`.
+    pub fn woken(&self) -> [(&'static str, u64); 4] {
+        let Woken { itself, child, mapping, read } = &self.waking.woken;
+        [("self", itself), ("child", child), ("mapping", mapping), ("read", read)]
+            .map(|(by, count)| (by, count.load(Ordering::Relaxed)))
+    }
+
+    /// What waits for the plugin to be mapped.
+    pub fn unmapped(&self) -> BacklogFigures {
+        self.waking.asks.figures()
+    }
+
+    /// The last time that the plugin could not say whom a change concerns.
+    pub fn last_unmapped(&self) -> Option<HookFailure> {
+        self.waking.asks.last_failure()
+    }
+
+    pub(in crate::dispatch) fn asks(&self) -> &Asks {
+        &self.waking.asks
+    }
+}

@@ -41,9 +41,21 @@ mod reads;
 /// Tells each reconcile that ended.
 struct Seen(mpsc::UnboundedSender<ReconcileResult>, Mutex<Vec<String>>, Faults);
 
-/// So often the host fails over a call that is no reconcile.
+/// So often the host fails over what it does for a plugin.
 #[derive(Default)]
-struct Faults(AtomicUsize);
+struct Faults {
+    /// When a reconcile has ended.
+    attempted: AtomicUsize,
+    /// When another call has.
+    called: AtomicUsize,
+}
+
+impl Faults {
+    fn one_of(left: &AtomicUsize) {
+        let left = left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        assert!(left.is_err(), "on purpose");
+    }
+}
 
 impl Observer for Seen {
     fn started(&self, controller: &Controller) {
@@ -59,12 +71,12 @@ impl Observer for Seen {
     fn finished(&self, _: &Controller, _: Duration) {}
 
     fn attempted(&self, _: &Controller, attempt: &Attempt) {
+        Faults::one_of(&self.2.attempted);
         let _ = self.0.send(attempt.result);
     }
 
     fn called(&self, _: &PluginName, _: Option<&Controller>, called: &Called) {
-        let left = self.2.0.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        assert!(left.is_err(), "on purpose");
+        Faults::one_of(&self.2.called);
         let how = if called.ok { "done" } else { "failed" };
         self.1.lock().push(format!("{} {how}", called.hook.as_str()));
     }
@@ -309,6 +321,19 @@ async fn a_failure_is_tried_again_and_a_terminal_one_is_not() {
     let queue = controller.queue().lock();
     assert_eq!((queue.len(), queue.failures(&key)), (0, 0));
     assert_eq!(controller.last_error(&key), None);
+}
+
+#[tokio::test]
+async fn a_key_over_which_the_host_failed_is_tried_again_and_its_worker_stays() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.seen.2.attempted.store(1, Ordering::Relaxed);
+    scene.activate(&Guest::new()).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    let controller = scene.controller();
+    comes_true("the key rests", || controller.active_workers() == 0).await;
+    assert_eq!((controller.tasks(), controller.ended()[0]), (1, ("success", 2)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,17 +15,19 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use parking_lot::Mutex;
 use pilothouse_core::manifest::Policy;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{error, warn};
 use wasmtime::{Store, UpdateDeadline, component};
 
 use super::bindings::Plugin;
@@ -229,8 +231,8 @@ impl Instances {
     }
 
     /// Makes the instance that the next call will have, unless there is one or too many are there for other plugins. Where that does not
-    /// work, as its start takes too long, or it holds too much, the call will make it itself, and say why it cannot; it is tried again
-    /// after a while.
+    /// work, as its start takes too long, it holds too much, or the host fails over it, the call will make it itself, and say why it cannot;
+    /// it is tried again after a while.
     pub(super) async fn prepare(&self) {
         let now = Instant::now();
         let may = self.none_before.lock().is_none_or(|before| before <= now);
@@ -238,16 +240,25 @@ impl Instances {
             return;
         }
         let Some(permit) = self.linked.engine.make_one_ahead() else { return };
-        let Ok(mut instance) = self.instance(now, None, AHEAD) else { return };
-        let made = within(AHEAD + LATER, self.running(instance.controller())).await;
-        let fits = made.is_ok_and(|made| made.is_ok()) && instance.store.data().limits.used() <= LIGHT;
-        instance.kept = Some(permit);
-        if fits {
-            // Another worker may have been as quick.
-            drop(self.rest(instance, 1));
-        } else {
-            *self.none_before.lock() = Some(now + IDLE);
+        let made = AssertUnwindSafe(self.make_ahead(now)).catch_unwind().await.unwrap_or_else(|_| {
+            error!(plugin = %self.tally.plugin, "the host failed over an instance that it made ahead");
+            None
+        });
+        match made {
+            Some(mut instance) => {
+                instance.kept = Some(permit);
+                // Another worker may have been as quick.
+                drop(self.rest(instance, 1));
+            }
+            None => *self.none_before.lock() = Some(now + IDLE),
         }
+    }
+
+    /// One that is fit to wait for its call.
+    async fn make_ahead(&self, now: Instant) -> Option<Instance> {
+        let mut instance = self.instance(now, None, AHEAD).ok()?;
+        within(AHEAD + LATER, self.running(instance.controller())).await.ok()?.ok()?;
+        (instance.store.data().limits.used() <= LIGHT).then_some(instance)
     }
 
     /// Lets the epoch advance while `call` computes, and not while it waits.
@@ -532,7 +543,6 @@ impl Tally {
 mod tests {
     use std::future::{pending, ready};
 
-    use futures::FutureExt as _;
     use tokio::time::sleep;
 
     use super::super::Engine;

@@ -181,10 +181,7 @@ impl Revision {
     }
 
     /// Makes ready what the next call needs, where its instance is a fresh one. For when there is nothing else to do: it takes as long as the
-    /// call will not have to wait.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime with time.
+    /// call will not have to wait. Where the host fails over it, that is logged, and calls are served as if it had not been tried.
     pub async fn prepare(&self) {
         self.instances.prepare().await;
     }

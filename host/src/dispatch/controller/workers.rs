@@ -180,21 +180,13 @@ impl Controller {
             }
             drop(held);
             if !self.queue.has_next() && !self.stopping.is_cancelled() {
-                self.prepare().await;
+                self.serving().revision.prepare().await;
             }
             // A plugin that always has a next key gives way to others all the same. One that has none does not stand in line for nothing: what
             // comes while it does would wait behind others, as if it had not rested.
             if self.queue.has_next() {
                 tokio::task::yield_now().await;
             }
-        }
-    }
-
-    /// Makes ready what the next key needs.
-    async fn prepare(&self) {
-        let serving = self.serving();
-        if AssertUnwindSafe(serving.revision.prepare()).catch_unwind().await.is_err() {
-            error!(plugin = %self.plugin, controller = %self.name, "the host failed over an instance that it made ahead");
         }
     }
 

@@ -110,7 +110,7 @@ async fn a_mapper_over_which_the_host_failed_is_asked_again_and_reconciles_begin
     scene.api.serve_apples().await;
     scene.api.create(apple("a")).await;
     scene.api.create(config_map("b")).await;
-    scene.seen.2.0.store(1, Ordering::Relaxed);
+    scene.seen.2.called.store(1, Ordering::Relaxed);
     scene.activate(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS)).await;
     scene.told("map done", 1).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
@@ -121,7 +121,7 @@ async fn an_observer_over_which_the_host_failed_is_told_again() {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.api.create(config_map("b")).await;
-    scene.seen.2.0.store(1, Ordering::Relaxed);
+    scene.seen.2.called.store(1, Ordering::Relaxed);
     scene.activate(&Guest::new().owns_nothing().observes("v1", "ConfigMap").observe(TAKES)).await;
     scene.told("observe done", 1).await;
     let observing = scene.dispatch.observing();

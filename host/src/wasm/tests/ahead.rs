@@ -1,5 +1,7 @@
 //! Fresh instances that are made ahead of their call.
 
+use tokio::runtime;
+
 use super::*;
 
 async fn named(engine: &Engine, name: &str, guest: &Guest) -> Revision {
@@ -93,21 +95,66 @@ async fn what_has_much_memory_is_not_made_ahead() {
     }
 }
 
-#[tokio::test]
-async fn instances_that_are_made_ahead_are_bounded_for_all_plugins() {
-    let engine = Engine::new().unwrap();
-    let linked = engine.compile(&Guest::new().file()).unwrap().link().unwrap();
+/// How many instances of each plugin wait for a call.
+fn waiting(engine: &Engine) -> Vec<usize> {
+    engine.instances().iter().map(|(_, of)| of.kept).collect()
+}
+
+/// One plugin under many names, for each of which an instance is to be made ahead.
+async fn prepared(engine: &Engine, guest: &Guest, plugins: usize) -> Vec<Revision> {
+    let linked = engine.compile(&guest.file()).unwrap().link().unwrap();
     let mut revisions = Vec::new();
-    for number in 0..34 {
+    for number in 0..plugins {
         let name = PluginName::new(&format!("test-{number:02}")).unwrap();
         let revision = linked.describe(name, "{}".into(), Limits::default()).await.unwrap();
         revision.prepare().await;
         revisions.push(revision);
     }
-    let made: Vec<usize> = engine.instances().iter().map(|(_, of)| of.kept).collect();
-    assert_eq!(made, [vec![1; 32], vec![0; 2]].concat());
-    // A call makes room.
-    called(&revisions[0]).await;
-    revisions[33].prepare().await;
-    assert_eq!(engine.instances()[33].1.kept, 1);
+    revisions
+}
+
+#[tokio::test]
+async fn instances_that_are_made_ahead_are_bounded_for_all_plugins() {
+    let engine = Engine::new().unwrap();
+    let _revisions = prepared(&engine, &Guest::new(), 34).await;
+    assert_eq!(waiting(&engine), [vec![1; 32], vec![0; 2]].concat());
+}
+
+#[tokio::test]
+async fn call_that_has_begun_makes_room_for_another_instance_ahead() {
+    let engine = Engine::new().unwrap();
+    let revisions = prepared(&engine, &Guest::new().reconcile(guest::CLIENT_GET), 33).await;
+    let imports = Arc::new(Fake { silent: true, ..Fake::default() });
+    let meanwhile = async {
+        while imports.requests.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        revisions[32].prepare().await;
+        waiting(&engine)
+    };
+    tokio::select! {
+        called = revisions[0].reconcile(imports.clone(), request()) => panic!("nobody answers: {called:?}"),
+        waiting = meanwhile => assert_eq!(waiting, [vec![0], vec![1; 32]].concat()),
+    }
+}
+
+#[test]
+fn instance_over_which_the_host_failed_costs_no_call_and_no_room() {
+    let with_time = runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let without = runtime::Builder::new_current_thread().build().unwrap();
+    let engine = Engine::new().unwrap();
+    let slow = with_time.block_on(named(&engine, "test", &Guest::new().start(guest::SLOWLY)));
+    // It gives way as it starts, and who makes it asks for a timer then, which there is not.
+    without.block_on(slow.prepare());
+    assert_eq!(figures(&engine), (0, 0, 2));
+    without.block_on(slow.prepare());
+    assert_eq!(figures(&engine), (0, 0, 2), "it is tried once");
+    with_time.block_on(called(&slow));
+    assert_eq!(figures(&engine), (0, 0, 3));
+    for _ in 0..32 {
+        without.block_on(slow.with_limits(slow.limits()).prepare());
+    }
+    let quick = with_time.block_on(named(&engine, "quick", &Guest::new()));
+    with_time.block_on(quick.prepare());
+    assert_eq!(waiting(&engine), [1, 0]);
 }

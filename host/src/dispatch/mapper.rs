@@ -7,8 +7,8 @@
 //!         └─ mapping `plugin` ─► backlog ─► `map`, in batches ─┘
 //! ```
 //!
-//! While the plugin is quarantined, keys that other mappings read off the changed object wait here too, for a look whether there is such
-//! an object: as nobody takes keys, labels that change would fill the queue with names of nothing.
+//! While the plugin is quarantined, keys that the changed object names by itself, as its owner or by another mapping, wait here too, for a
+//! look whether there is such an object: as nobody takes keys, children that come and go would fill the queue with names of nothing.
 //!
 //! An object that names the changed one only after the change is a change itself, and wakes its own key: so to look the index up later
 //! loses nothing. Both are asked once the reconciled objects are there, and a key that a plugin names wakes only if it is one of them.
@@ -43,11 +43,13 @@ pub(super) struct Asks {
 
 /// Whom a change concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Whom {
+pub(super) enum Whom {
     /// Those whom the index of this name has under the name of what changed.
     Indexed(Box<str>),
-    /// This key, if there is such an object.
-    Key(Key),
+    /// The owner of what changed, if there is such an object.
+    Owner(Key),
+    /// Whom a mapping names, if there is such an object.
+    Mapped(Key),
 }
 
 impl Asks {
@@ -55,17 +57,8 @@ impl Asks {
         Self { names: Mutex::default(), named: Notify::new(), pending: Pending::new() }
     }
 
-    /// The index holds keys under the name of what changed.
-    pub(super) fn look_up(&self, index: &str, change: &Change) {
-        self.find([Whom::Indexed(index.into())], change);
-    }
-
-    /// These keys, if there are such objects.
-    pub(super) fn look_for(&self, keys: Vec<Key>, change: &Change) {
-        self.find(keys.into_iter().map(Whom::Key), change);
-    }
-
-    fn find(&self, whom: impl IntoIterator<Item = Whom>, change: &Change) {
+    /// The change concerns these, if they are found.
+    pub(super) fn find(&self, whom: impl IntoIterator<Item = Whom>, change: &Change) {
         let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
         let named = whom.into_iter().map(|whom| (whom, object.type_meta().clone(), object.key().clone()));
         self.names.lock().extend(named);
@@ -102,7 +95,7 @@ pub(super) async fn run(controller: Arc<Controller>) {
             () = asks.named.notified() => {
                 let mut names = Names { asks, left: std::mem::take(&mut *asks.names.lock()).into_iter().collect() };
                 while let Some((whom, of, name)) = names.left.pop() {
-                    look_up(&controller, whom, &of, &name);
+                    look_up(&controller, &whom, &of, &name);
                     // One may lead to every key there is.
                     tokio::task::yield_now().await;
                 }
@@ -132,14 +125,17 @@ impl Drop for Names<'_> {
     }
 }
 
-fn look_up(controller: &Controller, whom: Whom, of: &TypeMeta, name: &Key) {
+fn look_up(controller: &Controller, whom: &Whom, of: &TypeMeta, name: &Key) {
     let serving = controller.serving();
     let keys = match whom {
-        Whom::Indexed(index) => serving.access.reader.indexed(&serving.reconciles, &index, name),
-        Whom::Key(key) => controller.known(vec![key]),
+        Whom::Indexed(index) => serving.access.reader.indexed(&serving.reconciles, index, name),
+        Whom::Owner(key) | Whom::Mapped(key) => controller.known(vec![key.clone()]),
     };
     feed::mapped(controller, &name.to_string(), &keys);
-    controller.wake_mapped(keys, || format!("{of} {name}"));
+    match whom {
+        Whom::Owner(_) => controller.wake_owners(keys, of, name),
+        Whom::Indexed(_) | Whom::Mapped(_) => controller.wake_mapped(keys, || format!("{of} {name}")),
+    }
 }
 
 /// Wakes whom the changes concern, if the plugin says.

@@ -35,7 +35,7 @@ use super::{Controller, Serving};
 use crate::{
     dispatch::{
         feed,
-        mapper::Asks,
+        mapper::{Asks, Whom},
         matters,
         pending::{BacklogFigures, HookFailure},
         queue::Cause,
@@ -135,13 +135,18 @@ impl Controller {
         let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
         let mut keys = Vec::new();
         match self.mapping(source) {
-            Some(Mapping::Index { index, .. }) => self.waking.asks.look_up(&index, change),
+            Some(Mapping::Index { index, .. }) => self.waking.asks.find([Whom::Indexed(index.into())], change),
             Some(mapping) => route::keys(&mapping, change, |_, _, _| Vec::new(), &mut keys),
             None => self.waking.asks.ask(change),
         }
-        if matches!(source, Source::Watches(_)) && !keys.is_empty() && self.record.is_quarantined() {
-            // Whether they are there cannot be looked up here, where an informer is locked.
-            return self.waking.asks.look_for(keys, change);
+        if !keys.is_empty() && self.looks_first() {
+            // Not here, where an informer is locked.
+            match source {
+                Source::Owns => return self.waking.asks.find(keys.into_iter().map(Whom::Owner), change),
+                Source::Watches(_) => return self.waking.asks.find(keys.into_iter().map(Whom::Mapped), change),
+                // It is there, or was.
+                Source::For | Source::Reads(_) => {}
+            }
         }
         if origin == Origin::Change {
             feed::changed(self, change, &keys);
@@ -193,10 +198,21 @@ impl Controller {
         keys
     }
 
+    /// Whether keys that an object names are looked for before they enter the queue, as nobody takes them from there for now. Until workers
+    /// work nobody looks for them either.
+    fn looks_first(&self) -> bool {
+        self.record.is_quarantined() && self.is_ready()
+    }
+
     /// Adds keys that somebody had to be asked for, since these objects changed.
     pub(in crate::dispatch) fn wake_mapped(&self, keys: Vec<Key>, objects: impl Fn() -> String) {
         let origin = if self.is_ready() { Origin::Change } else { Origin::Initial };
         self.wake(keys, origin, &self.waking.woken.mapping, || Cause::Mapping(objects()));
+    }
+
+    /// Adds keys that were looked for, since this child of theirs changed.
+    pub(in crate::dispatch) fn wake_owners(&self, keys: Vec<Key>, of: &TypeMeta, child: &Key) {
+        self.wake(keys, Origin::Change, &self.waking.woken.child, || Cause::Child(of.clone(), child.clone()));
     }
 
     /// A call about a key begins: what it reads is noted.

@@ -89,24 +89,43 @@ async fn a_quarantine_is_told_on_the_object_whose_call_was_the_last_straw() {
     assert_eq!((&event["type"], &event["involvedObject"]["kind"]), (&json!("Warning"), &json!("MyApple")));
 }
 
-#[tokio::test]
-async fn a_key_that_a_mapping_names_during_a_quarantine_wakes_where_something_is_known_of_it() {
-    let scene = quarantined_as(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::SameKey)).await;
+/// Objects name those of a quarantined plugin, which wakes these if they are known: how often is the `by`th count.
+async fn is_named(guest: &Guest, by: usize, names: impl Fn(&str) -> Value) {
+    let scene = quarantined_as(guest).await;
     let controller = scene.controller();
     // The server has ConfigMaps of its own, which were mapped before.
-    let before = controller.woken()[2].1;
-    let woken = || controller.woken()[2].1 - before;
-    let mapped = async |times| comes_true("it is mapped", || woken() >= times).await;
-    scene.api.create(config_map("nobody")).await;
-    scene.api.create(config_map("apple-0")).await;
-    mapped(1).await;
+    let before = controller.woken()[by].1;
+    let woken = || controller.woken()[by].1 - before;
+    let looked_for = async |times| comes_true("it is looked for", || woken() >= times).await;
+    scene.api.create(names("nobody")).await;
+    scene.api.create(names("apple-0")).await;
+    looked_for(1).await;
     // What is gone and not reconciled yet is known too.
     scene.api.delete(&apples(), &Key::new(Some("default"), "apple-1")).await;
     comes_true("it is gone", || controller.woken()[0].1 > u64::from(IN_A_ROW)).await;
-    scene.api.create(config_map("apple-1")).await;
-    mapped(2).await;
+    scene.api.create(names("apple-1")).await;
+    looked_for(2).await;
     // By now the first one was looked for.
     assert_eq!(woken(), 2);
+}
+
+#[tokio::test]
+async fn a_key_that_a_mapping_names_during_a_quarantine_wakes_where_something_is_known_of_it() {
+    is_named(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::SameKey), 2, config_map).await;
+}
+
+#[tokio::test]
+async fn a_key_that_a_child_names_during_a_quarantine_wakes_where_something_is_known_of_it() {
+    let child = |owner: &str| {
+        let mut child = config_map(owner);
+        // By a version that is not served: whether it is there is nothing that a garbage collector could say.
+        child["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "stable.example.com/v9", "kind": "MyApple", "name": owner,
+            "uid": "6b1f0a9e-57a1-4c0e-9f0e-0d6f3c1b2a00", "controller": true,
+        }]);
+        child
+    };
+    is_named(&Guest::new(), 1, child).await;
 }
 
 #[tokio::test]

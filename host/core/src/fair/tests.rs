@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 
@@ -83,7 +83,7 @@ fn a_rest_saves_up_a_millisecond_and_no_more() {
     let mut queue = FairQueue::new();
     let (busy, back) = (queue.open(Share::default()), queue.open(Share::default()));
     (0..200).for_each(|_| queue.push(MS, busy, FLOW, ()).unwrap());
-    let mut served = |queue: &mut FairQueue<()>, turns: u32| {
+    let served = |queue: &mut FairQueue<()>, turns: u32| {
         let before = queue.usage(back).used;
         for _ in 0..turns {
             let id = take(queue, MS).account;
@@ -104,14 +104,16 @@ fn who_gives_way_soon_after_a_rest_goes_on_before_others() {
     let busy = [(); 5].map(|()| queue.open(Share::default()));
     let back = queue.open(Share::default());
     busy.iter().for_each(|&id| queue.push(MS, id, FLOW, ()).unwrap());
-    let mut turn = |queue: &mut FairQueue<()>, used| {
+    let turn = |queue: &mut FairQueue<()>, used| {
         let id = take(queue, MS).account;
         queue.push(MS, id, FLOW, ()).unwrap();
         queue.charge(MS, id, used);
         id
     };
     // None of those at work has used as much as another.
-    (1..=50).for_each(|turns| drop(turn(&mut queue, MS / 4 + MS / 100 * (turns % 5))));
+    for turns in 1..=50 {
+        turn(&mut queue, MS / 4 + MS / 100 * (turns % 5));
+    }
     queue.push(MS, back, FLOW, ()).unwrap();
     for _ in 0..4 {
         assert_eq!(turn(&mut queue, SAVED / 4), back);

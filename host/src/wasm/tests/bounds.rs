@@ -1,6 +1,7 @@
 //! What one call may take, and that one which takes more, or is dropped, is over.
 
 use super::*;
+use crate::testing::soon;
 
 #[tokio::test]
 async fn busy_loop_is_stopped_by_its_deadline_while_another_call_on_the_same_thread_goes_on() {

@@ -15,6 +15,7 @@
 //! next       NANOSECONDS MARK     the next reconcile, once there is one: when it was entered, since 1970, and the mark that it saw
 //! ```
 
+pub(crate) mod awake;
 pub(crate) mod host;
 pub(crate) mod kube_runtime;
 pub(crate) mod reader;

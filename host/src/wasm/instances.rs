@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
@@ -212,7 +212,7 @@ impl Instances {
     ) -> Result<T, CallError> {
         let now = Instant::now();
         let mut instance = self.instance(now, imports, budget)?;
-        let ended = within(budget + LATER, self.running(run(&mut instance))).await;
+        let ended = within(budget + LATER, || self.linked.engine.running(), pin!(run(&mut instance))).await;
         let host = instance.store.data_mut();
         host.close();
         self.peak.fetch_max(host.limits.used(), Ordering::Relaxed);
@@ -257,18 +257,8 @@ impl Instances {
     /// One that is fit to wait for its call.
     async fn make_ahead(&self, now: Instant) -> Option<Instance> {
         let mut instance = self.instance(now, None, AHEAD).ok()?;
-        within(AHEAD + LATER, self.running(instance.controller())).await.ok()?.ok()?;
+        within(AHEAD + LATER, || self.linked.engine.running(), pin!(instance.controller())).await.ok()?.ok()?;
         (instance.store.data().limits.used() <= LIGHT).then_some(instance)
-    }
-
-    /// Lets the epoch advance while `call` computes, and not while it waits.
-    async fn running<T>(&self, call: impl Future<Output = T>) -> T {
-        let mut call = pin!(call);
-        poll_fn(|cx| {
-            let _running = self.linked.engine.running();
-            call.as_mut().poll(cx)
-        })
-        .await
     }
 
     /// One that was kept or made ahead, or a new one that is made when it is first called.
@@ -376,12 +366,19 @@ struct Late;
 ///
 /// A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits, and so nothing is done for it
 /// until the call does so for the first time. `most` counts from then: what the call computed before was less than a tick of the epoch, as
-/// it gives way then and seems to wait.
-async fn within<T>(most: Duration, call: impl Future<Output = T>) -> Result<T, Late> {
-    let mut call = pin!(call);
+/// it gives way then and seems to wait. What `computes` gives is held while the call does, and not while it waits.
+async fn within<T, C>(
+    most: Duration,
+    computes: impl Fn() -> C,
+    mut call: Pin<&mut impl Future<Output = T>>,
+) -> Result<T, Late> {
     let mut end = pin!(None);
     poll_fn(|cx| {
-        if let Poll::Ready(answer) = call.as_mut().poll(cx) {
+        let polled = {
+            let _computes = computes();
+            call.as_mut().poll(cx)
+        };
+        if let Poll::Ready(answer) = polled {
             return Poll::Ready(Ok(answer));
         }
         if end.is_none() {
@@ -563,18 +560,18 @@ mod tests {
     #[test]
     fn call_that_never_waits_needs_no_timer() {
         // It would be made by a runtime, and there is none.
-        assert_eq!(within(IDLE, ready(1)).now_or_never().and_then(Result::ok), Some(1));
+        assert_eq!(within(IDLE, || (), pin!(ready(1))).now_or_never().and_then(Result::ok), Some(1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn call_that_waits_may_do_so_for_as_long_as_was_said() {
         let began = Instant::now();
-        let in_time = within(IDLE, async {
+        let in_time = pin!(async {
             sleep(IDLE - LATER).await;
             1
         });
-        assert_eq!(in_time.await.ok(), Some(1));
-        assert_eq!(within(IDLE, pending::<u32>()).await.ok(), None);
+        assert_eq!(within(IDLE, || (), in_time).await.ok(), Some(1));
+        assert_eq!(within(IDLE, || (), pin!(pending::<u32>())).await.ok(), None);
         assert_eq!(began.elapsed(), IDLE - LATER + IDLE);
     }
 }

@@ -12,10 +12,10 @@
 //!
 //! # Guarantees
 //! - While two accounts have work, what one has used, divided by its weight, is ahead of the other's by no more than what its tasks
-//!   took in one go: ten thousand tasks of one do not delay the first of another.
-//! - An account that rests saves up at most [`SAVED`], and none saves anything while its cap holds it back: afterwards it begins where that
-//!   one of those at work is that has used least, or so much before, and has its share from then on and no more. So one that had used less
-//!   until then is next, but for others that come from a rest, and what it does goes on before others', though it gives way, until it has
+//!   took in one go, and what it had saved up: ten thousand tasks of one do not delay the first of another.
+//! - An account that rests saves up at most [`SAVED`], and none saves anything while its cap holds it back: afterwards it begins where those
+//!   at work are, or so much before, and has its share from then on and no more. So one that had used less until then is next, but for
+//!   others that have saved up and for who lags behind by more; and what it does goes on before others', though it gives way, until it has
 //!   used what it saved.
 //! - Within one account, flows take turns: ten thousand tasks of one do not delay the first of another by more than a turn of each.
 //! - Within one flow, tasks are served in the order in which they came.
@@ -116,8 +116,7 @@ type Weighted = u128;
 #[derive(Debug)]
 struct Account<T> {
     share: Share,
-    /// Nanoseconds used, each by the weight of its time; after a rest, or time under its cap, not much less, or not less, than whoever of those
-    /// at work has used least.
+    /// Nanoseconds used, each by the weight of its time; after a rest, or time under its cap, not much less, or not less, than those at work.
     weighted: Weighted,
     /// Each with a task, in the order of their turns; as many as the account has who ask.
     flows: VecDeque<(Flow, VecDeque<(T, Duration)>)>,
@@ -131,6 +130,13 @@ struct Account<T> {
     turns: u64,
     waited: Duration,
     closed: bool,
+}
+
+impl<T> Account<T> {
+    /// Those at work are at `level`: it is so much before them as it can have saved up, unless it has used more.
+    fn begin_at(&mut self, level: Weighted) {
+        self.weighted = self.weighted.max(level.saturating_sub(self.share.weigh(SAVED)));
+    }
 }
 
 /// What an account has had since it was opened.
@@ -174,9 +180,7 @@ pub struct FairQueue<T> {
     ready: BTreeSet<(Weighted, Place, AccountId)>,
     /// Accounts with tasks that have used up their cap, and until when.
     capped: BTreeSet<(Duration, AccountId)>,
-    /// Accounts of which something runs: as many as there are threads, at most.
-    running: Vec<AccountId>,
-    /// The most that anybody had used who was served: of those at work, whoever is next has used about that.
+    /// The most that anybody had used when it was served: about what those at work have used, but for who saved up, or cannot use its share.
     level: Weighted,
     last_id: u64,
     last_number: u64,
@@ -195,7 +199,6 @@ impl<T> FairQueue<T> {
             accounts: HashMap::new(),
             ready: BTreeSet::new(),
             capped: BTreeSet::new(),
-            running: Vec::new(),
             level: 0,
             last_id: 0,
             last_number: 0,
@@ -234,6 +237,10 @@ impl<T> FairQueue<T> {
         }
         account.share = share;
         self.leave(id);
+        // What it saved up by its old share may be much by the new one.
+        if let Some(account) = self.accounts.get_mut(&id) {
+            account.begin_at(self.level);
+        }
         self.stand(now, id);
     }
 
@@ -250,12 +257,10 @@ impl<T> FairQueue<T> {
     /// # Errors
     /// The account is over.
     pub fn push(&mut self, now: Duration, id: AccountId, flow: Flow, task: T) -> Result<(), T> {
-        let (level, begins) = (self.level, self.is_at_rest(id).then(|| self.least()));
+        let begins = self.is_at_rest(id);
         let Some(account) = self.accounts.get_mut(&id) else { return Err(task) };
-        if let Some(least) = begins {
-            // Not so much before the least: that may be somebody who has saved up too.
-            let saved = level.saturating_sub(account.share.weigh(SAVED));
-            account.weighted = account.weighted.max(least.min(saved));
+        if begins {
+            account.begin_at(self.level);
             account.rested = true;
         }
         match account.flows.iter_mut().find(|(of, _)| *of == flow) {
@@ -287,9 +292,6 @@ impl<T> FairQueue<T> {
             if !tasks.is_empty() {
                 account.flows.push_back((flow, tasks));
             }
-            if account.running == 0 {
-                self.running.push(id);
-            }
             account.running += 1;
             account.rested = false;
             account.turns += 1;
@@ -306,9 +308,6 @@ impl<T> FairQueue<T> {
         self.leave(id);
         if let Some(account) = self.accounts.get_mut(&id) {
             account.running = account.running.saturating_sub(1);
-            if account.running == 0 {
-                self.running.retain(|&running| running != id);
-            }
             account.used = account.used.saturating_add(used);
             account.weighted = account.weighted.saturating_add(account.share.weigh(used));
             if let Some(cap) = account.share.cap {
@@ -360,23 +359,15 @@ impl<T> FairQueue<T> {
         self.accounts.is_empty()
     }
 
-    /// What that one of those at work has used that has used least; while nobody is, the most that anybody had who was served.
-    fn least(&self) -> Weighted {
-        let running = self.running.iter().filter_map(|id| self.accounts.get(id)).map(|account| account.weighted);
-        let ready = self.ready.first().map(|&(weighted, ..)| weighted);
-        running.chain(ready).min().unwrap_or(self.level)
-    }
-
     /// Takes the account out of where it waits.
     fn leave(&mut self, id: AccountId) {
-        let least = self.least();
         let Some(account) = self.accounts.get_mut(&id) else { return };
         match std::mem::replace(&mut account.stands, Stands::Nowhere) {
             Stands::Nowhere => {}
             Stands::Ready(place) => drop(self.ready.remove(&(account.weighted, place, id))),
             Stands::Capped(until) => {
                 self.capped.remove(&(until, id));
-                account.weighted = account.weighted.max(least);
+                account.weighted = account.weighted.max(self.level);
             }
         }
     }

@@ -198,8 +198,8 @@ impl Controller {
         keys
     }
 
-    /// Whether keys that an object names are looked for before they enter the queue, as nobody takes them from there for now. Until workers
-    /// work nobody looks for them either.
+    /// Whether keys that an object names are looked for before they enter the queue, as nobody takes them from there for now. Whoever looks
+    /// waits until the controller's own kind has synced, so before workers work the names could pile up for a kind that is never served.
     fn looks_first(&self) -> bool {
         self.record.is_quarantined() && self.is_ready()
     }

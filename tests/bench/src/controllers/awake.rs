@@ -32,7 +32,7 @@ impl Awake {
 /// Keeps a core awake until its input ends.
 pub(crate) fn run() -> Result<()> {
     let waits = thread::spawn(|| io::stdin().read_to_end(&mut Vec::new()));
-    // Without a hint that it spins: a machine's host would take the core from who says so.
+    // Without a hint that it spins: virtual machines may be stopped for that.
     while !waits.is_finished() {
         std::hint::black_box(());
     }

@@ -240,25 +240,27 @@ impl Instances {
             return;
         }
         let Some(permit) = self.linked.engine.make_one_ahead() else { return };
-        let made = AssertUnwindSafe(self.make_ahead(now)).catch_unwind().await.unwrap_or_else(|_| {
+        // With the end of one that is not fit, or is one too many.
+        let made = AssertUnwindSafe(self.make_ahead(now, permit)).catch_unwind().await.unwrap_or_else(|_| {
             error!(plugin = %self.tally.plugin, "the host failed over an instance that it made ahead");
             None
         });
-        match made {
-            Some(mut instance) => {
-                instance.kept = Some(permit);
-                // Another worker may have been as quick.
-                drop(self.rest(instance, 1));
-            }
-            None => *self.none_before.lock() = Some(now + IDLE),
+        if made.is_none() {
+            *self.none_before.lock() = Some(now + IDLE);
         }
     }
 
-    /// One that is fit to wait for its call.
-    async fn make_ahead(&self, now: Instant) -> Option<Instance> {
+    /// Makes one, and lets it wait for its call if it is fit to.
+    async fn make_ahead(&self, now: Instant, permit: OwnedSemaphorePermit) -> Option<()> {
         let mut instance = self.instance(now, None, AHEAD).ok()?;
         within(AHEAD + LATER, || self.linked.engine.running(), pin!(instance.controller())).await.ok()?.ok()?;
-        (instance.store.data().limits.used() <= LIGHT).then_some(instance)
+        if instance.store.data().limits.used() > LIGHT {
+            return None;
+        }
+        instance.kept = Some(permit);
+        // Another worker may have been as quick.
+        drop(self.rest(instance, 1));
+        Some(())
     }
 
     /// One that was kept or made ahead, or a new one that is made when it is first called.

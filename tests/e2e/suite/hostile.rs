@@ -51,6 +51,12 @@ const HOSTILE: [(&str, [&str; 2]); 11] = [
     ("waiting", [LATE; 2]),
 ];
 
+/// A module that grows a table as it starts, and gives up when it is refused that.
+const GROWS: &str = "(module (table $table 0 funcref) (start $grow)
+    (func $grow (loop $on
+        (br_if $on (i32.ne (i32.const -1) (table.grow $table (ref.null func) (i32.const 1000))))
+        unreachable)))";
+
 const LATE: &str = "plugin was stopped at its deadline of 300 ms";
 
 pub(crate) async fn invariant_8_a_plugin_that_loops_costs_itself_one_call(scene: Scene) -> Result<()> {
@@ -229,6 +235,7 @@ pub(crate) async fn a_plugin_that_misbehaves_while_an_instance_is_made_is_refuse
         ("thousand", "(module)", 1000, "cannot compile"),
         ("hungry", "(module (memory 2000))", 1, "plugin hit its memory limit of 64 MiB"),
         ("tabular", "(module (table 9000000 funcref))", 1, "plugin hit its limit of 100000 table elements"),
+        ("tabling", GROWS, 1, "plugin hit its limit of 100000 table elements"),
     ];
     let mut plugins = vec![Plugin::myapple()?];
     for (name, module, instances, _) in made {

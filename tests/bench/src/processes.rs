@@ -18,7 +18,6 @@ pub fn be(name: &str) -> Result<()> {
         keepers::kube_runtime::TYPED => keepers::kube_runtime::typed(),
         keepers::kube_runtime::DYNAMIC => keepers::kube_runtime::dynamic(),
         controllers::kube_runtime::NAME => controllers::kube_runtime::run(),
-        controllers::awake::NAME => controllers::awake::run(),
         controllers::reader::NAME => controllers::reader::run(),
         many::NAME => many::run(),
         _ => bail!("there is no process {name:?}"),

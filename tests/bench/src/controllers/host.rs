@@ -60,6 +60,27 @@ impl Host {
         self.process.id()
     }
 
+    /// Returns when so many plugins serve: nothing is compiled any more.
+    pub(crate) async fn serves(&mut self, plugins: usize) -> Result<()> {
+        let mut active = 0;
+        while active < plugins {
+            match self.next_line()? {
+                Some(line) => active += usize::from(memchr::memmem::find(&line, b"plugin is active").is_some()),
+                None => self.waits().await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Until there may be more in the log.
+    async fn waits(&mut self) -> Result<()> {
+        if let Some(status) = self.process.exited() {
+            anyhow::bail!("the host ended with {status}\n{}", self.process.last_lines(20));
+        }
+        sleep(POLL).await;
+        Ok(())
+    }
+
     /// The next whole line of the log, if there is one.
     fn next_line(&mut self) -> Result<Option<Vec<u8>>> {
         self.log.read_until(b'\n', &mut self.line).context("cannot read the host's log")?;
@@ -75,10 +96,7 @@ impl Called for Host {
                     return at;
                 }
             }
-            if let Some(status) = self.process.exited() {
-                anyhow::bail!("the host ended with {status}\n{}", self.process.last_lines(20));
-            }
-            sleep(POLL).await;
+            self.waits().await?;
         }
     }
 }

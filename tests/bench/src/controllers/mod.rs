@@ -15,7 +15,6 @@
 //! next       NANOSECONDS MARK     the next reconcile, once there is one: when it was entered, since 1970, and the mark that it saw
 //! ```
 
-pub(crate) mod awake;
 pub(crate) mod host;
 pub(crate) mod kube_runtime;
 pub(crate) mod reader;
@@ -68,15 +67,20 @@ impl Stage {
     pub(crate) async fn set() -> Result<Self> {
         let cluster = Cluster::start(Kind::Embedded).await?;
         let wire = Wire::before(&cluster.kubeconfig()).await?;
-        let namespace: Namespace = from_value(json!({"metadata": {"name": NAMESPACE}})).context("not a namespace")?;
-        let namespaces: Api<Namespace> = Api::all(cluster.client());
-        namespaces.create(&PostParams::default(), &namespace).await.context("cannot create the namespace")?;
         let stage = Self { cluster, wire, changes: 0 };
+        stage.create_namespace(NAMESPACE).await?;
         for number in 0..MAPS {
             let map: ConfigMap = from_value(map(number)).context("not a ConfigMap")?;
             stage.maps().create(&PostParams::default(), &map).await.context("cannot create a ConfigMap")?;
         }
         Ok(stage)
+    }
+
+    pub(crate) async fn create_namespace(&self, name: &str) -> Result<()> {
+        let namespace: Namespace = from_value(json!({"metadata": {"name": name}})).context("not a namespace")?;
+        let namespaces: Api<Namespace> = Api::all(self.cluster.client());
+        let created = namespaces.create(&PostParams::default(), &namespace).await;
+        created.map(drop).with_context(|| format!("cannot create the namespace {name}"))
     }
 
     fn maps(&self) -> Api<ConfigMap> {

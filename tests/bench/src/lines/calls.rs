@@ -14,16 +14,28 @@ use tokio::runtime::Builder;
 use super::Peer;
 use super::apples::{Calls, apple, child};
 use crate::clock::{cpu_time, micros_each, thread_time};
+use crate::peers::engine;
 use crate::statistics::median;
 
 const CALLS: usize = 500;
 const PASSES: usize = 9;
 /// Bytes of the objects: the least that people write, what is usual with managedFields taken away, and what is large.
 const SIZES: [usize; 3] = [1_500, 6_000, 50_000];
+/// Bytes of one of which nothing is to be done.
+const SMALL: usize = 600;
 
 /// What the same work costs where nothing is between.
 pub(super) const NATIVE: Peer =
     Peer { name: "the same in Rust, without a sandbox", prepare: || Ok(()), measure: native, share: None };
+
+/// What the first of them costs without the host: what the engine itself takes to lay the texts, to call and to come back. Of that ours may
+/// have half as much again.
+pub(super) const ENGINE: Peer =
+    Peer { name: "wasmtime 48 alone, the same call", prepare: || Ok(()), measure: engine, share: Some(1.5) };
+
+fn engine() -> Result<Vec<f64>> {
+    Ok(vec![engine::call(&Plugin::guest("idling")?.wasm, &apple(SMALL)?.json(), CALLS, PASSES)?])
+}
 
 /// Microseconds of a call on an object of 600 bytes, of which nothing is to be done: of the guest `idling`, which does not look at what it is
 /// called with, in an instance that is kept, and in fresh ones; and of the example plugin, which makes itself out of its configuration, parses
@@ -31,8 +43,9 @@ pub(super) const NATIVE: Peer =
 /// configuration, controller, namespace, name and object.
 pub(super) fn empty() -> Result<Vec<f64>> {
     let linked = Engine::new()?.compile(&Plugin::guest("idling")?.wasm)?.link()?;
-    let idling = |reuse| time(Calls::within(Limits { reuse, ..Limits::default() }, &linked, apple(600)?, Phase::Gone));
-    Ok(vec![idling(true)?, idling(false)?, measure(600, Phase::Gone)?])
+    let idling =
+        |reuse| time(Calls::within(Limits { reuse, ..Limits::default() }, &linked, apple(SMALL)?, Phase::Gone));
+    Ok(vec![idling(true)?, idling(false)?, measure(SMALL, Phase::Gone)?])
 }
 
 /// An object of each size is parsed, a cached child is read, a child and a status come back. Microseconds.
@@ -40,14 +53,14 @@ pub(super) fn reconcile() -> Result<Vec<f64>> {
     SIZES.into_iter().map(|size| measure(size, Phase::Live)).collect()
 }
 
-/// The guest `reusing`, which does about the same: a small object that is gone, and objects of each size; in instances that are kept,
-/// and in fresh ones, as an administrator may have it. Microseconds.
+/// The guest `reusing`, which does about the same: objects of each size, and a small one that is gone; in instances that are kept, and in
+/// fresh ones, as an administrator may have it. Microseconds.
 pub(super) fn reuse() -> Result<Vec<f64>> {
     let linked = Engine::new()?.compile(&Plugin::guest("reusing")?.wasm)?.link()?;
     let mut figures = Vec::new();
     for reuse in [true, false] {
         let limits = Limits { reuse, ..Limits::default() };
-        for (bytes, phase) in [(600, Phase::Gone)].into_iter().chain(SIZES.map(|bytes| (bytes, Phase::Live))) {
+        for (bytes, phase) in SIZES.map(|bytes| (bytes, Phase::Live)).into_iter().chain([(SMALL, Phase::Gone)]) {
             figures.push(time(Calls::within(limits, &linked, apple(bytes)?, phase))?);
         }
     }

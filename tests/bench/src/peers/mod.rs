@@ -1,4 +1,5 @@
 //! Others who do the same, measured on the same objects.
 
+pub(crate) mod engine;
 pub(crate) mod go;
 pub(crate) mod kube_runtime;

@@ -1,0 +1,66 @@
+//! The engine alone: the contract's `reconcile`, called by the bindings that the engine makes of it, with nothing of the host around.
+
+use std::hint::black_box;
+
+use anyhow::{Context, Result, ensure};
+use tokio::runtime::Builder;
+use wasmtime::component::{Component, Linker};
+use wasmtime::{Config, Engine, Store};
+use wit_component::ComponentEncoder;
+
+use self::bindings::Plugin;
+use self::bindings::exports::pilothouse::plugin::controller::{Children, Outcome, Phase, Request};
+use self::bindings::pilothouse::plugin::types::KeyParam;
+use crate::clock::{micros_each, thread_time};
+use crate::statistics::median;
+
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::semicolon_if_nothing_returned, reason = "generated")]
+mod bindings {
+    wasmtime::component::bindgen!({
+        world: "plugin",
+        path: "../../wit",
+        exports: { default: async },
+        ownership: Borrowing { duplicate_if_necessary: true },
+    });
+}
+
+/// What is never reached: it is told to nobody.
+const NEVER: u64 = 1 << 40;
+
+/// Microseconds of a call of a plugin, a core module with a component's metadata that imports nothing that it calls, on this object that is
+/// gone: in one instance, with the interruptions that the host has, and on a stack of its own, as there.
+pub(crate) fn call(plugin: &[u8], object: &str, calls: usize, passes: usize) -> Result<f64> {
+    let mut encoder = ComponentEncoder::default();
+    let component = encoder.module(plugin).and_then(|encoder| encoder.encode());
+    let mut config = Config::new();
+    config.epoch_interruption(true);
+    let engine = Engine::new(&config)?;
+    let component = Component::new(&engine, component.context("the plugin is no core module of a component")?)?;
+    let mut linker = Linker::new(&engine);
+    linker.define_unknown_imports_as_traps(&component)?;
+    let mut store = Store::new(&engine, ());
+    store.set_epoch_deadline(NEVER);
+    let request = || Request {
+        controller: "apples",
+        key: KeyParam { namespace: Some("orchard"), name: "gala" },
+        object,
+        phase: Phase::Gone,
+        attempt: 1,
+        last_error: None,
+    };
+    Builder::new_current_thread().build().context("cannot start a runtime")?.block_on(async {
+        let plugin = Plugin::instantiate_async(&mut store, &component, &linker).await?;
+        let reconcile = plugin.pilothouse_plugin_controller();
+        let mut times = Vec::with_capacity(passes);
+        for _ in 0..passes {
+            let start = thread_time();
+            for _ in 0..calls {
+                let answer = black_box(reconcile.call_reconcile(&mut store, "{}", request()).await?);
+                let nothing = |outcome: &Outcome| matches!(outcome.children, Children::Unchanged);
+                ensure!(answer.as_ref().is_ok_and(nothing), "the plugin answers {answer:?}");
+            }
+            times.push(micros_each(thread_time().saturating_sub(start), calls));
+        }
+        median(&times).context("there are no passes")
+    })
+}

@@ -14,9 +14,8 @@
 //! already keeps the higher of both priorities and the earlier of both times; one whose priority rises goes to the end of its
 //! new line. Where a queue has a [rate](Pace::rate), what is ready waits for that as well.
 //!
-//! The queue has no bound of its own: it holds each key once, so it is bounded by the keys that there are to put in. A controller puts in those
-//! of its own objects, and those that objects name as their owner, by a label or by having the same name; keys that a plugin names are
-//! looked up before. What a queue held at its fullest is given back when it runs empty.
+//! The queue has no bound of its own: it holds each key once, so it is bounded by the keys that whoever fills it puts in and does not
+//! [discard](Workqueue::discard). What a queue held at its fullest is given back when it runs empty.
 //!
 //! ```
 //! use pilothouse_core::workqueue::{CHANGE, INITIAL, Workqueue};
@@ -295,6 +294,24 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
             self.at(index).failures = 0;
             self.remove_if_unused(index);
         }
+    }
+
+    /// Takes `key` out, and forgets its failures: there is nothing to be reconciled any more. A worker that has it goes on; what is added from
+    /// now on is added as ever.
+    pub fn discard(&mut self, key: &K) {
+        let Some(index) = self.find(key) else { return };
+        let entry = self.at(index);
+        entry.failures = 0;
+        let wait = std::mem::replace(&mut entry.wait, Wait::No);
+        let (priority, takeable) = (entry.priority, entry.processing.is_none());
+        match wait {
+            Wait::No | Wait::Beside => {}
+            Wait::Delayed { due, order } => {
+                self.delayed.remove(&(due, order));
+            }
+            Wait::InLine => self.lines.remove(index, priority, takeable),
+        }
+        self.remove_if_unused(index);
     }
 
     /// Failures of `key` since it was last forgotten.

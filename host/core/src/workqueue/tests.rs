@@ -288,6 +288,27 @@ fn invariant_12_an_empty_queue_holds_nothing_of_what_went_through() {
 }
 
 #[test]
+fn invariant_12_nothing_is_left_of_what_is_discarded() {
+    let mut queue = queue();
+    queue.add(NOW, "running", CHANGE);
+    queue.get(NOW).unwrap();
+    queue.add_rate_limited(NOW, "running", CHANGE);
+    queue.add_rate_limited(NOW, "failed", CHANGE);
+    queue.add(NOW, "ready", CHANGE);
+    for key in ["running", "failed", "ready", "unknown"] {
+        queue.discard(&key);
+    }
+    assert_eq!((queue.len(), queue.delayed(), queue.next_due(), queue.index.len()), (0, 0, None, 1));
+    // A worker has it still, and it changes meanwhile.
+    queue.add(NOW, "running", CHANGE);
+    assert_eq!(queue.get(NOW), None);
+    queue.done(NOW, &"running");
+    assert_eq!(take_all(&mut queue, NOW), ["running"]);
+    queue.done(NOW, &"running");
+    assert_eq!(queue.index.len(), 0);
+}
+
+#[test]
 fn invariant_12_a_delay_moved_again_and_again_is_held_once() {
     let mut queue = queue();
     for n in 0..10_000 {
@@ -462,6 +483,7 @@ enum Step {
     Get,
     Done(u8),
     Forget(u8),
+    Discard(u8),
     Pass(u64),
     ShutDown,
 }
@@ -476,6 +498,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         80 => Just(Step::Get),
         60 => key().prop_map(Step::Done),
         10 => key().prop_map(Step::Forget),
+        10 => key().prop_map(Step::Discard),
         30 => (0..60_u64).prop_map(Step::Pass),
         1 => Just(Step::ShutDown),
     ];
@@ -514,6 +537,11 @@ proptest! {
                 Step::Forget(key) => {
                     queue.forget(&key);
                     plain.find(key).failures = 0;
+                }
+                Step::Discard(key) => {
+                    queue.discard(&key);
+                    let known = plain.find(key);
+                    (known.wait, known.failures) = (PlainWait::No, 0);
                 }
                 Step::Pass(millis) => {
                     now += MILLI * millis as u32;
@@ -560,6 +588,7 @@ proptest! {
                 },
                 Step::Done(key) => prop_assert_eq!(queue.done(now, &key), held.remove(&key).map_or(Duration::ZERO, |since| now - since)),
                 Step::Forget(key) => queue.forget(&key),
+                Step::Discard(key) => { queue.discard(&key); owed.remove(&key); }
                 Step::Pass(millis) => now += MILLI * millis as u32,
                 Step::ShutDown => unreachable!("filtered out"),
             }

@@ -20,8 +20,8 @@ mod tests;
 pub use debug::{InformerRow, Inspect, LeaseRow};
 pub use metrics::Metrics;
 pub use plugins::{
-    BacklogRow, ControllerRow, FailedCallRow, FailingRow, HookFailureRow, InstancesRow, LimitsRow, LoadFailureRow,
-    PluginRow, QuarantineRow, ServingRow, StormRow,
+    BacklogRow, ControllerRow, FailedCallRow, FailingRow, GoneRow, HookFailureRow, InstancesRow, LimitsRow,
+    LoadFailureRow, PluginRow, QuarantineRow, ServingRow, StormRow,
 };
 pub use server::{State, serve};
 

@@ -196,12 +196,25 @@ pub struct ControllerRow {
     pub failing: Vec<FailingRow>,
     /// How many there are.
     pub keys_failing: usize,
+    /// Objects that vanished and are still to be reconciled.
+    pub gone: GoneRow,
     /// What the plugin's `mapper` is to be asked of.
     pub unmapped: BacklogRow,
     /// Objects that are reconciled over and over, the first of them.
     pub storms: Vec<StormRow>,
     /// How many there are.
     pub breakers_open: usize,
+}
+
+/// Objects that vanished and are still to be reconciled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GoneRow {
+    /// How many there are.
+    pub objects: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Those that were given up, since the start.
+    pub dropped: u64,
 }
 
 /// A key that fails.
@@ -304,6 +317,11 @@ fn controller(row: &ControllerRow, all: bool, below: Below<'_>) {
     }
     if let more @ 1.. = row.keys_failing.saturating_sub(named) {
         below(2, &format!("and {more} more keys fail"));
+    }
+    let GoneRow { objects, bytes, dropped } = row.gone;
+    if all || dropped > 0 {
+        let held = bytes >> 10;
+        below(2, &format!("gone: {objects} objects still to be reconciled, {held} kB; {dropped} deletions given up"));
     }
     backlog("mapper", 2, &row.unmapped, all, below);
     row.storms.iter().for_each(|storm| below(2, &told(storm)));

@@ -320,6 +320,7 @@ fn sick() -> PluginRow {
             backoff_cap_ms: 60_000,
             failing: ["default/a", "default/b", "default/c", "default/d"].map(failing).into(),
             keys_failing: 9,
+            gone: GoneRow { objects: 3, bytes: 12 << 10, dropped: 5 },
             unmapped: BacklogRow { last_failure: None, ..backlog() },
             storms: vec![StormRow {
                 key: "default/a".to_owned(),
@@ -365,6 +366,7 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
             default/b fails for 61.2 s, 14 times in a row: no apples left
             default/c fails for 61.2 s, 14 times in a row: no apples left
             and 6 more keys fail
+            gone: 3 objects still to be reconciled, 12 kB; 5 deletions given up
             mapper: 4 objects to be told of, 3 of them again after a failure; 2 changes told with others, 1 deletions given up
             default/a is reconciled over and over: 72 times in 12.2 s, and was woken 400 times; 120 of the last 128 times by changes of its child v1 ConfigMap default/a-0
             and 2 more objects are reconciled over and over
@@ -407,6 +409,7 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
             default/c fails for 61.2 s, 14 times in a row: no apples left
             default/d fails for 61.2 s, 14 times in a row: no apples left
             and 5 more keys fail
+            gone: 3 objects still to be reconciled, 12 kB; 5 deletions given up
             mapper: 4 objects to be told of, 3 of them again after a failure; 2 changes told with others, 1 deletions given up
             default/a is reconciled over and over: 72 times in 12.2 s, and was woken 400 times; 120 of the last 128 times by changes of its child v1 ConfigMap default/a-0
             and 2 more objects are reconciled over and over

@@ -154,6 +154,7 @@ impl Snapshot for HostView {
         }
         for controller in self.dispatch.controllers() {
             let (reads, (breakers_open, breakers_opened)) = (controller.reads(), controller.queue().breakers());
+            let gone = controller.gone();
             live.routes.push(metrics::Routes {
                 controller: label(&controller),
                 woken: controller.woken().to_vec(),
@@ -162,6 +163,9 @@ impl Snapshot for HostView {
                 read_bytes: reads.bytes,
                 breakers_open,
                 breakers_opened,
+                gone: gone.objects,
+                gone_bytes: gone.bytes,
+                gone_dropped: gone.dropped,
             });
             live.backlogs.push(backlog(controller.plugin(), dispatch::Hook::Map, controller.unmapped()));
         }

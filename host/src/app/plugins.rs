@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use super::HostView;
 use crate::{
     admin::{
-        BacklogRow, Control, ControllerRow, FailedCallRow, FailingRow, HookFailureRow, InstancesRow, LimitsRow,
-        LoadFailureRow, PluginRow, QuarantineRow, Release, ServingRow, StormRow,
+        BacklogRow, Control, ControllerRow, FailedCallRow, FailingRow, GoneRow, HookFailureRow, InstancesRow,
+        LimitsRow, LoadFailureRow, PluginRow, QuarantineRow, Release, ServingRow, StormRow,
     },
-    dispatch::{BacklogFigures, Controller, FailingKey, HookFailure, Quarantined, Record},
+    dispatch::{BacklogFigures, Controller, FailingKey, GoneFigures, HookFailure, Quarantined, Record},
     informer::told,
     plugin::{PluginName, Status},
     wasm::Limits,
@@ -126,6 +126,7 @@ fn controller(controller: &Controller) -> ControllerRow {
     let (storms, now) = (controller.queue().storms(), controller.queue().now());
     let informers = controller.waits_for();
     let spec = controller.spec();
+    let GoneFigures { objects, bytes, dropped } = controller.gone();
     let (ready, delayed, processing, retries) = {
         let queue = controller.queue().lock();
         (queue.len(), queue.delayed(), queue.processing(), queue.retries())
@@ -154,6 +155,7 @@ fn controller(controller: &Controller) -> ControllerRow {
             })
             .collect(),
         keys_failing,
+        gone: GoneRow { objects, bytes, dropped },
         unmapped: backlog(controller.unmapped(), controller.last_unmapped()),
         breakers_open: storms.len(),
         storms: storms

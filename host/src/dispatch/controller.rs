@@ -31,7 +31,9 @@ use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::info;
 
-pub use self::waking::ReadFigures;
+#[cfg(test)]
+pub(super) use self::gone::Most;
+pub use self::{gone::GoneFigures, waking::ReadFigures};
 pub(super) use self::waking::Source;
 use self::{gone::Gone, waking::Waking, workers::Workers};
 use super::{
@@ -117,7 +119,7 @@ impl Controller {
             workers: Workers::new(serving.concurrency),
             resync: watch::Sender::new(serving.spec.resync),
             serving: ArcSwap::from_pointee(serving),
-            gone: Gone::default(),
+            gone: Gone::new(),
             failing: Failing::default(),
             record,
             ended: Ended::default(),
@@ -149,6 +151,12 @@ impl Controller {
     #[cfg(test)]
     pub(super) fn tasks(&self) -> usize {
         self.workers.tasks()
+    }
+
+    /// Keeps no more than this of what vanished.
+    #[cfg(test)]
+    pub(super) fn keep_gone(&self, most: Most) {
+        self.gone.keep(most);
     }
 
     /// The plugin whose controller it is.
@@ -289,6 +297,16 @@ impl Controller {
     /// A vanished object was reconciled: its last state is not needed any more, unless it came and went again meanwhile.
     pub(super) fn forget_gone(&self, last: &Arc<Object>) {
         self.gone.reconciled(last);
+    }
+
+    /// The keys of what vanished and is still to be reconciled.
+    pub(super) fn gone_keys(&self) -> Vec<Key> {
+        self.gone.keys()
+    }
+
+    /// Objects that vanished and are still to be reconciled.
+    pub fn gone(&self) -> GoneFigures {
+        self.gone.figures()
     }
 
     /// Why the last try of a key failed, if it did.

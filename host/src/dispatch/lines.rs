@@ -3,10 +3,7 @@
 //!
 //! Within one call [`LogLine`](crate::wasm::LogLine) has bounds of its own.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilothouse_core::rate::Rate;
@@ -17,24 +14,52 @@ pub(super) const CALLS: Rate = Rate { burst: 1000, every: Duration::from_millis(
 /// Of objects that are reconciled over and over: enough to see what they have in common. All of them are counted at `/debug/plugins`.
 pub(super) const STORMS: Rate = Rate { burst: 20, every: Duration::from_secs(10) };
 
-/// So often it is said how many lines were dropped.
+/// So often it is said of how much nothing was said.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
+
+/// What is not said one by one: how often it was, which is said at once, and then once in a while.
+#[derive(Debug, Default)]
+pub(super) struct Unsaid {
+    all: u64,
+    /// Since it was last said.
+    unsaid: u64,
+    /// When it was; none: never.
+    said: Option<Duration>,
+}
+
+impl Unsaid {
+    /// So often more.
+    pub(super) fn add(&mut self, count: u64) {
+        self.all += count;
+        self.unsaid += count;
+    }
+
+    /// How often it was since that was last said, if it is to be said now; `now` is since some origin.
+    pub(super) fn say(&mut self, now: Duration) -> Option<u64> {
+        let due = self.said.is_none_or(|said| now.saturating_sub(said) >= SAID_AGAIN);
+        (due && self.unsaid > 0).then(|| {
+            self.said = Some(now);
+            std::mem::take(&mut self.unsaid)
+        })
+    }
+
+    /// How often it was so far.
+    pub(super) fn all(&self) -> u64 {
+        self.all
+    }
+}
 
 /// Lines of one plugin, such as what it logs and what is logged about its failures.
 #[derive(Debug)]
 pub(super) struct Lines {
     rate: Rate,
     inner: Mutex<Inner>,
-    dropped: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     used: Duration,
-    /// Dropped since it was last said.
-    unsaid: u64,
-    /// When it was; none: never.
-    said: Option<Duration>,
+    dropped: Unsaid,
 }
 
 /// What becomes of one line.
@@ -49,7 +74,7 @@ pub(super) struct Verdict {
 impl Lines {
     /// None came yet. `rate` is how many are written.
     pub(super) fn new(rate: Rate) -> Self {
-        Self { rate, inner: Mutex::default(), dropped: AtomicU64::new(0) }
+        Self { rate, inner: Mutex::default() }
     }
 
     /// One line comes, `now` after some origin.
@@ -59,20 +84,14 @@ impl Lines {
         if written {
             inner.used = self.rate.take(inner.used, now);
         } else {
-            inner.unsaid += 1;
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            inner.dropped.add(1);
         }
-        let due = inner.said.is_none_or(|said| now.saturating_sub(said) >= SAID_AGAIN);
-        let say = (due && inner.unsaid > 0).then(|| {
-            inner.said = Some(now);
-            std::mem::take(&mut inner.unsaid)
-        });
-        Verdict { written, say }
+        Verdict { written, say: inner.dropped.say(now) }
     }
 
     /// Lines that were dropped so far.
     pub(super) fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+        self.inner.lock().dropped.all()
     }
 }
 

@@ -24,7 +24,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub use controller::{Controller, ReadFigures};
+pub use controller::{Controller, GoneFigures, ReadFigures};
 pub use failing::FailingKey;
 pub use observing::Observing;
 pub use pending::{BacklogFigures, HookFailure};

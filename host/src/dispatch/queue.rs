@@ -118,6 +118,11 @@ impl Queue {
         self.bell.notify_one();
     }
 
+    /// Takes a key out; see [`Workqueue::discard`]. Who waits for its time may wake in vain.
+    pub(super) fn discard(&self, key: &Key) {
+        self.inner.lock().discard(key);
+    }
+
     /// The next key, when there is one, and once what goes on with it if it is reconciled over and over; none once the queue is shut
     /// down, or who asks is not to go on.
     ///

@@ -50,7 +50,7 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
     let Some((object, there)) = controller.look_up(serving, key) else {
         // A child of something that this host never saw, or that is not for this plugin.
         controller.note_error(key, None);
-        controller.forget_unless_there(serving, key);
+        controller.forget_unless_there(key);
         return Next::Done;
     };
     let phase = match there {
@@ -100,9 +100,15 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
     if phase == Phase::Gone && matches!(end, End::Done | End::Terminal(_)) {
         controller.forget_gone(&object);
     }
-    controller.forget_unless_there(serving, key);
+    let there = controller.forget_unless_there(key);
     tell(controller, &object, failures, &end);
-    conclude(controller, key, end, &report, started.elapsed(), in_guest)
+    let next = conclude(controller, key, end, &report, started.elapsed(), in_guest);
+    if there {
+        return next;
+    }
+    // It was let go of meanwhile. What comes under this key from now on enters the queue by itself.
+    controller.note_error(key, None);
+    Next::Done
 }
 
 /// Tells people on the object what they may have to do something about.

@@ -23,6 +23,12 @@ pub struct Routes {
     pub breakers_open: usize,
     /// Times that a key began to be, since the start.
     pub breakers_opened: u64,
+    /// Objects that vanished and are still to be reconciled.
+    pub gone: usize,
+    /// Their bytes.
+    pub gone_bytes: usize,
+    /// Those that were given up, since the start.
+    pub gone_dropped: u64,
 }
 
 /// What a plugin asks of the host.
@@ -59,6 +65,9 @@ struct RouteSum {
     bytes: u64,
     open: u64,
     opened: u64,
+    gone: u64,
+    gone_bytes: u64,
+    gone_dropped: u64,
 }
 
 /// What plugins ask of the host, and what the host tells of objects.
@@ -91,6 +100,9 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, routes: &[Routes], bac
         sum.bytes += routes.read_bytes as u64;
         sum.open += routes.breakers_open as u64;
         sum.opened += routes.breakers_opened;
+        sum.gone += routes.gone as u64;
+        sum.gone_bytes += routes.gone_bytes as u64;
+        sum.gone_dropped += routes.gone_dropped;
     }
     let woken = all.iter().flat_map(|(name, routes)| {
         routes.woken.iter().map(|(by, count)| ([("controller", *name), ("by", *by)], *count))
@@ -107,6 +119,13 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, routes: &[Routes], bac
     gauges(encoder, "pilothouse_breakers_open", "Keys that are reconciled over and over, and put off", open)?;
     let opened = controllers().map(|(labels, routes)| (labels, routes.opened));
     counters(encoder, "pilothouse_breakers_opened", "Times that a key began to be reconciled over and over", opened)?;
+    let gone = controllers().map(|(labels, routes)| (labels, routes.gone));
+    gauges(encoder, "pilothouse_gone_objects", "Objects that vanished and are still to be reconciled", gone)?;
+    let bytes = controllers().map(|(labels, routes)| (labels, routes.gone_bytes));
+    gauges(encoder, "pilothouse_gone_bytes", "Bytes of objects that vanished and are still to be reconciled", bytes)?;
+    let dropped = controllers().map(|(labels, routes)| (labels, routes.gone_dropped));
+    let help = "Deletions that were never reconciled, as there were too many";
+    counters(encoder, "pilothouse_gone_dropped", help, dropped)?;
 
     let mut all = BTreeMap::<(&str, &str), [u64; 3]>::new();
     for backlog in backlogs {

@@ -405,6 +405,9 @@ fn routes_and_backlogs_of_one_name_are_summed_up() {
             read_bytes: 700,
             breakers_open: 1,
             breakers_opened: 4,
+            gone: 7,
+            gone_bytes: 900,
+            gone_dropped: 2,
         };
         live.routes.extend([routes.clone(), routes]);
         let backlog = Backlog { plugin: "a".into(), hook: "map", objects: 4, merged: 2, dropped: 1 };
@@ -415,7 +418,7 @@ fn routes_and_backlogs_of_one_name_are_summed_up() {
         plugin.hooked("map", true);
         plugin.hooked("observe", false);
     }
-    let told: Vec<String> = ["hooks", "wakes", "tracked", "breakers", "backlog"]
+    let told: Vec<String> = ["hooks", "wakes", "tracked", "breakers", "gone", "backlog"]
         .map(|family| samples(&metrics, &format!("pilothouse_{family}")))
         .into();
     assert_snapshot!(told.join("\n"), @r#"
@@ -428,6 +431,9 @@ fn routes_and_backlogs_of_one_name_are_summed_up() {
     pilothouse_tracked_bytes{controller="a/b"} 1400
     pilothouse_breakers_open{controller="a/b"} 2
     pilothouse_breakers_opened_total{controller="a/b"} 8
+    pilothouse_gone_objects{controller="a/b"} 14
+    pilothouse_gone_bytes{controller="a/b"} 1800
+    pilothouse_gone_dropped_total{controller="a/b"} 4
     pilothouse_backlog_objects{plugin="a",export="map"} 8
     pilothouse_backlog_objects{plugin="a",export="observe"} 4
     pilothouse_backlog_merged_total{plugin="a",export="map"} 4
@@ -518,6 +524,9 @@ fn the_text_is_open_metrics() {
     pilothouse_tracked_bytes
     pilothouse_breakers_open
     pilothouse_breakers_opened
+    pilothouse_gone_objects
+    pilothouse_gone_bytes
+    pilothouse_gone_dropped
     pilothouse_backlog_objects
     pilothouse_backlog_merged
     pilothouse_backlog_dropped

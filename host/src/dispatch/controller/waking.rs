@@ -30,8 +30,9 @@ use pilothouse_core::{
     store::Change,
     workqueue::{CHANGE, INITIAL},
 };
+use tracing::warn;
 
-use super::{Controller, Serving};
+use super::Controller;
 use crate::{
     dispatch::{
         feed,
@@ -126,8 +127,13 @@ impl Controller {
             return self.hear_read(change, origin);
         }
         let matters = matters(when, change, &self.record);
-        if *source == Source::For {
-            self.gone.note(change, matters);
+        if *source == Source::For
+            && let Some(dropped) = self.gone.note(change, matters, self.queue.now(), |key| self.discard(key))
+        {
+            warn!(
+                plugin = %self.plugin, controller = %self.name, dropped,
+                "too many objects vanished and are still to be reconciled: the first of them are let go of",
+            );
         }
         if !matters {
             return;
@@ -206,13 +212,17 @@ impl Controller {
 
     /// Adds keys that somebody had to be asked for, since these objects changed.
     pub(in crate::dispatch) fn wake_mapped(&self, keys: Vec<Key>, objects: impl Fn() -> String) {
-        let origin = if self.is_ready() { Origin::Change } else { Origin::Initial };
-        self.wake(keys, origin, &self.waking.woken.mapping, || Cause::Mapping(objects()));
+        self.wake(keys, self.origin(), &self.waking.woken.mapping, || Cause::Mapping(objects()));
     }
 
     /// Adds keys that were looked for, since this child of theirs changed.
     pub(in crate::dispatch) fn wake_owners(&self, keys: Vec<Key>, of: &TypeMeta, child: &Key) {
-        self.wake(keys, Origin::Change, &self.waking.woken.child, || Cause::Child(of.clone(), child.clone()));
+        self.wake(keys, self.origin(), &self.waking.woken.child, || Cause::Child(of.clone(), child.clone()));
+    }
+
+    /// Where a change comes from for which somebody had to be asked.
+    fn origin(&self) -> Origin {
+        if self.is_ready() { Origin::Change } else { Origin::Initial }
     }
 
     /// A call about a key begins: what it reads is noted.
@@ -226,11 +236,20 @@ impl Controller {
         self.wake(vec![key.clone()], Origin::Change, &self.waking.woken.read, || Cause::Read(None));
     }
 
-    /// Nobody is to be woken for a key that is gone and reconciled.
-    pub(in crate::dispatch) fn forget_unless_there(&self, serving: &Serving, key: &Key) {
-        if self.look_up(serving, key).is_none() {
+    /// Nobody is to be woken for a key that is gone and reconciled. False: nothing is known of it any more.
+    pub(in crate::dispatch) fn forget_unless_there(&self, key: &Key) -> bool {
+        let there = self.look_up(&self.serving(), key).is_some();
+        if !there {
             self.waking.reads.lock().forget(key);
         }
+        there
+    }
+
+    /// There is nothing to be reconciled under a key any more. A worker that has it goes on, and finds that at its end.
+    fn discard(&self, key: &Key) {
+        self.queue.discard(key);
+        self.failing.note(key, None);
+        self.waking.reads.lock().forget(key);
     }
 
     /// How changes of a source lead to keys; none: the plugin says. Whether the reconciled kind lives in namespaces is known only when

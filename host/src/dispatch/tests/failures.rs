@@ -8,6 +8,7 @@ use crate::{
     cluster::{Patch, WriteOptions},
     dispatch::{
         CallFailure, Cause, Hook, Record,
+        controller::Most,
         record::{Failed, HookError},
     },
     wasm::CallError,
@@ -126,6 +127,58 @@ async fn a_key_that_a_child_names_during_a_quarantine_wakes_where_something_is_k
         child
     };
     is_named(&Guest::new(), 1, child).await;
+}
+
+/// A plugin fails over each object for ever, and the objects vanish.
+async fn takes_no_deletion(guest: &Guest) {
+    const ALL: u64 = 6;
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let keys: Vec<Key> = (0..ALL).map(|number| Key::new(Some("default"), &format!("apple-{number}"))).collect();
+    for key in &keys {
+        scene.api.create(apple(&key.name)).await;
+    }
+    scene.activate(guest).await;
+    let controller = scene.controller();
+    controller.keep_gone(Most { objects: 2, bytes: usize::MAX });
+    let has_failed = |key: &Key| controller.last_error(key).is_some();
+    comes_true("each has failed", || keys.iter().all(has_failed)).await;
+    for (key, vanished) in keys.iter().zip(1..) {
+        scene.api.delete(&apples(), key).await;
+        let noted = || controller.gone().objects as u64 + controller.gone().dropped;
+        comes_true("it is noted", || noted() == vanished).await;
+    }
+    let gone = controller.gone();
+    assert_eq!((gone.objects as u64, gone.dropped), (2, ALL - 2));
+    // A worker may have had one of the others.
+    let known = || {
+        let queue = controller.queue().lock();
+        queue.len() + queue.delayed() + queue.processing()
+    };
+    comes_true("nothing is left of the others", || (known(), controller.failing(20).0) == (2, 2)).await;
+    let last =
+        |key: &Key| controller.look_up(&controller.serving(), key).map(|(last, there)| (last.key().clone(), there));
+    let (first, kept) = keys.split_at(4);
+    assert!(first.iter().all(|key| last(key).is_none() && !has_failed(key)));
+    assert!(kept.iter().all(|key| last(key) == Some((key.clone(), false)) && has_failed(key)));
+
+    scene.activate(&Guest::new().version("2.0.0")).await;
+    for _ in kept {
+        while scene.next().await != ReconcileResult::Success {}
+    }
+    comes_true("nothing is gone any more", || controller.gone().objects == 0 && known() == 0).await;
+    assert!(scene.ended.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn invariant_12_deletions_that_a_plugin_never_takes_are_bounded() {
+    let no = Answer::Failure { message: "no".into(), terminal: false, status: None };
+    takes_no_deletion(&Guest::new().answer(no)).await;
+}
+
+#[tokio::test]
+async fn invariant_12_deletions_that_a_quarantined_plugin_never_takes_are_bounded() {
+    takes_no_deletion(&Guest::new().reconcile(TRAP)).await;
 }
 
 #[tokio::test]

@@ -7,8 +7,11 @@
 //!         └─ mapping `plugin` ─► backlog ─► `map`, in batches ─┘
 //! ```
 //!
-//! While the plugin is quarantined, keys that the changed object names by itself, as its owner or by another mapping, wait here too, for a
-//! look whether there is such an object: as nobody takes keys, children that come and go would fill the queue with names of nothing.
+//! While the plugin is quarantined, or many keys wait, keys that the changed object names by itself, as its owner or by another mapping, wait
+//! here too, for a look whether there is such an object: children that come and go would fill the queue with names of nothing.
+//!
+//! Where the reconciled kind is not served yet, or the task gets no turn, names would gather here in the end. So beyond a
+//! [bound](MOST_NAMES) they are let go of, and every key is looked at instead: whoever they lead to is among those.
 //!
 //! An object that names the changed one only after the change is a change itself, and wakes its own key: so to look the index up later
 //! loses nothing. Both are asked once the reconciled objects are there, and a key that a plugin names wakes only if it is one of them.
@@ -31,14 +34,40 @@ use super::{
     imports::CallImports,
     pending::{self, BacklogFigures, HookFailure, Pending},
     record::HookError,
+    resync,
 };
+
+/// Names that wait to be looked up, at most: more than change in a moment, and a few megabytes.
+pub(super) const MOST_NAMES: usize = 10_000;
 
 /// What is still to be asked.
 pub(super) struct Asks {
-    /// Whom the changed object leads to: as many as change before they are looked up.
-    names: Mutex<HashSet<(Whom, TypeMeta, Key)>>,
+    names: Mutex<Names>,
     named: Notify,
     pending: Pending,
+}
+
+/// Whom changed objects lead to.
+#[derive(Default)]
+struct Names {
+    names: HashSet<Name>,
+    /// There were too many: every key is to be looked at.
+    all: bool,
+}
+
+/// Whom an object of this kind and key leads to.
+type Name = (Whom, TypeMeta, Key);
+
+impl Names {
+    fn add(&mut self, names: impl IntoIterator<Item = Name>) {
+        if !self.all {
+            self.names.extend(names);
+            self.all = self.names.len() > MOST_NAMES;
+        }
+        if self.all {
+            self.names = HashSet::new();
+        }
+    }
 }
 
 /// Whom a change concerns.
@@ -60,8 +89,7 @@ impl Asks {
     /// The change concerns these, if they are found.
     pub(super) fn find(&self, whom: impl IntoIterator<Item = Whom>, change: &Change) {
         let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
-        let named = whom.into_iter().map(|whom| (whom, object.type_meta().clone(), object.key().clone()));
-        self.names.lock().extend(named);
+        self.names.lock().add(whom.into_iter().map(|whom| (whom, object.type_meta().clone(), object.key().clone())));
         self.named.notify_one();
     }
 
@@ -73,6 +101,13 @@ impl Asks {
     /// Returns when the plugin was asked of all that came so far, even if in vain.
     pub(super) async fn tried(&self) {
         self.pending.tried().await;
+    }
+
+    /// How many names wait; none: so many that every key is to be looked at.
+    #[cfg(test)]
+    pub(super) fn names(&self) -> Option<usize> {
+        let names = self.names.lock();
+        (!names.all).then_some(names.names.len())
     }
 
     /// What waits for the plugin.
@@ -93,8 +128,13 @@ pub(super) async fn run(controller: Arc<Controller>) {
     loop {
         tokio::select! {
             () = asks.named.notified() => {
-                let mut names = Names { asks, left: std::mem::take(&mut *asks.names.lock()).into_iter().collect() };
-                while let Some((whom, of, name)) = names.left.pop() {
+                let Names { names, all } = std::mem::take(&mut *asks.names.lock());
+                let mut left = Left { asks, names: names.into_iter().collect(), all };
+                if left.all {
+                    resync::look_at_each(&controller).await;
+                    left.all = false;
+                }
+                while let Some((whom, of, name)) = left.names.pop() {
                     look_up(&controller, &whom, &of, &name);
                     // One may lead to every key there is.
                     tokio::task::yield_now().await;
@@ -111,15 +151,18 @@ pub(super) async fn run(controller: Arc<Controller>) {
 }
 
 /// What is being looked up. If the host fails over one, the others are still to be.
-struct Names<'a> {
+struct Left<'a> {
     asks: &'a Asks,
-    left: Vec<(Whom, TypeMeta, Key)>,
+    names: Vec<Name>,
+    all: bool,
 }
 
-impl Drop for Names<'_> {
+impl Drop for Left<'_> {
     fn drop(&mut self) {
-        if !self.left.is_empty() {
-            self.asks.names.lock().extend(self.left.drain(..));
+        if self.all || !self.names.is_empty() {
+            let mut names = self.asks.names.lock();
+            names.all |= self.all;
+            names.add(self.names.drain(..));
             self.asks.named.notify_one();
         }
     }

@@ -20,7 +20,11 @@ use pilothouse_core::{
 use tokio::sync::watch;
 use tracing::debug;
 
-use super::{controller::Controller, matters, queue::Cause};
+use super::{
+    controller::{Controller, Serving},
+    matters,
+    queue::Cause,
+};
 use crate::informer::{Lease, WORK};
 
 /// Looks at every key each time a period has passed; none: never. Ends with the controller.
@@ -58,6 +62,14 @@ pub(super) fn look_at_all(controller: &Controller) {
     }
 }
 
+/// The same, and at what is gone and still to be reconciled. Gives way now and then.
+pub(super) async fn look_at_each(controller: &Controller) {
+    look_in_turns(controller, &controller.serving(), |_| true).await;
+    for key in controller.gone_keys() {
+        controller.queue().add(key, INITIAL, || Cause::Resync);
+    }
+}
+
 /// Looks again at every key for which a change from its object to itself matters, after whatever changed. Gives way now and then.
 async fn look_at_those_that_matter(controller: &Controller) {
     let serving = controller.serving();
@@ -65,11 +77,15 @@ async fn look_at_those_that_matter(controller: &Controller) {
         let change = Change { old: Some(object.clone()), new: Some(object.clone()), missed: false };
         matters(&serving.spec.for_.when, &change, controller.record())
     };
+    look_in_turns(controller, &serving, matters).await;
+}
+
+async fn look_in_turns(controller: &Controller, serving: &Serving, matters: impl Fn(&Arc<Object>) -> bool) {
     for lease in serving.reconciles.leases() {
-        let mut after = look_at_some(controller, lease, None, matters);
+        let mut after = look_at_some(controller, lease, None, &matters);
         while let Some(last) = after {
             tokio::task::yield_now().await;
-            after = look_at_some(controller, lease, Some(&last), matters);
+            after = look_at_some(controller, lease, Some(&last), &matters);
         }
     }
 }

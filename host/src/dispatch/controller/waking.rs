@@ -36,7 +36,7 @@ use super::Controller;
 use crate::{
     dispatch::{
         feed,
-        mapper::{Asks, Whom},
+        mapper::{Asks, MOST_NAMES, Whom},
         matters,
         pending::{BacklogFigures, HookFailure},
         queue::Cause,
@@ -204,10 +204,10 @@ impl Controller {
         keys
     }
 
-    /// Whether keys that an object names are looked for before they enter the queue, as nobody takes them from there for now. Whoever looks
-    /// waits until the controller's own kind has synced, so before workers work the names could pile up for a kind that is never served.
+    /// Whether keys that an object names are looked for before they enter the queue: nobody takes them from there for now, or not as fast as
+    /// they come. Names of nothing would fill it.
     fn looks_first(&self) -> bool {
-        self.record.is_quarantined() && self.is_ready()
+        self.record.is_quarantined() || self.queue.lock().len() >= MOST_NAMES
     }
 
     /// Adds keys that somebody had to be asked for, since these objects changed.

@@ -1,6 +1,12 @@
 //! Mappings, mappers and observers: whom they wake, and what becomes of those that fail.
 
+use pilothouse_core::{object::Object, store::Change, workqueue::CHANGE};
+
 use super::*;
+use crate::dispatch::{
+    mapper::{MOST_NAMES, Whom},
+    queue::Cause,
+};
 
 #[tokio::test]
 async fn a_mapping_names_whom_a_change_concerns() {
@@ -127,4 +133,66 @@ async fn an_observer_over_which_the_host_failed_is_told_again() {
     let observing = scene.dispatch.observing();
     comes_true("all is told", || observing[0].figures().objects == 0).await;
     scene.dispatch.deactivate(observing[0].plugin()).await;
+}
+
+/// An index of apples is to be asked of so many ConfigMaps that no apple names.
+fn name_nobody(controller: &Controller, count: usize) {
+    for number in 0..count {
+        let mut json = config_map(&format!("nobody-{number}"));
+        json["metadata"]["uid"] = "1".into();
+        json["metadata"]["resourceVersion"] = "1".into();
+        let object = Object::parse(json.to_string().as_bytes(), &maps()).expect("an object");
+        let change = Change { old: None, new: Some(Arc::new(object)), missed: false };
+        controller.asks().find([Whom::Indexed("named".into())], &change);
+    }
+}
+
+fn indexed() -> Guest {
+    let guest = Guest::new().index("named", ("stable.example.com/v1", "MyApple"), "metadata.name");
+    guest.maps("v1", "ConfigMap", Mapping::Index("named")).owns_nothing()
+}
+
+#[tokio::test]
+async fn invariant_12_names_to_look_up_are_bounded_while_the_kind_is_not_served() {
+    let mut scene = Scene::new().await;
+    scene.activate(&indexed()).await;
+    let controller = scene.controller();
+    comes_true("only its own kind is missing", || controller.waits_for().len() == 1).await;
+    name_nobody(&controller, MOST_NAMES / 2);
+    assert!(controller.asks().names().is_some_and(|names| names >= MOST_NAMES / 2));
+    name_nobody(&controller, MOST_NAMES + 1);
+    assert_eq!(controller.asks().names(), None);
+    scene.api.serve_apples().await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    comes_true("all is looked up", || controller.asks().names() == Some(0)).await;
+}
+
+#[tokio::test]
+async fn where_too_many_names_are_to_be_looked_up_every_key_is_looked_at() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&indexed()).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    name_nobody(&scene.controller(), MOST_NAMES + 1);
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+}
+
+#[tokio::test]
+async fn invariant_12_names_of_nothing_do_not_fill_the_queue_while_the_kind_is_not_served() {
+    let scene = Scene::new().await;
+    scene.activate(&Guest::new().maps("v1", "ConfigMap", Mapping::SameKey).owns_nothing()).await;
+    let controller = scene.controller();
+    comes_true("only its own kind is missing", || controller.waits_for().len() == 1).await;
+    for number in 0..MOST_NAMES {
+        controller.queue().add(Key::new(Some("default"), &number.to_string()), CHANGE, || Cause::Itself);
+    }
+    let keys = controller.queue().lock().len();
+    scene.api.create(config_map("nobody")).await;
+    comes_true("it is to be looked for", || controller.asks().names() == Some(1)).await;
+    assert_eq!(controller.queue().lock().len(), keys);
+    scene.api.serve_apples().await;
+    comes_true("all is looked up", || controller.asks().names() == Some(0)).await;
+    comes_true("nothing is left of it", || controller.queue().lock().is_idle()).await;
 }

@@ -38,14 +38,8 @@ use super::{
 };
 use crate::{
     wasm::{CallError, Import, LogLine, PluginName},
-    writer::{Events, Level, cut},
+    writer::{Events, Level},
 };
-
-/// The innermost calls of a guest that are told: deeper ones seldom say more.
-const FRAMES: usize = 10;
-
-/// Bytes of a call's name: names come from the guest, and those of generic functions fill pages.
-const FRAME: usize = 200;
 
 /// So often a backtrace is logged of one kind of failure.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
@@ -353,8 +347,7 @@ impl Record {
     /// Keeps a failure to be looked at. None: it is not to be logged; else with its backtrace, where that was not logged of late.
     fn note(&self, call: String, error: &CallError, message: &str) -> Option<Vec<String>> {
         let said = self.may_say();
-        let frames = error.backtrace().iter().take(FRAMES).map(|frame| cut(frame, FRAME));
-        let backtrace: Vec<String> = frames.collect();
+        let backtrace = error.backtrace().to_vec();
         let inner = &mut *self.inner.lock();
         *inner.traps.entry(error.kind()).or_default() += 1;
         inner.last = Some(CallFailure {

@@ -3,8 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::call::shorten;
 use super::host::{Closed, Excess};
 use super::limits::{Limiter, MAX_TABLE_ELEMENTS, MemoryLimit};
+
+/// The innermost calls of a guest that are told: deeper ones seldom say more.
+const FRAMES: usize = 10;
+
+/// Bytes of a call's line: names come from the guest, and those of generic functions fill pages.
+const FRAME: usize = 200;
 
 /// The sandbox itself could not be set up: this machine or its settings, never a plugin.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +113,28 @@ impl LoadError {
     pub fn passes(&self) -> bool {
         matches!(self, Self::Compiler(_) | Self::Killed | Self::Code(_))
     }
+
+    /// One word for metrics, of the same meaning as [`CallError::kind`]'s: `decode` where it is no WebAssembly that this host takes, `link`
+    /// where it does not fit the contract; of the compiler `deadline`, `memory`, `stack`, `died` or, where it is not the file's fault, `host`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Empty
+            | Self::Large(_)
+            | Self::Text
+            | Self::Magic(_)
+            | Self::Short(_)
+            | Self::Version { .. }
+            | Self::Metadata
+            | Self::Componentise(_)
+            | Self::Compile(_) => "decode",
+            Self::Overflow => "stack",
+            Self::Greedy(_) => "memory",
+            Self::Slow(_) => "deadline",
+            Self::Died { .. } => "died",
+            Self::Killed | Self::Compiler(_) | Self::Code(_) => "host",
+            Self::Imports(_) | Self::Export { .. } | Self::Types(_) => "link",
+        }
+    }
 }
 
 /// A plugin that loads but does not say what it is.
@@ -120,6 +149,22 @@ pub enum DescribeError {
     /// A manifest that cannot be used; all that is wrong with it.
     #[error(transparent)]
     Manifest(#[from] pilothouse_core::manifest::Invalid),
+}
+
+impl DescribeError {
+    /// One word for metrics: [`CallError::kind`], `refused` or `manifest`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Call(error) => error.kind(),
+            Self::Refused(_) => "refused",
+            Self::Manifest(_) => "manifest",
+        }
+    }
+
+    /// See [`CallError::backtrace`].
+    pub fn backtrace(&self) -> &[String] {
+        if let Self::Call(error) = self { error.backtrace() } else { &[] }
+    }
 }
 
 /// A call into a plugin that came to nothing. The instance is gone; the next call has a fresh one.
@@ -147,6 +192,8 @@ pub enum CallError {
     Memory {
         /// Which limit, and the bytes that it allows.
         limit: MemoryLimit,
+        /// Where it gave up, innermost call first; empty where an instance begins with too much.
+        backtrace: Vec<String>,
     },
     /// Called too deep.
     #[error("plugin overflowed its stack")]
@@ -171,14 +218,19 @@ pub enum CallError {
         import: &'static str,
         /// The message, where it was `log.write`.
         said: Option<String>,
+        /// Where it called that, innermost call first.
+        backtrace: Vec<String>,
     },
     /// Wanted larger tables than it may have, and gave up.
     #[error("plugin hit its limit of {MAX_TABLE_ELEMENTS} table elements")]
-    Table,
+    Table {
+        /// As of [`CallError::Memory`].
+        backtrace: Vec<String>,
+    },
     /// Called the host too often, or exchanged too much with it.
     #[error("plugin {excess}")]
     HostCalls {
-        /// Which of the two, and the limit.
+        /// Of what, and the limit.
         excess: Excess,
         /// Where it was, innermost call first.
         backtrace: Vec<String>,
@@ -222,7 +274,7 @@ impl CallError {
             Self::Stack { .. } => "stack",
             Self::Trap { .. } => "trap",
             Self::Import { .. } => "import",
-            Self::Table => "table",
+            Self::Table { .. } => "table",
             Self::HostCalls { .. } => "host-calls",
             Self::Instantiate(_) => "instantiate",
             Self::Host(_) => "host",
@@ -231,38 +283,68 @@ impl CallError {
         }
     }
 
-    /// The guest's calls when it ended, innermost first; empty where they are not known.
+    /// Whether the guest died in the middle of its code, as a native function does of a panic. It did not where it never began, gave an
+    /// answer that is of no use, or was stopped at its deadline.
+    pub fn is_panic(&self) -> bool {
+        match self {
+            Self::Memory { .. }
+            | Self::Table { .. }
+            | Self::Stack { .. }
+            | Self::Trap { .. }
+            | Self::Import { .. }
+            | Self::HostCalls { .. } => true,
+            Self::Decode { backtrace, .. } => !backtrace.is_empty(),
+            Self::Controller(_)
+            | Self::Export(_)
+            | Self::Deadline { .. }
+            | Self::Instantiate(_)
+            | Self::Host(_)
+            | Self::Answer(_) => false,
+        }
+    }
+
+    /// The guest's innermost calls when it ended, at most ten, innermost first; empty where they are not known.
     pub fn backtrace(&self) -> &[String] {
         match self {
             Self::Deadline { backtrace, .. }
+            | Self::Memory { backtrace, .. }
+            | Self::Table { backtrace }
             | Self::Stack { backtrace }
+            | Self::Import { backtrace, .. }
             | Self::HostCalls { backtrace, .. }
             | Self::Decode { backtrace, .. }
             | Self::Trap { backtrace, .. } => backtrace,
-            _ => &[],
+            Self::Controller(_) | Self::Export(_) | Self::Instantiate(_) | Self::Host(_) | Self::Answer(_) => &[],
         }
     }
 
     /// Reads what the engine says of a failed call.
     pub(super) fn of(error: &wasmtime::Error, stage: Stage, call: &Ended<'_>) -> Self {
         let said = || call.said.map(str::to_owned);
+        let backtrace = || frames(error);
         if let Some(Closed(import)) = error.downcast_ref() {
-            return Self::Import { import: import.name(), said: said() };
+            return Self::Import { import: import.name(), said: said(), backtrace: backtrace() };
         }
         if let Some(&excess) = error.downcast_ref::<Excess>() {
-            return Self::HostCalls { excess, backtrace: frames(error) };
+            return Self::HostCalls { excess, backtrace: backtrace() };
+        }
+        if is_too_much_at_once(error) {
+            return if error.is::<wasmtime::WasmBacktrace>() {
+                Self::HostCalls { excess: Excess::AtOnce, backtrace: backtrace() }
+            } else {
+                Self::Answer(Excess::AtOnce.to_string())
+            };
         }
         let trap = error.downcast_ref::<wasmtime::Trap>();
         // A guest that is refused memory gives up by `unreachable`, if it gives up; any other trap has another reason.
         let gave_up =
             matches!(trap, None | Some(wasmtime::Trap::UnreachableCodeReached | wasmtime::Trap::AllocationTooLarge));
         if gave_up && let Some(limit) = call.limits.memory_refused() {
-            return Self::Memory { limit };
+            return Self::Memory { limit, backtrace: backtrace() };
         }
         if gave_up && call.limits.table_was_refused() {
-            return Self::Table;
+            return Self::Table { backtrace: backtrace() };
         }
-        let backtrace = || frames(error);
         let reason = error.root_cause().to_string();
         let reason = reason.strip_prefix("wasm trap: ").unwrap_or(&reason).to_owned();
         match (trap, stage) {
@@ -301,6 +383,11 @@ pub(super) struct Ended<'a> {
     pub(super) said: Option<&'a str>,
 }
 
+/// Whether the guest handed over more than [`MAX_TRANSFER`](super::MAX_TRANSFER): the engine has only words for that.
+fn is_too_much_at_once(error: &wasmtime::Error) -> bool {
+    error.root_cause().to_string().starts_with("too much data is being copied between the host and the guest")
+}
+
 /// Whether a text of the guest's is none: its bytes are no UTF-8, or what else its strings are encoded as.
 fn is_no_text(error: &wasmtime::Error) -> bool {
     error.chain().any(|cause| cause.is::<std::str::Utf8Error>() || cause.is::<std::char::DecodeUtf16Error>())
@@ -323,10 +410,12 @@ fn calls_itself(error: &wasmtime::Error) -> bool {
     backtrace.frames().len() >= CALLS && innermost.all(|other| other == first)
 }
 
-/// The engine's lines for the guest's frames, without its heading.
+/// The engine's lines for the guest's innermost frames, without its heading.
 fn frames(error: &wasmtime::Error) -> Vec<String> {
     let Some(backtrace) = error.downcast_ref::<wasmtime::WasmBacktrace>() else { return Vec::new() };
-    backtrace.to_string().lines().skip(1).map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
+    let backtrace = backtrace.to_string();
+    let lines = backtrace.lines().skip(1).map(str::trim).filter(|line| !line.is_empty());
+    lines.take(FRAMES).map(|line| shorten(line.to_owned(), FRAME)).collect()
 }
 
 #[cfg(test)]
@@ -350,5 +439,33 @@ mod tests {
             assert_eq!(said(&short), "host", "{short:?}");
         }
         assert_eq!(said(&wasmtime::Error::msg("instance count too high at 65")), "instantiate");
+    }
+
+    #[test]
+    fn guest_panics_only_where_its_code_was_running_and_its_time_was_not_up() {
+        let frames = || vec!["0: apples!eat".to_owned()];
+        let decode = |backtrace| CallError::Decode { reason: "no text".to_owned(), backtrace };
+        let after = Duration::from_secs(1);
+        for panic in [
+            CallError::Trap { reason: "unreachable".to_owned(), said: None, backtrace: frames() },
+            CallError::Stack { backtrace: frames() },
+            CallError::Memory { limit: MemoryLimit::Instance(1 << 20), backtrace: frames() },
+            CallError::Table { backtrace: frames() },
+            CallError::HostCalls { excess: Excess::Calls(1), backtrace: frames() },
+            decode(frames()),
+        ] {
+            assert!(panic.is_panic(), "{panic:?}");
+        }
+        for error in [
+            CallError::Deadline { after, backtrace: frames() },
+            CallError::Host("no memory".to_owned()),
+            CallError::Instantiate("a thousand instances".to_owned()),
+            CallError::Answer("nonsense".to_owned()),
+            CallError::Controller("pears".to_owned()),
+            CallError::Export("mapper"),
+            decode(Vec::new()),
+        ] {
+            assert!(!error.is_panic(), "{error:?}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use pilothouse_core::key::{Key, TypeMeta};
 use pilothouse_core::object::{Object, Subresource};
 use wasmtime::Result;
 
+use super::MAX_TRANSFER;
 use super::arguments::{self, key_bytes, line_bytes, object_bytes, patch_bytes, preconditions_bytes, query_bytes};
 use super::bindings::pilothouse::plugin::types::KeyResult as WitKey;
 use super::bindings::pilothouse::plugin::{cache, client, clock, log, types};
@@ -52,6 +53,9 @@ pub enum Excess {
     /// Bytes of their arguments and answers.
     #[error("exchanged more than {} MiB with the host in one call", .0 >> 20)]
     Bytes(usize),
+    /// Bytes of one call's arguments, or of an answer, as the host copies them.
+    #[error("handed more than {} MiB to the host at once", MAX_TRANSFER >> 20)]
+    AtOnce,
 }
 
 impl Host {

@@ -28,7 +28,7 @@
 //! | elements of its tables | 100,000 | [`CallError::Table`] |
 //! | core instances | 64 | [`CallError::Instantiate`] |
 //! | host calls, and what they are asked and answer | [`Limits::host_calls`], [`Limits::host_bytes`] | [`CallError::HostCalls`] |
-//! | bytes handed to the host at once | [`MAX_TRANSFER`] | [`CallError::Trap`], [`CallError::Answer`] |
+//! | bytes handed to the host at once | [`MAX_TRANSFER`] | [`CallError::HostCalls`], [`CallError::Answer`] |
 //! | texts | UTF-8; children and status JSON objects | [`CallError::Decode`] |
 //! | children, children and status in bytes, keys of a mapping | [`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_KEYS`] | [`CallError::Answer`] |
 //! | log | [`LogLine`]'s bounds | cut |

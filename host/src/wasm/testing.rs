@@ -65,6 +65,9 @@ pub(crate) const LOG_AND_TRAP: &str =
 /// Writes a line to the log that is no UTF-8.
 pub(crate) const LOG_GARBLED: &str = "(i32.store8 (i32.const {said}) (i32.const 255)) \
     (call $log (i32.const 0) (i32.const {said}) (i32.const {said.len}) (i32.const 0) (i32.const 0)) (i32.const {answer})";
+/// Writes a line to the log that is a byte longer than what may be handed over at once, then gives its answer.
+pub(crate) const LOG_32_MIB: &str = "(call $log (i32.const 0) (i32.const 0) (i32.const 33554433) (i32.const 0) (i32.const 0)) \
+    (i32.const {answer})";
 /// Gives its answer, of which the first byte of [`Answer::Garbled`] is no UTF-8 any more.
 pub(crate) fn garbles() -> String {
     format!("(i32.store8 (i32.const {BASE}) (i32.const 255)) (i32.const {{answer}})")

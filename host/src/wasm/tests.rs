@@ -317,6 +317,7 @@ async fn describe_that_loops_traps_or_calls_imports_is_refused() {
         let limits = Limits { deadline: Some(Duration::from_millis(patience(body).into())), ..Limits::default() };
         let error = load_with(&Guest::new().describe(body), limits).await.unwrap_err();
         assert_eq!(told(&error), said);
+        assert!(!error.backtrace().is_empty(), "{error:?}");
     }
 }
 

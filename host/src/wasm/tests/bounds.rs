@@ -87,6 +87,7 @@ async fn guest_that_takes_too_much_memory_costs_itself_one_call() {
     for _ in 0..2 {
         let error = revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), ("memory", "plugin hit its memory limit of 8 MiB"));
+        assert!(error.backtrace()[0].contains("reconcile"), "{:?}", error.backtrace());
     }
 }
 
@@ -122,6 +123,7 @@ async fn guest_that_takes_too_large_a_table_costs_itself_one_call() {
             (error.kind(), error.to_string().as_str()),
             ("table", "plugin hit its limit of 100000 table elements")
         );
+        assert!(error.backtrace()[0].contains("reconcile"), "{:?}", error.backtrace());
     }
 }
 
@@ -170,7 +172,8 @@ async fn guest_that_begins_with_too_much_memory_is_told_so() {
 async fn endless_recursion_overflows_the_guests_stack_and_no_other() {
     let error = call(&Guest::new().reconcile(guest::RECURSE)).await.unwrap_err();
     assert_eq!((error.kind(), error.to_string().as_str()), ("stack", "plugin overflowed its stack"));
-    assert!(error.backtrace()[0].contains("deep"), "{:?}", error.backtrace());
+    assert!(error.backtrace().iter().all(|frame| frame.contains("deep")), "{:?}", error.backtrace());
+    assert_eq!(error.backtrace().len(), 10);
 }
 
 #[tokio::test]
@@ -192,12 +195,22 @@ async fn many_children_in_the_same_place_do_not_multiply_in_the_host() {
     // 2000 × 64 kB are 128 MB in the host, out of five pages of the guest's memory.
     let error =
         call(&Guest::new().answer(Answer::Aliased { children: 2000, bytes: 65_536 }).pages(5)).await.unwrap_err();
-    assert_eq!(error.kind(), "answer", "{error}");
+    assert_eq!(error.to_string(), "plugin gave an unusable answer: handed more than 32 MiB to the host at once");
     let error = call(&Guest::new().answer(Answer::Aliased { children: 10_001, bytes: 2 }).pages(5)).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "plugin gave an unusable answer: 10001 children are more than the 10000 that an outcome may hold"
     );
+}
+
+#[tokio::test]
+async fn what_is_handed_to_the_host_at_once_is_bounded() {
+    let error = call(&Guest::new().pages(520).reconcile(guest::LOG_32_MIB)).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        ("host-calls", "plugin handed more than 32 MiB to the host at once")
+    );
+    assert!(error.backtrace().iter().any(|frame| frame.contains("reconcile")), "{:?}", error.backtrace());
 }
 
 #[tokio::test]

@@ -59,25 +59,15 @@ impl dispatch::Observer for Metrics {
 
     fn attempted(&self, controller: &Controller, attempt: &Attempt) {
         if let Some(plugin) = self.plugin(controller.plugin().as_str()) {
-            plugin.called(attempt.in_guest);
+            if let Some(in_guest) = attempt.in_guest {
+                plugin.called(in_guest);
+            }
             if let Some(kind) = attempt.trap {
                 plugin.trapped(kind);
             }
         }
-        let Some(controller) = self.controller(&label(controller)) else { return };
-        controller.reconciled(
-            match attempt.result {
-                dispatch::Result::Success => Reconciled::Success,
-                dispatch::Result::RequeueAfter => Reconciled::RequeueAfter,
-                dispatch::Result::Error => Reconciled::Error,
-                dispatch::Result::Terminal => Reconciled::Terminal,
-            },
-            attempt.took,
-        );
-        match attempt.trap {
-            Some("deadline") => controller.timed_out(),
-            Some(_) => controller.panicked(),
-            None => {}
+        if let Some(controller) = self.controller(&label(controller)) {
+            count(&controller, attempt);
         }
     }
 
@@ -94,6 +84,25 @@ impl dispatch::Observer for Metrics {
         if let Some(plugin) = self.plugin(plugin.as_str()) {
             plugin.set_quarantined(quarantined);
         }
+    }
+}
+
+/// Counts a reconcile as controller-runtime does: one that panicked, or ran out of time, is one that failed besides.
+fn count(controller: &metrics::Controller, attempt: &Attempt) {
+    controller.reconciled(
+        match attempt.result {
+            dispatch::Result::Success => Reconciled::Success,
+            dispatch::Result::RequeueAfter => Reconciled::RequeueAfter,
+            dispatch::Result::Error => Reconciled::Error,
+            dispatch::Result::Terminal => Reconciled::Terminal,
+        },
+        attempt.took,
+    );
+    if attempt.panicked {
+        controller.panicked();
+    }
+    if attempt.trap == Some("deadline") {
+        controller.timed_out();
     }
 }
 
@@ -343,5 +352,41 @@ fn plugin_check(status: &Status, waiting: Option<&String>, quarantined: Option<&
         name: format!("plugin {}", status.plugin),
         ok: status.serving.is_some() || matches!(status.state, State::Disabled | State::Draining),
         detail: detail.join("\n"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panics_and_timeouts_are_errors_besides_and_other_calls_that_come_to_nothing_are_errors_alone() {
+        let metrics = Metrics::new();
+        metrics.add_controller("a/b");
+        let counted = |in_guest: Option<Duration>, trap, panicked| {
+            let (result, took) = (dispatch::Result::Error, Duration::from_secs(1));
+            count(&metrics.controller("a/b").unwrap(), &Attempt { result, took, in_guest, trap, panicked });
+            let text = metrics.encode();
+            let of = |name: &str| {
+                let line =
+                    text.lines().find_map(|line| line.strip_prefix(&format!("controller_runtime_reconcile_{name} ")));
+                line.unwrap().parse::<u64>().unwrap()
+            };
+            [
+                of("total{controller=\"a/b\",result=\"error\"}"),
+                of("errors_total{controller=\"a/b\"}"),
+                of("time_seconds_count{controller=\"a/b\"}"),
+                of("panics_total{controller=\"a/b\"}"),
+                of("timeouts_total{controller=\"a/b\"}"),
+            ]
+        };
+        let called = Some(Duration::ZERO);
+        assert_eq!(counted(called, None, false), [1, 1, 1, 0, 0]);
+        assert_eq!(counted(called, Some("host"), false), [2, 2, 2, 0, 0]);
+        assert_eq!(counted(called, Some("deadline"), false), [3, 3, 3, 0, 1]);
+        assert_eq!(counted(called, Some("trap"), true), [4, 4, 4, 1, 1]);
+        // The host failed over the key.
+        assert_eq!(counted(None, None, true), [5, 5, 5, 2, 1]);
     }
 }

@@ -105,10 +105,12 @@ pub struct Attempt {
     pub result: Result,
     /// From the store to the last write.
     pub took: Duration,
-    /// The call into the plugin, its imports included.
-    pub in_guest: Duration,
+    /// The call into the plugin, its imports and its waiting included; none where the host failed over the key.
+    pub in_guest: Option<Duration>,
     /// If the call came to nothing: [`crate::wasm::CallError::kind`].
     pub trap: Option<&'static str>,
+    /// The plugin died in the middle of its code ([`crate::wasm::CallError::is_panic`]), or the host failed over the key.
+    pub panicked: bool,
 }
 
 /// What may be called of a plugin beside `reconcile`.

@@ -176,6 +176,7 @@ async fn write_status(serving: &Serving, owner: &Owner<'_>, phase: Phase, status
 }
 
 fn conclude(controller: &Controller, key: &Key, end: End, report: &Report, took: Duration, in_guest: Duration) -> Next {
+    let panicked = matches!(&end, End::Trapped(error) if error.is_panic());
     let (result, next, error, trap) = match end {
         End::Done => (ReconcileResult::Success, Next::Done, None, None),
         End::After(delay) => (ReconcileResult::RequeueAfter, Next::After(delay), None, None),
@@ -194,6 +195,6 @@ fn conclude(controller: &Controller, key: &Key, end: End, report: &Report, took:
     );
     // After a terminal failure the next try is a first one.
     controller.note_error(key, error.filter(|_| next == Next::Retry));
-    controller.attempted(&Attempt { result, took, in_guest, trap });
+    controller.attempted(&Attempt { result, took, in_guest: Some(in_guest), trap, panicked });
     next
 }

@@ -72,6 +72,9 @@ impl Observer for Seen {
 
     fn attempted(&self, _: &Controller, attempt: &Attempt) {
         Faults::one_of(&self.2.attempted);
+        if attempt.panicked {
+            self.1.lock().push(format!("panicked: {:?}, {:?}", attempt.in_guest, attempt.trap));
+        }
         let _ = self.0.send(attempt.result);
     }
 
@@ -330,10 +333,14 @@ async fn a_key_over_which_the_host_failed_is_tried_again_and_its_worker_stays() 
     scene.seen.2.attempted.store(1, Ordering::Relaxed);
     scene.activate(&Guest::new()).await;
     scene.api.create(apple("a")).await;
-    assert_eq!(scene.next().await, ReconcileResult::Success);
+    assert_eq!([scene.next().await, scene.next().await], [ReconcileResult::Error, ReconcileResult::Success]);
+    assert_eq!(*scene.seen.1.lock(), ["apples started", "panicked: None, None"]);
     let controller = scene.controller();
     comes_true("the key rests", || controller.active_workers() == 0).await;
-    assert_eq!((controller.tasks(), controller.ended()[0]), (1, ("success", 2)));
+    // The first one failed as it was counted.
+    let ended = [("success", 2), ("requeue_after", 0), ("error", 1), ("terminal", 0)];
+    assert_eq!((controller.tasks(), controller.ended()), (1, ended));
+    assert_eq!(controller.last_error(&Key::new(Some("default"), "a")), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -287,13 +287,10 @@ impl CallError {
     /// answer that is of no use, or was stopped at its deadline.
     pub fn is_panic(&self) -> bool {
         match self {
-            Self::Memory { .. }
-            | Self::Table { .. }
-            | Self::Stack { .. }
-            | Self::Trap { .. }
-            | Self::Import { .. }
-            | Self::HostCalls { .. } => true,
-            Self::Decode { backtrace, .. } => !backtrace.is_empty(),
+            Self::Stack { .. } | Self::Trap { .. } | Self::Import { .. } | Self::HostCalls { .. } => true,
+            Self::Memory { backtrace, .. } | Self::Table { backtrace } | Self::Decode { backtrace, .. } => {
+                !backtrace.is_empty()
+            }
             Self::Controller(_)
             | Self::Export(_)
             | Self::Deadline { .. }
@@ -463,6 +460,8 @@ mod tests {
             CallError::Answer("nonsense".to_owned()),
             CallError::Controller("pears".to_owned()),
             CallError::Export("mapper"),
+            CallError::Memory { limit: MemoryLimit::Instance(1 << 20), backtrace: Vec::new() },
+            CallError::Table { backtrace: Vec::new() },
             decode(Vec::new()),
         ] {
             assert!(!error.is_panic(), "{error:?}");

@@ -18,6 +18,10 @@ const RECONCILE_TIME: [f64; 40] = [
     1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0,
 ];
 
+/// Of `controller_runtime_reconcile_panics_total`.
+const PANICS: &str = "Reconciles in which the plugin died in the middle of its code (trap, stack, memory, table, host-calls, or decode in an \
+                      import), or the host failed";
+
 /// How a reconcile ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reconciled {
@@ -83,7 +87,8 @@ impl Controller {
         };
     }
 
-    /// A reconcile ended in a trap: to a plugin what a panic is to a native controller. Beside [`Self::reconciled`].
+    /// A reconcile ended in the middle of the plugin's code, which is to it what a panic is to a native controller, or the host failed over
+    /// it. Beside [`Self::reconciled`].
     pub fn panicked(&self) {
         self.panics.inc();
     }
@@ -127,7 +132,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, all: &[(String, Arc<Co
     let counts: [(&str, &str, Count); 4] = [
         ("controller_runtime_reconcile_errors", "Reconciles that failed", |of| &of.error),
         ("controller_runtime_terminal_reconcile_errors", "Failures that are not tried again", |of| &of.terminal),
-        ("controller_runtime_reconcile_panics", "Reconciles that ended in a trap", |of| &of.panics),
+        ("controller_runtime_reconcile_panics", PANICS, |of| &of.panics),
         ("controller_runtime_reconcile_timeouts", "Reconciles that ran past their deadline", |of| &of.timeouts),
     ];
     for (name, help, count) in counts {

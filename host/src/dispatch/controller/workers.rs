@@ -33,6 +33,7 @@ use tracing::error;
 use super::Controller;
 use crate::{
     dispatch::{
+        Attempt, Result as ReconcileResult,
         queue::{Cause, Next, Taker},
         reconcile,
     },
@@ -167,6 +168,7 @@ impl Controller {
         while let Some((item, storm)) = self.queue.next(&Worker { controller: self, number }).await {
             self.workers.active.fetch_add(1, Ordering::Relaxed);
             let mut held = Held { controller: self, item: &item, next: Next::Retry };
+            let began = Instant::now();
             self.observer.picked(self, item.waited);
             if let Some(storm) = storm {
                 self.tell_storm(&item.key, &storm);
@@ -176,6 +178,9 @@ impl Controller {
                 Ok(next) => held.next = next,
                 Err(_) => {
                     error!(plugin = %self.plugin, controller = %self.name, key = %item.key, "the host failed over a key");
+                    self.note_error(&item.key, Some("the host failed over it".to_owned()));
+                    let (result, took) = (ReconcileResult::Error, began.elapsed());
+                    self.attempted(&Attempt { result, took, in_guest: None, trap: None, panicked: true });
                 }
             }
             drop(held);

@@ -57,6 +57,13 @@ pub const RECONNECT: Policy = Policy {
     healthy_after: Duration::from_secs(120),
 };
 
+/// For what takes seconds of a core to try, and most often fails again: with jitter five minutes at last, as a plugin's
+/// [quarantine](crate::quarantine).
+pub const COSTLY: Policy = Policy {
+    limits: Limits { base: Duration::from_millis(800), cap: Duration::from_secs(150) },
+    healthy_after: Duration::from_secs(120),
+};
+
 /// For a kind that the server does not serve: with jitter from 0.5 to 5 s, so that one which appears is found soon; a look
 /// at the discovery document costs little. One that comes and goes within 10 s is as good as absent.
 pub const ABSENT: Policy = Policy {

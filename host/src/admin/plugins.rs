@@ -135,6 +135,8 @@ pub struct LoadFailureRow {
     pub digest: String,
     /// Why.
     pub message: String,
+    /// Where the plugin was when its `describe` came to nothing, innermost first.
+    pub backtrace: Vec<String>,
 }
 
 /// A plugin that is left alone for a while.
@@ -269,8 +271,9 @@ pub(super) fn table(rows: &[PluginRow], all: bool) -> String {
             };
             below(1, &format!("quarantined (delay {times} in a row): {how}: {why}"));
         }
-        if let Some(LoadFailureRow { at, stage, digest, message }) = &row.load_failure {
+        if let Some(LoadFailureRow { at, stage, digest, message, backtrace }) = &row.load_failure {
             below(1, &format!("revision {digest} failed to {stage} at {at}: {message}"));
+            backtrace.iter().for_each(|frame| below(2, frame));
         }
         if let Some(waiting) = &row.waiting {
             below(1, &format!("waiting: {waiting}"));

@@ -267,9 +267,10 @@ fn sick() -> PluginRow {
         quarantine: Some(QuarantineRow { left_seconds: 3.5, times: 3, why: "plugin trapped: unreachable".to_owned() }),
         load_failure: Some(LoadFailureRow {
             at: "2026-01-02T04:00:00Z".to_owned(),
-            stage: "link".to_owned(),
+            stage: "describe".to_owned(),
             digest: "ba9876543210".to_owned(),
-            message: "cannot link:\nimport `wasi:http` is not there".to_owned(),
+            message: "cannot call describe:\nplugin overflowed its stack".to_owned(),
+            backtrace: vec!["0: apples!deep".to_owned()],
         }),
         waiting: Some("v1 Secret: listing".to_owned()),
         warnings: vec!["asks for and is not granted: delete v1 Pod".to_owned()],
@@ -350,7 +351,8 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
     PLUGIN   STATE   VERSION  DIGEST        SERVING SINCE         CPU    WEIGHT  CAP   WAITING  INSTANCES  MEMORY
     apples   active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     500m  2        3          1280k
         quarantined (delay 3 in a row): no key is handed out for 3.5 s more: plugin trapped: unreachable
-        revision ba9876543210 failed to link at 2026-01-02T04:00:00Z: cannot link: import `wasi:http` is not there
+        revision ba9876543210 failed to describe at 2026-01-02T04:00:00Z: cannot call describe: plugin overflowed its stack
+            0: apples!deep
         waiting: v1 Secret: listing
         asks for and is not granted: delete v1 Pod
         calls that came to nothing: 2 deadline, 30 trap
@@ -391,7 +393,8 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
         a call may take 64 MiB of memory, and 512 MiB with the plugin's others, 100 calls of the host and 1024 MiB from them, and always has a fresh instance
         calls of the host: 12 cache.get, 3 log.write
         quarantined (delay 3 in a row): no key is handed out for 3.5 s more: plugin trapped: unreachable
-        revision ba9876543210 failed to link at 2026-01-02T04:00:00Z: cannot link: import `wasi:http` is not there
+        revision ba9876543210 failed to describe at 2026-01-02T04:00:00Z: cannot call describe: plugin overflowed its stack
+            0: apples!deep
         waiting: v1 Secret: listing
         asks for and is not granted: delete v1 Pod
         calls that came to nothing: 2 deadline, 30 trap

@@ -119,10 +119,10 @@ impl plugin::Observer for Metrics {
         }
     }
 
-    fn failed(&self, plugin: &PluginName, stage: Stage) {
+    fn failed(&self, plugin: &PluginName, stage: Stage, kind: &'static str) {
         self.add_plugin(plugin.as_str());
         if let Some(plugin) = self.plugin(plugin.as_str()) {
-            plugin.load_failed(stage.as_str());
+            plugin.load_failed(stage.as_str(), kind);
         }
     }
 

@@ -59,6 +59,7 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                     stage: failure.stage.to_string(),
                     digest: failure.digest.short().to_string(),
                     message: failure.message.clone(),
+                    backtrace: failure.backtrace.clone(),
                 }),
                 waiting: waiting.get(name).cloned(),
                 cpu_seconds: usage.used.as_secs_f64(),

@@ -129,6 +129,8 @@ pub struct Failure {
     pub stage: Stage,
     /// What is wrong and what to do; may have several lines.
     pub message: String,
+    /// Where the plugin was when its `describe` came to nothing, innermost first; empty where it was not called.
+    pub backtrace: Vec<String>,
     /// Which content of the plugin's file.
     pub digest: Digest,
     /// When.
@@ -193,9 +195,10 @@ pub trait Observer: Send + Sync + 'static {
         let _ = status;
     }
 
-    /// A file failed at `stage`.
-    fn failed(&self, plugin: &PluginName, stage: Stage) {
-        let _ = (plugin, stage);
+    /// A file failed at `stage`, in one word: [`LoadError::kind`](crate::wasm::LoadError::kind) or
+    /// [`DescribeError::kind`](crate::wasm::DescribeError::kind), `decode` for settings, `grants`, `cluster`.
+    fn failed(&self, plugin: &PluginName, stage: Stage, kind: &'static str) {
+        let _ = (plugin, stage, kind);
     }
 
     /// A revision serves, `took` after its file was seen.

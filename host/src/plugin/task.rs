@@ -1,12 +1,12 @@
 //! One plugin: from its newest files to the revision that serves.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use pilothouse_core::backoff::{Backoff, RECONNECT};
+use pilothouse_core::backoff::{Backoff, COSTLY, RECONNECT};
 use pilothouse_core::grant::AdminFile;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -59,9 +59,44 @@ struct Active {
 #[derive(Debug, Clone)]
 struct Refusal {
     stage: Stage,
+    /// One word for metrics.
+    kind: &'static str,
     message: String,
-    /// It may pass by itself.
-    passes: bool,
+    /// Where the plugin was, innermost first; empty where it was not called.
+    backtrace: Vec<String>,
+    passes: Passes,
+}
+
+/// Whether something may pass by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Passes {
+    Not,
+    /// A try may cost seconds of a core, and most often is in vain.
+    Hardly,
+    /// What is missing may be back at any moment: the API server, room on a disk.
+    Soon,
+}
+
+/// When to try again, since the files last changed.
+struct Retries {
+    soon: Backoff,
+    hardly: Backoff,
+}
+
+impl Retries {
+    fn new(seed: u64) -> Self {
+        Self { soon: Backoff::new(RECONNECT, seed), hardly: Backoff::new(COSTLY, seed) }
+    }
+
+    /// After so long. None: not.
+    fn next(&mut self, passes: Passes) -> Option<Duration> {
+        match passes {
+            Passes::Not => None,
+            // Nothing that is brought up is healthy before it serves, and then this is over.
+            Passes::Hardly => Some(self.hardly.next(Duration::ZERO)),
+            Passes::Soon => Some(self.soon.next(Duration::ZERO)),
+        }
+    }
 }
 
 /// Why bringing up ended early.
@@ -72,8 +107,31 @@ enum Halt {
 }
 
 impl Refusal {
-    fn new(stage: Stage, message: String) -> Self {
-        Self { stage, message, passes: false }
+    fn new(stage: Stage, kind: &'static str, message: String) -> Self {
+        Self { stage, kind, message, backtrace: Vec::new(), passes: Passes::Not }
+    }
+
+    /// The file cannot be loaded.
+    fn load(stage: Stage, error: &LoadError) -> Self {
+        let passes = match error {
+            // It takes a compiler's time to find out.
+            LoadError::Killed => Passes::Hardly,
+            _ if error.passes() => Passes::Soon,
+            _ => Passes::Not,
+        };
+        Self { passes, ..Self::new(stage, error.kind(), told(error)) }
+    }
+
+    /// The plugin does not say what it is.
+    fn describe(error: &DescribeError) -> Self {
+        let passes = match error {
+            // The machine is too busy, or the plugin loops.
+            DescribeError::Call(CallError::Deadline { .. }) => Passes::Hardly,
+            DescribeError::Call(CallError::Host(_)) => Passes::Soon,
+            _ => Passes::Not,
+        };
+        let backtrace = error.backtrace().to_vec();
+        Self { backtrace, passes, ..Self::new(Stage::Describe, error.kind(), told(error)) }
     }
 }
 
@@ -122,11 +180,10 @@ impl Task {
 
     /// Ends when there is something newer.
     async fn bring_up_until_settled(&mut self, found: &Found, seen: Instant) {
-        let mut backoff = Backoff::new(RECONNECT, seed(&found.name));
+        let mut retries = Retries::new(seed(&found.name));
         while let Some(passes) = self.bring_up(found, seen).await {
             let mut newer = self.wish.clone();
-            if passes {
-                let delay = backoff.next(seen.elapsed());
+            if let Some(delay) = retries.next(passes) {
                 if tokio::time::timeout(delay, newer.changed()).await.is_err() {
                     continue;
                 }
@@ -137,8 +194,8 @@ impl Task {
         }
     }
 
-    /// Brings these files up, as far as they go. None: there is something newer. True: to be tried again.
-    async fn bring_up(&mut self, found: &Found, seen: Instant) -> Option<bool> {
+    /// Brings these files up, as far as they go. None: there is something newer.
+    async fn bring_up(&mut self, found: &Found, seen: Instant) -> Option<Passes> {
         self.status.found = Some(found.digest);
         let mut refusals = Vec::new();
         let settings = match read_settings(&found.settings, &found.name) {
@@ -189,7 +246,7 @@ impl Task {
         let revision = self.describe(linked, settings).await?;
         self.advance(State::Described);
         let Verified { candidate, warnings } = verify(&Arc::new(revision), settings, self.shared.mode)
-            .map_err(|message| Refusal::new(Stage::Verify, message))?;
+            .map_err(|message| Refusal::new(Stage::Verify, "grants", message))?;
         for warning in warnings.iter().filter(|warning| !self.status.warnings.contains(warning)) {
             warn!(digest = %found.digest, "plugin {warning}");
         }
@@ -211,13 +268,11 @@ impl Task {
             let compiled = self.compile(found).await?;
             let linked = compiled.and_then(|compiled| {
                 self.advance(State::Compiled);
-                compiled
-                    .link()
-                    .map_err(|error| Refusal { passes: error.passes(), ..Refusal::new(Stage::Link, told(&error)) })
+                compiled.link().map_err(|error| Refusal::load(Stage::Link, &error))
             });
             // What may pass is tried again, and not remembered.
             if let Err(refusal) = &linked
-                && refusal.passes
+                && refusal.passes > Passes::Not
             {
                 return Err(refusal.clone().into());
             }
@@ -265,12 +320,8 @@ impl Task {
         };
         match described {
             Some(Ok(revision)) => Ok(revision),
-            Some(Err(error)) => {
-                // A machine that is too busy, or out of memory, will not be so for ever.
-                let passes = matches!(error, DescribeError::Call(CallError::Deadline { .. } | CallError::Host(_)));
-                Err(Refusal { passes, ..Refusal::new(Stage::Describe, told(&error)) }.into())
-            }
-            None => Err(Refusal::new(Stage::Describe, "the host failed over the call".to_owned()).into()),
+            Some(Err(error)) => Err(Refusal::describe(&error).into()),
+            None => Err(Refusal::new(Stage::Describe, "host", "the host failed over the call".to_owned()).into()),
         }
     }
 
@@ -286,7 +337,8 @@ impl Task {
         if let Err(error) = activated {
             // What served before serves on, whatever that is.
             self.unsure = before;
-            return Err(Refusal { passes: true, ..Refusal::new(Stage::Activate, told(&error)) }.into());
+            let passes = Passes::Soon;
+            return Err(Refusal { passes, ..Refusal::new(Stage::Activate, "cluster", told(&error)) }.into());
         }
         self.unsure = false;
         self.status.serving = Some(Serving {
@@ -320,7 +372,7 @@ impl Task {
             Err(message) => {
                 warn!(%digest, error = message, "plugin is stopped: what it works on is not granted any more");
                 self.stop().await;
-                Err(Refusal::new(Stage::Verify, message).into())
+                Err(Refusal::new(Stage::Verify, "grants", message).into())
             }
         }
     }
@@ -336,17 +388,19 @@ impl Task {
         }
     }
 
-    /// These files are as far as they will go. True: to be tried again.
-    fn settle(&mut self, found: &Found, refusals: &[Refusal]) -> bool {
+    /// These files are as far as they will go, unless that passes.
+    fn settle(&mut self, found: &Found, refusals: &[Refusal]) -> Passes {
         self.status.last_failure = None;
-        for Refusal { stage, message, .. } in refusals {
-            warn!(digest = %found.digest, %stage, error = message, "cannot bring the plugin up");
-            self.shared.observer.failed(&found.name, *stage);
+        for Refusal { stage, kind, message, backtrace, .. } in refusals {
+            let backtrace = (!backtrace.is_empty()).then(|| backtrace.join("\n"));
+            warn!(digest = %found.digest, %stage, kind, error = message, backtrace, "cannot bring the plugin up");
+            self.shared.observer.failed(&found.name, *stage, *kind);
         }
         if let Some(first) = refusals.first() {
             self.status.last_failure = Some(Failure {
                 stage: first.stage,
                 message: refusals.iter().map(|refusal| refusal.message.as_str()).collect::<Vec<_>>().join("\n"),
+                backtrace: refusals.iter().flat_map(|refusal| &refusal.backtrace).cloned().collect(),
                 digest: found.digest,
                 at: Timestamp::now(),
             });
@@ -360,7 +414,7 @@ impl Task {
             }
             (None, _) => State::Failed,
         });
-        refusals.iter().any(|refusal| refusal.passes)
+        refusals.iter().map(|refusal| refusal.passes).max().unwrap_or(Passes::Not)
     }
 
     fn advance(&mut self, state: State) {
@@ -373,18 +427,12 @@ impl Task {
 /// Loads the file, in this task: what it says while it compiles is said of the plugin.
 fn compile(shared: &Shared, wasm: PluginFile) -> Compiling {
     let engine = shared.engine.clone();
-    async move {
-        engine.load(wasm).await.map_err(|error: LoadError| Refusal {
-            passes: error.passes(),
-            ..Refusal::new(Stage::Compile, told(&error))
-        })
-    }
-    .boxed()
+    async move { engine.load(wasm).await.map_err(|error| Refusal::load(Stage::Compile, &error)) }.boxed()
 }
 
 /// Reads the administrator's file.
 fn read_settings(file: &SettingsFile, name: &PluginName) -> Result<Settings, Refusal> {
-    let refused = |message: String| Refusal::new(Stage::Settings, message);
+    let refused = |message: String| Refusal::new(Stage::Settings, "decode", message);
     match file {
         SettingsFile::Missing => Ok(Settings { file: AdminFile::default(), missing: true }),
         SettingsFile::Unreadable(why) => Err(refused(format!("cannot read {name}.yaml: {why}"))),
@@ -403,4 +451,22 @@ fn seed(name: &PluginName) -> u64 {
     name.as_str()
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hardly_passes_is_tried_again_in_minutes_at_last_and_what_may_pass_soon_within_one() {
+        let mut retries = Retries::new(7);
+        let mut last = |passes| (0..20).fold(None, |_, _| retries.next(passes)).unwrap_or_default().as_secs();
+        assert_eq!(last(Passes::Not), 0);
+        assert!((150..300).contains(&last(Passes::Hardly)));
+        assert!((30..60).contains(&last(Passes::Soon)));
+        // The one kind of failure has not made the delays of the other longer.
+        let mut retries = Retries::new(7);
+        let first = [Passes::Hardly, Passes::Soon].map(|passes| retries.next(passes).unwrap_or_default().as_secs());
+        assert!(first.iter().all(|delay| *delay < 2), "{first:?}");
+    }
 }

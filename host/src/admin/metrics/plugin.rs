@@ -18,6 +18,10 @@ use prometheus_client::{
 
 use super::encode::{counters, gauges, histograms};
 
+/// Of `pilothouse_plugin_load_failures_total`.
+const LOAD_FAILURES: &str = "Files that did not come to serve, by the step that failed and why: of a call of describe what pilothouse_traps \
+                             says, refused or manifest; of a compiler deadline, memory, stack, died or host; decode, link, grants, cluster";
+
 /// What is counted of one plugin.
 #[derive(Debug)]
 pub struct Plugin {
@@ -27,7 +31,8 @@ pub struct Plugin {
     quarantines: AtomicU64,
     /// Revisions that came to serve.
     served: AtomicU64,
-    load_failures: Mutex<BTreeMap<&'static str, u64>>,
+    /// By stage and kind.
+    load_failures: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     calls: Histogram,
     traps: Mutex<BTreeMap<&'static str, u64>>,
     /// Calls beside reconciles, by export and result.
@@ -39,7 +44,19 @@ pub struct Plugin {
 impl Default for Plugin {
     fn default() -> Self {
         // What happens to most plugins some day begins at zero; the rest when it happens.
-        let stages = ["settings", "compile", "link", "describe", "verify", "activate"];
+        let load_failures = [
+            ("settings", "decode"),
+            ("compile", "decode"),
+            ("link", "link"),
+            ("describe", "deadline"),
+            ("describe", "manifest"),
+            ("describe", "memory"),
+            ("describe", "refused"),
+            ("describe", "stack"),
+            ("describe", "trap"),
+            ("verify", "grants"),
+            ("activate", "cluster"),
+        ];
         let traps = [
             "answer",
             "controller",
@@ -67,7 +84,7 @@ impl Default for Plugin {
             quarantined: AtomicBool::new(false),
             quarantines: AtomicU64::new(0),
             served: AtomicU64::new(0),
-            load_failures: Mutex::new(stages.map(|stage| (stage, 0)).into()),
+            load_failures: Mutex::new(load_failures.map(|failure| (failure, 0)).into()),
             // 10 µs to 10 s: an empty call takes less, the deadline comes at the end.
             calls: Histogram::new(exponential_buckets(1e-5, 2.0, 21)),
             traps: Mutex::new(traps.map(|kind| (kind, 0)).into()),
@@ -96,12 +113,12 @@ impl Plugin {
         self.set_active(true);
     }
 
-    /// A file did not come to serve: it failed at `stage`, such as `compile`.
-    pub fn load_failed(&self, stage: &'static str) {
-        *self.load_failures.lock().entry(stage).or_default() += 1;
+    /// A file did not come to serve: it failed at `stage`, such as `describe`, and that is of a `kind`, such as `deadline`.
+    pub fn load_failed(&self, stage: &'static str, kind: &'static str) {
+        *self.load_failures.lock().entry((stage, kind)).or_default() += 1;
     }
 
-    /// A call into the plugin took so long, its imports included.
+    /// A call into the plugin took so long, its imports and its waiting included.
     pub fn called(&self, took: Duration) {
         self.calls.observe(took.as_secs_f64());
     }
@@ -151,8 +168,13 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, all: &[(String, Arc<Pl
     counters(
         encoder,
         "pilothouse_plugin_load_failures",
-        "Files that did not come to serve, by the step that failed",
-        by(all, "stage", |plugin| plugin.load_failures.lock().clone()),
+        LOAD_FAILURES,
+        all.iter().flat_map(|(name, plugin)| {
+            let failures = plugin.load_failures.lock().clone();
+            failures
+                .into_iter()
+                .map(|((stage, kind), count)| ([("plugin", name.as_str()), ("stage", stage), ("kind", kind)], count))
+        }),
     )?;
     histograms(
         encoder,

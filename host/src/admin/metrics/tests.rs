@@ -176,12 +176,17 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     pilothouse_plugin_quarantined{plugin="myapple"} 0
     pilothouse_plugin_quarantines_total{plugin="myapple"} 0
     pilothouse_plugin_reloads_total{plugin="myapple"} 0
-    pilothouse_plugin_load_failures_total{plugin="myapple",stage="activate"} 0
-    pilothouse_plugin_load_failures_total{plugin="myapple",stage="compile"} 0
-    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe"} 0
-    pilothouse_plugin_load_failures_total{plugin="myapple",stage="link"} 0
-    pilothouse_plugin_load_failures_total{plugin="myapple",stage="settings"} 0
-    pilothouse_plugin_load_failures_total{plugin="myapple",stage="verify"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="activate",kind="cluster"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="compile",kind="decode"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe",kind="deadline"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe",kind="manifest"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe",kind="memory"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe",kind="refused"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe",kind="stack"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe",kind="trap"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="link",kind="link"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="settings",kind="decode"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="verify",kind="grants"} 0
     pilothouse_call_seconds_sum{plugin="myapple"} 0.0
     pilothouse_call_seconds_count{plugin="myapple"} 0
     pilothouse_traps_total{plugin="myapple",kind="answer"} 0
@@ -206,7 +211,7 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     let plugin = metrics.plugin("myapple").unwrap();
     plugin.activated();
     plugin.activated();
-    plugin.load_failed("link");
+    plugin.load_failed("describe", "stack");
     plugin.called(Duration::from_millis(125));
     plugin.trapped("answer");
     plugin.wrote("apply", "skipped");
@@ -216,12 +221,17 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     pilothouse_plugin_quarantined{plugin="myapple"} 0
     pilothouse_plugin_quarantines_total{plugin="myapple"} 0
     pilothouse_plugin_reloads_total{plugin="myapple"} 1
-    pilothouse_plugin_load_failures_total{plugin="myapple",stage="activate"} 0
-    pilothouse_plugin_load_failures_total{plugin="myapple",stage="compile"} 0
-    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe"} 0
-    pilothouse_plugin_load_failures_total{plugin="myapple",stage="link"} 1
-    pilothouse_plugin_load_failures_total{plugin="myapple",stage="settings"} 0
-    pilothouse_plugin_load_failures_total{plugin="myapple",stage="verify"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="activate",kind="cluster"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="compile",kind="decode"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe",kind="deadline"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe",kind="manifest"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe",kind="memory"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe",kind="refused"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe",kind="stack"} 1
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="describe",kind="trap"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="link",kind="link"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="settings",kind="decode"} 0
+    pilothouse_plugin_load_failures_total{plugin="myapple",stage="verify",kind="grants"} 0
     pilothouse_call_seconds_sum{plugin="myapple"} 0.125
     pilothouse_call_seconds_count{plugin="myapple"} 1
     pilothouse_traps_total{plugin="myapple",kind="answer"} 1

@@ -70,18 +70,26 @@ impl Activate for Dispatch {
     }
 }
 
-struct Ears(mpsc::UnboundedSender<Status>);
+struct Ears(mpsc::UnboundedSender<Status>, Failed);
+
+/// What failed, and how.
+type Failed = Arc<Mutex<Vec<(Stage, &'static str)>>>;
 
 impl Observer for Ears {
     fn changed(&self, status: &Status) {
         // The test may have seen enough.
         let _ = self.0.send(status.clone());
     }
+
+    fn failed(&self, _: &PluginName, stage: Stage, kind: &'static str) {
+        self.1.lock().push((stage, kind));
+    }
 }
 
 pub(super) struct World {
     pub(super) changes: mpsc::Sender<Change>,
     heard: mpsc::UnboundedReceiver<Status>,
+    failed: Failed,
     statuses: Statuses,
     dispatch: Arc<Dispatch>,
     engine: Engine,
@@ -98,18 +106,19 @@ impl World {
     pub(super) fn new(mode: Mode) -> Self {
         let dispatch = Arc::new(Dispatch::default());
         let (ears, heard) = mpsc::unbounded_channel();
+        let failed = Failed::default();
         let engine = Engine::new().unwrap();
         let lifecycle = Lifecycle::new(
             engine.clone(),
             dispatch.clone(),
             mode,
             Guests::within(&Handle::current()),
-            Arc::new(Ears(ears)),
+            Arc::new(Ears(ears, failed.clone())),
         );
         let statuses = lifecycle.statuses();
         let (changes, changed) = mpsc::channel(16);
         let running = tokio::spawn(lifecycle.run(changed));
-        Self { changes, heard, statuses, dispatch, engine, running }
+        Self { changes, heard, failed, statuses, dispatch, engine, running }
     }
 
     async fn send(&self, file: &[u8], settings: Option<&str>) {
@@ -232,17 +241,19 @@ async fn file_that_fails_leaves_the_old_revision_serving() {
     let mut world = World::new(Mode::Granted);
     let good = Guest::new().file();
     world.bring(&good, Some(GRANTS)).await;
-    for (file, stage) in [
-        (b"garbage".to_vec(), Stage::Compile),
-        (good[..200].to_vec(), Stage::Compile),
-        (wat::parse_str("(component)").unwrap(), Stage::Link),
-        (Guest::new().describe(guest::TRAP).file(), Stage::Describe),
-        (Guest::new().controller("No Name").file(), Stage::Describe),
-        (Guest::new().watches("apps/v1", "Deployment").file(), Stage::Verify),
+    for (file, stage, kind) in [
+        (b"garbage".to_vec(), Stage::Compile, "decode"),
+        (good[..200].to_vec(), Stage::Compile, "decode"),
+        (wat::parse_str("(component)").unwrap(), Stage::Link, "link"),
+        (Guest::new().describe(guest::TRAP).file(), Stage::Describe, "trap"),
+        (Guest::new().describe(guest::HOG).file(), Stage::Describe, "memory"),
+        (Guest::new().controller("No Name").file(), Stage::Describe, "manifest"),
+        (Guest::new().watches("apps/v1", "Deployment").file(), Stage::Verify, "grants"),
     ] {
         let status = world.bring(&file, Some(GRANTS)).await;
         assert_eq!((status.state, failure(&status).0, serving(&status)), (State::Active, stage, "1.0.0"));
         assert_eq!(status.last_failure.as_ref().map(|failure| failure.digest), Some(Digest::of(&file)));
+        assert_eq!(std::mem::take(&mut *world.failed.lock()), [(stage, kind)]);
         assert!(!status.is_ready());
     }
     // The content that serves is back: all is well, and nothing is activated for it.
@@ -265,6 +276,8 @@ async fn file_that_fails_where_nothing_serves_is_a_plugin_that_failed() {
         failure(&status),
         (Stage::Describe, "cannot call describe: plugin was stopped at its deadline of 30 ms")
     );
+    let backtrace = status.last_failure.map(|failure| failure.backtrace).unwrap_or_default();
+    assert!(backtrace.iter().any(|frame| frame.contains("describe")), "{backtrace:?}");
     assert_eq!(world.bring(&Guest::new().file(), Some(GRANTS)).await.state, State::Active);
     assert_eq!(world.told(), ["+1.0.0"]);
 }
@@ -503,6 +516,21 @@ async fn activation_that_fails_is_tried_again() {
     let (_, status) = world.settle().await;
     assert!(status.is_ready(), "{status:?}");
     assert_eq!(world.told(), ["!1.0.0", "!1.0.0", "+1.0.0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn description_that_loops_is_tried_again_ever_more_seldom() {
+    let mut world = World::new(Mode::Granted);
+    let file = Guest::new().describe(guest::LOOP).file();
+    world.bring(&file, Some("limits: { timeoutMs: 20 }")).await;
+    let mut waited = Duration::ZERO;
+    for _ in 0..10 {
+        let began = tokio::time::Instant::now();
+        while world.heard.recv().await.unwrap().state != State::Failed {}
+        waited = began.elapsed();
+    }
+    assert!((150..=300).contains(&waited.as_secs()), "{waited:?}");
+    assert_eq!(*world.failed.lock(), [(Stage::Describe, "deadline"); 11]);
 }
 
 #[tokio::test]

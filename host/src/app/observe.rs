@@ -196,6 +196,7 @@ impl Snapshot for HostView {
             made: of.made,
             reused: of.reused,
             mapped: of.mapped,
+            computed: of.computed,
             memory: of.memory,
             peak: of.peak,
         }));

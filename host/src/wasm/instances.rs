@@ -74,6 +74,8 @@ pub(super) struct Tally {
     made: AtomicU64,
     reused: AtomicU64,
     mapped: AtomicU64,
+    /// Nanoseconds.
+    computed: AtomicU64,
     held: Held,
     /// One for each revision under each set of limits that still is somebody's.
     each: Mutex<Vec<Weak<Instances>>>,
@@ -92,6 +94,8 @@ pub struct InstanceFigures {
     pub reused: u64,
     /// Calls that had to map the code first, as the plugin was not called of late.
     pub mapped: u64,
+    /// How long calls ran in the sandbox, their imports included and their waiting not.
+    pub computed: Duration,
     /// Bytes of linear memory that they hold.
     pub memory: usize,
     /// The most that one of the revision that serves has had, under its present limits.
@@ -106,6 +110,7 @@ impl Tally {
             made: AtomicU64::new(0),
             reused: AtomicU64::new(0),
             mapped: AtomicU64::new(0),
+            computed: AtomicU64::new(0),
             held: Held::default(),
             each: Mutex::default(),
         }
@@ -120,6 +125,7 @@ impl Tally {
             made: self.made.load(Ordering::Relaxed),
             reused: self.reused.load(Ordering::Relaxed),
             mapped: self.mapped.load(Ordering::Relaxed),
+            computed: Duration::from_nanos(self.computed.load(Ordering::Relaxed)),
             memory: self.held.bytes(),
             peak: each.iter().map(|instances| instances.peak.load(Ordering::Relaxed)).max().unwrap_or_default(),
         }
@@ -135,11 +141,29 @@ impl Tally {
         self.each().iter().for_each(|instances| instances.drop_ahead());
     }
 
+    /// A call computes, until this is dropped.
+    fn computing(&self) -> Computing<'_> {
+        Computing { tally: self, began: Instant::now() }
+    }
+
     /// Not under the lock: whoever is the last to hold one ends its instances.
     fn each(&self) -> Vec<Arc<Instances>> {
         let mut each = self.each.lock();
         each.retain(|instances| instances.strong_count() > 0);
         each.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// See [`Tally::computing`].
+struct Computing<'a> {
+    tally: &'a Tally,
+    began: Instant,
+}
+
+impl Drop for Computing<'_> {
+    fn drop(&mut self) {
+        let took = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.tally.computed.fetch_add(took, Ordering::Relaxed);
     }
 }
 
@@ -212,7 +236,8 @@ impl Instances {
     ) -> Result<T, CallError> {
         let now = Instant::now();
         let mut instance = self.instance(now, imports, budget)?;
-        let ended = within(budget + LATER, || self.linked.engine.running(), pin!(run(&mut instance))).await;
+        let computes = || (self.linked.engine.running(), self.tally.computing());
+        let ended = within(budget + LATER, computes, pin!(run(&mut instance))).await;
         let host = instance.store.data_mut();
         host.close();
         self.peak.fetch_max(host.limits.used(), Ordering::Relaxed);

@@ -19,7 +19,7 @@ pub struct Account {
 pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, accounts: &[Account]) -> fmt::Result {
     let each = || accounts.iter().map(|account| ([("plugin", account.plugin.as_str())], account.usage));
     let used = each().map(|(labels, usage)| (labels, usage.used.as_secs_f64()));
-    let help = "Processor time on the guests' threads: calls, and what the host does for them there";
+    let help = "Processor time on the guests' threads: calls, and what the host does for the plugin there, such as comparing its outcomes";
     counters(encoder, "pilothouse_plugin_cpu_seconds", help, used)?;
     let turns = each().map(|(labels, usage)| (labels, usage.turns));
     counters(

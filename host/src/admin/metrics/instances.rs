@@ -1,6 +1,6 @@
 //! What plugins' calls are served by.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use prometheus_client::encoding::DescriptorEncoder;
 
@@ -21,6 +21,8 @@ pub struct Instances {
     pub reused: u64,
     /// Calls that had to map the code first.
     pub mapped: u64,
+    /// How long calls ran in the sandbox.
+    pub computed: Duration,
     /// Bytes of linear memory that they hold.
     pub memory: usize,
     /// The most that one has had.
@@ -40,6 +42,10 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, instances: &[Instances
     counters(encoder, "pilothouse_plugin_instances_reused", help, each(|of| of.reused))?;
     let help = "Calls that had to map the plugin's code first, as it was not called of late or never";
     counters(encoder, "pilothouse_plugin_code_mapped", help, each(|of| of.mapped))?;
+    let computed =
+        instances.iter().map(|instances| ([("plugin", instances.plugin.as_str())], instances.computed.as_secs_f64()));
+    let help = "Wall time in which calls ran in the sandbox, their imports included, and not what they waited for";
+    counters(encoder, "pilothouse_plugin_guest_seconds", help, computed)?;
     let help = "Linear memory that the plugin's instances hold";
     gauges(encoder, "pilothouse_plugin_memory_bytes", help, each(|of| of.memory as u64))?;
     let help = "The most linear memory that one instance of the revision that serves has had, under its present limits";

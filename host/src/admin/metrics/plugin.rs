@@ -179,7 +179,8 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, all: &[(String, Arc<Pl
     histograms(
         encoder,
         "pilothouse_call_seconds",
-        "Time of a call into the plugin, its imports included",
+        "Wall time of a call into the plugin: its instance, imports, and waiting for the API server and for a thread included; \
+         pilothouse_plugin_guest_seconds has what it computed",
         each().map(|(labels, plugin)| (labels, &plugin.calls)),
     )?;
     counters(

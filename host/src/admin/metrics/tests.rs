@@ -97,18 +97,21 @@ fn instances_are_told_by_plugin() {
         made: 7,
         reused: 40,
         mapped: 5,
+        computed: Duration::from_millis(1_500),
         memory: 262_144,
         peak: 131_072,
     };
     metrics.read_from(move |live: &mut Live| live.instances.push(instances.clone()));
-    let told: Vec<String> =
-        ["instances", "code", "memory"].map(|family| samples(&metrics, &format!("pilothouse_plugin_{family}"))).into();
+    let told: Vec<String> = ["instances", "code", "guest", "memory"]
+        .map(|family| samples(&metrics, &format!("pilothouse_plugin_{family}")))
+        .into();
     assert_snapshot!(told.join("\n"), @r#"
     pilothouse_plugin_instances{plugin="a"} 3
     pilothouse_plugin_instances_kept{plugin="a"} 2
     pilothouse_plugin_instances_made_total{plugin="a"} 7
     pilothouse_plugin_instances_reused_total{plugin="a"} 40
     pilothouse_plugin_code_mapped_total{plugin="a"} 5
+    pilothouse_plugin_guest_seconds_total{plugin="a"} 1.5
     pilothouse_plugin_memory_bytes{plugin="a"} 262144
     pilothouse_plugin_memory_peak_bytes{plugin="a"} 131072
     "#);
@@ -549,6 +552,7 @@ fn the_text_is_open_metrics() {
     pilothouse_plugin_instances_made
     pilothouse_plugin_instances_reused
     pilothouse_plugin_code_mapped
+    pilothouse_plugin_guest_seconds
     pilothouse_plugin_memory_bytes
     pilothouse_plugin_memory_peak_bytes
     pilothouse_host_calls

@@ -7,7 +7,9 @@ use crate::testing::soon;
 async fn busy_loop_is_stopped_by_its_deadline_while_another_call_on_the_same_thread_goes_on() {
     let busy = async |deadline| {
         let busy = load(&Guest::new().timeout_ms(deadline).reconcile(guest::LOOP)).await;
-        busy.reconcile(Arc::new(Fake::default()), request()).await
+        let error = busy.reconcile(Arc::new(Fake::default()), request()).await;
+        assert!(busy.linked().engine.instances()[0].1.computed > Duration::ZERO);
+        error
     };
     let good = load(&Guest::new()).await;
     // One that gives way only at its end would be over after the first.
@@ -37,6 +39,8 @@ async fn guest_that_waits_for_the_api_server_is_stopped_by_its_deadline() {
     assert_eq!(error.kind(), "deadline");
     assert!((Duration::from_secs(2)..Duration::from_millis(2100)).contains(&began.elapsed()), "{:?}", began.elapsed());
     assert_eq!(silent.requests.load(Ordering::Relaxed), 1);
+    // The clock stands still while it computes.
+    assert_eq!(revision.linked().engine.instances()[0].1.computed, Duration::ZERO);
 }
 
 #[tokio::test]

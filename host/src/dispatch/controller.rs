@@ -33,9 +33,9 @@ use tracing::info;
 
 #[cfg(test)]
 pub(super) use self::gone::Most;
-pub use self::{gone::GoneFigures, waking::ReadFigures};
 pub(super) use self::waking::Source;
 use self::{gone::Gone, waking::Waking, workers::Workers};
+pub use self::{gone::GoneFigures, waking::ReadFigures};
 use super::{
     Attempt, Called, Observer, Parts, Result as ReconcileResult,
     failing::{Failing, FailingKey},

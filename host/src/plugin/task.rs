@@ -394,7 +394,7 @@ impl Task {
         for Refusal { stage, kind, message, backtrace, .. } in refusals {
             let backtrace = (!backtrace.is_empty()).then(|| backtrace.join("\n"));
             warn!(digest = %found.digest, %stage, kind, error = message, backtrace, "cannot bring the plugin up");
-            self.shared.observer.failed(&found.name, *stage, *kind);
+            self.shared.observer.failed(&found.name, *stage, kind);
         }
         if let Some(first) = refusals.first() {
             self.status.last_failure = Some(Failure {

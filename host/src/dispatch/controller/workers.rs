@@ -11,7 +11,7 @@
 
 use std::{
     collections::BTreeSet,
-    panic::AssertUnwindSafe,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -178,9 +178,12 @@ impl Controller {
                 Ok(next) => held.next = next,
                 Err(_) => {
                     error!(plugin = %self.plugin, controller = %self.name, key = %item.key, "the host failed over a key");
-                    self.note_error(&item.key, Some("the host failed over it".to_owned()));
-                    let (result, took) = (ReconcileResult::Error, began.elapsed());
-                    self.attempted(&Attempt { result, took, in_guest: None, trap: None, panicked: true });
+                    // Nor must a fault over saying so.
+                    drop(catch_unwind(AssertUnwindSafe(|| {
+                        self.note_error(&item.key, Some("the host failed over it".to_owned()));
+                        let (result, took) = (ReconcileResult::Error, began.elapsed());
+                        self.attempted(&Attempt { result, took, in_guest: None, trap: None, panicked: true });
+                    })));
                 }
             }
             drop(held);

@@ -7,8 +7,9 @@
 //!         └─ mapping `plugin` ─► backlog ─► `map`, in batches ─┘
 //! ```
 //!
-//! While the plugin is quarantined, or many keys wait, keys that the changed object names by itself, as its owner or by another mapping, wait
-//! here too, for a look whether there is such an object: children that come and go would fill the queue with names of nothing.
+//! While the plugin is quarantined, and where many keys wait for workers that have not begun to work, keys that the changed object names by
+//! itself, as its owner or by another mapping, wait here too, for a look whether there is such an object: children that come and go would
+//! fill the queue with names of nothing.
 //!
 //! Where the reconciled kind is not served yet, or the task gets no turn, names would gather here in the end. So beyond a
 //! [bound](MOST_NAMES) they are let go of, and every key is looked at instead: whoever they lead to is among those.
@@ -16,7 +17,7 @@
 //! An object that names the changed one only after the change is a change itself, and wakes its own key: so to look the index up later
 //! loses nothing. Both are asked once the reconciled objects are there, and a key that a plugin names wakes only if it is one of them.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use pilothouse_core::{
@@ -36,6 +37,7 @@ use super::{
     record::HookError,
     resync,
 };
+use crate::informer::Origin;
 
 /// Names that wait to be looked up, at most: more than change in a moment, and a few megabytes.
 pub(super) const MOST_NAMES: usize = 10_000;
@@ -50,7 +52,8 @@ pub(super) struct Asks {
 /// Whom changed objects lead to.
 #[derive(Default)]
 struct Names {
-    names: HashSet<Name>,
+    /// With where they come from: a change, if one of several is.
+    names: HashMap<Name, Origin>,
     /// There were too many: every key is to be looked at.
     all: bool,
 }
@@ -59,13 +62,18 @@ struct Names {
 type Name = (Whom, TypeMeta, Key);
 
 impl Names {
-    fn add(&mut self, names: impl IntoIterator<Item = Name>) {
+    fn add(&mut self, names: impl IntoIterator<Item = (Name, Origin)>) {
         if !self.all {
-            self.names.extend(names);
+            for (name, origin) in names {
+                let known = self.names.entry(name).or_insert(origin);
+                if origin == Origin::Change {
+                    *known = origin;
+                }
+            }
             self.all = self.names.len() > MOST_NAMES;
         }
         if self.all {
-            self.names = HashSet::new();
+            self.names = HashMap::new();
         }
     }
 }
@@ -87,9 +95,10 @@ impl Asks {
     }
 
     /// The change concerns these, if they are found.
-    pub(super) fn find(&self, whom: impl IntoIterator<Item = Whom>, change: &Change) {
+    pub(super) fn find(&self, whom: impl IntoIterator<Item = Whom>, change: &Change, origin: Origin) {
         let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
-        self.names.lock().add(whom.into_iter().map(|whom| (whom, object.type_meta().clone(), object.key().clone())));
+        let name = |whom| ((whom, object.type_meta().clone(), object.key().clone()), origin);
+        self.names.lock().add(whom.into_iter().map(name));
         self.named.notify_one();
     }
 
@@ -134,8 +143,8 @@ pub(super) async fn run(controller: Arc<Controller>) {
                     resync::look_at_each(&controller).await;
                     left.all = false;
                 }
-                while let Some((whom, of, name)) = left.names.pop() {
-                    look_up(&controller, &whom, &of, &name);
+                while let Some((name, origin)) = left.names.pop() {
+                    look_up(&controller, &name, origin);
                     // One may lead to every key there is.
                     tokio::task::yield_now().await;
                 }
@@ -153,7 +162,7 @@ pub(super) async fn run(controller: Arc<Controller>) {
 /// What is being looked up. If the host fails over one, the others are still to be.
 struct Left<'a> {
     asks: &'a Asks,
-    names: Vec<Name>,
+    names: Vec<(Name, Origin)>,
     all: bool,
 }
 
@@ -168,7 +177,7 @@ impl Drop for Left<'_> {
     }
 }
 
-fn look_up(controller: &Controller, whom: &Whom, of: &TypeMeta, name: &Key) {
+fn look_up(controller: &Controller, (whom, of, name): &Name, origin: Origin) {
     let serving = controller.serving();
     let keys = match whom {
         Whom::Indexed(index) => serving.access.reader.indexed(&serving.reconciles, index, name),
@@ -176,8 +185,8 @@ fn look_up(controller: &Controller, whom: &Whom, of: &TypeMeta, name: &Key) {
     };
     feed::mapped(controller, &name.to_string(), &keys);
     match whom {
-        Whom::Owner(_) => controller.wake_owners(keys, of, name),
-        Whom::Indexed(_) | Whom::Mapped(_) => controller.wake_mapped(keys, || format!("{of} {name}")),
+        Whom::Owner(_) => controller.wake_owners(keys, origin, of, name),
+        Whom::Indexed(_) | Whom::Mapped(_) => controller.wake_mapped(keys, origin, || format!("{of} {name}")),
     }
 }
 
@@ -199,7 +208,7 @@ async fn map(controller: &Controller, batch: &Batch) -> Result<(), HookError> {
             controller.called(&Called { hook: Hook::Map, ok: true, took, trap: None });
             let keys = controller.known(keys);
             feed::mapped(controller, &pending::objects(batch), &keys);
-            controller.wake_mapped(keys, || pending::objects(batch));
+            controller.wake_mapped(keys, controller.origin(), || pending::objects(batch));
             return Ok(());
         }
         Ok(Err(error)) => HookError::Refused(error),

@@ -52,8 +52,9 @@ pub(super) async fn run(controller: Weak<Controller>, mut every: watch::Receiver
     }
 }
 
-/// Looks at every key again, after whatever changed.
+/// Looks at every key again, after whatever changed; those that are gone and still to be reconciled too.
 pub(super) fn look_at_all(controller: &Controller) {
+    controller.gone_keys().into_iter().for_each(|key| look_at_gone(controller, key));
     for lease in controller.serving().reconciles.leases() {
         let mut after = look_at_some(controller, lease, None, |_| true);
         while let Some(last) = after {
@@ -62,12 +63,17 @@ pub(super) fn look_at_all(controller: &Controller) {
     }
 }
 
-/// The same, and at what is gone and still to be reconciled. Gives way now and then.
+/// The same. Gives way now and then.
 pub(super) async fn look_at_each(controller: &Controller) {
     look_in_turns(controller, &controller.serving(), |_| true).await;
-    for key in controller.gone_keys() {
-        controller.queue().add(key, INITIAL, || Cause::Resync);
+    for keys in controller.gone_keys().chunks(WORK) {
+        keys.iter().for_each(|key| look_at_gone(controller, key.clone()));
+        tokio::task::yield_now().await;
     }
+}
+
+fn look_at_gone(controller: &Controller, key: Key) {
+    controller.queue().add(key, INITIAL, || Cause::Resync);
 }
 
 /// Looks again at every key for which a change from its object to itself matters, after whatever changed. Gives way now and then.

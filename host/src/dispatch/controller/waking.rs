@@ -141,15 +141,15 @@ impl Controller {
         let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
         let mut keys = Vec::new();
         match self.mapping(source) {
-            Some(Mapping::Index { index, .. }) => self.waking.asks.find([Whom::Indexed(index.into())], change),
+            Some(Mapping::Index { index, .. }) => self.waking.asks.find([Whom::Indexed(index.into())], change, origin),
             Some(mapping) => route::keys(&mapping, change, |_, _, _| Vec::new(), &mut keys),
             None => self.waking.asks.ask(change),
         }
         if !keys.is_empty() && self.looks_first() {
             // Not here, where an informer is locked.
             match source {
-                Source::Owns => return self.waking.asks.find(keys.into_iter().map(Whom::Owner), change),
-                Source::Watches(_) => return self.waking.asks.find(keys.into_iter().map(Whom::Mapped), change),
+                Source::Owns => return self.waking.asks.find(keys.into_iter().map(Whom::Owner), change, origin),
+                Source::Watches(_) => return self.waking.asks.find(keys.into_iter().map(Whom::Mapped), change, origin),
                 // It is there, or was.
                 Source::For | Source::Reads(_) => {}
             }
@@ -204,24 +204,24 @@ impl Controller {
         keys
     }
 
-    /// Whether keys that an object names are looked for before they enter the queue: nobody takes them from there for now, or not as fast as
-    /// they come. Names of nothing would fill it.
+    /// Whether keys that an object names are looked for before they enter the queue: nobody takes them from there, for now or as long as a
+    /// kind is not served. Names of nothing would fill it.
     fn looks_first(&self) -> bool {
-        self.record.is_quarantined() || self.queue.lock().len() >= MOST_NAMES
+        if self.is_ready() { self.record.is_quarantined() } else { self.queue.lock().len() >= MOST_NAMES }
     }
 
     /// Adds keys that somebody had to be asked for, since these objects changed.
-    pub(in crate::dispatch) fn wake_mapped(&self, keys: Vec<Key>, objects: impl Fn() -> String) {
-        self.wake(keys, self.origin(), &self.waking.woken.mapping, || Cause::Mapping(objects()));
+    pub(in crate::dispatch) fn wake_mapped(&self, keys: Vec<Key>, origin: Origin, objects: impl Fn() -> String) {
+        self.wake(keys, origin, &self.waking.woken.mapping, || Cause::Mapping(objects()));
     }
 
     /// Adds keys that were looked for, since this child of theirs changed.
-    pub(in crate::dispatch) fn wake_owners(&self, keys: Vec<Key>, of: &TypeMeta, child: &Key) {
-        self.wake(keys, self.origin(), &self.waking.woken.child, || Cause::Child(of.clone(), child.clone()));
+    pub(in crate::dispatch) fn wake_owners(&self, keys: Vec<Key>, origin: Origin, of: &TypeMeta, child: &Key) {
+        self.wake(keys, origin, &self.waking.woken.child, || Cause::Child(of.clone(), child.clone()));
     }
 
-    /// Where a change comes from for which somebody had to be asked.
-    fn origin(&self) -> Origin {
+    /// Where a change comes from that the plugin was asked about.
+    pub(in crate::dispatch) fn origin(&self) -> Origin {
         if self.is_ready() { Origin::Change } else { Origin::Initial }
     }
 

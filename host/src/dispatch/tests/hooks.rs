@@ -7,6 +7,7 @@ use crate::dispatch::{
     mapper::{MOST_NAMES, Whom},
     queue::Cause,
 };
+use crate::informer::Origin;
 
 #[tokio::test]
 async fn a_mapping_names_whom_a_change_concerns() {
@@ -143,7 +144,7 @@ fn name_nobody(controller: &Controller, count: usize) {
         json["metadata"]["resourceVersion"] = "1".into();
         let object = Object::parse(json.to_string().as_bytes(), &maps()).expect("an object");
         let change = Change { old: None, new: Some(Arc::new(object)), missed: false };
-        controller.asks().find([Whom::Indexed("named".into())], &change);
+        controller.asks().find([Whom::Indexed("named".into())], &change, Origin::Change);
     }
 }
 

@@ -218,3 +218,20 @@ async fn map(controller: &Controller, batch: &Batch) -> Result<(), HookError> {
     span.in_scope(|| controller.record().hook_failed(Hook::Map, &pending::objects(batch), &error));
     Err(error)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_is_looked_up_for_a_change_where_one_of_several_came_from_one() {
+        let name = || (Whom::Indexed("named".into()), TypeMeta::new("v1", "ConfigMap"), Key::new(Some("n"), "a"));
+        let mut names = Names::default();
+        for (origin, known) in
+            [(Origin::Initial, Origin::Initial), (Origin::Change, Origin::Change), (Origin::Initial, Origin::Change)]
+        {
+            names.add([(name(), origin)]);
+            assert_eq!((names.names.len(), names.names.get(&name())), (1, Some(&known)));
+        }
+    }
+}

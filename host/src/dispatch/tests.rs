@@ -343,6 +343,18 @@ async fn a_key_over_which_the_host_failed_is_tried_again_and_its_worker_stays() 
     assert_eq!(controller.last_error(&Key::new(Some("default"), "a")), None);
 }
 
+#[tokio::test]
+async fn a_fault_over_what_is_said_of_a_fault_ends_no_worker() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.seen.2.attempted.store(2, Ordering::Relaxed);
+    scene.activate(&Guest::new()).await;
+    scene.api.create(apple("a")).await;
+    // Nobody heard of the first try.
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    assert_eq!((scene.controller().tasks(), scene.seen.2.attempted.load(Ordering::Relaxed)), (1, 0));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn invariant_10_the_call_in_flight_is_finished_and_no_other_begins() {
     let mut scene = Scene::new().await;

@@ -8,7 +8,7 @@ use futures::future::{Either, select};
 use pilothouse_e2e::{Apple, Plugin};
 use serde_json::json;
 use tokio::runtime::Runtime;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::clock::cpu_time_of;
 use crate::controllers::{Stage, host::Host};
@@ -85,7 +85,8 @@ pub(super) fn measure() -> Result<Vec<f64>> {
         let myapple = Plugin::myapple()?.confined_to(QUIET);
         let plugins = [vec![myapple], LASTING.plugins()?, FAILING.plugins()?].concat();
         let mut host = Host::start(&stage, &plugins)?;
-        host.serves(plugins.len() + 1).await?;
+        let all = timeout(LIMIT, host.serves(plugins.len() + 1)).await;
+        all.with_context(|| format!("not all plugins serve within {} s", LIMIT.as_secs()))??;
         // The kind is there when `myapple` has brought it.
         Apple::new(stage.cluster.client(), QUIET, "good").create(1).await?.settles().await?;
         stage.settles(&mut host).await?;

@@ -1,8 +1,8 @@
 //! What goes into a call and what comes out of it.
 //!
 //! Objects stay JSON text: on the way in they are what the store holds, on the way out they are seen to be JSON objects here, which costs
-//! little, and the writer parses them. What the guest returns is bounded here ([`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_KEYS`],
-//! [`MAX_MESSAGE`]) and, before it is copied, by [`super::MAX_TRANSFER`].
+//! little, and the writer parses them. What the guest returns is bounded here ([`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_OBJECT`],
+//! [`MAX_KEYS`], [`MAX_MESSAGE`]) and, before it is copied, by [`super::MAX_TRANSFER`].
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -24,9 +24,12 @@ use super::bindings::{mapping, observing};
 /// How many children an outcome may hold. A reconcile that wants more is rather one that is wrong.
 pub const MAX_CHILDREN: usize = 10_000;
 
-/// How many bytes the children and the status of an outcome may have together: as many children as there may be, of 1.6 kB each. A status
-/// of more than some MiB is refused by the API server.
+/// How many bytes the children and the status of an outcome may have together: as many children as there may be, of 1.6 kB each.
 pub const MAX_OUTCOME: usize = 16 << 20;
+
+/// How many bytes a child, or the status, may have: kube-apiserver takes no larger request (`MaxRequestBodyBytes`), and to find that out
+/// would cost parsing it, comparing it and sending it.
+pub const MAX_OBJECT: usize = 3 << 20;
 
 /// How many keys a call of `map` may give. One change that concerns more objects is better told by an index, which needs no call.
 pub const MAX_KEYS: usize = 10_000;
@@ -190,11 +193,7 @@ impl Request {
 
 impl Outcome {
     pub(super) fn from_wit(outcome: wit::Outcome) -> Result<Self, CallError> {
-        let desired = match &outcome.children {
-            wit::Children::Unchanged => 0,
-            wit::Children::Desired(children) => children.iter().map(|child| child.object.len()).sum(),
-        };
-        bounded(desired, outcome.status.as_deref())?;
+        bounded(&outcome.children, outcome.status.as_deref())?;
         let children = match outcome.children {
             wit::Children::Unchanged => Children::Unchanged,
             wit::Children::Desired(children) if children.len() > MAX_CHILDREN => {
@@ -219,22 +218,34 @@ impl Outcome {
 
 impl Failure {
     pub(super) fn from_wit(failure: wit::Failure) -> Result<Self, CallError> {
-        bounded(0, failure.status.as_deref())?;
+        bounded(&wit::Children::Unchanged, failure.status.as_deref())?;
         readable_status(failure.status.as_deref())?;
         let message = shorten(failure.message, MAX_MESSAGE);
         Ok(Self { message, terminal: failure.terminal, status: failure.status })
     }
 }
 
-/// Refuses children of so many bytes and a status that are too much together.
-fn bounded(children: usize, status: Option<&str>) -> Result<(), CallError> {
-    let bytes = children.saturating_add(status.map_or(0, str::len));
-    if bytes <= MAX_OUTCOME {
-        return Ok(());
+/// Refuses children and a status that are too much, each or together.
+fn bounded(children: &wit::Children, status: Option<&str>) -> Result<(), CallError> {
+    let children = match children {
+        wit::Children::Unchanged => &[],
+        wit::Children::Desired(children) => children.as_slice(),
+    };
+    let status = status.map_or(0, str::len);
+    let bytes = children.iter().map(|child| child.object.len()).sum::<usize>().saturating_add(status);
+    if bytes > MAX_OUTCOME {
+        return Err(CallError::Answer(format!(
+            "{bytes} bytes of children and status are more than the {MAX_OUTCOME} that an outcome may hold"
+        )));
     }
-    Err(CallError::Answer(format!(
-        "{bytes} bytes of children and status are more than the {MAX_OUTCOME} that an outcome may hold"
-    )))
+    let taken = |what: fmt::Arguments<'_>, bytes: usize| {
+        if bytes <= MAX_OBJECT {
+            return Ok(());
+        }
+        Err(CallError::Answer(format!("{what} has {bytes} bytes, and an API server takes at most {MAX_OBJECT}")))
+    };
+    children.iter().enumerate().try_for_each(|(at, child)| taken(format_args!("child {at}"), child.object.len()))?;
+    taken(format_args!("the status"), status)
 }
 
 /// Refuses what is no JSON object.
@@ -294,24 +305,24 @@ mod tests {
 
     #[test]
     fn too_many_bytes_are_refused() {
-        let said = |bytes| {
-            format!(
-                "plugin gave an unusable answer: {bytes} bytes of children and status are more than the 16777216 that an outcome may hold"
-            )
-        };
-        let outcome = |child: usize, status: usize| {
-            let object = |bytes: usize| format!("{{{}}}", " ".repeat(bytes - 2));
-            let child = wit::Child { object: object(child), adopt: false };
-            let children = wit::Children::Desired(vec![child.clone(), child]);
+        let said = |why: &str| Err(format!("plugin gave an unusable answer: {why}"));
+        let much = said("16777217 bytes of children and status are more than the 16777216 that an outcome may hold");
+        let object = |bytes: usize| format!("{{{}}}", " ".repeat(bytes - 2));
+        let outcome = |children: &[usize], status: usize| {
+            let child = |bytes: &usize| wit::Child { object: object(*bytes), adopt: false };
+            let children = wit::Children::Desired(children.iter().map(child).collect());
             Outcome::from_wit(wit::Outcome { children, status: Some(object(status)), requeue_after: None })
                 .map(drop)
                 .map_err(|error| error.to_string())
         };
-        assert_eq!(outcome(4 << 20, 8 << 20), Ok(()));
-        assert_eq!(outcome(4 << 20, (8 << 20) + 1), Err(said(MAX_OUTCOME + 1)));
-        let status = Some("x".repeat(MAX_OUTCOME + 1));
-        let failure = Failure::from_wit(wit::Failure { message: String::new(), terminal: false, status });
-        assert_eq!(failure.map(drop).map_err(|error| error.to_string()), Err(said(MAX_OUTCOME + 1)));
+        assert_eq!(outcome(&[MAX_OBJECT; 5], 1 << 20), Ok(()));
+        assert_eq!(outcome(&[MAX_OBJECT; 5], (1 << 20) + 1), much);
+        assert_eq!(outcome(&[2], MAX_OBJECT), Ok(()));
+        let large = |what: &str| said(&format!("{what} has 3145729 bytes, and an API server takes at most 3145728"));
+        assert_eq!(outcome(&[2], MAX_OBJECT + 1), large("the status"));
+        assert_eq!(outcome(&[2, MAX_OBJECT + 1], 2), large("child 1"));
+        let failure = wit::Failure { message: String::new(), terminal: false, status: Some(object(MAX_OBJECT + 1)) };
+        assert_eq!(Failure::from_wit(failure).map(drop).map_err(|error| error.to_string()), large("the status"));
     }
 
     #[test]

@@ -30,7 +30,7 @@
 //! | host calls, and what they are asked and answer | [`Limits::host_calls`], [`Limits::host_bytes`] | [`CallError::HostCalls`] |
 //! | bytes handed to the host at once | [`MAX_TRANSFER`] | [`CallError::HostCalls`], [`CallError::Answer`] |
 //! | texts | UTF-8; children and status JSON objects | [`CallError::Decode`] |
-//! | children, children and status in bytes, keys of a mapping | [`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_KEYS`] | [`CallError::Answer`] |
+//! | children, children and status in bytes, one of them, keys of a mapping | [`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_OBJECT`], [`MAX_KEYS`] | [`CallError::Answer`] |
 //! | log | [`LogLine`]'s bounds | cut |
 //!
 //! Over many calls an instance that is kept may hold half of [`Limits::memory`]. How much a plugin logs then, and how often it is called, is
@@ -64,7 +64,8 @@ mod turns;
 
 pub use cache::{CACHE_BYTES, Cache, CacheError};
 pub use call::{
-    Child, Children, Failure, MAX_CHILDREN, MAX_KEYS, MAX_MESSAGE, MAX_OUTCOME, News, Outcome, Phase, Request,
+    Child, Children, Failure, MAX_CHILDREN, MAX_KEYS, MAX_MESSAGE, MAX_OBJECT, MAX_OUTCOME, News, Outcome, Phase,
+    Request,
 };
 pub use child::compile_for;
 pub use compiler::Compiler;

@@ -18,6 +18,7 @@ const INDEX: usize = 63;
 const VALUE: usize = 4 << 10;
 const LABELS: usize = 8 << 10;
 const OUTCOME: usize = 16 << 20;
+const OBJECT: usize = 3 << 20;
 
 /// How many.
 const FIELDS: usize = 64;
@@ -90,16 +91,26 @@ pub(super) fn answer(answer: &Result<Outcome, Failure>) -> Result<(), String> {
         Ok(Outcome { children: Children::Desired(children), .. }) => children.as_slice(),
         _ => &[],
     };
-    let bytes = children.iter().map(|child| child.object.len()).sum::<usize>() + status.as_ref().map_or(0, String::len);
+    let status = status.as_ref().map_or(0, String::len);
+    let bytes = children.iter().map(|child| child.object.len()).sum::<usize>() + status;
     if bytes > OUTCOME {
         return unusable(&format!(
             "{bytes} bytes of children and status are more than the {OUTCOME} that an outcome may hold"
         ));
     }
+    children.iter().enumerate().try_for_each(|(at, child)| taken(&format!("child {at}"), child.object.len()))?;
+    taken("the status", status)?;
     if children.len() > CHILDREN {
         return unusable(&format!("{} children are more than the {CHILDREN} that an outcome may hold", children.len()));
     }
     Ok(())
+}
+
+fn taken(what: &str, bytes: usize) -> Result<(), String> {
+    if bytes <= OBJECT {
+        return Ok(());
+    }
+    unusable(&format!("{what} has {bytes} bytes, and an API server takes at most {OBJECT}"))
 }
 
 fn unusable(why: &str) -> Result<(), String> {
@@ -212,9 +223,13 @@ mod tests {
         let much = said("16777217 bytes of children and status are more than the 16777216 that an outcome may hold");
         assert_eq!(outcome(10_000, 2, 1), Ok(()));
         assert_eq!(outcome(10_001, 2, 1), said("10001 children are more than the 10000 that an outcome may hold"));
-        assert_eq!(outcome(2, 4 << 20, 8 << 20), Ok(()));
-        assert_eq!(outcome(2, 4 << 20, (8 << 20) + 1), much);
-        let failure = Failure { message: String::new(), terminal: false, status: Some(text((16 << 20) + 1)) };
-        assert_eq!(answer(&Err(failure)), much);
+        assert_eq!(outcome(5, OBJECT, 1 << 20), Ok(()));
+        assert_eq!(outcome(5, OBJECT, (1 << 20) + 1), much);
+        let large = |what: &str| said(&format!("{what} has 3145729 bytes, and an API server takes at most 3145728"));
+        assert_eq!(outcome(1, 2, OBJECT), Ok(()));
+        assert_eq!(outcome(1, 2, OBJECT + 1), large("the status"));
+        assert_eq!(outcome(1, OBJECT + 1, 2), large("child 0"));
+        let failure = Failure { message: String::new(), terminal: false, status: Some(text(OBJECT + 1)) };
+        assert_eq!(answer(&Err(failure)), large("the status"));
     }
 }

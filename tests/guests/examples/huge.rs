@@ -1,4 +1,4 @@
-//! For `bad-1` answers with a status that no API server takes, for others that are bad with more children than an outcome may hold.
+//! For `bad-1` answers with a status that is larger than any API server takes, for others that are bad with more children than an outcome may hold.
 
 use pilothouse_guests::apple::{self, MyApple, is_bad, well_behaved};
 use pilothouse_sdk::prelude::*;

@@ -19,9 +19,10 @@ use super::cache::{Cache, Key, verify};
 use super::code::{Code, Ready, Sandbox, Source};
 use super::compiler::Compiler;
 use super::component::{Compiled, header};
+use super::ending::Ending;
 use super::epochs::{Epochs, Running};
 use super::error::{EngineError, LoadError};
-use super::instances::{InstanceFigures, Tallies, Tally};
+use super::instances::{Instance, InstanceFigures, Tallies, Tally};
 use super::limits::{MAX_INSTANCES, MAX_TABLE_ELEMENTS};
 use super::turns::Turns;
 use super::{Digest, PluginFile, PluginName, child};
@@ -125,6 +126,7 @@ struct Inner {
     kept: Arc<Semaphore>,
     /// Who has a permit may wait for its first call.
     ahead: Arc<Semaphore>,
+    ending: Ending<Instance>,
     epochs: Epochs,
 }
 
@@ -189,6 +191,7 @@ impl Engine {
         let aside = Arc::new(Aside::start().map_err(EngineError::Thread)?);
         let plain = Sandbox::new(&settings(), Arc::clone(&aside)).map_err(EngineError::Engine)?;
         let pool = Pool::new(aside);
+        let ending = Ending::start().map_err(EngineError::Thread)?;
         let engines = [Some(&plain), pool.as_ref().map(|pool| &pool.sandbox)];
         let engines: Vec<_> = engines.into_iter().flatten().map(|sandbox| sandbox.engine.clone()).collect();
         let epochs = Epochs::start(move || engines.iter().for_each(wasmtime::Engine::increment_epoch))
@@ -204,6 +207,7 @@ impl Engine {
             tallies: Tallies::default(),
             kept: Arc::new(Semaphore::new(REUSABLE)),
             ahead: Arc::new(Semaphore::new(MADE_AHEAD)),
+            ending,
             epochs,
         })))
     }
@@ -395,6 +399,13 @@ impl Engine {
     /// A guest runs, until this is dropped.
     pub(super) fn running(&self) -> Running<'_> {
         self.0.epochs.running()
+    }
+
+    /// Ends an instance, and does not wait for it where that takes a while.
+    pub(super) fn end(&self, mut instance: Instance) {
+        if instance.ends_slowly() {
+            self.0.ending.end(instance);
+        }
     }
 
     /// Where a plugin's instances are counted.

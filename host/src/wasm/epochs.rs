@@ -72,7 +72,9 @@ impl Epochs {
     /// A guest runs, until this is dropped.
     pub(super) fn running(&self) -> Running<'_> {
         self.shared.running.fetch_add(1, Ordering::SeqCst);
-        self.shared.began.store(true, Ordering::SeqCst);
+        if !self.shared.began.load(Ordering::SeqCst) {
+            self.shared.began.store(true, Ordering::SeqCst);
+        }
         if self.shared.rests.load(Ordering::SeqCst) {
             self.shared.resume();
         }

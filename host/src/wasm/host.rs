@@ -79,7 +79,7 @@ impl Host {
 
     /// The same for the next call into the same instance. But for what that holds, nothing is left of the call before.
     pub(super) fn again(&mut self, imports: Option<Arc<dyn Imports>>, budget: Duration) {
-        let mut fresh = Self::new(imports, self.may, Held::default(), budget);
+        let mut fresh = Self::new(imports, self.may, self.limits.held().clone(), budget);
         std::mem::swap(&mut fresh.limits, &mut self.limits);
         fresh.limits.again();
         *self = fresh;

@@ -62,6 +62,9 @@ const AHEAD: Duration = Duration::from_millis(10);
 /// has touched.
 const LIGHT: usize = 8 << 20;
 
+/// Bytes of linear memory that may be given back where a call ends: at most about a tick of the epoch, if all were touched.
+const LARGE: usize = 4 << 20;
+
 /// So much after its deadline a call that waits for the host ends: a busy one should have been stopped by the epoch before, and it should not
 /// come first where both would do.
 const LATER: Duration = Duration::from_millis(10);
@@ -141,29 +144,11 @@ impl Tally {
         self.each().iter().for_each(|instances| instances.drop_ahead());
     }
 
-    /// A call computes, until this is dropped.
-    fn computing(&self) -> Computing<'_> {
-        Computing { tally: self, began: Instant::now() }
-    }
-
     /// Not under the lock: whoever is the last to hold one ends its instances.
     fn each(&self) -> Vec<Arc<Instances>> {
         let mut each = self.each.lock();
         each.retain(|instances| instances.strong_count() > 0);
         each.iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
-/// See [`Tally::computing`].
-struct Computing<'a> {
-    tally: &'a Tally,
-    began: Instant,
-}
-
-impl Drop for Computing<'_> {
-    fn drop(&mut self) {
-        let took = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.tally.computed.fetch_add(took, Ordering::Relaxed);
     }
 }
 
@@ -234,23 +219,26 @@ impl Instances {
         run: impl AsyncFnOnce(&mut Instance) -> Result<R, (Stage, wasmtime::Error)>,
         read: impl FnOnce(R) -> Result<T, CallError>,
     ) -> Result<T, CallError> {
-        let now = Instant::now();
-        let mut instance = self.instance(now, imports, budget)?;
-        let computes = || (self.linked.engine.running(), self.tally.computing());
-        let ended = within(budget + LATER, computes, pin!(run(&mut instance))).await;
+        let mut instance = self.instance(imports, budget)?;
+        let began = instance.served;
+        let ended = within(budget + LATER, pin!(self.computing(began, pin!(run(&mut instance))))).await;
         let host = instance.store.data_mut();
         host.close();
         self.peak.fetch_max(host.limits.used(), Ordering::Relaxed);
         let answer = match ended {
-            Ok(Ok(answer)) => read(answer),
-            Ok(Err((stage, error))) => {
+            Ok((Ok(answer), ended)) => {
+                instance.served = ended;
+                read(answer)
+            }
+            Ok((Err((stage, error)), _)) => {
                 let call = Ended { budget, limits: &host.limits, said: host.said.as_deref() };
                 Err(CallError::of(&error, stage, &call))
             }
             Err(Late) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
         };
-        if answer.is_ok() {
-            self.keep(instance);
+        let over = if answer.is_ok() { self.keep(instance) } else { Some(instance) };
+        if let Some(over) = over {
+            self.linked.engine.end(over);
         }
         answer
     }
@@ -266,7 +254,7 @@ impl Instances {
         }
         let Some(permit) = self.linked.engine.make_one_ahead() else { return };
         // With the end of one that is not fit, or is one too many.
-        let made = AssertUnwindSafe(self.make_ahead(now, permit)).catch_unwind().await.unwrap_or_else(|_| {
+        let made = AssertUnwindSafe(self.make_ahead(permit)).catch_unwind().await.unwrap_or_else(|_| {
             error!(plugin = %self.tally.plugin, "the host failed over an instance that it made ahead");
             None
         });
@@ -276,9 +264,10 @@ impl Instances {
     }
 
     /// Makes one, and lets it wait for its call if it is fit to.
-    async fn make_ahead(&self, now: Instant, permit: OwnedSemaphorePermit) -> Option<()> {
-        let mut instance = self.instance(now, None, AHEAD).ok()?;
-        within(AHEAD + LATER, || self.linked.engine.running(), pin!(instance.controller())).await.ok()?.ok()?;
+    async fn make_ahead(&self, permit: OwnedSemaphorePermit) -> Option<()> {
+        let mut instance = self.instance(None, AHEAD).ok()?;
+        let began = instance.served;
+        within(AHEAD + LATER, pin!(self.computing(began, pin!(instance.controller())))).await.ok()?.0.ok()?;
         if instance.store.data().limits.used() > LIGHT {
             return None;
         }
@@ -288,14 +277,28 @@ impl Instances {
         Some(())
     }
 
-    /// One that was kept or made ahead, or a new one that is made when it is first called.
-    fn instance(
-        &self,
-        now: Instant,
-        imports: Option<Arc<dyn Imports>>,
-        budget: Duration,
-    ) -> Result<Instance, CallError> {
+    /// What `call` gives, which began at a time, and when it ended. While it computes the epoch advances, and that is the plugin's time.
+    async fn computing<T>(&self, began: Instant, mut call: Pin<&mut impl Future<Output = T>>) -> (T, Instant) {
+        let mut begins = Some(began);
+        poll_fn(|cx| {
+            let began = begins.take().unwrap_or_else(Instant::now);
+            let polled = {
+                let _running = self.linked.engine.running();
+                call.as_mut().poll(cx)
+            };
+            let ended = Instant::now();
+            let took = u64::try_from(ended.duration_since(began).as_nanos()).unwrap_or(u64::MAX);
+            self.tally.computed.fetch_add(took, Ordering::Relaxed);
+            polled.map(|answer| (answer, ended))
+        })
+        .await
+    }
+
+    /// One that was kept or made ahead, or a new one that is made when it is first called. Its call begins now.
+    fn instance(&self, imports: Option<Arc<dyn Imports>>, budget: Duration) -> Result<Instance, CallError> {
+        let now = Instant::now();
         if let Some(mut kept) = self.take(now) {
+            kept.served = now;
             kept.store.data_mut().again(imports, budget);
             kept.store.set_epoch_deadline(1);
             // Its code is in use, though nobody asks for it.
@@ -314,6 +317,8 @@ impl Instances {
         };
         let (ready, slot, mapped) = ready.map_err(|e| CallError::Host(e.to_string()))?;
         self.tally.mapped.fetch_add(mapped.into(), Ordering::Relaxed);
+        // To map the code took a while.
+        let now = if mapped { Instant::now() } else { now };
         let host = Host::new(imports, self.limits, self.tally.held.clone(), budget);
         Ok(Instance::new(now, host, ready, slot, Arc::clone(&self.tally)))
     }
@@ -328,11 +333,11 @@ impl Instances {
         None
     }
 
-    /// Keeps an instance that answered, if it is fit to serve again.
-    fn keep(&self, mut instance: Instance) {
+    /// Keeps an instance that answered, if it is fit to serve again; else gives it back.
+    fn keep(&self, mut instance: Instance) -> Option<Instance> {
         instance.calls += 1;
         if self.for_ != Use::Reuse || instance.calls >= MAX_CALLS {
-            return;
+            return Some(instance);
         }
         let holds = instance.store.data().limits.used();
         if holds > self.limits.memory / MARK {
@@ -343,17 +348,16 @@ impl Instances {
                      raise limits.memoryMiB if that is as it should be"
                 );
             }
-            return;
+            return Some(instance);
         }
         if instance.kept.is_none() {
             instance.kept = self.linked.engine.keep_one();
         }
         // So many are kept of all plugins that this one's end begins.
         if instance.kept.is_none() {
-            return;
+            return Some(instance);
         }
-        instance.served = Instant::now();
-        drop(self.rest(instance, MAX_KEPT));
+        self.rest(instance, MAX_KEPT)
     }
 
     /// Lets the instance wait for the next call, or gives it back where so many do already: it ends without the lock, as that takes a while.
@@ -393,19 +397,11 @@ struct Late;
 ///
 /// A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits, and so nothing is done for it
 /// until the call does so for the first time. `most` counts from then: what the call computed before was less than a tick of the epoch, as
-/// it gives way then and seems to wait. What `computes` gives is held while the call does, and not while it waits.
-async fn within<T, C>(
-    most: Duration,
-    computes: impl Fn() -> C,
-    mut call: Pin<&mut impl Future<Output = T>>,
-) -> Result<T, Late> {
+/// it gives way then and seems to wait.
+async fn within<T>(most: Duration, mut call: Pin<&mut impl Future<Output = T>>) -> Result<T, Late> {
     let mut end = pin!(None);
     poll_fn(|cx| {
-        let polled = {
-            let _computes = computes();
-            call.as_mut().poll(cx)
-        };
-        if let Poll::Ready(answer) = polled {
+        if let Poll::Ready(answer) = call.as_mut().poll(cx) {
             return Poll::Ready(Ok(answer));
         }
         if end.is_none() {
@@ -436,9 +432,10 @@ pub(super) struct Instance {
     observer: Option<Observing>,
     /// Calls that it has answered.
     calls: u32,
-    /// When it last answered, or was made.
+    /// When it last answered; while it is called, when that began.
     served: Instant,
-    tally: Arc<Tally>,
+    /// None: it ends.
+    alive: Option<Alive>,
     // Both are given back after the store is gone: fields are dropped in their order.
     _slot: Option<OwnedSemaphorePermit>,
     kept: Option<OwnedSemaphorePermit>,
@@ -461,7 +458,6 @@ impl Instance {
             // The plain `Yield` wakes itself at once, and starves the runtime's timers and sockets while a guest is busy.
             Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
         });
-        tally.alive.fetch_add(1, Ordering::Relaxed);
         Self {
             store,
             ready,
@@ -471,7 +467,7 @@ impl Instance {
             observer: None,
             calls: 0,
             served: now,
-            tally,
+            alive: Some(Alive::new(tally)),
             _slot: slot,
             kept: None,
         }
@@ -504,15 +500,36 @@ impl Instance {
         if let Some(made) = self.made {
             return Ok(made);
         }
-        self.tally.made.fetch_add(1, Ordering::Relaxed);
+        if let Some(Alive(tally)) = &self.alive {
+            tally.made.fetch_add(1, Ordering::Relaxed);
+        }
         let made = self.ready.instance.instantiate_async(&mut self.store).await.map_err(instantiating)?;
         Ok(*self.made.insert(made))
     }
 }
 
-impl Drop for Instance {
+impl Instance {
+    /// From now on it is counted no more, and what it holds is nobody's. Whether its end takes as long as a guest may run before it gives
+    /// way.
+    pub(super) fn ends_slowly(&mut self) -> bool {
+        self.alive = None;
+        self.store.data_mut().limits.release() > LARGE
+    }
+}
+
+/// One of the instances of a plugin, until this is dropped.
+struct Alive(Arc<Tally>);
+
+impl Alive {
+    fn new(tally: Arc<Tally>) -> Self {
+        tally.alive.fetch_add(1, Ordering::Relaxed);
+        Self(tally)
+    }
+}
+
+impl Drop for Alive {
     fn drop(&mut self) {
-        self.tally.alive.fetch_sub(1, Ordering::Relaxed);
+        self.0.alive.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -578,7 +595,7 @@ mod tests {
         let engine = Engine::new().unwrap();
         let linked = engine.compile(&Guest::new().file()).unwrap().link().unwrap();
         let name = PluginName::new("test").unwrap();
-        let slot = |instances: Arc<Instances>| instances.instance(Instant::now(), None, IDLE).unwrap()._slot.is_some();
+        let slot = |instances: Arc<Instances>| instances.instance(None, IDLE).unwrap()._slot.is_some();
         assert!(!slot(Instances::once(&linked, &name, Limits::default())));
         let is_pooled = wasmtime::PoolingAllocationConfig::is_pagemap_scan_available();
         assert_eq!(slot(Instances::new(&linked, &name, Limits::default(), Policy::Fresh)), is_pooled);
@@ -587,7 +604,7 @@ mod tests {
     #[test]
     fn call_that_never_waits_needs_no_timer() {
         // It would be made by a runtime, and there is none.
-        assert_eq!(within(IDLE, || (), pin!(ready(1))).now_or_never().and_then(Result::ok), Some(1));
+        assert_eq!(within(IDLE, pin!(ready(1))).now_or_never().and_then(Result::ok), Some(1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -597,8 +614,8 @@ mod tests {
             sleep(IDLE - LATER).await;
             1
         });
-        assert_eq!(within(IDLE, || (), in_time).await.ok(), Some(1));
-        assert_eq!(within(IDLE, || (), pin!(pending::<u32>())).await.ok(), None);
+        assert_eq!(within(IDLE, in_time).await.ok(), Some(1));
+        assert_eq!(within(IDLE, pin!(pending::<u32>())).await.ok(), None);
         assert_eq!(began.elapsed(), IDLE - LATER + IDLE);
     }
 }

@@ -68,6 +68,18 @@ impl Limiter {
         (self.refused, self.elements_refused) = (None, false);
     }
 
+    /// What the plugin's instances hold together.
+    pub(super) fn held(&self) -> &Held {
+        &self.held
+    }
+
+    /// The instance ends: what it holds, so many bytes, is nobody's.
+    pub(super) fn release(&mut self) -> usize {
+        let used = std::mem::take(&mut self.used);
+        self.held.give_back(used);
+        used
+    }
+
     /// Bytes of linear memory that the instance holds. It gives none back.
     pub(super) fn used(&self) -> usize {
         self.used
@@ -139,7 +151,7 @@ impl ResourceLimiter for Limiter {
 
 impl Drop for Limiter {
     fn drop(&mut self) {
-        self.held.give_back(self.used);
+        self.release();
     }
 }
 

@@ -45,6 +45,7 @@ mod child;
 mod code;
 mod compiler;
 mod component;
+mod ending;
 mod engine;
 mod epochs;
 mod error;

@@ -1,14 +1,14 @@
 //! A thread on which large instances end.
 //!
 //! What an instance had of memory goes back to the kernel in one piece: of 64 MiB in 4 ms, in which a guest's thread would serve nobody,
-//! where guests give way sixteen times. Here other threads are let in meanwhile, as none of them waits for it.
+//! where guests give way sixteen times. Here guests go on meanwhile. Nobody is charged for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::thread;
 
-/// How many may wait for their end while one ends. A plugin whose instances fill faster than one thread empties them pays for the others
-/// itself: they hold memory that counts as nobody's.
+/// How many may wait for their end while one ends: they hold memory that counts as nobody's. Where instances fill faster than one thread
+/// empties them, whoever has the next one ends it itself.
 const WAITING: usize = 1;
 
 /// The thread. It ends when this is dropped and what it was given has ended.

@@ -22,7 +22,7 @@ use super::component::{Compiled, header};
 use super::ending::Ending;
 use super::epochs::{Epochs, Running};
 use super::error::{EngineError, LoadError};
-use super::instances::{Instance, InstanceFigures, Tallies, Tally};
+use super::instances::{Instance, InstanceFigures, LARGE, Tallies, Tally};
 use super::limits::{MAX_INSTANCES, MAX_TABLE_ELEMENTS};
 use super::turns::Turns;
 use super::{Digest, PluginFile, PluginName, child};
@@ -69,6 +69,9 @@ pub(super) fn settings() -> Config {
         .max_wasm_stack(STACK)
         .async_stack_size(CALL_STACK)
         .memory_init_cow(true)
+        // No language has use for 64 bits here. And where the growth of such a table overflows, the limiter hears of a failure of which it has
+        // not granted the beginning.
+        .wasm_memory64(false)
         // Names come from the name section; reading DWARF would keep it in memory, and must not hang on the environment.
         .wasm_backtrace_details(WasmBacktraceDetails::Disable);
     config
@@ -401,9 +404,9 @@ impl Engine {
         self.0.epochs.running()
     }
 
-    /// Ends an instance, and does not wait for it where that takes a while.
+    /// Ends an instance: one that takes a while to end on the thread for that, if it has time.
     pub(super) fn end(&self, mut instance: Instance) {
-        if instance.ends_slowly() {
+        if instance.retire() > LARGE {
             self.0.ending.end(instance);
         }
     }
@@ -569,6 +572,16 @@ mod tests {
         std::fs::rename(theirs.path(), ours.path()).expect("it can be replaced");
         let error = reopened(ours.as_file(), ours.path()).expect_err("it is another");
         assert_eq!(error.to_string(), format!("{} was replaced by another file", ours.path().display()));
+    }
+
+    #[test]
+    fn memories_and_tables_of_64_bits_are_refused() {
+        let engine = Engine::new().expect("there is an engine");
+        for module in ["(memory i64 1)", "(table i64 1 funcref)"] {
+            let file = wat::parse_str(format!("(component (core module {module}))")).expect("it is a component");
+            let refused = engine.compile(&file).expect_err("it is refused");
+            assert!(format!("{refused:?}").contains("memory64"), "{refused:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

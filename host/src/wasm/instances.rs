@@ -63,7 +63,7 @@ const AHEAD: Duration = Duration::from_millis(10);
 const LIGHT: usize = 8 << 20;
 
 /// Bytes of linear memory that may be given back where a call ends: at most about a tick of the epoch, if all were touched.
-const LARGE: usize = 4 << 20;
+pub(super) const LARGE: usize = 4 << 20;
 
 /// So much after its deadline a call that waits for the host ends: a busy one should have been stopped by the epoch before, and it should not
 /// come first where both would do.
@@ -97,7 +97,7 @@ pub struct InstanceFigures {
     pub reused: u64,
     /// Calls that had to map the code first, as the plugin was not called of late.
     pub mapped: u64,
-    /// How long calls ran in the sandbox, their imports included and their waiting not.
+    /// How long calls, and starts of instances ahead of them, ran in the sandbox, their imports included and their waiting not.
     pub computed: Duration,
     /// Bytes of linear memory that they hold.
     pub memory: usize,
@@ -269,11 +269,14 @@ impl Instances {
         let began = instance.served;
         within(AHEAD + LATER, pin!(self.computing(began, pin!(instance.controller())))).await.ok()?.0.ok()?;
         if instance.store.data().limits.used() > LIGHT {
+            self.linked.engine.end(instance);
             return None;
         }
         instance.kept = Some(permit);
         // Another worker may have been as quick.
-        drop(self.rest(instance, 1));
+        if let Some(over) = self.rest(instance, 1) {
+            self.linked.engine.end(over);
+        }
         Some(())
     }
 
@@ -317,10 +320,9 @@ impl Instances {
         };
         let (ready, slot, mapped) = ready.map_err(|e| CallError::Host(e.to_string()))?;
         self.tally.mapped.fetch_add(mapped.into(), Ordering::Relaxed);
-        // To map the code took a while.
-        let now = if mapped { Instant::now() } else { now };
         let host = Host::new(imports, self.limits, self.tally.held.clone(), budget);
-        Ok(Instance::new(now, host, ready, slot, Arc::clone(&self.tally)))
+        // Not when it was asked for: to map the code takes a while.
+        Ok(Instance::new(Instant::now(), host, ready, slot, Arc::clone(&self.tally)))
     }
 
     /// The one that served last: the others may become idle.
@@ -386,7 +388,7 @@ impl Instances {
     fn end(&self, which: impl Fn(&Instance) -> bool) {
         let ended: Vec<Instance> = self.idle.lock().extract_if(.., |instance| which(instance)).collect();
         // Not under the lock: it takes a while.
-        drop(ended);
+        ended.into_iter().for_each(|instance| self.linked.engine.end(instance));
     }
 }
 
@@ -509,11 +511,10 @@ impl Instance {
 }
 
 impl Instance {
-    /// From now on it is counted no more, and what it holds is nobody's. Whether its end takes as long as a guest may run before it gives
-    /// way.
-    pub(super) fn ends_slowly(&mut self) -> bool {
+    /// From now on it is counted no more, and what it holds, so many bytes of linear memory, is nobody's.
+    pub(super) fn retire(&mut self) -> usize {
         self.alive = None;
-        self.store.data_mut().limits.release() > LARGE
+        self.store.data_mut().limits.release()
     }
 }
 

@@ -53,14 +53,14 @@ pub(super) struct Limiter {
     elements: usize,
     refused: Option<MemoryLimit>,
     elements_refused: bool,
-    /// What the last granted growth added, to be taken back where the growth fails all the same.
-    last: (usize, usize),
+    /// What the last granted growth of a memory added, to be taken back where it fails all the same.
+    last: usize,
 }
 
 impl Limiter {
     /// At most `memory` bytes of linear memory, in all memories together; and no more than makes `total` with what others hold.
     pub(super) fn new(memory: usize, total: usize, held: Held) -> Self {
-        Self { memory, total, held, used: 0, elements: 0, refused: None, elements_refused: false, last: (0, 0) }
+        Self { memory, total, held, used: 0, elements: 0, refused: None, elements_refused: false, last: 0 }
     }
 
     /// The next call into the same instance begins, which holds what it holds.
@@ -108,32 +108,29 @@ impl ResourceLimiter for Limiter {
             return Ok(false);
         }
         self.used += more;
-        self.last = (more, 0);
+        self.last = more;
         Ok(true)
     }
 
     fn memory_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
-        let failed = std::mem::take(&mut self.last.0);
+        let failed = std::mem::take(&mut self.last);
         self.used = self.used.saturating_sub(failed);
         self.held.give_back(failed);
         Ok(())
     }
 
-    fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
-        let more = desired.saturating_sub(current);
-        let granted = self.elements.checked_add(more).is_some_and(|sum| sum <= MAX_TABLE_ELEMENTS);
-        if granted {
-            self.elements += more;
-            self.last = (0, more);
-        } else {
+    fn table_growing(&mut self, current: usize, desired: usize, most: Option<usize>) -> wasmtime::Result<bool> {
+        let sum = self.elements.saturating_add(desired.saturating_sub(current));
+        if sum > MAX_TABLE_ELEMENTS {
             self.elements_refused = true;
+            return Ok(false);
         }
-        Ok(granted)
-    }
-
-    fn table_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
-        self.elements = self.elements.saturating_sub(std::mem::take(&mut self.last.1));
-        Ok(())
+        // It would fail all the same. What is granted is never taken back: nothing tells which growth it was that failed.
+        if most.is_some_and(|most| desired > most) {
+            return Ok(false);
+        }
+        self.elements = sum;
+        Ok(true)
     }
 
     fn instances(&self) -> usize {
@@ -198,6 +195,32 @@ mod tests {
         assert_eq!(limiter.held.bytes(), 0);
         assert!(limiter.memory_growing(0, 100, None).unwrap());
         assert_eq!(limiter.memory_refused(), None);
+    }
+
+    #[test]
+    fn elements_that_were_granted_are_not_taken_back() {
+        let mut limiter = limiter(100);
+        assert!(limiter.table_growing(0, MAX_TABLE_ELEMENTS, None).unwrap());
+        limiter.table_grow_failed(wasmtime::Error::msg("overflow")).unwrap();
+        assert!(!limiter.table_growing(MAX_TABLE_ELEMENTS, MAX_TABLE_ELEMENTS + 1, None).unwrap());
+    }
+
+    #[test]
+    fn growth_beyond_what_the_table_declares_takes_nothing() {
+        let mut limiter = limiter(100);
+        assert!(!limiter.table_growing(0, 11, Some(10)).unwrap());
+        assert!(!limiter.table_was_refused());
+        assert!(limiter.table_growing(0, MAX_TABLE_ELEMENTS, None).unwrap());
+    }
+
+    #[test]
+    fn what_an_instance_held_is_given_back_once() {
+        let held = Held::default();
+        let [mut ends, mut stays] = [100, 100].map(|memory| Limiter::new(memory, usize::MAX, held.clone()));
+        assert!(ends.memory_growing(0, 60, None).unwrap() && stays.memory_growing(0, 50, None).unwrap());
+        assert_eq!((ends.release(), held.bytes()), (60, 50));
+        drop(ends);
+        assert_eq!(held.bytes(), 50);
     }
 
     #[test]

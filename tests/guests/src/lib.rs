@@ -90,7 +90,11 @@ pub const GUESTS: &[Guest] = &[
         does: "for bad-1 answers with a status that is no UTF-8, for other bad-* logs a line that is none",
     },
     Guest { name: "greedy", expected: Expected::NotLinked, does: "imports test:greedy/secrets, which no host has" },
-    Guest { name: "huge", expected: Expected::Contained, does: "for bad-* answers with a status of 8 MiB" },
+    Guest {
+        name: "huge",
+        expected: Expected::Contained,
+        does: "for bad-1 answers with a status of 8 MiB, for other bad-* with children of 17 MiB",
+    },
     Guest { name: "hungry", expected: Expected::Contained, does: "for bad-* allocates memory without end" },
     Guest {
         name: "idling",

@@ -21,7 +21,7 @@ pub struct Instances {
     pub reused: u64,
     /// Calls that had to map the code first.
     pub mapped: u64,
-    /// How long calls ran in the sandbox.
+    /// How long calls, and starts of instances ahead of them, ran in the sandbox.
     pub computed: Duration,
     /// Bytes of linear memory that they hold.
     pub memory: usize,
@@ -44,7 +44,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, instances: &[Instances
     counters(encoder, "pilothouse_plugin_code_mapped", help, each(|of| of.mapped))?;
     let computed =
         instances.iter().map(|instances| ([("plugin", instances.plugin.as_str())], instances.computed.as_secs_f64()));
-    let help = "Wall time in which calls ran in the sandbox, their imports included, and not what they waited for";
+    let help = "Wall time in which calls, and starts of instances ahead of them, ran in the sandbox, imports included, and not what they waited for";
     counters(encoder, "pilothouse_plugin_guest_seconds", help, computed)?;
     let help = "Linear memory that the plugin's instances hold";
     gauges(encoder, "pilothouse_plugin_memory_bytes", help, each(|of| of.memory as u64))?;

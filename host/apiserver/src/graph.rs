@@ -14,6 +14,9 @@ pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer of an object whose dependents stay.
 pub(crate) const ORPHAN: &str = "orphan";
 
+/// Objects that are gone and that nothing names, of which it is still known that they were there.
+const GONE_KEPT: usize = 10_000;
+
 /// Something that may have become garbage, or may now be finished.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Work {
@@ -32,9 +35,11 @@ pub(crate) struct Graph {
     places: HashMap<String, Place>,
     /// Uids of the objects that name a uid as an owner.
     dependents: HashMap<String, BTreeSet<String>>,
-    /// Uids of objects that are gone, for as long as an object names them as an owner: their kind may go next, and nobody
-    /// could look them up then.
+    /// Uids of objects that are gone: their kind may go next, and nobody could look them up then. All that an object names as
+    /// an owner, and the last of the others: whoever has not heard yet that an owner is gone may give it another dependent.
     gone: HashSet<String>,
+    /// Those of `gone` that nothing named when they came here, oldest first; at most [`GONE_KEPT`].
+    forgettable: VecDeque<String>,
     /// Uids of objects with an owner of a kind that is not served: nobody can say what became of it until it is.
     undecided: HashSet<String>,
     terminating: HashSet<GroupResource>,
@@ -58,7 +63,9 @@ impl Graph {
                 set.remove(&id);
                 if set.is_empty() {
                     self.dependents.remove(owner);
-                    self.gone.remove(owner);
+                    if self.gone.contains(owner) {
+                        self.forget_later(owner.clone());
+                    }
                 }
             }
         }
@@ -88,8 +95,9 @@ impl Graph {
                 self.places.remove(&id);
                 self.undecided.remove(&id);
                 let orphans: Vec<String> = self.dependents.get(&id).into_iter().flatten().cloned().collect();
-                if !orphans.is_empty() {
-                    self.gone.insert(id);
+                self.gone.insert(id.clone());
+                if orphans.is_empty() {
+                    self.forget_later(id);
                 }
                 for orphan in orphans {
                     self.queue(Work::Object(orphan));
@@ -97,6 +105,17 @@ impl Graph {
             }
         }
         self.observe_scopes(of, object, new.is_some());
+    }
+
+    /// Nothing names an object that is gone.
+    fn forget_later(&mut self, uid: String) {
+        self.forgettable.push_back(uid);
+        if self.forgettable.len() > GONE_KEPT
+            && let Some(oldest) = self.forgettable.pop_front()
+            && !self.dependents.contains_key(&oldest)
+        {
+            self.gone.remove(&oldest);
+        }
     }
 
     /// Namespaces and resources that go when they are empty.
@@ -122,7 +141,7 @@ impl Graph {
         self.places.get(uid)
     }
 
-    /// Whether an object of this uid was there, is gone, and is still named as an owner.
+    /// Whether an object of this uid was there and is gone. Of those that nothing names as an owner only the last are known.
     pub(crate) fn is_gone(&self, uid: &str) -> bool {
         self.gone.contains(uid)
     }

@@ -333,7 +333,7 @@ impl Store {
         Some((of.clone(), inner.collections.get(of)?.objects.get(key)?.clone()))
     }
 
-    /// Whether an object of this uid was there, is gone, and is still named as an owner.
+    /// Whether an object of this uid was there and is gone, as far as that is [remembered](Graph::is_gone).
     pub(crate) fn is_gone(&self, uid: &str) -> bool {
         self.inner.lock().graph.is_gone(uid)
     }

@@ -11,6 +11,14 @@ fn owned(name: &str, owner: &Value, blocks: bool) -> Value {
     }]}})
 }
 
+fn owned_by_apple(name: &str, owner: &Value) -> Value {
+    let mut child = owned(name, owner, false);
+    let reference = &mut child["metadata"]["ownerReferences"][0];
+    reference["apiVersion"] = "stable.example.com/v1".into();
+    reference["kind"] = "MyApple".into();
+    child
+}
+
 fn at(name: &str) -> String {
     format!("{CONFIG_MAPS}/{name}")
 }
@@ -50,10 +58,7 @@ async fn an_owner_of_an_unknown_kind_is_given_the_benefit_of_the_doubt() {
 #[tokio::test]
 async fn an_owner_of_a_kind_that_comes_later_is_looked_for_then() {
     let cluster = Cluster::start().await;
-    let mut child = owned("child", &json!({"metadata": {"name": "gala", "uid": "z"}}), false);
-    let reference = &mut child["metadata"]["ownerReferences"][0];
-    reference["apiVersion"] = "stable.example.com/v1".into();
-    reference["kind"] = "MyApple".into();
+    let child = owned_by_apple("child", &json!({"metadata": {"name": "gala", "uid": "z"}}));
     cluster.post(CONFIG_MAPS, &child).await.ok();
     let ghost = json!({"metadata": {"name": "ghost", "uid": "y"}});
     cluster.post(CONFIG_MAPS, &owned("other", &ghost, false)).await.ok();
@@ -69,15 +74,28 @@ async fn dependents_go_with_an_owner_whose_definition_goes() {
     cluster.apples().await;
     for name in ["gala", "fuji"] {
         let owner = cluster.post(APPLES, &apple(name, &json!({"color": "red"}))).await.ok();
-        let mut child = owned(&format!("{name}-0"), &owner, false);
-        let reference = &mut child["metadata"]["ownerReferences"][0];
-        reference["apiVersion"] = "stable.example.com/v1".into();
-        reference["kind"] = "MyApple".into();
-        cluster.post(CONFIG_MAPS, &child).await.ok();
+        cluster.post(CONFIG_MAPS, &owned_by_apple(&format!("{name}-0"), &owner)).await.ok();
     }
     cluster.delete(&format!("{CRDS}/myapples.stable.example.com"), &Value::Null).await.ok();
     cluster.gone(CONFIG_MAPS, "gala-0").await;
     cluster.gone(CONFIG_MAPS, "fuji-0").await;
+}
+
+#[tokio::test]
+async fn a_dependent_that_comes_after_its_owner_and_its_owners_kind_are_gone_is_garbage() {
+    let cluster = Cluster::start().await;
+    cluster.apples().await;
+    let owner = cluster.post(APPLES, &apple("gala", &json!({"color": "red"}))).await.ok();
+    let childless = cluster.post(APPLES, &apple("fuji", &json!({"color": "red"}))).await.ok();
+    cluster.post(CONFIG_MAPS, &owned_by_apple("child", &owner)).await.ok();
+    cluster.delete(&format!("{CRDS}/myapples.stable.example.com"), &Value::Null).await.ok();
+    cluster.gone(CONFIG_MAPS, "child").await;
+    cluster.gone(CRDS, "myapples.stable.example.com").await;
+    for owner in [&owner, &childless] {
+        // As a controller does that has heard of the child's end, and of its owner's not yet.
+        cluster.post(CONFIG_MAPS, &owned_by_apple("child", owner)).await.ok();
+        cluster.gone(CONFIG_MAPS, "child").await;
+    }
 }
 
 #[tokio::test]

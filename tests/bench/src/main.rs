@@ -113,17 +113,17 @@ fn rounds(line: &Line, absent: &mut Vec<String>) -> Result<Vec<Measured>> {
     }
     let column =
         |rounds: &[Vec<f64>], index: usize| rounds.iter().filter_map(|round| round.get(index).copied()).collect();
-    let beside = |(peer, rounds): (&Peer, &Vec<Vec<f64>>), index: usize| Others {
+    let beside = |(peer, rounds): (&Peer, &Vec<Vec<f64>>), index: usize, figure: &str| Others {
         name: peer.name,
         rounds: column(rounds, index),
-        share: peer.share.filter(|_| index == 0),
+        allows: peer.allows.iter().find(|(name, _)| *name == figure).map(|&(_, times)| times),
     };
     let figures = line.figures.iter().enumerate().map(|(index, figure)| Measured {
         name: figure.name,
         unit: figure.unit,
         budget: figure.budget,
         rounds: column(&own, index),
-        peers: line.peers.iter().zip(&others).map(|pair| beside(pair, index)).collect(),
+        peers: line.peers.iter().zip(&others).map(|pair| beside(pair, index, figure.name)).collect(),
     });
     Ok(figures.collect())
 }

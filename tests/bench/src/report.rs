@@ -65,8 +65,8 @@ pub struct Others {
     pub name: &'static str,
     /// One value of each round; none where it could not be measured.
     pub rounds: Vec<f64>,
-    /// What of the peer's value ours may be at most; in place of the figure's own budget.
-    pub share: Option<f64>,
+    /// So many times the peer's value is what ours may be at most; in place of the figure's own budget.
+    pub allows: Option<f64>,
 }
 
 /// One row of the report, as `bench.json` has it: a figure beside one peer.
@@ -112,8 +112,8 @@ impl Measured {
     }
 
     fn budget_beside(&self, peer: Option<&Others>) -> Option<Budget> {
-        let share = peer.and_then(|peer| Some(Budget::AtMost(peer.share? * median(&peer.rounds)?)));
-        share.or(self.budget)
+        let allowed = peer.and_then(|peer| Some(Budget::AtMost(peer.allows? * median(&peer.rounds)?)));
+        allowed.or(self.budget)
     }
 
     /// The cells of its lines in the table.
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn others(name: &'static str, rounds: Vec<f64>) -> Others {
-        Others { name, rounds, share: None }
+        Others { name, rounds, allows: None }
     }
 
     fn event() -> Measured {
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_peer_of_which_only_a_share_is_allowed_sets_the_budget() {
-        let third = Others { share: Some(1.0 / 3.0), ..others("third", vec![9.0]) };
+        let third = Others { allows: Some(1.0 / 3.0), ..others("third", vec![9.0]) };
         let sized =
             Measured { budget: None, rounds: vec![4.0], peers: vec![others("any", vec![1.0]), third], ..event() };
         let held: Vec<_> = sized.rows().iter().map(|row| (row.peer, row.budget, row.holds)).collect();

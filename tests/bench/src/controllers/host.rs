@@ -23,6 +23,8 @@ pub(crate) struct Host {
     log: BufReader<File>,
     /// The line that is not ended yet.
     line: Vec<u8>,
+    /// Plugins that no line is of, since they were [listened for](Self::listen_for): as a line has them, and as they are called.
+    unheard: Vec<(Vec<u8>, String)>,
     _folder: TempDir,
 }
 
@@ -52,7 +54,7 @@ impl Host {
         command.args(["--admin-address", "127.0.0.1:0", "--log-format", "json"]).env_remove("PILOTHOUSE_LOG");
         let process = Process::start("the host", command, &log)?;
         let log = BufReader::new(File::open(&log).context("cannot read the host's log")?);
-        Ok(Self { process, log, line: Vec::new(), _folder: folder })
+        Ok(Self { process, log, line: Vec::new(), unheard: Vec::new(), _folder: folder })
     }
 
     /// The process id.
@@ -72,6 +74,16 @@ impl Host {
         Ok(())
     }
 
+    /// From now on, lines of the log that are of one of these plugins are looked for.
+    pub(crate) fn listen_for(&mut self, plugins: impl Iterator<Item = String>) {
+        self.unheard = plugins.map(|name| (format!(r#""plugin":"{name}""#).into_bytes(), name)).collect();
+    }
+
+    /// Those of them that no line was of, as far as the log was read.
+    pub(crate) fn unheard(&self) -> impl Iterator<Item = &str> {
+        self.unheard.iter().map(|(_, name)| name.as_str())
+    }
+
     /// Until there may be more in the log.
     async fn waits(&mut self) -> Result<()> {
         if let Some(status) = self.process.exited() {
@@ -84,7 +96,12 @@ impl Host {
     /// The next whole line of the log, if there is one.
     fn next_line(&mut self) -> Result<Option<Vec<u8>>> {
         self.log.read_until(b'\n', &mut self.line).context("cannot read the host's log")?;
-        Ok(self.line.ends_with(b"\n").then(|| std::mem::take(&mut self.line)))
+        if !self.line.ends_with(b"\n") {
+            return Ok(None);
+        }
+        let line = std::mem::take(&mut self.line);
+        self.unheard.retain(|(of, _)| memchr::memmem::find(&line, of).is_none());
+        Ok(Some(line))
     }
 }
 

@@ -24,8 +24,7 @@ const QUIET: &str = "quiet";
 /// Those whose calls last, by what they do and how many of them: eight never return from a call, which is stopped after 300 ms, and are more
 /// than there are threads, and so many that some still are at it while others are in quarantine; two log 20,000 lines of 1 kB in each
 /// call; two ask the host something until they may ask no more.
-const LASTING: Group =
-    Group { namespace: "lasting", guests: &[("looping", 8), ("flooding", 2), ("asking", 2)], cores: 0.5 };
+const LASTING: Group = Group { namespace: "lasting", guests: &[("looping", 8), ("flooding", 2), ("asking", 2)] };
 /// Those that fail at once, and are soon called seldom: they use up their memory, their stack and the stack in their memory, trap, call
 /// while they are called, and hand over what is too much, too long and no text.
 const FAILING: Group = Group {
@@ -40,13 +39,27 @@ const FAILING: Group = Group {
         ("reentering", 1),
         ("trapping", 1),
     ],
-    cores: 0.05,
 };
+/// One of each alone, and one that waits for the API server until its deadline, in the order of the figures of `hostile-each`.
+const EACH: [Group; 12] = [
+    alone("asking", &[("asking", 1)]),
+    alone("flooding", &[("flooding", 1)]),
+    alone("garbling", &[("garbling", 1)]),
+    alone("huge", &[("huge", 1)]),
+    alone("hungry", &[("hungry", 1)]),
+    alone("looping", &[("looping", 1)]),
+    alone("oversized", &[("oversized", 1)]),
+    alone("recursing", &[("recursing", 1)]),
+    alone("recursing-wide", &[("recursing_wide", 1)]),
+    alone("reentering", &[("reentering", 1)]),
+    alone("trapping", &[("trapping", 1)]),
+    alone("waiting", &[("waiting", 1)]),
+];
 /// Objects that each group misbehaves over.
 const BAD: usize = 20;
 /// How often one of these is changed, so that there is always one to be called for.
 const EVERY: Duration = Duration::from_millis(50);
-/// Until all are at work.
+/// Until all of a group are at work.
 const LEAD: Duration = Duration::from_secs(2);
 const WINDOW: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(60);
@@ -56,34 +69,44 @@ struct Group {
     /// Where their objects are.
     namespace: &'static str,
     guests: &'static [(&'static str, usize)],
-    /// What the host uses at least while they do.
-    cores: f64,
+}
+
+const fn alone(namespace: &'static str, guests: &'static [(&'static str, usize)]) -> Group {
+    Group { namespace, guests }
 }
 
 impl Group {
     fn plugins(&self) -> Result<Vec<Plugin>> {
-        let mut plugins = Vec::new();
-        for (guest, count) in self.guests {
-            for number in 0..*count {
-                let name = format!("{}-{number}", guest.replace('_', "-"));
-                plugins.push(Plugin::guest(guest)?.confined_to(self.namespace).named(&name));
-            }
-        }
-        Ok(plugins)
+        let plugin = |guest: &str, name: &str| Ok(Plugin::guest(guest)?.confined_to(self.namespace).named(name));
+        self.names().map(|(guest, name)| plugin(guest, &name)).collect()
+    }
+
+    /// Of each plugin what it is made of, and what it is called.
+    fn names(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let named = |&(guest, count): &(&'static str, usize)| {
+            (0..count).map(move |number| (guest, format!("{}-{number}", guest.replace('_', "-"))))
+        };
+        self.guests.iter().flat_map(named)
     }
 }
 
-/// Microseconds of the line `latency`, in one and the same host: with all quiet, and while each of two groups misbehaves. The 99th percentile
-/// of each group by that of quiet, and of all three the median and the 99th percentile. Who measures and the API server share the machine
-/// with the host.
-pub(super) fn measure() -> Result<Vec<f64>> {
-    Runtime::new().context("cannot start a runtime")?.block_on(async {
+/// A host with plugins that misbehave where they find an object.
+struct Scene {
+    stage: Stage,
+    host: Host,
+}
+
+impl Scene {
+    /// Starts it with all of these groups, and lets it come to rest.
+    async fn set(groups: &[Group]) -> Result<Self> {
         let mut stage = Stage::set().await?;
-        for namespace in [QUIET, LASTING.namespace, FAILING.namespace] {
+        for namespace in [QUIET].into_iter().chain(groups.iter().map(|group| group.namespace)) {
             stage.create_namespace(namespace).await?;
         }
-        let myapple = Plugin::myapple()?.confined_to(QUIET);
-        let plugins = [vec![myapple], LASTING.plugins()?, FAILING.plugins()?].concat();
+        let mut plugins = vec![Plugin::myapple()?.confined_to(QUIET)];
+        for group in groups {
+            plugins.extend(group.plugins()?);
+        }
         let mut host = Host::start(&stage, &plugins)?;
         let all = timeout(LIMIT, host.serves(plugins.len() + 1)).await;
         all.with_context(|| format!("not all plugins serve within {} s", LIMIT.as_secs()))??;
@@ -91,41 +114,79 @@ pub(super) fn measure() -> Result<Vec<f64>> {
         Apple::new(stage.cluster.client(), QUIET, "good").create(1).await?.settles().await?;
         stage.settles(&mut host).await?;
         rests(host.id()).await?;
+        Ok(Self { stage, host })
+    }
 
-        let quiet = percentiles(&stage.latencies(&mut host, CHANGES, PAUSE).await?)?;
+    /// Microseconds of the line `latency` while all is quiet: the median and the 99th percentile.
+    async fn quiet(&mut self) -> Result<[f64; 2]> {
+        percentiles(&self.stage.latencies(&mut self.host, CHANGES, PAUSE).await?)
+    }
+
+    /// The same while a group misbehaves, from so long after it has found its objects.
+    async fn beside(&mut self, group: &Group, lead: Duration) -> Result<[f64; 2]> {
+        let Self { stage, host } = self;
+        let (client, id) = (stage.cluster.client(), host.id());
+        let bad: Vec<Apple> =
+            (0..BAD).map(|n| Apple::new(client.clone(), group.namespace, &format!("bad-{n}"))).collect();
+        host.listen_for(group.names().map(|(_, name)| name));
+        for apple in &bad {
+            apple.create(1).await?;
+        }
+        let provoked = pin!(provoke(&bad));
+        let measured = pin!(async {
+            sleep(lead).await;
+            let (start, before) = (Instant::now(), cpu_time_of(id)?);
+            let latencies = stage.latencies(host, CHANGES, PAUSE).await?;
+            let cores = cpu_time_of(id)?.saturating_sub(before).as_secs_f64() / start.elapsed().as_secs_f64();
+            eprintln!(
+                "  {}: the host used {cores:.2} cores for {:.1} s",
+                group.namespace,
+                start.elapsed().as_secs_f64()
+            );
+            let idle: Vec<&str> = host.unheard().collect();
+            ensure!(idle.is_empty(), "not at work were {}", idle.join(", "));
+            percentiles(&latencies)
+        });
+        let hostile = match select(provoked, measured).await {
+            Either::Left((ended, _)) => return Err(ended.err().context("it ends only where it fails")?),
+            Either::Right((percentiles, _)) => percentiles?,
+        };
+        for apple in &bad {
+            apple.delete().await?;
+        }
+        Ok(hostile)
+    }
+}
+
+/// Microseconds of the line `latency`, in one and the same host: with all quiet, and while each of two groups misbehaves. The 99th percentile
+/// of each group by that of quiet, and of all three the median and the 99th percentile. Who measures and the API server share the machine
+/// with the host.
+pub(super) fn together() -> Result<Vec<f64>> {
+    Runtime::new().context("cannot start a runtime")?.block_on(async {
+        let mut scene = Scene::set(&[LASTING, FAILING]).await?;
+        let quiet = scene.quiet().await?;
         // First those of whom less is left when their objects are gone.
-        let failing = beside(&FAILING, &mut stage, &mut host).await?;
-        let lasting = beside(&LASTING, &mut stage, &mut host).await?;
+        let failing = scene.beside(&FAILING, LEAD).await?;
+        rests(scene.host.id()).await?;
+        let lasting = scene.beside(&LASTING, LEAD).await?;
         Ok([&[lasting[1] / quiet[1], failing[1] / quiet[1]][..], &lasting, &failing, &quiet].concat())
     })
 }
 
-/// The same while a group misbehaves.
-async fn beside(group: &Group, stage: &mut Stage, host: &mut Host) -> Result<[f64; 2]> {
-    let (client, id) = (stage.cluster.client(), host.id());
-    let bad: Vec<Apple> = (0..BAD).map(|n| Apple::new(client.clone(), group.namespace, &format!("bad-{n}"))).collect();
-    for apple in &bad {
-        apple.create(1).await?;
-    }
-    let provoked = pin!(provoke(&bad));
-    let measured = pin!(async {
-        sleep(LEAD).await;
-        let (start, before) = (Instant::now(), cpu_time_of(id)?);
-        let latencies = stage.latencies(host, CHANGES, PAUSE).await?;
-        let cores = cpu_time_of(id)?.saturating_sub(before).as_secs_f64() / start.elapsed().as_secs_f64();
-        eprintln!("  {}: the host used {cores:.2} cores for {:.1} s", group.namespace, start.elapsed().as_secs_f64());
-        ensure!(cores > group.cores, "the hostile plugins were not at work");
-        percentiles(&latencies)
-    });
-    let hostile = match select(provoked, measured).await {
-        Either::Left((ended, _)) => return Err(ended.err().context("it ends only where it fails")?),
-        Either::Right((percentiles, _)) => percentiles?,
-    };
-    for apple in &bad {
-        apple.delete().await?;
-    }
-    rests(id).await?;
-    Ok(hostile)
+/// The 99th percentile of the line `latency` beside one plugin that misbehaves, by the same just before, when all was quiet: of each, in
+/// a host of its own.
+pub(super) fn each() -> Result<Vec<f64>> {
+    Runtime::new().context("cannot start a runtime")?.block_on(async {
+        let mut ratios = Vec::with_capacity(EACH.len());
+        for group in EACH {
+            let mut scene = Scene::set(std::slice::from_ref(&group)).await?;
+            let quiet = scene.quiet().await?;
+            // At once: some are in quarantine soon.
+            let hostile = scene.beside(&group, Duration::ZERO).await?;
+            ratios.push(hostile[1] / quiet[1]);
+        }
+        Ok(ratios)
+    })
 }
 
 /// The median and the 99th percentile.

@@ -13,25 +13,25 @@ pub(super) const PEERS: &[Peer] = &[
         name: "client-go typed",
         prepare: go::build,
         measure: || measure_keeper("client-go typed", go::command("keeper", &["typed"])?),
-        share: Some(1.0 / 3.0),
+        allows: &[("cache-settled", 1.0 / 3.0)],
     },
     Peer {
         name: "client-go dynamic",
         prepare: go::build,
         measure: || measure_keeper("client-go dynamic", go::command("keeper", &["dynamic"])?),
-        share: Some(1.0 / 6.0),
+        allows: &[("cache-settled", 1.0 / 6.0)],
     },
     Peer {
         name: "kube-runtime typed",
         prepare: || Ok(()),
         measure: || measure_keeper("kube-runtime typed", processes::command(kube_runtime::TYPED)?),
-        share: None,
+        allows: &[],
     },
     Peer {
         name: "kube-runtime dynamic",
         prepare: || Ok(()),
         measure: || measure_keeper("kube-runtime dynamic", processes::command(kube_runtime::DYNAMIC)?),
-        share: None,
+        allows: &[],
     },
 ];
 

@@ -18,12 +18,12 @@ const PASSES: usize = 50;
 
 /// What controllers in Go have, old and new: each with its lock, by the wall clock.
 pub(super) const PEERS: &[Peer] = &[
-    Peer { name: "client-go 0.37 workqueue", prepare: go::build, measure: || go::queue("workqueue"), share: None },
+    Peer { name: "client-go 0.37 workqueue", prepare: go::build, measure: || go::queue("workqueue"), allows: &[] },
     Peer {
         name: "controller-runtime 0.25 priority queue",
         prepare: go::build,
         measure: || go::queue("priority"),
-        share: None,
+        allows: &[],
     },
 ];
 

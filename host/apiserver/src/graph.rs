@@ -8,14 +8,15 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use crate::object::{Key, Object, finalizers, is_deleting, owners, uid};
 use crate::resources::GroupResource;
+use crate::storage::HISTORY_EVENTS;
 
 /// The finalizer of an object that goes after its dependents.
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer of an object whose dependents stay.
 pub(crate) const ORPHAN: &str = "orphan";
 
-/// Objects that are gone and that nothing names, of which it is still known that they were there.
-const GONE_KEPT: usize = 10_000;
+/// Objects that are gone and that nothing names, of which it is still known that they were there: whoever watches can be no further behind.
+const GONE_KEPT: usize = HISTORY_EVENTS;
 
 /// Something that may have become garbage, or may now be finished.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -35,11 +36,14 @@ pub(crate) struct Graph {
     places: HashMap<String, Place>,
     /// Uids of the objects that name a uid as an owner.
     dependents: HashMap<String, BTreeSet<String>>,
-    /// Uids of objects that are gone: their kind may go next, and nobody could look them up then. All that an object names as
-    /// an owner, and the last of the others: whoever has not heard yet that an owner is gone may give it another dependent.
-    gone: HashSet<String>,
-    /// Those of `gone` that nothing named when they came here, oldest first; at most [`GONE_KEPT`].
-    forgettable: VecDeque<String>,
+    /// Uids of objects that are gone, and when they last came to `forgettable`: their kind may go next, and nobody could look them up
+    /// then. They are known while an object names them as an owner, and for a while longer: whoever has not heard yet that an owner is gone
+    /// may give it another dependent.
+    gone: HashMap<String, u64>,
+    /// Those that nothing named any more when they came here, oldest first; at most [`GONE_KEPT`].
+    forgettable: VecDeque<(u64, String)>,
+    /// How many have come there.
+    forgettable_ever: u64,
     /// Uids of objects with an owner of a kind that is not served: nobody can say what became of it until it is.
     undecided: HashSet<String>,
     terminating: HashSet<GroupResource>,
@@ -63,7 +67,7 @@ impl Graph {
                 set.remove(&id);
                 if set.is_empty() {
                     self.dependents.remove(owner);
-                    if self.gone.contains(owner) {
+                    if self.gone.contains_key(owner) {
                         self.forget_later(owner.clone());
                     }
                 }
@@ -95,9 +99,10 @@ impl Graph {
                 self.places.remove(&id);
                 self.undecided.remove(&id);
                 let orphans: Vec<String> = self.dependents.get(&id).into_iter().flatten().cloned().collect();
-                self.gone.insert(id.clone());
                 if orphans.is_empty() {
                     self.forget_later(id);
+                } else {
+                    self.gone.insert(id, 0);
                 }
                 for orphan in orphans {
                     self.queue(Work::Object(orphan));
@@ -107,11 +112,14 @@ impl Graph {
         self.observe_scopes(of, object, new.is_some());
     }
 
-    /// Nothing names an object that is gone.
+    /// Nothing names an object that is gone, or nothing does any more.
     fn forget_later(&mut self, uid: String) {
-        self.forgettable.push_back(uid);
+        self.forgettable_ever += 1;
+        self.gone.insert(uid.clone(), self.forgettable_ever);
+        self.forgettable.push_back((self.forgettable_ever, uid));
         if self.forgettable.len() > GONE_KEPT
-            && let Some(oldest) = self.forgettable.pop_front()
+            && let Some((came, oldest)) = self.forgettable.pop_front()
+            && self.gone.get(&oldest) == Some(&came)
             && !self.dependents.contains_key(&oldest)
         {
             self.gone.remove(&oldest);
@@ -143,7 +151,7 @@ impl Graph {
 
     /// Whether an object of this uid was there and is gone. Of those that nothing names as an owner only the last are known.
     pub(crate) fn is_gone(&self, uid: &str) -> bool {
-        self.gone.contains(uid)
+        self.gone.contains_key(uid)
     }
 
     /// Keeps an object in mind that cannot be judged until another kind is served.
@@ -207,4 +215,49 @@ impl Graph {
 /// How many owners cannot go before this object does.
 fn blocks(object: &Object) -> usize {
     owners(&object.value).filter(|owner| owner.blocks).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(uid: &str, owner: Option<&str>) -> Arc<Object> {
+        let owners: Vec<_> =
+            owner.map(|uid| json!({"apiVersion": "v1", "kind": "A", "name": "a", "uid": uid})).into_iter().collect();
+        Object::committed(json!({"metadata": {"name": uid, "uid": uid, "ownerReferences": owners}}), 1)
+    }
+
+    /// They come, and go in the same order.
+    fn come_and_go(graph: &mut Graph, uids: impl Iterator<Item = String>) {
+        for uid in uids {
+            let object = object(&uid, None);
+            graph.observe(&GroupResource::crds(), None, Some(&object));
+            graph.observe(&GroupResource::crds(), Some(&object), None);
+        }
+    }
+
+    #[test]
+    fn of_objects_that_are_gone_those_that_are_named_are_known_and_the_last_of_the_others() {
+        let of = GroupResource::crds();
+        let mut graph = Graph::default();
+        let (named, renamed) = (object("child", Some("named")), object("other", Some("renamed")));
+        graph.observe(&of, None, Some(&named));
+        come_and_go(&mut graph, ["named", "renamed", "first"].map(str::to_owned).into_iter());
+        come_and_go(&mut graph, (0..GONE_KEPT - 2).map(|number| format!("a-{number}")));
+        assert!(["named", "renamed", "first"].iter().all(|uid| graph.is_gone(uid)));
+        // Named again, and not any more: it is as if it had gone just now.
+        graph.observe(&of, None, Some(&renamed));
+        graph.observe(&of, Some(&renamed), None);
+        come_and_go(&mut graph, (0..GONE_KEPT - 2).map(|number| format!("b-{number}")));
+        assert_eq!(["named", "renamed", "first"].map(|uid| graph.is_gone(uid)), [true, true, false]);
+        // The last that named it goes: it is one of the others.
+        graph.observe(&of, Some(&named), None);
+        come_and_go(&mut graph, (0..GONE_KEPT).map(|number| format!("c-{number}")));
+        assert_eq!(["named", "renamed"].map(|uid| graph.is_gone(uid)), [false, false]);
+        assert!(graph.forgettable.len() <= GONE_KEPT && graph.gone.len() <= GONE_KEPT);
+    }
 }

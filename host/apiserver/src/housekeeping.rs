@@ -101,7 +101,7 @@ enum Owner {
 
 fn judge(server: &Server, registry: &Registry, owner: &OwnerRef<'_>, dependent: &Value) -> Owner {
     let Some(kind) = registry.find_kind(owner.api_version, owner.kind) else {
-        // Gone with its definition, or never known.
+        // Gone with its definition; or never known, or no more.
         return if server.store.is_gone(owner.uid) { Owner::Absent } else { Owner::Unknown };
     };
     match server.store.by_uid(owner.uid) {

@@ -58,7 +58,7 @@ fn pod(number: u64, version: u64) -> Object {
 
 /// Where both stand now, and that they are the same but for a few in a hundred.
 fn compare(when: &str, store: &Store, before: usize) -> usize {
-    let (says, holds) = (store.bytes(), LIVE.get() - before);
+    let (says, holds) = (store.bytes(), LIVE.get().wrapping_sub(before));
     assert!(says.abs_diff(holds) * 100 <= holds * 5 + 100 * 4096, "{when}: says {says}, holds {holds}");
     holds
 }

@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use http::{HeaderValue, header};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::runtime::Handle;
 
@@ -42,6 +43,9 @@ pub enum ConnectError {
     },
 }
 
+/// What the server's audit log and its priorities know the host by.
+const USER_AGENT: &str = concat!("pilothouse/", env!("CARGO_PKG_VERSION"));
+
 /// Makes a client. Sends nothing: an unreachable server shows at the first request.
 pub async fn connect(options: &ConnectOptions, observer: Arc<dyn RequestObserver>) -> Result<Cluster, ConnectError> {
     let select = KubeConfigOptions { context: options.context.clone(), ..Default::default() };
@@ -56,6 +60,7 @@ pub async fn connect(options: &ConnectOptions, observer: Arc<dyn RequestObserver
             .map_err(|source| ConnectError::Kubeconfig { path: "of the environment".into(), source })?,
         None => kube::Config::infer().await.map_err(ConnectError::Infer)?,
     };
+    config.headers.push((header::USER_AGENT, HeaderValue::from_static(USER_AGENT)));
     // Retries belong to the reflector and to the queue, which know how long the cause lasts.
     config.default_retry = false;
     // 30 s is kube's default for all stages of a connection together; a server on the same network answers in one.

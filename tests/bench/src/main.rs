@@ -107,6 +107,13 @@ fn rounds(line: &Line, absent: &mut Vec<String>) -> Result<Vec<Measured>> {
         for (place, peer) in line.peers.iter().enumerate().filter(|(place, _)| ready[*place]) {
             let values = in_child(&[MEASURE_PEER, line.name, &place.to_string()])
                 .with_context(|| format!("{} cannot be measured", peer.name))?;
+            let is_there =
+                |of: &str| line.figures.iter().position(|figure| figure.name == of).is_none_or(|at| at < values.len());
+            ensure!(
+                peer.allows.iter().all(|(of, _)| is_there(of)),
+                "{} lacks a figure that a budget rests on",
+                peer.name
+            );
             eprintln!("{at}: {}: {}", peer.name, said(line, &values));
             others[place].push(values);
         }

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use http::header;
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 use pilothouse_real::Versions;
+use serde_json::{Value, json};
 
 use crate::embedded::Embedded;
 use crate::metrics::Metrics;
@@ -20,6 +22,9 @@ pub enum Kind {
     /// etcd and kube-apiserver.
     Real,
 }
+
+/// Where an embedded server is told how to fail.
+const FAULTS: &str = "/debug/faults";
 
 /// Chooses the API server: `embedded`, which is the default, or `real`.
 pub const VARIABLE: &str = "PILOTHOUSE_E2E";
@@ -79,6 +84,40 @@ impl Cluster {
     /// A client that may do anything.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// From now on an embedded server never answers the host's questions for one ConfigMap, which of our guests only `waiting` asks. A real one
+    /// answers each at once.
+    ///
+    /// # Errors
+    /// It does not take the rule.
+    pub async fn hang(&self) -> Result<()> {
+        if self.kind() == Kind::Embedded {
+            let on = json!({"resource": "configmaps", "verbs": ["get"], "userAgent": "pilothouse"});
+            let rule = json!({"on": on, "fault": "hang"}).to_string().into_bytes();
+            let _rule: Value = self.faults(http::Request::post(FAULTS).body(rule)).await?;
+        }
+        Ok(())
+    }
+
+    /// Succeeds if the host has met what [`hang`](Self::hang) asked for.
+    ///
+    /// # Errors
+    /// The embedded server has answered all.
+    pub async fn has_hung(&self) -> Result<()> {
+        if self.kind() == Kind::Embedded {
+            let rules: Value = self
+                .faults(http::Request::get(FAULTS).header(header::ACCEPT, "application/json").body(Vec::new()))
+                .await?;
+            let mut hits = rules.as_array().into_iter().flatten().filter_map(|rule| rule["hits"].as_u64());
+            ensure!(hits.any(|hits| hits > 0), "the server has answered all: {rules}");
+        }
+        Ok(())
+    }
+
+    async fn faults(&self, request: http::Result<http::Request<Vec<u8>>>) -> Result<Value> {
+        let request = request.context("cannot write the request")?;
+        self.client.request(request).await.context("the server takes no faults")
     }
 
     /// A kubeconfig file for the host under test and for kubectl.

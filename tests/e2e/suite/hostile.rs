@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures::future::{try_join, try_join_all};
-use pilothouse_e2e::{Apple, Host, Kind, Plugin, Scene, eventually};
+use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -96,8 +96,9 @@ pub(crate) async fn invariant_8_a_plugin_that_asks_by_more_than_there_can_be_cos
 }
 
 pub(crate) async fn invariant_8_a_plugin_that_waits_for_the_server_costs_itself_one_call(scene: Scene) -> Result<()> {
-    the_server_hangs(&scene).await?;
-    have_no_children(&is_contained(&scene, "waiting").await?).await
+    scene.cluster.hang().await?;
+    have_no_children(&is_contained(&scene, "waiting").await?).await?;
+    scene.cluster.has_hung().await
 }
 
 pub(crate) async fn invariant_8_a_plugin_that_traps_costs_itself_one_call(scene: Scene) -> Result<()> {
@@ -151,7 +152,7 @@ pub(crate) async fn invariant_8_a_plugin_that_floods_the_log_costs_nobody_else_a
 }
 
 pub(crate) async fn invariant_8_all_of_them_at_once_cost_nobody_else_anything(scene: Scene) -> Result<()> {
-    the_server_hangs(&scene).await?;
+    scene.cluster.hang().await?;
     let other = format!("{}-other", scene.namespace);
     scene.create_namespace(&other).await?;
     // One that does what it should, and says too much.
@@ -411,18 +412,5 @@ pub(crate) async fn others_go_on(host: &mut Host, apples: &[Apple]) -> Result<()
         label("controller").starts_with("myapple/") && label("result") == "error"
     });
     ensure!(errors == 0.0, "{errors} reconciles of the other plugin failed");
-    Ok(())
-}
-
-/// The embedded server never answers the host's questions for one ConfigMap, which only the guest `waiting` asks. A real one answers
-/// each at once.
-async fn the_server_hangs(scene: &Scene) -> Result<()> {
-    if scene.cluster.kind() == Kind::Real {
-        return Ok(());
-    }
-    let on = json!({"resource": "configmaps", "verbs": ["get"], "userAgent": "pilothouse"});
-    let rule = json!({"on": on, "fault": "hang"}).to_string().into_bytes();
-    let request = http::Request::post("/debug/faults").body(rule).context("cannot write the request")?;
-    let _rule: Value = scene.client().request(request).await.context("the server takes no faults")?;
     Ok(())
 }

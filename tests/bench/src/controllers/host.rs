@@ -23,7 +23,8 @@ pub(crate) struct Host {
     log: BufReader<File>,
     /// The line that is not ended yet.
     line: Vec<u8>,
-    /// Plugins that no line is of, since they were [listened for](Self::listen_for): as a line has them, and as they are called.
+    /// Plugins of which no line says that they were called, since they were [listened for](Self::listen_for): as a line has them, and as they
+    /// are called.
     unheard: Vec<(Vec<u8>, String)>,
     _folder: TempDir,
 }
@@ -74,12 +75,14 @@ impl Host {
         Ok(())
     }
 
-    /// From now on, lines of the log that are of one of these plugins are looked for.
-    pub(crate) fn listen_for(&mut self, plugins: impl Iterator<Item = String>) {
+    /// From now on, lines of the log are looked for that say that one of these plugins was called.
+    pub(crate) fn listen_for(&mut self, plugins: impl Iterator<Item = String>) -> Result<()> {
+        while self.next_line()?.is_some() {}
         self.unheard = plugins.map(|name| (format!(r#""plugin":"{name}""#).into_bytes(), name)).collect();
+        Ok(())
     }
 
-    /// Those of them that no line was of, as far as the log was read.
+    /// Those of them that were not called, as far as the log was read.
     pub(crate) fn unheard(&self) -> impl Iterator<Item = &str> {
         self.unheard.iter().map(|(_, name)| name.as_str())
     }
@@ -100,7 +103,11 @@ impl Host {
             return Ok(None);
         }
         let line = std::mem::take(&mut self.line);
-        self.unheard.retain(|(of, _)| memchr::memmem::find(&line, of).is_none());
+        let has = |text: &[u8]| memchr::memmem::find(&line, text).is_some();
+        // That it is left alone is said of a plugin, too.
+        if !has(b"quarantined") {
+            self.unheard.retain(|(of, _)| !has(of));
+        }
         Ok(Some(line))
     }
 }

@@ -15,7 +15,7 @@ use crate::controllers::{Stage, host::Host};
 use crate::statistics::percentile;
 
 /// So many that it takes eight slow ones to show; so few that it is over before all who loop are in quarantine for long, and that a plugin
-/// may log that it is called for each of them, three times.
+/// may log that it is called for each of them, again and again with a rest between: a thousand times, and a hundred times a second.
 const CHANGES: usize = 750;
 /// Nobody is at rest while others misbehave: shorter than that of `latency`.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -40,21 +40,24 @@ const FAILING: Group = Group {
         ("trapping", 1),
     ],
 };
-/// One of each alone, and one that waits for the API server until its deadline, in the order of the figures of `hostile-each`.
+/// Each way to misbehave alone, in the order of the figures of `hostile-each`: three plugins of each, more than a small machine has threads for
+/// them. The last waits until its deadline for an API server that does not answer it.
 const EACH: [Group; 12] = [
-    alone("asking", &[("asking", 1)]),
-    alone("flooding", &[("flooding", 1)]),
-    alone("garbling", &[("garbling", 1)]),
-    alone("huge", &[("huge", 1)]),
-    alone("hungry", &[("hungry", 1)]),
-    alone("looping", &[("looping", 1)]),
-    alone("oversized", &[("oversized", 1)]),
-    alone("recursing", &[("recursing", 1)]),
-    alone("recursing-wide", &[("recursing_wide", 1)]),
-    alone("reentering", &[("reentering", 1)]),
-    alone("trapping", &[("trapping", 1)]),
-    alone("waiting", &[("waiting", 1)]),
+    Group { namespace: "asking", guests: &[("asking", 3)] },
+    Group { namespace: "flooding", guests: &[("flooding", 3)] },
+    Group { namespace: "garbling", guests: &[("garbling", 3)] },
+    Group { namespace: "huge", guests: &[("huge", 3)] },
+    Group { namespace: "hungry", guests: &[("hungry", 3)] },
+    Group { namespace: "looping", guests: &[("looping", 3)] },
+    Group { namespace: "oversized", guests: &[("oversized", 3)] },
+    Group { namespace: "recursing", guests: &[("recursing", 3)] },
+    Group { namespace: "recursing-wide", guests: &[("recursing_wide", 3)] },
+    Group { namespace: "reentering", guests: &[("reentering", 3)] },
+    Group { namespace: "trapping", guests: &[("trapping", 3)] },
+    Group { namespace: "waiting", guests: &[("waiting", 3)] },
 ];
+/// The one for which the API server is not to answer.
+const WAITING: &str = "waiting";
 /// Objects that each group misbehaves over.
 const BAD: usize = 20;
 /// How often one of these is changed, so that there is always one to be called for.
@@ -69,10 +72,6 @@ struct Group {
     /// Where their objects are.
     namespace: &'static str,
     guests: &'static [(&'static str, usize)],
-}
-
-const fn alone(namespace: &'static str, guests: &'static [(&'static str, usize)]) -> Group {
-    Group { namespace, guests }
 }
 
 impl Group {
@@ -122,19 +121,16 @@ impl Scene {
         percentiles(&self.stage.latencies(&mut self.host, CHANGES, PAUSE).await?)
     }
 
-    /// The same while a group misbehaves, from so long after it has found its objects.
+    /// The same while a group misbehaves, from so long after its objects begin to come.
     async fn beside(&mut self, group: &Group, lead: Duration) -> Result<[f64; 2]> {
         let Self { stage, host } = self;
         let (client, id) = (stage.cluster.client(), host.id());
         let bad: Vec<Apple> =
             (0..BAD).map(|n| Apple::new(client.clone(), group.namespace, &format!("bad-{n}"))).collect();
-        host.listen_for(group.names().map(|(_, name)| name));
-        for apple in &bad {
-            apple.create(1).await?;
-        }
         let provoked = pin!(provoke(&bad));
         let measured = pin!(async {
             sleep(lead).await;
+            host.listen_for(group.names().map(|(_, name)| name))?;
             let (start, before) = (Instant::now(), cpu_time_of(id)?);
             let latencies = stage.latencies(host, CHANGES, PAUSE).await?;
             let cores = cpu_time_of(id)?.saturating_sub(before).as_secs_f64() / start.elapsed().as_secs_f64();
@@ -154,6 +150,7 @@ impl Scene {
         for apple in &bad {
             apple.delete().await?;
         }
+        rests(id).await?;
         Ok(hostile)
     }
 }
@@ -167,22 +164,28 @@ pub(super) fn together() -> Result<Vec<f64>> {
         let quiet = scene.quiet().await?;
         // First those of whom less is left when their objects are gone.
         let failing = scene.beside(&FAILING, LEAD).await?;
-        rests(scene.host.id()).await?;
         let lasting = scene.beside(&LASTING, LEAD).await?;
         Ok([&[lasting[1] / quiet[1], failing[1] / quiet[1]][..], &lasting, &failing, &quiet].concat())
     })
 }
 
-/// The 99th percentile of the line `latency` beside one plugin that misbehaves, by the same just before, when all was quiet: of each, in
-/// a host of its own.
+/// The 99th percentile of the line `latency` beside plugins that misbehave in one way, by the same just before, when all was quiet: of each
+/// way, in a host of its own.
 pub(super) fn each() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut ratios = Vec::with_capacity(EACH.len());
         for group in EACH {
             let mut scene = Scene::set(std::slice::from_ref(&group)).await?;
+            if group.namespace == WAITING {
+                scene.stage.cluster.hang().await?;
+            }
             let quiet = scene.quiet().await?;
-            // At once: some are in quarantine soon.
+            rests(scene.host.id()).await?;
+            // At once: those that fail at once are in quarantine soon.
             let hostile = scene.beside(&group, Duration::ZERO).await?;
+            if group.namespace == WAITING {
+                scene.stage.cluster.has_hung().await?;
+            }
             ratios.push(hostile[1] / quiet[1]);
         }
         Ok(ratios)
@@ -208,11 +211,28 @@ async fn rests(id: u32) -> Result<()> {
     }
 }
 
-/// Changes one of them after another, for ever.
+/// Creates all, and changes one of them after another, for ever.
 async fn provoke(bad: &[Apple]) -> Result<()> {
+    for apple in bad {
+        apple.create(1).await?;
+    }
     for (turn, apple) in bad.iter().cycle().enumerate() {
         apple.set(json!({"color": format!("color-{turn}")})).await?;
         sleep(EVERY).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::named;
+    use super::*;
+
+    #[test]
+    fn each_figure_is_named_after_its_group() {
+        let figures =
+            named("hostile-each").expect("the line is there").figures.iter().map(|figure| figure.name.to_owned());
+        let groups: Vec<String> = EACH.iter().map(|group| format!("hostile-{}", group.namespace)).collect();
+        assert_eq!(figures.collect::<Vec<_>>(), groups);
+    }
 }

@@ -14,6 +14,8 @@
 //! asked to give way at once: a plugin with little to do waits for nobody's tick. Who brings tasks while it holds a lock that they will
 //! want tells nobody before it has let go of that.
 //!
+//! Plugins whose last call came to nothing share half of the threads. The others are never held up by all of them at once.
+//!
 //! Timers, sockets and whatever else tasks wait for belong to the runtime that the threads were started from: a busy plugin delays
 //! none of them.
 
@@ -26,7 +28,7 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Poll, Waker},
     time::Duration,
@@ -74,6 +76,7 @@ pub struct Account {
 struct Open {
     plugin: PluginName,
     id: AccountId,
+    suspect: AtomicBool,
     guests: Arc<Threads>,
 }
 
@@ -107,6 +110,8 @@ impl Guests {
         interrupt: impl Fn() + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         let guests = Self::new(interrupt);
+        let half = NonZeroUsize::new(threads.get() / 2).unwrap_or(NonZeroUsize::MIN);
+        guests.0.0.line.lock().queue_mut().set_room_for_suspects(half);
         for number in 0..threads.get() {
             let (inner, io) = (guests.0.0.clone(), io.clone());
             let run = move || io.block_on(tokio::task::unconstrained(inner.work(number, false)));
@@ -144,7 +149,8 @@ impl Guests {
         }
         accounts.retain(|_, open| open.strong_count() > 0);
         let id = inner.line.lock().queue_mut().open(Share::default());
-        let open = Arc::new(Open { plugin: plugin.clone(), id, guests: self.0.clone() });
+        let open =
+            Arc::new(Open { plugin: plugin.clone(), id, suspect: AtomicBool::new(false), guests: self.0.clone() });
         accounts.insert(plugin.clone(), Arc::downgrade(&open));
         Account { open, flow }
     }
@@ -317,6 +323,32 @@ impl Account {
         if let Some(thread) = woken {
             thread.wake();
         }
+    }
+
+    /// Whether the plugin's last call came to nothing. Those of whom that is true run on half of the threads, however many they are: what
+    /// fills memory, or hands over more than is taken, does so in pieces of some milliseconds in which nothing makes it give way.
+    pub fn set_suspect(&self, suspect: bool) {
+        let Open { id, suspect: is, guests, .. } = &*self.open;
+        // Nearly always it is what it was: no lock for that.
+        if is.load(Ordering::Relaxed) == suspect {
+            return;
+        }
+        let inner = &guests.0;
+        let woken = {
+            let mut line = inner.line.lock();
+            is.store(suspect, Ordering::Relaxed);
+            line.queue_mut().set_suspect(inner.now(), *id, suspect);
+            // There may be room now.
+            if suspect { None } else { line.wake_one() }
+        };
+        if let Some(thread) = woken {
+            thread.wake();
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.open.suspect.load(Ordering::Relaxed)
     }
 
     /// What the account may have.

@@ -19,7 +19,9 @@
 //!   used what it saved.
 //! - Within one account, flows take turns: ten thousand tasks of one do not delay the first of another by more than a turn of each.
 //! - Within one flow, tasks are served in the order in which they came.
-//! - A task waits for nothing but the threads, unless its account has a cap and has used it up.
+//! - Suspects, whose tasks may hold a thread and not give way, run no more tasks at once than there is room for, whatever is idle, and save
+//!   nothing up meanwhile.
+//! - A task waits for nothing but the threads, unless its account has a cap and has used it up, or is a suspect.
 //!
 //! ```
 //! use std::time::Duration;
@@ -38,7 +40,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
-    num::NonZeroU32,
+    num::{NonZeroU32, NonZeroUsize},
     time::Duration,
 };
 
@@ -95,7 +97,7 @@ pub enum Next<T> {
     Task(Taken<T>),
     /// Nothing before this time, or until more is pushed: whoever has tasks has used up its cap.
     At(Duration),
-    /// Nothing until more is pushed.
+    /// Nothing until more is pushed, or a suspect's task gives way.
     Nothing,
 }
 
@@ -129,6 +131,7 @@ struct Account<T> {
     used: Duration,
     turns: u64,
     waited: Duration,
+    suspect: bool,
     closed: bool,
 }
 
@@ -159,6 +162,8 @@ enum Stands {
     Nowhere,
     /// In `FairQueue::ready`, at this place.
     Ready(Place),
+    /// In `FairQueue::suspects`, at this place.
+    Suspect(Place),
     /// In `FairQueue::capped`, under this time.
     Capped(Duration),
 }
@@ -172,12 +177,20 @@ struct Place {
     number: u64,
 }
 
+/// An account that waits for its turn, in the order of turns.
+type InLine = (Weighted, Place, AccountId);
+
 /// Tasks of type `T` in line for the threads.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     accounts: HashMap<AccountId, Account<T>>,
     /// Accounts with a task that may run: the first is next.
-    ready: BTreeSet<(Weighted, Place, AccountId)>,
+    ready: BTreeSet<InLine>,
+    /// The same of suspects: they may run where there is room for one.
+    suspects: BTreeSet<InLine>,
+    /// Tasks of suspects that run, and at most are to run at once.
+    suspects_running: usize,
+    room: usize,
     /// Accounts with tasks that have used up their cap, and until when.
     capped: BTreeSet<(Duration, AccountId)>,
     /// The most that anybody had used when it was served: about what those at work have used, but for who saved up, or cannot use its share.
@@ -193,11 +206,14 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Without accounts.
+    /// Without accounts, and without a bound for suspects.
     pub fn new() -> Self {
         Self {
             accounts: HashMap::new(),
             ready: BTreeSet::new(),
+            suspects: BTreeSet::new(),
+            suspects_running: 0,
+            room: usize::MAX,
             capped: BTreeSet::new(),
             level: 0,
             last_id: 0,
@@ -220,6 +236,7 @@ impl<T> FairQueue<T> {
             used: Duration::ZERO,
             turns: 0,
             waited: Duration::ZERO,
+            suspect: false,
             closed: false,
         };
         self.accounts.insert(id, account);
@@ -240,6 +257,26 @@ impl<T> FairQueue<T> {
         // What it saved up by its old share may be much by the new one.
         if let Some(account) = self.accounts.get_mut(&id) {
             account.begin_at(self.level);
+        }
+        self.stand(now, id);
+    }
+
+    /// At most so many tasks of suspects run at once, from now on. Those that run already go on.
+    pub fn set_room_for_suspects(&mut self, tasks: NonZeroUsize) {
+        self.room = tasks.get();
+    }
+
+    /// Whether the account is one of those who [together](Self::set_room_for_suspects) may run only some tasks at once: its tasks may hold
+    /// a thread and not give way.
+    pub fn set_suspect(&mut self, now: Duration, id: AccountId, suspect: bool) {
+        self.leave(id);
+        if let Some(account) = self.accounts.get_mut(&id)
+            && account.suspect != suspect
+        {
+            account.suspect = suspect;
+            let running = account.running;
+            self.suspects_running =
+                if suspect { self.suspects_running + running } else { self.suspects_running.saturating_sub(running) };
         }
         self.stand(now, id);
     }
@@ -281,11 +318,11 @@ impl<T> FairQueue<T> {
             self.leave(id);
             self.stand(now, id);
         }
-        let Some(&(weighted, _, id)) = self.ready.first() else {
+        let Some((weighted, _, id)) = self.first() else {
             return self.capped.first().map_or(Next::Nothing, |&(until, _)| Next::At(until));
         };
-        self.level = self.level.max(weighted);
         self.leave(id);
+        self.level = self.level.max(weighted);
         let taken = self.accounts.get_mut(&id).and_then(|account| {
             let (flow, mut tasks) = account.flows.pop_front()?;
             let (task, since) = tasks.pop_front()?;
@@ -293,6 +330,7 @@ impl<T> FairQueue<T> {
                 account.flows.push_back((flow, tasks));
             }
             account.running += 1;
+            self.suspects_running += usize::from(account.suspect);
             account.rested = false;
             account.turns += 1;
             let waited = now.saturating_sub(since);
@@ -308,6 +346,7 @@ impl<T> FairQueue<T> {
         self.leave(id);
         if let Some(account) = self.accounts.get_mut(&id) {
             account.running = account.running.saturating_sub(1);
+            self.suspects_running = self.suspects_running.saturating_sub(usize::from(account.suspect));
             account.used = account.used.saturating_add(used);
             account.weighted = account.weighted.saturating_add(account.share.weigh(used));
             if let Some(cap) = account.share.cap {
@@ -326,12 +365,12 @@ impl<T> FairQueue<T> {
 
     /// Whether a task of the account is what [`next`](Self::next) would hand out; of who has used up its cap, only once that was asked.
     pub fn is_next(&self, id: AccountId) -> bool {
-        self.ready.first().is_some_and(|&(_, _, first)| first == id)
+        self.first().is_some_and(|(_, _, first)| first == id)
     }
 
     /// Whether somebody may run now.
     pub fn is_ready(&self) -> bool {
-        !self.ready.is_empty()
+        self.first().is_some()
     }
 
     /// What the account has had so far; nothing if it is over.
@@ -359,12 +398,23 @@ impl<T> FairQueue<T> {
         self.accounts.is_empty()
     }
 
+    /// Who is next: of suspects the first, where there is room for it, as one of those who have used the most.
+    fn first(&self) -> Option<InLine> {
+        let suspect = self.suspects.first().filter(|_| self.suspects_running < self.room);
+        let suspect = suspect.map(|&(weighted, place, id)| (weighted.max(self.level), place, id));
+        self.ready.first().copied().into_iter().chain(suspect).min()
+    }
+
     /// Takes the account out of where it waits.
     fn leave(&mut self, id: AccountId) {
         let Some(account) = self.accounts.get_mut(&id) else { return };
         match std::mem::replace(&mut account.stands, Stands::Nowhere) {
             Stands::Nowhere => {}
             Stands::Ready(place) => drop(self.ready.remove(&(account.weighted, place, id))),
+            Stands::Suspect(place) => {
+                self.suspects.remove(&(account.weighted, place, id));
+                account.weighted = account.weighted.max(self.level);
+            }
             Stands::Capped(until) => {
                 self.capped.remove(&(until, id));
                 account.weighted = account.weighted.max(self.level);
@@ -384,8 +434,12 @@ impl<T> FairQueue<T> {
         } else {
             self.last_number += 1;
             let place = Place { was_served: !account.rested, at_work: account.running > 0, number: self.last_number };
-            account.stands = Stands::Ready(place);
-            self.ready.insert((account.weighted, place, id));
+            let (stands, line) = match account.suspect {
+                false => (Stands::Ready(place), &mut self.ready),
+                true => (Stands::Suspect(place), &mut self.suspects),
+            };
+            account.stands = stands;
+            line.insert((account.weighted, place, id));
         }
     }
 

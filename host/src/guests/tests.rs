@@ -134,6 +134,33 @@ async fn ten_thousand_tasks_of_one_do_not_delay_anothers() {
     assert_eq!(soon("the other is served", before.ended()).await, Some(0));
 }
 
+/// Two plugins hold a thread each and do not give way, as soon as they are let; a third finds a thread all the same.
+#[tokio::test]
+async fn suspects_leave_half_of_the_threads_to_others() {
+    let guests = threads(2);
+    let [bad, worse, good] = ["bad", "worse", "good"].map(|plugin| guests.account(&name(plugin)));
+    [&bad, &worse].iter().for_each(|account| account.set_suspect(true));
+    let (began, begun) = std::sync::mpsc::channel();
+    let mut gates = Vec::new();
+    for account in [&bad, &worse] {
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        let began = began.clone();
+        let stands = async move {
+            began.send(()).unwrap();
+            gate.recv().unwrap_err();
+        };
+        account.spawn(stands).detach();
+        gates.push(open);
+    }
+    assert_eq!(soon("it is served", good.spawn(async { 7 }).ended()).await, Some(7));
+    begun.recv().unwrap();
+    assert!(begun.try_recv().is_err());
+    // Whichever waits has its turn when the other is done, or is no suspect any more.
+    worse.set_suspect(false);
+    soon("the second begins", tokio::task::spawn_blocking(move || begun.recv().unwrap())).await.unwrap();
+    drop(gates);
+}
+
 /// The only thread runs what never ends by itself, until it is interrupted.
 #[tokio::test]
 async fn who_comes_from_a_rest_waits_for_no_turn_of_others() {

@@ -279,6 +279,73 @@ fn what_a_cap_held_back_is_not_made_up_for_when_it_is_lifted() {
     assert!((499 * MS..=501 * MS).contains(&after), "{after:?}");
 }
 
+/// A queue with room for one task of suspects, and accounts with so many tasks each.
+fn with_room_for_one<const N: usize>(tasks: usize) -> (FairQueue<()>, [AccountId; N]) {
+    let mut queue = FairQueue::new();
+    queue.set_room_for_suspects(NonZeroUsize::MIN);
+    let ids = [(); N].map(|()| queue.open(Share::default()));
+    for id in ids {
+        (0..tasks).for_each(|_| queue.push(MS, id, FLOW, ()).unwrap());
+    }
+    (queue, ids)
+}
+
+#[test]
+fn suspects_run_no_more_at_once_than_there_is_room_for() {
+    let (mut queue, [bad, worse, good]) = with_room_for_one(3);
+    [bad, worse].iter().for_each(|&id| queue.set_suspect(MS, id, true));
+    // They are not behind others for it, and one of them runs.
+    let first = [(); 4].map(|()| take(&mut queue, MS).account);
+    assert_eq!(first.iter().filter(|&&id| id == good).count(), 3, "{first:?}");
+    let running = *first.iter().find(|&&id| id != good).unwrap();
+    assert_eq!((queue.next(MS), queue.is_ready()), (Next::Nothing, false));
+    let other = if running == bad { worse } else { bad };
+    queue.charge(MS, running, MS);
+    assert!(queue.is_ready());
+    assert_eq!(take(&mut queue, MS).account, other);
+    assert_eq!(queue.next(MS), Next::Nothing);
+    // Who is none any more needs no room, and takes none.
+    queue.set_suspect(MS, other, false);
+    assert_eq!([take(&mut queue, MS).account, take(&mut queue, MS).account], [other; 2]);
+    assert_eq!(take(&mut queue, MS).account, running);
+    assert_eq!(queue.next(MS), Next::Nothing);
+}
+
+#[test]
+fn what_runs_of_one_that_becomes_a_suspect_takes_room() {
+    let (mut queue, [late, bad]) = with_room_for_one(1);
+    assert_eq!(take(&mut queue, MS).account, late);
+    [late, bad].iter().for_each(|&id| queue.set_suspect(MS, id, true));
+    assert_eq!(queue.next(MS), Next::Nothing);
+    queue.charge(MS, late, MS);
+    assert_eq!(take(&mut queue, MS).account, bad);
+}
+
+#[test]
+fn what_suspects_waited_for_room_is_not_made_up_for() {
+    let (mut queue, [holds, waits, busy]) = with_room_for_one(1);
+    [holds, waits].iter().for_each(|&id| queue.set_suspect(MS, id, true));
+    let first = [(); 2].map(|()| take(&mut queue, MS).account);
+    let held = *first.iter().find(|&&id| id != busy).unwrap();
+    let waits = if held == holds { waits } else { holds };
+    let turn = |queue: &mut FairQueue<()>, id| {
+        queue.push(MS, id, FLOW, ()).unwrap();
+        queue.charge(MS, id, MS);
+        take(queue, MS).account
+    };
+    (0..1_000).for_each(|_| assert_eq!(turn(&mut queue, busy), busy));
+    // One holds its thread all the time; then the other has its turn, and no thousand of them.
+    queue.charge(MS, held, MS);
+    let mut last = busy;
+    let turns: Vec<AccountId> = (0..100)
+        .map(|_| {
+            last = turn(&mut queue, last);
+            last
+        })
+        .collect();
+    assert!(turns.iter().filter(|&&id| id == waits).count().abs_diff(50) <= 2, "{turns:?}");
+}
+
 #[test]
 fn a_closed_account_is_served_to_its_end_and_forgotten() {
     let mut queue = FairQueue::new();
@@ -308,6 +375,7 @@ enum Step {
     GiveWay(u64, bool),
     Pass(u64),
     Share(usize, Share),
+    Suspect(usize, bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -317,6 +385,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(Step::Next),
         4 => (0..6_000_u64, any::<bool>()).prop_map(|(used, again)| Step::GiveWay(used, again)),
         2 => (0..50_000_u64).prop_map(Step::Pass),
+        1 => (account.clone(), any::<bool>()).prop_map(|(id, suspect)| Step::Suspect(id, suspect)),
         1 => (account, 1..20_000_u32, prop::option::of(1..4_000_u32)).prop_map(|(id, weight, cap)| Step::Share(id, share(weight, cap))),
     ]
 }
@@ -330,18 +399,22 @@ fn enter(tasks: &mut VecDeque<(u64, u32)>, next: &mut Vec<u64>, flow: u64, task:
 }
 
 proptest! {
-    /// Against plain lists: nothing is lost or served twice, order holds within a flow, flows of an account take turns, and no task waits
-    /// while its account has no cap.
+    /// Against plain lists: nothing is lost or served twice, order holds within a flow, flows of an account take turns, no more tasks of
+    /// suspects are taken than there is room for, and no other waits while its account has no cap.
     #[test]
     fn every_task_is_served_once_in_its_flows_order_and_turn(steps in prop::collection::vec(step(), 0..200)) {
         let mut queue = FairQueue::new();
+        queue.set_room_for_suspects(NonZeroUsize::new(2).unwrap());
         let ids: Vec<AccountId> = (0..4).map(|_| queue.open(Share::default())).collect();
+        let mut suspects = [false; 4];
         let mut lines: Vec<VecDeque<(u64, u32)>> = vec![VecDeque::new(); 4];
         let mut served: Vec<Vec<u64>> = vec![Vec::new(); 4];
         let mut caps = [false; 4];
         let mut running: VecDeque<(AccountId, u64, u32)> = VecDeque::new();
         let (mut now, mut last) = (Duration::from_secs(1), 0);
         for step in steps {
+            let is_suspect = |id| suspects[ids.iter().position(|&known| known == id).unwrap()];
+            let room = running.iter().filter(|&&(id, _, _)| is_suspect(id)).count() < 2;
             match step {
                 Step::Push(account, flow) => {
                     last += 1;
@@ -351,6 +424,7 @@ proptest! {
                 Step::Next => match queue.next(now) {
                     Next::Task(taken) => {
                         let account = ids.iter().position(|&id| id == taken.account).unwrap();
+                        prop_assert!(!suspects[account] || room);
                         let flow = served[account].remove(0);
                         let place = lines[account].iter().position(|(of, _)| *of == flow).unwrap();
                         prop_assert_eq!(Some((flow, taken.task)), lines[account].remove(place));
@@ -361,12 +435,14 @@ proptest! {
                     }
                     Next::At(until) => {
                         prop_assert!(until > now);
-                        for (tasks, capped) in lines.iter().zip(caps) {
-                            prop_assert!(tasks.is_empty() || capped);
+                        for (account, tasks) in lines.iter().enumerate() {
+                            prop_assert!(tasks.is_empty() || caps[account] || suspects[account] && !room);
                         }
                         prop_assert!(lines.iter().any(|tasks| !tasks.is_empty()));
                     }
-                    Next::Nothing => prop_assert!(lines.iter().all(VecDeque::is_empty)),
+                    Next::Nothing => for (account, tasks) in lines.iter().enumerate() {
+                        prop_assert!(tasks.is_empty() || suspects[account] && !room);
+                    },
                 },
                 Step::GiveWay(used, again) => {
                     if let Some((id, flow, task)) = running.pop_front() {
@@ -383,6 +459,10 @@ proptest! {
                 Step::Share(account, share) => {
                     caps[account] = share.cap.is_some();
                     queue.set_share(now, ids[account], share);
+                }
+                Step::Suspect(account, suspect) => {
+                    suspects[account] = suspect;
+                    queue.set_suspect(now, ids[account], suspect);
                 }
             }
         }
@@ -424,6 +504,7 @@ proptest! {
                 }
                 Step::Pass(micros) => now += Duration::from_micros(micros),
                 Step::Share(account, share) => queue.set_share(now, ids[account], Share { cap: None, ..share }),
+                Step::Suspect(..) => {}
             }
         }
         let saved = queue.level.saturating_sub(queue.accounts[&ids[4]].share.weigh(SAVED));

@@ -392,13 +392,35 @@ async fn failures_that_come_too_fast_are_counted_and_not_logged() {
     }
 }
 
-#[tokio::test]
-async fn reconciles_that_come_to_nothing_too_fast_are_counted_and_not_logged() {
-    let (_scene, record) = fresh().await;
+fn one() -> Object {
     let mut json = apple("a");
     json["metadata"]["uid"] = "1".into();
     json["metadata"]["resourceVersion"] = "1".into();
-    let object = Object::parse(json.to_string().as_bytes(), &apples()).expect("an object");
+    Object::parse(json.to_string().as_bytes(), &apples()).expect("an object")
+}
+
+#[tokio::test]
+async fn a_plugin_is_a_suspect_from_a_call_that_comes_to_nothing_to_one_that_does_not() {
+    let (scene, record) = fresh().await;
+    let account = scene.dispatch.parts.guests.account(record.plugin());
+    let object = one();
+    let fails = |error: &CallError| {
+        record.failed(record.begin(), &Failed { controller: "apples", key: object.key(), object: &object, error });
+        account.is_suspect()
+    };
+    assert!(!fails(&CallError::Deadline { after: Duration::from_secs(1), backtrace: Vec::new() }));
+    assert!(fails(&CallError::Answer("nonsense".into())));
+    record.succeeded(record.begin());
+    assert!(!account.is_suspect());
+    assert!(fails(&CallError::Answer("nonsense".into())));
+    record.release();
+    assert!(!account.is_suspect());
+}
+
+#[tokio::test]
+async fn reconciles_that_come_to_nothing_too_fast_are_counted_and_not_logged() {
+    let (_scene, record) = fresh().await;
+    let object = one();
     let error = CallError::Answer("nonsense".into());
     for _ in 0..1100 {
         let call = record.begin();

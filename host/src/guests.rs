@@ -14,7 +14,8 @@
 //! asked to give way at once: a plugin with little to do waits for nobody's tick. Who brings tasks while it holds a lock that they will
 //! want tells nobody before it has let go of that.
 //!
-//! Plugins whose last call came to nothing share half of the threads. The others are never held up by all of them at once.
+//! Plugins whose last reconcile came to nothing share half of the threads, so that they do not hold all of them at once; where there is one
+//! thread only, they share that.
 //!
 //! Timers, sockets and whatever else tasks wait for belong to the runtime that the threads were started from: a busy plugin delays
 //! none of them.
@@ -325,8 +326,8 @@ impl Account {
         }
     }
 
-    /// Whether the plugin's last call came to nothing. Those of whom that is true run on half of the threads, however many they are: what
-    /// fills memory, or hands over more than is taken, does so in pieces of some milliseconds in which nothing makes it give way.
+    /// Whether the plugin's last reconcile came to nothing. All plugins of which that is true run on half of the threads, or on the only
+    /// one: what fills memory, or hands over more than is taken, does so in pieces of some milliseconds in which nothing makes it give way.
     pub fn set_suspect(&self, suspect: bool) {
         let Open { id, suspect: is, guests, .. } = &*self.open;
         // Nearly always it is what it was: no lock for that.

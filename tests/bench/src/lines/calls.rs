@@ -24,13 +24,13 @@ const SIZES: [usize; 3] = [1_500, 6_000, 50_000];
 /// Bytes of one of which nothing is to be done.
 const SMALL: usize = 600;
 
-/// What the same work costs where nothing is between. It took 11.5 µs on a machine where ours took 32.7, within the design's 40: they are three
-/// and a half times as much.
+/// What the same work costs where nothing is between. Ours may have five times as much: the 40 µs of a reconcile of 6 kB are that, by the 7.9 that
+/// it took natively where they were set.
 pub(super) const NATIVE: Peer = Peer {
     name: "the same in Rust, without a sandbox",
     prepare: || Ok(()),
     measure: native,
-    allows: &[("reconcile-6k", 3.5)],
+    allows: &[("reconcile-6k", 5.0)],
 };
 
 /// What the first of them costs without the host: what the engine itself takes to lay the texts, to call and to come back. Of that ours may

@@ -24,10 +24,10 @@ const QUIET: &str = "quiet";
 /// Those whose calls last, by what they do and how many of them: eight never return from a call, which is stopped after 300 ms, and are more
 /// than there are threads, and so many that some still are at it while others are in quarantine; two log 20,000 lines of 1 kB in each
 /// call; two ask the host something until they may ask no more.
-const LASTING: Group = Group { namespace: "lasting", guests: &[("looping", 8), ("flooding", 2), ("asking", 2)] };
+const LASTING: Group<'_> = Group { namespace: "lasting", guests: &[("looping", 8), ("flooding", 2), ("asking", 2)] };
 /// Those that fail at once, and are soon called seldom: they use up their memory, their stack and the stack in their memory, trap, call
 /// while they are called, and hand over what is too much, too long and no text.
-const FAILING: Group = Group {
+const FAILING: Group<'_> = Group {
     namespace: "failing",
     guests: &[
         ("garbling", 1),
@@ -40,21 +40,21 @@ const FAILING: Group = Group {
         ("trapping", 1),
     ],
 };
-/// Each way to misbehave alone, in the order of the figures of `hostile-each`: three plugins of each, more than a small machine has threads for
-/// them. The last waits until its deadline for an API server that does not answer it.
-const EACH: [Group; 12] = [
-    Group { namespace: "asking", guests: &[("asking", 3)] },
-    Group { namespace: "flooding", guests: &[("flooding", 3)] },
-    Group { namespace: "garbling", guests: &[("garbling", 3)] },
-    Group { namespace: "huge", guests: &[("huge", 3)] },
-    Group { namespace: "hungry", guests: &[("hungry", 3)] },
-    Group { namespace: "looping", guests: &[("looping", 3)] },
-    Group { namespace: "oversized", guests: &[("oversized", 3)] },
-    Group { namespace: "recursing", guests: &[("recursing", 3)] },
-    Group { namespace: "recursing-wide", guests: &[("recursing_wide", 3)] },
-    Group { namespace: "reentering", guests: &[("reentering", 3)] },
-    Group { namespace: "trapping", guests: &[("trapping", 3)] },
-    Group { namespace: "waiting", guests: &[("waiting", 3)] },
+/// Each way to misbehave, in the order of the figures of `hostile-each` and `hostile-three`. The last waits until its deadline for an API server
+/// that does not answer it.
+const WAYS: [&str; 12] = [
+    "asking",
+    "flooding",
+    "garbling",
+    "huge",
+    "hungry",
+    "looping",
+    "oversized",
+    "recursing",
+    "recursing_wide",
+    "reentering",
+    "trapping",
+    WAITING,
 ];
 /// The one for which the API server is not to answer.
 const WAITING: &str = "waiting";
@@ -68,13 +68,13 @@ const WINDOW: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Plugins that misbehave together.
-struct Group {
+struct Group<'a> {
     /// Where their objects are.
-    namespace: &'static str,
-    guests: &'static [(&'static str, usize)],
+    namespace: &'a str,
+    guests: &'a [(&'static str, usize)],
 }
 
-impl Group {
+impl Group<'_> {
     fn plugins(&self) -> Result<Vec<Plugin>> {
         let plugin = |guest: &str, name: &str| Ok(Plugin::guest(guest)?.confined_to(self.namespace).named(name));
         self.names().map(|(guest, name)| plugin(guest, &name)).collect()
@@ -97,7 +97,7 @@ struct Scene {
 
 impl Scene {
     /// Starts it with all of these groups, and lets it come to rest.
-    async fn set(groups: &[Group]) -> Result<Self> {
+    async fn set(groups: &[Group<'_>]) -> Result<Self> {
         let mut stage = Stage::set().await?;
         for namespace in [QUIET].into_iter().chain(groups.iter().map(|group| group.namespace)) {
             stage.create_namespace(namespace).await?;
@@ -122,7 +122,7 @@ impl Scene {
     }
 
     /// The same while a group misbehaves, from so long after its objects begin to come.
-    async fn beside(&mut self, group: &Group, lead: Duration) -> Result<[f64; 2]> {
+    async fn beside(&mut self, group: &Group<'_>, lead: Duration) -> Result<[f64; 2]> {
         let Self { stage, host } = self;
         let (client, id) = (stage.cluster.client(), host.id());
         let bad: Vec<Apple> =
@@ -169,21 +169,32 @@ pub(super) fn together() -> Result<Vec<f64>> {
     })
 }
 
-/// The 99th percentile of the line `latency` beside plugins that misbehave in one way, by the same just before, when all was quiet: of each
-/// way, in a host of its own.
+/// One plugin of each way to misbehave, by itself: see [`alone`].
 pub(super) fn each() -> Result<Vec<f64>> {
+    alone(1)
+}
+
+/// Three of each: more than a small machine has threads for them.
+pub(super) fn three() -> Result<Vec<f64>> {
+    alone(3)
+}
+
+/// The 99th percentile of the line `latency` beside so many plugins that misbehave in one way, by the same just before, when all was quiet: of
+/// each way, in a host of its own.
+fn alone(plugins: usize) -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
-        let mut ratios = Vec::with_capacity(EACH.len());
-        for group in EACH {
+        let mut ratios = Vec::with_capacity(WAYS.len());
+        for way in WAYS {
+            let group = Group { namespace: &way.replace('_', "-"), guests: &[(way, plugins)] };
             let mut scene = Scene::set(std::slice::from_ref(&group)).await?;
-            if group.namespace == WAITING {
+            if way == WAITING {
                 scene.stage.cluster.hang().await?;
             }
             let quiet = scene.quiet().await?;
             rests(scene.host.id()).await?;
             // At once: those that fail at once are in quarantine soon.
             let hostile = scene.beside(&group, Duration::ZERO).await?;
-            if group.namespace == WAITING {
+            if way == WAITING {
                 scene.stage.cluster.has_hung().await?;
             }
             ratios.push(hostile[1] / quiet[1]);
@@ -229,10 +240,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_figure_is_named_after_its_group() {
-        let figures =
-            named("hostile-each").expect("the line is there").figures.iter().map(|figure| figure.name.to_owned());
-        let groups: Vec<String> = EACH.iter().map(|group| format!("hostile-{}", group.namespace)).collect();
-        assert_eq!(figures.collect::<Vec<_>>(), groups);
+    fn each_figure_is_named_after_its_way_to_misbehave() {
+        for (line, suffix) in [("hostile-each", ""), ("hostile-three", "-three")] {
+            let figures = named(line).expect("the line is there").figures.iter().map(|figure| figure.name.to_owned());
+            let ways: Vec<String> =
+                WAYS.iter().map(|way| format!("hostile-{}{suffix}", way.replace('_', "-"))).collect();
+            assert_eq!(figures.collect::<Vec<_>>(), ways);
+        }
     }
 }

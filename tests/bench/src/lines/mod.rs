@@ -88,7 +88,7 @@ const QUIET: &str = "× quiet p99";
 const TWICE: Option<Budget> = Some(AtMost(2.0));
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 21] = [
+pub const ALL: [Line; 22] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -275,6 +275,26 @@ pub const ALL: [Line; 21] = [
         ],
         rounds: 3,
         measure: hostile::each,
+        peers: &[],
+    },
+    Line {
+        name: "hostile-three",
+        figures: &[
+            figure("hostile-asking-three", QUIET, None),
+            figure("hostile-flooding-three", QUIET, None),
+            figure("hostile-garbling-three", QUIET, None),
+            figure("hostile-huge-three", QUIET, None),
+            figure("hostile-hungry-three", QUIET, None),
+            figure("hostile-looping-three", QUIET, None),
+            figure("hostile-oversized-three", QUIET, None),
+            figure("hostile-recursing-three", QUIET, None),
+            figure("hostile-recursing-wide-three", QUIET, None),
+            figure("hostile-reentering-three", QUIET, None),
+            figure("hostile-trapping-three", QUIET, None),
+            figure("hostile-waiting-three", QUIET, None),
+        ],
+        rounds: 1,
+        measure: hostile::three,
         peers: &[],
     },
     Line {

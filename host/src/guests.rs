@@ -14,8 +14,8 @@
 //! asked to give way at once: a plugin with little to do waits for nobody's tick. Who brings tasks while it holds a lock that they will
 //! want tells nobody before it has let go of that.
 //!
-//! Plugins whose last reconcile came to nothing share half of the threads, so that they do not hold all of them at once; where there is one
-//! thread only, they share that.
+//! Nothing makes what fills memory or hands over a lot give way for some milliseconds. Plugins that lately did so run on threads of their own,
+//! half as many and at least one: between them and the others, the kernel sees to it that all go on.
 //!
 //! Timers, sockets and whatever else tasks wait for belong to the runtime that the threads were started from: a busy plugin delays
 //! none of them.
@@ -29,7 +29,7 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     task::{Poll, Waker},
     time::Duration,
@@ -38,12 +38,12 @@ use std::{
 use async_task::{Runnable, ScheduleInfo, WithInfo};
 use futures::FutureExt;
 use parking_lot::Mutex;
-use pilothouse_core::fair::{AccountId, Flow, Next, Share, Usage};
+use pilothouse_core::fair::{AccountId, Flow, Lane, Next, Share, Usage};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{runtime::Handle, time::Instant};
 use tracing::error;
 
-use self::line::{Came, Line, Tell};
+use self::line::{Came, Line, Tell, Thread};
 use crate::wasm::PluginName;
 
 mod line;
@@ -77,7 +77,6 @@ pub struct Account {
 struct Open {
     plugin: PluginName,
     id: AccountId,
-    suspect: AtomicBool,
     guests: Arc<Threads>,
 }
 
@@ -101,7 +100,7 @@ impl<T> Running<T> {
 }
 
 impl Guests {
-    /// Starts so many threads. What runs on them uses the timers and sockets of `io`; at `interrupt` it gives way soon, as far as it can.
+    /// Starts so many threads, and half as many for suspects. What runs on them uses the timers and sockets of `io`; at `interrupt` it gives way soon, as far as it can.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -111,21 +110,28 @@ impl Guests {
         interrupt: impl Fn() + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         let guests = Self::new(interrupt);
-        let half = NonZeroUsize::new(threads.get() / 2).unwrap_or(NonZeroUsize::MIN);
-        guests.0.0.line.lock().queue_mut().set_room_for_suspects(half);
-        for number in 0..threads.get() {
-            let (inner, io) = (guests.0.0.clone(), io.clone());
-            let run = move || io.block_on(tokio::task::unconstrained(inner.work(number, false)));
-            std::thread::Builder::new().name(format!("guest-{number}")).spawn(run)?;
+        let count = |lane| match lane {
+            Lane::Ordinary => threads.get(),
+            Lane::Suspect => threads.get().div_ceil(2),
+        };
+        for lane in Lane::ALL {
+            for number in 0..count(lane) {
+                let (inner, io) = (guests.0.0.clone(), io.clone());
+                let work = inner.work(Thread { number, lane }, false);
+                let run = move || io.block_on(tokio::task::unconstrained(work));
+                std::thread::Builder::new().name(thread_name(number, lane)).spawn(run)?;
+            }
         }
         Ok(guests)
     }
 
-    /// Uses the runtime's own threads, as one of its tasks: for tests that stop the clock.
+    /// Uses the runtime's own threads, as two of its tasks: for tests that stop the clock.
     #[cfg(test)]
     pub(crate) fn within(runtime: &Handle) -> Self {
         let guests = Self::new(|| ());
-        runtime.spawn(guests.0.0.clone().work(0, true));
+        for lane in Lane::ALL {
+            runtime.spawn(guests.0.0.clone().work(Thread { number: 0, lane }, true));
+        }
         guests
     }
 
@@ -150,8 +156,7 @@ impl Guests {
         }
         accounts.retain(|_, open| open.strong_count() > 0);
         let id = inner.line.lock().queue_mut().open(Share::default());
-        let open =
-            Arc::new(Open { plugin: plugin.clone(), id, suspect: AtomicBool::new(false), guests: self.0.clone() });
+        let open = Arc::new(Open { plugin: plugin.clone(), id, guests: self.0.clone() });
         accounts.insert(plugin.clone(), Arc::downgrade(&open));
         Account { open, flow }
     }
@@ -258,12 +263,12 @@ impl Inner {
     }
 
     /// What one thread does. Where it has its thread to itself it holds it; else it gives way after each task.
-    async fn work(self: Arc<Self>, number: usize, gives_way: bool) {
+    async fn work(self: Arc<Self>, thread: Thread, gives_way: bool) {
         let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
         let mut ran: Option<(AccountId, Duration)> = None;
         loop {
             let now = self.now();
-            let looked = self.line.lock().look(now, number, &waker, ran.take());
+            let looked = self.line.lock().look(now, thread, &waker, ran.take());
             let Some((next, other)) = looked else { return };
             if let Some(other) = other {
                 other.wake();
@@ -283,6 +288,13 @@ impl Inner {
                 Next::Nothing => woken().await,
             }
         }
+    }
+}
+
+fn thread_name(number: usize, lane: Lane) -> String {
+    match lane {
+        Lane::Ordinary => format!("guest-{number}"),
+        Lane::Suspect => format!("suspect-{number}"),
     }
 }
 
@@ -319,37 +331,12 @@ impl Account {
             let mut line = inner.line.lock();
             line.queue_mut().set_share(inner.now(), self.open.id, share);
             // A lower cap may have kept the threads waiting.
-            line.wake_one()
+            let lane = line.queue().lane(self.open.id);
+            line.wake_one(lane)
         };
         if let Some(thread) = woken {
             thread.wake();
         }
-    }
-
-    /// Whether the plugin's last reconcile came to nothing. All plugins of which that is true run on half of the threads, or on the only
-    /// one: what fills memory, or hands over more than is taken, does so in pieces of some milliseconds in which nothing makes it give way.
-    pub fn set_suspect(&self, suspect: bool) {
-        let Open { id, suspect: is, guests, .. } = &*self.open;
-        // Nearly always it is what it was: no lock for that.
-        if is.load(Ordering::Relaxed) == suspect {
-            return;
-        }
-        let inner = &guests.0;
-        let woken = {
-            let mut line = inner.line.lock();
-            is.store(suspect, Ordering::Relaxed);
-            line.queue_mut().set_suspect(inner.now(), *id, suspect);
-            // There may be room now.
-            if suspect { None } else { line.wake_one() }
-        };
-        if let Some(thread) = woken {
-            thread.wake();
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn is_suspect(&self) -> bool {
-        self.open.suspect.load(Ordering::Relaxed)
     }
 
     /// What the account may have.

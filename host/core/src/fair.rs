@@ -5,7 +5,7 @@
 //! ```text
 //! push(account, flow, task) ─┬─ flow ─┐ in turns
 //!                            └─ flow ─┴───────────┐
-//!                                                 ├─► next(): the account that has used least of its share
+//!                                                 ├─► next(lane): the account in it that has used least of its share
 //! push(account, flow, task) ─── flow ─────────────┘         │
 //!                                    charge(account, used) ◄┘ when the task gives way
 //! ```
@@ -19,28 +19,29 @@
 //!   used what it saved.
 //! - Within one account, flows take turns: ten thousand tasks of one do not delay the first of another by more than a turn of each.
 //! - Within one flow, tasks are served in the order in which they came.
-//! - Suspects, whose tasks may hold a thread and not give way, run no more tasks at once than there is room for, whatever is idle, and save
-//!   nothing up meanwhile.
-//! - A task waits for nothing but the threads, unless its account has a cap and has used it up, or is a suspect.
+//! - There are two lanes, each with threads of its own, and all of the above holds within a lane. An account of which a task held its thread
+//!   for [`HOLDS`] leaves the one of most for the other, until none of its tasks has for [`SUSPECTED`]. It saves nothing up by that, and what
+//!   it used more than others goes with it.
+//! - A task waits for nothing but the threads of its lane, unless its account has a cap and has used it up.
 //!
 //! ```
 //! use std::time::Duration;
-//! use pilothouse_core::fair::{FairQueue, Flow, Next, Share};
+//! use pilothouse_core::fair::{FairQueue, Flow, Lane, Next, Share};
 //!
 //! let mut queue = FairQueue::new();
 //! let (busy, quiet) = (queue.open(Share::default()), queue.open(Share::default()));
 //! let now = Duration::ZERO;
 //! (1..=10_000).try_for_each(|task| queue.push(now, busy, Flow(0), task))?;
-//! assert!(matches!(queue.next(now), Next::Task(task) if task.task == 1));
+//! assert!(matches!(queue.next(now, Lane::Ordinary), Next::Task(task) if task.task == 1));
 //! queue.push(now, quiet, Flow(0), 0)?;
 //! queue.charge(now, busy, Duration::from_millis(5));
-//! assert!(matches!(queue.next(now), Next::Task(task) if task.task == 0));
+//! assert!(matches!(queue.next(now, Lane::Ordinary), Next::Task(task) if task.task == 0));
 //! # Ok::<(), i32>(())
 //! ```
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
-    num::{NonZeroU32, NonZeroUsize},
+    num::NonZeroU32,
     time::Duration,
 };
 
@@ -53,6 +54,13 @@ pub const BURST: Duration = Duration::from_millis(100);
 /// What an account that rested may have before those at work, of what it did not use. Most calls take less. One that had nothing saved up
 /// would be behind all who had used a little less whenever it gives way, and they would have a turn each before it goes on.
 pub const SAVED: Duration = Duration::from_millis(1);
+
+/// Who uses so much of a core in one go does not give way as others do, who are asked to every quarter of a millisecond: what fills memory
+/// or hands over a lot does it in one piece.
+pub const HOLDS: Duration = Duration::from_millis(2);
+
+/// For how long an account is a suspect after a task of it held its thread, and until the next one gives way.
+pub const SUSPECTED: Duration = Duration::from_secs(10);
 
 /// The weight of who is given none: the kernel's `cpu.weight`.
 pub const DEFAULT_WEIGHT: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
@@ -90,14 +98,29 @@ pub struct AccountId(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow(pub u64);
 
+/// Which of the threads an account's tasks run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lane {
+    /// Those of most accounts.
+    #[default]
+    Ordinary,
+    /// Those of accounts of which a task lately held its thread, and did not give way.
+    Suspect,
+}
+
+impl Lane {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Ordinary, Self::Suspect];
+}
+
 /// What is to be done next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<T> {
     /// Run this, and [`charge`](FairQueue::charge) its account.
     Task(Taken<T>),
-    /// Nothing before this time, or until more is pushed: whoever has tasks has used up its cap.
+    /// Nothing before this time, or until more is pushed: whoever has tasks in the lane has used up its cap.
     At(Duration),
-    /// Nothing until more is pushed, or a suspect's task gives way.
+    /// Nothing until more is pushed.
     Nothing,
 }
 
@@ -131,11 +154,17 @@ struct Account<T> {
     used: Duration,
     turns: u64,
     waited: Duration,
-    suspect: bool,
+    held: u64,
+    /// When a task last held its thread; none: it is no suspect.
+    suspect: Option<Duration>,
     closed: bool,
 }
 
 impl<T> Account<T> {
+    fn lane(&self) -> Lane {
+        if self.suspect.is_some() { Lane::Suspect } else { Lane::Ordinary }
+    }
+
     /// Those at work are at `level`: it is so much before them as it can have saved up, unless it has used more.
     fn begin_at(&mut self, level: Weighted) {
         self.weighted = self.weighted.max(level.saturating_sub(self.share.weigh(SAVED)));
@@ -151,6 +180,8 @@ pub struct Usage {
     pub turns: u64,
     /// How long those had waited in line, all together.
     pub waited: Duration,
+    /// Turns in which a task used [`HOLDS`] or more.
+    pub held: u64,
     /// Tasks in line now.
     pub waiting: usize,
 }
@@ -160,11 +191,9 @@ pub struct Usage {
 enum Stands {
     /// It has no task in line.
     Nowhere,
-    /// In `FairQueue::ready`, at this place.
+    /// In its lane's `ready`, at this place.
     Ready(Place),
-    /// In `FairQueue::suspects`, at this place.
-    Suspect(Place),
-    /// In `FairQueue::capped`, under this time.
+    /// In its lane's `capped`, under this time.
     Capped(Duration),
 }
 
@@ -177,24 +206,23 @@ struct Place {
     number: u64,
 }
 
-/// An account that waits for its turn, in the order of turns.
-type InLine = (Weighted, Place, AccountId);
+/// Accounts that wait for the same threads.
+#[derive(Debug, Default)]
+struct Row {
+    /// Those with a task that may run: the first is next.
+    ready: BTreeSet<(Weighted, Place, AccountId)>,
+    /// Those with tasks that have used up their cap, and until when.
+    capped: BTreeSet<(Duration, AccountId)>,
+    /// The most that anybody had used when it was served: about what those at work have used, but for who saved up, or cannot use its share.
+    level: Weighted,
+}
 
 /// Tasks of type `T` in line for the threads.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     accounts: HashMap<AccountId, Account<T>>,
-    /// Accounts with a task that may run: the first is next.
-    ready: BTreeSet<InLine>,
-    /// The same of suspects: they may run where there is room for one.
-    suspects: BTreeSet<InLine>,
-    /// Tasks of suspects that run, and at most are to run at once.
-    suspects_running: usize,
-    room: usize,
-    /// Accounts with tasks that have used up their cap, and until when.
-    capped: BTreeSet<(Duration, AccountId)>,
-    /// The most that anybody had used when it was served: about what those at work have used, but for who saved up, or cannot use its share.
-    level: Weighted,
+    /// By lane.
+    rows: [Row; 2],
     last_id: u64,
     last_number: u64,
 }
@@ -206,22 +234,12 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Without accounts, and without a bound for suspects.
+    /// Without accounts.
     pub fn new() -> Self {
-        Self {
-            accounts: HashMap::new(),
-            ready: BTreeSet::new(),
-            suspects: BTreeSet::new(),
-            suspects_running: 0,
-            room: usize::MAX,
-            capped: BTreeSet::new(),
-            level: 0,
-            last_id: 0,
-            last_number: 0,
-        }
+        Self { accounts: HashMap::new(), rows: Default::default(), last_id: 0, last_number: 0 }
     }
 
-    /// A new account.
+    /// A new account, in the lane of most.
     pub fn open(&mut self, share: Share) -> AccountId {
         self.last_id += 1;
         let id = AccountId(self.last_id);
@@ -236,7 +254,8 @@ impl<T> FairQueue<T> {
             used: Duration::ZERO,
             turns: 0,
             waited: Duration::ZERO,
-            suspect: false,
+            held: 0,
+            suspect: None,
             closed: false,
         };
         self.accounts.insert(id, account);
@@ -256,27 +275,7 @@ impl<T> FairQueue<T> {
         self.leave(id);
         // What it saved up by its old share may be much by the new one.
         if let Some(account) = self.accounts.get_mut(&id) {
-            account.begin_at(self.level);
-        }
-        self.stand(now, id);
-    }
-
-    /// At most so many tasks of suspects run at once, from now on. Those that run already go on.
-    pub fn set_room_for_suspects(&mut self, tasks: NonZeroUsize) {
-        self.room = tasks.get();
-    }
-
-    /// Whether the account is one of those who [together](Self::set_room_for_suspects) may run only some tasks at once: its tasks may hold
-    /// a thread and not give way.
-    pub fn set_suspect(&mut self, now: Duration, id: AccountId, suspect: bool) {
-        self.leave(id);
-        if let Some(account) = self.accounts.get_mut(&id)
-            && account.suspect != suspect
-        {
-            account.suspect = suspect;
-            let running = account.running;
-            self.suspects_running =
-                if suspect { self.suspects_running + running } else { self.suspects_running.saturating_sub(running) };
+            account.begin_at(self.rows[account.lane() as usize].level);
         }
         self.stand(now, id);
     }
@@ -297,7 +296,7 @@ impl<T> FairQueue<T> {
         let begins = self.is_at_rest(id);
         let Some(account) = self.accounts.get_mut(&id) else { return Err(task) };
         if begins {
-            account.begin_at(self.level);
+            account.begin_at(self.rows[account.lane() as usize].level);
             account.rested = true;
         }
         match account.flows.iter_mut().find(|(of, _)| *of == flow) {
@@ -310,19 +309,20 @@ impl<T> FairQueue<T> {
         Ok(())
     }
 
-    /// Hands out the task that is next.
-    pub fn next(&mut self, now: Duration) -> Next<T> {
-        while let Some(&(until, id)) = self.capped.first()
+    /// Hands out the task that is next in a lane.
+    pub fn next(&mut self, now: Duration, lane: Lane) -> Next<T> {
+        let row = lane as usize;
+        while let Some(&(until, id)) = self.rows[row].capped.first()
             && until <= now
         {
             self.leave(id);
             self.stand(now, id);
         }
-        let Some((weighted, _, id)) = self.first() else {
-            return self.capped.first().map_or(Next::Nothing, |&(until, _)| Next::At(until));
+        let Some(&(weighted, _, id)) = self.rows[row].ready.first() else {
+            return self.rows[row].capped.first().map_or(Next::Nothing, |&(until, _)| Next::At(until));
         };
         self.leave(id);
-        self.level = self.level.max(weighted);
+        self.rows[row].level = self.rows[row].level.max(weighted);
         let taken = self.accounts.get_mut(&id).and_then(|account| {
             let (flow, mut tasks) = account.flows.pop_front()?;
             let (task, since) = tasks.pop_front()?;
@@ -330,7 +330,6 @@ impl<T> FairQueue<T> {
                 account.flows.push_back((flow, tasks));
             }
             account.running += 1;
-            self.suspects_running += usize::from(account.suspect);
             account.rested = false;
             account.turns += 1;
             let waited = now.saturating_sub(since);
@@ -346,7 +345,17 @@ impl<T> FairQueue<T> {
         self.leave(id);
         if let Some(account) = self.accounts.get_mut(&id) {
             account.running = account.running.saturating_sub(1);
-            self.suspects_running = self.suspects_running.saturating_sub(usize::from(account.suspect));
+            let from = account.lane();
+            if used >= HOLDS {
+                account.held += 1;
+                account.suspect = Some(now);
+            } else {
+                account.suspect = account.suspect.filter(|&held| now < held.saturating_add(SUSPECTED));
+            }
+            if account.lane() != from {
+                let [from, to] = [from, account.lane()].map(|lane| self.rows[lane as usize].level);
+                account.weighted = to.saturating_add(account.weighted.saturating_sub(from));
+            }
             account.used = account.used.saturating_add(used);
             account.weighted = account.weighted.saturating_add(account.share.weigh(used));
             if let Some(cap) = account.share.cap {
@@ -363,14 +372,21 @@ impl<T> FairQueue<T> {
         self.accounts.get(&id).is_some_and(|account| account.flows.is_empty() && account.running == 0)
     }
 
-    /// Whether a task of the account is what [`next`](Self::next) would hand out; of who has used up its cap, only once that was asked.
+    /// Whether a task of the account is what [`next`](Self::next) would hand out in its lane; of who has used up its cap, only once that was
+    /// asked.
     pub fn is_next(&self, id: AccountId) -> bool {
-        self.first().is_some_and(|(_, _, first)| first == id)
+        let row = self.accounts.get(&id).map(|account| &self.rows[account.lane() as usize]);
+        row.and_then(|row| row.ready.first()).is_some_and(|&(_, _, first)| first == id)
     }
 
-    /// Whether somebody may run now.
-    pub fn is_ready(&self) -> bool {
-        self.first().is_some()
+    /// Whether somebody in the lane may run now.
+    pub fn is_ready(&self, lane: Lane) -> bool {
+        !self.rows[lane as usize].ready.is_empty()
+    }
+
+    /// Where the account's tasks wait; where those of most do, if it is over.
+    pub fn lane(&self, id: AccountId) -> Lane {
+        self.accounts.get(&id).map_or_else(Lane::default, Account::lane)
     }
 
     /// What the account has had so far; nothing if it is over.
@@ -379,6 +395,7 @@ impl<T> FairQueue<T> {
             used: account.used,
             turns: account.turns,
             waited: account.waited,
+            held: account.held,
             waiting: account.flows.iter().map(|(_, tasks)| tasks.len()).sum(),
         })
     }
@@ -398,26 +415,16 @@ impl<T> FairQueue<T> {
         self.accounts.is_empty()
     }
 
-    /// Who is next: of suspects the first, where there is room for it, as one of those who have used the most.
-    fn first(&self) -> Option<InLine> {
-        let suspect = self.suspects.first().filter(|_| self.suspects_running < self.room);
-        let suspect = suspect.map(|&(weighted, place, id)| (weighted.max(self.level), place, id));
-        self.ready.first().copied().into_iter().chain(suspect).min()
-    }
-
     /// Takes the account out of where it waits.
     fn leave(&mut self, id: AccountId) {
         let Some(account) = self.accounts.get_mut(&id) else { return };
+        let row = &mut self.rows[account.lane() as usize];
         match std::mem::replace(&mut account.stands, Stands::Nowhere) {
             Stands::Nowhere => {}
-            Stands::Ready(place) => drop(self.ready.remove(&(account.weighted, place, id))),
-            Stands::Suspect(place) => {
-                self.suspects.remove(&(account.weighted, place, id));
-                account.weighted = account.weighted.max(self.level);
-            }
+            Stands::Ready(place) => drop(row.ready.remove(&(account.weighted, place, id))),
             Stands::Capped(until) => {
-                self.capped.remove(&(until, id));
-                account.weighted = account.weighted.max(self.level);
+                row.capped.remove(&(until, id));
+                account.weighted = account.weighted.max(row.level);
             }
         }
     }
@@ -428,18 +435,15 @@ impl<T> FairQueue<T> {
         if account.flows.is_empty() {
             return;
         }
+        let row = &mut self.rows[account.lane() as usize];
         if account.share.cap.is_some() && account.free_at > now {
             account.stands = Stands::Capped(account.free_at);
-            self.capped.insert((account.free_at, id));
+            row.capped.insert((account.free_at, id));
         } else {
             self.last_number += 1;
             let place = Place { was_served: !account.rested, at_work: account.running > 0, number: self.last_number };
-            let (stands, line) = match account.suspect {
-                false => (Stands::Ready(place), &mut self.ready),
-                true => (Stands::Suspect(place), &mut self.suspects),
-            };
-            account.stands = stands;
-            line.insert((account.weighted, place, id));
+            account.stands = Stands::Ready(place);
+            row.ready.insert((account.weighted, place, id));
         }
     }
 

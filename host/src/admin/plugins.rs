@@ -27,6 +27,8 @@ pub struct PluginRow {
     pub turns: u64,
     /// How long those had waited for it, all together.
     pub turn_wait_seconds: f64,
+    /// Times that one of them held it and did not give way.
+    pub turns_held: u64,
     /// Its part of them, against the others' weights.
     pub cpu_weight: u32,
     /// Thousandths of a core that it may have at most.
@@ -355,7 +357,10 @@ fn details(row: &PluginRow) -> Vec<String> {
     let InstancesRow { alive, kept, made, reused, mapped, memory_bytes, peak_bytes } = row.instances;
     let (held, peak) = (memory_bytes >> 10, peak_bytes >> 10);
     let mut lines = vec![
-        format!("threads: {} turns, waited {:.2} s for them", row.turns, row.turn_wait_seconds),
+        format!(
+            "threads: {} turns, waited {:.2} s for them; held one {} times for 2 ms or more",
+            row.turns, row.turn_wait_seconds, row.turns_held
+        ),
         format!(
             "instances: {alive}, {kept} of them kept for a next call; {made} were made, {reused} calls were served by one that had \
              served before, {mapped} had to map the code"

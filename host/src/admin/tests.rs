@@ -278,6 +278,7 @@ fn sick() -> PluginRow {
         waiting_tasks: 2,
         turns: 40,
         turn_wait_seconds: 0.25,
+        turns_held: 3,
         instances: InstancesRow {
             alive: 3,
             kept: 2,
@@ -387,7 +388,7 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
     insta::assert_snapshot!(body, @r"
     PLUGIN  STATE   VERSION  DIGEST        SERVING SINCE         CPU    WEIGHT  CAP   WAITING  INSTANCES  MEMORY
     apples  active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     500m  2        3          1280k
-        threads: 40 turns, waited 0.25 s for them
+        threads: 40 turns, waited 0.25 s for them; held one 3 times for 2 ms or more
         instances: 3, 2 of them kept for a next call; 7 were made, 40 calls were served by one that had served before, 5 had to map the code
         memory: 1280 kB in all instances; at most 640 kB in one so far
         a call may take 64 MiB of memory, and 512 MiB with the plugin's others, 100 calls of the host and 1024 MiB from them, and always has a fresh instance
@@ -422,7 +423,7 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
     insta::assert_snapshot!(body, @r"
     PLUGIN  STATE   VERSION  DIGEST        SERVING SINCE         CPU    WEIGHT  CAP  WAITING  INSTANCES  MEMORY
     pears   active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     -    0        0          0k
-        threads: 0 turns, waited 0.00 s for them
+        threads: 0 turns, waited 0.00 s for them; held one 0 times for 2 ms or more
         instances: 0, 0 of them kept for a next call; 0 were made, 0 calls were served by one that had served before, 0 had to map the code
         memory: 0 kB in all instances; at most 0 kB in one so far
         calls of the host: none
@@ -438,7 +439,7 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
 async fn plugins_are_json_where_it_is_asked_for() {
     let server = Server::start(Vec::new()).await;
     *server.rows.1.lock() = vec![PluginRow { serving: None, ..plugin("apples") }];
-    let json = r#"[{"plugin":"apples","state":"active","serving":null,"load_failure":null,"waiting":null,"warnings":[],"cpu_seconds":1.5,"turns":0,"turn_wait_seconds":0.0,"cpu_weight":100,"cpu_milli":null,"waiting_tasks":0,"instances":{"alive":0,"kept":0,"made":0,"reused":0,"mapped":0,"memory_bytes":0,"peak_bytes":0},"limits":null,"host_calls":{},"log_dropped":0,"traps":{},"quarantine":null,"failed_call":null,"observer":null,"controllers":[]}]"#;
+    let json = r#"[{"plugin":"apples","state":"active","serving":null,"load_failure":null,"waiting":null,"warnings":[],"cpu_seconds":1.5,"turns":0,"turn_wait_seconds":0.0,"turns_held":0,"cpu_weight":100,"cpu_milli":null,"waiting_tasks":0,"instances":{"alive":0,"kept":0,"made":0,"reused":0,"mapped":0,"memory_bytes":0,"peak_bytes":0},"limits":null,"host_calls":{},"log_dropped":0,"traps":{},"quarantine":null,"failed_call":null,"observer":null,"controllers":[]}]"#;
     let expected = (200, "application/json".to_owned(), json.to_owned());
     assert_eq!(server.get("/debug/plugins?format=json", "*/*").await, expected);
     assert_eq!(server.get("/debug/plugins", "application/json").await, expected);

@@ -65,6 +65,7 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                 cpu_seconds: usage.used.as_secs_f64(),
                 turns: usage.turns,
                 turn_wait_seconds: usage.waited.as_secs_f64(),
+                turns_held: usage.held,
                 cpu_weight: share.weight.get(),
                 cpu_milli: share.cap.map(Into::into),
                 waiting_tasks: usage.waiting,

@@ -37,7 +37,6 @@ use super::{
     queue::Cause,
 };
 use crate::{
-    guests::Account,
     wasm::{CallError, Import, LogLine, PluginName},
     writer::{Events, Level},
 };
@@ -82,7 +81,6 @@ pub struct Record {
     lines: Lines,
     /// About objects that are reconciled over and over.
     storms: Lines,
-    account: Account,
 }
 
 struct Inner {
@@ -147,7 +145,6 @@ impl Record {
             imports: Default::default(),
             lines: Lines::new(CALLS),
             storms: Lines::new(STORMS),
-            account: parts.guests.account(&plugin),
             plugin,
         }
     }
@@ -260,7 +257,6 @@ impl Record {
 
     /// A reconcile ended as the contract has it, whether well or not.
     pub(super) fn succeeded(&self, call: Call) {
-        self.account.set_suspect(false);
         if self.inner.lock().quarantine.succeeded(call) {
             info!(plugin = %self.plugin, "a call succeeded: the plugin is not quarantined any more");
             self.observer.quarantined(&self.plugin, false);
@@ -279,7 +275,6 @@ impl Record {
         if !is_its_own_fault(error) {
             return;
         }
-        self.account.set_suspect(true);
         let sentence = {
             let inner = &mut *self.inner.lock();
             let now = self.origin.elapsed();
@@ -342,7 +337,6 @@ impl Record {
 
     /// Forgets all failures, for another revision or by hand. True: the plugin was quarantined. Whoever waits for its end must be woken.
     pub(super) fn release(&self) -> bool {
-        self.account.set_suspect(false);
         let released = self.inner.lock().quarantine.release();
         if released {
             self.observer.quarantined(&self.plugin, false);

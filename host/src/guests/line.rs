@@ -2,7 +2,7 @@
 
 use std::{task::Waker, time::Duration};
 
-use pilothouse_core::fair::{AccountId, FairQueue, Flow, Next};
+use pilothouse_core::fair::{AccountId, FairQueue, Flow, Lane, Next};
 
 /// Those who run are not asked to give way more often than this. It costs each of them some microseconds: accounts that do little but come
 /// again and again take a fiftieth from others by it.
@@ -12,11 +12,20 @@ const UNDISTURBED: Duration = Duration::from_micros(250);
 #[derive(Debug)]
 pub(super) struct Line<T> {
     queue: FairQueue<T>,
-    /// Threads with nothing to do, by number, in the order in which they came to that: each at most once.
-    resting: Vec<(usize, Waker)>,
+    /// Threads with nothing to do, in the order in which they came to that: each at most once.
+    resting: Vec<(Thread, Waker)>,
     /// When those who run were last asked to give way.
     interrupted: Option<Duration>,
     stopped: bool,
+}
+
+/// Which one it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Thread {
+    /// Its number in its lane.
+    pub(super) number: usize,
+    /// Whose tasks it runs.
+    pub(super) lane: Lane,
 }
 
 /// A task that has come.
@@ -71,8 +80,13 @@ impl<T> Line<T> {
 
     /// Who is to be told, at `now`, of a task that came then or some time before.
     pub(super) fn tell(&mut self, now: Duration, Came { id, rested }: Came) -> Tell {
-        if let Some(thread) = self.wake_one() {
+        let lane = self.queue.lane(id);
+        if let Some(thread) = self.wake_one(lane) {
             return Tell::Thread(thread);
+        }
+        // Suspects run beside all others, and disturb none of them.
+        if lane == Lane::Suspect {
+            return Tell::Nobody;
         }
         let disturbs = self.interrupted.is_some_and(|last| now.saturating_sub(last) < UNDISTURBED);
         if !rested || disturbs || !self.queue.is_next(id) {
@@ -82,17 +96,18 @@ impl<T> Line<T> {
         Tell::Running
     }
 
-    /// A thread to wake, if one rests: the one that came to that last, as its core's caches hold most of what it needs.
-    pub(super) fn wake_one(&mut self) -> Option<Waker> {
-        self.resting.pop().map(|(_, thread)| thread)
+    /// A thread of the lane to wake, if one rests: the one that came to that last, as its core's caches hold most of what it needs.
+    pub(super) fn wake_one(&mut self, lane: Lane) -> Option<Waker> {
+        let last = self.resting.iter().rposition(|(resting, _)| resting.lane == lane)?;
+        Some(self.resting.remove(last).1)
     }
 
-    /// What the thread of this number does next, after it ran something of an account for so long; and another that is to look too, as one
+    /// What the thread does next, after it ran something of an account for so long; and another that is to look too, as one
     /// waking may stand for several tasks. A thread that has nothing to do rests from here on, until `waker` is called. None: it ends.
     pub(super) fn look(
         &mut self,
         now: Duration,
-        number: usize,
+        thread: Thread,
         waker: &Waker,
         ran: Option<(AccountId, Duration)>,
     ) -> Option<(Next<T>, Option<Waker>)> {
@@ -100,19 +115,17 @@ impl<T> Line<T> {
             return None;
         }
         // It may have been woken by a timer.
-        self.resting.retain(|&(resting, _)| resting != number);
+        self.resting.retain(|&(resting, _)| resting != thread);
         if let Some((account, used)) = ran {
             self.queue.charge(now, account, used);
         }
-        let next = self.queue.next(now);
-        let other = match next {
-            Next::Task(_) if self.queue.is_ready() => self.wake_one(),
-            Next::Task(_) => None,
-            Next::At(_) | Next::Nothing => {
-                self.resting.push((number, waker.clone()));
-                None
-            }
-        };
+        let next = self.queue.next(now, thread.lane);
+        if !matches!(next, Next::Task(_)) {
+            self.resting.push((thread, waker.clone()));
+        }
+        // What ran may have changed lanes since.
+        let other =
+            Lane::ALL.into_iter().find_map(|lane| self.queue.is_ready(lane).then(|| self.wake_one(lane)).flatten());
         Some((next, other))
     }
 
@@ -135,18 +148,18 @@ mod tests {
         task::Wake,
     };
 
-    use pilothouse_core::fair::Share;
+    use pilothouse_core::fair::{HOLDS, SUSPECTED, Share};
 
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
     const FLOW: Flow = Flow(0);
 
-    /// A thread that counts how often it is woken.
+    /// Counts how often a thread is woken.
     #[derive(Default)]
-    struct Thread(AtomicUsize);
+    struct Woken(AtomicUsize);
 
-    impl Wake for Thread {
+    impl Wake for Woken {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -155,7 +168,7 @@ mod tests {
     /// Two threads, and two accounts.
     struct Scene {
         line: Line<u32>,
-        threads: [Arc<Thread>; 2],
+        threads: [Arc<Woken>; 2],
         ids: [AccountId; 2],
     }
 
@@ -185,7 +198,7 @@ mod tests {
             let before = self.woken();
             let waker = Waker::from(self.threads[number].clone());
             let ran = ran.map(|(account, used)| (self.ids[account], used));
-            let (next, other) = self.line.look(now, number, &waker, ran).unwrap();
+            let (next, other) = self.line.look(now, ordinary(number), &waker, ran).unwrap();
             let task = match next {
                 Next::Task(taken) => Some(taken.task),
                 Next::At(_) | Next::Nothing => None,
@@ -207,6 +220,10 @@ mod tests {
             let after = self.woken();
             Told::Thread((0..2).position(|number| before[number] != after[number]).unwrap())
         }
+    }
+
+    fn ordinary(number: usize) -> Thread {
+        Thread { number, lane: Lane::Ordinary }
     }
 
     #[derive(Debug, PartialEq, Eq)]
@@ -235,7 +252,7 @@ mod tests {
         assert_eq!(scene.push(MS, 0, 1, false), Told::Thread(0));
         assert_eq!(scene.push(MS, 0, 2, false), Told::Nobody);
         // This one came to rest before the other looked.
-        scene.line.resting.push((1, Waker::from(scene.threads[1].clone())));
+        scene.line.resting.push((ordinary(1), Waker::from(scene.threads[1].clone())));
         assert_eq!(scene.look(MS, 0, None), (Some(1), Told::Thread(1)));
         assert_eq!(scene.look(MS, 1, None), (Some(2), Told::Nobody));
     }
@@ -281,6 +298,35 @@ mod tests {
     }
 
     #[test]
+    fn who_held_its_thread_is_served_by_one_of_the_other_lane_from_then_on() {
+        let mut scene = Scene::new();
+        let suspects = Thread { number: 0, lane: Lane::Suspect };
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        assert!(matches!(scene.line.look(MS, suspects, &waker, None), Some((Next::Nothing, None))));
+        assert_eq!(scene.look(MS, 0, None), (None, Told::Nobody));
+        assert_eq!(scene.push(MS, 0, 1, false), Told::Thread(0));
+        assert_eq!(scene.look(MS, 0, None), (Some(1), Told::Nobody));
+        // It gives way, too late: the thread that it ran on has nothing to do, and tells the other.
+        assert_eq!(scene.push(MS, 0, 1, true), Told::Nobody);
+        let ran = Some((scene.ids[0], HOLDS));
+        let (next, other) = scene.line.look(MS, ordinary(0), &Waker::from(scene.threads[0].clone()), ran).unwrap();
+        assert_eq!(next, Next::Nothing);
+        other.unwrap().wake();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        let (next, other) = scene.line.look(MS, suspects, &waker, None).unwrap();
+        assert!(matches!(next, Next::Task(taken) if taken.task == 1) && other.is_none());
+        // It is none any more: its next task is told to a thread of most.
+        let later = MS + SUSPECTED;
+        assert!(matches!(
+            scene.line.look(later, suspects, &waker, Some((scene.ids[0], MS))),
+            Some((Next::Nothing, None))
+        ));
+        assert_eq!(scene.push(later, 0, 2, false), Told::Thread(0));
+        assert_eq!(scene.look(later, 0, None), (Some(2), Told::Nobody));
+    }
+
+    #[test]
     fn stopped_line_gives_back_what_it_had_and_takes_nothing() {
         let mut scene = Scene::new();
         assert_eq!(scene.look(MS, 0, None), (None, Told::Nobody));
@@ -288,6 +334,6 @@ mod tests {
         let (left, resting) = scene.line.stop();
         assert_eq!((left.usage(scene.ids[0]).waiting, resting.len()), (1, 1));
         assert_eq!(scene.line.push(MS, (scene.ids[0], FLOW), 2).unwrap_err(), 2);
-        assert!(scene.line.look(MS, 0, Waker::noop(), None).is_none());
+        assert!(scene.line.look(MS, ordinary(0), Waker::noop(), None).is_none());
     }
 }

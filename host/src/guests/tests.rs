@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use pilothouse_core::fair::HOLDS;
 use tokio::sync::{Barrier, oneshot};
 
 use super::*;
@@ -134,12 +135,16 @@ async fn ten_thousand_tasks_of_one_do_not_delay_anothers() {
     assert_eq!(soon("the other is served", before.ended()).await, Some(0));
 }
 
-/// Two plugins hold a thread each and do not give way, as soon as they are let; a third finds a thread all the same.
+/// Two plugins held a thread each and did not give way. When they do so again, a third finds all the threads of most.
 #[tokio::test]
-async fn suspects_leave_half_of_the_threads_to_others() {
-    let guests = threads(2);
+async fn who_held_a_thread_does_so_apart_from_others() {
+    let guests = threads(1);
     let [bad, worse, good] = ["bad", "worse", "good"].map(|plugin| guests.account(&name(plugin)));
-    [&bad, &worse].iter().for_each(|account| account.set_suspect(true));
+    for account in [&bad, &worse] {
+        soon("it gives way at last", account.spawn(async { burn(2 * HOLDS) }).ended()).await.unwrap();
+        // What holds it is charged when it has ended.
+        soon("the next", account.spawn(async {}).ended()).await.unwrap();
+    }
     let (began, begun) = std::sync::mpsc::channel();
     let mut gates = Vec::new();
     for account in [&bad, &worse] {
@@ -155,10 +160,10 @@ async fn suspects_leave_half_of_the_threads_to_others() {
     assert_eq!(soon("it is served", good.spawn(async { 7 }).ended()).await, Some(7));
     begun.recv().unwrap();
     assert!(begun.try_recv().is_err());
-    // Whichever waits has its turn when the other is done, or is no suspect any more.
-    worse.set_suspect(false);
-    soon("the second begins", tokio::task::spawn_blocking(move || begun.recv().unwrap())).await.unwrap();
+    assert_eq!([&bad, &worse, &good].map(|account| account.usage().held), [1, 1, 0]);
+    // Whichever waits has its turn when the other is done.
     drop(gates);
+    soon("the second begins", tokio::task::spawn_blocking(move || begun.recv().unwrap())).await.unwrap();
 }
 
 /// The only thread runs what never ends by itself, until it is interrupted.

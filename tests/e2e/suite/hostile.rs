@@ -151,6 +151,33 @@ pub(crate) async fn invariant_8_a_plugin_that_floods_the_log_costs_nobody_else_a
     while_they_fail(&bad, served).await
 }
 
+/// It does what it should, in pieces in which nothing makes it give way.
+pub(crate) async fn invariant_8_a_plugin_that_holds_its_thread_costs_nobody_else_anything(scene: Scene) -> Result<()> {
+    let (mut host, elsewhere) = beside_myapple(&scene, "filling").await?;
+    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
+    for apple in &bad {
+        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
+    }
+    let others = other_apples(&scene, &elsewhere);
+    let served = async {
+        let before = held(&mut host, "filling").await?;
+        ensure!(before > 0.0, "it gives way");
+        others_go_on(&mut host, &others).await?;
+        eventually("it goes on too", async || {
+            let now = held(&mut host, "filling").await?;
+            ensure!(now > before, "it held its thread {now} times");
+            Ok(())
+        })
+        .await
+    };
+    while_they_fail(&bad, served).await
+}
+
+/// How often the plugin held a thread and did not give way.
+async fn held(host: &mut Host, plugin: &str) -> Result<f64> {
+    Ok(host.metrics().await?.sum("pilothouse_plugin_turns_held_total", &[("plugin", plugin)]))
+}
+
 pub(crate) async fn invariant_8_all_of_them_at_once_cost_nobody_else_anything(scene: Scene) -> Result<()> {
     scene.cluster.hang().await?;
     let other = format!("{}-other", scene.namespace);

@@ -82,6 +82,7 @@ fn main() -> ExitCode {
             invariant_8_an_observer_that_fails_holds_up_nobody,
         }
         hostile {
+            invariant_8_a_plugin_that_holds_its_thread_costs_nobody_else_anything,
             invariant_8_a_plugin_that_loops_costs_itself_one_call,
             invariant_8_a_plugin_that_asks_the_host_for_ever_costs_itself_one_call,
             invariant_8_a_plugin_that_calls_the_host_too_often_costs_itself_one_call,

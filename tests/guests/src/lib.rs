@@ -80,6 +80,11 @@ pub const GUESTS: &[Guest] = &[
                fails for good with status.available 7",
     },
     Guest {
+        name: "filling",
+        expected: Expected::Works,
+        does: "for bad-* fills 32 MiB sixteen times, each in one go, before it answers; it behaves well otherwise",
+    },
+    Guest {
         name: "flooding",
         expected: Expected::Works,
         does: "for bad-* logs 20,000 lines of 1 kB before it answers; it behaves well otherwise",

@@ -77,12 +77,14 @@ fn series_of_a_controller_begin_at_zero() {
 #[test]
 fn what_plugins_use_of_the_threads_is_told_by_plugin() {
     let metrics = Metrics::new();
-    let usage = Usage { used: Duration::from_millis(1_500), turns: 7, waited: Duration::from_millis(250), waiting: 2 };
+    let (used, waited) = (Duration::from_millis(1_500), Duration::from_millis(250));
+    let usage = Usage { used, turns: 7, waited, held: 3, waiting: 2 };
     metrics.read_from(move |live: &mut Live| live.accounts.push(Account { plugin: "myapple".to_owned(), usage }));
     assert_snapshot!(samples(&metrics, "pilothouse_plugin"), @r#"
     pilothouse_plugin_cpu_seconds_total{plugin="myapple"} 1.5
     pilothouse_plugin_turns_total{plugin="myapple"} 7
     pilothouse_plugin_turn_wait_seconds_total{plugin="myapple"} 0.25
+    pilothouse_plugin_turns_held_total{plugin="myapple"} 3
     pilothouse_plugin_waiting_tasks{plugin="myapple"} 2
     "#);
 }
@@ -546,6 +548,7 @@ fn the_text_is_open_metrics() {
     pilothouse_plugin_cpu_seconds
     pilothouse_plugin_turns
     pilothouse_plugin_turn_wait_seconds
+    pilothouse_plugin_turns_held
     pilothouse_plugin_waiting_tasks
     pilothouse_plugin_instances
     pilothouse_plugin_instances_kept

@@ -400,24 +400,6 @@ fn one() -> Object {
 }
 
 #[tokio::test]
-async fn a_plugin_is_a_suspect_from_a_call_that_comes_to_nothing_to_one_that_does_not() {
-    let (scene, record) = fresh().await;
-    let account = scene.dispatch.parts.guests.account(record.plugin());
-    let object = one();
-    let fails = |error: &CallError| {
-        record.failed(record.begin(), &Failed { controller: "apples", key: object.key(), object: &object, error });
-        account.is_suspect()
-    };
-    assert!(!fails(&CallError::Deadline { after: Duration::from_secs(1), backtrace: Vec::new() }));
-    assert!(fails(&CallError::Answer("nonsense".into())));
-    record.succeeded(record.begin());
-    assert!(!account.is_suspect());
-    assert!(fails(&CallError::Answer("nonsense".into())));
-    record.release();
-    assert!(!account.is_suspect());
-}
-
-#[tokio::test]
 async fn reconciles_that_come_to_nothing_too_fast_are_counted_and_not_logged() {
     let (_scene, record) = fresh().await;
     let object = one();

@@ -42,8 +42,9 @@ const FAILING: Group<'_> = Group {
 };
 /// Each way to misbehave, in the order of the figures of `hostile-each` and `hostile-three`. The last waits until its deadline for an API server
 /// that does not answer it.
-const WAYS: [&str; 12] = [
+const WAYS: [&str; 13] = [
     "asking",
+    "filling",
     "flooding",
     "garbling",
     "huge",

@@ -261,6 +261,7 @@ pub const ALL: [Line; 22] = [
         name: "hostile-each",
         figures: &[
             figure("hostile-asking", QUIET, TWICE),
+            figure("hostile-filling", QUIET, TWICE),
             figure("hostile-flooding", QUIET, TWICE),
             figure("hostile-garbling", QUIET, TWICE),
             figure("hostile-huge", QUIET, TWICE),
@@ -281,6 +282,7 @@ pub const ALL: [Line; 22] = [
         name: "hostile-three",
         figures: &[
             figure("hostile-asking-three", QUIET, None),
+            figure("hostile-filling-three", QUIET, None),
             figure("hostile-flooding-three", QUIET, None),
             figure("hostile-garbling-three", QUIET, None),
             figure("hostile-huge-three", QUIET, None),

@@ -1,6 +1,7 @@
 //! The host's side of the imports: the contract's words to [`Imports`] and back.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pilothouse_core::key::{Key, TypeMeta};
@@ -22,6 +23,7 @@ pub(super) struct Host {
     pub(super) limits: Limiter,
     pub(super) began: Instant,
     pub(super) budget: Duration,
+    pub(super) in_line: InLine,
     now: u64,
     /// Host calls so far, and bytes of what they were asked and answered.
     calls: u32,
@@ -30,6 +32,26 @@ pub(super) struct Host {
     lines: u32,
     /// The last error that the guest logged, fields included.
     pub(super) said: Option<String>,
+}
+
+/// For how long a call was ready to compute and others did: nothing of its budget, which says how long it may take where it has its turns at once.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InLine(Arc<AtomicU64>);
+
+impl InLine {
+    /// Gives way to whoever is next.
+    pub(super) async fn give_way(self) {
+        let left = Instant::now();
+        // The engine's plain `Yield` wakes itself at once, and starves the runtime's timers and sockets while a guest is busy.
+        tokio::task::yield_now().await;
+        let waited = u64::try_from(left.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.0.fetch_add(waited, Ordering::Relaxed);
+    }
+
+    /// All together.
+    pub(super) fn total(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// Whether imports lead anywhere.
@@ -62,12 +84,17 @@ impl Host {
     /// For one call: within `budget` from now, under these limits, with what the plugin's other instances hold, and no imports where there
     /// are none.
     pub(super) fn new(imports: Option<Arc<dyn Imports>>, limits: Limits, held: Held, budget: Duration) -> Self {
+        Self::begin(imports, limits, held, budget, InLine::default())
+    }
+
+    fn begin(imports: Option<Arc<dyn Imports>>, limits: Limits, held: Held, budget: Duration, in_line: InLine) -> Self {
         let now = imports.as_ref().map_or(0, |imports| imports.now());
         Self {
             door: imports.map_or(Door::Closed, Door::Open),
             limits: Limiter::new(limits.memory, limits.total_memory, held),
             began: Instant::now(),
             budget,
+            in_line,
             now,
             calls: 0,
             bytes: 0,
@@ -79,7 +106,9 @@ impl Host {
 
     /// The same for the next call into the same instance. But for what that holds, nothing is left of the call before.
     pub(super) fn again(&mut self, imports: Option<Arc<dyn Imports>>, budget: Duration) {
-        let mut fresh = Self::new(imports, self.may, self.limits.held().clone(), budget);
+        let in_line = self.in_line.clone();
+        in_line.0.store(0, Ordering::Relaxed);
+        let mut fresh = Self::begin(imports, self.may, self.limits.held().clone(), budget, in_line);
         std::mem::swap(&mut fresh.limits, &mut self.limits);
         fresh.limits.again();
         *self = fresh;

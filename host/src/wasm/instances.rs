@@ -36,7 +36,7 @@ use super::bindings::observing::Observing;
 use super::code::Ready;
 use super::component::Linked;
 use super::error::{CallError, Ended, Stage};
-use super::host::Host;
+use super::host::{Host, InLine};
 use super::imports::Imports;
 use super::limits::Held;
 use super::revision::Limits;
@@ -221,7 +221,8 @@ impl Instances {
     ) -> Result<T, CallError> {
         let mut instance = self.instance(imports, budget)?;
         let began = instance.served;
-        let ended = within(budget + LATER, pin!(self.computing(began, pin!(run(&mut instance))))).await;
+        let in_line = instance.store.data().in_line.clone();
+        let ended = within(budget + LATER, &in_line, pin!(self.computing(began, pin!(run(&mut instance))))).await;
         let host = instance.store.data_mut();
         host.close();
         self.peak.fetch_max(host.limits.used(), Ordering::Relaxed);
@@ -267,7 +268,8 @@ impl Instances {
     async fn make_ahead(&self, permit: OwnedSemaphorePermit) -> Option<()> {
         let mut instance = self.instance(None, AHEAD).ok()?;
         let began = instance.served;
-        within(AHEAD + LATER, pin!(self.computing(began, pin!(instance.controller())))).await.ok()?.0.ok()?;
+        let in_line = instance.store.data().in_line.clone();
+        within(AHEAD + LATER, &in_line, pin!(self.computing(began, pin!(instance.controller())))).await.ok()?.0.ok()?;
         if instance.store.data().limits.used() > LIGHT {
             self.linked.engine.end(instance);
             return None;
@@ -399,9 +401,10 @@ struct Late;
 ///
 /// A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits, and so nothing is done for it
 /// until the call does so for the first time. `most` counts from then: what the call computed before was less than a tick of the epoch, as
-/// it gives way then and seems to wait.
-async fn within<T>(most: Duration, mut call: Pin<&mut impl Future<Output = T>>) -> Result<T, Late> {
+/// it gives way then and seems to wait. What it waits `in_line` comes on top.
+async fn within<T>(most: Duration, in_line: &InLine, mut call: Pin<&mut impl Future<Output = T>>) -> Result<T, Late> {
     let mut end = pin!(None);
+    let mut allowed = most;
     poll_fn(|cx| {
         if let Poll::Ready(answer) = call.as_mut().poll(cx) {
             return Poll::Ready(Ok(answer));
@@ -409,10 +412,17 @@ async fn within<T>(most: Duration, mut call: Pin<&mut impl Future<Output = T>>) 
         if end.is_none() {
             end.set(Some(tokio::time::sleep(most)));
         }
-        match end.as_mut().as_pin_mut() {
-            Some(end) => end.poll(cx).map(|()| Err(Late)),
-            None => Poll::Pending,
+        let Some(mut end) = end.as_mut().as_pin_mut() else { return Poll::Pending };
+        while end.as_mut().poll(cx).is_ready() {
+            let now_allowed = most + in_line.total();
+            if now_allowed <= allowed {
+                return Poll::Ready(Err(Late));
+            }
+            let until = end.deadline() + (now_allowed - allowed);
+            end.as_mut().reset(until);
+            allowed = now_allowed;
         }
+        Poll::Pending
     })
     .await
 }
@@ -454,11 +464,10 @@ impl Instance {
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|store| {
             let host = store.data();
-            if host.began.elapsed() >= host.budget {
+            if host.began.elapsed().saturating_sub(host.in_line.total()) >= host.budget {
                 return Ok(UpdateDeadline::Interrupt);
             }
-            // The plain `Yield` wakes itself at once, and starves the runtime's timers and sockets while a guest is busy.
-            Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
+            Ok(UpdateDeadline::YieldCustom(1, Box::pin(host.in_line.clone().give_way())))
         });
         Self {
             store,
@@ -605,7 +614,7 @@ mod tests {
     #[test]
     fn call_that_never_waits_needs_no_timer() {
         // It would be made by a runtime, and there is none.
-        assert_eq!(within(IDLE, pin!(ready(1))).now_or_never().and_then(Result::ok), Some(1));
+        assert_eq!(within(IDLE, &InLine::default(), pin!(ready(1))).now_or_never().and_then(Result::ok), Some(1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -615,8 +624,9 @@ mod tests {
             sleep(IDLE - LATER).await;
             1
         });
-        assert_eq!(within(IDLE, in_time).await.ok(), Some(1));
-        assert_eq!(within(IDLE, pin!(pending::<u32>())).await.ok(), None);
+        let nothing = InLine::default();
+        assert_eq!(within(IDLE, &nothing, in_time).await.ok(), Some(1));
+        assert_eq!(within(IDLE, &nothing, pin!(pending::<u32>())).await.ok(), None);
         assert_eq!(began.elapsed(), IDLE - LATER + IDLE);
     }
 }

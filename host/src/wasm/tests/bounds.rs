@@ -43,6 +43,20 @@ async fn guest_that_waits_for_the_api_server_is_stopped_by_its_deadline() {
     assert_eq!(revision.linked().engine.instances()[0].1.computed, Duration::ZERO);
 }
 
+/// Its only thread does something else for longer than it may take, again and again while it computes.
+#[tokio::test]
+async fn call_may_wait_for_its_turns_as_long_as_it_must() {
+    let slow = load(&Guest::new().timeout_ms(2000).reconcile(&format!("{} {}", guest::SLOWLY, guest::ANSWER))).await;
+    let others = tokio::spawn(async {
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(500));
+            tokio::task::yield_now().await;
+        }
+    });
+    slow.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+    others.await.unwrap();
+}
+
 #[tokio::test]
 async fn dropped_call_is_over() {
     let revision = load(&Guest::new().timeout_ms(60_000).reconcile(guest::LOOP)).await;

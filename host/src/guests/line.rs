@@ -116,16 +116,19 @@ impl<T> Line<T> {
         }
         // It may have been woken by a timer.
         self.resting.retain(|&(resting, _)| resting != thread);
-        if let Some((account, used)) = ran {
+        let moved = ran.and_then(|(account, used)| {
             self.queue.charge(now, account, used);
-        }
+            let lane = self.queue.lane(account);
+            (lane != thread.lane && self.queue.usage(account).waiting > 0).then_some(lane)
+        });
         let next = self.queue.next(now, thread.lane);
         if !matches!(next, Next::Task(_)) {
             self.resting.push((thread, waker.clone()));
         }
-        // What ran may have changed lanes since.
-        let other =
-            Lane::ALL.into_iter().find_map(|lane| self.queue.is_ready(lane).then(|| self.wake_one(lane)).flatten());
+        // Where what ran belongs to the other lane now, nobody there knows of it, nor when its cap lets it run. Whoever is woken looks, too.
+        let other = moved.and_then(|lane| self.wake_one(lane)).or_else(|| {
+            Lane::ALL.into_iter().find_map(|lane| self.queue.is_ready(lane).then(|| self.wake_one(lane)).flatten())
+        });
         Some((next, other))
     }
 
@@ -141,6 +144,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
     use std::{
+        num::NonZeroU32,
         sync::{
             Arc,
             atomic::{AtomicUsize, Ordering},
@@ -324,6 +328,27 @@ mod tests {
         ));
         assert_eq!(scene.push(later, 0, 2, false), Told::Thread(0));
         assert_eq!(scene.look(later, 0, None), (Some(2), Told::Nobody));
+    }
+
+    #[test]
+    fn threads_of_the_other_lane_know_when_the_cap_of_who_comes_to_it_lets_it_run() {
+        let mut scene = Scene::new();
+        let cap = Share { cap: NonZeroU32::new(100), ..Share::default() };
+        scene.line.queue_mut().set_share(MS, scene.ids[0], cap);
+        let suspects = Thread { number: 0, lane: Lane::Suspect };
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        assert!(matches!(scene.line.look(MS, suspects, &waker, None), Some((Next::Nothing, None))));
+        assert_eq!(scene.push(MS, 0, 1, false), Told::Running);
+        assert_eq!(scene.look(MS, 0, None), (Some(1), Told::Nobody));
+        assert_eq!(scene.push(MS, 0, 1, true), Told::Nobody);
+        let ran = Some((scene.ids[0], 100 * MS));
+        let (next, other) = scene.line.look(MS, ordinary(0), Waker::noop(), ran).unwrap();
+        assert_eq!(next, Next::Nothing);
+        other.unwrap().wake();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        let (next, _) = scene.line.look(MS, suspects, &waker, None).unwrap();
+        assert!(matches!(next, Next::At(until) if until > 900 * MS), "{next:?}");
     }
 
     #[test]

@@ -34,7 +34,11 @@ pub(super) struct Host {
     pub(super) said: Option<String>,
 }
 
-/// For how long a call was ready to compute and others did: nothing of its budget, which says how long it may take where it has its turns at once.
+/// A call whose turns come late may take as many times its budget on top.
+const LATE: u32 = 9;
+
+/// For how long a call that gave way as it computed waited for its next turn, as others had the threads, or its plugin its cap: nothing of its
+/// budget, which says how long it may take where it has its turns at once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InLine(Arc<AtomicU64>);
 
@@ -48,9 +52,10 @@ impl InLine {
         self.0.fetch_add(waited, Ordering::Relaxed);
     }
 
-    /// All together.
-    pub(super) fn total(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    /// What a call of this budget may take from its beginning, as far as is known yet.
+    pub(super) fn allows(&self, budget: Duration) -> Duration {
+        let waited = Duration::from_nanos(self.0.load(Ordering::Relaxed));
+        budget.saturating_add(waited.min(budget.saturating_mul(LATE)))
     }
 }
 

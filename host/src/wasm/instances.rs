@@ -414,7 +414,7 @@ async fn within<T>(most: Duration, in_line: &InLine, mut call: Pin<&mut impl Fut
         }
         let Some(mut end) = end.as_mut().as_pin_mut() else { return Poll::Pending };
         while end.as_mut().poll(cx).is_ready() {
-            let now_allowed = most + in_line.total();
+            let now_allowed = in_line.allows(most);
             if now_allowed <= allowed {
                 return Poll::Ready(Err(Late));
             }
@@ -464,7 +464,7 @@ impl Instance {
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|store| {
             let host = store.data();
-            if host.began.elapsed().saturating_sub(host.in_line.total()) >= host.budget {
+            if host.began.elapsed() >= host.in_line.allows(host.budget) {
                 return Ok(UpdateDeadline::Interrupt);
             }
             Ok(UpdateDeadline::YieldCustom(1, Box::pin(host.in_line.clone().give_way())))

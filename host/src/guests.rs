@@ -44,7 +44,7 @@ use tokio::{runtime::Handle, time::Instant};
 use tracing::error;
 
 use self::line::{Came, Line, Tell, Thread};
-use crate::wasm::PluginName;
+use crate::{prompt::be_last, wasm::PluginName};
 
 mod line;
 #[cfg(test)]
@@ -100,7 +100,8 @@ impl<T> Running<T> {
 }
 
 impl Guests {
-    /// Starts so many threads, and half as many for suspects. What runs on them uses the timers and sockets of `io`; at `interrupt` it gives way soon, as far as it can.
+    /// Starts so many threads, and half as many for suspects, from which the others take the cores. What runs on them uses the timers and
+    /// sockets of `io`; at `interrupt` it gives way soon, as far as it can.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -118,7 +119,12 @@ impl Guests {
             for number in 0..count(lane) {
                 let (inner, io) = (guests.0.0.clone(), io.clone());
                 let work = inner.work(Thread { number, lane }, false);
-                let run = move || io.block_on(tokio::task::unconstrained(work));
+                let run = move || {
+                    if lane == Lane::Suspect {
+                        be_last();
+                    }
+                    io.block_on(tokio::task::unconstrained(work));
+                };
                 std::thread::Builder::new().name(thread_name(number, lane)).spawn(run)?;
             }
         }

@@ -1,4 +1,5 @@
-//! Threads that wait most of the time, and are to run as soon as they are woken, though others use every core.
+//! Who is let in first where others use every core, and who last: threads that wait most of the time, and are to run as soon as they are
+//! woken; and those for whose work nobody waits.
 //!
 //! Where nothing is said, a woken thread may wait until whoever has the core has used up its slice, some milliseconds: guests that never
 //! wait would hold up the event that somebody else's reconcile is for. Since Linux 6.12 a thread that asks for short slices is let in at
@@ -8,17 +9,38 @@
 #[cfg(target_os = "linux")]
 const SLICE: u64 = 100_000;
 
+/// Nanoseconds: longer than any slice of who asked for none, so that all of those are let in at once.
+#[cfg(target_os = "linux")]
+const LONG_SLICE: u64 = 10_000_000;
+
+/// Of a core that others use too it has a quarter.
+#[cfg(target_os = "linux")]
+const NICE: i32 = 5;
+
 /// Asks the kernel to let the calling thread in as soon as it wakes. Threads and processes that it starts do not inherit that. Where the
 /// kernel cannot do it, or may not, nothing changes: it is then as it would be without.
 pub(crate) fn be_prompt() {
     #[cfg(target_os = "linux")]
+    schedule(|had| libc::sched_attr { sched_runtime: SLICE, ..had });
+}
+
+/// Asks the kernel to take the core from the calling thread for whoever wakes, and to give it the smaller part of a core that others want
+/// too. Some of it, as others wait for what the thread holds; so it is not left idle. What it starts inherits that. Otherwise as [`be_prompt`].
+pub(crate) fn be_last() {
+    #[cfg(target_os = "linux")]
+    schedule(|had| libc::sched_attr { sched_nice: had.sched_nice.max(NICE), sched_runtime: LONG_SLICE, ..had });
+}
+
+/// Schedules the calling thread otherwise, if it is one that shares cores with others.
+#[cfg(target_os = "linux")]
+fn schedule(otherwise: impl Fn(libc::sched_attr) -> libc::sched_attr) {
     if let Some(had) = kernel::attributes()
         && matches!(i32::try_from(had.sched_policy), Ok(libc::SCHED_OTHER | libc::SCHED_BATCH))
     {
         // libc has it signed, and the structure it is for unsigned.
         let alone = u64::from(libc::SCHED_FLAG_RESET_ON_FORK.unsigned_abs());
         let sched_flags = had.sched_flags | alone;
-        kernel::set_attributes(&libc::sched_attr { sched_flags, sched_runtime: SLICE, ..had });
+        kernel::set_attributes(&libc::sched_attr { sched_flags, ..otherwise(had) });
     }
 }
 
@@ -66,6 +88,20 @@ mod tests {
     /// What the test may see of how a thread is scheduled: policy, nice value and slice.
     fn scheduled() -> Option<(u32, i32, u64)> {
         kernel::attributes().map(|had| (had.sched_policy, had.sched_nice, had.sched_runtime))
+    }
+
+    #[test]
+    fn last_thread_has_long_slices_and_fewer_of_them() {
+        let seen = thread::spawn(|| {
+            let before = scheduled();
+            be_last();
+            (before, scheduled())
+        });
+        let (before, last) = seen.join().expect("it does not panic");
+        // A kernel that knows of no slices, before 6.12, says 0.
+        let slice =
+            |(policy, nice, slice): (u32, i32, u64)| (policy, nice.max(NICE), if slice == 0 { 0 } else { LONG_SLICE });
+        assert_eq!(last, before.map(slice));
     }
 
     #[test]

@@ -20,8 +20,8 @@
 //! - Within one account, flows take turns: ten thousand tasks of one do not delay the first of another by more than a turn of each.
 //! - Within one flow, tasks are served in the order in which they came.
 //! - There are two lanes, each with threads of its own, and all of the above holds within a lane. An account of which a task held its thread
-//!   for [`HOLDS`] leaves the one of most for the other, until none of its tasks has for [`SUSPECTED`]. It saves nothing up by that, and what
-//!   it used more than others goes with it.
+//!   for more than [`HOLDS`], and another before, leaves the one of most for the other, until that is forgotten: none of its tasks did for
+//!   [`SUSPECTED`], or they used [`CLEARED`] of a core without. It saves nothing up by that, and what it used more than others goes with it.
 //! - A task waits for nothing but the threads of its lane, unless its account has a cap and has used it up.
 //!
 //! ```
@@ -55,12 +55,16 @@ pub const BURST: Duration = Duration::from_millis(100);
 /// would be behind all who had used a little less whenever it gives way, and they would have a turn each before it goes on.
 pub const SAVED: Duration = Duration::from_millis(1);
 
-/// Who uses so much of a core in one go does not give way as others do, who are asked to every quarter of a millisecond: what fills memory
+/// Who uses more of a core in one go does not give way as others do, who are asked to every quarter of a millisecond: what fills memory
 /// or hands over a lot does it in one piece.
-pub const HOLDS: Duration = Duration::from_millis(2);
+pub const HOLDS: Duration = Duration::from_millis(1);
 
-/// For how long an account is a suspect after a task of it held its thread, and until the next one gives way.
+/// It is forgotten after so long that a task of an account held its thread.
 pub const SUSPECTED: Duration = Duration::from_secs(10);
+
+/// The same once tasks of the account have used so much of a core and given way in time. One task in many may hold its thread for nothing that
+/// it did: the kernel takes a while for a page, or the machine has given the core to somebody else.
+pub const CLEARED: Duration = Duration::from_millis(20);
 
 /// The weight of who is given none: the kernel's `cpu.weight`.
 pub const DEFAULT_WEIGHT: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
@@ -104,7 +108,7 @@ pub enum Lane {
     /// Those of most accounts.
     #[default]
     Ordinary,
-    /// Those of accounts of which a task lately held its thread, and did not give way.
+    /// Those of accounts of which tasks lately held their threads, and did not give way.
     Suspect,
 }
 
@@ -155,14 +159,36 @@ struct Account<T> {
     turns: u64,
     waited: Duration,
     held: u64,
-    /// When a task last held its thread; none: it is no suspect.
-    suspect: Option<Duration>,
+    /// The last time that a task held its thread, until it is forgotten.
+    hold: Option<Hold>,
     closed: bool,
+}
+
+/// A task held its thread.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    at: Duration,
+    /// One had before, and it was not forgotten.
+    again: bool,
+    /// What tasks have used since, and given way.
+    gave_way: Duration,
+}
+
+impl Hold {
+    /// What is remembered after a task used so much.
+    fn after(last: Option<Self>, now: Duration, used: Duration) -> Option<Self> {
+        let last = last.filter(|last| now < last.at.saturating_add(SUSPECTED));
+        if used > HOLDS {
+            return Some(Self { at: now, again: last.is_some(), gave_way: Duration::ZERO });
+        }
+        let last = last.map(|last| Self { gave_way: last.gave_way.saturating_add(used), ..last });
+        last.filter(|last| last.gave_way < CLEARED)
+    }
 }
 
 impl<T> Account<T> {
     fn lane(&self) -> Lane {
-        if self.suspect.is_some() { Lane::Suspect } else { Lane::Ordinary }
+        if self.hold.is_some_and(|hold| hold.again) { Lane::Suspect } else { Lane::Ordinary }
     }
 
     /// Those at work are at `level`: it is so much before them as it can have saved up, unless it has used more.
@@ -180,7 +206,7 @@ pub struct Usage {
     pub turns: u64,
     /// How long those had waited in line, all together.
     pub waited: Duration,
-    /// Turns in which a task used [`HOLDS`] or more.
+    /// Turns in which a task used more than [`HOLDS`].
     pub held: u64,
     /// Tasks in line now.
     pub waiting: usize,
@@ -255,7 +281,7 @@ impl<T> FairQueue<T> {
             turns: 0,
             waited: Duration::ZERO,
             held: 0,
-            suspect: None,
+            hold: None,
             closed: false,
         };
         self.accounts.insert(id, account);
@@ -346,12 +372,8 @@ impl<T> FairQueue<T> {
         if let Some(account) = self.accounts.get_mut(&id) {
             account.running = account.running.saturating_sub(1);
             let from = account.lane();
-            if used >= HOLDS {
-                account.held += 1;
-                account.suspect = Some(now);
-            } else {
-                account.suspect = account.suspect.filter(|&held| now < held.saturating_add(SUSPECTED));
-            }
+            account.held += u64::from(used > HOLDS);
+            account.hold = Hold::after(account.hold, now, used);
             if account.lane() != from {
                 let [from, to] = [from, account.lane()].map(|lane| self.rows[lane as usize].level);
                 account.weighted = to.saturating_add(account.weighted.saturating_sub(from));

@@ -358,7 +358,7 @@ fn details(row: &PluginRow) -> Vec<String> {
     let (held, peak) = (memory_bytes >> 10, peak_bytes >> 10);
     let mut lines = vec![
         format!(
-            "threads: {} turns, waited {:.2} s for them; held one {} times for 2 ms or more",
+            "threads: {} turns, waited {:.2} s for them; held one {} times for more than 1 ms",
             row.turns, row.turn_wait_seconds, row.turns_held
         ),
         format!(

@@ -388,7 +388,7 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
     insta::assert_snapshot!(body, @r"
     PLUGIN  STATE   VERSION  DIGEST        SERVING SINCE         CPU    WEIGHT  CAP   WAITING  INSTANCES  MEMORY
     apples  active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     500m  2        3          1280k
-        threads: 40 turns, waited 0.25 s for them; held one 3 times for 2 ms or more
+        threads: 40 turns, waited 0.25 s for them; held one 3 times for more than 1 ms
         instances: 3, 2 of them kept for a next call; 7 were made, 40 calls were served by one that had served before, 5 had to map the code
         memory: 1280 kB in all instances; at most 640 kB in one so far
         a call may take 64 MiB of memory, and 512 MiB with the plugin's others, 100 calls of the host and 1024 MiB from them, and always has a fresh instance
@@ -423,7 +423,7 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
     insta::assert_snapshot!(body, @r"
     PLUGIN  STATE   VERSION  DIGEST        SERVING SINCE         CPU    WEIGHT  CAP  WAITING  INSTANCES  MEMORY
     pears   active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     -    0        0          0k
-        threads: 0 turns, waited 0.00 s for them; held one 0 times for 2 ms or more
+        threads: 0 turns, waited 0.00 s for them; held one 0 times for more than 1 ms
         instances: 0, 0 of them kept for a next call; 0 were made, 0 calls were served by one that had served before, 0 had to map the code
         memory: 0 kB in all instances; at most 0 kB in one so far
         calls of the host: none

@@ -308,12 +308,14 @@ mod tests {
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());
         assert!(matches!(scene.line.look(MS, suspects, &waker, None), Some((Next::Nothing, None))));
+        // Not for the first time.
+        scene.line.queue_mut().charge(MS, scene.ids[0], 2 * HOLDS);
         assert_eq!(scene.look(MS, 0, None), (None, Told::Nobody));
         assert_eq!(scene.push(MS, 0, 1, false), Told::Thread(0));
         assert_eq!(scene.look(MS, 0, None), (Some(1), Told::Nobody));
         // It gives way, too late: the thread that it ran on has nothing to do, and tells the other.
         assert_eq!(scene.push(MS, 0, 1, true), Told::Nobody);
-        let ran = Some((scene.ids[0], HOLDS));
+        let ran = Some((scene.ids[0], 2 * HOLDS));
         let (next, other) = scene.line.look(MS, ordinary(0), &Waker::from(scene.threads[0].clone()), ran).unwrap();
         assert_eq!(next, Next::Nothing);
         other.unwrap().wake();
@@ -334,6 +336,8 @@ mod tests {
     fn threads_of_the_other_lane_know_when_the_cap_of_who_comes_to_it_lets_it_run() {
         let mut scene = Scene::new();
         let cap = Share { cap: NonZeroU32::new(100), ..Share::default() };
+        // Not for the first time.
+        scene.line.queue_mut().charge(MS, scene.ids[0], 2 * HOLDS);
         scene.line.queue_mut().set_share(MS, scene.ids[0], cap);
         let suspects = Thread { number: 0, lane: Lane::Suspect };
         let woken = Arc::new(Woken::default());

@@ -1,11 +1,13 @@
 //! A thread on which large instances end.
 //!
 //! What an instance had of memory goes back to the kernel in one piece: of 64 MiB in 4 ms, in which a guest's thread would serve nobody,
-//! where guests give way sixteen times. Here guests go on meanwhile. Nobody is charged for it.
+//! where guests give way sixteen times. Here guests go on meanwhile, and are let in first. Nobody is charged for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::thread;
+
+use crate::prompt::be_last;
 
 /// How many may wait for their end while one ends: they hold memory that counts as nobody's. Where instances fill faster than one thread
 /// empties them, whoever has the next one ends it itself.
@@ -22,6 +24,7 @@ impl<T: Send + 'static> Ending<T> {
     pub(super) fn start() -> std::io::Result<Self> {
         let (give, given) = mpsc::sync_channel(WAITING);
         thread::Builder::new().name("wasm-ending".to_owned()).spawn(move || {
+            be_last();
             for ends in given {
                 // The next one is to end too.
                 let _failed = catch_unwind(AssertUnwindSafe(|| drop(ends)));

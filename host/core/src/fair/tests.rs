@@ -8,6 +8,9 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
+/// Just so much that a thread is held.
+const HELD: Duration = HOLDS.saturating_add(Duration::from_nanos(1));
+
 /// The only one, where one is enough.
 const FLOW: Flow = Flow(0);
 
@@ -279,12 +282,57 @@ fn what_a_cap_held_back_is_not_made_up_for_when_it_is_lifted() {
     assert!((499 * MS..=501 * MS).contains(&after), "{after:?}");
 }
 
-/// The account holds a thread; it has nothing else in line, and is alone in its lane.
+/// Twice the account holds a thread; it has nothing else in line, and is alone in its lane.
 fn hold(queue: &mut FairQueue<()>, now: Duration, id: AccountId) {
+    for _ in 0..2 {
+        assert_eq!(queue.lane(id), Lane::Ordinary);
+        run(queue, now, id, HELD);
+    }
+    assert_eq!(queue.lane(id), Lane::Suspect);
+}
+
+/// A task of the account uses so much and ends; it has nothing else in line, and is alone in its lane.
+fn run(queue: &mut FairQueue<()>, now: Duration, id: AccountId, used: Duration) {
     queue.push(now, id, FLOW, ()).unwrap();
     let Next::Task(taken) = queue.next(now, queue.lane(id)) else { panic!("it has a task") };
     assert_eq!(taken.account, id);
-    queue.charge(now, id, HOLDS);
+    queue.charge(now, id, used);
+}
+
+#[test]
+fn a_thread_may_be_held_now_and_then() {
+    let mut queue = FairQueue::new();
+    let id = queue.open(Share::default());
+    for second in 0..100 {
+        run(&mut queue, second * (SUSPECTED / 10), id, HELD);
+        (0..40).for_each(|_| run(&mut queue, second * (SUSPECTED / 10), id, HOLDS / 2));
+        assert_eq!(queue.lane(id), Lane::Ordinary);
+    }
+    // Or very seldom, whatever comes between.
+    for second in 100..110 {
+        run(&mut queue, second * SUSPECTED, id, HELD);
+        assert_eq!(queue.lane(id), Lane::Ordinary);
+    }
+    assert_eq!(queue.usage(id).held, 110);
+}
+
+#[test]
+fn who_used_enough_and_gave_way_comes_back_at_once() {
+    let mut queue = FairQueue::new();
+    let id = queue.open(Share::default());
+    hold(&mut queue, MS, id);
+    (0..39).for_each(|_| run(&mut queue, MS, id, HOLDS / 2));
+    assert_eq!(queue.lane(id), Lane::Suspect);
+    run(&mut queue, MS, id, HOLDS / 2);
+    assert_eq!(queue.lane(id), Lane::Ordinary);
+    // What was, is forgotten.
+    run(&mut queue, MS, id, HELD);
+    assert_eq!(queue.lane(id), Lane::Ordinary);
+    // What is used in turns that are too long counts for nothing.
+    run(&mut queue, MS, id, CLEARED);
+    assert_eq!(queue.lane(id), Lane::Suspect);
+    run(&mut queue, MS, id, HOLDS / 2);
+    assert_eq!(queue.lane(id), Lane::Suspect);
 }
 
 #[test]
@@ -304,15 +352,15 @@ fn who_holds_a_thread_leaves_the_lane_of_most_for_a_while() {
     assert!(queue.is_ready(Lane::Suspect) && queue.is_next(bad));
     assert_eq!(next(&mut queue, MS, Lane::Suspect), Some(bad));
     // What ran of it gives way in time, and again when it has done so for long enough.
-    queue.charge(MS, bad, HOLDS - MS);
+    queue.charge(MS, bad, HOLDS / 2);
     assert_eq!((queue.lane(bad), queue.is_ready(Lane::Ordinary)), (Lane::Suspect, false));
     assert_eq!(next(&mut queue, MS, Lane::Suspect), Some(bad));
     queue.push(MS, bad, FLOW, ()).unwrap();
-    queue.charge(MS + SUSPECTED, bad, HOLDS - MS);
+    queue.charge(MS + SUSPECTED, bad, HOLDS / 2);
     assert_eq!(queue.lane(bad), Lane::Ordinary);
     assert_eq!(next(&mut queue, MS + SUSPECTED, Lane::Suspect), None);
     assert_eq!(next(&mut queue, MS + SUSPECTED, Lane::Ordinary), Some(bad));
-    assert_eq!([bad, good].map(|id| queue.usage(id).held), [1, 0]);
+    assert_eq!([bad, good].map(|id| queue.usage(id).held), [2, 0]);
 }
 
 #[test]
@@ -326,7 +374,7 @@ fn weights_part_the_time_of_those_who_hold_threads() {
     for _ in 0..4_000 {
         let Next::Task(Taken { account, .. }) = queue.next(MS, Lane::Suspect) else { panic!("both have tasks") };
         queue.push(MS, account, FLOW, ()).unwrap();
-        queue.charge(MS, account, HOLDS);
+        queue.charge(MS, account, HELD);
     }
     let [heavy, light] = ids.map(|id| queue.usage(id).held);
     assert!(heavy.abs_diff(3_000) <= 3 && light.abs_diff(1_000) <= 3, "{heavy} {light}");
@@ -418,16 +466,17 @@ proptest! {
     fn every_task_is_served_once_in_its_flows_order_and_turn(steps in prop::collection::vec(step(), 0..200)) {
         let mut queue = FairQueue::new();
         let ids: Vec<AccountId> = (0..4).map(|_| queue.open(Share::default())).collect();
-        let mut suspects = [None; 4];
+        // Of each account: when a task last held its thread, if another had before, and what was used since.
+        let mut holds: [Option<(Duration, bool, Duration)>; 4] = [None; 4];
         let mut lines: Vec<VecDeque<(u64, u32)>> = vec![VecDeque::new(); 4];
         let mut served: Vec<Vec<u64>> = vec![Vec::new(); 4];
         let mut caps = [false; 4];
         let mut running: VecDeque<(AccountId, u64, u32)> = VecDeque::new();
         let (mut now, mut last) = (Duration::from_secs(1), 0);
         for step in steps {
-            let lane_of = |account: usize| match suspects[account] {
-                None => Lane::Ordinary,
-                Some(_) => Lane::Suspect,
+            let lane_of = |account: usize| match holds[account] {
+                Some((_, true, _)) => Lane::Suspect,
+                _ => Lane::Ordinary,
             };
             match step {
                 Step::Push(account, flow) => {
@@ -468,10 +517,13 @@ proptest! {
                             prop_assert_eq!(queue.push(now, id, Flow(flow), task), Ok(()));
                         }
                         queue.charge(now, id, used);
-                        suspects[account] = if used >= HOLDS {
-                            Some(now)
-                        } else {
-                            suspects[account].filter(|&held| now < held + SUSPECTED)
+                        if holds[account].is_some_and(|(at, ..)| now >= at + SUSPECTED) {
+                            holds[account] = None;
+                        }
+                        holds[account] = match holds[account] {
+                            last if used > HOLDS => Some((now, last.is_some(), Duration::ZERO)),
+                            Some((at, again, since)) if since + used < CLEARED => Some((at, again, since + used)),
+                            _ => None,
                         };
                     }
                 }
@@ -512,7 +564,7 @@ proptest! {
                 Step::GiveWay(used, again) => {
                     if let Some(id) = running.pop_front() {
                         // None of them is a suspect.
-                        let used = used.min(1_999);
+                        let used = used.min(999);
                         now += Duration::from_micros(used);
                         if again {
                             queue.push(now, id, FLOW, ()).unwrap();
@@ -536,7 +588,7 @@ proptest! {
     #[test]
     fn nobody_is_ahead_by_more_than_a_turn(
         weights in prop::collection::vec(1..1_000_u32, 2..6),
-        turns in prop::collection::vec(1..2_000_u64, 1..500),
+        turns in prop::collection::vec(1..1_001_u64, 1..500),
     ) {
         let mut queue = FairQueue::new();
         let accounts: Vec<(AccountId, u32)> = weights.iter().map(|&weight| (queue.open(share(weight, None)), weight)).collect();
@@ -551,7 +603,7 @@ proptest! {
             let most = accounts.iter().map(ahead).fold(0.0, f64::max);
             let least = accounts.iter().map(ahead).fold(f64::MAX, f64::min);
             let lightest = f64::from(*weights.iter().min().unwrap());
-            prop_assert!(most - least <= 0.002 / lightest + 1e-12, "{most} {least}");
+            prop_assert!(most - least <= 0.001 / lightest + 1e-12, "{most} {least}");
         }
     }
 }

@@ -21,7 +21,7 @@
 //! none of them.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::{BTreeMap, HashMap},
     future::poll_fn,
     marker::PhantomData,
@@ -194,6 +194,20 @@ impl Drop for Threads {
     }
 }
 
+thread_local! {
+    /// When the task that runs on this thread had its turn, and what the thread had used of a core by then.
+    static TURN: Cell<Option<(std::time::Instant, Duration)>> = const { Cell::new(None) };
+}
+
+/// For how long the task that runs on this thread had its turn and no core, as the kernel gave that to others; nothing elsewhere.
+pub(crate) fn without_core() -> Duration {
+    TURN.get().map_or(Duration::ZERO, |(began, used)| {
+        // The other way round what is used between would count as more than has passed.
+        let used = cpu_time().saturating_sub(used);
+        began.elapsed().saturating_sub(used)
+    })
+}
+
 type Untold = Vec<(Arc<Inner>, Came)>;
 
 thread_local! {
@@ -282,7 +296,9 @@ impl Inner {
             match next {
                 Next::Task(taken) => {
                     let began = cpu_time();
+                    TURN.set(Some((std::time::Instant::now(), began)));
                     taken.task.run();
+                    TURN.set(None);
                     ran = Some((taken.account, cpu_time().saturating_sub(began)));
                     if gives_way {
                         tokio::task::yield_now().await;

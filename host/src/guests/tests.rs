@@ -167,6 +167,23 @@ async fn who_held_a_thread_does_so_apart_from_others() {
 }
 
 #[tokio::test]
+async fn what_a_task_has_no_core_for_is_known_in_its_turn() {
+    let guests = threads(1);
+    let account = guests.account(&name("waiting"));
+    assert_eq!(without_core(), Duration::ZERO);
+    let stands = async {
+        let before = without_core();
+        // As if the kernel had given the core to others.
+        std::thread::sleep(Duration::from_millis(20));
+        (before, without_core())
+    };
+    let (before, stood) = soon("it ends", account.spawn(stands).ended()).await.unwrap();
+    assert!(stood.saturating_sub(before) >= Duration::from_millis(20), "{before:?} {stood:?}");
+    assert!(account.usage().used < Duration::from_millis(20));
+}
+
+/// The only thread runs what never ends by itself, until it is interrupted.
+#[tokio::test]
 async fn who_comes_from_a_rest_waits_for_no_turn_of_others() {
     let interrupted = Arc::new(AtomicBool::new(false));
     let guests = {

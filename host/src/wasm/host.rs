@@ -16,6 +16,7 @@ use super::call::{MAX_MESSAGE, shorten};
 use super::imports::{Import, Imports, LogLine};
 use super::limits::{Held, Limiter};
 use super::revision::Limits;
+use crate::guests::without_core;
 
 /// What the store of one call holds.
 pub(super) struct Host {
@@ -37,24 +38,25 @@ pub(super) struct Host {
 /// A call whose turns come late may take as many times its budget on top.
 const LATE: u32 = 9;
 
-/// For how long a call that gave way as it computed waited for its next turn, as others had the threads, or its plugin its cap: nothing of its
-/// budget, which says how long it may take where it has its turns at once.
+/// For how long a call that gave way as it computed waited for its next turn, as others had the threads, or its plugin its cap, and for a core
+/// in its turns: nothing of its budget, which says how long it may take where it has both at once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InLine(Arc<AtomicU64>);
 
 impl InLine {
     /// Gives way to whoever is next.
     pub(super) async fn give_way(self) {
+        let without_core = without_core();
         let left = Instant::now();
         // The engine's plain `Yield` wakes itself at once, and starves the runtime's timers and sockets while a guest is busy.
         tokio::task::yield_now().await;
-        let waited = u64::try_from(left.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let waited = u64::try_from((without_core + left.elapsed()).as_nanos()).unwrap_or(u64::MAX);
         self.0.fetch_add(waited, Ordering::Relaxed);
     }
 
     /// What a call of this budget may take from its beginning, as far as is known yet.
     pub(super) fn allows(&self, budget: Duration) -> Duration {
-        let waited = Duration::from_nanos(self.0.load(Ordering::Relaxed));
+        let waited = Duration::from_nanos(self.0.load(Ordering::Relaxed)).saturating_add(without_core());
         budget.saturating_add(waited.min(budget.saturating_mul(LATE)))
     }
 }
@@ -307,11 +309,34 @@ impl clock::Host for Host {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed test should panic")]
 mod tests {
+    use std::num::NonZeroUsize;
+
+    use tokio::runtime::Handle;
+
     use super::super::testing::Fake;
     use super::*;
+    use crate::guests::Guests;
 
     fn maps() -> types::TypeMeta {
         types::TypeMeta { api_version: "v1".to_owned(), kind: "ConfigMap".to_owned() }
+    }
+
+    #[tokio::test]
+    async fn a_call_is_allowed_what_it_had_no_core_for() {
+        let guests = Guests::start(NonZeroUsize::MIN, &Handle::current(), || ()).unwrap();
+        let budget = Duration::from_secs(1);
+        let stands = async move {
+            let in_line = InLine::default();
+            // As if the kernel had given the core to others.
+            std::thread::sleep(Duration::from_millis(20));
+            let in_its_turn = in_line.allows(budget);
+            in_line.clone().give_way().await;
+            (in_its_turn, in_line.allows(budget))
+        };
+        let account = guests.account(&"waiting".parse().unwrap());
+        let (in_its_turn, later) = account.spawn(stands).ended().await.unwrap();
+        assert!(in_its_turn >= budget + Duration::from_millis(20), "{in_its_turn:?}");
+        assert!(later >= budget + Duration::from_millis(20), "{later:?}");
     }
 
     #[tokio::test]

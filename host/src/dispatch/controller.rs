@@ -269,7 +269,11 @@ impl Controller {
         self.resync.send_if_modified(|every| std::mem::replace(every, serving.spec.resync) != serving.spec.resync);
         self.serving.store(Arc::new(serving));
         self.route(wanted);
-        resync::look_at_all(self);
+        let again = self.clone();
+        self.attend(move || {
+            let again = again.clone();
+            async move { resync::look_at_each(&again).await }
+        });
         // Those that are too many, to go.
         self.queue.wake_all();
         self.staff();

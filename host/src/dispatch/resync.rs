@@ -52,18 +52,7 @@ pub(super) async fn run(controller: Weak<Controller>, mut every: watch::Receiver
     }
 }
 
-/// Looks at every key again, after whatever changed; those that are gone and still to be reconciled too.
-pub(super) fn look_at_all(controller: &Controller) {
-    controller.gone_keys().into_iter().for_each(|key| look_at_gone(controller, key));
-    for lease in controller.serving().reconciles.leases() {
-        let mut after = look_at_some(controller, lease, None, |_| true);
-        while let Some(last) = after {
-            after = look_at_some(controller, lease, Some(&last), |_| true);
-        }
-    }
-}
-
-/// The same. Gives way now and then.
+/// Looks at every key again, after whatever changed; those that are gone and still to be reconciled too. Gives way now and then.
 pub(super) async fn look_at_each(controller: &Controller) {
     look_in_turns(controller, &controller.serving(), |_| true).await;
     for keys in controller.gone_keys().chunks(WORK) {

@@ -28,6 +28,6 @@ pub mod wait;
 pub use apple::Apple;
 pub use cluster::{Cluster, Kind};
 pub use host::{Host, Pod};
-pub use plugin::Plugin;
+pub use plugin::{Plugin, Plugins};
 pub use scene::Scene;
 pub use wait::eventually;

@@ -10,6 +10,24 @@ use wit_component::ComponentEncoder;
 
 use crate::host::built;
 
+/// What a plugin may do while an instance of it is made: how the plugin is called, a core module of WebAssembly text, and how many instances
+/// of that are made besides.
+const AS_MADE: [(&str, &str, u32); 7] = [
+    ("starting", "(module (func $loop (loop $again (br $again))) (start $loop))", 1),
+    ("trapping", "(module (func $trap unreachable) (start $trap))", 1),
+    ("crowded", "(module)", 900),
+    ("thousand", "(module)", 1000),
+    ("hungry", "(module (memory 2000))", 1),
+    ("tabular", "(module (table 9000000 funcref))", 1),
+    ("tabling", GROWS, 1),
+];
+
+/// A module that grows a table as it starts, and gives up when it is refused that.
+const GROWS: &str = "(module (table $table 0 funcref) (start $grow)
+    (func $grow (loop $on
+        (br_if $on (i32.ne (i32.const -1) (table.grow $table (ref.null func) (i32.const 1000))))
+        unreachable)))";
+
 /// A plugin as it would be put into the folder: a component, and what the administrator says beside it.
 #[derive(Clone, Debug)]
 pub struct Plugin {
@@ -157,6 +175,19 @@ impl Plugin {
         Ok(self)
     }
 
+    /// Those that misbehave while an instance is made, each in another way, that it is named after: a start function that loops or traps,
+    /// many instances and too many, too much memory, a large table and one that grows. Apart from that they are the guest `second`.
+    ///
+    /// # Errors
+    /// The guest is not built, or none that can be made [otherwise](Self::beside).
+    pub fn misbehaving_as_made() -> Result<Vec<Self>> {
+        let second = Self::guest("second")?;
+        AS_MADE
+            .into_iter()
+            .map(|(name, module, instances)| second.clone().named(name).beside(module, instances))
+            .collect()
+    }
+
     /// The same code with another digest: a custom section that holds `mark` is appended.
     #[must_use]
     pub fn revision(mut self, mark: u8) -> Self {
@@ -247,7 +278,11 @@ pub struct Plugins {
 }
 
 impl Plugins {
-    pub(crate) fn empty() -> Result<Self> {
+    /// One with nothing in it. Dropped, it is gone.
+    ///
+    /// # Errors
+    /// There is no place for temporary files.
+    pub fn empty() -> Result<Self> {
         Ok(Self {
             folder: tempfile::tempdir().context("cannot create a folder for plugins")?,
             aside: tempfile::tempdir().context("cannot create a folder for files to be moved")?,
@@ -264,11 +299,19 @@ impl Plugins {
     /// # Errors
     /// The files cannot be written.
     pub fn put(&self, plugin: &Plugin) -> Result<()> {
-        match &plugin.yaml {
-            Some(yaml) => self.move_in(&format!("{}.yaml", plugin.name), yaml.as_bytes())?,
-            None => remove(&self.file(&plugin.name, "yaml"))?,
-        }
+        self.put_yaml(plugin)?;
         self.move_in(&format!("{}.wasm", plugin.name), &plugin.wasm)
+    }
+
+    /// Puts in what the administrator says of a plugin, and leaves the component as it is.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn put_yaml(&self, plugin: &Plugin) -> Result<()> {
+        match &plugin.yaml {
+            Some(yaml) => self.move_in(&format!("{}.yaml", plugin.name), yaml.as_bytes()),
+            None => remove(&self.file(&plugin.name, "yaml")),
+        }
     }
 
     /// Writes the first `length` bytes of a plugin over the file that is there, in place, as a copy does that broke off.

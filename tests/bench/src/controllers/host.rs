@@ -1,12 +1,13 @@
 //! The real host as a process. Its plugin `noting` logs that it was called before it does anything else; the line has the time.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use pilothouse_e2e::{Plugin, host};
+use pilothouse_e2e::{Plugin, Plugins, host};
 use pilothouse_real::process::Process;
 use serde::Deserialize;
 use tempfile::TempDir;
@@ -26,6 +27,7 @@ pub(crate) struct Host {
     /// Plugins of which no line says that they were called, since they were [listened for](Self::listen_for): as a line has them, and as they
     /// are called.
     unheard: Vec<(Vec<u8>, String)>,
+    plugins: Arc<Plugins>,
     _folder: TempDir,
 }
 
@@ -33,21 +35,18 @@ impl Host {
     /// Starts it with `noting` and `plugins`, on the stage's wire.
     pub(crate) fn start(stage: &Stage, plugins: &[Plugin]) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot create a folder for the host")?;
-        let [files, cache, kubeconfig, log] =
-            ["plugins", "cache", "kubeconfig", "log"].map(|name| folder.path().join(name));
-        fs::create_dir(&files).context("cannot create a folder for the plugins")?;
-        for Plugin { name, wasm, yaml } in plugins.iter().chain([&Plugin::guest("noting")?]) {
-            let yaml = yaml.as_ref().with_context(|| format!("{name} has no grants"))?;
-            fs::write(files.join(format!("{name}.yaml")), yaml)
-                .and_then(|()| fs::write(files.join(format!("{name}.wasm")), wasm))
-                .with_context(|| format!("cannot write {name}"))?;
+        let [cache, kubeconfig, log] = ["cache", "kubeconfig", "log"].map(|name| folder.path().join(name));
+        let files = Plugins::empty()?;
+        for plugin in plugins.iter().chain([&Plugin::guest("noting")?]) {
+            ensure!(plugin.yaml.is_some(), "{} has no grants", plugin.name);
+            files.put(plugin)?;
         }
         stage.wire.write_kubeconfig(&kubeconfig)?;
         let mut command = Command::new(host::binary()?);
         command
             .arg("run")
             .arg("--plugins")
-            .arg(&files)
+            .arg(files.path())
             .arg("--kubeconfig")
             .arg(&kubeconfig)
             .arg("--cache-dir")
@@ -55,12 +54,17 @@ impl Host {
         command.args(["--admin-address", "127.0.0.1:0", "--log-format", "json"]).env_remove("PILOTHOUSE_LOG");
         let process = Process::start("the host", command, &log)?;
         let log = BufReader::new(File::open(&log).context("cannot read the host's log")?);
-        Ok(Self { process, log, line: Vec::new(), unheard: Vec::new(), _folder: folder })
+        Ok(Self { process, log, line: Vec::new(), unheard: Vec::new(), plugins: Arc::new(files), _folder: folder })
     }
 
     /// The process id.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
+    }
+
+    /// The folder that it watches.
+    pub(crate) fn plugins(&self) -> Arc<Plugins> {
+        self.plugins.clone()
     }
 
     /// Returns when so many plugins serve: nothing is compiled any more.
@@ -73,6 +77,18 @@ impl Host {
             }
         }
         Ok(())
+    }
+
+    /// Puts a plugin in, and returns when that has failed.
+    pub(crate) async fn refuses(&mut self, plugin: &Plugin) -> Result<()> {
+        self.plugins.put(plugin)?;
+        loop {
+            match self.next_line()? {
+                Some(line) if memchr::memmem::find(&line, b"cannot bring the plugin up").is_some() => return Ok(()),
+                Some(_) => {}
+                None => self.waits().await?,
+            }
+        }
     }
 
     /// From now on, lines of the log are looked for that say that one of these plugins was called.

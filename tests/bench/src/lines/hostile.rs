@@ -42,7 +42,7 @@ const FAILING: Group<'_> = Group {
 };
 /// Each way to misbehave, in the order of the figures of `hostile-each` and `hostile-three`. The last waits until its deadline for an API server
 /// that does not answer it.
-const WAYS: [&str; 13] = [
+const WAYS: [&str; 15] = [
     "asking",
     "filling",
     "flooding",
@@ -50,16 +50,41 @@ const WAYS: [&str; 13] = [
     "huge",
     "hungry",
     "looping",
+    "nonsense",
     "oversized",
     "recursing",
     "recursing_wide",
     "reentering",
     "trapping",
+    "trespasser",
     WAITING,
 ];
 /// The one for which the API server is not to answer.
 const WAITING: &str = "waiting";
-/// Objects that each group misbehaves over.
+/// The guests that are refused before they serve: what they say of themselves never ends, they have not all exports that they speak of, and an
+/// import too many. In the order of the figures of `hostile-loading`, after which come those that
+/// [misbehave as they are made](Plugin::misbehaving_as_made).
+const REFUSED: [&str; 3] = ["describe_loops", "describe_unexported", "greedy"];
+/// Milliseconds that a call of theirs may take.
+const DEADLINE: u64 = 300;
+/// How often one of those is looked at again: some of them take until their deadline.
+const AGAIN: Duration = Duration::from_millis(400);
+/// The colors that the guest `nonsense` takes as instructions; others do not care.
+const COLORS: [&str; 12] = [
+    "bad-name",
+    "deep",
+    "foreign-kind",
+    "no-json",
+    "no-name",
+    "no-object",
+    "nul",
+    "other-namespace",
+    "status-list",
+    "status-no-json",
+    "status-type",
+    "twice",
+];
+/// Objects that each group misbehaves over: none gets the color that it has, which comes again after as many turns as there are colors.
 const BAD: usize = 20;
 /// How often one of these is changed, so that there is always one to be called for.
 const EVERY: Duration = Duration::from_millis(50);
@@ -124,35 +149,63 @@ impl Scene {
 
     /// The same while a group misbehaves, from so long after its objects begin to come.
     async fn beside(&mut self, group: &Group<'_>, lead: Duration) -> Result<[f64; 2]> {
-        let Self { stage, host } = self;
-        let (client, id) = (stage.cluster.client(), host.id());
+        let client = self.stage.cluster.client();
         let bad: Vec<Apple> =
             (0..BAD).map(|n| Apple::new(client.clone(), group.namespace, &format!("bad-{n}"))).collect();
-        let provoked = pin!(provoke(&bad));
+        let names = group.names().map(|(_, name)| name);
+        let hostile = self.during(provoke(&bad), names, group.namespace, lead).await?;
+        for apple in &bad {
+            apple.delete().await?;
+        }
+        rests(self.host.id()).await?;
+        Ok(hostile)
+    }
+
+    /// The same while this plugin is refused again and again.
+    async fn beside_refused(&mut self, plugin: &Plugin) -> Result<[f64; 2]> {
+        // What is compiled is compiled once.
+        timeout(LIMIT, self.host.refuses(plugin))
+            .await
+            .with_context(|| format!("{} is not refused", plugin.name))??;
+        rests(self.host.id()).await?;
+        let plugins = self.host.plugins();
+        let refused = async {
+            for weight in 1.. {
+                // With another word of the administrator's it is looked at once more.
+                let limits = json!({"timeoutMs": DEADLINE, "cpuWeight": weight});
+                plugins.put_yaml(&plugin.clone().limited(&limits)?)?;
+                sleep(AGAIN).await;
+            }
+            Ok(())
+        };
+        self.during(refused, [plugin.name.clone()].into_iter(), &plugin.name, Duration::ZERO).await
+    }
+
+    /// The same from so long after it begins that plugins of these names are provoked.
+    async fn during(
+        &mut self,
+        provoked: impl Future<Output = Result<()>>,
+        names: impl Iterator<Item = String>,
+        what: &str,
+        lead: Duration,
+    ) -> Result<[f64; 2]> {
+        let Self { stage, host } = self;
+        let id = host.id();
         let measured = pin!(async {
             sleep(lead).await;
-            host.listen_for(group.names().map(|(_, name)| name))?;
+            host.listen_for(names)?;
             let (start, before) = (Instant::now(), cpu_time_of(id)?);
             let latencies = stage.latencies(host, CHANGES, PAUSE).await?;
             let cores = cpu_time_of(id)?.saturating_sub(before).as_secs_f64() / start.elapsed().as_secs_f64();
-            eprintln!(
-                "  {}: the host used {cores:.2} cores for {:.1} s",
-                group.namespace,
-                start.elapsed().as_secs_f64()
-            );
+            eprintln!("  {what}: the host used {cores:.2} cores for {:.1} s", start.elapsed().as_secs_f64());
             let idle: Vec<&str> = host.unheard().collect();
             ensure!(idle.is_empty(), "not at work were {}", idle.join(", "));
             percentiles(&latencies)
         });
-        let hostile = match select(provoked, measured).await {
-            Either::Left((ended, _)) => return Err(ended.err().context("it ends only where it fails")?),
-            Either::Right((percentiles, _)) => percentiles?,
-        };
-        for apple in &bad {
-            apple.delete().await?;
+        match select(pin!(provoked), measured).await {
+            Either::Left((ended, _)) => Err(ended.err().context("it ends only where it fails")?),
+            Either::Right((percentiles, _)) => percentiles,
         }
-        rests(id).await?;
-        Ok(hostile)
     }
 }
 
@@ -204,6 +257,27 @@ fn alone(plugins: usize) -> Result<Vec<f64>> {
     })
 }
 
+/// The same beside one plugin that is refused in one way.
+pub(super) fn loading() -> Result<Vec<f64>> {
+    Runtime::new().context("cannot start a runtime")?.block_on(async {
+        let mut ratios = Vec::new();
+        for plugin in refused()? {
+            let mut scene = Scene::set(&[]).await?;
+            let quiet = scene.quiet().await?;
+            let hostile = scene.beside_refused(&plugin).await?;
+            ratios.push(hostile[1] / quiet[1]);
+        }
+        Ok(ratios)
+    })
+}
+
+fn refused() -> Result<Vec<Plugin>> {
+    let guest = |name: &str| Ok(Plugin::guest(name)?.named(&name.replace('_', "-")));
+    let guests = REFUSED.into_iter().map(guest).collect::<Result<Vec<_>>>()?;
+    let refused = guests.into_iter().chain(Plugin::misbehaving_as_made()?);
+    refused.map(|plugin| plugin.confined_to(QUIET).limited(&json!({"timeoutMs": DEADLINE}))).collect()
+}
+
 /// The median and the 99th percentile.
 fn percentiles(latencies: &[f64]) -> Result<[f64; 2]> {
     let at = |percent| percentile(latencies, percent).context("nothing was measured");
@@ -228,8 +302,8 @@ async fn provoke(bad: &[Apple]) -> Result<()> {
     for apple in bad {
         apple.create(1).await?;
     }
-    for (turn, apple) in bad.iter().cycle().enumerate() {
-        apple.set(json!({"color": format!("color-{turn}")})).await?;
+    for (apple, color) in bad.iter().cycle().zip(COLORS.iter().cycle()) {
+        apple.set(json!({"color": color})).await?;
         sleep(EVERY).await;
     }
     Ok(())
@@ -248,5 +322,9 @@ mod tests {
                 WAYS.iter().map(|way| format!("hostile-{}{suffix}", way.replace('_', "-"))).collect();
             assert_eq!(figures.collect::<Vec<_>>(), ways);
         }
+        let figures = named("hostile-loading").expect("the line is there").figures.iter();
+        let refused = refused().expect("the guests are built");
+        let ways: Vec<String> = refused.iter().map(|plugin| format!("hostile-{}-loading", plugin.name)).collect();
+        assert_eq!(figures.map(|figure| figure.name.to_owned()).collect::<Vec<_>>(), ways);
     }
 }

@@ -88,7 +88,7 @@ const QUIET: &str = "× quiet p99";
 const TWICE: Option<Budget> = Some(AtMost(2.0));
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 22] = [
+pub const ALL: [Line; 23] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -267,15 +267,35 @@ pub const ALL: [Line; 22] = [
             figure("hostile-huge", QUIET, TWICE),
             figure("hostile-hungry", QUIET, TWICE),
             figure("hostile-looping", QUIET, TWICE),
+            figure("hostile-nonsense", QUIET, TWICE),
             figure("hostile-oversized", QUIET, TWICE),
             figure("hostile-recursing", QUIET, TWICE),
             figure("hostile-recursing-wide", QUIET, TWICE),
             figure("hostile-reentering", QUIET, TWICE),
             figure("hostile-trapping", QUIET, TWICE),
+            figure("hostile-trespasser", QUIET, TWICE),
             figure("hostile-waiting", QUIET, TWICE),
         ],
         rounds: 3,
         measure: hostile::each,
+        peers: &[],
+    },
+    Line {
+        name: "hostile-loading",
+        figures: &[
+            figure("hostile-describe-loops-loading", QUIET, TWICE),
+            figure("hostile-describe-unexported-loading", QUIET, TWICE),
+            figure("hostile-greedy-loading", QUIET, TWICE),
+            figure("hostile-starting-loading", QUIET, TWICE),
+            figure("hostile-trapping-loading", QUIET, TWICE),
+            figure("hostile-crowded-loading", QUIET, TWICE),
+            figure("hostile-thousand-loading", QUIET, TWICE),
+            figure("hostile-hungry-loading", QUIET, TWICE),
+            figure("hostile-tabular-loading", QUIET, TWICE),
+            figure("hostile-tabling-loading", QUIET, TWICE),
+        ],
+        rounds: 3,
+        measure: hostile::loading,
         peers: &[],
     },
     Line {
@@ -288,11 +308,13 @@ pub const ALL: [Line; 22] = [
             figure("hostile-huge-three", QUIET, None),
             figure("hostile-hungry-three", QUIET, None),
             figure("hostile-looping-three", QUIET, None),
+            figure("hostile-nonsense-three", QUIET, None),
             figure("hostile-oversized-three", QUIET, None),
             figure("hostile-recursing-three", QUIET, None),
             figure("hostile-recursing-wide-three", QUIET, None),
             figure("hostile-reentering-three", QUIET, None),
             figure("hostile-trapping-three", QUIET, None),
+            figure("hostile-trespasser-three", QUIET, None),
             figure("hostile-waiting-three", QUIET, None),
         ],
         rounds: 1,

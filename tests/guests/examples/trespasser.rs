@@ -27,6 +27,7 @@ fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     let patch = Patch::merge(json!({"data": {"stolen": "yes"}}))?;
 
     let mut conditions = apple.status.clone().unwrap_or_default().conditions;
+    let mut steps = 0;
     for (name, told) in [
         // Asked for, not granted.
         ("CacheGetSecret", read(cache.get::<Secret>(key()))),
@@ -46,8 +47,10 @@ fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
         ("DeleteNamespace", wrote(client.delete::<Namespace>(Key::cluster("default")))),
     ] {
         let (denied, reason, message) = told;
+        steps += u32::from(denied);
         conditions.set(ctx.condition(name, denied, reason, message));
     }
+    info!("denied", steps = steps);
     Ok(Outcome::new().status(Status { available: 1, conditions }))
 }
 

@@ -14,8 +14,8 @@
 //! asked to give way at once: a plugin with little to do waits for nobody's tick. Who brings tasks while it holds a lock that they will
 //! want tells nobody before it has let go of that.
 //!
-//! Nothing makes what fills memory or hands over a lot give way for some milliseconds. Plugins that lately did so run on threads of their own,
-//! half as many and at least one: between them and the others, the kernel sees to it that all go on.
+//! Nothing makes what fills memory or hands over a lot give way for some milliseconds. Plugins that lately did so again run on threads of their
+//! own, half as many and at least one: between them and the others, the kernel sees to it that all go on.
 //!
 //! Timers, sockets and whatever else tasks wait for belong to the runtime that the threads were started from: a busy plugin delays
 //! none of them.

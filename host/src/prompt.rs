@@ -25,7 +25,8 @@ pub(crate) fn be_prompt() {
 }
 
 /// Asks the kernel to take the core from the calling thread for whoever wakes, and to give it the smaller part of a core that others want
-/// too. Some of it, as others wait for what the thread holds; so it is not left idle. What it starts inherits that. Otherwise as [`be_prompt`].
+/// too: some of it, as others may wait for what the thread holds. Threads and processes that it starts inherit the latter, and not the former.
+/// Otherwise as [`be_prompt`].
 pub(crate) fn be_last() {
     #[cfg(target_os = "linux")]
     schedule(|had| libc::sched_attr { sched_nice: had.sched_nice.max(NICE), sched_runtime: LONG_SLICE, ..had });

@@ -20,8 +20,9 @@
 //! - Within one account, flows take turns: ten thousand tasks of one do not delay the first of another by more than a turn of each.
 //! - Within one flow, tasks are served in the order in which they came.
 //! - There are two lanes, each with threads of its own, and all of the above holds within a lane. An account of which a task held its thread
-//!   for more than [`HOLDS`], and another before, leaves the one of most for the other, until that is forgotten: none of its tasks did for
-//!   [`SUSPECTED`], or they used [`CLEARED`] of a core without. It saves nothing up by that, and what it used more than others goes with it.
+//!   for more than [`HOLDS`], and another before, leaves the one of most for the other. It comes back when the next gives way after that is
+//!   forgotten: none held its thread for [`SUSPECTED`], or they used [`CLEARED`] times as much of a core without. It saves nothing up by that,
+//!   and what it used more than others goes with it.
 //! - A task waits for nothing but the threads of its lane, unless its account has a cap and has used it up.
 //!
 //! ```
@@ -62,9 +63,10 @@ pub const HOLDS: Duration = Duration::from_millis(1);
 /// It is forgotten after so long that a task of an account held its thread.
 pub const SUSPECTED: Duration = Duration::from_secs(10);
 
-/// The same once tasks of the account have used so much of a core and given way in time. One task in many may hold its thread for nothing that
-/// it did: the kernel takes a while for a page, or the machine has given the core to somebody else.
-pub const CLEARED: Duration = Duration::from_millis(20);
+/// The same once tasks of the account have used so many times as much of a core as those that held their threads, and given way in time. One
+/// task in many may hold its thread for nothing that it did: the kernel takes a while for a page, or the machine has given the core to
+/// somebody else.
+pub const CLEARED: u32 = 10;
 
 /// The weight of who is given none: the kernel's `cpu.weight`.
 pub const DEFAULT_WEIGHT: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
@@ -164,14 +166,15 @@ struct Account<T> {
     closed: bool,
 }
 
-/// A task held its thread.
+/// Tasks held their threads.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
+    /// The last of them.
     at: Duration,
-    /// One had before, and it was not forgotten.
+    /// It was not the only one.
     again: bool,
-    /// What tasks have used since, and given way.
-    gave_way: Duration,
+    /// What tasks are still to use, and give way, until it is forgotten.
+    owes: Duration,
 }
 
 impl Hold {
@@ -179,10 +182,12 @@ impl Hold {
     fn after(last: Option<Self>, now: Duration, used: Duration) -> Option<Self> {
         let last = last.filter(|last| now < last.at.saturating_add(SUSPECTED));
         if used > HOLDS {
-            return Some(Self { at: now, again: last.is_some(), gave_way: Duration::ZERO });
+            let owed = last.map_or(Duration::ZERO, |last| last.owes);
+            let owes = owed.saturating_add(used.saturating_mul(CLEARED));
+            return Some(Self { at: now, again: last.is_some(), owes });
         }
-        let last = last.map(|last| Self { gave_way: last.gave_way.saturating_add(used), ..last });
-        last.filter(|last| last.gave_way < CLEARED)
+        let last = last.map(|last| Self { owes: last.owes.saturating_sub(used), ..last });
+        last.filter(|last| !last.owes.is_zero())
     }
 }
 

@@ -32,8 +32,8 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, accounts: &[Account]) 
     let help = "Time that tasks of the plugin were ready and waited for one of the guests' threads, all together";
     counters(encoder, "pilothouse_plugin_turn_wait_seconds", help, waited)?;
     let held = each().map(|(labels, usage)| (labels, usage.held));
-    let help = "Times that a task of the plugin held one of the guests' threads for more than 1 ms and did not give way: if it is not the first \
-                time in ten seconds and 20 ms of its CPU, it has threads of its own, with all others that do";
+    let help = "Times that a task of the plugin held one of the guests' threads for more than 1 ms and did not give way: if it does so \
+                again soon, it has threads of its own, with all others that do";
     counters(encoder, "pilothouse_plugin_turns_held", help, held)?;
     let waiting = each().map(|(labels, usage)| (labels, usage.waiting as u64));
     gauges(

@@ -5,13 +5,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::{Either, select};
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use pilothouse_e2e::plugin::Permission;
 use pilothouse_e2e::{Apple, Plugin};
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
 use crate::clock::cpu_time_of;
-use crate::controllers::{Stage, host::Host};
+use crate::controllers::{NAMESPACE, Stage, host::Host};
 use crate::statistics::percentile;
 
 /// So many that it takes eight slow ones to show; so few that it is over before all who loop are in quarantine for long, and that a plugin
@@ -65,10 +67,14 @@ const WAITING: &str = "waiting";
 /// import too many. In the order of the figures of `hostile-loading`, after which come those that
 /// [misbehave as they are made](Plugin::misbehaving_as_made).
 const REFUSED: [&str; 3] = ["describe_loops", "describe_unexported", "greedy"];
-/// Milliseconds that a call of theirs may take.
+/// Those that go on until their deadline.
+const ENDLESS: [&str; 2] = ["describe-loops", "starting"];
+/// Milliseconds.
 const DEADLINE: u64 = 300;
-/// How often one of those is looked at again: some of them take until their deadline.
-const AGAIN: Duration = Duration::from_millis(400);
+/// How often these are looked at again.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How often the others are: the host waits for 50 ms in which no file changes.
+const AGAIN_SOON: Duration = Duration::from_millis(100);
 /// The colors that the guest `nonsense` takes as instructions; others do not care.
 const COLORS: [&str; 12] = [
     "bad-name",
@@ -92,6 +98,14 @@ const EVERY: Duration = Duration::from_millis(50);
 const LEAD: Duration = Duration::from_secs(2);
 const WINDOW: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(60);
+/// Keys of the one plugin that wait while a key of the other comes. The guest `slow` computes for some milliseconds over each.
+const CROWD: usize = 10_000;
+/// Until `noting` may log as much again.
+const LOGS: Duration = Duration::from_secs(8);
+/// Where they are.
+const CROWDED: &str = "crowded";
+/// How many are created at once.
+const AT_ONCE: usize = 16;
 
 /// Plugins that misbehave together.
 struct Group<'a> {
@@ -125,7 +139,7 @@ impl Scene {
     /// Starts it with all of these groups, and lets it come to rest.
     async fn set(groups: &[Group<'_>]) -> Result<Self> {
         let mut stage = Stage::set().await?;
-        for namespace in [QUIET].into_iter().chain(groups.iter().map(|group| group.namespace)) {
+        for namespace in [QUIET, CROWDED].into_iter().chain(groups.iter().map(|group| group.namespace)) {
             stage.create_namespace(namespace).await?;
         }
         let mut plugins = vec![Plugin::myapple()?.confined_to(QUIET)];
@@ -142,8 +156,8 @@ impl Scene {
         Ok(Self { stage, host })
     }
 
-    /// Microseconds of the line `latency` while all is quiet: the median and the 99th percentile.
-    async fn quiet(&mut self) -> Result<[f64; 2]> {
+    /// Microseconds of the line `latency`, as things are: the median and the 99th percentile.
+    async fn latency(&mut self) -> Result<[f64; 2]> {
         percentiles(&self.stage.latencies(&mut self.host, CHANGES, PAUSE).await?)
     }
 
@@ -169,12 +183,13 @@ impl Scene {
             .with_context(|| format!("{} is not refused", plugin.name))??;
         rests(self.host.id()).await?;
         let plugins = self.host.plugins();
+        let every = if ENDLESS.contains(&plugin.name.as_str()) { AGAIN } else { AGAIN_SOON };
         let refused = async {
-            for weight in 1.. {
+            for calls in 1.. {
                 // With another word of the administrator's it is looked at once more.
-                let limits = json!({"timeoutMs": DEADLINE, "cpuWeight": weight});
+                let limits = json!({"timeoutMs": DEADLINE, "hostCalls": calls});
                 plugins.put_yaml(&plugin.clone().limited(&limits)?)?;
-                sleep(AGAIN).await;
+                sleep(every).await;
             }
             Ok(())
         };
@@ -215,7 +230,7 @@ impl Scene {
 pub(super) fn together() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut scene = Scene::set(&[LASTING, FAILING]).await?;
-        let quiet = scene.quiet().await?;
+        let quiet = scene.latency().await?;
         // First those of whom less is left when their objects are gone.
         let failing = scene.beside(&FAILING, LEAD).await?;
         let lasting = scene.beside(&LASTING, LEAD).await?;
@@ -244,7 +259,7 @@ fn alone(plugins: usize) -> Result<Vec<f64>> {
             if way == WAITING {
                 scene.stage.cluster.hang().await?;
             }
-            let quiet = scene.quiet().await?;
+            let quiet = scene.latency().await?;
             rests(scene.host.id()).await?;
             // At once: those that fail at once are in quarantine soon.
             let hostile = scene.beside(&group, Duration::ZERO).await?;
@@ -257,17 +272,47 @@ fn alone(plugins: usize) -> Result<Vec<f64>> {
     })
 }
 
-/// The same beside one plugin that is refused in one way.
+/// The same beside one plugin that is refused in one way. Those that no settings could help are refused once, and again without a look.
 pub(super) fn loading() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut ratios = Vec::new();
         for plugin in refused()? {
             let mut scene = Scene::set(&[]).await?;
-            let quiet = scene.quiet().await?;
+            let quiet = scene.latency().await?;
             let hostile = scene.beside_refused(&plugin).await?;
             ratios.push(hostile[1] / quiet[1]);
         }
         Ok(ratios)
+    })
+}
+
+/// Milliseconds that the line `latency` is longer while ten thousand keys of another plugin wait: the median and the 99th percentile.
+pub(super) fn crowd() -> Result<Vec<f64>> {
+    Runtime::new().context("cannot start a runtime")?.block_on(async {
+        let mut scene = Scene::set(&[]).await?;
+        // Else it would be called, and log, for what the other one writes.
+        let maps = Permission::to(&["read"], "v1", "ConfigMap").within(NAMESPACE);
+        scene.host.plugins().put_yaml(&Plugin::guest("noting")?.granted(&[maps]))?;
+        let client = scene.stage.cluster.client();
+        let apples = (0..CROWD).map(|number| Apple::new(client.clone(), CROWDED, &format!("one-of-many-{number}")));
+        let created = stream::iter(apples).map(|apple| async move {
+            apple.create(1).await?;
+            anyhow::Ok(apple)
+        });
+        let apples: Vec<Apple> = created.buffer_unordered(AT_ONCE).try_collect().await?;
+        rests(scene.host.id()).await?;
+        let quiet = scene.latency().await?;
+        sleep(LOGS).await;
+        scene.host.plugins().put(&Plugin::guest("slow")?.confined_to(CROWDED))?;
+        timeout(LIMIT, scene.host.serves(1)).await.context("the other plugin does not serve")??;
+        let crowded = scene.latency().await?;
+        let mut served = 0;
+        for apple in &apples {
+            served += usize::from(apple.apples.get(&apple.name).await?.data.get("status").is_some());
+        }
+        eprintln!("  {served} of {CROWD} keys were served meanwhile");
+        ensure!((1..CROWD).contains(&served), "the other plugin had nothing to do at times");
+        Ok(quiet.into_iter().zip(crowded).map(|(quiet, crowded)| (crowded - quiet) / 1e3).collect())
     })
 }
 

@@ -88,7 +88,7 @@ const QUIET: &str = "× quiet p99";
 const TWICE: Option<Budget> = Some(AtMost(2.0));
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 23] = [
+pub const ALL: [Line; 24] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -256,6 +256,13 @@ pub const ALL: [Line; 23] = [
         rounds: 3,
         measure: latency::measure,
         peers: latency::PEERS,
+    },
+    Line {
+        name: "crowd",
+        figures: &[figure("crowd-added", "ms", None), figure("crowd-added-p99", "ms", Some(AtMost(3.0)))],
+        rounds: 3,
+        measure: hostile::crowd,
+        peers: &[],
     },
     Line {
         name: "hostile-each",

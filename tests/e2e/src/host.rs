@@ -7,6 +7,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use http::Request;
 use kube::Client;
 use pilothouse_real::process::Process;
 use serde_json::Value;
@@ -179,6 +180,14 @@ impl Host {
         Ok(Metrics::parse(&text))
     }
 
+    /// What ends a plugin's quarantine, as often as one likes.
+    ///
+    /// # Errors
+    /// As [`Host::get`].
+    pub async fn release_of(&mut self, plugin: &str) -> Result<Release> {
+        Ok(Release { admin: self.admin().await?, path: format!("/debug/plugins/{plugin}/release") })
+    }
+
     /// The informers that run, as `/debug/informers` has them in JSON.
     ///
     /// # Errors
@@ -255,6 +264,25 @@ impl Host {
         let client = client(kube::Config::new(url))?;
         self.admin = Some(client.clone());
         Ok(client)
+    }
+}
+
+/// Ends a plugin's quarantine, if it is in one.
+#[derive(Clone)]
+pub struct Release {
+    admin: Client,
+    path: String,
+}
+
+impl Release {
+    /// Does so now.
+    ///
+    /// # Errors
+    /// No answer, or the host does not know the plugin.
+    pub async fn now(&self) -> Result<()> {
+        let request = Request::post(&self.path).body(Vec::new()).context("no request")?;
+        let told = self.admin.request_text(request).await;
+        told.map(drop).with_context(|| format!("the host refuses to POST {}", self.path))
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures::future::{try_join, try_join_all};
+use pilothouse_e2e::host::Release;
 use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -275,37 +276,46 @@ async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[(String, &str
             Ok(())
         })
         .await?;
-        let failures = host.metrics().await?.sum("pilothouse_plugin_load_failures_total", &[("plugin", name)]);
-        ensure!(failures > 0.0, "the failure of {name} is not counted");
     }
-    // With another word of the administrator's each is looked at, and fails, once more.
+    let failures = load_failures(&mut host, reasons).await?;
+    ensure!(failures.iter().all(|&times| times > 0.0), "not all failures are counted: {failures:?}");
+    // With another word of the administrator's each is looked at, and fails, once more: those that go on for ever, too.
     let refused = plugins.iter().filter(|plugin| reasons.iter().any(|(name, _)| *name == plugin.name));
     let again = async {
         for turn in 1.. {
             for plugin in refused.clone() {
-                let yaml = format!("{}\nlimits: {{cpuWeight: {turn}}}\n", plugin.yaml.as_deref().unwrap_or_default());
+                let yaml = format!(
+                    "{}\nlimits: {{timeoutMs: 500, hostCalls: {turn}}}\n",
+                    plugin.yaml.as_deref().unwrap_or_default()
+                );
                 scene.plugins.put(&plugin.clone().with_yaml(yaml))?;
             }
-            sleep(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(2)).await;
         }
         Ok(())
     };
-    let failures = async |host: &mut Host| -> Result<f64> {
-        Ok(host.metrics().await?.sum("pilothouse_plugin_load_failures_total", &[]))
-    };
     let served = async {
-        let before = failures(&mut host).await?;
-        eventually("they are looked at again", async || {
-            ensure!(failures(&mut host).await? > before, "they are not");
+        let before = load_failures(&mut host, reasons).await?;
+        others_go_on(&mut host, &other_apples(scene, &scene.namespace)).await?;
+        eventually("each fails again", async || {
+            let now = load_failures(&mut host, reasons).await?;
+            let rests = reasons.iter().zip(before.iter().zip(&now)).find(|(_, (before, now))| now <= before);
+            ensure!(rests.is_none(), "this one does not: {rests:?}");
             Ok(())
         })
-        .await?;
-        others_go_on(&mut host, &other_apples(scene, &scene.namespace)).await
+        .await
     };
     tokio::select! {
         served = served => served,
         ended = again => ended,
     }
+}
+
+/// How often each of these plugins was refused.
+async fn load_failures(host: &mut Host, refused: &[(String, &str)]) -> Result<Vec<f64>> {
+    let metrics = host.metrics().await?;
+    let of = |name: &str| metrics.sum("pilothouse_plugin_load_failures_total", &[("plugin", name)]);
+    Ok(refused.iter().map(|(name, _)| of(name)).collect())
 }
 
 /// Of the guest, two objects that it fails on, which are returned, and one that it does not fail on; of myapple, others.
@@ -338,18 +348,20 @@ async fn fails_alone(scene: &Scene, guest: Plugin, told: [&str; 2]) -> Result<[A
     good.create(1).await?.status_is("good", |status| status["available"] == 1).await?;
     ensure!(good.maps.get_opt("good-good").await?.is_some(), "the good one has no child");
 
-    // Tried again, and failing again.
-    let controller = format!("{name}/");
-    eventually("its failures are counted", async || {
-        let errors = host.metrics().await?.sum_where("controller_runtime_reconcile_total", |label| {
-            label("controller").starts_with(&controller) && label("result") == "error"
-        });
-        ensure!(errors >= 3.0, "{errors} errors");
-        Ok(())
-    })
-    .await?;
     failed(&host, &scene.namespace, told).await?;
-    while_they_fail(&bad, others_go_on(&mut host, &other_apples(scene, &elsewhere))).await?;
+    // Tried again, and failing again, while others are served.
+    let release = host.release_of(&name).await?;
+    let served = async {
+        let before = errors(&mut host, &name).await?;
+        others_go_on(&mut host, &other_apples(scene, &elsewhere)).await?;
+        eventually("its failures are counted", async || {
+            let now = errors(&mut host, &name).await?;
+            ensure!(now >= before + 3.0, "{before} errors before, {now} now");
+            Ok(())
+        })
+        .await
+    };
+    while_they_are_called(&bad, &release, served).await?;
     for apple in &bad {
         let object = apple.get().await?;
         ensure!(object.data.get("status").is_none(), "a bad one has a status: {}", object.data["status"]);
@@ -391,8 +403,34 @@ async fn failed(host: &Host, namespace: &str, told: [&str; 2]) -> Result<()> {
     Ok(())
 }
 
+/// Reconciles that failed, of all controllers of a plugin.
+async fn errors(host: &mut Host, plugin: &str) -> Result<f64> {
+    let controller = format!("{plugin}/");
+    Ok(host.metrics().await?.sum_where("controller_runtime_reconcile_total", |label| {
+        label("controller").starts_with(&controller) && label("result") == "error"
+    }))
+}
+
+/// As [`while_they_fail`]; and the plugin of these objects is not left alone, however often it fails.
+async fn while_they_are_called(
+    bad: &[impl Borrow<Apple>],
+    release: &Release,
+    what: impl Future<Output = Result<()>>,
+) -> Result<()> {
+    let releases = async {
+        loop {
+            release.now().await?;
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        done = while_they_fail(bad, what) => done,
+        refused = releases => refused,
+    }
+}
+
 /// Changes objects all the while, so that their failures do not become rare.
-async fn while_they_fail(bad: &[impl Borrow<Apple>], what: impl Future<Output = Result<()>>) -> Result<()> {
+pub(crate) async fn while_they_fail(bad: &[impl Borrow<Apple>], what: impl Future<Output = Result<()>>) -> Result<()> {
     let stir = async {
         for quantity in (1..=9).cycle() {
             try_join_all(bad.iter().map(|apple| apple.borrow().scale(quantity))).await?;
@@ -425,9 +463,7 @@ pub(crate) async fn others_go_on(host: &mut Host, apples: &[Apple]) -> Result<()
     }
     let (code, _) = host.get("/healthz").await?;
     ensure!(code == 200, "/healthz answers {code}");
-    let errors = host.metrics().await?.sum_where("controller_runtime_reconcile_total", |label| {
-        label("controller").starts_with("myapple/") && label("result") == "error"
-    });
+    let errors = errors(host, "myapple").await?;
     ensure!(errors == 0.0, "{errors} reconciles of the other plugin failed");
     Ok(())
 }

@@ -69,6 +69,8 @@ const WAITING: &str = "waiting";
 const REFUSED: [&str; 3] = ["describe_loops", "describe_unexported", "greedy"];
 /// Those that go on until their deadline.
 const ENDLESS: [&str; 2] = ["describe-loops", "starting"];
+/// Those that no settings could help: the host remembers that it refused them. They come as other files, and are compiled again.
+const FOR_GOOD: [&str; 2] = ["greedy", "thousand"];
 /// Milliseconds.
 const DEADLINE: u64 = 300;
 /// How often these are looked at again.
@@ -183,13 +185,18 @@ impl Scene {
             .with_context(|| format!("{} is not refused", plugin.name))??;
         rests(self.host.id()).await?;
         let plugins = self.host.plugins();
-        let every = if ENDLESS.contains(&plugin.name.as_str()) { AGAIN } else { AGAIN_SOON };
+        let [endless, for_good] = [&ENDLESS, &FOR_GOOD].map(|names| names.contains(&plugin.name.as_str()));
         let refused = async {
-            for calls in 1.. {
+            for turn in (1..=u8::MAX).cycle() {
                 // With another word of the administrator's it is looked at once more.
-                let limits = json!({"timeoutMs": DEADLINE, "hostCalls": calls});
-                plugins.put_yaml(&plugin.clone().limited(&limits)?)?;
-                sleep(every).await;
+                let limits = json!({"timeoutMs": DEADLINE, "hostCalls": turn});
+                let again = plugin.clone().limited(&limits)?;
+                if for_good {
+                    plugins.put(&again.revision(turn))?;
+                } else {
+                    plugins.put_yaml(&again)?;
+                }
+                sleep(if endless || for_good { AGAIN } else { AGAIN_SOON }).await;
             }
             Ok(())
         };
@@ -272,7 +279,7 @@ fn alone(plugins: usize) -> Result<Vec<f64>> {
     })
 }
 
-/// The same beside one plugin that is refused in one way. Those that no settings could help are refused once, and again without a look.
+/// The same beside one plugin that is refused in one way.
 pub(super) fn loading() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut ratios = Vec::new();

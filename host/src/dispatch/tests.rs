@@ -216,6 +216,24 @@ async fn invariant_9_a_swap_keeps_the_controller_and_looks_at_every_key_again() 
 }
 
 #[tokio::test]
+async fn invariant_9_a_swap_amid_the_look_of_another_leaves_no_key_out() {
+    // More than are looked at in one turn.
+    const KEYS: usize = 200;
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new()).await;
+    for number in 0..KEYS {
+        scene.api.create(apple(&number.to_string())).await;
+        assert_eq!(scene.next().await, ReconcileResult::Success);
+    }
+    scene.activate(&Guest::new().version("2.0.0")).await;
+    let asks_again = Answer::Children { children: Vec::new(), status: None, requeue_after: Some(3_600_000) };
+    scene.activate(&Guest::new().version("3.0.0").answer(asks_again)).await;
+    let controller = scene.controller();
+    comes_true("the last one has been called for each", || controller.queue().lock().delayed() == KEYS).await;
+}
+
+#[tokio::test]
 async fn a_swap_leaves_as_many_workers_as_are_wanted() {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;

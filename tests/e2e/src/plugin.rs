@@ -10,6 +10,22 @@ use wit_component::ComponentEncoder;
 
 use crate::host::built;
 
+/// The colors that the guest `nonsense` takes as instructions, each another mistake.
+pub const MISTAKES: [&str; 12] = [
+    "foreign-kind",
+    "no-json",
+    "no-object",
+    "no-name",
+    "bad-name",
+    "other-namespace",
+    "twice",
+    "nul",
+    "deep",
+    "status-no-json",
+    "status-list",
+    "status-type",
+];
+
 /// What a plugin may do while an instance of it is made: how the plugin is called, a core module of WebAssembly text, and how many instances
 /// of that are made besides.
 const AS_MADE: [(&str, &str, u32); 7] = [

@@ -6,27 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::future::{try_join, try_join_all};
 use pilothouse_e2e::host::Release;
+use pilothouse_e2e::plugin::MISTAKES;
 use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::reads::put;
-
-/// The colors that the guest `nonsense` takes as instructions, each another mistake.
-const MISTAKES: [&str; 12] = [
-    "foreign-kind",
-    "no-json",
-    "no-object",
-    "no-name",
-    "bad-name",
-    "other-namespace",
-    "twice",
-    "nul",
-    "deep",
-    "status-no-json",
-    "status-list",
-    "status-type",
-];
 
 /// What fails on `bad-1` and `bad-2`: the guest, and what the log says of the one and of the other.
 const HOSTILE: [(&str, [&str; 2]); 11] = [

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use futures::future::{Either, select};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use pilothouse_e2e::plugin::Permission;
+use pilothouse_e2e::plugin::{MISTAKES, Permission};
 use pilothouse_e2e::{Apple, Plugin};
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -77,22 +77,7 @@ const DEADLINE: u64 = 300;
 const AGAIN: Duration = Duration::from_millis(500);
 /// How often the others are: the host waits for 50 ms in which no file changes.
 const AGAIN_SOON: Duration = Duration::from_millis(100);
-/// The colors that the guest `nonsense` takes as instructions; others do not care.
-const COLORS: [&str; 12] = [
-    "bad-name",
-    "deep",
-    "foreign-kind",
-    "no-json",
-    "no-name",
-    "no-object",
-    "nul",
-    "other-namespace",
-    "status-list",
-    "status-no-json",
-    "status-type",
-    "twice",
-];
-/// Objects that each group misbehaves over: none gets the color that it has, which comes again after as many turns as there are colors.
+/// Objects that each group misbehaves over: no multiple of the mistakes that there are, so that none gets the color that it has.
 const BAD: usize = 20;
 /// How often one of these is changed, so that there is always one to be called for.
 const EVERY: Duration = Duration::from_millis(50);
@@ -354,7 +339,8 @@ async fn provoke(bad: &[Apple]) -> Result<()> {
     for apple in bad {
         apple.create(1).await?;
     }
-    for (apple, color) in bad.iter().cycle().zip(COLORS.iter().cycle()) {
+    // Only the guest `nonsense` cares for the color.
+    for (apple, color) in bad.iter().cycle().zip(MISTAKES.iter().cycle()) {
         apple.set(json!({"color": color})).await?;
         sleep(EVERY).await;
     }

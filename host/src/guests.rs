@@ -1,7 +1,7 @@
 //! The threads that plugins run on, shared fairly.
 //!
-//! Owns the threads, and an account for each plugin: whatever runs for a plugin runs there, is charged to it, and gives way after one
-//! call, after [`wasm`](crate::wasm)'s tick within a call, and wherever it waits. Who goes next is for
+//! Owns the threads, and an account for each plugin: whatever runs for a plugin runs there, is charged to it, and gives way at
+//! [`wasm`](crate::wasm)'s tick within a call, wherever it waits, and where it says so itself, as a worker does between two keys. Who goes next is for
 //! [`pilothouse_core::fair`] to say. What waits holds no thread.
 //!
 //! ```text
@@ -44,7 +44,7 @@ use tokio::{runtime::Handle, time::Instant};
 use tracing::error;
 
 use self::line::{Came, Line, Tell, Thread};
-use crate::{prompt::be_last, wasm::PluginName};
+use crate::{name::PluginName, prompt::be_last};
 
 mod line;
 #[cfg(test)]
@@ -359,11 +359,6 @@ impl Account {
         if let Some(thread) = woken {
             thread.wake();
         }
-    }
-
-    /// What the account may have.
-    pub fn share(&self) -> Share {
-        self.open.share()
     }
 
     /// What the account has had.

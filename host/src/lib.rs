@@ -6,9 +6,9 @@
 //!                  └────────── the answers ◄─── writer ◄┘
 //! ```
 //!
-//! Layers, each using only those before it: [`cluster`] (the API server), [`informer`] (what is cached of it), [`wasm`] (the
-//! sandbox) and [`guests`] (its threads), [`writer`] and [`plugin`] (files to revisions), [`dispatch`] (keys to calls, outcomes to writes), [`admin`], [`app`],
-//! [`cli`].
+//! Layers, each using only those before it: [`name`] (of a plugin), [`guests`] (the threads that plugins run on), [`cluster`] (the API
+//! server), [`informer`] (what is cached of it) and [`wasm`] (the sandbox), [`writer`] and [`plugin`] (files to revisions), [`dispatch`]
+//! (keys to calls, outcomes to writes), [`admin`], [`app`], [`cli`].
 
 pub mod admin;
 pub mod allocator;
@@ -18,6 +18,7 @@ pub mod cluster;
 pub mod dispatch;
 pub mod guests;
 pub mod informer;
+pub mod name;
 pub mod plugin;
 mod prompt;
 #[cfg(test)]

@@ -134,11 +134,9 @@ struct Told {
 }
 
 impl Told {
-    /// None: nothing was there on either side.
-    fn new(change: &Change, arrival: u64) -> Option<Self> {
-        let last = change.new.as_ref().or(change.old.as_ref())?.clone();
-        let gone = change.new.is_none();
-        Some(Self { arrival, before: change.old.clone(), last, gone, merged: 1, missed: change.missed })
+    fn new(change: &Change, arrival: u64) -> Self {
+        let (last, gone) = (change.object().clone(), change.new.is_none());
+        Self { arrival, before: change.old.clone(), last, gone, merged: 1, missed: change.missed }
     }
 
     /// This, and then `later`.
@@ -186,7 +184,7 @@ impl Backlog {
 
     /// Adds what became of an object of kind `of`.
     pub fn push(&mut self, of: &TypeMeta, change: &Change) {
-        let Some(told) = Told::new(change, self.arrivals) else { return };
+        let told = Told::new(change, self.arrivals);
         self.arrivals += 1;
         let subject = Subject { of: of.clone(), key: change.key().clone() };
         let subject =

@@ -56,14 +56,14 @@ pub const BURST: Duration = Duration::from_millis(100);
 /// would be behind all who had used a little less whenever it gives way, and they would have a turn each before it goes on.
 pub const SAVED: Duration = Duration::from_millis(1);
 
-/// Who uses more of a core in one go does not give way as others do, who are asked to every quarter of a millisecond: what fills memory
-/// or hands over a lot does it in one piece.
+/// A task that uses more of a core than this in one turn holds its thread. Guests are asked to give way every quarter of a millisecond, and
+/// filling memory or handing over much data is one piece of work in which they cannot.
 pub const HOLDS: Duration = Duration::from_millis(1);
 
-/// It is forgotten after so long that a task of an account held its thread.
+/// How long it is remembered that a task held its thread.
 pub const SUSPECTED: Duration = Duration::from_secs(10);
 
-/// The same once tasks of the account have used so many times as much of a core as those that held their threads, and given way in time. One
+/// It is forgotten sooner once the account's tasks, giving way in time, have used this many times what those used that held their threads. One
 /// task in many may hold its thread for nothing that it did: the kernel takes a while for a page, or the machine has given the core to
 /// somebody else.
 pub const CLEARED: u32 = 10;
@@ -430,16 +430,6 @@ impl<T> FairQueue<T> {
     /// What the account may have; none if it is over.
     pub fn share(&self, id: AccountId) -> Option<Share> {
         self.accounts.get(&id).map(|account| account.share)
-    }
-
-    /// Accounts that are open, or have something left to run.
-    pub fn len(&self) -> usize {
-        self.accounts.len()
-    }
-
-    /// There is no account.
-    pub fn is_empty(&self) -> bool {
-        self.accounts.is_empty()
     }
 
     /// Takes the account out of where it waits.

@@ -91,9 +91,14 @@ pub struct Change {
 }
 
 impl Change {
+    /// The object that changed: as it is, or as it was last.
+    pub fn object(&self) -> &Arc<Object> {
+        self.new.as_ref().or(self.old.as_ref()).expect("a change has an old or a new object")
+    }
+
     /// The key of the object that changed.
     pub fn key(&self) -> &Key {
-        self.new.as_ref().or(self.old.as_ref()).expect("a change has an old or a new object").key()
+        self.object().key()
     }
 }
 

@@ -13,7 +13,8 @@ use crate::{
     cluster::RequestObserver,
     dispatch::{self, Attempt, Called, Controller, Quarantined},
     informer::{Holding, Tally, told},
-    plugin::{self, PluginName, Stage, State, Status},
+    name::PluginName,
+    plugin::{self, Stage, State, Status},
     writer::WriteObserver,
 };
 
@@ -91,10 +92,10 @@ impl dispatch::Observer for Metrics {
 fn count(controller: &metrics::Controller, attempt: &Attempt) {
     controller.reconciled(
         match attempt.result {
-            dispatch::Result::Success => Reconciled::Success,
-            dispatch::Result::RequeueAfter => Reconciled::RequeueAfter,
-            dispatch::Result::Error => Reconciled::Error,
-            dispatch::Result::Terminal => Reconciled::Terminal,
+            dispatch::ReconcileResult::Success => Reconciled::Success,
+            dispatch::ReconcileResult::RequeueAfter => Reconciled::RequeueAfter,
+            dispatch::ReconcileResult::Error => Reconciled::Error,
+            dispatch::ReconcileResult::Terminal => Reconciled::Terminal,
         },
         attempt.took,
     );
@@ -366,7 +367,7 @@ mod tests {
         let metrics = Metrics::new();
         metrics.add_controller("a/b");
         let counted = |in_guest: Option<Duration>, trap, panicked| {
-            let (result, took) = (dispatch::Result::Error, Duration::from_secs(1));
+            let (result, took) = (dispatch::ReconcileResult::Error, Duration::from_secs(1));
             count(&metrics.controller("a/b").unwrap(), &Attempt { result, took, in_guest, trap, panicked });
             let text = metrics.encode();
             let of = |name: &str| {

@@ -10,7 +10,8 @@ use crate::{
     },
     dispatch::{BacklogFigures, Controller, FailingKey, GoneFigures, HookFailure, Quarantined, Record},
     informer::told,
-    plugin::{PluginName, Status},
+    name::PluginName,
+    plugin::Status,
     wasm::Limits,
     writer::cut,
 };

@@ -13,8 +13,9 @@ use serde_json::json;
 use super::args::{InspectArgs, Output};
 use crate::{
     app,
+    name::PluginName,
     plugin::call_limits,
-    wasm::{PluginFile, PluginName, Revision},
+    wasm::{PluginFile, Revision},
 };
 
 pub(super) fn main(args: &InspectArgs) -> anyhow::Result<()> {

@@ -37,7 +37,7 @@ pub(super) use self::waking::Source;
 use self::{gone::Gone, waking::Waking, workers::Workers};
 pub use self::{gone::GoneFigures, waking::ReadFigures};
 use super::{
-    Attempt, Called, Observer, Parts, Result as ReconcileResult,
+    Attempt, Called, Observer, Parts, ReconcileResult,
     failing::{Failing, FailingKey},
     imports::Access,
     mapper, pending,
@@ -50,7 +50,8 @@ use crate::{
     cluster::Cluster,
     guests::Account,
     informer::View,
-    wasm::{Limits, PluginName, Revision},
+    name::PluginName,
+    wasm::{Limits, Revision},
     writer::Events,
 };
 

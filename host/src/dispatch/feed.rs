@@ -33,8 +33,7 @@ fn told(controller: &Controller, change: &Change, keys: &[Key], why: &str) {
     if !enabled!(target: "pilothouse::feed", Level::DEBUG) || keys.is_empty() {
         return;
     }
-    let object = change.new.as_ref().or(change.old.as_ref());
-    let Some(object) = object else { return };
+    let object = change.object();
     let wakes = keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     debug!(
         target: "pilothouse::feed",

@@ -25,16 +25,15 @@ use pilothouse_core::{
     key::{Key, TypeMeta},
     store::Change,
 };
-use tokio::{sync::Notify, time::Instant};
-use tracing::{Instrument, info_span};
+use tokio::sync::Notify;
+use tracing::info_span;
 
 use super::{
-    Called, Hook,
     controller::Controller,
     feed,
+    hook::{self, Hook, HookError},
     imports::CallImports,
     pending::{self, BacklogFigures, HookFailure, Pending},
-    record::HookError,
     resync,
 };
 use crate::informer::Origin;
@@ -96,7 +95,7 @@ impl Asks {
 
     /// The change concerns these, if they are found.
     pub(super) fn find(&self, whom: impl IntoIterator<Item = Whom>, change: &Change, origin: Origin) {
-        let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
+        let object = change.object();
         let name = |whom| ((whom, object.type_meta().clone(), object.key().clone()), origin);
         self.names.lock().add(whom.into_iter().map(name));
         self.named.notify_one();
@@ -150,10 +149,8 @@ pub(super) async fn run(controller: Arc<Controller>) {
                 }
             }
             telling = asks.pending.next() => {
-                match map(&controller, telling.batch()).await {
-                    Ok(()) => telling.done(),
-                    Err(error) => telling.failed(&error),
-                }
+                let told = map(&controller, telling.batch()).await;
+                telling.end(told);
             }
         }
     }
@@ -200,23 +197,13 @@ async fn map(controller: &Controller, batch: &Batch) -> Result<(), HookError> {
     let span = info_span!("map", plugin = %controller.plugin(), controller = controller.name(), changes = batch.changes().len());
     let imports = Arc::new(CallImports::new(serving.access.clone()));
     let news = pending::news(batch);
-    let started = Instant::now();
-    let answer = serving.revision.map(imports, controller.name(), &news).instrument(span.clone()).await;
-    let took = started.elapsed();
-    let error = match answer {
-        Ok(Ok(keys)) => {
-            controller.called(&Called { hook: Hook::Map, ok: true, took, trap: None });
-            let keys = controller.known(keys);
-            feed::mapped(controller, &pending::objects(batch), &keys);
-            controller.wake_mapped(keys, controller.origin(), || pending::objects(batch));
-            return Ok(());
-        }
-        Ok(Err(error)) => HookError::Refused(error),
-        Err(error) => HookError::Call(error),
-    };
-    controller.called(&Called { hook: Hook::Map, ok: false, took, trap: error.trap() });
-    span.in_scope(|| controller.record().hook_failed(Hook::Map, &pending::objects(batch), &error));
-    Err(error)
+    let call = serving.revision.map(imports, controller.name(), &news);
+    let (keys, _) =
+        hook::call(Hook::Map, batch, controller.record(), span, |called| controller.called(called), call).await?;
+    let keys = controller.known(keys);
+    feed::mapped(controller, &pending::objects(batch), &keys);
+    controller.wake_mapped(keys, controller.origin(), || pending::objects(batch));
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 mod controller;
 mod failing;
 mod feed;
+mod hook;
 mod imports;
 mod lines;
 mod mapper;
@@ -26,6 +27,7 @@ mod tests;
 
 pub use controller::{Controller, GoneFigures, ReadFigures};
 pub use failing::FailingKey;
+pub use hook::{Called, Hook};
 pub use observing::Observing;
 pub use pending::{BacklogFigures, HookFailure};
 pub use queue::{Cause, Queue};
@@ -60,8 +62,8 @@ use crate::{
     cluster::{self, Cluster},
     guests::Guests,
     informer::{InformerKey, Informers, Lease, View, told},
+    name::PluginName,
     plugin::{Activate, ActivateError, Candidate},
-    wasm::PluginName,
     writer::{self, CrdError, Events, WriteObserver, Writer},
 };
 
@@ -69,13 +71,9 @@ use crate::{
 /// `CacheSyncTimeout`.
 const SYNC_WITHIN: Duration = Duration::from_secs(120);
 
-/// Keys of one controller that are reconciled at once, whatever its manifest asks for: each takes a task, and while it is called
-/// a guest's memory.
-const MAX_CONCURRENCY: usize = 256;
-
 /// How a reconcile ended: the label `result` of controller-runtime's metrics, and `Terminal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Result {
+pub enum ReconcileResult {
     /// Nothing more to do until something changes.
     Success,
     /// The plugin asked to be called again.
@@ -86,14 +84,14 @@ pub enum Result {
     Terminal,
 }
 
-impl Result {
+impl ReconcileResult {
     /// One word for logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
-            Result::Success => "success",
-            Result::RequeueAfter => "requeue_after",
-            Result::Error => "error",
-            Result::Terminal => "terminal",
+            Self::Success => "success",
+            Self::RequeueAfter => "requeue_after",
+            Self::Error => "error",
+            Self::Terminal => "terminal",
         }
     }
 }
@@ -102,7 +100,7 @@ impl Result {
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
     /// How it ended.
-    pub result: Result,
+    pub result: ReconcileResult,
     /// From the store to the last write.
     pub took: Duration,
     /// The call into the plugin, its imports and its waiting included; none where the host failed over the key.
@@ -111,38 +109,6 @@ pub struct Attempt {
     pub trap: Option<&'static str>,
     /// The plugin died in the middle of its code ([`crate::wasm::CallError::is_panic`]), or the host failed over the key.
     pub panicked: bool,
-}
-
-/// What may be called of a plugin beside `reconcile`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Hook {
-    /// `mapper.map`.
-    Map,
-    /// `observer.observe`.
-    Observe,
-}
-
-impl Hook {
-    /// One word for logs and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Hook::Map => "map",
-            Hook::Observe => "observe",
-        }
-    }
-}
-
-/// One call beside reconciles, for metrics.
-#[derive(Clone, Copy, Debug)]
-pub struct Called {
-    /// What was called.
-    pub hook: Hook,
-    /// It did what it was called for.
-    pub ok: bool,
-    /// The call into the plugin, its imports included.
-    pub took: Duration,
-    /// If the call came to nothing: [`crate::wasm::CallError::kind`].
-    pub trap: Option<&'static str>,
 }
 
 /// Sees what controllers do. For metrics.
@@ -161,17 +127,6 @@ pub trait Observer: Send + Sync + 'static {
     fn called(&self, plugin: &PluginName, controller: Option<&Controller>, called: &Called);
     /// A plugin whose calls come to nothing is left alone for a while, or is not any more.
     fn quarantined(&self, plugin: &PluginName, quarantined: bool);
-}
-
-/// For whom nobody listens.
-impl Observer for () {
-    fn started(&self, _: &Controller) {}
-    fn stopped(&self, _: &Controller) {}
-    fn picked(&self, _: &Controller, _: Duration) {}
-    fn finished(&self, _: &Controller, _: Duration) {}
-    fn attempted(&self, _: &Controller, _: &Attempt) {}
-    fn called(&self, _: &PluginName, _: Option<&Controller>, _: &Called) {}
-    fn quarantined(&self, _: &PluginName, _: bool) {}
 }
 
 /// What dispatch needs of the rest of the host.
@@ -293,7 +248,7 @@ impl Dispatch {
         join_all(ends).map(drop)
     }
 
-    async fn activate(&self, candidate: Candidate) -> std::result::Result<(), ActivateError> {
+    async fn activate(&self, candidate: Candidate) -> Result<(), ActivateError> {
         let Candidate { revision, grants, .. } = &candidate;
         let name = revision.plugin().clone();
         let _waiting = Waiting { dispatch: self, name: &name };
@@ -352,10 +307,10 @@ impl Dispatch {
             let reconciles = wanted.iter().filter(|wanted| wanted.source == Source::For);
             let reconciles: Vec<_> = reconciles.map(|wanted| wanted.lease.key().clone()).collect();
             let reconciles = view.only(&reconciles);
-            wanted.retain(|wanted| !matches!(wanted.source, Source::Reads(_)));
+            wanted.retain(|wanted| !matches!(wanted.source, Source::Reads { .. }));
             // It may read whatever the plugin caches, and is woken by what it read.
             for lease in &leases {
-                let source = Source::Reads(own.contains(lease.key()));
+                let source = Source::Reads { awaited: own.contains(lease.key()) };
                 wanted.push(Wanted { lease: lease.clone(), source, when: Predicate::default() });
             }
             let serving = Serving {
@@ -411,12 +366,7 @@ impl Dispatch {
     }
 
     /// Installs the definitions that the plugin brings, where it may. Waits for an API server that does not answer.
-    async fn install(
-        &self,
-        name: &PluginName,
-        writer: &Writer,
-        definitions: &[String],
-    ) -> std::result::Result<(), ActivateError> {
+    async fn install(&self, name: &PluginName, writer: &Writer, definitions: &[String]) -> Result<(), ActivateError> {
         let mut backoff = Backoff::new(backoff::RECONNECT, 0);
         let origin = Instant::now();
         loop {
@@ -436,7 +386,7 @@ impl Dispatch {
     fn wanted(&self, candidate: &Candidate, spec: &manifest::Controller) -> Vec<Wanted<Source>> {
         let owns = spec.owns.iter().map(|owned| (owned, Source::Owns));
         let watches = spec.watches.iter().map(|mapped| (&mapped.watch, Source::Watches(mapped.mapping.clone())));
-        let reads = spec.reads.iter().map(|read| (read, Source::Reads(true)));
+        let reads = spec.reads.iter().map(|read| (read, Source::Reads { awaited: true }));
         let all = std::iter::once((&spec.for_, Source::For)).chain(owns).chain(watches).chain(reads);
         all.flat_map(|(watch, source)| self.listen(candidate, watch, source)).collect()
     }
@@ -484,7 +434,7 @@ impl Dispatch {
     }
 
     /// Waits for the informers of a new revision while the old one serves.
-    async fn sync(&self, name: &PluginName, view: &View) -> std::result::Result<(), ActivateError> {
+    async fn sync(&self, name: &PluginName, view: &View) -> Result<(), ActivateError> {
         let pending = |view: &View| -> Vec<(InformerKey, State)> {
             let unsynced = view.leases().filter(|lease| !*lease.synced().borrow());
             unsynced.map(|lease| (lease.key().clone(), lease.state())).collect()
@@ -539,7 +489,7 @@ fn matters(when: &Predicate, change: &Change, record: &Record) -> bool {
 
 /// How many keys of a controller may be reconciled at once.
 fn concurrency(candidate: &Candidate, spec: &manifest::Controller) -> usize {
-    usize::try_from(candidate.concurrency(spec.max_concurrency)).unwrap_or(MAX_CONCURRENCY).min(MAX_CONCURRENCY)
+    usize::try_from(candidate.concurrency(spec.max_concurrency)).unwrap_or(usize::MAX)
 }
 
 /// The host is about to end.
@@ -575,7 +525,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Activate for Dispatch {
-    fn activate(&self, candidate: Candidate) -> BoxFuture<'_, std::result::Result<(), ActivateError>> {
+    fn activate(&self, candidate: Candidate) -> BoxFuture<'_, Result<(), ActivateError>> {
         self.activate(candidate).boxed()
     }
 

@@ -11,20 +11,21 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use pilothouse_core::{backlog::Batch, key::TypeMeta, store::Change};
-use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{Instrument, debug, info, info_span, warn};
+use tracing::{debug, info, info_span, warn};
 
 use super::{
-    Called, Hook, Observer, Parts, feed,
+    Observer, Parts, feed,
+    hook::{self, Called, Hook, HookError},
     imports::{Access, CallImports},
     pending::{self, BacklogFigures, HookFailure, Pending},
-    record::{HookError, Record},
+    record::Record,
     routes::{Routes, Wanted},
 };
 use crate::{
     guests::Account,
-    wasm::{Limits, PluginName, Revision},
+    name::PluginName,
+    wasm::{Limits, Revision},
 };
 
 /// What is called now.
@@ -96,7 +97,7 @@ impl Observing {
         self.pending.retain(|of| kinds.contains(of));
     }
 
-    /// Takes away at once what the administrator allows no longer.
+    /// What the revision that is called reads and writes through.
     pub(super) fn access(&self) -> Arc<Access> {
         self.serving.load().access.clone()
     }
@@ -130,10 +131,8 @@ impl Observing {
     async fn run(self: Arc<Self>) {
         let mut dropped = 0;
         while let Some(telling) = self.stopping.run_until_cancelled(self.pending.next()).await {
-            match self.tell(telling.batch()).await {
-                Ok(()) => telling.done(),
-                Err(error) => telling.failed(&error),
-            }
+            let told = self.tell(telling.batch()).await;
+            telling.end(told);
             let given_up = self.figures().dropped;
             if given_up > dropped && self.record.may_say() {
                 warn!(plugin = %self.plugin, deletions = given_up - dropped, "the observer is too slow: it is not told of some deletions");
@@ -152,24 +151,10 @@ impl Observing {
         if merged > 0 {
             debug!(plugin = %self.plugin, merged, "changes came faster than the observer took them: some are told as one");
         }
-        let started = Instant::now();
-        let answer = serving.revision.observe(imports, &news).instrument(span.clone()).await;
-        let took = started.elapsed();
-        let error = match answer {
-            Ok(Ok(())) => {
-                self.called(&Called { hook: Hook::Observe, ok: true, took, trap: None });
-                feed::observed(self.plugin.as_str(), batch, took);
-                return Ok(());
-            }
-            Ok(Err(error)) => HookError::Refused(error),
-            Err(error) => HookError::Call(error),
-        };
-        self.called(&Called { hook: Hook::Observe, ok: false, took, trap: error.trap() });
-        span.in_scope(|| self.record.hook_failed(Hook::Observe, &pending::objects(batch), &error));
-        Err(error)
-    }
-
-    fn called(&self, called: &Called) {
-        self.observer.called(&self.plugin, None, called);
+        let called = |called: &Called| self.observer.called(&self.plugin, None, called);
+        let call = serving.revision.observe(imports, &news);
+        let ((), took) = hook::call(Hook::Observe, batch, &self.record, span, called, call).await?;
+        feed::observed(self.plugin.as_str(), batch, took);
+        Ok(())
     }
 }

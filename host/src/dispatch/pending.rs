@@ -16,8 +16,9 @@ use tokio::{
 };
 use tracing::error;
 
-use super::record::HookError;
-use crate::wasm::{News, PluginName};
+use super::hook::HookError;
+use crate::name::PluginName;
+use crate::wasm::News;
 
 /// Changes in one call. A guest's call costs some ten microseconds: with a hundred changes in it that is nothing.
 const BATCH: usize = 100;
@@ -80,8 +81,7 @@ impl Pending {
 
     /// Puts a change in. Quick: the informer is locked meanwhile.
     pub(super) fn add(&self, change: &Change) {
-        let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
-        self.inner.lock().backlog.push(object.type_meta(), change);
+        self.inner.lock().backlog.push(change.object().type_meta(), change);
         self.bell.notify_one();
     }
 
@@ -155,16 +155,22 @@ impl Telling<'_> {
         self.batch.as_ref().expect("it has not ended")
     }
 
-    /// They were told.
-    pub(super) fn done(mut self) {
+    /// They were told, or could not be.
+    pub(super) fn end(self, told: Result<(), HookError>) {
+        match told {
+            Ok(()) => self.done(),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn done(mut self) {
         let Some(batch) = self.batch.take() else { return };
         let inner = &mut *self.pending.inner.lock();
         inner.merged += batch.changes().iter().map(|told| u64::from(told.merged.saturating_sub(1))).sum::<u64>();
         inner.backlog.done(batch);
     }
 
-    /// They could not be told.
-    pub(super) fn failed(self, error: &HookError) {
+    fn failed(self, error: &HookError) {
         let objects = objects(self.batch());
         let last = HookFailure { at: Timestamp::now(), objects, message: error.to_string() };
         self.pending.inner.lock().last = Some(last);

@@ -192,22 +192,17 @@ impl Queue {
     /// Ends a key's processing, and says what is next for it.
     pub(super) fn finish(&self, item: &Item<Key>, next: Next) -> Duration {
         let (now, key) = (self.now(), item.key.clone());
-        // What is to be done again later anyway is no storm, and has no part in one.
-        let wait = |delay: Duration, cause: Cause| match delay < OPEN {
-            true => self.breaker.lock().ask(now, &key, || cause),
-            false => Duration::ZERO,
-        };
-        let wait = match next {
-            Next::Done => Duration::ZERO,
-            Next::After(delay) => wait(delay, Cause::RequeueAfter),
+        let again = match next {
+            Next::Done => None,
+            Next::After(delay) => Some((delay, Cause::RequeueAfter)),
             Next::Retry => {
-                let delay = {
-                    let queue = self.inner.lock();
-                    queue.pace().backoff.delay(queue.failures(&key))
-                };
-                wait(delay, Cause::Failure)
+                let queue = self.inner.lock();
+                Some((queue.pace().backoff.delay(queue.failures(&key)), Cause::Failure))
             }
         };
+        // What is to be done again later anyway is no storm, and has no part in one.
+        let again = again.filter(|(delay, _)| *delay < OPEN);
+        let wait = again.map_or(Duration::ZERO, |(_, cause)| self.breaker.lock().ask(now, &key, || cause));
         let mut queue = self.inner.lock();
         match next {
             Next::Done => queue.forget(&key),

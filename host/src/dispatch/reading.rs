@@ -67,10 +67,7 @@ impl Reading {
     pub(super) fn end(&mut self) -> bool {
         let mut moment = std::mem::take(&mut self.moment);
         let Some(Noted { tracker, key, .. }) = &self.noted else { return false };
-        moment.hides(|change| {
-            let of = change.new.as_ref().or(change.old.as_ref()).map(|object| object.type_meta());
-            of.is_some_and(|of| tracker.lock().wakes_key(key, of, change))
-        })
+        moment.hides(|change| tracker.lock().wakes_key(key, change.object().type_meta(), change))
     }
 
     /// It was successful: these reads are those that count.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, debug, info_span};
 
 use super::{
-    Attempt, Result as ReconcileResult,
+    Attempt, ReconcileResult,
     controller::{Controller, Serving},
     imports::CallImports,
     queue::Next,

@@ -12,7 +12,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -32,12 +31,14 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{
-    Hook, Observer, Parts,
+    Observer, Parts,
+    hook::{Hook, HookError},
     lines::{CALLS, Lines, STORMS},
     queue::Cause,
 };
 use crate::{
-    wasm::{CallError, Import, LogLine, PluginName},
+    name::PluginName,
+    wasm::{CallError, Import, LogLine},
     writer::{Events, Level},
 };
 
@@ -99,33 +100,6 @@ pub(super) struct Failed<'a> {
     pub(super) key: &'a Key,
     pub(super) object: &'a Object,
     pub(super) error: &'a CallError,
-}
-
-/// Why `map` or `observe` did not do what it was called for.
-pub(super) enum HookError {
-    /// In the plugin's own words.
-    Refused(String),
-    /// The call came to nothing.
-    Call(CallError),
-}
-
-impl HookError {
-    /// If the call came to nothing: [`CallError::kind`].
-    pub(super) fn trap(&self) -> Option<&'static str> {
-        match self {
-            Self::Refused(_) => None,
-            Self::Call(error) => Some(error.kind()),
-        }
-    }
-}
-
-impl fmt::Display for HookError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(message) => f.write_str(message),
-            Self::Call(error) => error.fmt(f),
-        }
-    }
 }
 
 impl Record {

@@ -60,12 +60,12 @@ pub(super) async fn run(controller: Weak<Controller>, mut every: watch::Receiver
 pub(super) async fn look_at_each(controller: &Controller) {
     look_in_turns(controller, &controller.serving(), |_| true).await;
     for keys in controller.gone_keys().chunks(TURN) {
-        keys.iter().for_each(|key| look_at_gone(controller, key.clone()));
+        keys.iter().for_each(|key| look_at(controller, key.clone()));
         tokio::task::yield_now().await;
     }
 }
 
-fn look_at_gone(controller: &Controller, key: Key) {
+fn look_at(controller: &Controller, key: Key) {
     controller.queue().add(key, INITIAL, || Cause::Resync);
 }
 
@@ -102,7 +102,7 @@ fn look_at_some(
     let all = Selector::default();
     let page = lease.page(&Query { after, ..Query::new(&all) }, None, TURN);
     for object in page.items.iter().filter(|object| matters(object)) {
-        controller.queue().add(object.key().clone(), INITIAL, || Cause::Resync);
+        look_at(controller, object.key().clone());
     }
     page.next
 }

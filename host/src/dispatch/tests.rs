@@ -13,17 +13,19 @@ use pilothouse_core::{
     grant,
     grant::Grants,
     key::{Key, TypeMeta},
+    manifest::MAX_CONCURRENCY,
 };
 use tokio::{runtime::Handle, sync::mpsc};
 
-use super::{Attempt, Called, Controller, Dispatch, Observer, Parts, Result as ReconcileResult};
+use super::{Attempt, Called, Controller, Dispatch, Observer, Parts, ReconcileResult};
 use crate::{
     guests::Guests,
     informer::{InformerKey, Informers},
+    name::PluginName,
     plugin::{Activate, Candidate},
     testing::{Api, apple, comes_true, config_map, soon},
     wasm::{
-        Engine, Limits, PluginName,
+        Engine, Limits,
         testing::{
             ANSWER, Answer, Guest, LOOP, MAPS, MISTAKE, MISTAKEN, Mapping, READS, READS_AND_TRAPS_IF_THERE,
             READS_LATER, TAKES, TRAP,
@@ -243,7 +245,7 @@ async fn a_swap_leaves_as_many_workers_as_are_wanted() {
         comes_true("workers come and go", || controller.tasks() == wanted.max(1) as usize).await;
     }
     scene.activate(&Guest::new().concurrency(u32::MAX)).await;
-    assert_eq!(scene.controller().max_concurrency(), super::MAX_CONCURRENCY);
+    assert_eq!(scene.controller().max_concurrency(), MAX_CONCURRENCY as usize);
 }
 
 #[tokio::test]

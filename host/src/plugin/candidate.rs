@@ -9,7 +9,8 @@ use pilothouse_core::grant::{self, AdminFile, Grants, LackedBy, Namespaces};
 use pilothouse_core::manifest::{Verb, Watch};
 
 use super::lifecycle::Mode;
-use crate::wasm::{Limits, PluginName, Revision};
+use crate::name::PluginName;
+use crate::wasm::{Limits, Revision};
 
 /// Who lets revisions serve.
 pub trait Activate: Send + Sync + 'static {

@@ -14,7 +14,8 @@ use super::source::{Change, Problem};
 use super::status::{Observer, Statuses};
 use super::task::{Task, Wish};
 use crate::guests::Guests;
-use crate::wasm::{Engine, PluginName};
+use crate::name::PluginName;
+use crate::wasm::Engine;
 
 /// A plugin that is not called for this long, or up to twice as long, has no code in memory.
 const IDLE: Duration = Duration::from_secs(60);

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::source::{Change, Found, Problem, SettingsFile};
-use crate::wasm::{Digest, MAX_FILE, PluginFile, PluginName};
+use crate::name::PluginName;
+use crate::wasm::{Digest, MAX_FILE, PluginFile};
 
 /// A file that is missing is taken for removed after this long: replacing one by hand (`rm`, then `cp`; a linker that deletes
 /// its output first) leaves a gap.

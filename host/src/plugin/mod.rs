@@ -33,5 +33,3 @@ pub use candidate::{Activate, ActivateError, Candidate};
 pub use lifecycle::{Lifecycle, Mode};
 pub use source::{Change, Content, Found, Problem, SettingsFile, Source};
 pub use status::{Failure, Observer, Serving, Snapshot, Stage, State, Status, Statuses};
-
-pub use crate::wasm::PluginName;

@@ -30,7 +30,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
 use super::look::{Directory, Folder};
-use crate::wasm::{Digest, PluginFile, PluginName};
+use crate::name::PluginName;
+use crate::wasm::{Digest, PluginFile};
 
 /// How often to look where no event comes.
 const POLL: Duration = Duration::from_secs(2);

@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use super::source::Problem;
-use crate::wasm::{Digest, PluginName};
+use crate::name::PluginName;
+use crate::wasm::Digest;
 
 /// How many plugins that are gone are still shown.
 const GONE: usize = 16;

@@ -16,7 +16,8 @@ use super::lifecycle::Shared;
 use super::source::{Found, SettingsFile};
 use super::status::{Failure, Serving, Stage, State, Status};
 use crate::guests::Account;
-use crate::wasm::{CallError, Compiled, DescribeError, Digest, Linked, LoadError, PluginFile, PluginName, Revision};
+use crate::name::PluginName;
+use crate::wasm::{CallError, Compiled, DescribeError, Digest, Linked, LoadError, PluginFile, Revision};
 
 /// What should become of the plugin.
 #[derive(Debug, Clone)]

@@ -44,7 +44,7 @@ const MARK: [u8; 8] = *b"phcode\0\x01";
 /// Bytes of a file that are not code.
 const SEAL: usize = MARK.len() + 32;
 
-/// What the files of a directory take together, in bytes: two thousand plugins in Rust, or thirty with an interpreter inside.
+/// What the files of a directory take together, in bytes: five hundred plugins in Rust, or thirty with an interpreter inside.
 pub const CACHE_BYTES: u64 = 1 << 30;
 
 /// Names of files that are being written begin so.

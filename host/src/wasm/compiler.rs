@@ -78,7 +78,7 @@ impl Compiler {
         let all = async { tokio::join!(feed, tail(said), running.wait()) };
         match tokio::time::timeout(DEADLINE, all).await {
             Ok((_, said, ended)) => understand(ended.map_err(LoadError::Compiler)?, &said, memory),
-            Err(_) => Err(LoadError::Slow(DEADLINE)),
+            Err(_) => Err(LoadError::Deadline(DEADLINE)),
         }
     }
 }
@@ -110,16 +110,16 @@ fn understand(ended: ExitStatus, said: &str, memory: u64) -> Result<(), LoadErro
     match (ended.code(), ended.signal()) {
         (Some(0), _) => Ok(()),
         (Some(code), _) if code == i32::from(child::REFUSED) => match serde_json::from_str::<Refused>(last) {
-            Ok(Refused::Compile(why)) if is_out_of_memory(&why) => Err(LoadError::Greedy(memory)),
+            Ok(Refused::Compile(why)) if is_out_of_memory(&why) => Err(LoadError::Memory(memory)),
             Ok(refused) => Err(refused.into()),
             Err(_) => Err(died(ended, last)),
         },
         (Some(code), _) if code == i32::from(child::UNWRITTEN) => {
             Err(LoadError::Compiler(std::io::Error::other(format!("cannot write the compiled code: {last}"))))
         }
-        _ if said.contains("has overflowed its stack") => Err(LoadError::Overflow),
-        _ if is_out_of_memory(said) => Err(LoadError::Greedy(memory)),
-        (_, Some(signal)) if signal == rustix::process::Signal::XCPU.as_raw() => Err(LoadError::Slow(child::CPU)),
+        _ if said.contains("has overflowed its stack") => Err(LoadError::Stack),
+        _ if is_out_of_memory(said) => Err(LoadError::Memory(memory)),
+        (_, Some(signal)) if signal == rustix::process::Signal::XCPU.as_raw() => Err(LoadError::Deadline(child::CPU)),
         (_, Some(signal)) if signal == rustix::process::Signal::KILL.as_raw() => Err(LoadError::Killed),
         _ => Err(died(ended, last)),
     }

@@ -25,8 +25,9 @@ use super::error::{EngineError, LoadError};
 use super::instances::{Instance, InstanceFigures, LARGE, Tallies, Tally};
 use super::limits::{MAX_INSTANCES, MAX_TABLE_ELEMENTS};
 use super::turns::Turns;
-use super::{Digest, PluginFile, PluginName, child};
+use super::{Digest, PluginFile, child};
 use crate::allocator;
+use crate::name::PluginName;
 
 /// WebAssembly frames a call may use. Deep recursion in a parser takes some hundred kB; wasmtime's own default.
 const STACK: usize = 512 << 10;

@@ -19,8 +19,8 @@ pub enum EngineError {
     /// The WebAssembly engine refused its configuration.
     #[error("cannot set up the WebAssembly engine")]
     Engine(#[source] wasmtime::Error),
-    /// No thread for the epochs.
-    #[error("cannot start the epoch thread")]
+    /// No thread of its own, or no timer.
+    #[error("cannot start a thread of the WebAssembly engine")]
     Thread(#[source] std::io::Error),
 }
 
@@ -65,13 +65,13 @@ pub enum LoadError {
     Compile(String),
     /// Nests or loops deeper than any tool writes it.
     #[error("the compiler died of a stack overflow over the file: it is damaged")]
-    Overflow,
-    /// Too large for the compiler, or damaged.
+    Stack,
+    /// Needs more memory than its compiler may have.
     #[error("the compiler needs more than its {0} MiB for the file: it is too large, or damaged")]
-    Greedy(u64),
-    /// Too large for the compiler, or damaged.
+    Memory(u64),
+    /// Needs more time than its compiler may have.
     #[error("the compiler was stopped over the file after {} s: it is too large, or damaged", .0.as_secs())]
-    Slow(Duration),
+    Deadline(Duration),
     /// Not by the host.
     #[error(
         "the compiler was killed over the file: by an administrator, or because the machine or the container is out of memory"
@@ -127,9 +127,9 @@ impl LoadError {
             | Self::Metadata
             | Self::Componentise(_)
             | Self::Compile(_) => "decode",
-            Self::Overflow => "stack",
-            Self::Greedy(_) => "memory",
-            Self::Slow(_) => "deadline",
+            Self::Stack => "stack",
+            Self::Memory(_) => "memory",
+            Self::Deadline(_) => "deadline",
             Self::Died { .. } => "died",
             Self::Killed | Self::Compiler(_) | Self::Code(_) => "host",
             Self::Imports(_) | Self::Export { .. } | Self::Types(_) => "link",

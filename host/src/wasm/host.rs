@@ -154,7 +154,7 @@ impl Host {
         Ok(())
     }
 
-    /// The same for an object of the API server's.
+    /// Ends a host call whose answer is an object of the API server's.
     fn gives_object(&mut self, answer: &Result<Arc<Object>, client::Error>) -> Result<Result<String, client::Error>> {
         self.gives(answer.as_ref().map(json).map_err(Clone::clone), |answer| answer.as_ref().map_or(0, String::len))
     }

@@ -30,6 +30,7 @@ use tokio::time::Instant;
 use tracing::{error, warn};
 use wasmtime::{Store, UpdateDeadline, component};
 
+use super::MAX_TRANSFER;
 use super::bindings::Plugin;
 use super::bindings::mapping::Mapping;
 use super::bindings::observing::Observing;
@@ -40,7 +41,7 @@ use super::host::{Host, InLine};
 use super::imports::Imports;
 use super::limits::Held;
 use super::revision::Limits;
-use super::{MAX_TRANSFER, PluginName};
+use crate::name::PluginName;
 
 /// Calls that one instance serves. A plugin that leaks a little at each begins anew now and then, and a start that takes a millisecond
 /// is a microsecond a call.

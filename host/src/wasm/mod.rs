@@ -22,7 +22,7 @@
 //!
 //! | what | bound | else |
 //! |---|---|---|
-//! | time, waiting included | the manifest's deadline, or the administrator's | [`CallError::Deadline`] |
+//! | time, waiting for the API server included; up to nine times as much on top for want of a thread or a core | the manifest's deadline, or the administrator's | [`CallError::Deadline`] |
 //! | memory, of all instances together | [`Limits::memory`], [`Limits::total_memory`] | [`CallError::Memory`] |
 //! | stack | 512 kB, of the engine and so for all plugins | [`CallError::Stack`] |
 //! | elements of its tables | 100,000 | [`CallError::Table`] |
@@ -45,6 +45,7 @@ mod child;
 mod code;
 mod compiler;
 mod component;
+mod digest;
 mod ending;
 mod engine;
 mod epochs;
@@ -55,7 +56,6 @@ mod imports;
 mod instances;
 mod limits;
 mod manifest;
-mod name;
 mod revision;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -71,6 +71,7 @@ pub use call::{
 pub use child::compile_for;
 pub use compiler::Compiler;
 pub use component::{Compiled, Linked};
+pub use digest::Digest;
 pub use engine::{Engine, Figures};
 pub use error::{CallError, DescribeError, EngineError, LoadError};
 pub use file::PluginFile;
@@ -80,10 +81,9 @@ pub use imports::{
     ReadError, Reason, StatusError,
 };
 pub use instances::InstanceFigures;
-pub use name::{Digest, NameError, PluginName};
 pub use revision::{DESCRIBE_DEADLINE, Limits, Revision};
 
-/// The largest file that is compiled, in bytes. A plugin in Rust has 0.2 MB, one with an interpreter inside 12 to 20 MB.
+/// The largest file that is compiled, in bytes. A plugin in Rust has 0.6 to 1.2 MB, one with an interpreter inside 12 to 20 MB.
 pub const MAX_FILE: usize = 64 << 20;
 
 /// How many bytes a guest may hand to the host at once, as an import's arguments or as an outcome: ten times what the API

@@ -11,7 +11,8 @@ use super::component::Linked;
 use super::error::{CallError, DescribeError};
 use super::imports::Imports;
 use super::instances::{Instance, Instances, calling};
-use super::{Digest, PluginName, manifest};
+use super::{Digest, manifest};
+use crate::name::PluginName;
 
 /// How long `describe` may run, where the administrator does not say less. It computes a constant; runtimes that start slowly
 /// (an interpreter) take some milliseconds.

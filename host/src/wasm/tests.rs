@@ -15,6 +15,7 @@ use pilothouse_core::object::Subresource;
 
 use super::testing::{self as guest, Answer, Fake, Guest, apple, request};
 use super::*;
+use crate::name::PluginName;
 
 mod ahead;
 mod bounds;

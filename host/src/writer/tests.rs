@@ -25,8 +25,9 @@ use crate::{
     cluster::{self, DeleteOptions},
     guests::Guests,
     informer::{InformerKey, Informers, Lease, View},
+    name::PluginName,
     testing::{Api, apple, config_map, soon},
-    wasm::{Child, PluginName},
+    wasm::Child,
 };
 
 fn config_maps() -> TypeMeta {

@@ -424,10 +424,10 @@ fn a_closed_account_is_served_to_its_end_and_forgotten() {
     queue.charge(MS, id, MS);
     for task in [1, 0] {
         assert_eq!(take(&mut queue, MS).task, task);
-        assert_eq!(queue.len(), 1);
+        assert_eq!(queue.accounts.len(), 1);
         queue.charge(MS, id, MS);
     }
-    assert!(queue.is_empty());
+    assert!(queue.accounts.is_empty());
     assert_eq!(queue.push(MS, id, FLOW, 7), Err(7));
 }
 

@@ -82,14 +82,17 @@ pub(in crate::dispatch) enum Source {
     For,
     Owns,
     Watches(manifest::Mapping),
-    /// What a reconcile may read. True: it is waited for.
-    Reads(bool),
+    /// What a reconcile may read.
+    Reads {
+        /// Workers wait for its first list.
+        awaited: bool,
+    },
 }
 
 impl Source {
     /// True if workers wait for the first list.
     fn is_awaited(&self) -> bool {
-        !matches!(self, Source::Reads(false))
+        !matches!(self, Source::Reads { awaited: false })
     }
 }
 
@@ -123,7 +126,7 @@ impl Controller {
 
     /// Wakes the keys that a change concerns. The informer is locked meanwhile.
     fn hear(&self, source: &Source, when: &Predicate, change: &Change, origin: Origin) {
-        if let Source::Reads(_) = source {
+        if let Source::Reads { .. } = source {
             return self.hear_read(change, origin);
         }
         let matters = matters(when, change, &self.record);
@@ -138,7 +141,6 @@ impl Controller {
         if !matters {
             return;
         }
-        let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
         let mut keys = Vec::new();
         match self.mapping(source) {
             Some(Mapping::Index { index, .. }) => self.waking.asks.find([Whom::Indexed(index.into())], change, origin),
@@ -151,29 +153,23 @@ impl Controller {
                 Source::Owns => return self.waking.asks.find(keys.into_iter().map(Whom::Owner), change, origin),
                 Source::Watches(_) => return self.waking.asks.find(keys.into_iter().map(Whom::Mapped), change, origin),
                 // It is there, or was.
-                Source::For | Source::Reads(_) => {}
+                Source::For | Source::Reads { .. } => {}
             }
         }
         if origin == Origin::Change {
             feed::changed(self, change, &keys);
         }
-        let changed = || (object.type_meta().clone(), object.key().clone());
+        let (of, key) = (change.object().type_meta(), change.key());
         match source {
             Source::For => self.wake(keys, origin, &self.waking.woken.itself, || Cause::Itself),
-            Source::Owns => self.wake(keys, origin, &self.waking.woken.child, || {
-                let (of, key) = changed();
-                Cause::Child(of, key)
-            }),
-            Source::Watches(_) | Source::Reads(_) => self.wake(keys, origin, &self.waking.woken.mapping, || {
-                let (of, key) = changed();
-                Cause::Mapping(format!("{of} {key}"))
-            }),
+            Source::Owns => self.wake_owners(keys, origin, of, key),
+            Source::Watches(_) | Source::Reads { .. } => self.wake_mapped(keys, origin, || format!("{of} {key}")),
         }
     }
 
     /// Wakes the keys that read what changed (invariant 11).
     fn hear_read(&self, change: &Change, origin: Origin) {
-        let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
+        let object = change.object();
         let mut keys = Vec::new();
         self.waking.reads.lock().wakes(object.type_meta(), change, &mut keys);
         if origin == Origin::Change {
@@ -259,7 +255,7 @@ impl Controller {
         let of = &serving.spec.for_.of;
         let namespaced = || self.cluster.known(of).is_none_or(|endpoint| endpoint.namespaced);
         match source {
-            Source::For | Source::Reads(_) => Some(Mapping::SelfKey),
+            Source::For | Source::Reads { .. } => Some(Mapping::SelfKey),
             Source::Owns => Some(Mapping::Owner { of: of.clone(), namespaced: namespaced() }),
             Source::Watches(mapping) => Mapping::new(mapping, of, namespaced()),
         }

@@ -33,7 +33,7 @@ use tracing::error;
 use super::Controller;
 use crate::{
     dispatch::{
-        Attempt, Result as ReconcileResult,
+        Attempt, ReconcileResult,
         queue::{Cause, Next, Taker},
         reconcile,
     },

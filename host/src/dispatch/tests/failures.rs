@@ -6,11 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     cluster::{Patch, WriteOptions},
-    dispatch::{
-        CallFailure, Cause, Hook, Record,
-        controller::Most,
-        record::{Failed, HookError},
-    },
+    dispatch::{CallFailure, Cause, Hook, Record, controller::Most, hook::HookError, record::Failed},
     wasm::CallError,
 };
 

@@ -10,7 +10,8 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use super::super::look::{Directory, GAP};
-use super::super::{Change, Found, PluginName, Problem, SettingsFile, Source};
+use super::super::{Change, Found, Problem, SettingsFile, Source};
+use crate::name::PluginName;
 use crate::wasm::{Digest, PluginFile};
 
 /// Longer than anything takes that happens at all.

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::super::*;
 use crate::guests::Guests;
+use crate::name::PluginName;
 use crate::wasm::testing::{self as guest, Guest};
 use crate::wasm::{Digest, Engine, PluginFile};
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use pilothouse::name::PluginName;
 use pilothouse::wasm::{
-    Children, ClientError, Engine, Imports, KeyPage, Limits, Linked, Outcome, Page, PatchBody, Phase, PluginName,
-    Preconditions, Propagation, Query, ReadError, Request, Revision,
+    Children, ClientError, Engine, Imports, KeyPage, Limits, Linked, Outcome, Page, PatchBody, Phase, Preconditions,
+    Propagation, Query, ReadError, Request, Revision,
 };
 use pilothouse_core::key::{Key, TypeMeta};
 use pilothouse_core::object::{Object, Subresource};

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use pilothouse::guests::Guests;
-use pilothouse::wasm::{Engine, Limits, Phase, PluginName};
+use pilothouse::name::PluginName;
+use pilothouse::wasm::{Engine, Limits, Phase};
 use pilothouse_e2e::Plugin;
 use tokio::runtime::Builder;
 

@@ -1,10 +1,8 @@
-//! Identity: a plugin's name and a content's digest.
+//! What a plugin is called.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-
-use sha2::{Digest as _, Sha256};
 
 /// A plugin's name: the stem of its file, `myapple` of `myapple.wasm`.
 ///
@@ -39,7 +37,7 @@ impl PluginName {
     /// If the text does not have the form of a DNS label.
     ///
     /// ```
-    /// # use pilothouse::wasm::PluginName;
+    /// # use pilothouse::name::PluginName;
     /// assert_eq!(PluginName::new("my-apple").unwrap().as_str(), "my-apple");
     /// assert!(PluginName::new("My_Apple").is_err());
     /// ```
@@ -84,36 +82,6 @@ impl fmt::Debug for PluginName {
     }
 }
 
-/// The SHA-256 of a plugin's file, by which revisions are told apart. Shown as 64 hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Digest([u8; 32]);
-
-impl Digest {
-    /// The digest of these bytes.
-    pub fn of(bytes: &[u8]) -> Self {
-        Self(Sha256::digest(bytes).into())
-    }
-
-    /// The first 12 hexadecimal digits: enough for people to tell revisions apart.
-    pub fn short(&self) -> String {
-        let mut text = self.to_string();
-        text.truncate(12);
-        text
-    }
-}
-
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Digest({})", self.short())
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed test should panic")]
 mod tests {
@@ -129,13 +97,5 @@ mod tests {
             assert_eq!(PluginName::new(bad), Err(NameError::Character(bad.to_owned())), "{bad:?}");
         }
         assert!(matches!(PluginName::new(&"ä".repeat(64)), Err(NameError::Long(_, 64))));
-    }
-
-    #[test]
-    fn digest_is_the_sha256_in_hexadecimal() {
-        // FIPS 180-2, appendix B.1.
-        let digest = Digest::of(b"abc");
-        assert_eq!(digest.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-        assert_eq!(digest.short(), "ba7816bf8f01");
     }
 }

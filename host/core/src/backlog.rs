@@ -6,8 +6,10 @@
 //! ```text
 //! change ─► push ─► waiting, by arrival ─► take ─► in flight ─┬─ done ───► over
 //!                      ▲   │ of one object: merged            │
-//!                      └───┴──────────────────────────────────┴─ failed ─► merged in front, alone, after a delay
+//!                      └───┴──────────────────────────────────┴─ failed ─► merged, alone, after a delay
 //! ```
+//!
+//! What failed and is due takes turns with what was not tried yet: neither keeps the other waiting for ever.
 //!
 //! There is one entry for each object, and never two calls about one object at once: what comes while it is in flight waits.
 //! Several changes of an object are told as one, from before the first to after the last; an object that was added and deleted
@@ -90,12 +92,16 @@ pub struct Backlog {
     limits: Limits,
     max_gone: usize,
     entries: HashMap<Arc<Subject>, Entry>,
-    /// What can be taken, by arrival.
+    /// What can be taken for the first time since it was told last, by arrival.
     ready: BTreeMap<u64, Arc<Subject>>,
+    /// What failed and can be taken again, by arrival.
+    again: BTreeMap<u64, Arc<Subject>>,
+    /// What was taken last had failed before.
+    took_again: bool,
     /// What failed, by when it can be taken again, then by arrival.
     delayed: BTreeMap<(Duration, u64), Arc<Subject>>,
-    /// Arrivals of what waits or is in flight.
-    open: BTreeSet<u64>,
+    /// Arrivals of what was not tried yet: it waits, and nothing of its object has failed, or it is in flight for the first time.
+    untried: BTreeSet<u64>,
     /// Arrivals of what waits and is gone.
     gone: BTreeMap<u64, Arc<Subject>>,
     arrivals: u64,
@@ -173,8 +179,10 @@ impl Backlog {
             max_gone,
             entries: HashMap::new(),
             ready: BTreeMap::new(),
+            again: BTreeMap::new(),
+            took_again: false,
             delayed: BTreeMap::new(),
-            open: BTreeSet::new(),
+            untried: BTreeSet::new(),
             gone: BTreeMap::new(),
             arrivals: 0,
             bytes: 0,
@@ -203,31 +211,40 @@ impl Backlog {
     pub fn take(&mut self, now: Duration, most: usize, most_bytes: usize) -> Option<Batch> {
         while let Some(entry) = self.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
             let ((_, arrival), subject) = entry.remove_entry();
-            self.ready.insert(arrival, subject);
+            self.again.insert(arrival, subject);
         }
-        let (mut subjects, mut bytes) = (Vec::new(), 0);
-        for subject in self.ready.values() {
-            let Some(Entry { waiting: Some(told), failures, .. }) = self.entries.get(subject) else { continue };
-            bytes += told.bytes();
-            let full = subjects.len() >= most || bytes > most_bytes || *failures > 0;
-            if full && !subjects.is_empty() {
-                break;
-            }
-            subjects.push(subject.clone());
-            if full {
-                break;
-            }
-        }
+        let again = self.again.first_key_value().filter(|_| !self.took_again || self.ready.is_empty());
+        self.took_again = again.is_some();
+        let subjects = match again {
+            Some((_, subject)) => vec![subject.clone()],
+            None => self.first_ready(most, most_bytes),
+        };
         let changes = subjects.iter().filter_map(|subject| {
             let told = self.stop_waiting(subject)?;
             let pending = told.pending(&subject.of);
-            self.open.insert(told.arrival);
             self.bytes += told.bytes();
-            self.entries.entry(subject.clone()).or_default().flying = Some(told);
+            let entry = self.entries.entry(subject.clone()).or_default();
+            if entry.failures == 0 {
+                self.untried.insert(told.arrival);
+            }
+            entry.flying = Some(told);
             Some(pending)
         });
         let changes: Vec<_> = changes.collect();
         (!changes.is_empty()).then_some(Batch { changes, subjects })
+    }
+
+    fn first_ready(&self, most: usize, most_bytes: usize) -> Vec<Arc<Subject>> {
+        let (mut subjects, mut bytes) = (Vec::new(), 0);
+        for subject in self.ready.values() {
+            let told = self.entries.get(subject).and_then(|entry| entry.waiting.as_ref());
+            bytes += told.map_or(0, Told::bytes);
+            if !subjects.is_empty() && (subjects.len() >= most || bytes > most_bytes) {
+                break;
+            }
+            subjects.push(subject.clone());
+        }
+        subjects
     }
 
     /// The plugin has taken them.
@@ -274,14 +291,14 @@ impl Backlog {
         self.delayed.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// A number above those of all changes so far: they have all been told when [`told_until`](Self::told_until) says so.
+    /// A number above those of all changes so far: each was tried when [`tried_until`](Self::tried_until) says so.
     pub fn mark(&self) -> u64 {
         self.arrivals
     }
 
-    /// True if every change from before the mark was taken by the plugin, or dropped.
-    pub fn told_until(&self, mark: u64) -> bool {
-        self.open.first().is_none_or(|first| *first >= mark)
+    /// True if every change from before the mark was told, or could not be, or was dropped.
+    pub fn tried_until(&self, mark: u64) -> bool {
+        self.untried.first().is_none_or(|first| *first >= mark)
     }
 
     /// How many objects wait or are in flight.
@@ -311,7 +328,9 @@ impl Backlog {
 
     fn wait(&mut self, subject: &Arc<Subject>, told: Told) {
         let entry = self.entries.entry(subject.clone()).or_default();
-        self.open.insert(told.arrival);
+        if entry.failures == 0 {
+            self.untried.insert(told.arrival);
+        }
         self.bytes += told.bytes();
         if entry.flying.is_some() {
             entry.waiting = Some(told);
@@ -330,10 +349,11 @@ impl Backlog {
     fn stop_waiting(&mut self, subject: &Arc<Subject>) -> Option<Told> {
         let entry = self.entries.get_mut(subject)?;
         let told = entry.waiting.take()?;
-        self.open.remove(&told.arrival);
+        self.untried.remove(&told.arrival);
         self.gone.remove(&told.arrival);
         self.bytes -= told.bytes();
         if self.ready.remove(&told.arrival).is_none()
+            && self.again.remove(&told.arrival).is_none()
             && let Some(due) = entry.due
         {
             self.delayed.remove(&(due, told.arrival));
@@ -349,7 +369,7 @@ impl Backlog {
 
     fn land(&mut self, subject: &Arc<Subject>) -> Option<Told> {
         let told = self.entries.get_mut(subject)?.flying.take()?;
-        self.open.remove(&told.arrival);
+        self.untried.remove(&told.arrival);
         self.bytes -= told.bytes();
         Some(told)
     }

@@ -34,8 +34,8 @@ pub(super) struct Pending {
     inner: Mutex<Inner>,
     /// Something came.
     bell: Notify,
-    /// Counts how often nothing could be taken: all there is has failed, and waits for its time.
-    idle: watch::Sender<u64>,
+    /// Counts what may have been the last that was to be tried: calls that ended, and kinds that were forgotten.
+    ended: watch::Sender<u64>,
     origin: Instant,
 }
 
@@ -74,7 +74,7 @@ impl Pending {
         Self {
             inner: Mutex::new(Inner { backlog: Backlog::new(MAPPER), merged: 0, last: None }),
             bell: Notify::new(),
-            idle: watch::Sender::new(0),
+            ended: watch::Sender::new(0),
             origin: Instant::now(),
         }
     }
@@ -99,7 +99,6 @@ impl Pending {
                 }
                 backlog.next_due()
             };
-            self.idle.send_modify(|idle| *idle += 1);
             match due {
                 Some(due) => {
                     let _ = tokio::time::timeout_at(self.origin + due, rung).await;
@@ -111,17 +110,18 @@ impl Pending {
 
     /// Returns when all that waits now was told, or could not be, at least once.
     pub(super) async fn tried(&self) {
-        let mut idle = self.idle.subscribe();
+        let mut ended = self.ended.subscribe();
         let mark = self.inner.lock().backlog.mark();
-        if !self.inner.lock().backlog.told_until(mark) {
-            // Whoever is asked holds what is asked.
-            let _ = idle.changed().await;
+        while !self.inner.lock().backlog.tried_until(mark) {
+            // Who counts is there as long as this is.
+            let _ = ended.changed().await;
         }
     }
 
     /// Forgets kinds that the plugin is told of no more.
     pub(super) fn retain(&self, keep: impl FnMut(&TypeMeta) -> bool) {
         self.inner.lock().backlog.retain(keep);
+        self.ended.send_modify(|ended| *ended += 1);
     }
 
     /// What waits.
@@ -168,6 +168,7 @@ impl Telling<'_> {
         let inner = &mut *self.pending.inner.lock();
         inner.merged += batch.changes().iter().map(|told| u64::from(told.merged.saturating_sub(1))).sum::<u64>();
         inner.backlog.done(batch);
+        self.pending.ended.send_modify(|ended| *ended += 1);
     }
 
     fn failed(self, error: &HookError) {
@@ -181,6 +182,7 @@ impl Drop for Telling<'_> {
     fn drop(&mut self) {
         if let Some(batch) = self.batch.take() {
             self.pending.inner.lock().backlog.failed(batch, self.pending.origin.elapsed());
+            self.pending.ended.send_modify(|ended| *ended += 1);
         }
     }
 }
@@ -267,9 +269,8 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!tried.is_finished());
         drop(telling);
-        // Both have failed: there is nothing to take until they are due.
-        let again = pending.next().await;
         tried.await.expect("it ends");
+        let again = pending.next().await;
         assert_eq!(again.batch().changes().len(), 1);
     }
 

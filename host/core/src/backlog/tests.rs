@@ -100,7 +100,7 @@ fn an_object_in_flight_waits_with_what_comes_meanwhile() {
 }
 
 #[test]
-fn what_failed_is_told_again_in_front_alone_and_ever_later() {
+fn what_failed_is_told_again_alone_and_ever_later_in_turns_with_what_is_new() {
     let limits = Limits { base: Duration::from_secs(1), cap: Duration::from_secs(2) };
     let mut backlog = Backlog::new(limits);
     let at = Duration::from_secs;
@@ -118,18 +118,20 @@ fn what_failed_is_told_again_in_front_alone_and_ever_later() {
     push(&mut backlog, "d", 0, 5);
     let a = take(&mut backlog, at(11));
     assert_eq!(told(a.as_ref()), ["a 0>1 ×1"]);
+    assert_eq!(told(take(&mut backlog, at(11)).as_ref()), ["d 0>5 ×1"]);
+    push(&mut backlog, "e", 0, 6);
     let b = take(&mut backlog, at(11));
     assert_eq!(told(b.as_ref()), ["b 0>4 ×2"]);
-    assert_eq!(told(take(&mut backlog, at(11)).as_ref()), ["d 0>5 ×1"]);
+    assert_eq!(told(take(&mut backlog, at(11)).as_ref()), ["e 0>6 ×1"]);
     backlog.failed(a.unwrap(), at(11));
     assert_eq!(backlog.next_due(), Some(at(13)));
     let a = take(&mut backlog, at(13)).unwrap();
     backlog.failed(a, at(13));
     assert_eq!(backlog.next_due(), Some(at(15)), "the longest delay is reached");
     let a = take(&mut backlog, at(15)).unwrap();
-    push(&mut backlog, "a", 1, 6);
+    push(&mut backlog, "a", 1, 7);
     backlog.done(a);
-    assert_eq!(told(take(&mut backlog, at(15)).as_ref()), ["a 1>6 ×1"], "a success is forgotten nothing of");
+    assert_eq!(told(take(&mut backlog, at(15)).as_ref()), ["a 1>7 ×1"], "a success is forgotten nothing of");
     backlog.done(b.unwrap());
 }
 
@@ -149,26 +151,43 @@ fn a_batch_is_bounded_by_objects_and_bytes_and_has_one_at_least() {
 }
 
 #[test]
-fn a_mark_is_reached_when_all_before_it_was_taken() {
+fn a_mark_is_reached_when_all_before_it_were_tried() {
     let mut backlog = Backlog::new(MAPPER);
     push(&mut backlog, "a", 0, 1);
     push(&mut backlog, "b", 0, 1);
     let mark = backlog.mark();
-    let batch = backlog.take(NOW, 1, usize::MAX).unwrap();
+    let a = backlog.take(NOW, 1, usize::MAX).unwrap();
     push(&mut backlog, "a", 1, 2);
     push(&mut backlog, "c", 0, 1);
-    backlog.failed(batch, NOW);
+    backlog.failed(a, NOW);
+    assert!(!backlog.tried_until(mark));
+    let b = backlog.take(NOW, 1, usize::MAX).unwrap();
+    assert_eq!(told(Some(&b)), ["b 0>1 ×1"]);
+    assert!(!backlog.tried_until(mark), "it is in flight");
+    backlog.failed(b, NOW);
+    assert_eq!((backlog.tried_until(mark), backlog.tried_until(backlog.mark())), (true, false));
+    // What failed is due, and is not tried for the first time.
     let later = Duration::from_secs(1);
-    while let Some(batch) = backlog.take(later, 1, usize::MAX) {
-        assert!(!backlog.told_until(mark));
-        let last = told(Some(&batch)) == ["b 0>1 ×1"];
-        backlog.done(batch);
-        assert_eq!(backlog.told_until(mark), last);
-        if last {
+    assert_eq!(told(take(&mut backlog, later).as_ref()), ["a 0>2 ×2"]);
+    assert!(backlog.tried_until(mark));
+}
+
+#[test]
+fn what_fails_for_ever_keeps_nothing_from_its_first_try() {
+    let mut backlog = Backlog::new(MAPPER);
+    let names: Vec<String> = (0..50).map(|number| format!("o{number:02}")).collect();
+    names.iter().for_each(|name| push(&mut backlog, name, 0, 1));
+    let (mark, mut now) = (backlog.mark(), NOW);
+    // Each call takes longer than the longest delay: whatever failed is due again.
+    for calls in 1.. {
+        let batch = backlog.take(now, 1, usize::MAX).unwrap();
+        now += MAPPER.cap;
+        backlog.failed(batch, now);
+        if backlog.tried_until(mark) {
+            assert!((50..100).contains(&calls), "every other call is a first try, not {calls}");
             break;
         }
     }
-    assert_eq!(backlog.len(), 1);
 }
 
 #[test]
@@ -179,7 +198,7 @@ fn kinds_that_are_told_no_more_are_forgotten_in_flight_too() {
     let batch = backlog.take(NOW, 1, usize::MAX).unwrap();
     push(&mut backlog, "a", 1, 2);
     backlog.retain(|of| *of != pods());
-    assert_eq!((backlog.len(), backlog.bytes(), backlog.told_until(u64::MAX)), (0, 0, true));
+    assert_eq!((backlog.len(), backlog.bytes(), backlog.tried_until(u64::MAX)), (0, 0, true));
     push(&mut backlog, "a", 2, 3);
     backlog.failed(batch, NOW);
     assert_eq!(told(take(&mut backlog, NOW).as_ref()), ["a 2>3 ×1"]);
@@ -299,6 +318,6 @@ proptest! {
             prop_assert_eq!((object.open, object.known), (0, object.now));
         }
         prop_assert_eq!((backlog.len(), backlog.bytes(), backlog.next_due()), (0, 0, None));
-        prop_assert!(backlog.ready.is_empty() && backlog.gone.is_empty() && backlog.open.is_empty());
+        prop_assert!(backlog.ready.is_empty() && backlog.again.is_empty() && backlog.gone.is_empty() && backlog.untried.is_empty());
     }
 }

@@ -21,6 +21,17 @@ use watches::Part;
 
 /// At most so many controllers, watches, indexes, permissions, namespaces, names, CRDs.
 const MAX_ENTRIES: usize = 256;
+/// At most so many watches in all, one with namespaces as often as it has some: each is a list and a watch at the API server, and each is
+/// compared with each other of its kind.
+const MAX_WATCHED: usize = 1024;
+/// At most so many keys at once, over all controllers: each has a worker, and while it is reconciled an instance.
+const MAX_WORKERS: u32 = 1024;
+/// At most so many bytes of one CRD: kube-apiserver takes no larger request.
+const MAX_CRD: usize = 3 << 20;
+/// At most so many bytes of all of them.
+const MAX_CRDS: usize = 16 << 20;
+/// At most so many bytes of the configuration's schema.
+const MAX_SCHEMA: usize = 1 << 20;
 /// At most so many bytes of version and description.
 const MAX_TEXT: usize = 1024;
 /// At most so many problems are reported: more would tell a person nothing.
@@ -74,7 +85,9 @@ impl raw::Manifest {
 
         let crds: Vec<_> = bounded(self.crds, "crds", &mut problems).collect();
         check_crds(&crds, &mut problems);
-        if let Some(schema) = &self.config_schema {
+        if let Some(bytes) = self.config_schema.as_ref().map(String::len).filter(|bytes| *bytes > MAX_SCHEMA) {
+            problems.add("config-schema", too_long(bytes, MAX_SCHEMA));
+        } else if let Some(schema) = &self.config_schema {
             match serde_json::from_str(schema) {
                 Ok(Value::Object(_) | Value::Bool(_)) => {}
                 Ok(_) => problems.add("config-schema", "is no JSON schema: it must be an object or a boolean"),
@@ -93,6 +106,7 @@ impl raw::Manifest {
             config_schema: self.config_schema,
             instances: self.instances,
         };
+        check_totals(&manifest, &mut problems);
         // Of a permission that could not be read nothing is known: what looks missing may be there.
         if permissions_are_whole {
             check_needs(&manifest, &mut problems);
@@ -207,6 +221,22 @@ fn is_kind(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_uppercase()) && Name::Label.fits(&text.to_ascii_lowercase())
 }
 
+/// What no list of its own bounds.
+fn check_totals(manifest: &Manifest, problems: &mut Problems) {
+    let watched: usize = manifest.watches().map(|watch| watch.namespaces.len().max(1)).sum();
+    if watched > MAX_WATCHED {
+        let rule = "leave namespaces out, and watch what is granted, or divide the plugin";
+        problems.add(
+            "controllers",
+            format!("watch {watched} kinds and namespaces; at most {MAX_WATCHED} are taken: {rule}"),
+        );
+    }
+    let workers: u32 = manifest.controllers.iter().map(|controller| controller.max_concurrency).sum();
+    if workers > MAX_WORKERS {
+        problems.add("controllers", format!("want {workers} keys at once in all; at most {MAX_WORKERS} are taken"));
+    }
+}
+
 /// What the plugin says it does must be among what it asks for.
 fn check_needs(manifest: &Manifest, problems: &mut Problems) {
     let asks = |verb: Verb, api_version: &str, kind: &str, namespaces: &[String]| {
@@ -257,9 +287,17 @@ fn places(manifest: &Manifest) -> Vec<(&Watch, String)> {
 }
 
 fn check_crds(crds: &[String], problems: &mut Problems) {
+    let bytes: usize = crds.iter().map(String::len).sum();
+    if bytes > MAX_CRDS {
+        return problems.add("crds", too_long(bytes, MAX_CRDS));
+    }
     let mut names = BTreeSet::new();
     for (crd, place) in crds.iter().zip(0..) {
         let at = format!("crds[{place}]");
+        if crd.len() > MAX_CRD {
+            problems.add(&at, too_long(crd.len(), MAX_CRD));
+            continue;
+        }
         let crd: Value = match serde_json::from_str(crd) {
             Ok(crd) => crd,
             Err(error) => {
@@ -295,9 +333,13 @@ fn check_names(names: Vec<String>, at: &str, rule: Name, problems: &mut Problems
     names
 }
 
+fn too_long(bytes: usize, most: usize) -> String {
+    format!("has {bytes} bytes; at most {most} are taken")
+}
+
 fn text(text: &str, at: &str, problems: &mut Problems) {
     if text.len() > MAX_TEXT {
-        problems.add(at, format!("has {} bytes; at most {MAX_TEXT} are taken", text.len()));
+        problems.add(at, too_long(text.len(), MAX_TEXT));
     }
     if text.chars().any(char::is_control) {
         problems.add(at, "has control characters or line breaks");

@@ -49,6 +49,62 @@ fn changed(change: impl FnOnce(&mut raw::Manifest)) -> String {
 }
 
 #[test]
+fn what_all_controllers_ask_for_together_is_bounded() {
+    let many = |controllers: usize, change: &dyn Fn(&mut raw::Controller)| {
+        let mut manifest = apples();
+        let controller = manifest.controllers.remove(0);
+        manifest.controllers = (0..controllers)
+            .map(|number| {
+                let mut controller = raw::Controller { name: format!("apples-{number}"), ..controller.clone() };
+                change(&mut controller);
+                controller
+            })
+            .collect();
+        manifest
+            .check()
+            .map(drop)
+            .map_err(|invalid| invalid.problems.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let four = |controller: &mut raw::Controller| controller.max_concurrency = 256;
+    assert_eq!(many(4, &four), Ok(()));
+    assert_eq!(
+        many(5, &four),
+        Err(vec!["controllers: want 1280 keys at once in all; at most 1024 are taken".to_owned()])
+    );
+    let namespaces = |controller: &mut raw::Controller| {
+        controller.owns[0].namespaces = (0..255).map(|number| format!("n-{number}")).collect();
+    };
+    assert_eq!(many(4, &namespaces), Ok(()));
+    let rule = "leave namespaces out, and watch what is granted, or divide the plugin";
+    assert_eq!(
+        many(5, &namespaces),
+        Err(vec![format!("controllers: watch 1280 kinds and namespaces; at most 1024 are taken: {rule}")])
+    );
+}
+
+#[test]
+fn crds_and_the_schema_are_as_long_as_such_things_are() {
+    let crds = |bytes: &[usize]| {
+        let crd = |(number, bytes): (usize, &usize)| {
+            let name = format!("{number}.stable.example.com");
+            let start = format!(
+                r#"{{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{{"name":"{name}"}}"#
+            );
+            format!("{start}{}}}", " ".repeat(bytes - start.len() - 1))
+        };
+        let crds = bytes.iter().enumerate().map(crd).collect();
+        raw::Manifest { crds, ..apples() }.check().map(drop).map_err(|invalid| invalid.to_string())
+    };
+    assert_eq!(crds(&[3 << 20, 3 << 20]), Ok(()));
+    let refused = crds(&[3 << 20, (3 << 20) + 1]).unwrap_err();
+    assert!(refused.ends_with("crds[1]: has 3145729 bytes; at most 3145728 are taken"), "{refused}");
+    let refused = crds(&[3 << 20; 6]).unwrap_err();
+    assert!(refused.ends_with("crds: has 18874368 bytes; at most 16777216 are taken"), "{refused}");
+    let long = changed(|manifest| manifest.config_schema = Some(" ".repeat((1 << 20) + 1)));
+    assert!(long.ends_with("config-schema: has 1048577 bytes; at most 1048576 are taken"), "{long}");
+}
+
+#[test]
 fn a_good_manifest_is_taken_with_its_defaults() {
     let mut raw = apples();
     raw.controllers[0].owns[0].labels = Some("app=apples".to_owned());

@@ -63,6 +63,23 @@ pub const MAX_READS: usize = 1000;
 /// a hundred times is about the whole as well.
 pub const MAX_READ_BYTES: usize = 512 << 10;
 
+/// What all keys of a controller may come to.
+#[derive(Clone, Copy, Debug)]
+struct Most {
+    /// Selections that hang on the same (a label's value, say, or nothing) and differ in the rest. A change is compared with each of them:
+    /// beyond it a further one counts as all that is true of the same.
+    alike: usize,
+    /// Bytes of what was read: beyond them a run depends on the whole, as if it had read too much itself.
+    bytes: usize,
+}
+
+impl Default for Most {
+    /// A change takes some tens of microseconds then; and a hundred thousand keys may read ten things each that nobody else reads.
+    fn default() -> Self {
+        Self { alike: 64, bytes: 256 << 20 }
+    }
+}
+
 /// What a run asked a store for, if it was more than one object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Selection {
@@ -115,6 +132,7 @@ pub struct Tracker {
     runs: u64,
     /// Of what hangs on the tables.
     heap: usize,
+    most: Most,
 }
 
 /// What is read of one kind.
@@ -262,8 +280,9 @@ impl Tracker {
     /// Appends the keys that have read what this change makes another, each once, in no order.
     ///
     /// # Guarantees
-    /// A key is appended if and only if the result of one of its reads is different after the change; and always, for a kind of
-    /// which its run read more than [`MAX_READS`] things, or [`MAX_READ_BYTES`] of them.
+    /// A key is appended if the result of one of its reads is different after the change. Another one is only where that is too much to
+    /// remember: more than [`MAX_READS`] things of a kind, or [`MAX_READ_BYTES`] of them, in one run; over all keys, 64 selections that hang
+    /// on the same, or 256 MiB.
     pub fn wakes(&self, of: &TypeMeta, change: &Change, out: &mut Vec<Key>) {
         let read = self.touched(of, change);
         let mut woken: Vec<u32> = read.iter().flat_map(|dependency| dependency.keys.iter()).collect();

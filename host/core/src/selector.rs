@@ -195,7 +195,7 @@ impl Selector {
         Self { requirements: own.cloned().collect() }
     }
 
-    fn of(mut requirements: Vec<Requirement>) -> Self {
+    pub(crate) fn of(mut requirements: Vec<Requirement>) -> Self {
         requirements.sort_by(|a, b| a.key().cmp(b.key()).then_with(|| a.cmp(b)));
         requirements.dedup();
         Self { requirements }

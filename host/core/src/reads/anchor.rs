@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use hashbrown::{Equivalent, HashMap};
 
-use super::Selection;
 use super::ids::Ids;
+use super::{Aspect, Selection};
 use crate::field::{FieldPath, FieldSet};
 use crate::object::Object;
-use crate::selector::Requirement;
+use crate::selector::{Requirement, Selector};
 
 /// A requirement of more values than this is filed under its label's presence.
 const MAX_VALUES: usize = 8;
@@ -156,6 +156,12 @@ impl Anchors {
         }
     }
 
+    /// True if so many others hang already on what this selection would.
+    pub(super) fn are_full(&self, selection: &Selection, most: usize) -> bool {
+        let full = |anchor: Anchor| self.anchors.get(&anchor).is_some_and(|ids| ids.len() >= most);
+        anchors(selection).into_iter().any(full)
+    }
+
     pub(super) fn remove(&mut self, selection: &Selection, dependency: u32) {
         for anchor in anchors(selection) {
             let Some(ids) = self.anchors.get_mut(&anchor) else { continue };
@@ -207,6 +213,22 @@ impl Anchors {
     pub(super) fn bytes(&self) -> usize {
         self.anchors.allocation_size() + self.heap
     }
+}
+
+/// All that what this selection hangs on is true of: so it selects no less.
+pub(super) fn widest(selection: &Selection) -> Selection {
+    let only = |requirement| Selector::of(vec![requirement]);
+    let labels = match &anchors(selection)[..] {
+        [Anchor { on: On::Label(label, value), .. }] => {
+            only(Requirement::In(label.to_string(), BTreeSet::from([value.to_string()])))
+        }
+        [Anchor { on: On::Label(label, _) | On::Present(label), .. }, ..] => {
+            only(Requirement::Exists(label.to_string()))
+        }
+        _ => Selector::default(),
+    };
+    let (namespace, index) = (selection.namespace.clone(), selection.index.clone());
+    Selection { namespace, labels, index, aspect: Aspect::Whole }
 }
 
 fn anchors(selection: &Selection) -> Vec<Anchor> {

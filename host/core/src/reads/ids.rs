@@ -49,6 +49,14 @@ impl Ids {
         false
     }
 
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Few(few) => few.len(),
+            Self::Many(many) => many.len(),
+        }
+    }
+
     pub(super) fn contains(&self, id: u32) -> bool {
         match self {
             Self::One(one) => *one == id,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::dependency::{Dependency, Thing, ThingRef};
 use super::ids::Ids;
-use super::{Kind, MAX_READ_BYTES, MAX_READS, Run, Running, Scope, Tracked, Tracker};
+use super::{Kind, MAX_READ_BYTES, MAX_READS, Run, Running, Scope, Tracked, Tracker, anchor};
 use crate::field::FieldSet;
 use crate::key::{Key, TypeMeta};
 use crate::reads::anchor::Anchors;
@@ -21,18 +21,19 @@ const ARC: usize = 2 * size_of::<usize>();
 
 impl Tracker {
     pub(super) fn read(&mut self, run: Run, of: &TypeMeta, namespace: Option<Arc<str>>, thing: Thing) {
-        let kind = self.kind_number(of);
+        let (kind, most) = (self.kind_number(of), self.most.bytes);
         let Some(running) = self.running(run) else { return };
         let reads = running.kinds.entry(kind).or_default();
         let grown = reads.scope.include(namespace);
         if !reads.whole {
-            let bytes = thing.heap();
+            let thing = self.bounded(kind, thing);
+            let (bytes, heap) = (thing.heap(), self.heap);
             let dependency = self.depend(kind, thing, run.key);
             let Some(reads) = self.running(run).and_then(|running| running.kinds.get_mut(&kind)) else { return };
             if reads.dependencies.insert(dependency) {
                 reads.bytes += bytes;
             }
-            if reads.dependencies.len() <= MAX_READS && reads.bytes <= MAX_READ_BYTES {
+            if reads.dependencies.len() <= MAX_READS && reads.bytes <= MAX_READ_BYTES && heap <= most {
                 return;
             }
             reads.whole = true;
@@ -40,6 +41,17 @@ impl Tracker {
             return;
         }
         self.depend_on_whole(run, kind);
+    }
+
+    /// The thing, or what it hangs on where too many do that differ: a change would have to be compared with each of them, while nobody
+    /// else hears of any.
+    fn bounded(&self, kind: u32, thing: Thing) -> Thing {
+        let Thing::Selection(selection) = &thing else { return thing };
+        let known = self.find_thing(kind, ThingRef::Selection(selection)).is_some();
+        if known || !self.kinds[kind as usize].selections.are_full(selection, self.most.alike) {
+            return thing;
+        }
+        Thing::Selection(Box::new(anchor::widest(selection)))
     }
 
     /// In place of all that the run has read of a kind, it depends on the scope where it did.

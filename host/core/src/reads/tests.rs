@@ -64,6 +64,56 @@ fn woken(tracker: &Tracker, old: Option<Arc<Object>>, new: Option<Arc<Object>>) 
 const NOBODY: [&str; 0] = [];
 
 #[test]
+fn selections_that_hang_on_the_same_are_compared_one_by_one_as_long_as_they_are_few() {
+    let in_a = |selection: Selection| Selection { namespace: Some("a".into()), ..selection };
+    let of_fields = |number: usize| Selection {
+        aspect: Aspect::Fields(Box::new([path(&format!("spec.f{number}"))])),
+        ..on_node("one")
+    };
+    // Each kind of selection, with a change that one of its like sees, and one that none does.
+    type Like = Box<dyn Fn(usize) -> Selection>;
+    let likes: [(Like, &str, &str); 5] = [
+        (Box::new(|number| labelled(&format!("!x{number}"))), "x99=1", "x99=1"),
+        (Box::new(|number| labelled(&format!("app=web,!x{number}"))), "app=web,x99=1", "x99=1"),
+        (Box::new(|number| labelled(&format!("app in (web,x{number})"))), "app=x99", "x99=1"),
+        (Box::new(|number| labelled(&format!("app,x{number}"))), "app=1,x99=1", "x99=1"),
+        (Box::new(of_fields), "", ""),
+    ];
+    for (like, seen, unseen) in likes {
+        let mut tracker = Tracker { most: Most { alike: 8, ..Most::default() }, ..Tracker::default() };
+        for number in 0..100 {
+            reads(&mut tracker, &format!("a/{number}"), [in_a(like(number))]);
+        }
+        assert!(tracker.dependencies() <= 8 + 1 + 1, "{} things", tracker.dependencies());
+        let last = "a/99".to_owned();
+        assert!(woken(&tracker, None, pod("a/p", seen, "one", 1)).contains(&last), "{seen}");
+        if unseen != seen {
+            assert_eq!(woken(&tracker, None, pod("a/p", unseen, "one", 1)), NOBODY);
+        }
+        assert_eq!(woken(&tracker, None, pod("b/p", seen, "one", 1)), NOBODY, "another namespace");
+        (0..100).for_each(|number| tracker.forget(&key(&format!("a/{number}"))));
+        assert_eq!((tracker.dependencies(), tracker.heap), (0, 0));
+    }
+}
+
+#[test]
+fn what_is_too_much_to_remember_of_all_keys_counts_as_the_whole() {
+    let most = Most { bytes: 4 << 10, ..Most::default() };
+    let mut tracker = Tracker { most, ..Tracker::default() };
+    let name = "x".repeat(100);
+    for number in 0..200 {
+        let run = tracker.begin(&key(&format!("a/{number}")));
+        tracker.read_object(run, &pods(), &key(&format!("a/{name}-{number}")));
+        tracker.commit(run);
+    }
+    assert!(tracker.dependencies() < 4096 / 100, "{} things", tracker.dependencies());
+    for number in [0, 199] {
+        let seen = woken(&tracker, None, pod(&format!("a/{name}-{number}"), "", "", 1));
+        assert!(seen.contains(&format!("a/{number}")), "{number}");
+    }
+}
+
+#[test]
 fn invariant_11_an_object_and_its_absence_wake_who_read_it() {
     let mut tracker = Tracker::default();
     let run = tracker.begin(&key("a/web"));

@@ -11,9 +11,24 @@ use parking_lot::Mutex;
 use pilothouse_core::key::Key;
 use tokio::time::Instant;
 
+use crate::writer::cut;
+
+/// Bytes of reasons that are kept whole: a thousand of the longest that a plugin may give. A hundred thousand keys may fail at once.
+const ROOM: usize = 4 << 20;
+
+/// Bytes of a reason where there is no such room.
+const BRIEF: usize = 256;
+
 /// At most one entry for each key that is being retried.
 #[derive(Default)]
-pub(super) struct Failing(Mutex<HashMap<Key, Failure>>);
+pub(super) struct Failing(Mutex<All>);
+
+#[derive(Default)]
+struct All {
+    keys: HashMap<Key, Failure>,
+    /// Of their reasons.
+    bytes: usize,
+}
 
 struct Failure {
     /// The first one after a success.
@@ -38,27 +53,29 @@ pub struct FailingKey {
 impl Failing {
     /// A key was tried, and is to be tried again for this reason; none: it is not.
     pub(super) fn note(&self, key: &Key, error: Option<String>) {
-        let mut all = self.0.lock();
-        match error {
-            Some(error) => match all.get_mut(key) {
-                Some(failure) => failure.error = error,
-                None => drop(all.insert(key.clone(), Failure { since: Instant::now(), error })),
-            },
-            None => drop(all.remove(key)),
+        let All { keys, bytes } = &mut *self.0.lock();
+        let before = keys.remove(key);
+        *bytes -= before.as_ref().map_or(0, |failure| failure.error.len());
+        let Some(mut error) = error else { return };
+        if *bytes + error.len() > ROOM {
+            error = cut(&error, BRIEF);
         }
+        *bytes += error.len();
+        let since = before.map_or_else(Instant::now, |failure| failure.since);
+        keys.insert(key.clone(), Failure { since, error });
     }
 
     /// Why the last try of a key failed, if it did.
     pub(super) fn last_error(&self, key: &Key) -> Option<String> {
-        self.0.lock().get(key).map(|failure| failure.error.clone())
+        self.0.lock().keys.get(key).map(|failure| failure.error.clone())
     }
 
     /// How many keys fail, and those that do for longest, at most so many. How often they have is left out.
     pub(super) fn longest(&self, most: usize) -> (usize, Vec<FailingKey>) {
         let now = Instant::now();
-        let all = self.0.lock();
+        let all = &self.0.lock().keys;
         let mut longest = BinaryHeap::new();
-        for (key, failure) in &*all {
+        for (key, failure) in all {
             longest.push((failure.since, key, &failure.error));
             if longest.len() > most {
                 longest.pop();
@@ -105,5 +122,20 @@ mod tests {
             failing.note(&key(name), None);
         }
         assert_eq!((failing.longest(2), failing.last_error(&key("b"))), ((0, Vec::new()), None));
+    }
+
+    #[test]
+    fn reasons_are_kept_whole_as_long_as_there_is_room() {
+        let failing = Failing::default();
+        let (name, reason) = (|number: usize| key(&number.to_string()), "x".repeat(4 << 10));
+        let note = |number| failing.note(&name(number), Some(reason.clone()));
+        let kept = |number| failing.last_error(&name(number)).map_or(0, |reason| reason.len());
+        // Each three times: what is replaced takes no room.
+        (0..3 * 1024).for_each(|number| note(number % 1024));
+        note(1024);
+        assert_eq!((kept(0), kept(1023), kept(1024)), (reason.len(), reason.len(), BRIEF));
+        failing.note(&name(0), None);
+        note(1024);
+        assert_eq!(kept(1024), reason.len());
     }
 }

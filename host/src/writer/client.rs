@@ -1,6 +1,6 @@
 //! The imperative style: one request for each call of a plugin's `client`, within its grants, with its answer in the cache.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use pilothouse_core::{
     ParseError,
@@ -9,10 +9,13 @@ use pilothouse_core::{
     manifest::Verb,
     object::{Object, Subresource},
 };
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::{Error, Writer};
-use crate::cluster::{self, DeleteOptions, Patch, WriteOptions};
+use crate::{
+    cluster::{self, DeleteOptions, Patch, WriteOptions},
+    wasm::MAX_OBJECT,
+};
 
 /// Why a plugin's request came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +52,27 @@ struct Argument {
     body: Vec<u8>,
 }
 
+/// Refuses what the API server would: to find that out there would cost reading it, and sending it.
+fn small(what: &str, bytes: usize) -> Result<(), ClientError> {
+    if bytes <= MAX_OBJECT {
+        return Ok(());
+    }
+    Err(ClientError::Invalid(format!("{what} has {bytes} bytes, and an API server takes at most {MAX_OBJECT}")))
+}
+
+/// The members of a JSON object, of which none is parsed: a few are wanted, and the others may be large.
+fn members(object: &str) -> serde_json::Result<Members<'_>> {
+    serde_json::from_str(object)
+}
+
+type Members<'a> = BTreeMap<String, &'a RawValue>;
+
+/// A member that is a text, and not an empty one.
+fn text(members: &Members<'_>, name: &str) -> Option<String> {
+    let text: String = serde_json::from_str(members.get(name)?.get()).ok()?;
+    (!text.is_empty()).then_some(text)
+}
+
 impl Writer {
     /// Reads an object past the cache.
     pub async fn get(&self, of: &TypeMeta, key: &Key) -> Result<Arc<Object>, ClientError> {
@@ -81,6 +105,7 @@ impl Writer {
         body: String,
         subresource: Option<Subresource>,
     ) -> Result<Arc<Object>, ClientError> {
+        small("the patch", body.len())?;
         let key = self.placed((Verb::Patch, of, subresource), key.namespace.as_deref(), Some(&key.name)).await?;
         let options = WriteOptions { manager: &self.manager, subresource };
         let sent = self.cluster.patch(of, key.namespace.as_deref(), &key.name, patch, body.into_bytes(), options);
@@ -135,20 +160,22 @@ impl Writer {
         verb: Verb,
         subresource: Option<Subresource>,
     ) -> Result<Argument, ClientError> {
-        let invalid = |why: &str| ClientError::Invalid(why.to_owned());
-        let value: Value = serde_json::from_str(object)
-            .map_err(|error| ClientError::Invalid(format!("the object is no JSON: {error}")))?;
-        let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        let api_version = text(&value["apiVersion"]).ok_or_else(|| invalid("the object has no apiVersion"))?;
-        let kind = text(&value["kind"]).ok_or_else(|| invalid("the object has no kind"))?;
-        let metadata = &value["metadata"];
-        let name = match text(&metadata["name"]) {
+        small("the object", object.len())?;
+        let invalid = |why: String| ClientError::Invalid(why);
+        let without = |member: &str| invalid(format!("the object has no {member}"));
+        let members = members(object).map_err(|error| invalid(format!("the object is no JSON object: {error}")))?;
+        let api_version = text(&members, "apiVersion").ok_or_else(|| without("apiVersion"))?;
+        let kind = text(&members, "kind").ok_or_else(|| without("kind"))?;
+        let metadata =
+            members.get("metadata").and_then(|metadata| self::members(metadata.get()).ok()).unwrap_or_default();
+        let name = match text(&metadata, "name") {
             Some(name) => Some(name),
-            None if verb == Verb::Create && text(&metadata["generateName"]).is_some() => None,
-            None => return Err(invalid("the object has no metadata.name")),
+            None if verb == Verb::Create && text(&metadata, "generateName").is_some() => None,
+            None => return Err(without("metadata.name")),
         };
         let of = TypeMeta::new(&api_version, &kind);
-        let namespace = text(&metadata["namespace"]);
+        let namespace = text(&metadata, "namespace");
+        drop((members, metadata));
         let key = self.placed((verb, &of, subresource), namespace.as_deref(), name.as_deref()).await?;
         Ok(Argument { of, key, body: object.as_bytes().to_vec() })
     }

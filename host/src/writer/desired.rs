@@ -21,6 +21,9 @@ const SERVERS_OWN: [&str; 8] = [
     "selfLink",
 ];
 
+/// Kinds that are named to who returned a child of another one.
+const TOLD_KINDS: usize = 10;
+
 /// A child as it should be.
 pub(super) struct Desired {
     pub(super) of: TypeMeta,
@@ -77,10 +80,13 @@ impl Writer {
         let kind = text(&object, "kind").ok_or(ChildError::Without { at, member: "kind" })?;
         let of = TypeMeta::new(&api_version, &kind);
         if !owner.owns.contains(&of) {
-            let owned = match owner.owns {
-                [] => "none".into(),
-                kinds => kinds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-            };
+            let mut owned: Vec<String> = owner.owns.iter().take(TOLD_KINDS).map(ToString::to_string).collect();
+            match owner.owns.len().saturating_sub(TOLD_KINDS) {
+                _ if owned.is_empty() => owned.push("none".into()),
+                0 => {}
+                more => owned.push(format!("{more} more")),
+            }
+            let owned = owned.join(", ");
             return Err(ChildError::NotOwned { at, of, owned }.into());
         }
         let Some(Value::Object(metadata)) = object.get_mut("metadata") else {

@@ -43,13 +43,14 @@ use pilothouse_core::{
     object::{Object, Subresource, Uid},
 };
 use serde_json::{Value, json};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::debug;
 
 use self::desired::Desired;
 use crate::{
     cluster::{self, Cluster, DeleteOptions, Patch, WriteOptions},
     informer::{Informers, View},
-    wasm::Child,
+    wasm::{Child, MAX_OUTCOME},
 };
 
 /// Children of one object that are written at a time: enough to hide the server's latency, few enough to leave it air.
@@ -180,8 +181,10 @@ pub struct Report {
     pub written: usize,
     /// Writes that the cache showed to be needless.
     pub skipped: usize,
-    /// What went wrong. The rest was carried out all the same.
+    /// The first of what went wrong. The rest was carried out all the same.
     pub problems: Vec<Error>,
+    /// How much more did.
+    pub more_problems: usize,
 }
 
 impl Report {
@@ -190,18 +193,27 @@ impl Report {
         if self.problems.is_empty() {
             return None;
         }
-        let mut told: Vec<String> = self.problems.iter().take(TOLD_PROBLEMS).map(brief).collect();
-        if self.problems.len() > TOLD_PROBLEMS {
-            told.push(format!("and {} more", self.problems.len() - TOLD_PROBLEMS));
+        let mut told: Vec<String> = self.problems.iter().map(brief).collect();
+        if self.more_problems > 0 {
+            told.push(format!("and {} more", self.more_problems));
         }
         Some(told.join("; "))
+    }
+
+    /// Something went wrong. Ten thousand children may go wrong at once: what nobody is told is not kept.
+    pub fn failed(&mut self, error: Error) {
+        if self.problems.len() < TOLD_PROBLEMS {
+            self.problems.push(error);
+        } else {
+            self.more_problems += 1;
+        }
     }
 
     fn take(&mut self, result: Result<Write, Error>) {
         match result {
             Ok(Write::Done) => self.written += 1,
             Ok(Write::Skipped) => self.skipped += 1,
-            Err(error) => self.problems.push(error),
+            Err(error) => self.failed(error),
         }
     }
 }
@@ -250,6 +262,8 @@ pub struct Writer {
     manager: Arc<str>,
     grants: Arc<ArcSwap<Grants>>,
     observer: Arc<dyn WriteObserver>,
+    /// Bytes of children and status that may be parsed: as long as they are written they take up to sixteen times as much.
+    room: Arc<Semaphore>,
 }
 
 impl Writer {
@@ -268,13 +282,21 @@ impl Writer {
             manager: format!("pilothouse.{plugin}").into(),
             grants,
             observer,
+            room: Arc::new(Semaphore::new(MAX_OUTCOME)),
         }
+    }
+
+    /// Waits until the plugin's texts may be parsed, so many bytes more until what is returned is dropped.
+    async fn room(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        let bytes = u32::try_from(bytes.min(MAX_OUTCOME)).unwrap_or(u32::MAX);
+        self.room.acquire_many(bytes).await.ok()
     }
 
     /// Makes `children` the children of `owner`: applies what differs, deletes what this plugin once applied and does not name.
     ///
     /// Nothing is deleted where a child could not be understood: it might be the one that is meant.
     pub async fn children(&self, owner: &Owner<'_>, view: &View, children: Vec<Child>) -> Report {
+        let _room = self.room(children.iter().map(|child| child.object.len()).sum()).await;
         let mut report = Report::default();
         let mut wanted = Vec::with_capacity(children.len());
         let mut named = HashSet::with_capacity(children.len());
@@ -283,8 +305,8 @@ impl Writer {
             courtesy.worked(child.object.len()).await;
             match self.desire(owner, view, at, &child).await {
                 Ok(desired) if named.insert((desired.of.clone(), desired.key.clone())) => wanted.push(desired),
-                Ok(desired) => report.problems.push(ChildError::Twice { of: desired.of, key: desired.key }.into()),
-                Err(error) => report.problems.push(error),
+                Ok(desired) => report.failed(ChildError::Twice { of: desired.of, key: desired.key }.into()),
+                Err(error) => report.failed(error),
             }
         }
         let all_understood = report.problems.is_empty();
@@ -311,6 +333,7 @@ impl Writer {
     /// # Errors
     /// The one reason why it is not.
     pub async fn status(&self, owner: &Owner<'_>, view: &View, status: &str) -> Result<Report, Error> {
+        let _room = self.room(status.len()).await;
         let status: Value = serde_json::from_str(status).map_err(|error| Error::Status(error.to_string()))?;
         let Value::Object(members) = &status else {
             return Err(Error::Status("it is another JSON value".into()));

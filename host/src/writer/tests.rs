@@ -243,8 +243,13 @@ async fn a_name_cannot_lead_to_a_subresource_or_a_collection() {
 #[test]
 fn a_problem_is_told_in_bounds() {
     let mut report = super::Report::default();
-    report.problems.push(Error::Status("ä".repeat(1 << 20)));
+    report.failed(Error::Status("ä".repeat(1 << 20)));
     assert!(report.problem().is_some_and(|told| told.chars().count() == super::TOLD_CHARS + 1));
+    for _ in 0..9_999 {
+        report.failed(Error::Status("no".to_owned()));
+    }
+    assert_eq!(report.problems.len(), super::TOLD_PROBLEMS);
+    assert!(report.problem().is_some_and(|told| told.ends_with("; and 9995 more")));
 }
 
 fn parsed(object: &serde_json::Value) -> Object {
@@ -351,7 +356,7 @@ async fn another_plugin_is_served_while_the_children_of_an_outcome_are_looked_at
                 let (object, owns) = (parent(), [config_maps()]);
                 let report = writer.children(&Owner { object: &object, owns: &owns }, &view, children).await;
                 ended.store(true, Ordering::Relaxed);
-                (report.problems.len(), other)
+                (report.problems.len() + report.more_problems, other)
             }
         };
         let before = busy.usage().turns;

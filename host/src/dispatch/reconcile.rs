@@ -72,13 +72,15 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
     let reading = Arc::new(controller.begin_reading(key));
     let imports = Arc::new(CallImports::tracked(serving.access.clone(), reading.clone()));
     let answer = serving.revision.reconcile(imports, request).await;
+    // It stays the plugin's memory as long as it is written.
+    let answer = answer.and_then(|answer| Ok((serving.revision.keep(&answer)?, answer)));
     let in_guest = started.elapsed();
     // The call is over, and with it whoever else could read for it.
     let mut reading = Arc::into_inner(reading);
     let was_old = reading.as_mut().is_some_and(Reading::end);
     let owner = Owner { object: &object, owns: &serving.owns };
     let (end, report) = match answer {
-        Ok(answer) => {
+        Ok((_kept, answer)) => {
             controller.record().succeeded(call);
             match answer {
                 Ok(outcome) => settle(serving, &owner, phase, outcome).await,
@@ -171,7 +173,7 @@ async fn write_status(serving: &Serving, owner: &Owner<'_>, phase: Phase, status
             report.written += status.written;
             report.skipped += status.skipped;
         }
-        Err(error) => report.problems.push(error),
+        Err(error) => report.failed(error),
     }
 }
 

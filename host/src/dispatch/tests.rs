@@ -1,6 +1,7 @@
 //! Controllers with real components in the real sandbox, against the embedded API server.
 
 use std::{
+    num::NonZeroU32,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -14,6 +15,7 @@ use pilothouse_core::{
     grant::Grants,
     key::{Key, TypeMeta},
     manifest::MAX_CONCURRENCY,
+    workqueue::Pace,
 };
 use tokio::{runtime::Handle, sync::mpsc};
 
@@ -246,6 +248,30 @@ async fn a_swap_leaves_as_many_workers_as_are_wanted() {
     }
     scene.activate(&Guest::new().concurrency(u32::MAX)).await;
     assert_eq!(scene.controller().max_concurrency(), MAX_CONCURRENCY as usize);
+}
+
+#[tokio::test]
+async fn what_the_administrator_allows_holds_for_the_controller_that_is_there() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let guest = Guest::new().concurrency(4);
+    scene.activate(&guest).await;
+    let controller = scene.controller();
+    assert_eq!((controller.max_concurrency(), controller.pace()), (4, Pace::default()));
+    let mut candidate = scene.candidate(&guest).await;
+    candidate.limits = grant::Limits {
+        max_concurrency: NonZeroU32::new(2),
+        reconciles_per_second: NonZeroU32::new(10),
+        backoff_base_ms: NonZeroU32::new(20),
+        backoff_cap_ms: NonZeroU32::new(30_000),
+        ..grant::Limits::default()
+    };
+    let pace = candidate.limits.pace();
+    scene.dispatch.activate(candidate).await.expect("it can serve");
+    assert_eq!((controller.max_concurrency(), controller.pace()), (2, pace));
+    assert_eq!(controller.queue().lock().pace(), pace);
+    assert_eq!((pace.backoff.base, pace.backoff.cap), (Duration::from_millis(20), Duration::from_secs(30)));
+    assert_eq!(pace.rate.map(|rate| (rate.burst, rate.every)), Some((10, Duration::from_millis(100))));
 }
 
 #[tokio::test]

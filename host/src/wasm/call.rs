@@ -192,6 +192,17 @@ impl Request {
 }
 
 impl Outcome {
+    /// Bytes of the host's memory that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let children = match &self.children {
+            Children::Unchanged => 0,
+            Children::Desired(children) => {
+                size_of_val(&**children) + children.iter().map(|child| child.object.len()).sum::<usize>()
+            }
+        };
+        children + self.status.as_ref().map_or(0, String::len)
+    }
+
     pub(super) fn from_wit(outcome: wit::Outcome) -> Result<Self, CallError> {
         bounded(&outcome.children, outcome.status.as_deref())?;
         let children = match outcome.children {

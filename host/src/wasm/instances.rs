@@ -39,7 +39,7 @@ use super::component::Linked;
 use super::error::{CallError, Ended, Stage};
 use super::host::{Host, InLine};
 use super::imports::Imports;
-use super::limits::Held;
+use super::limits::{Held, Kept, MemoryLimit};
 use super::revision::Limits;
 use crate::name::PluginName;
 
@@ -100,7 +100,7 @@ pub struct InstanceFigures {
     pub mapped: u64,
     /// How long calls, and starts of instances ahead of them, ran in the sandbox, their imports included and their waiting not.
     pub computed: Duration,
-    /// Bytes of linear memory that they hold.
+    /// Bytes that they hold in memories and tables, and the host of what they handed over.
     pub memory: usize,
     /// The most that one of the revision that serves has had, under its present limits.
     pub peak: usize,
@@ -336,6 +336,13 @@ impl Instances {
         }
         self.drop_idle();
         None
+    }
+
+    /// Counts what an instance handed over, so many bytes, with what the plugin's instances hold.
+    pub(super) fn keep_for(&self, bytes: usize) -> Result<Kept, CallError> {
+        let most = self.limits.total_memory;
+        let limit = MemoryLimit::Plugin(most);
+        self.tally.held.keep(bytes, most).ok_or(CallError::Memory { limit, backtrace: Vec::new() })
     }
 
     /// Keeps an instance that answered, if it is fit to serve again; else gives it back.

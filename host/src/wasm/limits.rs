@@ -5,14 +5,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wasmtime::ResourceLimiter;
 
-/// Core instances, memories and tables of one component: a guest in Rust has one to three of each, one that brings an
-/// interpreter (JavaScript, Python) up to 50.
+/// Core instances and tables of one component: a guest in Rust has one to three of each, one that brings an interpreter (JavaScript,
+/// Python) up to 50.
 pub(super) const MAX_INSTANCES: usize = 64;
 
-/// Elements of all tables together: each takes a pointer of the host's memory.
+/// Memories of one component: the parts of an interpreter share one. However little is in it, each reserves 4 GiB of address space, of
+/// which there are 128 TiB for all plugins.
+const MAX_MEMORIES: usize = 8;
+
+/// Elements of all tables together, of [`ELEMENT`] bytes each: one that brings an interpreter has some ten thousand.
 pub(super) const MAX_TABLE_ELEMENTS: usize = 100_000;
 
-/// Bytes of linear memory that a plugin's instances hold together. Clones share it.
+/// Bytes of an element of a table.
+const ELEMENT: usize = size_of::<usize>();
+
+/// Bytes that a plugin's instances hold together in memories and tables, and the host of what they handed over. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Held(Arc<AtomicUsize>);
 
@@ -31,14 +38,33 @@ impl Held {
     fn give_back(&self, bytes: usize) {
         self.0.fetch_sub(bytes, Ordering::Relaxed);
     }
+
+    /// Holds so many more until what is returned is dropped, if they are no more than `most` then.
+    pub(super) fn keep(&self, bytes: usize, most: usize) -> Option<Kept> {
+        self.take(bytes, most).then(|| Kept { held: self.clone(), bytes })
+    }
 }
 
-/// Which limit of memory kept a guest from having more.
+/// What a plugin handed over and the host still holds, in bytes of the plugin's memory.
+#[derive(Debug)]
+#[must_use = "dropped, it is not counted"]
+pub struct Kept {
+    held: Held,
+    bytes: usize,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.held.give_back(self.bytes);
+    }
+}
+
+/// Which limit of memory kept a guest from having more, or from handing it over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryLimit {
     /// Of one instance: so many bytes.
     Instance(usize),
-    /// Of all instances of the plugin together.
+    /// Of all instances of the plugin together, with what they handed over.
     Plugin(usize),
 }
 
@@ -73,10 +99,10 @@ impl Limiter {
         &self.held
     }
 
-    /// The instance ends: what it holds, so many bytes, is nobody's.
+    /// The instance ends: what it holds, of that so many bytes of linear memory, is nobody's.
     pub(super) fn release(&mut self) -> usize {
-        let used = std::mem::take(&mut self.used);
-        self.held.give_back(used);
+        let (used, elements) = (std::mem::take(&mut self.used), std::mem::take(&mut self.elements));
+        self.held.give_back(used + elements * ELEMENT);
         used
     }
 
@@ -129,6 +155,10 @@ impl ResourceLimiter for Limiter {
         if most.is_some_and(|most| desired > most) {
             return Ok(false);
         }
+        if !self.held.take((sum - self.elements) * ELEMENT, self.total) {
+            self.refused = Some(MemoryLimit::Plugin(self.total));
+            return Ok(false);
+        }
         self.elements = sum;
         Ok(true)
     }
@@ -142,7 +172,7 @@ impl ResourceLimiter for Limiter {
     }
 
     fn memories(&self) -> usize {
-        MAX_INSTANCES
+        MAX_MEMORIES
     }
 }
 
@@ -233,6 +263,20 @@ mod tests {
         assert_eq!((limiter.used(), limiter.memory_refused(), limiter.table_was_refused()), (60, None, false));
         assert!(limiter.memory_growing(60, 100, None).unwrap());
         assert!(!limiter.memory_growing(100, 101, None).unwrap());
+    }
+
+    #[test]
+    fn tables_and_what_was_handed_over_count_like_memory() {
+        let held = Held::default();
+        let mut limiter = Limiter::new(100, 100, held.clone());
+        assert!(limiter.table_growing(0, 5, None).unwrap());
+        let kept = held.keep(50, 100).unwrap();
+        assert!(held.keep(11, 100).is_none());
+        assert!(!limiter.table_growing(5, 7, None).unwrap());
+        assert_eq!((limiter.memory_refused(), limiter.table_was_refused()), (Some(MemoryLimit::Plugin(100)), false));
+        drop(kept);
+        assert!(limiter.memory_growing(0, 60, None).unwrap());
+        assert_eq!((limiter.release(), held.bytes()), (60, 0));
     }
 
     #[test]

@@ -26,7 +26,7 @@
 //! | memory, of all instances together | [`Limits::memory`], [`Limits::total_memory`] | [`CallError::Memory`] |
 //! | stack | 512 kB, of the engine and so for all plugins | [`CallError::Stack`] |
 //! | elements of its tables | 100,000 | [`CallError::Table`] |
-//! | core instances | 64 | [`CallError::Instantiate`] |
+//! | core instances; memories | 64; 8 | [`CallError::Instantiate`] |
 //! | host calls, and what they are asked and answer | [`Limits::host_calls`], [`Limits::host_bytes`] | [`CallError::HostCalls`] |
 //! | bytes handed to the host at once | [`MAX_TRANSFER`] | [`CallError::HostCalls`], [`CallError::Answer`] |
 //! | texts | UTF-8; children and status JSON objects | [`CallError::Decode`] |
@@ -81,6 +81,7 @@ pub use imports::{
     ReadError, Reason, StatusError,
 };
 pub use instances::InstanceFigures;
+pub use limits::Kept;
 pub use revision::{DESCRIBE_DEADLINE, Limits, Revision};
 
 /// The largest file that is compiled, in bytes. A plugin in Rust has 0.6 to 1.2 MB, one with an interpreter inside 12 to 20 MB.

@@ -11,6 +11,7 @@ use super::component::Linked;
 use super::error::{CallError, DescribeError};
 use super::imports::Imports;
 use super::instances::{Instance, Instances, calling};
+use super::limits::Kept;
 use super::{Digest, manifest};
 use crate::name::PluginName;
 
@@ -179,6 +180,18 @@ impl Revision {
             Err(failure) => Failure::from_wit(failure).map(Err),
         };
         self.instances.call(Some(imports), budget, reconcile, read).await
+    }
+
+    /// Counts what a reconcile handed over as the plugin's memory, for as long as somebody holds it.
+    ///
+    /// # Errors
+    /// [`CallError::Memory`] where it is more than [`Limits::total_memory`] with what there is already.
+    pub fn keep(&self, answer: &Result<Outcome, Failure>) -> Result<Kept, CallError> {
+        let bytes = match answer {
+            Ok(outcome) => outcome.bytes(),
+            Err(failure) => failure.status.as_ref().map_or(0, String::len),
+        };
+        self.instances.keep_for(bytes)
     }
 
     /// Makes ready what the next call needs, where its instance is a fresh one. For when there is nothing else to do: it takes as long as the

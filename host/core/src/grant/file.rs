@@ -46,7 +46,7 @@ pub struct Limits {
     /// Linear memory of one instance, in MiB.
     #[serde(rename = "memoryMiB")]
     pub memory_mib: Option<NonZeroU32>,
-    /// Linear memory of all instances of the plugin together, in MiB; at least what one may have.
+    /// Memory and tables of all instances of the plugin together, and what they handed over, in MiB; at least what one may have.
     #[serde(rename = "totalMemoryMiB")]
     pub total_memory_mib: Option<NonZeroU32>,
     /// How long one call may run, in milliseconds.

@@ -1,6 +1,7 @@
 //! Plugins on their way from files to revisions that serve.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,6 +95,7 @@ pub(super) struct World {
     statuses: Statuses,
     dispatch: Arc<Dispatch>,
     engine: Engine,
+    guests: Guests,
     running: JoinHandle<()>,
 }
 
@@ -106,6 +108,7 @@ impl Drop for World {
 impl World {
     pub(super) fn new(mode: Mode) -> Self {
         let dispatch = Arc::new(Dispatch::default());
+        let guests = Guests::within(&Handle::current());
         let (ears, heard) = mpsc::unbounded_channel();
         let failed = Failed::default();
         let engine = Engine::new().unwrap();
@@ -113,13 +116,13 @@ impl World {
             engine.clone(),
             dispatch.clone(),
             mode,
-            Guests::within(&Handle::current()),
+            guests.clone(),
             Arc::new(Ears(ears, failed.clone())),
         );
         let statuses = lifecycle.statuses();
         let (changes, changed) = mpsc::channel(16);
         let running = tokio::spawn(lifecycle.run(changed));
-        Self { changes, heard, failed, statuses, dispatch, engine, running }
+        Self { changes, heard, failed, statuses, dispatch, engine, guests, running }
     }
 
     async fn send(&self, file: &[u8], settings: Option<&str>) {
@@ -369,15 +372,26 @@ async fn settings_alone_do_not_compile_again() {
     let mut world = World::new(Mode::Granted);
     let file = Guest::new().timeout_ms(5000).concurrency(4).file();
     world.bring(&file, Some(GRANTS)).await;
-    let limits = "limits: { memoryMiB: 8, timeoutMs: 700, reuse: false, maxConcurrency: 2 }\nconfig: { colour: red }\n";
+    let limits = "limits: { memoryMiB: 8, totalMemoryMiB: 9, timeoutMs: 700, hostCalls: 10, hostMiB: 11, reuse: false, \
+                  maxConcurrency: 2, cpuWeight: 12, cpuMilli: 13 }\nconfig: { colour: red }\n";
     world.send(&file, Some(&format!("{limits}{GRANTS}"))).await;
     let (states, status) = world.settle().await;
     assert_eq!(states, [State::Found, State::Linked, State::Described, State::Verified, State::Active]);
     assert!(status.is_ready());
     let candidate = world.latest();
     assert_eq!(&**candidate.revision.config(), "{\"colour\":\"red\"}");
-    assert_eq!(candidate.revision.limits().memory, 8 << 20);
-    assert!(!candidate.revision.limits().reuse);
+    let deadline = Some(Duration::from_millis(700));
+    let limits_of_calls = crate::wasm::Limits {
+        memory: 8 << 20,
+        total_memory: 9 << 20,
+        host_calls: 10,
+        host_bytes: 11 << 20,
+        reuse: false,
+        deadline,
+    };
+    assert_eq!(candidate.revision.limits(), limits_of_calls);
+    let share = world.guests.shares().into_values().next().unwrap();
+    assert_eq!((share.weight.get(), share.cap.map(NonZeroU32::get)), (12, Some(13)));
     assert_eq!(candidate.revision.deadline("apples"), Some(Duration::from_millis(700)));
     assert_eq!((candidate.concurrency(4), candidate.concurrency(1)), (2, 1));
     // A comment is no change.

@@ -222,6 +222,39 @@ async fn many_children_in_the_same_place_do_not_multiply_in_the_host() {
 }
 
 #[tokio::test]
+async fn memories_of_a_component_are_bounded_though_they_are_empty() {
+    load(&Guest::new().memories(8)).await.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+    let DescribeError::Call(error) = load_with(&Guest::new().memories(9), Limits::default()).await.unwrap_err() else {
+        panic!("it is not called");
+    };
+    assert_eq!(error.kind(), "instantiate");
+    assert!(error.to_string().contains("memory count too high at 9"), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_handed_over_is_the_plugins_memory_as_long_as_somebody_holds_it() {
+    let limits = Limits { memory: 2 << 20, total_memory: 2 << 20, ..Limits::default() };
+    let revision = load_with(&Guest::new(), limits).await.unwrap();
+    let status = Some(" ".repeat(1 << 20));
+    let outcome = || Ok(Outcome { children: Children::Unchanged, status: status.clone(), requeue_after: None });
+    let held = || revision.linked().engine.instances()[0].1.memory;
+    let before = held();
+    let kept = [outcome(), outcome()].map(|outcome| revision.keep(&outcome).unwrap());
+    assert_eq!(held() - before, 2 << 20);
+    let failure = Failure { message: String::new(), terminal: false, status: status.clone() };
+    let error = revision.keep(&Err(failure)).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        ("memory", "plugin's instances together hit their memory limit of 2 MiB")
+    );
+    // Nor is there room for an instance.
+    assert_eq!(revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap_err().kind(), "memory");
+    drop(kept);
+    assert_eq!(held(), before);
+    revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn what_is_handed_to_the_host_at_once_is_bounded() {
     let error = call(&Guest::new().pages(520).reconcile(guest::LOG_32_MIB)).await.unwrap_err();
     assert_eq!(

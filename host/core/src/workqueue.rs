@@ -75,7 +75,7 @@ impl Default for Pace {
     }
 }
 
-/// A queue that is emptied keeps room for so many keys.
+/// Keys that an emptied queue keeps room for: a small cluster's, and some ten kilobytes.
 const KEPT: usize = 1024;
 
 /// Where an entry is in the slab.

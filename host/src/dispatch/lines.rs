@@ -14,7 +14,7 @@ pub(super) const CALLS: Rate = Rate { burst: 1000, every: Duration::from_millis(
 /// Of objects that are reconciled over and over: enough to see what they have in common. All of them are counted at `/debug/plugins`.
 pub(super) const STORMS: Rate = Rate { burst: 20, every: Duration::from_secs(10) };
 
-/// So often it is said of how much nothing was said.
+/// How often the number of dropped lines is logged.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
 /// What is not said one by one: how often it was, which is said at once, and then once in a while.

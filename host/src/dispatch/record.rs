@@ -42,7 +42,7 @@ use crate::{
     writer::{Events, Level},
 };
 
-/// So often a backtrace is logged of one kind of failure.
+/// How often a backtrace is logged for one kind of failure.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
 /// A call that came to nothing.

@@ -204,71 +204,51 @@ impl Outcome {
     }
 
     pub(super) fn from_wit(outcome: wit::Outcome) -> Result<Self, CallError> {
-        bounded(&outcome.children, outcome.status.as_deref())?;
         let children = match outcome.children {
-            wit::Children::Unchanged => Children::Unchanged,
-            wit::Children::Desired(children) if children.len() > MAX_CHILDREN => {
-                return Err(CallError::Answer(format!(
-                    "{} children are more than the {MAX_CHILDREN} that an outcome may hold",
-                    children.len()
-                )));
-            }
-            wit::Children::Desired(children) => Children::Desired(
-                children.into_iter().map(|child| Child { object: child.object, adopt: child.adopt }).collect(),
-            ),
+            wit::Children::Unchanged => None,
+            wit::Children::Desired(children) => Some(children),
         };
-        if let Children::Desired(children) = &children {
-            for (at, child) in children.iter().enumerate() {
-                readable(&child.object, || format!("child {at}"))?;
-            }
-        }
-        readable_status(outcome.status.as_deref())?;
+        check(children.as_deref().unwrap_or_default(), outcome.status.as_deref())?;
+        let child = |child: wit::Child| Child { object: child.object, adopt: child.adopt };
+        let desired = |children: Vec<_>| Children::Desired(children.into_iter().map(child).collect());
+        let children = children.map_or(Children::Unchanged, desired);
         Ok(Self { children, status: outcome.status, requeue_after: outcome.requeue_after.map(Duration::from_millis) })
     }
 }
 
 impl Failure {
     pub(super) fn from_wit(failure: wit::Failure) -> Result<Self, CallError> {
-        bounded(&wit::Children::Unchanged, failure.status.as_deref())?;
-        readable_status(failure.status.as_deref())?;
+        check(&[], failure.status.as_deref())?;
         let message = shorten(failure.message, MAX_MESSAGE);
         Ok(Self { message, terminal: failure.terminal, status: failure.status })
     }
 }
 
-/// Refuses children and a status that are too much, each or together.
-fn bounded(children: &wit::Children, status: Option<&str>) -> Result<(), CallError> {
-    let children = match children {
-        wit::Children::Unchanged => &[],
-        wit::Children::Desired(children) => children.as_slice(),
-    };
-    let status = status.map_or(0, str::len);
-    let bytes = children.iter().map(|child| child.object.len()).sum::<usize>().saturating_add(status);
-    if bytes > MAX_OUTCOME {
-        return Err(CallError::Answer(format!(
-            "{bytes} bytes of children and status are more than the {MAX_OUTCOME} that an outcome may hold"
-        )));
+/// Refuses children that are too many, children and a status that are too much, each or together, and what is no JSON object.
+fn check(children: &[wit::Child], status: Option<&str>) -> Result<(), CallError> {
+    let refused = |why: String| Err(CallError::Answer(why));
+    if children.len() > MAX_CHILDREN {
+        let count = children.len();
+        return refused(format!("{count} children are more than the {MAX_CHILDREN} that an outcome may hold"));
     }
-    let taken = |what: fmt::Arguments<'_>, bytes: usize| {
-        if bytes <= MAX_OBJECT {
-            return Ok(());
-        }
-        Err(CallError::Answer(format!("{what} has {bytes} bytes, and an API server takes at most {MAX_OBJECT}")))
-    };
-    children.iter().enumerate().try_for_each(|(at, child)| taken(format_args!("child {at}"), child.object.len()))?;
-    taken(format_args!("the status"), status)
-}
-
-/// Refuses what is no JSON object.
-fn readable(text: &str, what: impl FnOnce() -> String) -> Result<(), CallError> {
-    pilothouse_core::check_object(text).map_err(|error| CallError::Decode {
-        reason: format!("{} is no JSON object: {error}", what()),
-        backtrace: Vec::new(),
+    let texts = || children.iter().map(|child| child.object.as_str()).chain(status).enumerate();
+    let what = |at: usize| if at < children.len() { format!("child {at}") } else { "the status".to_owned() };
+    let bytes: usize = texts().map(|(_, text)| text.len()).sum();
+    if bytes > MAX_OUTCOME {
+        return refused(format!(
+            "{bytes} bytes of children and status are more than the {MAX_OUTCOME} that an outcome may hold"
+        ));
+    }
+    if let Some((at, text)) = texts().find(|(_, text)| text.len() > MAX_OBJECT) {
+        let (what, bytes) = (what(at), text.len());
+        return refused(format!("{what} has {bytes} bytes, and an API server takes at most {MAX_OBJECT}"));
+    }
+    texts().try_for_each(|(at, text)| {
+        pilothouse_core::check_object(text).map_err(|error| CallError::Decode {
+            reason: format!("{} is no JSON object: {error}", what(at)),
+            backtrace: Vec::new(),
+        })
     })
-}
-
-fn readable_status(status: Option<&str>) -> Result<(), CallError> {
-    status.map_or(Ok(()), |status| readable(status, || "the status".to_owned()))
 }
 
 /// Cuts a text to at most `bytes` bytes, at a character's boundary, and marks the cut.

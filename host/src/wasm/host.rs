@@ -18,21 +18,34 @@ use super::limits::{Held, Limiter};
 use super::revision::Limits;
 use crate::guests::without_core;
 
-/// What the store of one call holds.
+/// What a store holds: as long as its instance, and for the call that it serves.
 pub(super) struct Host {
-    door: Door,
+    pub(super) call: Call,
     pub(super) limits: Limiter,
+    pub(super) in_line: InLine,
+    may: Limits,
+}
+
+/// What one call asked, was told and said.
+pub(super) struct Call {
+    door: Door,
     pub(super) began: Instant,
     pub(super) budget: Duration,
-    pub(super) in_line: InLine,
     now: u64,
     /// Host calls so far, and bytes of what they were asked and answered.
     calls: u32,
     bytes: usize,
-    may: Limits,
     lines: u32,
     /// The last error that the guest logged, fields included.
     pub(super) said: Option<String>,
+}
+
+impl Call {
+    fn begin(imports: Option<Arc<dyn Imports>>, budget: Duration) -> Self {
+        let now = imports.as_ref().map_or(0, |imports| imports.now());
+        let door = imports.map_or(Door::Closed, Door::Open);
+        Self { door, began: Instant::now(), budget, now, calls: 0, bytes: 0, lines: 0, said: None }
+    }
 }
 
 /// A call whose turns come late may take as many times its budget on top.
@@ -91,50 +104,35 @@ impl Host {
     /// For one call: within `budget` from now, under these limits, with what the plugin's other instances hold, and no imports where there
     /// are none.
     pub(super) fn new(imports: Option<Arc<dyn Imports>>, limits: Limits, held: Held, budget: Duration) -> Self {
-        Self::begin(imports, limits, held, budget, InLine::default())
-    }
-
-    fn begin(imports: Option<Arc<dyn Imports>>, limits: Limits, held: Held, budget: Duration, in_line: InLine) -> Self {
-        let now = imports.as_ref().map_or(0, |imports| imports.now());
         Self {
-            door: imports.map_or(Door::Closed, Door::Open),
+            call: Call::begin(imports, budget),
             limits: Limiter::new(limits.memory, limits.total_memory, held),
-            began: Instant::now(),
-            budget,
-            in_line,
-            now,
-            calls: 0,
-            bytes: 0,
+            in_line: InLine::default(),
             may: limits,
-            lines: 0,
-            said: None,
         }
     }
 
-    /// The same for the next call into the same instance. But for what that holds, nothing is left of the call before.
+    /// The next call into the same instance begins.
     pub(super) fn again(&mut self, imports: Option<Arc<dyn Imports>>, budget: Duration) {
-        let in_line = self.in_line.clone();
-        in_line.0.store(0, Ordering::Relaxed);
-        let mut fresh = Self::begin(imports, self.may, self.limits.held().clone(), budget, in_line);
-        std::mem::swap(&mut fresh.limits, &mut self.limits);
-        fresh.limits.again();
-        *self = fresh;
+        self.call = Call::begin(imports, budget);
+        self.limits.again();
+        self.in_line.0.store(0, Ordering::Relaxed);
     }
 
     /// The call is over: nothing is reached any more.
     pub(super) fn close(&mut self) {
         self.finish_log();
-        self.door = Door::Closed;
+        self.call.door = Door::Closed;
     }
 
     /// Begins a host call whose arguments have so many bytes.
     fn open(&mut self, import: Import, bytes: usize) -> Result<Arc<dyn Imports>> {
-        let Door::Open(imports) = &self.door else { return Err(wasmtime::Error::new(Closed(import))) };
+        let Door::Open(imports) = &self.call.door else { return Err(wasmtime::Error::new(Closed(import))) };
         let imports = Arc::clone(imports);
-        if self.calls >= self.may.host_calls {
+        if self.call.calls >= self.may.host_calls {
             return Err(wasmtime::Error::new(Excess::Calls(self.may.host_calls)));
         }
-        self.calls += 1;
+        self.call.calls += 1;
         self.exchanged(bytes)?;
         imports.called(import);
         Ok(imports)
@@ -147,8 +145,8 @@ impl Host {
     }
 
     fn exchanged(&mut self, bytes: usize) -> Result<()> {
-        self.bytes = self.bytes.saturating_add(bytes);
-        if self.bytes > self.may.host_bytes {
+        self.call.bytes = self.call.bytes.saturating_add(bytes);
+        if self.call.bytes > self.may.host_bytes {
             return Err(wasmtime::Error::new(Excess::Bytes(self.may.host_bytes)));
         }
         Ok(())
@@ -161,7 +159,9 @@ impl Host {
 
     /// Says how many lines were not kept, if any were not.
     fn finish_log(&self) {
-        if let (Door::Open(imports), Some(dropped @ 1..)) = (&self.door, self.lines.checked_sub(LogLine::MAX_LINES)) {
+        if let (Door::Open(imports), Some(dropped @ 1..)) =
+            (&self.call.door, self.call.lines.checked_sub(LogLine::MAX_LINES))
+        {
             let fields = vec![("dropped".to_owned(), dropped.to_string())];
             imports.log(&LogLine::new(log::Level::Warn, "plugin logged too many lines in one call".to_owned(), fields));
         }
@@ -287,12 +287,12 @@ impl log::Host for Host {
         let bytes = line_bytes(&message, &fields);
         let line = LogLine::new(level, message, fields);
         if matches!(line.level, log::Level::Error) {
-            self.said = Some(shorten(line.to_string(), MAX_MESSAGE));
+            self.call.said = Some(shorten(line.to_string(), MAX_MESSAGE));
         }
         let imports = self.open(Import::LogWrite, bytes)?;
-        self.lines = self.lines.saturating_add(1);
+        self.call.lines = self.call.lines.saturating_add(1);
         // What a guest says last may be why it dies, so that much is in `said` even when the log is full.
-        if self.lines <= LogLine::MAX_LINES {
+        if self.call.lines <= LogLine::MAX_LINES {
             imports.log(&line);
         }
         Ok(())
@@ -302,7 +302,7 @@ impl log::Host for Host {
 impl clock::Host for Host {
     fn now(&mut self) -> Result<u64> {
         self.open(Import::ClockNow, 0)?;
-        Ok(self.now)
+        Ok(self.call.now)
     }
 }
 
@@ -376,10 +376,10 @@ mod tests {
     #[test]
     fn next_call_has_a_deadline_of_its_own() {
         let mut host = Host::new(None, Limits::default(), Held::default(), Duration::from_secs(1));
-        let earlier = host.began - Duration::from_millis(1);
-        host.began = earlier;
+        let earlier = host.call.began - Duration::from_millis(1);
+        host.call.began = earlier;
         host.again(None, Duration::from_secs(2));
-        assert!(host.began > earlier);
-        assert_eq!(host.budget, Duration::from_secs(2));
+        assert!(host.call.began > earlier);
+        assert_eq!(host.call.budget, Duration::from_secs(2));
     }
 }

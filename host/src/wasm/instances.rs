@@ -12,13 +12,12 @@
 //! Instances are kept where the manifest asks for that and the administrator lets it. What a kept one takes along lies in its own memory,
 //! tables and globals. What the host knows of a call ([`Host`]) begins anew with each: its imports, its deadline, what it may ask and say.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -39,8 +38,9 @@ use super::component::Linked;
 use super::error::{CallError, Ended, Stage};
 use super::host::{Host, InLine};
 use super::imports::Imports;
-use super::limits::{Held, Kept, MemoryLimit};
+use super::limits::{Kept, MemoryLimit};
 use super::revision::Limits;
+use super::tally::{Alive, Tally};
 use crate::name::PluginName;
 
 /// Calls that one instance serves. A plugin that leaks a little at each begins anew now and then, and a start that takes a millisecond
@@ -66,92 +66,9 @@ const LIGHT: usize = 8 << 20;
 /// Bytes of linear memory that may be given back where a call ends: at most about a tick of the epoch, if all were touched.
 pub(super) const LARGE: usize = 4 << 20;
 
-/// So much after its deadline a call that waits for the host ends: a busy one should have been stopped by the epoch before, and it should not
+/// How long after its deadline a call that waits for the host is ended: a busy one should have been stopped by the epoch before, and it should not
 /// come first where both would do.
 const LATER: Duration = Duration::from_millis(10);
-
-/// What the instances of one plugin come to, over all its revisions.
-#[derive(Debug)]
-pub(super) struct Tally {
-    plugin: PluginName,
-    alive: AtomicUsize,
-    made: AtomicU64,
-    reused: AtomicU64,
-    mapped: AtomicU64,
-    /// Nanoseconds.
-    computed: AtomicU64,
-    held: Held,
-    /// One for each revision under each set of limits that still is somebody's.
-    each: Mutex<Vec<Weak<Instances>>>,
-}
-
-/// What is known of a plugin's instances.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InstanceFigures {
-    /// Those that there are: they serve a call, or are there for the next.
-    pub alive: usize,
-    /// Of these there for the next call: kept, or made ahead.
-    pub kept: usize,
-    /// That were made since the plugin was loaded.
-    pub made: u64,
-    /// Calls that were served by one that had served before.
-    pub reused: u64,
-    /// Calls that had to map the code first, as the plugin was not called of late.
-    pub mapped: u64,
-    /// How long calls, and starts of instances ahead of them, ran in the sandbox, their imports included and their waiting not.
-    pub computed: Duration,
-    /// Bytes that they hold in memories and tables, and the host of what they handed over.
-    pub memory: usize,
-    /// The most that one of the revision that serves has had, under its present limits.
-    pub peak: usize,
-}
-
-impl Tally {
-    pub(super) fn new(plugin: PluginName) -> Self {
-        Self {
-            plugin,
-            alive: AtomicUsize::new(0),
-            made: AtomicU64::new(0),
-            reused: AtomicU64::new(0),
-            mapped: AtomicU64::new(0),
-            computed: AtomicU64::new(0),
-            held: Held::default(),
-            each: Mutex::default(),
-        }
-    }
-
-    /// How things are.
-    pub(super) fn figures(&self) -> InstanceFigures {
-        let each = self.each();
-        InstanceFigures {
-            alive: self.alive.load(Ordering::Relaxed),
-            kept: each.iter().map(|instances| instances.idle.lock().len()).sum(),
-            made: self.made.load(Ordering::Relaxed),
-            reused: self.reused.load(Ordering::Relaxed),
-            mapped: self.mapped.load(Ordering::Relaxed),
-            computed: Duration::from_nanos(self.computed.load(Ordering::Relaxed)),
-            memory: self.held.bytes(),
-            peak: each.iter().map(|instances| instances.peak.load(Ordering::Relaxed)).max().unwrap_or_default(),
-        }
-    }
-
-    /// Ends instances that nobody has called for [`IDLE`].
-    pub(super) fn drop_idle(&self) {
-        self.each().iter().for_each(|instances| instances.drop_idle());
-    }
-
-    /// Ends instances that were made ahead, of code that is not called of late.
-    pub(super) fn drop_ahead(&self) {
-        self.each().iter().for_each(|instances| instances.drop_ahead());
-    }
-
-    /// Not under the lock: whoever is the last to hold one ends its instances.
-    fn each(&self) -> Vec<Arc<Instances>> {
-        let mut each = self.each.lock();
-        each.retain(|instances| instances.strong_count() > 0);
-        each.iter().filter_map(Weak::upgrade).collect()
-    }
-}
 
 /// What becomes of an instance after a call, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,8 +120,18 @@ impl Instances {
             said: AtomicBool::new(false),
             none_before: Mutex::default(),
         });
-        instances.tally.each.lock().push(Arc::downgrade(&instances));
+        instances.tally.add(&instances);
         instances
+    }
+
+    /// How many wait for a call.
+    pub(super) fn kept(&self) -> usize {
+        self.idle.lock().len()
+    }
+
+    /// The most that one has held.
+    pub(super) fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
     }
 
     /// What a call may take.
@@ -217,13 +144,11 @@ impl Instances {
         &self,
         imports: Option<Arc<dyn Imports>>,
         budget: Duration,
-        run: impl AsyncFnOnce(&mut Instance) -> Result<R, (Stage, wasmtime::Error)>,
+        run: impl AsyncFnOnce(&mut Instance) -> Staged<R>,
         read: impl FnOnce(R) -> Result<T, CallError>,
     ) -> Result<T, CallError> {
         let mut instance = self.instance(imports, budget)?;
-        let began = instance.served;
-        let in_line = instance.store.data().in_line.clone();
-        let ended = within(budget + LATER, &in_line, pin!(self.computing(began, pin!(run(&mut instance))))).await;
+        let ended = self.run(&mut instance, budget, run).await;
         let host = instance.store.data_mut();
         host.close();
         self.peak.fetch_max(host.limits.used(), Ordering::Relaxed);
@@ -233,7 +158,7 @@ impl Instances {
                 read(answer)
             }
             Ok((Err((stage, error)), _)) => {
-                let call = Ended { budget, limits: &host.limits, said: host.said.as_deref() };
+                let call = Ended { budget, limits: &host.limits, said: host.call.said.as_deref() };
                 Err(CallError::of(&error, stage, &call))
             }
             Err(Late) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
@@ -257,7 +182,7 @@ impl Instances {
         let Some(permit) = self.linked.engine.make_one_ahead() else { return };
         // With the end of one that is not fit, or is one too many.
         let made = AssertUnwindSafe(self.make_ahead(permit)).catch_unwind().await.unwrap_or_else(|_| {
-            error!(plugin = %self.tally.plugin, "the host failed over an instance that it made ahead");
+            error!(plugin = %self.tally.plugin(), "the host failed over an instance that it made ahead");
             None
         });
         if made.is_none() {
@@ -268,9 +193,8 @@ impl Instances {
     /// Makes one, and lets it wait for its call if it is fit to.
     async fn make_ahead(&self, permit: OwnedSemaphorePermit) -> Option<()> {
         let mut instance = self.instance(None, AHEAD).ok()?;
-        let began = instance.served;
-        let in_line = instance.store.data().in_line.clone();
-        within(AHEAD + LATER, &in_line, pin!(self.computing(began, pin!(instance.controller())))).await.ok()?.0.ok()?;
+        let make = async |instance: &mut Instance| instance.controller().await.map(drop);
+        self.run(&mut instance, AHEAD, make).await.ok()?.0.ok()?;
         if instance.store.data().limits.used() > LIGHT {
             self.linked.engine.end(instance);
             return None;
@@ -281,6 +205,17 @@ impl Instances {
             self.linked.engine.end(over);
         }
         Some(())
+    }
+
+    /// What `run` gives, and when it ended, unless that comes later than after `budget`.
+    async fn run<R>(
+        &self,
+        instance: &mut Instance,
+        budget: Duration,
+        run: impl AsyncFnOnce(&mut Instance) -> Staged<R>,
+    ) -> Result<(Staged<R>, Instant), Late> {
+        let (began, in_line) = (instance.served, instance.store.data().in_line.clone());
+        within(budget + LATER, &in_line, pin!(self.computing(began, pin!(run(instance))))).await
     }
 
     /// What `call` gives, which began at a time, and when it ended. While it computes the epoch advances, and that is the plugin's time.
@@ -355,7 +290,7 @@ impl Instances {
         if holds > self.limits.memory / MARK {
             if !self.said.swap(true, Ordering::Relaxed) {
                 warn!(
-                    plugin = %self.tally.plugin, bytes = holds, limit = self.limits.memory,
+                    plugin = %self.tally.plugin(), bytes = holds, limit = self.limits.memory,
                     "the plugin asks for its instances to be kept, and one holds more than half of its memory limit: such a one is not kept; \
                      raise limits.memoryMiB if that is as it should be"
                 );
@@ -382,13 +317,15 @@ impl Instances {
         None
     }
 
-    fn drop_idle(&self) {
+    /// Ends those that nobody has called for [`IDLE`].
+    pub(super) fn drop_idle(&self) {
         if self.for_ == Use::Reuse {
             self.end(|instance| instance.served.elapsed() >= IDLE);
         }
     }
 
-    fn drop_ahead(&self) {
+    /// Ends those that were made ahead, of code that is not called of late.
+    pub(super) fn drop_ahead(&self) {
         if self.for_ == Use::Fresh {
             self.end(|instance| !instance.ready.was_called());
         }
@@ -472,9 +409,9 @@ impl Instance {
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|store| {
             let host = store.data();
-            let passed = host.began.elapsed();
+            let passed = host.call.began.elapsed();
             // What it was kept waiting is asked of the kernel: not if it is of no matter.
-            if passed >= host.budget && passed >= host.in_line.allows(host.budget) {
+            if passed >= host.call.budget && passed >= host.in_line.allows(host.call.budget) {
                 return Ok(UpdateDeadline::Interrupt);
             }
             Ok(UpdateDeadline::YieldCustom(1, Box::pin(host.in_line.clone().give_way())))
@@ -521,35 +458,17 @@ impl Instance {
         if let Some(made) = self.made {
             return Ok(made);
         }
-        if let Some(Alive(tally)) = &self.alive {
-            tally.made.fetch_add(1, Ordering::Relaxed);
+        if let Some(alive) = &self.alive {
+            alive.made();
         }
         let made = self.ready.instance.instantiate_async(&mut self.store).await.map_err(instantiating)?;
         Ok(*self.made.insert(made))
     }
-}
 
-impl Instance {
     /// From now on it is counted no more, and what it holds, so many bytes of linear memory, is nobody's.
     pub(super) fn retire(&mut self) -> usize {
         self.alive = None;
         self.store.data_mut().limits.release()
-    }
-}
-
-/// One of the instances of a plugin, until this is dropped.
-struct Alive(Arc<Tally>);
-
-impl Alive {
-    fn new(tally: Arc<Tally>) -> Self {
-        tally.alive.fetch_add(1, Ordering::Relaxed);
-        Self(tally)
-    }
-}
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        self.0.alive.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -567,36 +486,6 @@ fn instantiating(error: wasmtime::Error) -> (Stage, wasmtime::Error) {
 /// For what fails in a call of an export.
 pub(super) fn calling(error: wasmtime::Error) -> (Stage, wasmtime::Error) {
     (Stage::Call, error)
-}
-
-/// The tallies of all plugins that have one.
-#[derive(Debug, Default)]
-pub(super) struct Tallies(Mutex<BTreeMap<PluginName, Weak<Tally>>>);
-
-impl Tallies {
-    /// The plugin's: the one that there is, or a new one.
-    pub(super) fn of(&self, plugin: &PluginName) -> Arc<Tally> {
-        let mut tallies = self.0.lock();
-        if let Some(tally) = tallies.get(plugin).and_then(Weak::upgrade) {
-            return tally;
-        }
-        tallies.retain(|_, tally| tally.strong_count() > 0);
-        let tally = Arc::new(Tally::new(plugin.clone()));
-        tallies.insert(plugin.clone(), Arc::downgrade(&tally));
-        tally
-    }
-
-    /// All of them, by plugin.
-    pub(super) fn all(&self) -> Vec<Arc<Tally>> {
-        self.0.lock().values().filter_map(Weak::upgrade).collect()
-    }
-}
-
-impl Tally {
-    /// Whose it is.
-    pub(super) fn plugin(&self) -> &PluginName {
-        &self.plugin
-    }
 }
 
 #[cfg(test)]

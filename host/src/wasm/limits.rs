@@ -94,11 +94,6 @@ impl Limiter {
         (self.refused, self.elements_refused) = (None, false);
     }
 
-    /// What the plugin's instances hold together.
-    pub(super) fn held(&self) -> &Held {
-        &self.held
-    }
-
     /// The instance ends: what it holds, of that so many bytes of linear memory, is nobody's.
     pub(super) fn release(&mut self) -> usize {
         let (used, elements) = (std::mem::take(&mut self.used), std::mem::take(&mut self.elements));

@@ -57,6 +57,7 @@ mod instances;
 mod limits;
 mod manifest;
 mod revision;
+mod tally;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -80,9 +81,9 @@ pub use imports::{
     ClientError, Import, Imports, KeyPage, Level, LogLine, Page, PatchBody, Preconditions, Propagation, Query,
     ReadError, Reason, StatusError,
 };
-pub use instances::InstanceFigures;
 pub use limits::Kept;
 pub use revision::{DESCRIBE_DEADLINE, Limits, Revision};
+pub use tally::InstanceFigures;
 
 /// The largest file that is compiled, in bytes. A plugin in Rust has 0.6 to 1.2 MB, one with an interpreter inside 12 to 20 MB.
 pub const MAX_FILE: usize = 64 << 20;

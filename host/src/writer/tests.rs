@@ -22,12 +22,12 @@ use tokio::runtime::Handle;
 
 use super::{ClientError, Error, Events, Level, Owner, Writer};
 use crate::{
-    cluster::{self, DeleteOptions},
+    cluster::{self, DeleteOptions, Patch},
     guests::Guests,
     informer::{InformerKey, Informers, Lease, View},
     name::PluginName,
     testing::{Api, apple, config_map, soon},
-    wasm::Child,
+    wasm::{Child, MAX_OBJECT, MAX_OUTCOME},
 };
 
 fn config_maps() -> TypeMeta {
@@ -238,6 +238,57 @@ async fn a_name_cannot_lead_to_a_subresource_or_a_collection() {
         assert!(matches!(refused, Err(ClientError::Request(cluster::Error::Name(_)))), "{refused:?}");
     }
     assert!(writer.get(&config_maps(), &Key::new(Some("default"), "a")).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_a_plugin_sends_by_itself_is_refused_before_it_is_sent_where_it_is_too_long_or_goes_nowhere() {
+    let api = Api::start().await;
+    let writer = writer(&api, &Informers::new(api.cluster.clone(), Handle::current()));
+    let invalid = async |object: &str| match writer.create(object).await {
+        Err(ClientError::Invalid(why)) => why,
+        other => panic!("{object:.100} is taken: {other:?}"),
+    };
+    let long = |bytes: usize| format!("{{\"data\":\"{}\"}}", "x".repeat(bytes - 11));
+    let too_long = |what: &str| format!("{what} has 3145729 bytes, and an API server takes at most 3145728");
+    assert_eq!(invalid(&long(MAX_OBJECT + 1)).await, too_long("the object"));
+    for (object, why) in [
+        (&*long(MAX_OBJECT), "the object has no apiVersion"),
+        (r#"{"apiVersion":1,"kind":"ConfigMap","metadata":{"name":"a"}}"#, "the object has no apiVersion"),
+        (r#"{"apiVersion":"v1","kind":"","metadata":{"name":"a"}}"#, "the object has no kind"),
+        (r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":["a"]}"#, "the object has no metadata.name"),
+        (
+            r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"labels":{"name":"a"}}}"#,
+            "the object has no metadata.name",
+        ),
+    ] {
+        assert_eq!(invalid(object).await, why);
+    }
+    for object in ["", "[]", "{", "null", r#"["v1","ConfigMap",{"name":"a"}]"#] {
+        assert!(invalid(object).await.starts_with("the object is no JSON object: "), "{object}");
+    }
+    let patched =
+        writer.patch(&config_maps(), &Key::new(Some("default"), "a"), Patch::Merge, long(MAX_OBJECT + 1), None).await;
+    assert!(matches!(patched, Err(ClientError::Invalid(why)) if why == too_long("the patch")));
+    // Its name may be behind whatever else there is.
+    let object = format!(
+        r#"{{"data":{{"x":"{}"}},"metadata":{{"name":"far","namespace":"default"}},"kind":"ConfigMap","apiVersion":"v1"}}"#,
+        "x".repeat(512 << 10)
+    );
+    assert_eq!(&*writer.create(&object).await.expect("it is created").key().name, "far");
+}
+
+#[tokio::test]
+async fn texts_of_a_plugin_that_are_parsed_at_once_are_bounded() {
+    let api = Api::start().await;
+    let writer = writer(&api, &Informers::new(api.cluster.clone(), Handle::current()));
+    let most = writer.room(MAX_OUTCOME).await;
+    let mut more = Box::pin(writer.room(1));
+    assert!(futures::poll!(&mut more).is_pending());
+    drop(most);
+    let _more = more.await;
+    // Nobody waits for more than there is.
+    let mut all = Box::pin(writer.room(usize::MAX));
+    assert!(futures::poll!(&mut all).is_pending());
 }
 
 #[test]

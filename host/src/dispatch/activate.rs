@@ -1,0 +1,311 @@
+//! From a candidate to what works for its plugin.
+//!
+//! ```text
+//! candidate ─► CRDs ─► leases ─► all synced? ─► controllers and observer, swapped or started ─► those of before that are left: ended
+//!                                └ the old revision serves on        └ all at once
+//! ```
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use futures::future::join_all;
+use pilothouse_core::{
+    backoff::{self, Backoff},
+    grant::{Grants, Namespaces},
+    manifest::{self, Manifest, Watch},
+    predicate::Predicate,
+    reflector::State,
+};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::{
+    Dispatch, Parts, Running,
+    controller::{Controller, Serving, Source},
+    imports::Access,
+    observing::{self, Observing},
+    record::Record,
+    routes::Wanted,
+};
+use crate::{
+    cluster,
+    informer::{InformerKey, Lease, View, told},
+    name::PluginName,
+    plugin::{ActivateError, Candidate},
+    writer::{self, CrdError, Writer},
+};
+
+/// How long the informers that a new revision needs may take before the old one goes on: controller-runtime's
+/// `CacheSyncTimeout`.
+const SYNC_WITHIN: Duration = Duration::from_secs(120);
+
+/// What a revision needs to begin, and has.
+struct Prepared {
+    writer: Writer,
+    held: Arc<ArcSwap<Grants>>,
+    controllers: Vec<(manifest::Controller, Vec<Wanted<Source>>)>,
+    observed: Vec<Wanted<()>>,
+    /// Of all these, each once.
+    leases: Vec<Arc<Lease>>,
+    view: View,
+}
+
+impl Dispatch {
+    pub(super) async fn activate(&self, candidate: Candidate) -> Result<(), ActivateError> {
+        let name = candidate.revision.plugin().clone();
+        let _waiting = Waiting { dispatch: self, name: &name };
+        let running = self.active.lock().plugins.get(&name).cloned().unwrap_or_default();
+        // What is taken away is gone at once, however long what is new may take, and though it may fail.
+        running.controllers.iter().for_each(|controller| controller.serving().access.allow(&candidate.grants));
+        if let Some(observing) = &running.observing {
+            observing.access().allow(&candidate.grants);
+        }
+        let prepared = self.prepare(&candidate).await?;
+        if !running.controllers.is_empty() {
+            self.sync(&name, &View::new(prepared.awaited(&running))).await?;
+        }
+        let ended = self.commit(&candidate, prepared, &running)?;
+        self.end(ended).await;
+        Ok(())
+    }
+
+    /// Installs what the plugin brings, and begins to cache what it needs.
+    async fn prepare(&self, candidate: &Candidate) -> Result<Prepared, ActivateError> {
+        let (name, manifest) = (candidate.revision.plugin(), candidate.revision.manifest());
+        let held = Arc::new(ArcSwap::new(candidate.grants.clone()));
+        let Parts { cluster, informers, writes, .. } = &self.parts;
+        let writer = Writer::new(cluster.clone(), informers.clone(), name.as_str(), held.clone(), writes.clone());
+        self.install(name, &writer, &manifest.crds).await?;
+
+        let controllers: Vec<_> =
+            manifest.controllers.iter().map(|spec| (spec.clone(), self.wanted(candidate, spec))).collect();
+        let observed: Vec<Wanted<()>> =
+            manifest.observes.iter().flat_map(|watch| self.listen(candidate, watch, ())).collect();
+        let cached = controllers.iter().flat_map(|(_, wanted)| wanted.iter().map(|wanted| &wanted.lease));
+        let mut keys = HashSet::new();
+        let leases: Vec<Arc<Lease>> = cached
+            .chain(observed.iter().map(|wanted| &wanted.lease))
+            .filter(|lease| keys.insert(lease.key().clone()))
+            .cloned()
+            .collect();
+        let view = self.view(&leases, manifest);
+        Ok(Prepared { writer, held, controllers, observed, leases, view })
+    }
+
+    /// Puts the candidate in the place of what is `running`, at once: an activation that is dropped is done, or has not begun. Gives what is
+    /// to be ended.
+    fn commit(&self, candidate: &Candidate, prepared: Prepared, running: &Running) -> Result<Running, ActivateError> {
+        let Candidate { revision, .. } = candidate;
+        let (name, manifest) = (revision.plugin(), revision.manifest());
+        if self.active.lock().closed {
+            return Err(ActivateError::new(&Stopping));
+        }
+        let Prepared { writer, held, controllers, observed, leases, view } = prepared;
+        let record = running.record.clone().unwrap_or_else(|| Arc::new(Record::new(name.clone(), &self.parts)));
+        let access = Arc::new(Access::new(view.clone(), writer, held, manifest, record.clone()));
+        let controllers = controllers.into_iter().map(|(spec, mut wanted)| {
+            let own: Vec<_> = wanted.iter().map(|wanted| wanted.lease.key().clone()).collect();
+            let reconciled = wanted.iter().filter(|wanted| wanted.source == Source::For);
+            let reconciled: Vec<_> = reconciled.map(|wanted| wanted.lease.key().clone()).collect();
+            wanted.retain(|wanted| !matches!(wanted.source, Source::Reads { .. }));
+            // It may read whatever the plugin caches, and is woken by what it read.
+            wanted.extend(leases.iter().map(|lease| {
+                let source = Source::Reads { awaited: own.contains(lease.key()) };
+                Wanted { lease: lease.clone(), source, when: Predicate::default() }
+            }));
+            let serving = Serving {
+                concurrency: concurrency(candidate, &spec),
+                pace: candidate.limits.pace(),
+                revision: revision.clone(),
+                owns: spec.owns.iter().map(|owned| owned.of.clone()).collect(),
+                view: view.clone(),
+                reconciles: view.only(&reconciled),
+                access: access.clone(),
+                spec,
+            };
+            // A controller of another kind has nothing to keep but its name.
+            match running.successor_of(&serving.spec) {
+                Some(controller) => {
+                    controller.swap(serving, wanted);
+                    controller.clone()
+                }
+                None => self.start(&record, serving, wanted),
+            }
+        });
+        let controllers = controllers.collect();
+        let serving = observing::Serving { revision: revision.clone(), access: access.clone() };
+        let observing = match &running.observing {
+            _ if observed.is_empty() => None,
+            Some(observing) => {
+                observing.swap(serving, observed);
+                Some(observing.clone())
+            }
+            None => Some(Observing::start(record.clone(), serving, observed, &self.parts)),
+        };
+        let new = Running { controllers, observing, record: Some(record.clone()) };
+        // What the revision before could not do says nothing of this one, nor under other settings.
+        if new.release() {
+            info!(plugin = %name, "the plugin is not quarantined any more: it has a new revision, or new settings");
+        }
+        let mut active = self.active.lock();
+        if active.closed {
+            return Ok(new.without(running));
+        }
+        let old = active.plugins.insert(name.clone(), new.clone()).unwrap_or_default();
+        Ok(old.without(&new))
+    }
+
+    fn start(&self, record: &Arc<Record>, serving: Serving, wanted: Vec<Wanted<Source>>) -> Arc<Controller> {
+        let controller = Controller::start(record.clone(), serving, wanted, &self.parts);
+        self.parts.observer.started(&controller);
+        controller
+    }
+
+    /// Installs the definitions that the plugin brings, where it may. Waits for an API server that does not answer.
+    async fn install(&self, name: &PluginName, writer: &Writer, definitions: &[String]) -> Result<(), ActivateError> {
+        let mut backoff = Backoff::new(backoff::RECONNECT, 0);
+        let origin = Instant::now();
+        loop {
+            let error = match writer.install(definitions).await {
+                Ok(()) => return Ok(()),
+                Err(error) if !passes(&error) => return Err(ActivateError::new(&error)),
+                Err(error) => format!("{:#}", anyhow::Error::from(error)),
+            };
+            let delay = backoff.next(origin.elapsed());
+            warn!(plugin = %name, error, retry_in = ?delay, "cannot install the plugin's CustomResourceDefinitions");
+            self.waiting.lock().insert(name.clone(), error);
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    /// What a controller listens to. Its informers start here, if they do not run.
+    fn wanted(&self, candidate: &Candidate, spec: &manifest::Controller) -> Vec<Wanted<Source>> {
+        let owns = spec.owns.iter().map(|owned| (owned, Source::Owns));
+        let watches = spec.watches.iter().map(|mapped| (&mapped.watch, Source::Watches(mapped.mapping.clone())));
+        let reads = spec.reads.iter().map(|read| (read, Source::Reads { awaited: true }));
+        let all = std::iter::once((&spec.for_, Source::For)).chain(owns).chain(watches).chain(reads);
+        all.flat_map(|(watch, source)| self.listen(candidate, watch, source)).collect()
+    }
+
+    fn listen<S: Clone>(&self, candidate: &Candidate, watch: &Watch, source: S) -> Vec<Wanted<S>> {
+        let leases = self.lease(candidate, watch).into_iter();
+        leases.map(|lease| Wanted { lease, source: source.clone(), when: watch.when.clone() }).collect()
+    }
+
+    /// What a plugin sees of what it listens to. Where its manifest declares indexes, they live as long as this view: a subscription may
+    /// outlive the revision that made it, and so its lease.
+    fn view(&self, leases: &[Arc<Lease>], manifest: &Manifest) -> View {
+        View::new(leases.iter().map(|lease| {
+            let indexes = manifest.indexes.iter().filter(|index| index.of == lease.key().of);
+            let paths: Vec<_> = indexes.map(|index| index.path.clone()).collect();
+            if paths.is_empty() { lease.clone() } else { Arc::new(self.parts.informers.acquire_indexed(lease, paths)) }
+        }))
+    }
+
+    /// One lease for all namespaces, or one for each that is asked for and granted.
+    fn lease(&self, candidate: &Candidate, watch: &Watch) -> Vec<Arc<Lease>> {
+        let Candidate { revision, grants, .. } = candidate;
+        // One lease may serve several watches of the kind: what they ask for must be one thing.
+        let compressed =
+            revision.manifest().watches().filter(|other| other.of == watch.of).all(|other| other.compressed);
+        let acquire = |namespace: Option<&str>| {
+            let key = InformerKey {
+                of: watch.of.clone(),
+                namespace: namespace.map(Into::into),
+                labels: watch.labels.clone().unwrap_or_default(),
+                fields: watch.fields.clone().unwrap_or_default(),
+                keep: watch.keep.clone(),
+            };
+            let (informers, name) = (&self.parts.informers, revision.plugin().as_str());
+            Arc::new(if compressed { informers.acquire_compressed(key, name) } else { informers.acquire(key, name) })
+        };
+        if !watch.namespaces.is_empty() {
+            return watch.namespaces.iter().map(|namespace| acquire(Some(namespace))).collect();
+        }
+        match grants.readable_namespaces(&watch.of) {
+            Namespaces::All => vec![acquire(None)],
+            Namespaces::Some(namespaces) => namespaces.iter().map(|namespace| acquire(Some(namespace))).collect(),
+            Namespaces::None => Vec::new(),
+        }
+    }
+
+    /// Waits for the informers of a new revision while the old one serves.
+    async fn sync(&self, name: &PluginName, view: &View) -> Result<(), ActivateError> {
+        let pending = |view: &View| -> Vec<(InformerKey, State)> {
+            let unsynced = view.leases().filter(|lease| !*lease.synced().borrow());
+            unsynced.map(|lease| (lease.key().clone(), lease.state())).collect()
+        };
+        let told = |pending: &[(InformerKey, State)]| {
+            pending.iter().map(|(key, state)| format!("{key}: {}", told(state))).collect::<Vec<_>>().join("; ")
+        };
+        let waiting = pending(view);
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        self.waiting.lock().insert(name.clone(), told(&waiting));
+        let all = join_all(view.leases().map(|lease| {
+            let mut synced = lease.synced();
+            async move { synced.wait_for(|synced| *synced).await.is_ok() }
+        }));
+        match tokio::time::timeout(SYNC_WITHIN, all).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(ActivateError::new(&NotSynced(told(&pending(view))))),
+        }
+    }
+}
+
+impl Prepared {
+    /// What must have synced before this takes the place of what is `running`. What a controller waits for already keeps no newer revision,
+    /// and no newer grants, from taking its place.
+    fn awaited(&self, running: &Running) -> impl Iterator<Item = Arc<Lease>> {
+        self.controllers.iter().flat_map(|(spec, wanted)| {
+            let heard = running.successor_of(spec);
+            let new = wanted.iter().map(|wanted| wanted.lease.clone());
+            new.filter(move |lease| !heard.is_some_and(|running| running.listens_to(lease.key())))
+        })
+    }
+}
+
+impl Running {
+    /// The controller that goes on as this one.
+    fn successor_of(&self, spec: &manifest::Controller) -> Option<&Arc<Controller>> {
+        self.controllers.iter().find(|running| running.continues(spec))
+    }
+}
+
+/// How many keys of a controller may be reconciled at once.
+fn concurrency(candidate: &Candidate, spec: &manifest::Controller) -> usize {
+    usize::try_from(candidate.concurrency(spec.max_concurrency)).unwrap_or(usize::MAX)
+}
+
+/// The host is about to end.
+#[derive(Debug, thiserror::Error)]
+#[error("the host is stopping")]
+struct Stopping;
+
+/// Informers that a new revision needs and that did not sync.
+#[derive(Debug, thiserror::Error)]
+#[error("not synced within {within} s: {0}", within = SYNC_WITHIN.as_secs())]
+struct NotSynced(String);
+
+/// True for what may pass by itself: the server is away, busy, or does not let us yet.
+fn passes(error: &CrdError) -> bool {
+    let CrdError::Install { source: writer::Error::Request { source, .. }, .. } = error else { return false };
+    match source {
+        cluster::Error::Unreachable(_) | cluster::Error::Missing(_) | cluster::Error::Answer { .. } => true,
+        cluster::Error::Status(status) => matches!(status.code, 401 | 403 | 409 | 429 | 500..),
+        cluster::Error::TooLong(_) | cluster::Error::Name(_) | cluster::Error::Scope { .. } => false,
+    }
+}
+
+/// Forgets what an activation waits for when it ends, however it ends.
+struct Waiting<'a> {
+    dispatch: &'a Dispatch,
+    name: &'a PluginName,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.dispatch.waiting.lock().remove(self.name);
+    }
+}

@@ -153,6 +153,34 @@ pub(crate) async fn invariant_8_a_plugin_that_holds_its_thread_costs_nobody_else
     while_they_fail(&bad, served).await
 }
 
+/// What it reads by is compared with what changes while an informer of all is locked.
+pub(crate) async fn invariant_8_a_plugin_that_would_hear_of_everything_costs_nobody_else_anything(
+    scene: Scene,
+) -> Result<()> {
+    let (mut host, elsewhere) = beside_myapple(&scene, "hoarding").await?;
+    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
+    for apple in &bad {
+        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
+    }
+    // The example plugin reads nothing beside what it owns.
+    let reads = host.metrics().await?.sum("pilothouse_tracked_reads", &[]);
+    ensure!((1.0..=100.0).contains(&reads), "{reads} things that were read are remembered");
+    while_they_fail(&bad, others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await?;
+    // It hears of what it read all the same.
+    let before = woken_by_reads(&mut host).await?;
+    put(&scene, "new", json!({}), "red").await?;
+    eventually("it is woken by what it read", async || {
+        let now = woken_by_reads(&mut host).await?;
+        ensure!(now > before, "{now} keys were woken");
+        Ok(())
+    })
+    .await
+}
+
+async fn woken_by_reads(host: &mut Host) -> Result<f64> {
+    Ok(host.metrics().await?.sum("pilothouse_wakes_total", &[("by", "read")]))
+}
+
 /// How often the plugin held a thread and did not give way.
 async fn held(host: &mut Host, plugin: &str) -> Result<f64> {
     Ok(host.metrics().await?.sum("pilothouse_plugin_turns_held_total", &[("plugin", plugin)]))

@@ -96,6 +96,11 @@ pub const GUESTS: &[Guest] = &[
     },
     Guest { name: "greedy", expected: Expected::NotLinked, does: "imports test:greedy/secrets, which no host has" },
     Guest {
+        name: "hoarding",
+        expected: Expected::Works,
+        does: "for bad-* reads ConfigMaps by 900 selectors of its own before it answers; it behaves well otherwise",
+    },
+    Guest {
         name: "huge",
         expected: Expected::Contained,
         does: "for bad-1 answers with a status of 8 MiB, for other bad-* with children of 17 MiB",

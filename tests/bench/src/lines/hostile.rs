@@ -44,11 +44,12 @@ const FAILING: Group<'_> = Group {
 };
 /// Each way to misbehave, in the order of the figures of `hostile-each` and `hostile-three`. The last waits until its deadline for an API server
 /// that does not answer it.
-const WAYS: [&str; 15] = [
+const WAYS: [&str; 16] = [
     "asking",
     "filling",
     "flooding",
     "garbling",
+    "hoarding",
     "huge",
     "hungry",
     "looping",

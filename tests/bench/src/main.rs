@@ -86,53 +86,74 @@ fn run(lines: &[&Line]) -> Result<()> {
     Ok(())
 }
 
+/// A peer of a line, and what was measured of it.
+struct Side<'a> {
+    peer: &'a Peer,
+    /// Among the line's peers.
+    place: usize,
+    is_ready: bool,
+    rounds: Vec<Vec<f64>>,
+}
+
 /// All rounds of a line, and of its peers in turn with it, so that a noisy neighbour meets all. Peers that cannot be measured here are
 /// said, and added to `absent` with the reason.
 fn rounds(line: &Line, absent: &mut Vec<String>) -> Result<Vec<Measured>> {
-    let is_ready = |peer: &Peer| {
-        let refused = (peer.prepare)().err().map(|why| format!("{}: {}: {why:#}", line.name, peer.name));
-        refused.iter().for_each(|refused| eprintln!("not measured: {refused}"));
-        absent.extend(refused.clone());
-        refused.is_none()
-    };
-    let ready: Vec<bool> = line.peers.iter().map(is_ready).collect();
+    let mut sides: Vec<Side<'_>> =
+        line.peers.iter().enumerate().map(|(place, peer)| side(line, place, peer, absent)).collect();
     let mut own = Vec::new();
-    let mut others: Vec<Vec<Vec<f64>>> = vec![Vec::new(); line.peers.len()];
     for round in 1..=line.rounds {
         let at = format!("{}: round {round} of {}", line.name, line.rounds);
         let values = in_child(&[MEASURE, line.name])?;
         ensure!(values.len() == line.figures.len(), "{} values of {}", values.len(), line.figures.len());
         eprintln!("{at}: {}", said(line, &values));
         own.push(values);
-        for (place, peer) in line.peers.iter().enumerate().filter(|(place, _)| ready[*place]) {
-            let values = in_child(&[MEASURE_PEER, line.name, &place.to_string()])
-                .with_context(|| format!("{} cannot be measured", peer.name))?;
-            let is_there =
-                |of: &str| line.figures.iter().position(|figure| figure.name == of).is_none_or(|at| at < values.len());
-            ensure!(
-                peer.allows.iter().all(|(of, _)| is_there(of)),
-                "{} lacks a figure that a budget rests on",
-                peer.name
-            );
-            eprintln!("{at}: {}: {}", peer.name, said(line, &values));
-            others[place].push(values);
+        for side in sides.iter_mut().filter(|side| side.is_ready) {
+            let values = side.measure(line)?;
+            eprintln!("{at}: {}: {}", side.peer.name, said(line, &values));
+            side.rounds.push(values);
         }
     }
-    let column =
-        |rounds: &[Vec<f64>], index: usize| rounds.iter().filter_map(|round| round.get(index).copied()).collect();
-    let beside = |(peer, rounds): (&Peer, &Vec<Vec<f64>>), index: usize, figure: &str| Others {
-        name: peer.name,
-        rounds: column(rounds, index),
-        allows: peer.allows.iter().find(|(name, _)| *name == figure).map(|&(_, times)| times),
-    };
     let figures = line.figures.iter().enumerate().map(|(index, figure)| Measured {
         name: figure.name,
         unit: figure.unit,
         budget: figure.budget,
         rounds: column(&own, index),
-        peers: line.peers.iter().zip(&others).map(|pair| beside(pair, index, figure.name)).collect(),
+        peers: sides.iter().map(|side| side.beside(index, figure.name)).collect(),
     });
     Ok(figures.collect())
+}
+
+fn side<'a>(line: &Line, place: usize, peer: &'a Peer, absent: &mut Vec<String>) -> Side<'a> {
+    let refused = (peer.prepare)().err().map(|why| format!("{}: {}: {why:#}", line.name, peer.name));
+    refused.iter().for_each(|refused| eprintln!("not measured: {refused}"));
+    let is_ready = refused.is_none();
+    absent.extend(refused);
+    Side { peer, place, is_ready, rounds: Vec::new() }
+}
+
+impl Side<'_> {
+    fn measure(&self, line: &Line) -> Result<Vec<f64>> {
+        let Self { peer, place, .. } = self;
+        let values = in_child(&[MEASURE_PEER, line.name, &place.to_string()])
+            .with_context(|| format!("{} cannot be measured", peer.name))?;
+        let is_there =
+            |of: &str| line.figures.iter().position(|figure| figure.name == of).is_none_or(|at| at < values.len());
+        ensure!(peer.allows.iter().all(|(of, _)| is_there(of)), "{} lacks a figure that a budget rests on", peer.name);
+        Ok(values)
+    }
+
+    fn beside(&self, index: usize, figure: &str) -> Others {
+        Others {
+            name: self.peer.name,
+            rounds: column(&self.rounds, index),
+            allows: self.peer.allows.iter().find(|(name, _)| *name == figure).map(|&(_, times)| times),
+        }
+    }
+}
+
+/// What each round has of one figure.
+fn column(rounds: &[Vec<f64>], index: usize) -> Vec<f64> {
+    rounds.iter().filter_map(|round| round.get(index).copied()).collect()
 }
 
 fn said(line: &Line, values: &[f64]) -> String {

@@ -24,8 +24,8 @@ const SIZES: [usize; 3] = [1_500, 6_000, 50_000];
 /// Bytes of one of which nothing is to be done.
 const SMALL: usize = 600;
 
-/// What the same work costs where nothing is between. Ours may have five times as much: the 40 µs of a reconcile of 6 kB are that, by the 7.9 that
-/// it took natively where they were set.
+/// The same work with nothing in between. Ours may take five times as long: the budget was 40 µs for a reconcile of 6 kB, on a machine where
+/// the native work took 7.9 µs.
 pub(super) const NATIVE: Peer = Peer {
     name: "the same in Rust, without a sandbox",
     prepare: || Ok(()),

@@ -1,7 +1,8 @@
 //! Where a selection is filed, so that a change finds the few that it may concern.
 //!
 //! Each selection hangs on one of the things that must be true of all that it selects, the rarest kind first: the value of an
-//! index, a label's value (on each of several), a label's presence; or on nothing but its namespace. An object is looked up by
+//! index, a label's value (on each of several; of several labels, the first that has room), a label's presence; or on nothing but its
+//! namespace. An object is looked up by
 //! all that is true of it, before the change and after it.
 
 use std::borrow::Cow;
@@ -140,8 +141,8 @@ pub(super) struct Anchors {
 }
 
 impl Anchors {
-    pub(super) fn insert(&mut self, selection: &Selection, dependency: u32) {
-        for anchor in anchors(selection) {
+    pub(super) fn insert(&mut self, selection: &Selection, choice: usize, dependency: u32) {
+        for anchor in anchors(selection, choice) {
             self.heap += anchor.heap();
             match self.anchors.entry(anchor) {
                 hashbrown::hash_map::Entry::Occupied(mut entry) => {
@@ -156,14 +157,14 @@ impl Anchors {
         }
     }
 
-    /// True if so many others hang already on what this selection would.
-    pub(super) fn are_full(&self, selection: &Selection, most: usize) -> bool {
-        let full = |anchor: Anchor| self.anchors.get(&anchor).is_some_and(|ids| ids.len() >= most);
-        anchors(selection).into_iter().any(full)
+    /// The first of the choices on which not so many others hang already; none: there is none.
+    pub(super) fn choose(&self, selection: &Selection, most: usize) -> Option<usize> {
+        let full = |anchor: &Anchor| self.anchors.get(anchor).is_some_and(|ids| ids.len() >= most);
+        (0..choices(selection)).find(|choice| !anchors(selection, *choice).iter().any(full))
     }
 
-    pub(super) fn remove(&mut self, selection: &Selection, dependency: u32) {
-        for anchor in anchors(selection) {
+    pub(super) fn remove(&mut self, selection: &Selection, choice: usize, dependency: u32) {
+        for anchor in anchors(selection, choice) {
             let Some(ids) = self.anchors.get_mut(&anchor) else { continue };
             self.heap -= ids.heap();
             if ids.remove(dependency) {
@@ -210,6 +211,11 @@ impl Anchors {
         all.into_iter().for_each(found);
     }
 
+    /// Of what hangs here, with its places and without those that are empty.
+    pub(super) fn heap(&self) -> usize {
+        self.heap + self.anchors.len() * size_of::<(Anchor, Ids)>()
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.anchors.allocation_size() + self.heap
     }
@@ -218,7 +224,7 @@ impl Anchors {
 /// All that what this selection hangs on is true of: so it selects no less.
 pub(super) fn widest(selection: &Selection) -> Selection {
     let only = |requirement| Selector::of(vec![requirement]);
-    let labels = match &anchors(selection)[..] {
+    let labels = match &anchors(selection, 0)[..] {
         [Anchor { on: On::Label(label, value), .. }] => {
             only(Requirement::In(label.to_string(), BTreeSet::from([value.to_string()])))
         }
@@ -231,21 +237,33 @@ pub(super) fn widest(selection: &Selection) -> Selection {
     Selection { namespace, labels, index, aspect: Aspect::Whole }
 }
 
-fn anchors(selection: &Selection) -> Vec<Anchor> {
+/// The labels of which a selection names the values, and not too many.
+fn named(selection: &Selection) -> impl Iterator<Item = (&String, &BTreeSet<String>)> {
+    selection.labels.requirements().iter().filter_map(|requirement| match requirement {
+        Requirement::In(label, values) if values.len() <= MAX_VALUES => Some((label, values)),
+        _ => None,
+    })
+}
+
+/// On how many things a selection may hang: at least one.
+fn choices(selection: &Selection) -> usize {
+    if selection.index.is_some() { 1 } else { named(selection).count().max(1) }
+}
+
+/// What a selection hangs on, by one of its [`choices`].
+fn anchors(selection: &Selection, choice: usize) -> Vec<Anchor> {
     let anchor = |on| Anchor { namespace: selection.namespace.clone(), on };
     if let Some((path, value)) = &selection.index {
         return vec![anchor(On::Value(path.clone(), value.clone()))];
     }
-    let requirements = selection.labels.requirements();
-    let equal = requirements.iter().find_map(|requirement| match requirement {
-        Requirement::In(label, values) if values.len() <= MAX_VALUES => Some((label, values)),
-        _ => None,
-    });
-    if let Some((label, values)) = equal {
+    if let Some((label, values)) = named(selection).nth(choice) {
         let on = |value: &String| On::Label(label.as_str().into(), value.as_str().into());
         return values.iter().map(|value| anchor(on(value))).collect();
     }
-    let present =
-        requirements.iter().find(|requirement| !matches!(requirement, Requirement::NotIn(..) | Requirement::Absent(_)));
+    let present = selection
+        .labels
+        .requirements()
+        .iter()
+        .find(|requirement| !matches!(requirement, Requirement::NotIn(..) | Requirement::Absent(_)));
     vec![anchor(present.map_or(On::Nothing, |requirement| On::Present(requirement.key().into())))]
 }

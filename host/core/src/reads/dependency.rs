@@ -29,6 +29,8 @@ pub(super) enum ThingRef<'a> {
 pub(super) struct Dependency {
     /// The number of the kind.
     pub(super) kind: u32,
+    /// By which of its choices a selection hangs.
+    pub(super) choice: u32,
     pub(super) thing: Thing,
     pub(super) keys: Ids,
     /// For a selection of fields.

@@ -27,13 +27,13 @@ impl Tracker {
         let grown = reads.scope.include(namespace);
         if !reads.whole {
             let thing = self.bounded(kind, thing);
-            let (bytes, heap) = (thing.heap(), self.heap);
+            let (bytes, held) = (thing.heap(), self.held());
             let dependency = self.depend(kind, thing, run.key);
             let Some(reads) = self.running(run).and_then(|running| running.kinds.get_mut(&kind)) else { return };
             if reads.dependencies.insert(dependency) {
                 reads.bytes += bytes;
             }
-            if reads.dependencies.len() <= MAX_READS && reads.bytes <= MAX_READ_BYTES && heap <= most {
+            if reads.dependencies.len() <= MAX_READS && reads.bytes <= MAX_READ_BYTES && held <= most {
                 return;
             }
             reads.whole = true;
@@ -43,12 +43,19 @@ impl Tracker {
         self.depend_on_whole(run, kind);
     }
 
+    /// Bytes of what is remembered now, whatever room the tables have for more.
+    fn held(&self) -> usize {
+        let things = self.things.len() * size_of::<Option<Dependency>>();
+        let keys = self.key_numbers.len() * size_of::<Option<Tracked>>();
+        self.heap + things + keys + self.kinds.iter().map(|kind| kind.selections.heap()).sum::<usize>()
+    }
+
     /// The thing, or what it hangs on where too many do that differ: a change would have to be compared with each of them, while nobody
     /// else hears of any.
     fn bounded(&self, kind: u32, thing: Thing) -> Thing {
         let Thing::Selection(selection) = &thing else { return thing };
         let known = self.find_thing(kind, ThingRef::Selection(selection)).is_some();
-        if known || !self.kinds[kind as usize].selections.are_full(selection, self.most.alike) {
+        if known || self.kinds[kind as usize].selections.choose(selection, self.most.alike).is_some() {
             return thing;
         }
         Thing::Selection(Box::new(anchor::widest(selection)))
@@ -93,7 +100,13 @@ impl Tracker {
             return known;
         }
         let fields = thing.fields();
-        let dependency = Dependency { kind, thing, keys: Ids::One(key), fields };
+        let choice = match &thing {
+            Thing::Selection(selection) => self.kinds[kind as usize].selections.choose(selection, self.most.alike),
+            Thing::Object(..) => None,
+        };
+        // What there is no room for has been widened, and stands for all that there will be.
+        let choice = number(choice.unwrap_or(0));
+        let dependency = Dependency { kind, choice, thing, keys: Ids::One(key), fields };
         self.heap += dependency.heap();
         let place = self.free_dependencies.pop().unwrap_or_else(|| {
             self.dependencies.push(None);
@@ -102,7 +115,7 @@ impl Tracker {
         let hash = self.hasher.hash_one((kind, dependency.thing.borrowed()));
         if let Thing::Selection(selection) = &dependency.thing {
             let kind = &mut self.kinds[kind as usize];
-            kind.selections.insert(selection, place);
+            kind.selections.insert(selection, choice as usize, place);
             if let Some((path, _)) = &selection.index {
                 let users = kind.paths.entry(path.clone()).or_default();
                 *users += 1;
@@ -137,7 +150,7 @@ impl Tracker {
         self.free_dependencies.push(place);
         if let Thing::Selection(selection) = &dependency.thing {
             let kind = &mut self.kinds[dependency.kind as usize];
-            kind.selections.remove(selection, place);
+            kind.selections.remove(selection, dependency.choice as usize, place);
             if let Some((path, _)) = &selection.index
                 && let Some(users) = kind.paths.get_mut(path)
             {

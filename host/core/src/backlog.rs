@@ -9,7 +9,8 @@
 //!                      └───┴──────────────────────────────────┴─ failed ─► merged, alone, after a delay
 //! ```
 //!
-//! What failed and is due takes turns with what was not tried yet: neither keeps the other waiting for ever.
+//! What failed and is due takes turns with what was not tried yet, and goes in the order in which it became due: nothing keeps another
+//! waiting for ever.
 //!
 //! There is one entry for each object, and never two calls about one object at once: what comes while it is in flight waits.
 //! Several changes of an object are told as one, from before the first to after the last; an object that was added and deleted
@@ -94,8 +95,8 @@ pub struct Backlog {
     entries: HashMap<Arc<Subject>, Entry>,
     /// What can be taken for the first time since it was told last, by arrival.
     ready: BTreeMap<u64, Arc<Subject>>,
-    /// What failed and can be taken again, by arrival.
-    again: BTreeMap<u64, Arc<Subject>>,
+    /// What failed and can be taken again, by since when, then by arrival.
+    again: BTreeMap<(Duration, u64), Arc<Subject>>,
     /// What was taken last had failed before.
     took_again: bool,
     /// What failed, by when it can be taken again, then by arrival.
@@ -210,8 +211,8 @@ impl Backlog {
     /// nothing is ready. What failed is taken alone.
     pub fn take(&mut self, now: Duration, most: usize, most_bytes: usize) -> Option<Batch> {
         while let Some(entry) = self.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
-            let ((_, arrival), subject) = entry.remove_entry();
-            self.again.insert(arrival, subject);
+            let (since, subject) = entry.remove_entry();
+            self.again.insert(since, subject);
         }
         let again = self.again.first_key_value().filter(|_| !self.took_again || self.ready.is_empty());
         self.took_again = again.is_some();
@@ -353,8 +354,8 @@ impl Backlog {
         self.gone.remove(&told.arrival);
         self.bytes -= told.bytes();
         if self.ready.remove(&told.arrival).is_none()
-            && self.again.remove(&told.arrival).is_none()
             && let Some(due) = entry.due
+            && self.again.remove(&(due, told.arrival)).is_none()
         {
             self.delayed.remove(&(due, told.arrival));
         }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use pilothouse_apiserver::faults::{Fault, Requests, Rule, Verb};
 use pilothouse_core::{
     grant,
     grant::Grants,
@@ -17,6 +18,7 @@ use pilothouse_core::{
     manifest::MAX_CONCURRENCY,
     workqueue::Pace,
 };
+use serde_json::json;
 use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{Attempt, Called, Controller, Dispatch, Observer, Parts, ReconcileResult};
@@ -248,6 +250,23 @@ async fn a_swap_leaves_as_many_workers_as_are_wanted() {
     }
     scene.activate(&Guest::new().concurrency(u32::MAX)).await;
     assert_eq!(scene.controller().max_concurrency(), MAX_CONCURRENCY as usize);
+}
+
+#[tokio::test]
+async fn what_a_call_handed_over_is_the_plugins_memory_while_it_is_written() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let hangs = Rule::new(Fault::Hang).on(Requests::to("configmaps", &[Verb::Apply]));
+    let hangs = scene.api.server.faults().add(hangs).expect("it is a rule");
+    let mut child = config_map("child");
+    child["data"] = json!({ "much": "x".repeat(10_000) });
+    let children = vec![(child.to_string(), false)];
+    scene.activate(&Guest::new().answer(Answer::Children { children, status: None, requeue_after: None })).await;
+    scene.api.create(apple("a")).await;
+    let memory = || scene.engine.instances().first().map_or(0, |(_, figures)| figures.memory);
+    comes_true("the child is being written", || scene.api.server.faults().hits(hangs) == Some(1)).await;
+    // Its instance is gone, and the next is made ahead when this is done.
+    assert!((10_000..11_000).contains(&memory()), "{}", memory());
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ impl Held {
 
     /// Takes so many more, if they are no more than `most` then.
     fn take(&self, more: usize, most: usize) -> bool {
-        let sum = |held: usize| held.checked_add(more).filter(|sum| *sum <= most);
+        let sum = |held: usize| held.checked_add(more).filter(|sum| more == 0 || *sum <= most);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok()
     }
 

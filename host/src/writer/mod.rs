@@ -296,7 +296,7 @@ impl Writer {
     ///
     /// Nothing is deleted where a child could not be understood: it might be the one that is meant.
     pub async fn children(&self, owner: &Owner<'_>, view: &View, children: Vec<Child>) -> Report {
-        let _room = self.room(children.iter().map(|child| child.object.len()).sum()).await;
+        let mut room = self.room(children.iter().map(|child| child.object.len()).sum()).await;
         let mut report = Report::default();
         let mut wanted = Vec::with_capacity(children.len());
         let mut named = HashSet::with_capacity(children.len());
@@ -310,8 +310,15 @@ impl Writer {
             }
         }
         let all_understood = report.problems.is_empty();
-        let applying =
-            wanted.into_iter().map(async |desired| (desired.bytes, self.apply_child(owner, view, &desired).await));
+        let applying = wanted.into_iter().map(|desired| {
+            // Each gives its part back when it is written.
+            let room = room.as_mut().and_then(|room| room.split(desired.bytes));
+            async move {
+                let written = self.apply_child(owner, view, &desired).await;
+                drop(room);
+                (desired.bytes, written)
+            }
+        });
         let mut applied = stream::iter(applying).buffer_unordered(CHILDREN_AT_ONCE);
         while let Some((bytes, result)) = applied.next().await {
             report.take(result);

@@ -281,14 +281,17 @@ async fn what_a_plugin_sends_by_itself_is_refused_before_it_is_sent_where_it_is_
 async fn texts_of_a_plugin_that_are_parsed_at_once_are_bounded() {
     let api = Api::start().await;
     let writer = writer(&api, &Informers::new(api.cluster.clone(), Handle::current()));
+    let (object, view) = (parent(), View::new([]));
+    let owner = Owner { object: &object, owns: &[] };
     let most = writer.room(MAX_OUTCOME).await;
-    let mut more = Box::pin(writer.room(1));
-    assert!(futures::poll!(&mut more).is_pending());
+    let mut children = Box::pin(writer.children(&owner, &view, vec![Child { object: "{}".to_owned(), adopt: false }]));
+    let mut status = Box::pin(writer.status(&owner, &view, "[]"));
+    assert!(futures::poll!(&mut children).is_pending() && futures::poll!(&mut status).is_pending());
     drop(most);
-    let _more = more.await;
-    // Nobody waits for more than there is.
-    let mut all = Box::pin(writer.room(usize::MAX));
-    assert!(futures::poll!(&mut all).is_pending());
+    assert_eq!(children.await.problem().as_deref(), Some("child 0 has no apiVersion"));
+    assert!(matches!(status.await, Err(Error::Status(_))));
+    // Nobody waits for more than there is, and all of it was given back.
+    assert!(futures::poll!(Box::pin(writer.room(usize::MAX))).is_ready());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! The rules for names are Kubernetes' own (RFC 1123 labels and subdomains). The bounds are the host's: a manifest is read
 //! for every revision and shown to people, and nobody writes one a hundred times larger by hand.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ use watches::Part;
 
 /// At most so many controllers, watches, indexes, permissions, namespaces, names, CRDs.
 const MAX_ENTRIES: usize = 256;
-/// At most so many watches in all, one with namespaces as often as it has some: each is a list and a watch at the API server, and each is
-/// compared with each other of its kind.
+/// At most so many different watches in all, one with namespaces as often as it has some: each is a list and a watch at the API server, and
+/// each is compared with each other of its kind.
 const MAX_WATCHED: usize = 1024;
 /// At most so many keys at once, over all controllers: each has a worker, and while it is reconciled an instance.
 const MAX_WORKERS: u32 = 1024;
@@ -223,7 +223,14 @@ fn is_kind(text: &str) -> bool {
 
 /// What no list of its own bounds.
 fn check_totals(manifest: &Manifest, problems: &mut Problems) {
-    let watched: usize = manifest.watches().map(|watch| watch.namespaces.len().max(1)).sum();
+    let mut watched = HashSet::new();
+    for Watch { of, namespaces, labels, fields, keep, .. } in manifest.watches() {
+        watched.extend(namespaces.iter().map(|namespace| (of, Some(namespace), labels, fields, keep)));
+        if namespaces.is_empty() {
+            watched.insert((of, None, labels, fields, keep));
+        }
+    }
+    let watched = watched.len();
     if watched > MAX_WATCHED {
         let rule = "leave namespaces out, and watch what is granted, or divide the plugin";
         problems.add(

@@ -1,6 +1,5 @@
 //! A host with many plugins that have nothing to do.
 
-use std::env;
 use std::fs;
 use std::path::Path;
 
@@ -16,47 +15,58 @@ use crate::child::Child;
 use crate::memory::{Rollup, rollup_of};
 use crate::{many, processes, target};
 
-/// How many plugins of different code, where not 100: each is compiled once, and kept in `target/bench-cache`.
-const DIFFERENT: &str = "BENCH_PLUGINS";
-
 /// Plugins of one code, under so many names: bytes that each adds to a host with one, and what the host with most of them takes.
-/// Then plugins of different code.
 ///
 /// Each watches ConfigMaps, of which there is one, and was called for it once. Then the code of all was unmapped, as the host does by
 /// itself after a minute or two. What is counted is private to the process: the pages of files that others map too are not.
-pub(super) fn measure() -> Result<Vec<f64>> {
-    let different = match env::var(DIFFERENT) {
-        Ok(text) => text.parse().ok().filter(|count| *count > 1).with_context(|| format!("{DIFFERENT}={text}?"))?,
-        Err(_) => 100,
-    };
+pub(super) fn same() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
-        let cluster = Cluster::start(Kind::Embedded).await?;
-        let map: ConfigMap = from_value(json!({"metadata": {"name": "only"}})).context("not a ConfigMap")?;
-        let maps: Api<ConfigMap> = Api::namespaced(cluster.client(), "default");
-        maps.create(&PostParams::default(), &map).await.context("cannot create the ConfigMap")?;
-
+        let cluster = cluster().await?;
         let one = host(&cluster, 1, Code::Same).await?;
         let hundred = host(&cluster, 100, Code::Same).await?;
         let thousand = host(&cluster, 1_000, Code::Same).await?;
-        eprintln!("  {different} different ones are compiled, where they are not in target/bench-cache");
-        host(&cluster, different, Code::Different).await?;
-        let others = host(&cluster, different, Code::Different).await?;
-
-        let mebi = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-        let each = |host: &Held| (host.idle.private as f64 - one.idle.private as f64) / (host.count - 1) as f64 / 1e3;
         Ok(vec![
             mebi(one.idle.private),
-            each(&hundred),
-            each(&thousand),
+            hundred.each_beside(&one),
+            thousand.each_beside(&one),
             mebi(thousand.idle.private),
             mebi(thousand.idle.resident),
             thousand.first,
             thousand.all,
-            each(&others),
-            others.first,
-            others.all,
         ])
     })
+}
+
+/// The same of plugins of different code, which is compiled before and kept in `target/bench-cache`.
+pub(super) fn different() -> Result<Vec<f64>> {
+    Runtime::new().context("cannot start a runtime")?.block_on(async {
+        let cluster = cluster().await?;
+        eprintln!("  a thousand are compiled, where they are not in target/bench-cache: that takes some minutes");
+        host(&cluster, 1_000, Code::Different).await?;
+        let one = host(&cluster, 1, Code::Different).await?;
+        let hundred = host(&cluster, 100, Code::Different).await?;
+        let thousand = host(&cluster, 1_000, Code::Different).await?;
+        Ok(vec![
+            hundred.each_beside(&one),
+            thousand.each_beside(&one),
+            mebi(thousand.idle.private),
+            thousand.first,
+            thousand.all,
+        ])
+    })
+}
+
+/// An API server with one ConfigMap.
+async fn cluster() -> Result<Cluster> {
+    let cluster = Cluster::start(Kind::Embedded).await?;
+    let map: ConfigMap = from_value(json!({"metadata": {"name": "only"}})).context("not a ConfigMap")?;
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.client(), "default");
+    maps.create(&PostParams::default(), &map).await.context("cannot create the ConfigMap")?;
+    Ok(cluster)
+}
+
+fn mebi(bytes: usize) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// Whether plugins have one code.
@@ -74,6 +84,13 @@ struct Held {
     all: f64,
     /// With the code of no plugin mapped.
     idle: Rollup,
+}
+
+impl Held {
+    /// Kilobytes that each adds to a host with one.
+    fn each_beside(&self, one: &Self) -> f64 {
+        (self.idle.private as f64 - one.idle.private as f64) / (self.count - 1) as f64 / 1e3
+    }
 }
 
 async fn host(cluster: &Cluster, count: usize, code: Code) -> Result<Held> {

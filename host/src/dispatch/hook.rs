@@ -1,6 +1,6 @@
 //! What is called of a plugin beside its reconciles, each time for a batch of changes.
 
-use std::{fmt, time::Duration};
+use std::{fmt, pin::Pin, time::Duration};
 
 use pilothouse_core::backlog::Batch;
 use tokio::time::Instant;
@@ -69,13 +69,15 @@ impl fmt::Display for HookError {
 }
 
 /// Calls the plugin about a batch, and notes how that ended. Gives the answer, and how long it took.
+///
+/// `call` lies where it was made: as an argument it would lie here a second time, in each task of each idle plugin.
 pub(super) async fn call<T>(
     hook: Hook,
     batch: &Batch,
     record: &Record,
     span: Span,
     called: impl FnOnce(&Called),
-    call: impl Future<Output = Result<Result<T, String>, CallError>>,
+    call: Pin<&mut impl Future<Output = Result<Result<T, String>, CallError>>>,
 ) -> Result<(T, Duration), HookError> {
     let started = Instant::now();
     let answer = call.instrument(span.clone()).await;

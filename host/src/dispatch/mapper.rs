@@ -17,7 +17,7 @@
 //! An object that names the changed one only after the change is a change itself, and wakes its own key: so to look the index up later
 //! loses nothing. Both are asked once the reconciled objects are there, and a key that a plugin names wakes only if it is one of them.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, pin::pin, sync::Arc};
 
 use parking_lot::Mutex;
 use pilothouse_core::{
@@ -197,7 +197,7 @@ async fn map(controller: &Controller, batch: &Batch) -> Result<(), HookError> {
     let span = info_span!("map", plugin = %controller.plugin(), controller = controller.name(), changes = batch.changes().len());
     let imports = Arc::new(CallImports::new(serving.access.clone()));
     let news = pending::news(batch);
-    let call = serving.revision.map(imports, controller.name(), &news);
+    let call = pin!(serving.revision.map(imports, controller.name(), &news));
     let (keys, _) =
         hook::call(Hook::Map, batch, controller.record(), span, |called| controller.called(called), call).await?;
     let keys = controller.known(keys);

@@ -7,7 +7,7 @@
 //! informers ─► predicates ─► backlog ─► `observe` (the revision of the moment)
 //! ```
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use arc_swap::ArcSwap;
 use pilothouse_core::{backlog::Batch, key::TypeMeta, store::Change};
@@ -152,7 +152,7 @@ impl Observing {
             debug!(plugin = %self.plugin, merged, "changes came faster than the observer took them: some are told as one");
         }
         let called = |called: &Called| self.observer.called(&self.plugin, None, called);
-        let call = serving.revision.observe(imports, &news);
+        let call = pin!(serving.revision.observe(imports, &news));
         let ((), took) = hook::call(Hook::Observe, batch, &self.record, span, called, call).await?;
         feed::observed(self.plugin.as_str(), batch, took);
         Ok(())

@@ -81,12 +81,12 @@ use slots::in_namespace;
 /// moment between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What was there before. If `new` is none: the last known state, which a DELETED event may have brought itself.
+    /// What was there before, as the last change of this object told it.
     pub old: Option<Arc<Object>>,
     /// What is there now; none: the object is gone.
     pub new: Option<Arc<Object>>,
-    /// True if `new` is none because a list no longer names the object: nobody saw the deletion, and `old` may be older than
-    /// the object's end. False for what a DELETED event or an own delete says.
+    /// True if `new` is none because a list no longer names the object, or its name has passed on: nobody saw the deletion, and
+    /// `old` may be older than the object's end. False for what a DELETED event or an own delete says.
     pub missed: bool,
 }
 
@@ -224,12 +224,15 @@ impl Store {
         self.accept(object, Voice::OwnWrite)
     }
 
-    /// Takes a DELETED event with the last state of its object, which becomes the change's `old`.
+    /// Takes a DELETED event with the last state of its object.
     ///
     /// None: the object is not held, or what is held under its name has another uid or is newer.
-    pub fn remove(&mut self, last: Object) -> Option<Change> {
+    ///
+    /// The change's `old` is what was held, though the last state may differ, where an event between could not be read: who was told of
+    /// an object, because of its labels or owners, is told of its end.
+    pub fn remove(&mut self, last: &Object) -> Option<Change> {
         self.cover(last.resource_version());
-        self.deleted.forget(&last);
+        self.deleted.forget(last);
         let slot = self.find_key(last.key())?;
         let held = self.object(slot);
         let older = last.resource_version() < held.resource_version() && !self.is_of_lost_history(slot);
@@ -238,7 +241,7 @@ impl Store {
         }
         let held = self.take(slot);
         self.past.supersede(held.key(), Some(&held));
-        Some(Change { old: Some(Arc::new(last)), new: None, missed: false })
+        Some(Change { old: Some(held), new: None, missed: false })
     }
 
     /// Says that a delete by this host succeeded and the object is gone (not: waits for its finalizers).
@@ -261,21 +264,22 @@ impl Store {
 
     /// Takes an own write after which the selector no longer matches the object. The caller gives its version.
     ///
-    /// None: the store does not hold that uid under that name, or the watch has come to this version or beyond.
+    /// None: the store holds nothing older under that name, or the watch has come to this version or beyond.
     ///
     /// # Guarantees
-    /// Events from before that write are ignored; what is newer enters as ever.
+    /// Events from before that write are ignored; what is newer enters as ever. An earlier object of that name is over, though its
+    /// DELETED has not come.
     pub fn leave_own(&mut self, key: &Key, uid: &Uid, version: ResourceVersion) -> Option<Change> {
         self.past.reveal(key);
         if version <= self.covered {
             return None;
         }
         self.deleted.remember_left(key, version, self.covered);
-        let slot = self.find_key(key).filter(|slot| {
-            let held = self.object(*slot);
-            held.uid() == uid && (held.resource_version() < version || self.is_of_lost_history(*slot))
-        })?;
-        Some(Change { old: Some(self.take(slot)), new: None, missed: false })
+        let slot = self
+            .find_key(key)
+            .filter(|slot| self.object(*slot).resource_version() < version || self.is_of_lost_history(*slot))?;
+        let held = self.take(slot);
+        Some(Change { missed: held.uid() != uid, old: Some(held), new: None })
     }
 
     /// Says that a list begins, whose objects come by [`upsert`](Self::upsert) until

@@ -91,7 +91,7 @@ fn bytes_are_those_that_were_allocated() {
     for round in 1..=4 {
         for number in 0..OBJECTS {
             store.upsert(pod(round * OBJECTS + number, 2 * round * OBJECTS + number));
-            store.remove(pod((round - 1) * OBJECTS + number, (2 * round + 1) * OBJECTS + number));
+            store.remove(&pod((round - 1) * OBJECTS + number, (2 * round + 1) * OBJECTS + number));
         }
     }
     let churned = compare("churned", &store, before);

@@ -114,7 +114,7 @@ impl Driver {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Upsert(object) => informer.upsert(object),
-                Effect::Remove(last) => informer.remove(last),
+                Effect::Remove(last) => informer.remove(&last),
                 Effect::BeginReplace { went_back } => informer.begin_replace(went_back),
                 Effect::FinishReplace { version } => informer.finish_replace(version),
                 Effect::AbortReplace => informer.abort_replace(),

@@ -387,7 +387,7 @@ impl Informer {
         self.watched(version, |store| store.upsert(object));
     }
 
-    pub(super) fn remove(&self, last: Object) {
+    pub(super) fn remove(&self, last: &Object) {
         let version = last.resource_version();
         self.watched(version, |store| store.remove(last));
     }

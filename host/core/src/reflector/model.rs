@@ -183,7 +183,7 @@ impl World {
         for effect in effects {
             let change = match effect {
                 Effect::Upsert(object) => self.store.upsert(object),
-                Effect::Remove(object) => self.store.remove(object),
+                Effect::Remove(object) => self.store.remove(&object),
                 effect => {
                     self.apply(effect);
                     None

@@ -111,7 +111,7 @@ fn invariant_3_an_own_write_out_of_the_selector_and_in_again_is_seen() {
     // The watch lags.
     assert_eq!(versions(store.upsert(plain("a", "u", 4))), None);
     assert_eq!(versions(store.upsert_own(plain("a", "u", 6))).as_deref(), Some("none -> u@6"));
-    assert_eq!(versions(store.remove(plain("a", "u", 5))), None);
+    assert_eq!(versions(store.remove(&plain("a", "u", 5))), None);
     assert_eq!(versions(store.upsert(plain("a", "u", 6))), None);
     assert_eq!(held(&store), ["a@6"]);
     assert_eq!(versions(store.leave_own(&key, &Uid::parse("u"), ResourceVersion(6))), None);
@@ -135,11 +135,11 @@ fn change_tells_old_and_new() {
     let mut store = Store::new(of());
     assert_eq!(versions(store.upsert(plain("a", "u", 1))).as_deref(), Some("none -> u@1"));
     assert_eq!(versions(store.upsert(plain("a", "u", 2))).as_deref(), Some("u@1 -> u@2"));
-    let change = store.remove(plain("a", "u", 3)).unwrap();
-    assert_eq!(said(&change), "u@3 -> none");
+    let change = store.remove(&plain("a", "u", 3)).unwrap();
+    assert_eq!(said(&change), "u@2 -> none");
     assert_eq!(change.key(), &Key::new(Some("ns"), "a"));
     assert!(store.is_empty());
-    assert_eq!(store.remove(plain("a", "u", 3)), None);
+    assert_eq!(store.remove(&plain("a", "u", 3)), None);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn invariant_3_own_answer_that_comes_late_does_not_raise_the_dead() {
     let mut store = listed(vec![plain("a", "u", 5)], 10);
     // Our patch gave version 11, and someone deleted the object at 12: the watch was faster than the answer.
     store.upsert(plain("a", "u", 11));
-    store.remove(plain("a", "u", 12));
+    store.remove(&plain("a", "u", 12));
     assert_eq!(store.upsert_own(plain("a", "u", 11)), None);
     // The same with a list instead of the watch.
     store.begin_replace(false);
@@ -185,7 +185,7 @@ fn invariant_3_own_delete_is_not_undone_by_lagging_events() {
     assert_eq!(versions(store.remove_own(&key, &Uid::parse("u"))).as_deref(), Some("u@5 -> none"));
     assert_eq!(store.upsert(plain("a", "u", 11)), None, "an event from before the delete");
     assert_eq!(store.upsert_own(plain("a", "u", 12)), None, "an answer from before the delete");
-    assert_eq!(store.remove(plain("a", "u", 13)), None, "its own DELETED");
+    assert_eq!(store.remove(&plain("a", "u", 13)), None, "its own DELETED");
     assert_eq!(versions(store.upsert(plain("a", "w", 14))).as_deref(), Some("none -> w@14"), "another life");
     assert_eq!(store.remove_own(&key, &Uid::parse("u")), None);
     assert_eq!(held(&store), ["a@14"]);
@@ -199,7 +199,7 @@ fn invariant_3_own_delete_is_not_undone_by_a_list_that_was_under_way() {
     assert_eq!(store.upsert(plain("a", "u", 5)), None);
     assert_eq!(store.finish_replace(ResourceVersion(20)), []);
     assert_eq!(store.upsert(plain("a", "u", 21)), None, "the watch still has to come to the delete");
-    assert_eq!(store.remove(plain("a", "u", 22)), None);
+    assert_eq!(store.remove(&plain("a", "u", 22)), None);
     assert!(!store.deleted.hides(&plain("a", "u", 5)), "nothing older can come any more");
 }
 
@@ -210,9 +210,9 @@ fn invariant_3_own_delete_is_not_undone_by_an_earlier_life_of_the_name() {
     store.upsert_own(plain("a", "second", 13));
     store.remove_own(&Key::new(Some("ns"), "a"), &Uid::parse("second"));
     assert_eq!(store.upsert(plain("a", "first", 11)), None);
-    assert_eq!(store.remove(plain("a", "first", 12)), None);
+    assert_eq!(store.remove(&plain("a", "first", 12)), None);
     assert_eq!(store.upsert(plain("a", "second", 13)), None);
-    assert_eq!(store.remove(plain("a", "second", 14)), None);
+    assert_eq!(store.remove(&plain("a", "second", 14)), None);
     assert_eq!(versions(store.upsert(plain("a", "third", 15))).as_deref(), Some("none -> third@15"));
 }
 
@@ -223,7 +223,7 @@ fn invariant_4_older_version_never_replaces_newer() {
     assert_eq!(store.upsert(plain("a", "u", 11)), None);
     assert_eq!(store.upsert(plain("a", "u", 12)), None);
     assert_eq!(store.upsert_own(plain("a", "u", 11)), None);
-    assert_eq!(store.remove(plain("a", "u", 11)), None);
+    assert_eq!(store.remove(&plain("a", "u", 11)), None);
     assert_eq!(held(&store), ["a@12"]);
 }
 
@@ -232,7 +232,7 @@ fn invariant_4_earlier_life_never_replaces_a_later_one() {
     let mut store = listed(vec![plain("a", "first", 5)], 10);
     assert_eq!(versions(store.upsert_own(plain("a", "second", 15))).as_deref(), Some("first@5 -> second@15"));
     assert_eq!(store.upsert(plain("a", "first", 12)), None);
-    assert_eq!(store.remove(plain("a", "first", 13)), None);
+    assert_eq!(store.remove(&plain("a", "first", 13)), None);
     assert_eq!(held(&store), ["a@15"]);
 }
 
@@ -294,7 +294,7 @@ fn the_last_word_of_a_streaming_list_counts() {
     }
     assert_eq!(store.upsert(plain("a", "u", 8)), None);
     assert_eq!(versions(store.upsert(plain("b", "v", 9))).as_deref(), Some("v@8 -> v@9"));
-    assert_eq!(versions(store.remove(plain("c", "w", 9))).as_deref(), Some("w@9 -> none"));
+    assert_eq!(versions(store.remove(&plain("c", "w", 9))).as_deref(), Some("w@8 -> none"));
     assert_eq!(store.finish_replace(ResourceVersion(9)), []);
     assert_eq!(held(&store), ["a@8", "b@9"]);
 }
@@ -345,12 +345,28 @@ fn invariant_5_delete_missed_by_the_watch_is_found_by_the_relist() {
 }
 
 #[test]
-fn invariant_5_delete_brings_the_last_known_state() {
+fn invariant_5_delete_ends_what_was_told_last() {
     let mut store = listed(vec![plain("a", "u", 5)], 10);
+    let held = store.get(Some("ns"), "a").cloned();
+    // An event between was not understood.
     let last = object("ns", "a", "u", 12, &labels(&[("x", "last")]), &Value::Null);
-    let change = store.remove(last.clone()).unwrap();
-    assert_eq!(change.old.as_deref(), Some(&last));
-    assert_eq!(change.new, None);
+    assert_eq!(store.remove(&last), Some(Change { old: held, new: None, missed: false }));
+}
+
+#[test]
+fn own_write_that_leaves_the_selector_ends_earlier_objects_of_the_name() {
+    let mut store = listed(vec![plain("a", "first", 5)], 10);
+    let held = store.get(Some("ns"), "a").cloned();
+    let leave = |store: &mut Store, version| {
+        store.leave_own(&Key::new(Some("ns"), "a"), &Uid::parse("second"), ResourceVersion(version))
+    };
+    assert_eq!(leave(&mut store, 14), Some(Change { old: held, new: None, missed: true }));
+    // What the watch still brings of them.
+    assert_eq!(store.upsert(plain("a", "first", 11)), None);
+    assert_eq!(store.remove(&plain("a", "first", 12)), None);
+    assert_eq!(store.upsert(plain("a", "second", 13)), None);
+    assert_eq!(versions(store.upsert(plain("a", "second", 15))).as_deref(), Some("none -> second@15"));
+    assert_eq!(leave(&mut store, 14), None, "what is held is newer");
 }
 
 #[test]
@@ -408,7 +424,7 @@ fn large_sets_shrink_again() {
     }
     let full = store.bytes();
     for i in 0..1000 {
-        store.remove(object("ns", &format!("o{i}"), &format!("u{i}"), 2000 + i, &labels, &owners));
+        store.remove(&object("ns", &format!("o{i}"), &format!("u{i}"), 2000 + i, &labels, &owners));
         check_tables_sometimes(&store, i);
     }
     assert!(store.is_empty());
@@ -445,7 +461,7 @@ fn labels_are_indexed_when_somebody_has_asked_for_some() {
     assert!(!store.build_indexes(50));
     // Changes come in between, on both sides of where it stands.
     for i in [7, 8, 77] {
-        store.remove(labelled(i, 200 + i));
+        store.remove(&labelled(i, 200 + i));
     }
     store.upsert(labelled(7, 300));
     store.upsert(labelled(101, 301));
@@ -489,6 +505,7 @@ fn list_goes_on_after_a_key_that_is_gone() {
 enum Call {
     Upsert(usize, u64),
     UpsertOwn(usize, u64),
+    LeaveOwn(usize, u64),
     Remove(usize, u64),
     RemoveOwn(usize),
     Begin(bool),
@@ -508,6 +525,7 @@ fn call() -> impl Strategy<Value = Call> {
     prop_oneof![
         12 => object().prop_map(|(object, version)| Call::Upsert(object, version)),
         4 => object().prop_map(|(object, version)| Call::UpsertOwn(object, version)),
+        2 => object().prop_map(|(object, version)| Call::LeaveOwn(object, version)),
         4 => object().prop_map(|(object, version)| Call::Remove(object, version)),
         2 => (0_usize..24).prop_map(Call::RemoveOwn),
         1 => prop::bool::weighted(0.3).prop_map(Call::Begin),
@@ -525,14 +543,20 @@ fn call() -> impl Strategy<Value = Call> {
 /// Does it; gives the changes, and the key that an own answer was about.
 fn apply(store: &mut Store, call: &Call) -> (Vec<Change>, Option<Key>) {
     let own = match *call {
-        Call::UpsertOwn(object, version) => Some(variant(object, version).key().clone()),
+        Call::UpsertOwn(object, version) | Call::LeaveOwn(object, version) => {
+            Some(variant(object, version).key().clone())
+        }
         Call::RemoveOwn(object) => Some(variant(object, 1).key().clone()),
         _ => None,
     };
     let changes = match *call {
         Call::Upsert(object, version) => Vec::from_iter(store.upsert(variant(object, version))),
         Call::UpsertOwn(object, version) => Vec::from_iter(store.upsert_own(variant(object, version))),
-        Call::Remove(object, version) => Vec::from_iter(store.remove(variant(object, version))),
+        Call::LeaveOwn(object, version) => {
+            let object = variant(object, version);
+            Vec::from_iter(store.leave_own(object.key(), object.uid(), object.resource_version()))
+        }
+        Call::Remove(object, version) => Vec::from_iter(store.remove(&variant(object, version))),
         Call::RemoveOwn(object) => {
             let object = variant(object, 1);
             Vec::from_iter(store.remove_own(object.key(), object.uid()))
@@ -631,20 +655,20 @@ proptest! {
         let mut store = Store::new(of());
         let mut replica = BTreeMap::new();
         for call in calls {
-            let missed = matches!(call, Call::Finish(_));
             let (changes, _) = apply(&mut store, &call);
             // Whoever follows the changes has what the store has.
             for change in changes {
-                prop_assert_eq!(change.missed, missed && change.new.is_none());
+                let missed = match call {
+                    Call::Finish(_) => change.new.is_none(),
+                    Call::LeaveOwn(object, version) => change.object().uid() != variant(object, version).uid(),
+                    _ => false,
+                };
+                prop_assert_eq!(change.missed, missed);
                 let before = match &change.new {
                     Some(new) => replica.insert(change.key().clone(), new.clone()),
                     None => replica.remove(change.key()),
                 };
-                if change.new.is_some() {
-                    prop_assert_eq!(before, change.old);
-                } else {
-                    prop_assert_eq!(before.map(|old| old.uid().clone()), change.old.map(|old| old.uid().clone()));
-                }
+                prop_assert_eq!(before, change.old);
             }
             prop_assert!(store.iter().eq(replica.values()));
             check_tables(&store);

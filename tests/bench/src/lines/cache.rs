@@ -43,7 +43,7 @@ impl Cache {
         for effect in self.effects.drain(..) {
             match effect {
                 Effect::Upsert(object) => self.store.upsert(object).into_iter().for_each(&mut changed),
-                Effect::Remove(last) => self.store.remove(last).into_iter().for_each(&mut changed),
+                Effect::Remove(last) => self.store.remove(&last).into_iter().for_each(&mut changed),
                 Effect::BeginReplace { went_back } => self.store.begin_replace(went_back),
                 Effect::FinishReplace { version } => {
                     self.store.finish_replace(version).into_iter().for_each(&mut changed);

@@ -131,18 +131,11 @@ impl Mirror {
         self.changes += 1;
         let key = change.key().clone();
         let old = change.old.as_deref().map(|old| seen(old.resource_version().0, &old.json()));
-        let (before, fits) = match &change.new {
-            Some(new) => {
-                let before = self.objects.insert(key.clone(), seen(new.resource_version().0, &new.json()));
-                (before, before == old)
-            }
-            // The last state of what is deleted may be newer than any that was told.
-            None => {
-                let before = self.objects.remove(&key);
-                (before, before.is_some() && before.map(|(version, _)| version) <= old.map(|(version, _)| version))
-            }
+        let before = match &change.new {
+            Some(new) => self.objects.insert(key.clone(), seen(new.resource_version().0, &new.json())),
+            None => self.objects.remove(&key),
         };
-        if !fits && self.out_of_order.len() < SHOWN {
+        if before != old && self.out_of_order.len() < SHOWN {
             self.out_of_order.push(format!("{key}: told that it was {old:?}, and before that it is {before:?}"));
         }
     }

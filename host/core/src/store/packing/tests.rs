@@ -143,7 +143,7 @@ fn dictionary_counts_once_and_goes_with_its_last_object() {
     assert_eq!(store.object_bytes, objects);
     assert_eq!(store.packing.bytes(), store.packing.waiting.allocation_size() + dictionary);
     for number in 0..1_000 {
-        store.remove(object(number, 2)).unwrap();
+        store.remove(&object(number, 2)).unwrap();
     }
     store.set_compressed(false);
     assert_eq!(store.packing.bytes(), 0);
@@ -177,7 +177,7 @@ proptest! {
         let mut given_out = None;
         for (version, (number, what)) in (2..).zip(events) {
             match what {
-                0 => prop_assert_eq!(plain.remove(object(number, version)), packing.remove(object(number, version))),
+                0 => prop_assert_eq!(plain.remove(&object(number, version)), packing.remove(&object(number, version))),
                 1 => given_out = packing.packing().map(Work::run),
                 2 => if let Some(mut done) = given_out.take() { packing.packed(&mut done) },
                 _ => prop_assert_eq!(plain.upsert(object(number, version)), packing.upsert(object(number, version))),

@@ -261,7 +261,7 @@ fn superseded_bytes_are_bounded() {
     }
     let snapshot = store.snapshot();
     for i in 0..40 {
-        store.remove(plain(&format!("o{i}"), &format!("u{i}"), 100 + i));
+        store.remove(&plain(&format!("o{i}"), &format!("u{i}"), 100 + i));
     }
     assert!(store.superseded(&snapshot).is_none());
     assert_eq!(store.snapshots_given_up(), 1);

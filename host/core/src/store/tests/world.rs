@@ -195,7 +195,7 @@ impl World {
         let news = self.history.iter().filter(|event| event.object.resource_version().0 > self.watched);
         for Event { deleted, object } in news.take(count).cloned().collect::<Vec<_>>() {
             self.watched = object.resource_version().0;
-            let change = if deleted { self.store.remove(object) } else { self.store.upsert(object) };
+            let change = if deleted { self.store.remove(&object) } else { self.store.upsert(object) };
             self.tell(change);
         }
     }

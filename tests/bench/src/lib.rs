@@ -23,6 +23,7 @@ pub mod processes;
 pub mod report;
 mod server;
 pub mod statistics;
+mod toolchains;
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -95,9 +95,13 @@ struct Side<'a> {
     rounds: Vec<Vec<f64>>,
 }
 
-/// All rounds of a line, and of its peers in turn with it, so that a noisy neighbour meets all. Peers that cannot be measured here are
-/// said, and added to `absent` with the reason.
+/// All rounds of a line, and of its peers in turn with it, so that a noisy neighbour meets all. What cannot be measured here is said,
+/// and added to `absent` with the reason.
 fn rounds(line: &Line, absent: &mut Vec<String>) -> Result<Vec<Measured>> {
+    if let Err(why) = (line.prepare)() {
+        leave_out(format!("{}: {why:#}", line.name), absent);
+        return Ok(Vec::new());
+    }
     let mut sides: Vec<Side<'_>> =
         line.peers.iter().enumerate().map(|(place, peer)| side(line, place, peer, absent)).collect();
     let mut own = Vec::new();
@@ -124,11 +128,17 @@ fn rounds(line: &Line, absent: &mut Vec<String>) -> Result<Vec<Measured>> {
 }
 
 fn side<'a>(line: &Line, place: usize, peer: &'a Peer, absent: &mut Vec<String>) -> Side<'a> {
-    let refused = (peer.prepare)().err().map(|why| format!("{}: {}: {why:#}", line.name, peer.name));
-    refused.iter().for_each(|refused| eprintln!("not measured: {refused}"));
-    let is_ready = refused.is_none();
-    absent.extend(refused);
+    let ready = (peer.prepare)();
+    let is_ready = ready.is_ok();
+    if let Err(why) = ready {
+        leave_out(format!("{}: {}: {why:#}", line.name, peer.name), absent);
+    }
     Side { peer, place, is_ready, rounds: Vec::new() }
+}
+
+fn leave_out(what: String, absent: &mut Vec<String>) {
+    eprintln!("not measured: {what}");
+    absent.push(what);
 }
 
 impl Side<'_> {

@@ -31,6 +31,7 @@ pub(crate) use self::cache::watch_line;
 
 use crate::peers::kube_runtime;
 use crate::report::Budget::{self, AtLeast, AtMost};
+use crate::toolchains::{JAVASCRIPT, PYTHON};
 
 /// Measures each figure of a line once, in the order of [`Line::figures`]. A peer that has not all of them measures the first.
 pub type Measure = fn() -> Result<Vec<f64>>;
@@ -44,6 +45,8 @@ pub struct Line {
     pub figures: &'static [Figure],
     /// In how many processes.
     pub rounds: usize,
+    /// Gets ready what it needs, once before its rounds; an error says why it cannot be measured here.
+    pub prepare: fn() -> Result<()>,
     /// Measures.
     pub measure: Measure,
     /// Who does the same elsewhere.
@@ -80,7 +83,12 @@ const fn figure(name: &'static str, unit: &'static str, budget: Option<Budget>) 
 
 /// One that is linked into this program.
 const fn typed(measure: Measure) -> Peer {
-    Peer { name: kube_runtime::NAME, prepare: || Ok(()), measure, allows: &[] }
+    Peer { name: kube_runtime::NAME, prepare: nothing, measure, allows: &[] }
+}
+
+/// Nothing to get ready.
+fn nothing() -> Result<()> {
+    Ok(())
 }
 
 /// What the 99th percentile beside plugins that misbehave is told in, and what it may be.
@@ -88,11 +96,12 @@ const QUIET: &str = "× quiet p99";
 const TWICE: Option<Budget> = Some(AtMost(2.0));
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 25] = [
+pub const ALL: [Line; 27] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
         rounds: 5,
+        prepare: nothing,
         measure: queue::measure,
         peers: queue::PEERS,
     },
@@ -100,6 +109,7 @@ pub const ALL: [Line; 25] = [
         name: "event",
         figures: &[figure("event", "events/s", Some(AtLeast(100_000.0)))],
         rounds: 5,
+        prepare: nothing,
         measure: event::measure,
         peers: &[typed(kube_runtime::event)],
     },
@@ -110,6 +120,7 @@ pub const ALL: [Line; 25] = [
             figure("object-bytes-counted", "× stripped", Some(AtMost(1.15))),
         ],
         rounds: 3,
+        prepare: nothing,
         measure: object_bytes::measure,
         peers: &[typed(kube_runtime::object_bytes)],
     },
@@ -120,6 +131,7 @@ pub const ALL: [Line; 25] = [
             figure("relist-peak-changed", "× settled", Some(AtMost(1.2))),
         ],
         rounds: 3,
+        prepare: nothing,
         measure: relist_peak::measure,
         peers: &[typed(kube_runtime::relist_peak)],
     },
@@ -133,6 +145,7 @@ pub const ALL: [Line; 25] = [
             figure("cache-events", "events/s", Some(AtLeast(100_000.0))),
         ],
         rounds: 2,
+        prepare: nothing,
         measure: informer::measure,
         peers: informer::PEERS,
     },
@@ -145,6 +158,7 @@ pub const ALL: [Line; 25] = [
             figure("readers-list", "objects/s", None),
         ],
         rounds: 3,
+        prepare: nothing,
         measure: readers::measure,
         peers: &[],
     },
@@ -157,6 +171,7 @@ pub const ALL: [Line; 25] = [
             figure("reads-wake-one", "µs", None),
         ],
         rounds: 3,
+        prepare: nothing,
         measure: reads::measure,
         peers: &[],
     },
@@ -171,6 +186,7 @@ pub const ALL: [Line; 25] = [
             figure("compression-object-raw", "B", None),
         ],
         rounds: 3,
+        prepare: nothing,
         measure: compression::measure,
         peers: &[],
     },
@@ -178,6 +194,7 @@ pub const ALL: [Line; 25] = [
         name: "diff",
         figures: &[figure("diff-configmap", "µs", None), figure("diff-deployment", "µs", None)],
         rounds: 5,
+        prepare: nothing,
         measure: diff::measure,
         peers: &[],
     },
@@ -189,6 +206,7 @@ pub const ALL: [Line; 25] = [
             figure("empty-call-parsed", "µs", None),
         ],
         rounds: 5,
+        prepare: nothing,
         measure: calls::empty,
         peers: &[calls::ENGINE],
     },
@@ -200,6 +218,7 @@ pub const ALL: [Line; 25] = [
             figure("reconcile-50k", "µs", None),
         ],
         rounds: 5,
+        prepare: nothing,
         measure: calls::reconcile,
         peers: &[calls::NATIVE],
     },
@@ -216,6 +235,7 @@ pub const ALL: [Line; 25] = [
             figure("fresh-600", "µs", None),
         ],
         rounds: 3,
+        prepare: nothing,
         measure: calls::reuse,
         peers: &[calls::NATIVE],
     },
@@ -228,6 +248,7 @@ pub const ALL: [Line; 25] = [
             figure("instances-2", "instances/s", None),
         ],
         rounds: 3,
+        prepare: nothing,
         measure: threads::measure,
         peers: &[],
     },
@@ -235,13 +256,31 @@ pub const ALL: [Line; 25] = [
         name: "wake",
         figures: &[figure("wake", "ms", Some(AtMost(1.0))), figure("wake-p99", "ms", None)],
         rounds: 3,
-        measure: wake::measure,
+        prepare: nothing,
+        measure: wake::rust,
+        peers: &[],
+    },
+    Line {
+        name: "wake-javascript",
+        figures: &[figure("wake-javascript", "ms", Some(AtMost(5.0))), figure("wake-javascript-p99", "ms", None)],
+        rounds: 3,
+        prepare: || JAVASCRIPT.build(),
+        measure: wake::javascript,
+        peers: &[],
+    },
+    Line {
+        name: "wake-python",
+        figures: &[figure("wake-python", "ms", Some(AtMost(5.0))), figure("wake-python-p99", "ms", None)],
+        rounds: 3,
+        prepare: || PYTHON.build(),
+        measure: wake::python,
         peers: &[],
     },
     Line {
         name: "compile",
         figures: &[figure("compile", "ms", None)],
         rounds: 3,
+        prepare: nothing,
         measure: compile::measure,
         peers: &[],
     },
@@ -254,6 +293,7 @@ pub const ALL: [Line; 25] = [
             figure("latency-from-read", "µs", Some(AtMost(150.0))),
         ],
         rounds: 3,
+        prepare: nothing,
         measure: latency::measure,
         peers: latency::PEERS,
     },
@@ -261,6 +301,7 @@ pub const ALL: [Line; 25] = [
         name: "crowd",
         figures: &[figure("crowd-added", "ms", None), figure("crowd-added-p99", "ms", Some(AtMost(3.0)))],
         rounds: 3,
+        prepare: nothing,
         measure: hostile::crowd,
         peers: &[],
     },
@@ -285,6 +326,7 @@ pub const ALL: [Line; 25] = [
             figure("hostile-waiting", QUIET, TWICE),
         ],
         rounds: 3,
+        prepare: nothing,
         measure: hostile::each,
         peers: &[],
     },
@@ -303,6 +345,7 @@ pub const ALL: [Line; 25] = [
             figure("hostile-tabling-loading", QUIET, TWICE),
         ],
         rounds: 3,
+        prepare: nothing,
         measure: hostile::loading,
         peers: &[],
     },
@@ -327,6 +370,7 @@ pub const ALL: [Line; 25] = [
             figure("hostile-waiting-three", QUIET, None),
         ],
         rounds: 1,
+        prepare: nothing,
         measure: hostile::three,
         peers: &[],
     },
@@ -343,6 +387,7 @@ pub const ALL: [Line; 25] = [
             figure("hostile-quiet-p99", "µs", None),
         ],
         rounds: 3,
+        prepare: nothing,
         measure: hostile::together,
         peers: &[],
     },
@@ -350,6 +395,7 @@ pub const ALL: [Line; 25] = [
         name: "converge",
         figures: &[figure("converge", "s", None), figure("converge-memory", "MiB", None)],
         rounds: 3,
+        prepare: nothing,
         measure: converge::measure,
         peers: &[],
     },
@@ -357,6 +403,7 @@ pub const ALL: [Line; 25] = [
         name: "drift",
         figures: &[figure("drift", "ms", Some(AtMost(5.0))), figure("drift-p99", "ms", None)],
         rounds: 3,
+        prepare: nothing,
         measure: drift::measure,
         peers: &[],
     },
@@ -372,6 +419,7 @@ pub const ALL: [Line; 25] = [
             figure("plugins-1000-start", "s", None),
         ],
         rounds: 2,
+        prepare: nothing,
         measure: plugins::same,
         peers: &[],
     },
@@ -385,6 +433,7 @@ pub const ALL: [Line; 25] = [
             figure("plugins-different-1000-start", "s", None),
         ],
         rounds: 1,
+        prepare: nothing,
         measure: plugins::different,
         peers: &[],
     },

@@ -3,25 +3,40 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use pilothouse::wasm::{CACHE_BYTES, Cache, Compiler, Engine, Phase, PluginFile};
+use pilothouse::wasm::{CACHE_BYTES, Cache, Compiler, Engine, Limits, Phase, PluginFile};
 use pilothouse_e2e::Plugin;
 use tokio::runtime::Runtime;
 
 use super::apples::{Calls, apple};
 use crate::statistics::percentile;
+use crate::toolchains::{JAVASCRIPT, PYTHON};
 
 const SIZE: usize = 6_000;
 const TIMES: usize = 300;
 
+pub(super) fn rust() -> Result<Vec<f64>> {
+    measure(Plugin::myapple()?.wasm)
+}
+
+pub(super) fn javascript() -> Result<Vec<f64>> {
+    measure(JAVASCRIPT.plugin()?)
+}
+
+pub(super) fn python() -> Result<Vec<f64>> {
+    measure(PYTHON.plugin()?)
+}
+
 /// Milliseconds of the clock from a call to its answer where the plugin's code is in a file and not mapped: it is mapped, linked and
 /// instantiated, and reconciles an object of 6 kB; the median and the 99th percentile. The file is in the kernel's cache.
-pub(super) fn measure() -> Result<Vec<f64>> {
+fn measure(plugin: Vec<u8>) -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let folder = tempfile::tempdir().context("cannot create a folder for code")?;
         let compiler = Compiler::this_program().context("cannot find the program itself")?;
         let engine = Engine::with_compiler(compiler, Some(Cache::open(&folder.path().join("cache"), CACHE_BYTES)?))?;
-        let linked = engine.load(PluginFile::new(Plugin::myapple()?.wasm)).await?.link()?;
-        let calls = Calls::of(&linked, apple(SIZE)?, Phase::Live).await?;
+        let linked = engine.load(PluginFile::new(plugin)).await?.link()?;
+        // An instance that is kept would keep the code, too.
+        let limits = Limits { reuse: false, ..Limits::default() };
+        let calls = Calls::within(limits, &linked, apple(SIZE)?, Phase::Live).await?;
         calls.check().await?;
         let mut times = Vec::with_capacity(TIMES);
         for _ in 0..TIMES {

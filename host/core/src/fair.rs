@@ -13,10 +13,10 @@
 //! # Guarantees
 //! - While two accounts have work, what one has used, divided by its weight, is ahead of the other's by no more than what its tasks
 //!   took in one go, and what it had saved up: ten thousand tasks of one do not delay the first of another.
-//! - An account that rests saves up at most [`SAVED`], and none saves anything while its cap holds it back: afterwards it begins where those
-//!   at work are, or so much before, and has its share from then on and no more. So one that had used less until then is next, but for
-//!   others that have saved up and for who lags behind by more; and what it does goes on before others', though it gives way, until it has
-//!   used what it saved.
+//! - An account that rests, or has less to do than its share would allow, saves up at most [`SAVED`], and none saves anything while its cap
+//!   holds it back: whenever it stands in line it begins where those at work are, or so much before, and has its share from then on and no
+//!   more. So one that had used less until then is next, but for others that have saved up; and what it does goes on before others', though
+//!   it gives way, until it has used what it saved.
 //! - Within one account, flows take turns: ten thousand tasks of one do not delay the first of another by more than a turn of each.
 //! - Within one flow, tasks are served in the order in which they came.
 //! - There are two lanes, each with threads of its own, and all of the above holds within a lane. An account of which a task held its thread
@@ -147,7 +147,7 @@ type Weighted = u128;
 #[derive(Debug)]
 struct Account<T> {
     share: Share,
-    /// Nanoseconds used, each by the weight of its time; after a rest, or time under its cap, not much less, or not less, than those at work.
+    /// Nanoseconds used, each by the weight of its time; in line not much less than those at work, after time under its cap not less.
     weighted: Weighted,
     /// Each with a task, in the order of their turns; as many as the account has who ask.
     flows: VecDeque<(Flow, VecDeque<(T, Duration)>)>,
@@ -304,10 +304,6 @@ impl<T> FairQueue<T> {
         }
         account.share = share;
         self.leave(id);
-        // What it saved up by its old share may be much by the new one.
-        if let Some(account) = self.accounts.get_mut(&id) {
-            account.begin_at(self.rows[account.lane() as usize].level);
-        }
         self.stand(now, id);
     }
 
@@ -326,10 +322,7 @@ impl<T> FairQueue<T> {
     pub fn push(&mut self, now: Duration, id: AccountId, flow: Flow, task: T) -> Result<(), T> {
         let begins = self.is_at_rest(id);
         let Some(account) = self.accounts.get_mut(&id) else { return Err(task) };
-        if begins {
-            account.begin_at(self.rows[account.lane() as usize].level);
-            account.rested = true;
-        }
+        account.rested |= begins;
         match account.flows.iter_mut().find(|(of, _)| *of == flow) {
             Some((_, tasks)) => tasks.push_back((task, now)),
             None => account.flows.push_back((flow, VecDeque::from([(task, now)]))),
@@ -458,6 +451,8 @@ impl<T> FairQueue<T> {
             row.capped.insert((account.free_at, id));
         } else {
             self.last_number += 1;
+            // One that could not use its share, with a single task at work for one, would have the threads for itself later.
+            account.begin_at(row.level);
             let place = Place { was_served: !account.rested, at_work: account.running > 0, number: self.last_number };
             account.stands = Stands::Ready(place);
             row.ready.insert((account.weighted, place, id));

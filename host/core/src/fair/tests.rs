@@ -175,6 +175,36 @@ fn who_comes_begins_where_others_are_and_not_where_one_is_that_lags() {
     assert!(of(back).abs_diff(of(busy)) <= 3, "{} {} {}", of(lags), of(busy), of(back));
 }
 
+/// It could have had as much as others, and did not have the tasks for it.
+#[test]
+fn who_could_not_use_its_share_does_not_make_up_for_it() {
+    let mut queue = FairQueue::new();
+    let [single, busy, back] = [(); 3].map(|()| queue.open(Share::default()));
+    for id in [single, busy] {
+        queue.push(MS, id, FLOW, ()).unwrap();
+    }
+    (0..7).for_each(|_| queue.push(MS, busy, FLOW, ()).unwrap());
+    // Eight threads.
+    let mut running: VecDeque<AccountId> = (0..8).map(|_| take(&mut queue, MS).account).collect();
+    let mut turn = |queue: &mut FairQueue<()>| {
+        let id = running.pop_front().unwrap();
+        queue.push(MS, id, FLOW, ()).unwrap();
+        queue.charge(MS, id, MS);
+        running.push_back(take(queue, MS).account);
+        id
+    };
+    for _ in 0..8_000 {
+        turn(&mut queue);
+    }
+    // Now it has them.
+    (0..100).for_each(|_| queue.push(MS, single, FLOW, ()).unwrap());
+    let turns: Vec<AccountId> = (0..80).map(|_| turn(&mut queue)).collect();
+    let of = |turns: &[AccountId], id| turns.iter().filter(|&&turn| turn == id).count();
+    assert!(of(&turns, busy).abs_diff(of(&turns, single)) <= 10, "{} {}", of(&turns, single), of(&turns, busy));
+    queue.push(MS, back, FLOW, ()).unwrap();
+    assert!(queue.is_next(back));
+}
+
 /// However often it comes from a rest, it has no more than its share.
 #[test]
 fn who_rests_again_and_again_has_no_more_than_others() {

@@ -57,6 +57,9 @@ pub const MAPPER: Limits = Limits { base: Duration::from_millis(5), cap: Duratio
 /// gone would gather for ever where names are not used again and the plugin takes nothing. As many Pods as a large cluster has.
 pub const MAX_GONE: usize = 100_000;
 
+/// Bytes of these at most: nobody else holds them.
+pub const MAX_GONE_BYTES: usize = 128 << 20;
+
 /// What became of one object since a plugin was told of it last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
@@ -92,6 +95,7 @@ impl Batch {
 pub struct Backlog {
     limits: Limits,
     max_gone: usize,
+    max_gone_bytes: usize,
     entries: HashMap<Arc<Subject>, Entry>,
     /// What can be taken for the first time since it was told last, by arrival.
     ready: BTreeMap<u64, Arc<Subject>>,
@@ -105,6 +109,8 @@ pub struct Backlog {
     untried: BTreeSet<u64>,
     /// Arrivals of what waits and is gone.
     gone: BTreeMap<u64, Arc<Subject>>,
+    /// Theirs.
+    gone_bytes: usize,
     arrivals: u64,
     bytes: usize,
     dropped: u64,
@@ -171,13 +177,14 @@ impl Told {
 impl Backlog {
     /// An empty one; `limits` are the delays after failures, object by object.
     pub fn new(limits: Limits) -> Self {
-        Self::with_max_gone(limits, MAX_GONE)
+        Self::with_max_gone(limits, MAX_GONE, MAX_GONE_BYTES)
     }
 
-    fn with_max_gone(limits: Limits, max_gone: usize) -> Self {
+    fn with_max_gone(limits: Limits, max_gone: usize, max_gone_bytes: usize) -> Self {
         Self {
             limits,
             max_gone,
+            max_gone_bytes,
             entries: HashMap::new(),
             ready: BTreeMap::new(),
             again: BTreeMap::new(),
@@ -185,6 +192,7 @@ impl Backlog {
             delayed: BTreeMap::new(),
             untried: BTreeSet::new(),
             gone: BTreeMap::new(),
+            gone_bytes: 0,
             arrivals: 0,
             bytes: 0,
             dropped: 0,
@@ -322,7 +330,7 @@ impl Backlog {
         self.delayed.len()
     }
 
-    /// Objects that were gone and never told, because there were more than [`MAX_GONE`].
+    /// Objects that were gone and never told, because there were more than [`MAX_GONE`], or they had more than [`MAX_GONE_BYTES`].
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -338,6 +346,7 @@ impl Backlog {
             return;
         }
         if told.gone {
+            self.gone_bytes += told.bytes();
             self.gone.insert(told.arrival, subject.clone());
         }
         match entry.due {
@@ -351,7 +360,9 @@ impl Backlog {
         let entry = self.entries.get_mut(subject)?;
         let told = entry.waiting.take()?;
         self.untried.remove(&told.arrival);
-        self.gone.remove(&told.arrival);
+        if self.gone.remove(&told.arrival).is_some() {
+            self.gone_bytes -= told.bytes();
+        }
         self.bytes -= told.bytes();
         if self.ready.remove(&told.arrival).is_none()
             && let Some(due) = entry.due
@@ -376,8 +387,8 @@ impl Backlog {
     }
 
     fn drop_beyond_bound(&mut self) {
-        while self.gone.len() > self.max_gone {
-            let Some((_, subject)) = self.gone.pop_first() else { return };
+        while self.gone.len() > self.max_gone || self.gone_bytes > self.max_gone_bytes {
+            let Some(subject) = self.gone.first_key_value().map(|(_, subject)| subject.clone()) else { return };
             self.stop_waiting(&subject);
             self.entries.remove(&subject);
             self.dropped += 1;

@@ -207,7 +207,7 @@ fn kinds_that_are_told_no_more_are_forgotten_in_flight_too() {
 
 #[test]
 fn what_is_gone_and_not_told_is_bounded() {
-    let mut backlog = Backlog::with_max_gone(MAPPER, 2);
+    let mut backlog = Backlog::with_max_gone(MAPPER, 2, usize::MAX);
     for name in ["a", "b", "c", "d"] {
         push(&mut backlog, name, 0, 1);
         push(&mut backlog, name, 1, 0);
@@ -215,6 +215,22 @@ fn what_is_gone_and_not_told_is_bounded() {
     push(&mut backlog, "e", 0, 1);
     assert_eq!((backlog.dropped(), backlog.len()), (2, 3));
     assert_eq!(told(take(&mut backlog, NOW).as_ref()), ["c 1>0 ×2", "d 1>0 ×2", "e 0>1 ×1"]);
+}
+
+#[test]
+fn bytes_of_what_is_gone_and_not_told_are_bounded() {
+    let mut one = Backlog::new(MAPPER);
+    push(&mut one, "a", 1, 0);
+    let mut backlog = Backlog::with_max_gone(MAPPER, usize::MAX, 2 * one.bytes());
+    for name in ["a", "b", "c", "d"] {
+        push(&mut backlog, name, 1, 0);
+    }
+    push(&mut backlog, "e", 0, 1);
+    assert_eq!((backlog.dropped(), backlog.len()), (2, 3));
+    assert_eq!(told(take(&mut backlog, NOW).as_ref()), ["c 1>0 ×1", "d 1>0 ×1", "e 0>1 ×1"]);
+    // What was told makes room.
+    push(&mut backlog, "f", 1, 0);
+    assert_eq!(backlog.dropped(), 2);
 }
 
 #[derive(Clone, Debug)]

@@ -11,7 +11,12 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use pilothouse_core::{backlog::MAX_GONE, key::Key, object::Object, store::Change};
+use pilothouse_core::{
+    backlog::{MAX_GONE, MAX_GONE_BYTES},
+    key::Key,
+    object::Object,
+    store::Change,
+};
 
 use crate::dispatch::lines::Unsaid;
 
@@ -25,7 +30,7 @@ pub(in crate::dispatch) struct Most {
 
 /// As many as are kept for a mapper; their bytes are those of 25,000 Pods, more than go at once where all is well, and an eighth of what the
 /// plugin's instances may take together.
-const MOST: Most = Most { objects: MAX_GONE, bytes: 128 << 20 };
+const MOST: Most = Most { objects: MAX_GONE, bytes: MAX_GONE_BYTES };
 
 /// So much room is kept when nothing is.
 const ROOM: usize = 1024;

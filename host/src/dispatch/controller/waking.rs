@@ -201,9 +201,13 @@ impl Controller {
     }
 
     /// Whether keys that an object names are looked for before they enter the queue: nobody takes them from there, for now or as long as a
-    /// kind is not served. Names of nothing would fill it.
+    /// kind is not served, or no more than so many in a second. Names of nothing would fill it, and use up the rate.
     fn looks_first(&self) -> bool {
-        if self.is_ready() { self.record.is_quarantined() } else { self.queue.lock().len() >= MOST_NAMES }
+        if self.is_ready() {
+            self.record.is_quarantined() || self.pace().rate.is_some()
+        } else {
+            self.queue.lock().len() >= MOST_NAMES
+        }
     }
 
     /// Adds keys that somebody had to be asked for, since these objects changed.

@@ -8,6 +8,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pilothouse_core::rate::Rate;
 
+/// Bytes of a line that count as one: longer ones count as several.
+const BYTES: usize = 1 << 10;
+
 /// Of its calls: four that say all they may, as when a host starts; then what somebody may still want to read.
 pub(super) const CALLS: Rate = Rate { burst: 1000, every: Duration::from_millis(10) };
 
@@ -77,12 +80,14 @@ impl Lines {
         Self { rate, inner: Mutex::default() }
     }
 
-    /// One line comes, `now` after some origin.
-    pub(super) fn take(&self, now: Duration) -> Verdict {
+    /// One line of so many bytes comes, `now` after some origin.
+    pub(super) fn take(&self, now: Duration, bytes: usize) -> Verdict {
         let inner = &mut *self.inner.lock();
         let written = self.rate.wait(inner.used, now).is_zero();
         if written {
-            inner.used = self.rate.take(inner.used, now);
+            for _ in 0..bytes.div_ceil(BYTES).max(1) {
+                inner.used = self.rate.take(inner.used, now);
+            }
         } else {
             inner.dropped.add(1);
         }
@@ -107,20 +112,32 @@ mod tests {
         let lines = Lines::new(CALLS);
         let start = Duration::from_secs(5);
         for _ in 0..CALLS.burst {
-            assert_eq!(lines.take(start), QUIET);
+            assert_eq!(lines.take(start, 80), QUIET);
         }
-        assert_eq!(lines.take(start), Verdict { written: false, say: Some(1) });
-        assert_eq!(lines.take(start), DROPPED);
-        assert_eq!(lines.take(start + CALLS.every), QUIET);
-        assert_eq!(lines.take(start + CALLS.every), DROPPED);
-        assert_eq!(lines.take(start + SAID_AGAIN), Verdict { written: true, say: Some(2) });
-        assert_eq!(lines.take(start + SAID_AGAIN), QUIET);
+        assert_eq!(lines.take(start, 80), Verdict { written: false, say: Some(1) });
+        assert_eq!(lines.take(start, 80), DROPPED);
+        assert_eq!(lines.take(start + CALLS.every, 80), QUIET);
+        assert_eq!(lines.take(start + CALLS.every, 80), DROPPED);
+        assert_eq!(lines.take(start + SAID_AGAIN, 80), Verdict { written: true, say: Some(2) });
+        assert_eq!(lines.take(start + SAID_AGAIN, 80), QUIET);
         assert_eq!(lines.dropped(), 3);
+    }
+
+    #[test]
+    fn long_line_counts_as_several() {
+        let lines = Lines::new(Rate { burst: 10, ..CALLS });
+        let start = Duration::from_secs(5);
+        assert_eq!(lines.take(start, 9 * BYTES + 1), QUIET);
+        assert!(!lines.take(start, 0).written);
+        assert!(!lines.take(start + CALLS.every / 2, 0).written);
+        assert!(lines.take(start + CALLS.every, 100 * BYTES).written);
+        assert!(!lines.take(start + CALLS.every * 100, 0).written);
+        assert!(lines.take(start + CALLS.every * 101, 0).written);
     }
 
     #[test]
     fn lines_within_the_rate_are_all_written() {
         let lines = Lines::new(CALLS);
-        assert!((0..5000).all(|number| lines.take(CALLS.every * number) == QUIET));
+        assert!((0..5000).all(|number| lines.take(CALLS.every * number, 80) == QUIET));
     }
 }

@@ -34,6 +34,10 @@ const PAGE: usize = 500;
 /// Keys in a page, where the query does not say less: at most 3 MB.
 const KEYS: usize = 10_000;
 
+/// Rounds of [`WORK`] objects of each lease that are looked at for a page: what a page of keys takes, and one more. They are some
+/// milliseconds, in which the guest's thread serves nobody else and no deadline is looked at.
+const ROUNDS: usize = KEYS / WORK + 1;
+
 /// Bytes of JSON in a page, and of one object: what the contract promises.
 const PAGE_BYTES: usize = 4 << 20;
 
@@ -89,7 +93,7 @@ impl Reader {
         let mut page = Page::default();
         let (mut bytes, mut last) = (0, None);
         let mut refused = None;
-        self.walk(&search, limit, reading.moment(), |object| {
+        let rest = self.walk(&search, limit, reading.moment(), |object| {
             let text = match query.fields.is_empty() {
                 true => object.json().into_owned(),
                 // Objects are scanned when they enter the cache: each can be read.
@@ -108,6 +112,7 @@ impl Reader {
             last = Some(object.key().clone());
             true
         });
+        page.next = page.next.or_else(|| rest.as_ref().map(Key::to_string));
         refused.map_or(Ok(page), Err)
     }
 
@@ -116,7 +121,7 @@ impl Reader {
         reading.selection(&query.of, search.selection(Aspect::Keys));
         let limit = limit(query, KEYS);
         let mut page = KeyPage::default();
-        self.walk(&search, limit, reading.moment(), |object| {
+        let rest = self.walk(&search, limit, reading.moment(), |object| {
             if page.items.len() == limit {
                 page.next = page.items.last().map(Key::to_string);
                 return false;
@@ -124,6 +129,7 @@ impl Reader {
             page.items.push(object.key().clone());
             true
         });
+        page.next = page.next.or_else(|| rest.as_ref().map(Key::to_string));
         Ok(page)
     }
 
@@ -171,12 +177,19 @@ impl Reader {
     }
 
     /// Calls `take` with what the search finds at a moment, in the order of keys, until it returns false. It will take about `most`.
-    fn walk(&self, search: &Search<'_>, most: usize, moment: &Moment, mut take: impl FnMut(&Arc<Object>) -> bool) {
+    /// Gives the last key that was looked at, where it has looked at as many as it may.
+    fn walk(
+        &self,
+        search: &Search<'_>,
+        most: usize,
+        moment: &Moment,
+        mut take: impl FnMut(&Arc<Object>) -> bool,
+    ) -> Option<Key> {
         let Query { of, namespace, labels, .. } = search.query;
         // One more says that the page is not the last.
         let mut wanted = most.saturating_add(1);
         let mut after = search.after.clone();
-        loop {
+        for _ in 0..ROUNDS {
             let query = store::Query {
                 namespace: namespace.as_deref(),
                 index: search.index,
@@ -210,15 +223,13 @@ impl Reader {
                     continue;
                 }
                 if !take(object) {
-                    return;
+                    return None;
                 }
                 wanted = wanted.saturating_sub(1);
             }
-            match complete {
-                Some(last) => after = Some(last),
-                None => return,
-            }
+            after = Some(complete?);
         }
+        after
     }
 
     fn granted(&self, of: &TypeMeta, namespace: Option<&str>, name: Option<&str>) -> Result<(), ReadError> {

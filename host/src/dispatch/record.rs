@@ -165,7 +165,7 @@ impl Record {
 
     /// The plugin logs a line, which is written in the present span unless it was too many of late.
     pub(super) fn log(&self, line: &LogLine) {
-        if line.is_wanted() && self.may_say() {
+        if line.is_wanted() && self.may_say_so_much(line.shown()) {
             line.emit();
         }
     }
@@ -173,7 +173,11 @@ impl Record {
     /// Whether one more line about the plugin may be logged; if not, it counts as dropped. Whoever logs what a plugin causes, as often as
     /// it likes, asks before.
     pub(super) fn may_say(&self) -> bool {
-        let verdict = self.lines.take(self.origin.elapsed());
+        self.may_say_so_much(0)
+    }
+
+    fn may_say_so_much(&self, bytes: usize) -> bool {
+        let verdict = self.lines.take(self.origin.elapsed(), bytes);
         if let Some(dropped) = verdict.say {
             warn!(plugin = %self.plugin, dropped, "too much is logged by the plugin, or about its failures: lines are dropped");
         }
@@ -205,7 +209,7 @@ impl Record {
     }
 
     fn may_name_storm(&self) -> bool {
-        let verdict = self.storms.take(self.origin.elapsed());
+        let verdict = self.storms.take(self.origin.elapsed(), 0);
         if let Some(dropped) = verdict.say {
             let plugin = &self.plugin;
             warn!(%plugin, dropped, "too many objects are reconciled over and over to name each: see /debug/plugins");

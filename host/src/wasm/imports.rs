@@ -225,6 +225,20 @@ impl LogLine {
         Self { level, message: shorten(message, Self::MAX_MESSAGE), fields }
     }
 
+    /// Bytes of it as people read it.
+    pub fn shown(&self) -> usize {
+        struct Count(usize);
+        impl fmt::Write for Count {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                self.0 += text.len();
+                Ok(())
+            }
+        }
+        let mut count = Count(0);
+        fmt::Write::write_fmt(&mut count, format_args!("{self}")).expect("it takes everything");
+        count.0
+    }
+
     /// Whether somebody listens to lines of its level.
     pub fn is_wanted(&self) -> bool {
         macro_rules! wanted {

@@ -10,6 +10,7 @@
 //! standard error   at the end, for REFUSED, a line of JSON
 //! ```
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -22,10 +23,11 @@ use serde::{Deserialize, Serialize};
 use wit_component::ComponentEncoder;
 
 use super::cache::{Key, seal};
+use super::call::{MAX_MESSAGE, shorten};
 use super::component::{Layer, chain, header};
 use super::error::LoadError;
 use super::turns::SMALL;
-use super::{Digest, MAX_FILE, engine};
+use super::{Digest, MAX_FILE, contents, engine};
 
 /// Address space in MiB: five times what a plugin of 18 MB with an interpreter inside takes.
 const MEMORY: u64 = 2 << 10;
@@ -51,6 +53,18 @@ pub(super) enum Refused {
     Metadata,
     Componentise(String),
     Compile(String),
+}
+
+impl Refused {
+    /// The same in no more words than are read: they may name what is in the file.
+    fn shortened(self) -> Self {
+        let short = |why| shorten(why, MAX_MESSAGE);
+        match self {
+            Self::Metadata => Self::Metadata,
+            Self::Componentise(why) => Self::Componentise(short(why)),
+            Self::Compile(why) => Self::Compile(short(why)),
+        }
+    }
 }
 
 impl From<Refused> for LoadError {
@@ -91,7 +105,7 @@ pub fn compile_for(parent: u32, memory: u64) -> ExitCode {
     let code = match compile(&engine, &file) {
         Ok(code) => code,
         Err(refused) => {
-            eprintln!("{}", serde_json::to_string(&refused).unwrap_or_default());
+            eprintln!("{}", serde_json::to_string(&refused.shortened()).unwrap_or_default());
             return ExitCode::from(REFUSED);
         }
     };
@@ -140,11 +154,14 @@ fn limit(resource: Resource, most: u64, more: u64) -> io::Result<()> {
 
 /// From a file's bytes to code, in this process.
 pub(super) fn compile(engine: &wasmtime::Engine, file: &[u8]) -> Result<Vec<u8>, Refused> {
-    let refused = |error: wasmtime::Error| Refused::Compile(chain(&error));
-    match header(file).map_err(|error| Refused::Compile(error.to_string()))? {
-        Layer::Component => engine.precompile_component(file).map_err(refused),
-        Layer::Module => engine.precompile_component(&componentise(engine, file)?).map_err(refused),
-    }
+    let component = match header(file).map_err(|error| Refused::Compile(error.to_string()))? {
+        Layer::Component => Cow::Borrowed(file),
+        Layer::Module => Cow::Owned(componentise(engine, file)?),
+    };
+    let code = engine.precompile_component(&component).map_err(|error| Refused::Compile(chain(&error)))?;
+    // What the engine has against it is said in its words.
+    contents::check(&component).map_err(Refused::Compile)?;
+    Ok(code)
 }
 
 /// Makes a component of a core module that carries the contract's types in a custom section, as wit-bindgen leaves it.

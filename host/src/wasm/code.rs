@@ -22,6 +22,7 @@ use super::aside::Aside;
 use super::bindings::mapping::MappingIndices;
 use super::bindings::observing::ObservingIndices;
 use super::bindings::{self, PluginIndices};
+use super::call::{MAX_MESSAGE, shorten};
 use super::component::{chain, fits, found, offered};
 use super::error::{LoadError, is_shortage};
 use super::host::Host;
@@ -51,6 +52,9 @@ impl Sandbox {
         ready.unwrap_or_else(|| Err(LoadError::Code("the host failed over it".to_owned())))
     }
 }
+
+/// Names of imports and exports, in bytes. They are told where a component does not fit.
+const MAX_NAMES: usize = 4 << 10;
 
 /// Code that is mapped and linked.
 pub(super) struct Ready {
@@ -82,16 +86,21 @@ impl Ready {
     fn link(engine: &wasmtime::Engine, linker: &Linker<Host>, component: &Component) -> Result<Self, LoadError> {
         let ty = component.component_type();
         let imports: Vec<String> = ty.imports(engine).map(|(name, _)| name.to_owned()).collect();
+        let exports: Vec<String> = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
+        let bytes = imports.iter().chain(&exports).map(String::len).sum::<usize>();
+        if bytes > MAX_NAMES {
+            let told = "the names of what it imports and exports have";
+            return Err(LoadError::Types(format!("{told} {bytes} bytes, and at most {MAX_NAMES} are allowed")));
+        }
         let foreign: Vec<String> = imports.iter().filter(|name| !offered(name)).cloned().collect();
         if !foreign.is_empty() {
             return Err(LoadError::Imports(foreign));
         }
-        let exports: Vec<String> = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
         let has = |interface| exports.iter().any(|name| fits(name, interface));
         if !has("controller") {
             return Err(LoadError::Export { found: found(&exports) });
         }
-        let types = |error: wasmtime::Error| LoadError::Types(chain(&error));
+        let types = |error: wasmtime::Error| LoadError::Types(shorten(chain(&error), MAX_MESSAGE));
         let instance = linker.instantiate_pre(component).map_err(types)?;
         let mapper = has("mapper").then(|| MappingIndices::new(&instance)).transpose().map_err(types)?;
         let observer = has("observer").then(|| ObservingIndices::new(&instance)).transpose().map_err(types)?;

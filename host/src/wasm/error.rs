@@ -1,6 +1,6 @@
 //! Why a file did not become a plugin, and why a call came to nothing.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use super::call::shorten;
@@ -332,6 +332,9 @@ impl CallError {
                 Self::Answer(Excess::AtOnce.to_string())
             };
         }
+        if is_no_text(error) {
+            return Self::Decode { reason: reason(error), backtrace: backtrace() };
+        }
         let trap = error.downcast_ref::<wasmtime::Trap>();
         // A guest that is refused memory gives up by `unreachable`, if it gives up; any other trap has another reason.
         let gave_up =
@@ -342,8 +345,7 @@ impl CallError {
         if gave_up && call.limits.table_was_refused() {
             return Self::Table { backtrace: backtrace() };
         }
-        let reason = error.root_cause().to_string();
-        let reason = reason.strip_prefix("wasm trap: ").unwrap_or(&reason).to_owned();
+        let reason = reason(error);
         match (trap, stage) {
             (Some(wasmtime::Trap::Interrupt), _) => Self::Deadline { after: call.budget, backtrace: backtrace() },
             (Some(wasmtime::Trap::StackOverflow), _) => Self::Stack { backtrace: backtrace() },
@@ -354,7 +356,6 @@ impl CallError {
                 backtrace: backtrace(),
             },
             (Some(_), _) => Self::Trap { reason, said: said(), backtrace: backtrace() },
-            (None, _) if is_no_text(error) => Self::Decode { reason, backtrace: backtrace() },
             // Inside a guest's own frames it is an import's argument that could not be read.
             (None, _) if error.is::<wasmtime::WasmBacktrace>() => {
                 Self::Trap { reason, said: said(), backtrace: backtrace() }
@@ -378,6 +379,12 @@ pub(super) struct Ended<'a> {
     pub(super) budget: Duration,
     pub(super) limits: &'a Limiter,
     pub(super) said: Option<&'a str>,
+}
+
+/// The engine's word for it.
+fn reason(error: &wasmtime::Error) -> String {
+    let reason = error.root_cause().to_string();
+    reason.strip_prefix("wasm trap: ").unwrap_or(&reason).to_owned()
 }
 
 /// Whether the guest handed over more than [`MAX_TRANSFER`](super::MAX_TRANSFER): the engine has only words for that.
@@ -407,12 +414,48 @@ fn calls_itself(error: &wasmtime::Error) -> bool {
     backtrace.frames().len() >= CALLS && innermost.all(|other| other == first)
 }
 
-/// The engine's lines for the guest's innermost frames, without its heading.
+/// A line for each of the guest's innermost frames: `0: 0x1b2c - apples!orchard::reconcile`. Names are the guest's, of any length, and what a
+/// short one of C++ stands for may be endless: only Rust's are spelt out, and no further than they are shown.
 fn frames(error: &wasmtime::Error) -> Vec<String> {
     let Some(backtrace) = error.downcast_ref::<wasmtime::WasmBacktrace>() else { return Vec::new() };
-    let backtrace = backtrace.to_string();
-    let lines = backtrace.lines().skip(1).map(str::trim).filter(|line| !line.is_empty());
-    lines.take(FRAMES).map(|line| shorten(line.to_owned(), FRAME)).collect()
+    let lines = backtrace.frames().iter().take(FRAMES).enumerate().map(|(number, frame)| {
+        let mut line = Line(String::new());
+        // It is full, which its end shows.
+        let _ = write_frame(&mut line, number, frame);
+        shorten(line.0, FRAME)
+    });
+    lines.collect()
+}
+
+fn write_frame(line: &mut Line, number: usize, frame: &wasmtime::FrameInfo) -> fmt::Result {
+    write!(line, "{number}: ")?;
+    if let Some(offset) = frame.module_offset() {
+        write!(line, "{offset:#x} - ")?;
+    }
+    write!(line, "{}!", frame.module().name().unwrap_or("<unknown>"))?;
+    match frame.func_name() {
+        Some(name) => write_name(line, name),
+        None => write!(line, "<wasm function {}>", frame.func_index()),
+    }
+}
+
+fn write_name(line: &mut Line, name: &str) -> fmt::Result {
+    match rustc_demangle::try_demangle(name) {
+        Ok(name) => write!(line, "{name:#}"),
+        Err(_) => line.write_str(name),
+    }
+}
+
+/// One line, which takes a little more than is shown of it.
+struct Line(String);
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = (FRAME + 1).saturating_sub(self.0.len());
+        let end = text.ceil_char_boundary(room.min(text.len()));
+        self.0.extend(text.get(..end).unwrap_or_default().chars().map(|c| if c.is_control() { ' ' } else { c }));
+        if end < text.len() { Err(fmt::Error) } else { Ok(()) }
+    }
 }
 
 #[cfg(test)]
@@ -436,6 +479,43 @@ mod tests {
             assert_eq!(said(&short), "host", "{short:?}");
         }
         assert_eq!(said(&wasmtime::Error::msg("instance count too high at 65")), "instantiate");
+    }
+
+    #[test]
+    fn name_of_a_function_is_spelt_out_as_far_as_it_is_shown() {
+        let said = |name: &str| {
+            let mut line = Line(String::new());
+            let fits = write_name(&mut line, name).is_ok();
+            (line.0, fits)
+        };
+        assert_eq!(said("_ZN7orchard9reconcile17h0123456789abcdefE"), ("orchard::reconcile".to_owned(), true));
+        assert_eq!(said("eat\u{1b}[2J"), ("eat [2J".to_owned(), true));
+        // Not Rust's.
+        assert_eq!(said("_Z1fPFviiES_S_"), ("_Z1fPFviiES_S_".to_owned(), true));
+        let (line, fits) = said(&"ä".repeat(1 << 20));
+        assert!(!fits && (FRAME + 1..FRAME + 8).contains(&line.len()), "{}", line.len());
+    }
+
+    /// Types of two types, of which each names the one before: four billion in the last.
+    #[test]
+    fn short_name_that_stands_for_an_endless_one_is_spelt_out_as_far_as_it_is_shown() {
+        const DIGITS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+        let position = |at: usize| {
+            let digits = [(at - 1) / 62, (at - 1) % 62].map(|digit| char::from(DIGITS[digit]));
+            digits.iter().skip_while(|digit| **digit == '0').collect::<String>() + "_"
+        };
+        let mut name = "INvC1a1f".to_owned();
+        let mut last = name.len();
+        name.push_str("TllE");
+        for _ in 0..32 {
+            let (before, at) = (position(last), name.len());
+            name.extend(["TB", &before, "B", &before, "E"]);
+            last = at;
+        }
+        let mut line = Line(String::new());
+        assert!(write_name(&mut line, &format!("_R{name}E")).is_err());
+        assert!(line.0.starts_with("a::f::<(i32, i32), ((i32, i32), (i32, i32)), (((i32, i32),"), "{}", line.0);
+        assert!(line.0.len() < FRAME + 8, "{}", line.0.len());
     }
 
     #[test]

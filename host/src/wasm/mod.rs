@@ -27,6 +27,7 @@
 //! | stack | 512 kB, of the engine and so for all plugins | [`CallError::Stack`] |
 //! | elements of its tables | 100,000 | [`CallError::Table`] |
 //! | core instances; memories | 64; 8 | [`CallError::Instantiate`] |
+//! | functions and globals of all core instances; the name of one | 32 MiB; 16 kB | [`LoadError::Compile`] |
 //! | host calls, and what they are asked and answer | [`Limits::host_calls`], [`Limits::host_bytes`] | [`CallError::HostCalls`] |
 //! | bytes handed to the host at once | [`MAX_TRANSFER`] | [`CallError::HostCalls`], [`CallError::Answer`] |
 //! | texts | UTF-8; children and status JSON objects | [`CallError::Decode`] |
@@ -45,6 +46,7 @@ mod child;
 mod code;
 mod compiler;
 mod component;
+mod contents;
 mod digest;
 mod ending;
 mod engine;

@@ -192,14 +192,19 @@ impl Plugin {
     }
 
     /// Those that misbehave while an instance is made, each in another way, that it is named after: a start function that loops or traps,
-    /// many instances and too many, too much memory, a large table and one that grows. Apart from that they are the guest `second`.
+    /// many instances and too many, too much memory, a large table and one that grows, too many globals, and a function of too long a
+    /// name. Apart from that they are the guest `second`.
     ///
     /// # Errors
     /// The guest is not built, or none that can be made [otherwise](Self::beside).
     pub fn misbehaving_as_made() -> Result<Vec<Self>> {
         let second = Self::guest("second")?;
+        let globals = format!("(module {})", "(global i32 (i32.const 0))".repeat(20_000));
+        let name = "n".repeat(17_000);
+        let named = format!("(module (func ${name} unreachable) (start ${name}))");
         AS_MADE
             .into_iter()
+            .chain([("roomy", &*globals, 60), ("named", &*named, 1)])
             .map(|(name, module, instances)| second.clone().named(name).beside(module, instances))
             .collect()
     }

@@ -274,6 +274,8 @@ pub(crate) async fn a_plugin_that_misbehaves_while_an_instance_is_made_is_refuse
         ("hungry", "plugin hit its memory limit of 64 MiB"),
         ("tabular", "plugin hit its limit of 100000 table elements"),
         ("tabling", "plugin hit its limit of 100000 table elements"),
+        ("roomy", "MiB in an instance, and at most 32 are allowed"),
+        ("named", "has 17000 bytes, and at most 16384 are allowed"),
     ];
     let plugins = [vec![Plugin::myapple()?], Plugin::misbehaving_as_made()?].concat();
     are_refused(&scene, &plugins, &reasons.map(|(name, reason)| (name.to_owned(), reason))).await

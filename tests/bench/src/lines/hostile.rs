@@ -71,7 +71,7 @@ const REFUSED: [&str; 3] = ["describe_loops", "describe_unexported", "greedy"];
 /// Those that go on until their deadline.
 const ENDLESS: [&str; 2] = ["describe-loops", "starting"];
 /// Those that no settings could help: the host remembers that it refused them. They come as other files, and are compiled again.
-const FOR_GOOD: [&str; 2] = ["greedy", "thousand"];
+const FOR_GOOD: [&str; 4] = ["greedy", "thousand", "roomy", "named"];
 /// Milliseconds.
 const DEADLINE: u64 = 300;
 /// How often these are looked at again.
@@ -171,7 +171,7 @@ impl Scene {
             .with_context(|| format!("{} is not refused", plugin.name))??;
         rests(self.host.id()).await?;
         let plugins = self.host.plugins();
-        let [endless, for_good] = [&ENDLESS, &FOR_GOOD].map(|names| names.contains(&plugin.name.as_str()));
+        let [endless, for_good] = [&ENDLESS[..], &FOR_GOOD[..]].map(|names| names.contains(&plugin.name.as_str()));
         let refused = async {
             for turn in (1..=u8::MAX).cycle() {
                 // With another word of the administrator's it is looked at once more.

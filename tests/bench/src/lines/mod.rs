@@ -343,6 +343,8 @@ pub const ALL: [Line; 27] = [
             figure("hostile-hungry-loading", QUIET, TWICE),
             figure("hostile-tabular-loading", QUIET, TWICE),
             figure("hostile-tabling-loading", QUIET, TWICE),
+            figure("hostile-roomy-loading", QUIET, TWICE),
+            figure("hostile-named-loading", QUIET, TWICE),
         ],
         rounds: 3,
         prepare: nothing,

@@ -3,7 +3,7 @@
 //! ```text
 //! <dir>/                         made 0700, of the user that the host runs as; nobody else may write to it
 //!   <key>.cwasm                  0600; code │ 8 bytes: what this is │ 32 bytes: SHA-256 of key and code
-//!   tmp-……                       being written, locked by who writes it
+//!   pilothouse-tmp-……            being written, locked by who writes it
 //! ```
 //!
 //! The key is a digest of the plugin's file and of all that shapes its code: so a file is right or not there, and nothing has to be
@@ -34,9 +34,9 @@ use tempfile::NamedTempFile;
 
 use super::Digest;
 
-/// The form of the files, and how a core module becomes a component: counted up where either changes, by a new version of
-/// wit-component for one. Settings and version of the engine are in the key of their own accord.
-const FORMAT: u32 = 1;
+/// The form of the files, how a core module becomes a component, and what a component may hold: counted up where one of them changes, by
+/// a new version of wit-component for one. Settings and version of the engine are in the key of their own accord.
+const FORMAT: u32 = 2;
 
 /// What a file ends with, before its checksum.
 const MARK: [u8; 8] = *b"phcode\0\x01";
@@ -47,8 +47,8 @@ const SEAL: usize = MARK.len() + 32;
 /// What the files of a directory take together, in bytes: five hundred plugins in Rust, or thirty with an interpreter inside.
 pub const CACHE_BYTES: u64 = 1 << 30;
 
-/// Names of files that are being written begin so.
-const TEMPORARY: &str = "tmp-";
+/// Names of files that are being written begin so. Others may have files in the directory.
+const TEMPORARY: &str = "pilothouse-tmp-";
 /// Names of the others end so.
 const CODE: &str = ".cwasm";
 
@@ -276,7 +276,7 @@ impl Cache {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             // Who is gone meanwhile was removed by another host.
-            if let (true, Ok(data)) = (name.ends_with(CODE), entry.metadata()) {
+            if let (true, Ok(data)) = (is_code(&name), entry.metadata()) {
                 files.push((data.modified().unwrap_or(SystemTime::UNIX_EPOCH), data.len(), name));
             }
         }
@@ -309,6 +309,12 @@ impl Cache {
         }
         Ok(())
     }
+}
+
+/// Whether a file of that name is the host's: nobody else's is removed.
+fn is_code(name: &str) -> bool {
+    let key = name.strip_suffix(CODE).unwrap_or_default();
+    key.len() == 2 * size_of::<Key>() && key.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 #[cfg(test)]

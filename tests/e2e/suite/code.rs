@@ -250,5 +250,5 @@ fn files(cache: &Path) -> Result<Vec<PathBuf>> {
 
 /// What is being written, or was when its writer was killed.
 fn unfinished(cache: &Path) -> Vec<PathBuf> {
-    named(cache, |name| name.starts_with("tmp-")).unwrap_or_default()
+    named(cache, |name| name.starts_with("pilothouse-tmp-")).unwrap_or_default()
 }

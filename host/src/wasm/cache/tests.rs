@@ -221,6 +221,20 @@ fn longest_unused_go_first_and_those_in_use_never() {
 }
 
 #[test]
+fn files_of_others_are_left_alone() {
+    let place = Place::new();
+    drop(place.cache(CACHE_BYTES));
+    let others = ["notes.cwasm", "tmp-notes.txt"];
+    others.iter().for_each(|name| fs::write(place.dir().join(name), [0; 1000]).unwrap());
+    let key = place.key(b"a");
+    keep(&place.cache(0), &key, &[0; 1000]);
+    keep(&place.cache(0), &place.key(b"b"), &[0; 1000]);
+    let mut left = [place.key(b"b").file_name(), others[0].to_owned(), others[1].to_owned()];
+    left.sort();
+    assert_eq!(place.names(), left);
+}
+
+#[test]
 fn removed_file_stays_what_it_is_for_who_has_it_open() {
     let place = Place::new();
     let (cache, key) = (place.cache(CACHE_BYTES), place.key(b"a"));

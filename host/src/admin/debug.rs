@@ -91,7 +91,20 @@ pub(super) fn table(rows: &[InformerRow]) -> String {
     })
 }
 
-/// A table with a line for each row, and what is to be said below it: how deep, and what. Line breaks in that become spaces.
+/// One line as a terminal is to show it: what a plugin says may hold what would begin a line of its own, or steer the terminal.
+pub(super) fn printable(line: &str) -> String {
+    let mut shown = String::with_capacity(line.len());
+    for c in line.chars() {
+        match c {
+            '\n' => shown.push(' '),
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// A table with a line for each row, and what is to be said below it: how deep, and what. All of it is [`printable`].
 pub(super) fn lines<const N: usize, R>(
     head: &[&str; N],
     rows: &[R],
@@ -105,10 +118,11 @@ pub(super) fn lines<const N: usize, R>(
     let mut text = String::new();
     for (at, line) in lines.iter().enumerate() {
         let padded: Vec<_> = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        let mut write = |line: &str| writeln!(text, "{}", line.trim_end()).expect("a string takes everything");
+        let mut write =
+            |line: &str| writeln!(text, "{}", printable(line.trim_end())).expect("a string takes everything");
         write(&padded.join("  "));
         if let Some(row) = at.checked_sub(1).and_then(|row| rows.get(row)) {
-            below(row, &mut |depth, line| write(&format!("{}{}", "    ".repeat(depth), line.replace('\n', " "))));
+            below(row, &mut |depth, line| write(&format!("{}{}", "    ".repeat(depth), line)));
         }
     }
     text

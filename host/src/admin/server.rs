@@ -194,7 +194,7 @@ fn lines(checks: &[Check], ready: bool) -> String {
     let mut text = String::new();
     for Check { name, ok, detail } in checks {
         let (mark, word) = if *ok { ("[+]", "ok") } else { ("[-]", "failed") };
-        let detail = detail.trim().replace('\n', "\n    ");
+        let detail = detail.trim().lines().map(debug::printable).collect::<Vec<_>>().join("\n    ");
         let colon = if detail.is_empty() { "" } else { ": " };
         writeln!(text, "{mark}{name} {word}{colon}{detail}").expect("a string takes everything");
     }

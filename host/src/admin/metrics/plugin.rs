@@ -107,7 +107,7 @@ impl Plugin {
         }
     }
 
-    /// A revision came to serve. All but the first are reloads.
+    /// A file and settings came to serve. All but the first are reloads.
     pub fn activated(&self) {
         self.served.fetch_add(1, Ordering::Relaxed);
         self.set_active(true);
@@ -162,7 +162,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, all: &[(String, Arc<Pl
     counters(
         encoder,
         "pilothouse_plugin_reloads",
-        "Revisions that came to serve after the first",
+        "Times that another file of the plugin, or other settings for it, came to serve",
         each().map(|(labels, plugin)| (labels, plugin.served.load(Ordering::Relaxed).saturating_sub(1))),
     )?;
     counters(

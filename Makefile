@@ -78,7 +78,7 @@ deny: ## Licences, bans and sources of dependencies; advisories where their data
 	@if $(CARGO) deny fetch db >/dev/null 2>&1; then $(CARGO) deny --log-level error check advisories; \
 	else echo "advisories not checked: their database cannot be reached from here"; fi
 
-# The first run compiles 100 plugins that differ, and keeps them in target/bench-cache; BENCH_PLUGINS=1000 for more.
+# The first run compiles 1,000 plugins that differ, some ten minutes long, and keeps them in target/bench-cache.
 bench: build guests ## Measure, beside budgets and peers (target/bench.json); LINE=name for one line, BENCH_OBJECTS=10000 for smaller caches
 	@$(TARGET)/release/pilothouse-bench $(LINE)
 

@@ -32,7 +32,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// Try again: with a delay that grows from 5 ms to 1000 s, or at once when the object or a child changes.
+    /// Try again: with a delay that grows from 5 ms to 1000 s (or as the administrator has it), or at once when the object or a child changes.
     pub fn retry(message: impl Display) -> Self {
         Self { message: message.to_string(), terminal: false, status: None }
     }

@@ -64,8 +64,8 @@ pub(super) struct RunArgs {
 pub(super) struct CacheArgs {
     /// Where compiled plugins are kept [default: $XDG_CACHE_HOME/pilothouse, ~/.cache/pilothouse or /var/cache/pilothouse]
     ///
-    /// The directory must belong to the host alone; it is made with mode 0700, and takes at most 1 GiB. In a pod, name a directory
-    /// below the volume's.
+    /// The directory must belong to the host alone; it is made with mode 0700, and takes at most 1 GiB, or what the plugins in use
+    /// take. In a pod, name a directory below the volume's.
     #[arg(long, value_name = "DIR")]
     pub(super) cache_dir: Option<PathBuf>,
 }

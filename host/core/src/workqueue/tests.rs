@@ -327,7 +327,9 @@ struct Plain {
     keys: Vec<Known>,
     order: u64,
     adds: u64,
+    retries: u64,
     shut_down: bool,
+    pace: Pace,
     bucket: Option<Bucket>,
 }
 
@@ -348,6 +350,19 @@ enum PlainWait {
 }
 
 impl Plain {
+    fn set_pace(&mut self, pace: Pace) {
+        if pace.rate != self.pace.rate {
+            self.bucket = pace.rate.map(Bucket::new);
+        }
+        self.pace = pace;
+    }
+
+    /// After so many failures.
+    fn delay(&self, failures: u32) -> Duration {
+        let Limits { base, cap } = self.pace.backoff;
+        (0..failures).fold(base, |delay, _| (delay * 2).min(cap)).min(cap)
+    }
+
     fn order(&mut self) -> u64 {
         self.order += 1;
         self.order
@@ -475,11 +490,21 @@ fn rate() -> impl Strategy<Value = Option<Rate>> {
     prop::option::weighted(0.3, rate)
 }
 
+fn pace() -> impl Strategy<Value = Pace> {
+    let backoff = prop_oneof![Just((5, 1_000_000)), (1..50_u64, 1..5_000_u64)];
+    (backoff, rate()).prop_map(|((base, cap), rate)| {
+        let [base, cap] = [base, cap].map(Duration::from_millis);
+        Pace { backoff: Limits { base, cap }, rate }
+    })
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Add(u8, i32),
     AddAfter(u8, i32, u64),
-    AddRateLimited(u8, i32),
+    /// And no sooner than after so many milliseconds.
+    AddRateLimited(u8, i32, u64),
+    Pace(Pace),
     Get,
     Done(u8),
     Forget(u8),
@@ -494,7 +519,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         60 => (key(), priority()).prop_map(|(key, priority)| Step::Add(key, priority)),
         30 => (key(), priority(), 0..40_u64).prop_map(|(key, priority, delay)| Step::AddAfter(key, priority, delay)),
-        30 => (key(), priority()).prop_map(|(key, priority)| Step::AddRateLimited(key, priority)),
+        30 => (key(), priority(), prop_oneof![3 => Just(0), 1 => 0..40_u64])
+            .prop_map(|(key, priority, least)| Step::AddRateLimited(key, priority, least)),
+        3 => pace().prop_map(Step::Pace),
         80 => Just(Step::Get),
         60 => key().prop_map(Step::Done),
         10 => key().prop_map(Step::Forget),
@@ -507,9 +534,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn it_does_what_the_plain_queue_does(steps in steps(), rate in rate()) {
-        let mut queue = Workqueue::new(Pace { rate, ..Pace::default() });
-        let mut plain = Plain { bucket: rate.map(Bucket::new), ..Plain::default() };
+    fn it_does_what_the_plain_queue_does(steps in steps(), pace in pace()) {
+        let mut queue = Workqueue::new(pace);
+        let mut plain = Plain::default();
+        plain.set_pace(pace);
         let mut now = NOW;
         for step in steps {
             plain.promote(now);
@@ -522,12 +550,18 @@ proptest! {
                     queue.add_after(now, key, priority, MILLI * delay as u32);
                     plain.add(now, key, priority, MILLI * delay as u32);
                 }
-                Step::AddRateLimited(key, priority) => {
-                    let delay = 5 * MILLI * 2_u32.pow(plain.find(key).failures.min(18));
-                    let delay = delay.min(1000 * SECOND);
-                    prop_assert_eq!(queue.add_rate_limited(now, key, priority), delay);
+                Step::AddRateLimited(key, priority, least) => {
+                    let least = Duration::from_millis(least);
+                    let failures = plain.find(key).failures;
+                    let delay = plain.delay(failures).max(least);
+                    prop_assert_eq!(queue.add_rate_limited_after(now, key, priority, least), delay);
                     plain.add(now, key, priority, delay);
                     plain.find(key).failures += u32::from(!plain.shut_down);
+                    plain.retries += u64::from(!plain.shut_down);
+                }
+                Step::Pace(pace) => {
+                    queue.set_pace(pace);
+                    plain.set_pace(pace);
                 }
                 Step::Get => prop_assert_eq!(queue.get(now), plain.get(now)),
                 Step::Done(key) => {
@@ -561,7 +595,7 @@ proptest! {
             prop_assert_eq!(queue.processing(), started.len());
             prop_assert_eq!(queue.unfinished(now), started.iter().map(|&since| now - since).sum::<Duration>());
             prop_assert_eq!(queue.longest_running(now), started.iter().map(|&since| now - since).max().unwrap_or_default());
-            prop_assert_eq!(queue.adds(), plain.adds);
+            prop_assert_eq!((queue.adds(), queue.retries(), queue.pace()), (plain.adds, plain.retries, plain.pace));
             for known in &plain.keys {
                 prop_assert_eq!(queue.failures(&known.key), known.failures);
             }
@@ -572,8 +606,8 @@ proptest! {
 
     /// Without a model: whatever the workers do, each added key is handed out after its last add, never to two at once.
     #[test]
-    fn invariant_2_nothing_is_lost_and_nothing_runs_twice_at_once(steps in steps(), rate in rate()) {
-        let mut queue = Workqueue::new(Pace { rate, ..Pace::default() });
+    fn invariant_2_nothing_is_lost_and_nothing_runs_twice_at_once(steps in steps(), pace in pace()) {
+        let mut queue = Workqueue::new(pace);
         let mut now = NOW;
         let mut owed = HashSet::new();
         let mut held = HashMap::new();
@@ -581,7 +615,11 @@ proptest! {
             match step {
                 Step::Add(key, priority) => { queue.add(now, key, priority); owed.insert(key); }
                 Step::AddAfter(key, priority, delay) => { queue.add_after(now, key, priority, MILLI * delay as u32); owed.insert(key); }
-                Step::AddRateLimited(key, priority) => { queue.add_rate_limited(now, key, priority); owed.insert(key); }
+                Step::AddRateLimited(key, priority, least) => {
+                    queue.add_rate_limited_after(now, key, priority, Duration::from_millis(least));
+                    owed.insert(key);
+                }
+                Step::Pace(pace) => queue.set_pace(pace),
                 Step::Get => if let Some(item) = queue.get(now) {
                     prop_assert_eq!(held.insert(item.key, now), None);
                     prop_assert!(owed.remove(&item.key), "{} was handed out and not owed", item.key);

@@ -197,3 +197,23 @@ async fn invariant_12_names_of_nothing_do_not_fill_the_queue_while_the_kind_is_n
     comes_true("all is looked up", || controller.asks().names() == Some(0)).await;
     comes_true("nothing is left of it", || controller.queue().lock().is_idle()).await;
 }
+
+#[tokio::test]
+async fn names_of_nothing_do_not_use_up_a_rate() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let guest = Guest::new().maps("v1", "ConfigMap", Mapping::SameKey).owns_nothing();
+    let mut candidate = scene.candidate(&guest).await;
+    candidate.limits = grant::Limits { reconciles_per_second: NonZeroU32::new(1), ..grant::Limits::default() };
+    scene.dispatch.activate(candidate).await.expect("it can serve");
+    scene.api.create(apple("somebody")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    let controller = scene.controller();
+    let before = controller.woken()[2].1;
+    let woken = || controller.woken()[2].1 - before;
+    scene.api.create(config_map("nobody")).await;
+    scene.api.create(config_map("somebody")).await;
+    comes_true("it is looked for", || woken() >= 1).await;
+    // By now the first one was looked for.
+    assert_eq!(woken(), 1);
+}

@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use futures::future::{Either, select};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
 use pilothouse_e2e::plugin::{MISTAKES, Permission};
 use pilothouse_e2e::{Apple, Plugin};
 use serde_json::json;
@@ -44,7 +47,7 @@ const FAILING: Group<'_> = Group {
 };
 /// Each way to misbehave, in the order of the figures of `hostile-each` and `hostile-three`. The last waits until its deadline for an API server
 /// that does not answer it.
-const WAYS: [&str; 16] = [
+const WAYS: [&str; 18] = [
     "asking",
     "filling",
     "flooding",
@@ -53,7 +56,9 @@ const WAYS: [&str; 16] = [
     "huge",
     "hungry",
     "looping",
+    "mapping_badly",
     "nonsense",
+    "observing_badly",
     "oversized",
     "recursing",
     "recursing_wide",
@@ -62,6 +67,10 @@ const WAYS: [&str; 16] = [
     "trespasser",
     WAITING,
 ];
+/// Those that misbehave over changes of ConfigMaps, each of which has the mistake that they make as a label, and not over MyApples.
+const HOOKS: [&str; 2] = ["mapping_badly", "observing_badly"];
+/// What they take as one.
+const HOOK_MISTAKES: [&str; 5] = ["trap", "loop", "fail", "flood", "nowhere"];
 /// The one for which the API server is not to answer.
 const WAITING: &str = "waiting";
 /// The guests that are refused before they serve: what they say of themselves never ends, they have not all exports that they speak of, and an
@@ -104,7 +113,10 @@ struct Group<'a> {
 
 impl Group<'_> {
     fn plugins(&self) -> Result<Vec<Plugin>> {
-        let plugin = |guest: &str, name: &str| Ok(Plugin::guest(guest)?.confined_to(self.namespace).named(name));
+        let plugin = |guest: &str, name: &str| {
+            let plugin = Plugin::guest(guest)?.confined_to(self.namespace).named(name);
+            if HOOKS.contains(&guest) { plugin.limited(&json!({"timeoutMs": DEADLINE})) } else { Ok(plugin) }
+        };
         self.names().map(|(guest, name)| plugin(guest, &name)).collect()
     }
 
@@ -152,9 +164,13 @@ impl Scene {
     /// The same while a group misbehaves, from so long after its objects begin to come.
     async fn beside(&mut self, group: &Group<'_>, lead: Duration) -> Result<[f64; 2]> {
         let client = self.stage.cluster.client();
+        let names = group.names().map(|(_, name)| name);
+        if group.guests.iter().any(|(guest, _)| HOOKS.contains(guest)) {
+            let maps = Api::namespaced(client, group.namespace);
+            return self.during(provoke_hooks(&maps), names, group.namespace, lead).await;
+        }
         let bad: Vec<Apple> =
             (0..BAD).map(|n| Apple::new(client.clone(), group.namespace, &format!("bad-{n}"))).collect();
-        let names = group.names().map(|(_, name)| name);
         let hostile = self.during(provoke(&bad), names, group.namespace, lead).await?;
         for apple in &bad {
             apple.delete().await?;
@@ -343,6 +359,22 @@ async fn provoke(bad: &[Apple]) -> Result<()> {
     // Only the guest `nonsense` cares for the color.
     for (apple, color) in bad.iter().cycle().zip(MISTAKES.iter().cycle()) {
         apple.set(json!({"color": color})).await?;
+        sleep(EVERY).await;
+    }
+    Ok(())
+}
+
+/// Creates a ConfigMap for each mistake, and changes one after another, for ever.
+async fn provoke_hooks(maps: &Api<ConfigMap>) -> Result<()> {
+    let change = |mistake: &str, value: usize| {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": mistake, "labels": {"mistake": mistake}},
+            "data": {"value": value.to_string()},
+        })
+    };
+    for (value, mistake) in HOOK_MISTAKES.iter().cycle().enumerate() {
+        let bench = PatchParams::apply("bench").force();
+        maps.patch(mistake, &bench, &Patch::Apply(change(mistake, value))).await?;
         sleep(EVERY).await;
     }
     Ok(())

@@ -13,20 +13,23 @@ const SLICE: u64 = 100_000;
 #[cfg(target_os = "linux")]
 const LONG_SLICE: u64 = 10_000_000;
 
-/// Of a core that others use too it has a quarter.
-#[cfg(target_os = "linux")]
-const NICE: i32 = 5;
+/// So much below who serves, and not so low that what is begun waits until they rest: of a core that others use too it has a quarter.
+pub(crate) const NICE: i32 = 5;
 
 /// Asks the kernel to let the calling thread in as soon as it wakes. Threads and processes that it starts do not inherit that. Where the
 /// kernel cannot do it, or may not, nothing changes: it is then as it would be without.
 pub(crate) fn be_prompt() {
     #[cfg(target_os = "linux")]
-    schedule(|had| libc::sched_attr { sched_runtime: SLICE, ..had });
+    schedule(|had| {
+        // libc has it signed, and the structure it is for unsigned.
+        let alone = u64::from(libc::SCHED_FLAG_RESET_ON_FORK.unsigned_abs());
+        libc::sched_attr { sched_runtime: SLICE, sched_flags: had.sched_flags | alone, ..had }
+    });
 }
 
 /// Asks the kernel to take the core from the calling thread for whoever wakes, and to give it the smaller part of a core that others want
-/// too: some of it, as others may wait for what the thread holds. Threads and processes that it starts inherit the latter, and not the former.
-/// Otherwise as [`be_prompt`].
+/// too: some of it, as others may wait for what the thread holds. Threads and processes that it starts inherit both. Otherwise as
+/// [`be_prompt`].
 pub(crate) fn be_last() {
     #[cfg(target_os = "linux")]
     schedule(|had| libc::sched_attr { sched_nice: had.sched_nice.max(NICE), sched_runtime: LONG_SLICE, ..had });
@@ -38,10 +41,7 @@ fn schedule(otherwise: impl Fn(libc::sched_attr) -> libc::sched_attr) {
     if let Some(had) = kernel::attributes()
         && matches!(i32::try_from(had.sched_policy), Ok(libc::SCHED_OTHER | libc::SCHED_BATCH))
     {
-        // libc has it signed, and the structure it is for unsigned.
-        let alone = u64::from(libc::SCHED_FLAG_RESET_ON_FORK.unsigned_abs());
-        let sched_flags = had.sched_flags | alone;
-        kernel::set_attributes(&libc::sched_attr { sched_flags, ..otherwise(had) });
+        kernel::set_attributes(&otherwise(had));
     }
 }
 
@@ -92,13 +92,15 @@ mod tests {
     }
 
     #[test]
-    fn last_thread_has_long_slices_and_fewer_of_them() {
+    fn last_thread_has_long_slices_and_fewer_of_them_and_so_have_its_children() {
         let seen = thread::spawn(|| {
             let before = scheduled();
             be_last();
-            (before, scheduled())
+            let child = thread::spawn(scheduled).join().expect("it does not panic");
+            (before, scheduled(), child)
         });
-        let (before, last) = seen.join().expect("it does not panic");
+        let (before, last, child) = seen.join().expect("it does not panic");
+        assert_eq!(child, last);
         // A kernel that knows of no slices, before 6.12, says 0.
         let slice =
             |(policy, nice, slice): (u32, i32, u64)| (policy, nice.max(NICE), if slice == 0 { 0 } else { LONG_SLICE });

@@ -28,6 +28,7 @@ use super::component::{Layer, chain, header};
 use super::error::LoadError;
 use super::turns::SMALL;
 use super::{Digest, MAX_FILE, contents, engine};
+use crate::prompt::{NICE, be_last};
 
 /// Address space in MiB: five times what a plugin of 18 MB with an interpreter inside takes.
 const MEMORY: u64 = 2 << 10;
@@ -38,9 +39,6 @@ const MEMORY_SMALL: u64 = 512;
 
 /// Time on all cores together: ten times what such a plugin takes.
 pub(super) const CPU: Duration = Duration::from_secs(120);
-
-/// So much below who serves, and not so low that a reload waits until they rest: beside a busy thread it has a quarter of a core.
-const NICE: i32 = 5;
 
 /// The file will not do: the last line of standard error says why.
 pub(super) const REFUSED: u8 = 3;
@@ -142,6 +140,7 @@ fn confine(parent: u32, memory: u64) -> io::Result<()> {
     // The kernel says so at the first, and kills at the second.
     limit(Resource::Cpu, CPU.as_secs(), 1)?;
     process::nice(NICE)?;
+    be_last();
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use super::error::LoadError;
 /// From its start to its end: five times its time on the cores, as it runs behind everything else.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// Threads that compile. More take less time, each takes address space, and it is meant to be cheap for others.
+/// At most so many threads compile: each takes address space.
 const THREADS: usize = 4;
 
 /// What is said where memory runs out, whichever limit it is: by the allocator, and by the engine, which may panic over it.
@@ -83,8 +83,10 @@ impl Compiler {
     }
 }
 
+/// One fewer than there are cores, if there are several. Where one that serves is preempted and somebody else has the core next, the kernel
+/// gives it back some milliseconds later, however low the other's priority; and what a container may use is used up by all who are in it.
 fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS))
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).clamp(1, THREADS))
 }
 
 /// The end of what it says, which is read to its end.

@@ -83,7 +83,9 @@ const ENDLESS: [&str; 2] = ["describe-loops", "starting"];
 const FOR_GOOD: [&str; 4] = ["greedy", "thousand", "roomy", "named"];
 /// Milliseconds.
 const DEADLINE: u64 = 300;
-/// How often these are looked at again.
+/// How often these are compiled again, which takes a second.
+const AGAIN_COMPILED: Duration = Duration::from_millis(1_250);
+/// How often those that go on until their deadline are looked at again.
 const AGAIN: Duration = Duration::from_millis(500);
 /// How often the others are: the host waits for 50 ms in which no file changes.
 const AGAIN_SOON: Duration = Duration::from_millis(100);
@@ -198,7 +200,7 @@ impl Scene {
                 } else {
                     plugins.put_yaml(&again)?;
                 }
-                sleep(if endless || for_good { AGAIN } else { AGAIN_SOON }).await;
+                sleep(if for_good { AGAIN_COMPILED } else if endless { AGAIN } else { AGAIN_SOON }).await;
             }
             Ok(())
         };
@@ -221,10 +223,14 @@ impl Scene {
             let (start, before) = (Instant::now(), cpu_time_of(id)?);
             let latencies = stage.latencies(host, CHANGES, PAUSE).await?;
             let cores = cpu_time_of(id)?.saturating_sub(before).as_secs_f64() / start.elapsed().as_secs_f64();
-            eprintln!("  {what}: the host used {cores:.2} cores for {:.1} s", start.elapsed().as_secs_f64());
+            let [median, most] = percentiles(&latencies)?;
+            eprintln!(
+                "  {what}: p50 {median:.0} µs, p99 {most:.0} µs; the host used {cores:.2} cores for {:.1} s",
+                start.elapsed().as_secs_f64()
+            );
             let idle: Vec<&str> = host.unheard().collect();
             ensure!(idle.is_empty(), "not at work were {}", idle.join(", "));
-            percentiles(&latencies)
+            Ok([median, most])
         });
         match select(pin!(provoked), measured).await {
             Either::Left((ended, _)) => Err(ended.err().context("it ends only where it fails")?),

@@ -190,6 +190,11 @@ impl Scene {
         rests(self.host.id()).await?;
         let plugins = self.host.plugins();
         let [endless, for_good] = [&ENDLESS[..], &FOR_GOOD[..]].map(|names| names.contains(&plugin.name.as_str()));
+        let pause = match (for_good, endless) {
+            (true, _) => AGAIN_COMPILED,
+            (_, true) => AGAIN,
+            _ => AGAIN_SOON,
+        };
         let refused = async {
             for turn in (1..=u8::MAX).cycle() {
                 // With another word of the administrator's it is looked at once more.
@@ -200,7 +205,7 @@ impl Scene {
                 } else {
                     plugins.put_yaml(&again)?;
                 }
-                sleep(if for_good { AGAIN_COMPILED } else if endless { AGAIN } else { AGAIN_SOON }).await;
+                sleep(pause).await;
             }
             Ok(())
         };

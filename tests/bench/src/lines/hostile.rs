@@ -163,8 +163,9 @@ impl Scene {
         percentiles(&self.stage.latencies(&mut self.host, CHANGES, PAUSE).await?)
     }
 
-    /// The same while a group misbehaves, from so long after its objects begin to come.
+    /// The same while a group misbehaves, from so long after its objects begin to come, which is when the host has come to rest.
     async fn beside(&mut self, group: &Group<'_>, lead: Duration) -> Result<[f64; 2]> {
+        rests(self.host.id()).await?;
         let client = self.stage.cluster.client();
         let names = group.names().map(|(_, name)| name);
         if group.guests.iter().any(|(guest, _)| HOOKS.contains(guest)) {
@@ -177,7 +178,6 @@ impl Scene {
         for apple in &bad {
             apple.delete().await?;
         }
-        rests(self.host.id()).await?;
         Ok(hostile)
     }
 
@@ -280,7 +280,6 @@ fn alone(plugins: usize) -> Result<Vec<f64>> {
                 scene.stage.cluster.hang().await?;
             }
             let quiet = scene.latency().await?;
-            rests(scene.host.id()).await?;
             // At once: those that fail at once are in quarantine soon.
             let hostile = scene.beside(&group, Duration::ZERO).await?;
             if way == WAITING {

@@ -9,6 +9,7 @@
 //! between two starts of the host. Times of pure code are CPU times of the measuring thread, since a machine is seldom idle; what
 //! spans threads or processes is taken by the wall clock. A budget that is not held is shown, and fails nothing.
 
+mod awake;
 mod child;
 pub mod clock;
 mod controllers;

@@ -5,7 +5,7 @@ use std::env;
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 
-use crate::{controllers, keepers, many, server};
+use crate::{awake, controllers, keepers, many, server};
 
 /// Is the process of that name, until its input ends. It answers each line that it is told with a line.
 ///
@@ -20,6 +20,7 @@ pub fn be(name: &str) -> Result<()> {
         controllers::kube_runtime::NAME => controllers::kube_runtime::run(),
         controllers::reader::NAME => controllers::reader::run(),
         many::NAME => many::run(),
+        awake::NAME => awake::run(),
         _ => bail!("there is no process {name:?}"),
     }
 }

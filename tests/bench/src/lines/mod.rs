@@ -96,7 +96,7 @@ const QUIET: &str = "× quiet p99";
 const TWICE: Option<Budget> = Some(AtMost(2.0));
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 27] = [
+pub const ALL: [Line; 28] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -296,6 +296,19 @@ pub const ALL: [Line; 27] = [
         prepare: nothing,
         measure: latency::measure,
         peers: latency::PEERS,
+    },
+    Line {
+        name: "latency-awake",
+        figures: &[
+            figure("latency-awake", "µs", None),
+            figure("latency-awake-p99", "µs", Some(AtMost(2_000.0))),
+            figure("latency-awake-wire", "µs", None),
+            figure("latency-awake-from-read", "µs", Some(AtMost(150.0))),
+        ],
+        rounds: 3,
+        prepare: nothing,
+        measure: latency::measure_awake,
+        peers: latency::PEERS_AWAKE,
     },
     Line {
         name: "crowd",

@@ -57,7 +57,8 @@ pub(super) fn measure() -> Result<Vec<f64>> {
 }
 
 /// The same while the cores stay awake. Where nothing else runs on a machine, a core sleeps between two changes, and each thread that is
-/// woken, the one that reads and the one that calls, waits until it is up.
+/// woken, the one that reads and the one that calls, waits until it is up: how much of `latency` that is. The budgets are for an idle host, and
+/// stand there.
 pub(super) fn measure_awake() -> Result<Vec<f64>> {
     awake(measure)
 }

@@ -74,6 +74,11 @@ pub const GUESTS: &[Guest] = &[
         does: "has a mapping `plugin` and observes, and exports neither mapper nor observer",
     },
     Guest {
+        name: "entering",
+        expected: Expected::Works,
+        does: "logs `called` with each ConfigMap's annotation guests.example.com/mark as soon as it is entered, and does nothing else",
+    },
+    Guest {
         name: "failing",
         expected: Expected::Works,
         does: "of color `retry` fails twice, then puts attempt and last error into condition Tried; of color `terminal` \

@@ -1,4 +1,4 @@
-//! The real host as a process. Its plugin `noting` logs that it was called before it does anything else; the line has the time.
+//! The real host as a process. A plugin of its logs that it was called; the line has the time.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -18,6 +18,24 @@ use super::{Called, Stage};
 /// How often the log is read.
 const POLL: Duration = Duration::from_millis(1);
 
+/// When a plugin says that it was called.
+#[derive(Clone, Copy)]
+pub(crate) enum Says {
+    /// As soon as its export is entered: there is nothing in the guest before that.
+    Entered,
+    /// When the function is entered that its author wrote, with a typed object.
+    Typed,
+}
+
+impl Says {
+    fn guest(self) -> &'static str {
+        match self {
+            Self::Entered => "entering",
+            Self::Typed => "noting",
+        }
+    }
+}
+
 /// Dropped, it is killed.
 pub(crate) struct Host {
     process: Process,
@@ -32,12 +50,12 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Starts it with `noting` and `plugins`, on the stage's wire.
-    pub(crate) fn start(stage: &Stage, plugins: &[Plugin]) -> Result<Self> {
+    /// Starts it with `plugins`, and the one that says when it was called, on the stage's wire.
+    pub(crate) fn start(stage: &Stage, says: Says, plugins: &[Plugin]) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot create a folder for the host")?;
         let [cache, kubeconfig, log] = ["cache", "kubeconfig", "log"].map(|name| folder.path().join(name));
         let files = Plugins::empty()?;
-        for plugin in plugins.iter().chain([&Plugin::guest("noting")?]) {
+        for plugin in plugins.iter().chain([&Plugin::guest(says.guest())?]) {
             ensure!(plugin.yaml.is_some(), "{} has no grants", plugin.name);
             files.put(plugin)?;
         }

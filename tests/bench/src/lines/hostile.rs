@@ -16,7 +16,10 @@ use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
 use crate::clock::cpu_time_of;
-use crate::controllers::{NAMESPACE, Stage, host::Host};
+use crate::controllers::{
+    NAMESPACE, Stage,
+    host::{Host, Says},
+};
 use crate::statistics::percentile;
 
 /// So many that it takes eight slow ones to show; so few that it is over before all who loop are in quarantine for long, and that a plugin
@@ -148,7 +151,7 @@ impl Scene {
         for group in groups {
             plugins.extend(group.plugins()?);
         }
-        let mut host = Host::start(&stage, &plugins)?;
+        let mut host = Host::start(&stage, Says::Typed, &plugins)?;
         let all = timeout(LIMIT, host.serves(plugins.len() + 1)).await;
         all.with_context(|| format!("not all plugins serve within {} s", LIMIT.as_secs()))??;
         // The kind is there when `myapple` has brought it.

@@ -289,6 +289,7 @@ pub const ALL: [Line; 28] = [
         figures: &[
             figure("latency", "µs", None),
             figure("latency-p99", "µs", Some(AtMost(2_000.0))),
+            figure("latency-entered", "µs", None),
             figure("latency-wire", "µs", None),
             figure("latency-from-read", "µs", Some(AtMost(150.0))),
         ],
@@ -302,6 +303,7 @@ pub const ALL: [Line; 28] = [
         figures: &[
             figure("latency-awake", "µs", None),
             figure("latency-awake-p99", "µs", None),
+            figure("latency-awake-entered", "µs", None),
             figure("latency-awake-wire", "µs", None),
             figure("latency-awake-from-read", "µs", None),
         ],

@@ -1,0 +1,35 @@
+//! Says that it was called as soon as `reconcile` is entered, before it reads the object, and with which annotation `guests.example.com/mark` as
+//! its text has it; and does nothing else.
+
+#![cfg(target_arch = "wasm32")]
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use pilothouse_sdk::contract;
+use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
+    Children, Failure, Guest, Manifest, Outcome, Request,
+};
+use pilothouse_sdk::{Controller, Plugin, entry, info};
+
+const MARK: &str = "\"guests.example.com/mark\":\"";
+
+struct Entering;
+
+fn plugin() -> Plugin {
+    let nothing = |_: &_, _: &ConfigMap| Ok(pilothouse_sdk::Outcome::new());
+    Plugin::new("Says when it is entered.").controller(Controller::of::<ConfigMap>().reconcile(nothing))
+}
+
+impl Guest for Entering {
+    fn describe(config: String) -> Result<Manifest, String> {
+        entry::describe(&plugin, env!("CARGO_PKG_VERSION"), &config)
+    }
+
+    fn reconcile(_: String, request: Request) -> Result<Outcome, Failure> {
+        let (_, mark) = request.object.split_once(MARK).unwrap_or_default();
+        let (mark, _) = mark.split_once('"').unwrap_or_default();
+        info!("called", mark = mark);
+        Ok(Outcome { children: Children::Unchanged, status: None, requeue_after: None })
+    }
+}
+
+contract::export!(Entering with_types_in contract);

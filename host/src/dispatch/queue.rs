@@ -148,10 +148,14 @@ impl Queue {
                 match held {
                     Some(until) => Err(Some(until)),
                     None => {
-                        let taken = queue.get(self.now());
-                        let due = queue.next_due().map(|due| self.origin + due);
+                        let now = self.now();
+                        let (taken, due) = (queue.get(now), queue.next_due());
+                        // Keys that came together rang once, where nobody heard the bell yet: others are to take the rest.
+                        if taken.is_some() && due.is_some_and(|due| due <= now) {
+                            self.bell.notify_one();
+                        }
                         waits.knows_when &= due.is_some();
-                        taken.ok_or(due)
+                        taken.ok_or(due.map(|due| self.origin + due))
                     }
                 }
             };

@@ -1,7 +1,7 @@
 //! A controller's workqueue (`host/src/dispatch/queue.rs`) among threads: in whichever order they take their steps, each key that was
 //! added is taken, by one worker at a time, and whoever waits is woken.
 //!
-//! Shuttle runs each scenario some thousand times, in orders drawn from a seed: at random, and by priorities that change few times
+//! Shuttle runs each scenario some ten thousand times, in orders drawn from a seed: at random, and by priorities that change few times
 //! (probabilistic concurrency testing), which finds what needs one unlucky moment. A wake-up that is lost leaves threads that wait for
 //! ever, which Shuttle calls a deadlock; it prints the order of steps with it, for `shuttle::replay`.
 
@@ -39,7 +39,7 @@ use sync::{Instant, timeout_at};
 const SEED: u64 = 20_261_122;
 
 /// Orders of each kind.
-const ORDERS: usize = 2_000;
+const ORDERS: usize = 40_000;
 
 /// Moments at which an order by priorities changes them.
 const CHANGES: usize = 3;
@@ -61,6 +61,7 @@ fn main() -> ExitCode {
         ),
         trial("who_is_held_back_goes_on_when_it_is_released", who_is_held_back_goes_on_when_it_is_released),
         trial("a_rate_that_is_lifted_holds_nobody", a_rate_that_is_lifted_holds_nobody),
+        trial("keys_that_come_at_once_are_taken_at_once", keys_that_come_at_once_are_taken_at_once),
         trial("keys_that_become_due_at_once_are_taken_at_once", keys_that_become_due_at_once_are_taken_at_once),
         trial(
             "a_key_that_becomes_due_while_a_worker_is_at_work_is_taken_by_another",
@@ -298,13 +299,10 @@ fn a_rate_that_is_lifted_holds_nobody() {
     all(changers.into_iter().chain([lift]).chain(workers));
 }
 
-/// Two workers that go on only together, each with a key, over keys that are to come after these delays: nobody may sleep through what
-/// comes while another works.
-fn together(delays: [Duration; 2]) {
-    let scene = Arc::new(Scene::new(Pace::default(), 1, 1));
-    let items = taken(&scene);
+/// Two workers that go on only together, each with a key.
+fn pair(scene: &Arc<Scene>) -> [JoinHandle<()>; 2] {
     let both = Arc::new(Barrier::new(2));
-    let workers = [1, 2].map(|number| {
+    [1, 2].map(|number| {
         let (scene, both) = (scene.clone(), both.clone());
         thread::spawn(move || {
             block_on(async {
@@ -314,7 +312,14 @@ fn together(delays: [Duration; 2]) {
                 }
             });
         })
-    });
+    })
+}
+
+/// Keys that are to come after these delays: nobody may sleep through what comes while another works.
+fn together(delays: [Duration; 2]) {
+    let scene = Arc::new(Scene::new(Pace::default(), 1, 1));
+    let items = taken(&scene);
+    let workers = pair(&scene);
     let time = thread::spawn(sync::pass);
     for (item, delay) in items.iter().zip(delays) {
         scene.queue.finish(item, Next::After(delay));
@@ -326,6 +331,12 @@ fn together(delays: [Duration; 2]) {
 
 fn keys_that_become_due_at_once_are_taken_at_once() {
     together([SECOND, SECOND]);
+}
+
+fn keys_that_come_at_once_are_taken_at_once() {
+    let scene = Arc::new(Scene::new(Pace::default(), 1, 1));
+    // No time passes: who is not woken waits for ever.
+    all(pair(&scene).into_iter().chain([changer(&scene, [0, 1])]));
 }
 
 fn a_key_that_becomes_due_while_a_worker_is_at_work_is_taken_by_another() {

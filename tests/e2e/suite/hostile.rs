@@ -9,7 +9,7 @@ use pilothouse_e2e::host::Release;
 use pilothouse_e2e::plugin::MISTAKES;
 use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::reads::put;
 
@@ -42,6 +42,9 @@ const HOSTILE: [(&str, [&str; 2]); 11] = [
     ("trapping", ["a bad apple"; 2]),
     ("waiting", [LATE; 2]),
 ];
+
+/// Ten times what a kubelet's probe waits for an answer: machines that run tests are slow at times.
+const ANSWERS: Duration = Duration::from_secs(10);
 
 const LATE: &str = "plugin was stopped at its deadline of 300 ms";
 
@@ -462,13 +465,18 @@ pub(crate) fn other_apples(scene: &Scene, namespace: &str) -> [Apple; 3] {
     ["gala", "fuji", "idared"].map(|name| scene.apple_in(namespace, name))
 }
 
+async fn is_healthy(host: &mut Host) -> Result<()> {
+    let (code, _) = timeout(ANSWERS, host.get("/healthz")).await.context("/healthz does not answer")??;
+    ensure!(code == 200, "/healthz answers {code}");
+    Ok(())
+}
+
 /// While others fail: the example plugin serves these, which are new, without an error, and the health endpoint answers all along.
 pub(crate) async fn others_go_on(host: &mut Host, apples: &[Apple]) -> Result<()> {
     let served = try_join_all(apples.iter().map(async |apple| apple.create(3).await?.settles().await));
     let healthy = async {
         loop {
-            let (code, _) = host.get("/healthz").await?;
-            ensure!(code == 200, "/healthz answers {code}");
+            is_healthy(host).await?;
             sleep(Duration::from_millis(20)).await;
         }
     };
@@ -476,8 +484,7 @@ pub(crate) async fn others_go_on(host: &mut Host, apples: &[Apple]) -> Result<()
         served = served => drop(served?),
         unwell = healthy => return unwell,
     }
-    let (code, _) = host.get("/healthz").await?;
-    ensure!(code == 200, "/healthz answers {code}");
+    is_healthy(host).await?;
     let errors = errors(host, "myapple").await?;
     ensure!(errors == 0.0, "{errors} reconciles of the other plugin failed");
     Ok(())

@@ -181,6 +181,11 @@ impl Guests {
         self.0.0.accounts.lock().values().filter_map(Weak::upgrade).collect()
     }
 
+    /// Lets all accounts have what they need from now on, whatever their caps: for the end, which is not to wait for them.
+    pub fn lift_caps(&self) {
+        self.open().iter().for_each(|open| open.set_share(Share { cap: None, ..open.share() }));
+    }
+
     /// Runs no task any further: what is in line is dropped now, what runs when it gives way, what waits for something when that
     /// comes. The threads end, and are not waited for.
     pub fn stop(&self) {
@@ -348,17 +353,7 @@ impl Account {
 
     /// What the account may have, from now on.
     pub fn set_share(&self, share: Share) {
-        let inner = &self.open.guests.0;
-        let woken = {
-            let mut line = inner.line.lock();
-            line.queue_mut().set_share(inner.now(), self.open.id, share);
-            // A lower cap may have kept the threads waiting.
-            let lane = line.queue().lane(self.open.id);
-            line.wake_one(lane)
-        };
-        if let Some(thread) = woken {
-            thread.wake();
-        }
+        self.open.set_share(share);
     }
 
     /// What the account has had.
@@ -368,6 +363,20 @@ impl Account {
 }
 
 impl Open {
+    fn set_share(&self, share: Share) {
+        let inner = &self.guests.0;
+        let woken = {
+            let mut line = inner.line.lock();
+            line.queue_mut().set_share(inner.now(), self.id, share);
+            // A lower cap may have kept the threads waiting.
+            let lane = line.queue().lane(self.id);
+            line.wake_one(lane)
+        };
+        if let Some(thread) = woken {
+            thread.wake();
+        }
+    }
+
     fn share(&self) -> Share {
         self.guests.0.line.lock().queue().share(self.id).unwrap_or_default()
     }

@@ -203,6 +203,8 @@ impl Dispatch {
             active.closed = true;
             std::mem::take(&mut active.plugins)
         };
+        // What is begun has the grace period, and not a cap, to end by.
+        self.parts.guests.lift_caps();
         // The wait covers those that a swap or a removal ended before.
         for running in plugins.into_values() {
             drop(self.end(running));

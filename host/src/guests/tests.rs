@@ -88,6 +88,19 @@ async fn a_task_whose_handle_is_dropped_ends_where_it_waits() {
     soon("what the task owned is dropped", freed).await.unwrap_err();
 }
 
+#[tokio::test]
+async fn caps_that_are_lifted_hold_nobody() {
+    let guests = threads(1);
+    let account = guests.account(&name("a"));
+    // It would wait for minutes.
+    account.set_share(Share { cap: std::num::NonZeroU32::new(1), ..Share::default() });
+    account.spawn(async { burn(Duration::from_millis(200)) }).ended().await.unwrap();
+    let next = account.spawn(async { 7 });
+    guests.lift_caps();
+    assert_eq!(soon("the next task", next.ended()).await, Some(7));
+    assert_eq!(guests.shares().into_values().collect::<Vec<_>>(), [Share::default()]);
+}
+
 /// A hundred calls that wait for the API server hold no thread.
 #[tokio::test]
 async fn tasks_that_wait_hold_no_thread() {

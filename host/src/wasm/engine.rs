@@ -74,6 +74,8 @@ pub(super) fn settings() -> Config {
         // No language has use for 64 bits here. And where the growth of such a table overflows, the limiter hears of a failure of which it has
         // not granted the beginning.
         .wasm_memory64(false)
+        // Nor has any for pages of another size, and there it is the same with memories.
+        .wasm_custom_page_sizes(false)
         // Names come from the name section; reading DWARF would keep it in memory, and must not hang on the environment.
         .wasm_backtrace_details(WasmBacktraceDetails::Disable);
     config
@@ -123,6 +125,8 @@ struct Inner {
     compiler: Option<Compiler>,
     cache: Option<Cache>,
     compiling: Turns,
+    /// That files wait to be compiled.
+    waits_said: Said,
     /// By the digest of the file: of the same file there is one.
     codes: Mutex<HashMap<Digest, Weak<Code>>>,
     counts: Counts,
@@ -207,6 +211,7 @@ impl Engine {
             compiler,
             cache,
             compiling: Turns::default(),
+            waits_said: Said::default(),
             codes: Mutex::default(),
             counts: Counts::default(),
             tallies: Tallies::default(),
@@ -248,7 +253,13 @@ impl Engine {
         if let Some(loaded) = self.look(digest, bytes).await? {
             return Ok(loaded);
         }
-        let waits = |seconds| info!(bytes, seconds, "waits to be compiled: other files are being compiled");
+        let waits = |seconds| {
+            // One says it for all: at the first start of a thousand plugins they wait for minutes.
+            if self.0.waits_said.is_due() {
+                let waiting = self.0.compiling.waiting();
+                info!(bytes, seconds, waiting, "waits to be compiled: other files are being compiled");
+            }
+        };
         let _turn = saying(waits, self.0.compiling.take(digest, bytes)).await;
         // Who had the turn before may have compiled the same.
         if let Some(loaded) = self.look(digest, bytes).await? {
@@ -537,6 +548,22 @@ fn memory_file() -> std::io::Result<File> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
+/// When something was said last that many may have a reason to say.
+#[derive(Default)]
+struct Said(Mutex<Option<tokio::time::Instant>>);
+
+impl Said {
+    /// Whether it is to be said again: then it counts as said. Half of the time after which each would say it, so that one alone always does.
+    fn is_due(&self) -> bool {
+        let (now, last) = (tokio::time::Instant::now(), &mut *self.0.lock());
+        let is_due = last.is_none_or(|last| now.duration_since(last) >= PROGRESS / 2);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
+    }
+}
+
 /// Says now and then, with the seconds that have passed, that something has not ended yet.
 async fn saying<T>(say: impl Fn(u64), lasts: impl Future<Output = T>) -> T {
     let began = tokio::time::Instant::now();
@@ -595,5 +622,21 @@ mod tests {
         assert_eq!(*said.lock(), [0; 0]);
         lasts(12).await;
         assert_eq!(*said.lock(), [5, 10]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_many_have_a_reason_to_say_is_said_by_one() {
+        let (said, lines) = (Said::default(), Mutex::new(Vec::new()));
+        let all = (0..1000).map(|number| {
+            let say = |passed| {
+                if said.is_due() {
+                    lines.lock().push(passed);
+                }
+            };
+            // The first have their turn before the others.
+            saying(say, tokio::time::sleep(Duration::from_secs(7 + number / 100)))
+        });
+        futures::future::join_all(all).await;
+        assert_eq!(*lines.lock(), [5, 10, 15]);
     }
 }

@@ -93,6 +93,13 @@ impl Turns {
         turn.await.expect("who waits is kept until it has its turn")
     }
 
+    /// How many wait.
+    pub(super) fn waiting(&self) -> usize {
+        let inner = self.0.lock();
+        let wait = |waiting: &Waiting| waiting.values().filter(|waits| !waits.turn.is_closed()).count();
+        wait(&inner.small) + wait(&inner.large)
+    }
+
     /// Gives free places to whoever is next.
     fn give(&self, inner: &mut Inner) {
         for place in [Place::Small, Place::Any] {
@@ -173,6 +180,7 @@ mod tests {
         let (small, second) = (waits(&turns, 10).await, waits(&turns, 10).await);
         let all = async || have(&[("large", &large), ("other", &other), ("small", &small), ("second", &second)]).await;
         assert_eq!(all().await, ["large", "small"]);
+        assert_eq!(turns.waiting(), 2);
         ends(small).await;
         assert_eq!(have(&[("large", &large), ("other", &other), ("second", &second)]).await, ["large", "second"]);
         ends(large).await;

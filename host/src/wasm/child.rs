@@ -139,6 +139,7 @@ fn confine(parent: u32, memory: u64) -> io::Result<()> {
     limit(Resource::Core, 0, 0)?;
     // The kernel says so at the first, and kills at the second.
     limit(Resource::Cpu, CPU.as_secs(), 1)?;
+    // The second is for the slices alone, and for Linux; the nice value is for all.
     process::nice(NICE)?;
     be_last();
     Ok(())

@@ -121,6 +121,7 @@ impl Limiter {
 impl ResourceLimiter for Limiter {
     fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         let more = desired.saturating_sub(current);
+        self.last = 0;
         if self.used.checked_add(more).is_none_or(|sum| sum > self.memory) {
             self.refused = Some(MemoryLimit::Instance(self.memory));
             return Ok(false);

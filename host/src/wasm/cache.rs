@@ -36,13 +36,13 @@ use super::Digest;
 
 /// The form of the files, how a core module becomes a component, and what a component may hold: counted up where one of them changes, by
 /// a new version of wit-component for one. Settings and version of the engine are in the key of their own accord.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// What a file ends with, before its checksum.
 const MARK: [u8; 8] = *b"phcode\0\x01";
 
-/// Bytes of a file that are not code.
-const SEAL: usize = MARK.len() + 32;
+/// Bytes of a file that follow what the compiler wrote.
+pub(super) const SEAL: usize = MARK.len() + 32;
 
 /// What the files of a directory take together, in bytes: five hundred plugins in Rust, or thirty with an interpreter inside.
 pub const CACHE_BYTES: u64 = 1 << 30;

@@ -152,15 +152,20 @@ fn limit(resource: Resource, most: u64, more: u64) -> io::Result<()> {
     Ok(process::setrlimit(resource, Rlimit { current: Some(current), maximum: Some(maximum) })?)
 }
 
-/// From a file's bytes to code, in this process.
+/// What follows the engine's code, little-endian: the bytes that an instance has for functions and globals.
+pub(super) type Room = u64;
+
+/// From a file's bytes to code, in this process; its [`Room`] follows it.
 pub(super) fn compile(engine: &wasmtime::Engine, file: &[u8]) -> Result<Vec<u8>, Refused> {
     let component = match header(file).map_err(|error| Refused::Compile(error.to_string()))? {
         Layer::Component => Cow::Borrowed(file),
         Layer::Module => Cow::Owned(componentise(engine, file)?),
     };
-    let code = engine.precompile_component(&component).map_err(|error| Refused::Compile(chain(&error)))?;
+    let mut code = engine.precompile_component(&component).map_err(|error| Refused::Compile(chain(&error)))?;
     // What the engine has against it is said in its words.
-    contents::check(&component).map_err(Refused::Compile)?;
+    let room = contents::check(&component).map_err(Refused::Compile)?;
+    // The engine passes over what follows its code.
+    code.extend(Room::try_from(room).unwrap_or(Room::MAX).to_le_bytes());
     Ok(code)
 }
 

@@ -22,7 +22,9 @@ use super::aside::Aside;
 use super::bindings::mapping::MappingIndices;
 use super::bindings::observing::ObservingIndices;
 use super::bindings::{self, PluginIndices};
+use super::cache::SEAL;
 use super::call::{MAX_MESSAGE, shorten};
+use super::child::Room;
 use super::component::{chain, fits, found, offered};
 use super::error::{LoadError, is_shortage};
 use super::host::Host;
@@ -118,6 +120,8 @@ pub(super) struct Code {
     plain: Mutex<Option<Arc<Ready>>>,
     /// It is too large for a slot of the pool, as far as is known.
     large: AtomicBool,
+    /// Bytes that an instance has for functions and globals, at most.
+    room: usize,
 }
 
 /// Where code is while it is not mapped.
@@ -129,9 +133,17 @@ pub(super) enum Source {
 }
 
 impl Code {
-    pub(super) fn new(source: Source) -> Self {
-        let source = Arc::new(source);
-        Self { source, pool: Mutex::default(), plain: Mutex::default(), large: AtomicBool::new(false) }
+    /// # Errors
+    /// The file cannot be read.
+    pub(super) fn new(source: Source) -> io::Result<Self> {
+        let room = source.room()?;
+        let (source, large) = (Arc::new(source), AtomicBool::new(false));
+        Ok(Self { source, pool: Mutex::default(), plain: Mutex::default(), large, room })
+    }
+
+    /// Bytes that an instance has for functions and globals, at most, which no memory of its counts.
+    pub(super) fn room(&self) -> usize {
+        self.room
     }
 
     /// Ready for an instance from nothing, and whether it had to be mapped for that.
@@ -186,6 +198,19 @@ impl Code {
 }
 
 impl Source {
+    /// What the compiler says of an instance's room.
+    fn room(&self) -> io::Result<usize> {
+        let mut room = Room::default().to_le_bytes();
+        match self {
+            Self::Bytes(code) => room = *code.last_chunk().ok_or(io::ErrorKind::UnexpectedEof)?,
+            Self::File(file) => {
+                let end = file.metadata()?.len().checked_sub((SEAL + room.len()) as u64);
+                file.read_exact_at(&mut room, end.ok_or(io::ErrorKind::UnexpectedEof)?)?;
+            }
+        }
+        Ok(usize::try_from(Room::from_le_bytes(room)).unwrap_or(usize::MAX))
+    }
+
     #[expect(unsafe_code, reason = "the engine runs compiled code as it finds it")]
     fn load(&self, engine: &wasmtime::Engine) -> wasmtime::Result<Component> {
         let file = match self {

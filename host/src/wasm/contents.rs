@@ -15,11 +15,12 @@ const MAX_ROOM: usize = 32 << 20;
 /// What the engine keeps in each instance for a function that is referred to, and for a global or an import no more.
 const RECORD: usize = 32;
 
-/// Looks for what the engine takes and this host does not; the component is one that the engine takes.
+/// Looks for what the engine takes and this host does not; the component is one that the engine takes. The bytes that an instance has for
+/// functions and globals, at most.
 ///
 /// # Errors
 /// What there is too much of.
-pub(super) fn check(component: &[u8]) -> Result<(), String> {
+pub(super) fn check(component: &[u8]) -> Result<usize, String> {
     // Of the modules that are begun and not over: whose sections come next. A component has none of its own.
     let mut within = Vec::new();
     let (mut depth, mut largest, mut instances) = (0_usize, 0, 0_usize);
@@ -65,7 +66,7 @@ pub(super) fn check(component: &[u8]) -> Result<(), String> {
             mib(MAX_ROOM)
         ));
     }
-    Ok(())
+    Ok(room)
 }
 
 fn check_names(names: &Name<'_>) -> Result<(), String> {
@@ -88,7 +89,7 @@ fn number(count: u32) -> usize {
 mod tests {
     use super::*;
 
-    fn said(text: &str) -> Result<(), String> {
+    fn said(text: &str) -> Result<usize, String> {
         check(&wat::parse_str(text).expect("it is WebAssembly text"))
     }
 
@@ -96,13 +97,13 @@ mod tests {
     fn functions_and_globals_are_bounded_over_all_instances() {
         let module = |globals: usize| format!("(core module $m {})", "(global i32 (i32.const 0))".repeat(globals));
         let made = |times: usize| "(core instance (instantiate $m))".repeat(times);
-        assert_eq!(said(&format!("(component {} {})", module(20_000), made(50))), Ok(()));
+        assert_eq!(said(&format!("(component {} {})", module(20_000), made(50))), Ok(20_000 * 50 * RECORD));
         let told = "its functions and globals take 37 MiB in an instance, and at most 32 are allowed".to_owned();
         assert_eq!(said(&format!("(component {} {})", module(20_000), made(60))), Err(told));
         // One within may be made as often as there may be instances.
         let within = format!("(component (component {} {}))", module(20_000), made(1));
         assert!(said(&within).is_err());
-        assert_eq!(said(&format!("(component {} {})", module(100_000), made(1))), Ok(()));
+        assert_eq!(said(&format!("(component {} {})", module(100_000), made(1))), Ok(100_000 * RECORD));
         let functions = "(func) ".repeat(100_000);
         assert!(said(&format!("(component (core module $m {functions}) {})", made(11))).is_err());
     }
@@ -110,7 +111,7 @@ mod tests {
     #[test]
     fn names_of_functions_are_bounded() {
         let named = |length: usize| format!("(component (core module (func ${})))", "n".repeat(length));
-        assert_eq!(said(&named(MAX_NAME)), Ok(()));
+        assert_eq!(said(&named(MAX_NAME)), Ok(0));
         let told =
             "the name of its function 0 has 16385 bytes, and at most 16384 are allowed: leave the section of names out";
         assert_eq!(said(&named(MAX_NAME + 1)), Err(told.to_owned()));

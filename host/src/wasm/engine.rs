@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, WasmBacktraceDetails};
 
 use super::aside::Aside;
-use super::cache::{Cache, Key, verify};
+use super::cache::{Cache, Damage, Key, verify};
 use super::code::{Code, Ready, Sandbox, Source};
 use super::compiler::Compiler;
 use super::component::{Compiled, header};
@@ -232,7 +232,7 @@ impl Engine {
         header(file)?;
         let digest = Digest::of(file);
         let code = self.0.timed(|| Ok(child::compile(&self.0.plain.engine, file)?))?;
-        Ok(self.enter(digest, Code::new(Source::Bytes(code)), file.len()))
+        Ok(self.enter(digest, Code::new(Source::Bytes(code)).map_err(unreadable)?, file.len()))
     }
 
     /// Loads a plugin's file: what is loaded or in the cache is not compiled again. Else it is compiled where the engine was told to, when
@@ -274,7 +274,7 @@ impl Engine {
         let compiles = |seconds| info!(bytes, seconds, "compiling");
         let compiled = saying(compiles, self.compile_with(compiler, &file)).await;
         self.0.counts.compiled(began.elapsed(), compiled.is_ok());
-        Ok(self.enter(digest, Code::new(Source::File(compiled?)), bytes))
+        Ok(self.enter(digest, Code::new(Source::File(compiled?)).map_err(unreadable)?, bytes))
     }
 
     /// The file's code, if it is loaded or in the cache.
@@ -286,10 +286,14 @@ impl Engine {
                 return Some(Compiled::new(&engine, code, digest, size));
             }
             let cache = engine.0.cache.as_ref()?;
-            match cache.find(&Key::new(&engine.0.plain.engine, digest)) {
+            let found = cache.find(&Key::new(&engine.0.plain.engine, digest)).and_then(|file| {
+                let code = file.map(|file| Code::new(Source::File(file))).transpose();
+                code.map_err(|error| Damage::Unreadable(error.to_string()))
+            });
+            match found {
                 Ok(Some(code)) => {
                     let counts = &engine.0.counts;
-                    Some(engine.enter_with(digest, Code::new(Source::File(code)), size, || {
+                    Some(engine.enter_with(digest, code, size, || {
                         counts.hits.fetch_add(1, Ordering::Relaxed);
                     }))
                 }
@@ -546,6 +550,10 @@ fn memory_file() -> std::io::Result<File> {
 #[cfg(not(target_os = "linux"))]
 fn memory_file() -> std::io::Result<File> {
     Err(std::io::ErrorKind::Unsupported.into())
+}
+
+fn unreadable(error: std::io::Error) -> LoadError {
+    LoadError::Code(format!("cannot read its end: {error}"))
 }
 
 /// When something was said last that many may have a reason to say.

@@ -258,7 +258,11 @@ impl Instances {
         };
         let (ready, slot, mapped) = ready.map_err(|e| CallError::Host(e.to_string()))?;
         self.tally.mapped.fetch_add(mapped.into(), Ordering::Relaxed);
-        let host = Host::new(imports, self.limits, self.tally.held.clone(), budget);
+        let mut host = Host::new(imports, self.limits, self.tally.held.clone(), budget);
+        if !host.limits.make(code.room()) {
+            let limit = MemoryLimit::Plugin(self.limits.total_memory);
+            return Err(CallError::Memory { limit, backtrace: Vec::new() });
+        }
         // Not when it was asked for: to map the code takes a while.
         Ok(Instance::new(Instant::now(), host, ready, slot, Arc::clone(&self.tally)))
     }

@@ -20,7 +20,7 @@ pub(super) const MAX_TABLE_ELEMENTS: usize = 100_000;
 /// Bytes of an element of a table.
 const ELEMENT: usize = size_of::<usize>();
 
-/// Bytes that a plugin's instances hold together in memories and tables, and the host of what they handed over. Clones share it.
+/// Bytes that a plugin's instances hold together in memories and tables, and for functions and globals, and the host of what they handed over. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Held(Arc<AtomicUsize>);
 
@@ -78,6 +78,8 @@ pub(super) struct Limiter {
     held: Held,
     used: usize,
     elements: usize,
+    /// Functions and globals.
+    room: usize,
     refused: Option<MemoryLimit>,
     elements_refused: bool,
     /// What the last granted growth of a memory added, to be taken back where it fails all the same.
@@ -87,7 +89,18 @@ pub(super) struct Limiter {
 impl Limiter {
     /// At most `memory` bytes of linear memory, in all memories together; and no more than makes `total` with what others hold.
     pub(super) fn new(memory: usize, total: usize, held: Held) -> Self {
-        Self { memory, total, held, used: 0, elements: 0, refused: None, elements_refused: false, last: 0 }
+        Self { memory, total, held, used: 0, elements: 0, room: 0, refused: None, elements_refused: false, last: 0 }
+    }
+
+    /// The instance is about to be made, and has so many bytes beside memories and tables. False: that is more than the plugin may have.
+    pub(super) fn make(&mut self, room: usize) -> bool {
+        let may = self.held.take(room, self.total);
+        if may {
+            self.room += room;
+        } else {
+            self.refused = Some(MemoryLimit::Plugin(self.total));
+        }
+        may
     }
 
     /// The next call into the same instance begins, which holds what it holds.
@@ -98,7 +111,7 @@ impl Limiter {
     /// The instance ends: what it holds, of that so many bytes of linear memory, is nobody's.
     pub(super) fn release(&mut self) -> usize {
         let (used, elements) = (std::mem::take(&mut self.used), std::mem::take(&mut self.elements));
-        self.held.give_back(used + elements * ELEMENT);
+        self.held.give_back(used + elements * ELEMENT + std::mem::take(&mut self.room));
         used
     }
 
@@ -274,6 +287,20 @@ mod tests {
         drop(kept);
         assert!(limiter.memory_growing(0, 60, None).unwrap());
         assert_eq!((limiter.release(), held.bytes()), (60, 0));
+    }
+
+    #[test]
+    fn room_of_an_instance_counts_like_memory() {
+        let held = Held::default();
+        let [mut first, mut second] = [(); 2].map(|()| Limiter::new(100, 100, held.clone()));
+        assert!(first.make(60));
+        assert!(!second.make(41));
+        assert_eq!((second.memory_refused(), held.bytes()), (Some(MemoryLimit::Plugin(100)), 60));
+        assert!(!first.memory_growing(0, 41, None).unwrap());
+        assert!(first.memory_growing(0, 40, None).unwrap());
+        assert_eq!((first.release(), held.bytes()), (40, 0));
+        drop(first);
+        assert_eq!(held.bytes(), 0);
     }
 
     #[test]

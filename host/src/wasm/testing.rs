@@ -166,6 +166,7 @@ pub(crate) struct Guest {
     answer: Answer,
     pages: u32,
     memories: usize,
+    globals: usize,
 }
 
 /// The mapping of a watch.
@@ -234,6 +235,7 @@ impl Guest {
             answer: Answer::Unchanged,
             pages: 2,
             memories: 1,
+            globals: 0,
         }
     }
 
@@ -346,6 +348,11 @@ impl Guest {
         Self { memories, ..self }
     }
 
+    /// So many globals more than it needs.
+    pub(crate) fn globals(self, globals: usize) -> Self {
+        Self { globals, ..self }
+    }
+
     /// The plugin's file, a core module with a component's metadata.
     pub(crate) fn file(&self) -> Vec<u8> {
         let mut module = wat::parse_str(self.text()).unwrap();
@@ -452,7 +459,7 @@ impl Guest {
         format!(
             r#"(module
                 {imports}
-                (memory (export "memory") {pages}) {memories} {table}
+                (memory (export "memory") {pages}) {memories} {globals} {table}
                 (global $free (mut i32) (i32.const {free}))
                 (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
                     (local $at i32)
@@ -474,6 +481,7 @@ impl Guest {
             table = if used("$table") { "(table $table 1 funcref)" } else { "" },
             start = self.start.map_or_else(String::new, |body| format!("(func $start {body}) (start $start)")),
             memories = "(memory 1)".repeat(self.memories - 1),
+            globals = "(global i64 (i64.const 0)) ".repeat(self.globals),
             free = BASE + image.bytes.len(),
             data = image.escaped(),
         )

@@ -46,7 +46,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, instances: &[Instances
         instances.iter().map(|instances| ([("plugin", instances.plugin.as_str())], instances.computed.as_secs_f64()));
     let help = "Wall time in which calls, and starts of instances ahead of them, ran in the sandbox, imports included, and not what they waited for";
     counters(encoder, "pilothouse_plugin_guest_seconds", help, computed)?;
-    let help = "Memories and tables of the plugin's instances, and what they handed over and the host still writes";
+    let help = "Memories, tables, functions and globals of the plugin's instances, and what they handed over and the host still writes";
     gauges(encoder, "pilothouse_plugin_memory_bytes", help, each(|of| of.memory as u64))?;
     let help = "The most linear memory that one instance of the revision that serves has had, under its present limits";
     gauges(encoder, "pilothouse_plugin_memory_peak_bytes", help, each(|of| of.peak as u64))

@@ -231,8 +231,8 @@ impl Engine {
     pub fn compile(&self, file: &[u8]) -> Result<Compiled, LoadError> {
         header(file)?;
         let digest = Digest::of(file);
-        let code = self.0.timed(|| Ok(child::compile(&self.0.plain.engine, file)?))?;
-        Ok(self.enter(digest, Code::new(Source::Bytes(code)).map_err(unreadable)?, file.len()))
+        let compiled = self.0.timed(|| Ok(child::compile(&self.0.plain.engine, file)?))?;
+        Ok(self.enter(digest, code(Source::Bytes(compiled))?, file.len()))
     }
 
     /// Loads a plugin's file: what is loaded or in the cache is not compiled again. Else it is compiled where the engine was told to, when
@@ -274,7 +274,7 @@ impl Engine {
         let compiles = |seconds| info!(bytes, seconds, "compiling");
         let compiled = saying(compiles, self.compile_with(compiler, &file)).await;
         self.0.counts.compiled(began.elapsed(), compiled.is_ok());
-        Ok(self.enter(digest, Code::new(Source::File(compiled?)).map_err(unreadable)?, bytes))
+        Ok(self.enter(digest, code(Source::File(compiled?))?, bytes))
     }
 
     /// The file's code, if it is loaded or in the cache.
@@ -552,8 +552,9 @@ fn memory_file() -> std::io::Result<File> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
-fn unreadable(error: std::io::Error) -> LoadError {
-    LoadError::Code(format!("cannot read its end: {error}"))
+/// What was just compiled.
+fn code(source: Source) -> Result<Code, LoadError> {
+    Code::new(source).map_err(|error| LoadError::Code(format!("cannot read its end: {error}")))
 }
 
 /// When something was said last that many may have a reason to say.

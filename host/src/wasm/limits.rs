@@ -20,7 +20,8 @@ pub(super) const MAX_TABLE_ELEMENTS: usize = 100_000;
 /// Bytes of an element of a table.
 const ELEMENT: usize = size_of::<usize>();
 
-/// Bytes that a plugin's instances hold together in memories and tables, and for functions and globals, and the host of what they handed over. Clones share it.
+/// Bytes that a plugin's instances hold together in memories and tables, and for functions and globals, and the host of what they handed
+/// over. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Held(Arc<AtomicUsize>);
 

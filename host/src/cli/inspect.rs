@@ -29,7 +29,7 @@ pub(super) fn main(args: &InspectArgs) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     let revision = runtime.block_on(async {
-        let linked = app::engine(None)?.load(PluginFile::new(bytes)).await?.link()?;
+        let linked = app::engine(None)?.load(PluginFile::new(bytes)).await?.link().await?;
         let revision = linked.describe(name, config, call_limits(&limits)).await?;
         anyhow::Ok(revision)
     });
@@ -309,8 +309,8 @@ mod tests {
     async fn shown(yaml: &str) -> (Revision, grant::Limits) {
         let file: AdminFile = serde_saphyr::from_str(yaml).expect("it is an administrator's file");
         let engine = Engine::new().expect("there is an engine");
-        let linked =
-            engine.compile(&Guest::new().reuse().file()).and_then(|compiled| compiled.link()).expect("it links");
+        let compiled = engine.compile(&Guest::new().reuse().file()).expect("it is a plugin");
+        let linked = compiled.link().await.expect("it links");
         let name = PluginName::new("apples").expect("it is a name");
         let revision =
             linked.describe(name, "{}".into(), call_limits(&file.limits)).await.expect("it describes itself");

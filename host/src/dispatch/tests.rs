@@ -120,7 +120,8 @@ impl Scene {
     }
 
     async fn candidate(&self, guest: &Guest) -> Candidate {
-        let linked = self.engine.compile(&guest.file()).and_then(|compiled| compiled.link()).expect("a sound plugin");
+        let compiled = self.engine.compile(&guest.file()).expect("a sound plugin");
+        let linked = compiled.link().await.expect("it fits the contract");
         let name = PluginName::new("apples").expect("a name");
         let revision = linked.describe(name, "{}".into(), Limits::default()).await.expect("it describes itself");
         let grants = Grants::all_asked(&revision.manifest().permissions);

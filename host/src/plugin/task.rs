@@ -266,11 +266,13 @@ impl Task {
     /// Compiles and links, each content once.
     async fn load(&mut self, found: &Found) -> Result<Linked, Halt> {
         if self.loaded.as_ref().is_none_or(|(digest, _)| *digest != found.digest) {
-            let compiled = self.compile(found).await?;
-            let linked = compiled.and_then(|compiled| {
-                self.advance(State::Compiled);
-                compiled.link().map_err(|error| Refusal::load(Stage::Link, &error))
-            });
+            let linked = match self.compile(found).await? {
+                Ok(compiled) => {
+                    self.advance(State::Compiled);
+                    compiled.link().await.map_err(|error| Refusal::load(Stage::Link, &error))
+                }
+                Err(refusal) => Err(refusal),
+            };
             // What may pass is tried again, and not remembered.
             if let Err(refusal) = &linked
                 && refusal.passes > Passes::Not

@@ -44,16 +44,24 @@ impl Sandbox {
         Ok(Self { engine, linker: Arc::new(linker), aside })
     }
 
+    #[cfg(test)]
+    pub(super) fn aside(&self) -> &Aside {
+        &self.aside
+    }
+
     /// Maps and links code. The inner error is what the engine has against it.
-    fn ready(&self, source: &Arc<Source>) -> Result<wasmtime::Result<Arc<Ready>>, LoadError> {
+    async fn ready(&self, source: &Arc<Source>) -> Result<wasmtime::Result<Arc<Ready>>, LoadError> {
         let (engine, linker, source) = (self.engine.clone(), Arc::clone(&self.linker), Arc::clone(source));
         let ready = self.aside.run(move || match source.load(&engine) {
             Ok(component) => Ready::link(&engine, &linker, &component).map(|ready| Ok(Arc::new(ready))),
             Err(error) => Ok(Err(error)),
         });
-        ready.unwrap_or_else(|| Err(LoadError::Code("the host failed over it".to_owned())))
+        ready.await.unwrap_or_else(|| Err(LoadError::Code("the host failed over it".to_owned())))
     }
 }
+
+/// What [`Mapped::get`] gives.
+type MappedNow = Result<wasmtime::Result<(Arc<Ready>, bool)>, LoadError>;
 
 /// Names of imports and exports, in bytes. They are told where a component does not fit.
 const MAX_NAMES: usize = 4 << 10;
@@ -116,12 +124,20 @@ impl Ready {
 /// The code of one component.
 pub(super) struct Code {
     source: Arc<Source>,
-    pool: Mutex<Option<Arc<Ready>>>,
-    plain: Mutex<Option<Arc<Ready>>>,
+    pool: Mapped,
+    plain: Mapped,
     /// It is too large for a slot of the pool, as far as is known.
     large: AtomicBool,
     /// Bytes that an instance has for functions and globals, at most.
     room: usize,
+}
+
+/// Code for one of the two engines, if it is mapped.
+#[derive(Default)]
+struct Mapped {
+    ready: Mutex<Option<Arc<Ready>>>,
+    /// Whoever maps it has this, and whoever calls the plugin meanwhile waits for it, without a thread.
+    mapping: tokio::sync::Mutex<()>,
 }
 
 /// Where code is while it is not mapped.
@@ -138,7 +154,7 @@ impl Code {
     pub(super) fn new(source: Source) -> io::Result<Self> {
         let room = source.room()?;
         let (source, large) = (Arc::new(source), AtomicBool::new(false));
-        Ok(Self { source, pool: Mutex::default(), plain: Mutex::default(), large, room })
+        Ok(Self { source, pool: Mapped::default(), plain: Mapped::default(), large, room })
     }
 
     /// Bytes that an instance has for functions and globals, at most, which no memory of its counts.
@@ -147,29 +163,19 @@ impl Code {
     }
 
     /// Ready for an instance from nothing, and whether it had to be mapped for that.
-    pub(super) fn plain(&self, sandbox: &Sandbox) -> Result<(Arc<Ready>, bool), LoadError> {
-        let mut plain = self.plain.lock();
-        if let Some(ready) = &*plain {
-            ready.touch();
-            return Ok((Arc::clone(ready), false));
-        }
-        let ready = sandbox.ready(&self.source)?.map_err(|error| LoadError::Code(chain(&error)))?;
-        Ok((Arc::clone(plain.insert(ready)), true))
+    pub(super) async fn plain(&self, sandbox: &Sandbox) -> Result<(Arc<Ready>, bool), LoadError> {
+        let ready = self.plain.get(sandbox, &self.source).await?;
+        ready.map_err(|error| LoadError::Code(chain(&error)))
     }
 
     /// The same for an instance from the pool. None where a slot does not take it.
-    pub(super) fn pooled(&self, pool: &Sandbox) -> Result<Option<(Arc<Ready>, bool)>, LoadError> {
+    pub(super) async fn pooled(&self, pool: &Sandbox) -> Result<Option<(Arc<Ready>, bool)>, LoadError> {
         if self.large.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let mut pooled = self.pool.lock();
-        if let Some(ready) = &*pooled {
-            ready.touch();
-            return Ok(Some((Arc::clone(ready), false)));
-        }
         // What is wrong with it, if anything is, is found by who loads it without the pool.
-        match pool.ready(&self.source)? {
-            Ok(ready) => Ok(Some((Arc::clone(pooled.insert(ready)), true))),
+        match self.pool.get(pool, &self.source).await? {
+            Ok(ready) => Ok(Some(ready)),
             Err(error) => {
                 // A machine that was out of something says nothing of its size.
                 self.large.store(!is_shortage(&error), Ordering::Relaxed);
@@ -180,20 +186,46 @@ impl Code {
 
     /// Drops what is mapped and was not called since this was last asked. Whether something was.
     pub(super) fn unmap_idle(&self) -> bool {
-        let idle = |mapped: &Mutex<Option<Arc<Ready>>>| {
-            mapped.lock().take_if(|ready| !ready.called.swap(false, Ordering::Relaxed))
-        };
-        let idle = [&self.pool, &self.plain].map(idle);
-        if self.plain.lock().is_none() {
+        let idle = [&self.pool, &self.plain].map(Mapped::take_idle);
+        if !self.plain.is_mapped() {
             // The pool is tried again: that costs little, and what was wrong need not have been its size.
             self.large.store(false, Ordering::Relaxed);
         }
         idle.iter().any(Option::is_some)
     }
 
-    /// Does not wait: who is being mapped is.
+    /// Whether it is mapped for either engine.
     pub(super) fn is_mapped(&self) -> bool {
-        [&self.pool, &self.plain].iter().any(|ready| ready.try_lock().is_none_or(|ready| ready.is_some()))
+        self.pool.is_mapped() || self.plain.is_mapped()
+    }
+}
+
+impl Mapped {
+    /// The code, mapped now if it was not, and whether that had to be done. The inner error is what the engine has against it.
+    async fn get(&self, sandbox: &Sandbox, source: &Arc<Source>) -> MappedNow {
+        if let Some(ready) = self.mapped() {
+            return Ok(Ok((ready, false)));
+        }
+        let _mapping = self.mapping.lock().await;
+        if let Some(ready) = self.mapped() {
+            return Ok(Ok((ready, false)));
+        }
+        let ready = sandbox.ready(source).await?;
+        Ok(ready.map(|ready| (Arc::clone(self.ready.lock().insert(ready)), true)))
+    }
+
+    /// It is about to be called, if it is mapped.
+    fn mapped(&self) -> Option<Arc<Ready>> {
+        self.ready.lock().as_ref().inspect(|ready| ready.touch()).cloned()
+    }
+
+    /// Takes what was not called since this was last asked.
+    fn take_idle(&self) -> Option<Arc<Ready>> {
+        self.ready.lock().take_if(|ready| !ready.called.swap(false, Ordering::Relaxed))
+    }
+
+    fn is_mapped(&self) -> bool {
+        self.ready.lock().is_some()
     }
 }
 

@@ -64,8 +64,8 @@ impl Compiled {
     ///
     /// # Errors
     /// If the component imports what is not offered, lacks the export, or has either with other types.
-    pub fn link(&self) -> Result<Linked, LoadError> {
-        let ready = self.engine.ready_plain(&self.code)?;
+    pub async fn link(&self) -> Result<Linked, LoadError> {
+        let ready = self.engine.ready_plain(&self.code).await?;
         let Ready { imports, exports, mapper, observer, .. } = &*ready;
         Ok(Linked {
             engine: self.engine.clone(),

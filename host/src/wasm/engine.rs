@@ -109,9 +109,9 @@ fn pooled() -> Config {
 ///
 /// ```no_run
 /// # use pilothouse::wasm::Engine;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let engine = Engine::new()?;
-/// let plugin = engine.compile(&std::fs::read("myapple.wasm")?)?.link()?;
+/// let plugin = engine.compile(&std::fs::read("myapple.wasm")?)?.link().await?;
 /// println!("{} imports {:?}", plugin.digest(), plugin.imports());
 /// # Ok(()) }
 /// ```
@@ -369,20 +369,23 @@ impl Engine {
     }
 
     /// Code that is mapped, a slot of the pool for one instance of it if it is the pool's, and whether it had to be mapped.
-    pub(super) fn ready(&self, code: &Code) -> Result<(Arc<Ready>, Option<OwnedSemaphorePermit>, bool), LoadError> {
+    pub(super) async fn ready(
+        &self,
+        code: &Code,
+    ) -> Result<(Arc<Ready>, Option<OwnedSemaphorePermit>, bool), LoadError> {
         if let Some(pool) = &self.0.pool
             && let Ok(slot) = Arc::clone(&pool.slots).try_acquire_owned()
-            && let Some((ready, mapped)) = code.pooled(&pool.sandbox)?
+            && let Some((ready, mapped)) = code.pooled(&pool.sandbox).await?
         {
             return Ok((ready, Some(slot), mapped));
         }
-        let (ready, mapped) = code.plain(&self.0.plain)?;
+        let (ready, mapped) = code.plain(&self.0.plain).await?;
         Ok((ready, None, mapped))
     }
 
     /// Code that is mapped for an instance that is made from nothing.
-    pub(super) fn ready_plain(&self, code: &Code) -> Result<Arc<Ready>, LoadError> {
-        code.plain(&self.0.plain).map(|(ready, _)| ready)
+    pub(super) async fn ready_plain(&self, code: &Code) -> Result<Arc<Ready>, LoadError> {
+        code.plain(&self.0.plain).await.map(|(ready, _)| ready)
     }
 
     /// Lets go of the code of every plugin that was not called since this was last called, and of the instance that was made ahead for it.
@@ -408,6 +411,12 @@ impl Engine {
     /// Guests that run give way to others at once, and not at their next tick.
     pub fn give_way(&self) {
         self.0.epochs.advance();
+    }
+
+    /// Where code is mapped.
+    #[cfg(test)]
+    pub(super) fn aside(&self) -> &Aside {
+        self.0.plain.aside()
     }
 
     /// No guest runs, and the epoch stands still.

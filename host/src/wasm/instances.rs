@@ -147,7 +147,7 @@ impl Instances {
         run: impl AsyncFnOnce(&mut Instance) -> Staged<R>,
         read: impl FnOnce(R) -> Result<T, CallError>,
     ) -> Result<T, CallError> {
-        let mut instance = self.instance(imports, budget)?;
+        let mut instance = self.instance(imports, budget).await?;
         let ended = self.run(&mut instance, budget, run).await;
         let host = instance.store.data_mut();
         host.close();
@@ -192,7 +192,7 @@ impl Instances {
 
     /// Makes one, and lets it wait for its call if it is fit to.
     async fn make_ahead(&self, permit: OwnedSemaphorePermit) -> Option<()> {
-        let mut instance = self.instance(None, AHEAD).ok()?;
+        let mut instance = self.instance(None, AHEAD).await.ok()?;
         let make = async |instance: &mut Instance| instance.controller().await.map(drop);
         self.run(&mut instance, AHEAD, make).await.ok()?.0.ok()?;
         if instance.store.data().limits.used() > LIGHT {
@@ -236,7 +236,7 @@ impl Instances {
     }
 
     /// One that was kept or made ahead, or a new one that is made when it is first called. Its call begins now.
-    fn instance(&self, imports: Option<Arc<dyn Imports>>, budget: Duration) -> Result<Instance, CallError> {
+    async fn instance(&self, imports: Option<Arc<dyn Imports>>, budget: Duration) -> Result<Instance, CallError> {
         let now = Instant::now();
         if let Some(mut kept) = self.take(now) {
             kept.served = now;
@@ -253,8 +253,8 @@ impl Instances {
         }
         let Linked { engine, code, .. } = &self.linked;
         let ready = match self.for_ {
-            Use::Once => engine.ready_plain(code).map(|ready| (ready, None, false)),
-            Use::Fresh | Use::Reuse => engine.ready(code),
+            Use::Once => engine.ready_plain(code).await.map(|ready| (ready, None, false)),
+            Use::Fresh | Use::Reuse => engine.ready(code).await,
         };
         let (ready, slot, mapped) = ready.map_err(|e| CallError::Host(e.to_string()))?;
         self.tally.mapped.fetch_add(mapped.into(), Ordering::Relaxed);
@@ -503,15 +503,15 @@ mod tests {
     use super::super::testing::Guest;
     use super::*;
 
-    #[test]
-    fn description_takes_no_slot_of_the_pool() {
+    #[tokio::test]
+    async fn description_takes_no_slot_of_the_pool() {
         let engine = Engine::new().unwrap();
-        let linked = engine.compile(&Guest::new().file()).unwrap().link().unwrap();
+        let linked = engine.compile(&Guest::new().file()).unwrap().link().await.unwrap();
         let name = PluginName::new("test").unwrap();
-        let slot = |instances: Arc<Instances>| instances.instance(None, IDLE).unwrap()._slot.is_some();
-        assert!(!slot(Instances::once(&linked, &name, Limits::default())));
+        let slot = async |instances: Arc<Instances>| instances.instance(None, IDLE).await.unwrap()._slot.is_some();
+        assert!(!slot(Instances::once(&linked, &name, Limits::default())).await);
         let is_pooled = wasmtime::PoolingAllocationConfig::is_pagemap_scan_available();
-        assert_eq!(slot(Instances::new(&linked, &name, Limits::default(), Policy::Fresh)), is_pooled);
+        assert_eq!(slot(Instances::new(&linked, &name, Limits::default(), Policy::Fresh)).await, is_pooled);
     }
 
     #[test]

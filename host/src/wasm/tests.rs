@@ -28,7 +28,7 @@ async fn load(guest: &Guest) -> Revision {
 }
 
 async fn load_with(guest: &Guest, limits: Limits) -> Result<Revision, DescribeError> {
-    let linked = Engine::new().unwrap().compile(&guest.file()).unwrap().link().unwrap();
+    let linked = Engine::new().unwrap().compile(&guest.file()).unwrap().link().await.unwrap();
     linked.describe(PluginName::new("test").unwrap(), "{}".into(), limits).await
 }
 
@@ -324,7 +324,8 @@ async fn describe_that_loops_traps_or_calls_imports_is_refused() {
 
 #[tokio::test]
 async fn plugin_may_refuse_its_configuration() {
-    let linked = Engine::new().unwrap().compile(&Guest::new().describe(guest::PICKY).file()).unwrap().link().unwrap();
+    let linked =
+        Engine::new().unwrap().compile(&Guest::new().describe(guest::PICKY).file()).unwrap().link().await.unwrap();
     let described = |config: &str| linked.describe(PluginName::new("test").unwrap(), config.into(), Limits::default());
     assert_eq!(&**described("{}").await.unwrap().config(), "{}");
     let error = described("{\"colour\":7}").await.unwrap_err();

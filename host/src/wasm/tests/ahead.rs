@@ -5,7 +5,7 @@ use tokio::runtime;
 use super::*;
 
 async fn named(engine: &Engine, name: &str, guest: &Guest) -> Revision {
-    let linked = engine.compile(&guest.file()).unwrap().link().unwrap();
+    let linked = engine.compile(&guest.file()).unwrap().link().await.unwrap();
     linked.describe(PluginName::new(name).unwrap(), "{}".into(), Limits::default()).await.unwrap()
 }
 
@@ -102,7 +102,7 @@ fn waiting(engine: &Engine) -> Vec<usize> {
 
 /// One plugin under many names, for each of which an instance is to be made ahead.
 async fn prepared(engine: &Engine, guest: &Guest, plugins: usize) -> Vec<Revision> {
-    let linked = engine.compile(&guest.file()).unwrap().link().unwrap();
+    let linked = engine.compile(&guest.file()).unwrap().link().await.unwrap();
     let mut revisions = Vec::new();
     for number in 0..plugins {
         let name = PluginName::new(&format!("test-{number:02}")).unwrap();

@@ -7,7 +7,7 @@ async fn module_and_component_of_one_plugin_are_alike() {
     let engine = Engine::new().unwrap();
     let guest = Guest::new().reconcile(guest::LOG_AND_TRAP);
     for file in [guest.file(), guest.component()] {
-        let linked = engine.compile(&file).unwrap().link().unwrap();
+        let linked = engine.compile(&file).unwrap().link().await.unwrap();
         assert_eq!(linked.digest(), Digest::of(&file));
         assert_eq!(linked.size(), file.len());
         // What it does not use it does not import.
@@ -15,36 +15,41 @@ async fn module_and_component_of_one_plugin_are_alike() {
     }
 }
 
-#[test]
-fn file_that_is_no_plugin_is_refused_with_what_it_is() {
+/// What the engine makes of a file.
+async fn taken(engine: &Engine, file: &[u8]) -> Result<Linked, LoadError> {
+    engine.compile(file)?.link().await
+}
+
+#[tokio::test]
+async fn file_that_is_no_plugin_is_refused_with_what_it_is() {
     let engine = Engine::new().unwrap();
-    let said = |file: &[u8]| match engine.compile(file).and_then(|compiled| compiled.link()) {
+    let said = async |file: &[u8]| match taken(&engine, file).await {
         Ok(_) => panic!("took {}", file.escape_ascii()),
         Err(error) => error.to_string(),
     };
-    let component = |text: &str| said(&wat::parse_str(text).unwrap());
+    let component = async |text: &str| said(&wat::parse_str(text).unwrap()).await;
     let unlike = "the component does not fit the contract pilothouse:plugin@0.1.0: ";
     let lacking = "the component does not export pilothouse:plugin/controller@0.1.0: ";
-    assert_eq!(said(b""), "the file is empty");
-    assert_eq!(said(b"hello"), "the file is not WebAssembly: it begins with \"hello\"");
+    assert_eq!(said(b"").await, "the file is empty");
+    assert_eq!(said(b"hello").await, "the file is not WebAssembly: it begins with \"hello\"");
     for damaged in
         [&Guest::new().file()[..300], &Guest::new().component()[..300], b"\0asm\x01\0\0\0\xff\xff\xff\xff\xff"]
     {
-        let said = said(damaged);
+        let said = said(damaged).await;
         assert!(said.starts_with("cannot compile: "), "{said}");
     }
     assert_eq!(
-        said(&Guest::new().module()),
+        said(&Guest::new().module()).await,
         "the file is a plain core module without component metadata: build it against `wit/` with wit-bindgen, or make it a \
          component with `wasm-tools component new`"
     );
-    assert_eq!(component("(component)"), format!("{lacking}it exports nothing"));
+    assert_eq!(component("(component)").await, format!("{lacking}it exports nothing"));
     assert_eq!(
-        component(r#"(component (instance $i) (export "wasi:cli/run@0.2.0" (instance $i)))"#),
+        component(r#"(component (instance $i) (export "wasi:cli/run@0.2.0" (instance $i)))"#).await,
         format!("{lacking}it exports wasi:cli/run@0.2.0")
     );
     assert_eq!(
-        component(r#"(component (instance $i) (export "pilothouse:plugin/controller@0.2.0" (instance $i)))"#),
+        component(r#"(component (instance $i) (export "pilothouse:plugin/controller@0.2.0" (instance $i)))"#).await,
         format!(
             "{lacking}it was built for another version of the contract, and exports pilothouse:plugin/controller@0.2.0"
         )
@@ -54,41 +59,44 @@ fn file_that_is_no_plugin_is_refused_with_what_it_is() {
             r#"(component
                 (import "wasi:cli/environment@0.2.0" (instance))
                 (import "pilothouse:plugin/events@0.1.0" (instance)))"#
-        ),
+        )
+        .await,
         "the component imports what this host does not offer: wasi:cli/environment@0.2.0, pilothouse:plugin/events@0.1.0; a \
          plugin may import cache, client, clock, log, types of pilothouse:plugin@0.1.0 and nothing else"
     );
     // The rest of these two is the engine's.
-    let empty = component(r#"(component (instance $i) (export "pilothouse:plugin/controller@0.1.0" (instance $i)))"#);
+    let empty =
+        component(r#"(component (instance $i) (export "pilothouse:plugin/controller@0.1.0" (instance $i)))"#).await;
     assert!(empty.starts_with(unlike) && empty.contains("`describe`"), "{empty}");
     let clock = component(
         r#"(component
             (import "pilothouse:plugin/clock@0.1.0" (instance (export "now" (func (result string)))))
             (instance $i) (export "pilothouse:plugin/controller@0.1.0" (instance $i)))"#,
-    );
+    )
+    .await;
     assert!(clock.starts_with(unlike) && clock.contains("`now` has the wrong type"), "{clock}");
 }
 
-#[test]
-fn no_prefix_of_a_plugin_is_taken_and_none_panics() {
+#[tokio::test]
+async fn no_prefix_of_a_plugin_is_taken_and_none_panics() {
     let engine = Engine::new().unwrap();
     for file in [Guest::new().file(), Guest::new().component()] {
         for end in (0..file.len()).step_by(97) {
-            let taken = engine.compile(&file[..end]).and_then(|compiled| compiled.link());
+            let taken = taken(&engine, &file[..end]).await;
             assert!(taken.is_err(), "{end} of {} bytes", file.len());
         }
     }
 }
 
-#[test]
-fn no_single_damaged_byte_panics() {
+#[tokio::test]
+async fn no_single_damaged_byte_panics() {
     let engine = Engine::new().unwrap();
     for file in [Guest::new().file(), Guest::new().component()] {
         for at in (0..file.len()).step_by(61) {
             let mut damaged = file.clone();
             damaged[at] ^= 0x55;
             // Some damage is not seen, in a name for one; what is seen is an error.
-            let _ = engine.compile(&damaged).and_then(|compiled| compiled.link());
+            let _ = taken(&engine, &damaged).await;
         }
     }
 }
@@ -98,7 +106,7 @@ async fn same_file_is_loaded_once_under_however_many_names() {
     let engine = Engine::new().unwrap();
     let file = PluginFile::new(Guest::new().file());
     let (one, two) = tokio::join!(engine.load(file.clone()), engine.load(file.clone()));
-    let (one, two) = (one.unwrap().link().unwrap(), two.unwrap().link().unwrap());
+    let (one, two) = (one.unwrap().link().await.unwrap(), two.unwrap().link().await.unwrap());
     let Figures { compiled, loaded, mapped, .. } = engine.figures();
     assert_eq!((compiled, loaded, mapped), (1, 1, 1));
     drop((one, two));

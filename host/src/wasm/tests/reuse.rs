@@ -8,7 +8,7 @@ use super::*;
 
 /// Some plugin under this name.
 async fn named(engine: &Engine, name: &str, guest: &Guest, limits: Limits) -> Revision {
-    let linked = engine.compile(&guest.file()).unwrap().link().unwrap();
+    let linked = engine.compile(&guest.file()).unwrap().link().await.unwrap();
     linked.describe(PluginName::new(name).unwrap(), "{}".into(), limits).await.unwrap()
 }
 

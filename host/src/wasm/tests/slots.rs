@@ -1,5 +1,7 @@
 //! Where code and memory of a call come from: mapped when it is called, out of the pool where there is room.
 
+use std::pin::pin;
+
 use super::*;
 
 /// Nobody calls it any more.
@@ -13,7 +15,7 @@ fn let_go(engine: &Engine) {
 #[tokio::test]
 async fn idle_plugin_holds_no_code_and_wakes_at_the_next_call() {
     let engine = Engine::new().unwrap();
-    let linked = engine.compile(&Guest::new().file()).unwrap().link().unwrap();
+    let linked = engine.compile(&Guest::new().file()).unwrap().link().await.unwrap();
     let revision = linked.describe(PluginName::new("test").unwrap(), "{}".into(), Limits::default()).await.unwrap();
     for woken in 1..3 {
         let_go(&engine);
@@ -29,16 +31,43 @@ async fn idle_plugin_holds_no_code_and_wakes_at_the_next_call() {
 #[tokio::test]
 async fn call_in_flight_keeps_its_code() {
     let engine = Engine::new().unwrap();
-    let linked = engine.compile(&Guest::new().timeout_ms(100).reconcile(guest::LOOP).file()).unwrap().link().unwrap();
+    let linked =
+        engine.compile(&Guest::new().timeout_ms(100).reconcile(guest::LOOP).file()).unwrap().link().await.unwrap();
     let revision = linked.describe(PluginName::new("test").unwrap(), "{}".into(), Limits::default()).await.unwrap();
     let call = revision.reconcile(Arc::new(Fake::default()), request());
     let unmapped = async {
+        while engine.instances()[0].1.alive == 0 {
+            tokio::task::yield_now().await;
+        }
         engine.unmap_idle();
         engine.unmap_idle();
         engine.figures().mapped
     };
     let (called, mapped) = tokio::join!(call, unmapped);
     assert_eq!((called.unwrap_err().kind(), mapped), ("deadline", 0));
+}
+
+/// They are what else this thread has to do meanwhile.
+#[tokio::test]
+async fn calls_hold_no_thread_while_their_code_is_mapped() {
+    let revision = load(&Guest::new()).await;
+    let engine = &revision.linked().engine;
+    let_go(engine);
+    let (let_it_be_mapped, mapped_now) = std::sync::mpsc::channel::<()>();
+    let mut others = pin!(engine.aside().run(move || mapped_now.recv()));
+    assert!(futures::poll!(&mut others).is_pending());
+    let call = || revision.reconcile(Arc::new(Fake::default()), request());
+    let mut first = Box::pin(call());
+    assert!(futures::poll!(&mut first).is_pending());
+    let mut calls = pin!(futures::future::join_all((0..100).map(|_| call())));
+    assert!(futures::poll!(&mut calls).is_pending());
+    // The one for which it was to be mapped is given up, which costs the others nothing.
+    drop(first);
+    let_it_be_mapped.send(()).unwrap();
+    for answer in calls.await {
+        answer.unwrap().unwrap();
+    }
+    assert_eq!(engine.instances()[0].1.mapped, 1);
 }
 
 #[tokio::test]

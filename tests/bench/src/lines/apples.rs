@@ -8,7 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use pilothouse::name::PluginName;
 use pilothouse::wasm::{
-    Children, ClientError, Engine, Imports, KeyPage, Limits, Linked, Outcome, Page, PatchBody, Phase, Preconditions,
+    Children, ClientError, Compiled, Engine, Imports, KeyPage, Limits, Outcome, Page, PatchBody, Phase, Preconditions,
     Propagation, Query, ReadError, Request, Revision,
 };
 use pilothouse_core::key::{Key, TypeMeta};
@@ -29,16 +29,16 @@ pub(super) struct Calls {
 impl Calls {
     /// Compiled in this process.
     pub(super) async fn new(object: Arc<Object>, phase: Phase) -> Result<Self> {
-        Self::of(&Engine::new()?.compile(&Plugin::myapple()?.wasm)?.link()?, object, phase).await
+        Self::of(&Engine::new()?.compile(&Plugin::myapple()?.wasm)?, object, phase).await
     }
 
-    pub(super) async fn of(linked: &Linked, object: Arc<Object>, phase: Phase) -> Result<Self> {
-        Self::within(Limits::default(), linked, object, phase).await
+    pub(super) async fn of(compiled: &Compiled, object: Arc<Object>, phase: Phase) -> Result<Self> {
+        Self::within(Limits::default(), compiled, object, phase).await
     }
 
     /// Of any plugin for MyApples.
-    pub(super) async fn within(limits: Limits, linked: &Linked, object: Arc<Object>, phase: Phase) -> Result<Self> {
-        let revision = linked.describe(PluginName::new("apples")?, "{}".into(), limits).await?;
+    pub(super) async fn within(limits: Limits, compiled: &Compiled, object: Arc<Object>, phase: Phase) -> Result<Self> {
+        let revision = compiled.link().await?.describe(PluginName::new("apples")?, "{}".into(), limits).await?;
         let controller = revision.manifest().controllers.first().context("the plugin has no controller")?;
         let controller = controller.name.as_str().into();
         let request = Request { controller, key: object.key().clone(), object, phase, attempt: 1, last_error: None };

@@ -51,9 +51,9 @@ fn engine() -> Result<Vec<f64>> {
 /// the object, sees that it is gone, and leaves all as it is, in fresh ones. In each, the host lays five texts into the guest's memory:
 /// configuration, controller, namespace, name and object.
 pub(super) fn empty() -> Result<Vec<f64>> {
-    let linked = Engine::new()?.compile(&Plugin::guest("idling")?.wasm)?.link()?;
+    let compiled = Engine::new()?.compile(&Plugin::guest("idling")?.wasm)?;
     let idling =
-        |reuse| time(Calls::within(Limits { reuse, ..Limits::default() }, &linked, apple(SMALL)?, Phase::Gone));
+        |reuse| time(Calls::within(Limits { reuse, ..Limits::default() }, &compiled, apple(SMALL)?, Phase::Gone));
     Ok(vec![idling(true)?, idling(false)?, measure(SMALL, Phase::Gone)?])
 }
 
@@ -65,12 +65,12 @@ pub(super) fn reconcile() -> Result<Vec<f64>> {
 /// The guest `reusing`, which does about the same: objects of each size, and a small one that is gone; in instances that are kept, and in
 /// fresh ones, as an administrator may have it. Microseconds.
 pub(super) fn reuse() -> Result<Vec<f64>> {
-    let linked = Engine::new()?.compile(&Plugin::guest("reusing")?.wasm)?.link()?;
+    let compiled = Engine::new()?.compile(&Plugin::guest("reusing")?.wasm)?;
     let mut figures = Vec::new();
     for reuse in [true, false] {
         let limits = Limits { reuse, ..Limits::default() };
         for (bytes, phase) in SIZES.map(|bytes| (bytes, Phase::Live)).into_iter().chain([(SMALL, Phase::Gone)]) {
-            figures.push(time(Calls::within(limits, &linked, apple(bytes)?, phase))?);
+            figures.push(time(Calls::within(limits, &compiled, apple(bytes)?, phase))?);
         }
     }
     Ok(figures)

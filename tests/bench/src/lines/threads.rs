@@ -23,8 +23,7 @@ const CALLS: usize = 500;
 /// all give way after each call, as workers do.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let engine = Engine::new()?;
-    let [apples, idling] =
-        [Plugin::myapple()?, Plugin::guest("idling")?].map(|plugin| engine.compile(&plugin.wasm)?.link());
+    let [apples, idling] = [Plugin::myapple()?, Plugin::guest("idling")?].map(|plugin| engine.compile(&plugin.wasm));
     let (apples, idling) = (apples?, idling?);
     let fresh = Limits { reuse: false, ..Limits::default() };
     let reconciles = |threads| calls(threads, Calls::within(fresh, &apples, apple(6_000)?, Phase::Live));

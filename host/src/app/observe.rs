@@ -47,6 +47,9 @@ impl dispatch::Observer for Metrics {
     }
 
     fn picked(&self, controller: &Controller, waited: Duration) {
+        if let Some(plugin) = self.plugin(controller.plugin().as_str()) {
+            plugin.picked(waited);
+        }
         if let Some(controller) = self.controller(&label(controller)) {
             controller.picked(waited);
         }

@@ -33,6 +33,7 @@ pub struct Plugin {
     served: AtomicU64,
     /// By stage and kind.
     load_failures: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    queue_waits: Histogram,
     calls: Histogram,
     traps: Mutex<BTreeMap<&'static str, u64>>,
     /// Calls beside reconciles, by export and result.
@@ -85,6 +86,8 @@ impl Default for Plugin {
             quarantines: AtomicU64::new(0),
             served: AtomicU64::new(0),
             load_failures: Mutex::new(load_failures.map(|failure| (failure, 0)).into()),
+            // 10 µs to 168 s: an idle host takes a key at once, and one of ten thousand that wait for a slow plugin may wait for minutes.
+            queue_waits: Histogram::new(exponential_buckets(1e-5, 4.0, 13)),
             // 10 µs to 10 s: an empty call takes less, the deadline comes at the end.
             calls: Histogram::new(exponential_buckets(1e-5, 2.0, 21)),
             traps: Mutex::new(traps.map(|kind| (kind, 0)).into()),
@@ -116,6 +119,11 @@ impl Plugin {
     /// A file did not come to serve: it failed at `stage`, such as `describe`, and that is of a `kind`, such as `deadline`.
     pub fn load_failed(&self, stage: &'static str, kind: &'static str) {
         *self.load_failures.lock().entry((stage, kind)).or_default() += 1;
+    }
+
+    /// A key was taken from the queue of one of its controllers, in which it had been ready for `waited`.
+    pub fn picked(&self, waited: Duration) {
+        self.queue_waits.observe(waited.as_secs_f64());
     }
 
     /// A call into the plugin took so long, its imports and its waiting included.
@@ -175,6 +183,13 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, all: &[(String, Arc<Pl
                 .into_iter()
                 .map(|((stage, kind), count)| ([("plugin", name.as_str()), ("stage", stage), ("kind", kind)], count))
         }),
+    )?;
+    histograms(
+        encoder,
+        "pilothouse_queue_wait_seconds",
+        "Time that a key of one of the plugin's controllers was ready before a worker took it; workqueue_queue_duration_seconds has it \
+         by controller",
+        each().map(|(labels, plugin)| (labels, &plugin.queue_waits)),
     )?;
     histograms(
         encoder,

@@ -192,6 +192,8 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     pilothouse_plugin_load_failures_total{plugin="myapple",stage="link",kind="link"} 0
     pilothouse_plugin_load_failures_total{plugin="myapple",stage="settings",kind="decode"} 0
     pilothouse_plugin_load_failures_total{plugin="myapple",stage="verify",kind="grants"} 0
+    pilothouse_queue_wait_seconds_sum{plugin="myapple"} 0.0
+    pilothouse_queue_wait_seconds_count{plugin="myapple"} 0
     pilothouse_call_seconds_sum{plugin="myapple"} 0.0
     pilothouse_call_seconds_count{plugin="myapple"} 0
     pilothouse_traps_total{plugin="myapple",kind="answer"} 0
@@ -217,6 +219,7 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     plugin.activated();
     plugin.activated();
     plugin.load_failed("describe", "stack");
+    plugin.picked(Duration::from_millis(250));
     plugin.called(Duration::from_millis(125));
     plugin.trapped("answer");
     plugin.wrote("apply", "skipped");
@@ -237,6 +240,8 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     pilothouse_plugin_load_failures_total{plugin="myapple",stage="link",kind="link"} 0
     pilothouse_plugin_load_failures_total{plugin="myapple",stage="settings",kind="decode"} 0
     pilothouse_plugin_load_failures_total{plugin="myapple",stage="verify",kind="grants"} 0
+    pilothouse_queue_wait_seconds_sum{plugin="myapple"} 0.25
+    pilothouse_queue_wait_seconds_count{plugin="myapple"} 1
     pilothouse_call_seconds_sum{plugin="myapple"} 0.125
     pilothouse_call_seconds_count{plugin="myapple"} 1
     pilothouse_traps_total{plugin="myapple",kind="answer"} 1
@@ -521,6 +526,7 @@ fn the_text_is_open_metrics() {
     pilothouse_plugin_quarantines
     pilothouse_plugin_reloads
     pilothouse_plugin_load_failures
+    pilothouse_queue_wait_seconds
     pilothouse_call_seconds
     pilothouse_traps
     pilothouse_hooks

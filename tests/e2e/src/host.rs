@@ -1,25 +1,20 @@
 //! The host under test: the real binary, as a process.
 
 use std::env;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use http::Request;
-use kube::Client;
 use pilothouse_real::process::Process;
 use serde_json::Value;
 
-use crate::cluster::{client, get};
+use crate::admin::Admin;
 use crate::metrics::Metrics;
 use crate::wait::eventually;
 
 /// Names the binary under test; without it, the one that `make build` leaves.
 pub const VARIABLE: &str = "PILOTHOUSE_BIN";
-/// What the host logs when its admin endpoint is open.
-const SERVING: &str = "serving health and metrics";
 /// More than the grace that the host gives to what is in flight (30 s).
 const END: Duration = Duration::from_secs(45);
 
@@ -27,7 +22,7 @@ const END: Duration = Duration::from_secs(45);
 pub struct Host {
     order: Order,
     process: Process,
-    admin: Option<Client>,
+    admin: Option<Admin>,
 }
 
 /// How it was started, to do it again.
@@ -166,8 +161,7 @@ impl Host {
     /// # Errors
     /// No answer, or the process ended.
     pub async fn get(&mut self, path: &str) -> Result<(u16, String)> {
-        let client = self.admin().await?;
-        get(&client, path).await
+        self.admin()?.get(path).await
     }
 
     /// What it says on `/metrics`.
@@ -175,17 +169,15 @@ impl Host {
     /// # Errors
     /// As [`Host::get`].
     pub async fn metrics(&mut self) -> Result<Metrics> {
-        let (code, text) = self.get("/metrics").await?;
-        ensure!(code == 200, "the host answers {code} to /metrics");
-        Ok(Metrics::parse(&text))
+        self.admin()?.metrics().await
     }
 
-    /// What ends a plugin's quarantine, as often as one likes.
+    /// The plugins, as `/debug/plugins` has them in JSON.
     ///
     /// # Errors
     /// As [`Host::get`].
-    pub async fn release_of(&mut self, plugin: &str) -> Result<Release> {
-        Ok(Release { admin: self.admin().await?, path: format!("/debug/plugins/{plugin}/release") })
+    pub async fn plugins(&mut self) -> Result<Vec<Value>> {
+        self.rows("/debug/plugins").await
     }
 
     /// The informers that run, as `/debug/informers` has them in JSON.
@@ -193,9 +185,13 @@ impl Host {
     /// # Errors
     /// As [`Host::get`].
     pub async fn informers(&mut self) -> Result<Vec<Value>> {
-        let (code, text) = self.get("/debug/informers?format=json").await?;
-        ensure!(code == 200, "the host answers {code} to /debug/informers");
-        serde_json::from_str(&text).context("the informers are no JSON")
+        self.rows("/debug/informers").await
+    }
+
+    async fn rows(&mut self, path: &str) -> Result<Vec<Value>> {
+        let (code, text) = self.get(&format!("{path}?format=json")).await?;
+        ensure!(code == 200, "the host answers {code} to {path}");
+        serde_json::from_str(&text).with_context(|| format!("{path} is no JSON"))
     }
 
     /// Ends it as a crash does.
@@ -246,43 +242,21 @@ impl Host {
         self.process.exited()
     }
 
-    /// A client of the admin endpoint, whose port is in the log.
-    async fn admin(&mut self) -> Result<Client> {
-        if let Some(client) = &self.admin {
-            return Ok(client.clone());
+    /// Its admin endpoint, whose port is in the log.
+    ///
+    /// # Errors
+    /// It is not there yet, or the process ended.
+    pub fn admin(&mut self) -> Result<Admin> {
+        if let Some(admin) = &self.admin {
+            return Ok(admin.clone());
         }
         if let Some(status) = self.exited() {
             bail!("the host ended ({status})");
         }
-        let line = self.log()?.into_iter().find(|line| line.field("message") == Some(SERVING));
-        let line = line.context("the host does not serve its admin endpoint yet")?;
-        let address: SocketAddr = line
-            .field("address")
-            .and_then(|address| address.parse().ok())
-            .with_context(|| format!("no field `address` in {}", line.text))?;
-        let url = format!("http://{address}").parse().context("cannot make a URL of the admin address")?;
-        let client = client(kube::Config::new(url))?;
-        self.admin = Some(client.clone());
-        Ok(client)
-    }
-}
-
-/// Ends a plugin's quarantine, if it is in one.
-#[derive(Clone)]
-pub struct Release {
-    admin: Client,
-    path: String,
-}
-
-impl Release {
-    /// Does so now.
-    ///
-    /// # Errors
-    /// No answer, or the host does not know the plugin.
-    pub async fn now(&self) -> Result<()> {
-        let request = Request::post(&self.path).body(Vec::new()).context("no request")?;
-        let told = self.admin.request_text(request).await;
-        told.map(drop).with_context(|| format!("the host refuses to POST {}", self.path))
+        let lines = self.log()?;
+        let serving = lines.iter().find_map(|line| Admin::logged(line.text.as_bytes()).transpose()).transpose()?;
+        let admin = serving.context("the host does not serve its admin endpoint yet")?;
+        Ok(self.admin.insert(admin).clone())
     }
 }
 

@@ -12,6 +12,7 @@
 //! `suite/`; this library is what they speak with. Every fact is waited for with [`wait::eventually`]; nothing asserts how
 //! long something takes.
 
+pub mod admin;
 pub mod apple;
 pub mod cluster;
 mod embedded;

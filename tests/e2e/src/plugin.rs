@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use wit_component::ComponentEncoder;
+use wit_component::{ComponentEncoder, LibraryInfo};
 
 use crate::host::built;
 
@@ -44,6 +44,13 @@ const GROWS: &str = "(module (table $table 0 funcref) (start $grow)
         (br_if $on (i32.ne (i32.const -1) (table.grow $table (ref.null func) (i32.const 1000))))
         unreachable)))";
 
+/// The guest that imports [`TABLE`].
+const TABULATING: &str = "tabulating";
+
+/// A table that the guest may make larger.
+const TABLE: &str = r#"(module (table $table 0 funcref)
+    (func (export "grow") (param i32) (result i32) (table.grow $table (ref.null func) (local.get 0))))"#;
+
 /// A plugin as it would be put into the folder: a component, and what the administrator says beside it.
 #[derive(Clone, Debug)]
 pub struct Plugin {
@@ -77,7 +84,18 @@ impl Plugin {
     /// # Errors
     /// It is not built: says what to do.
     pub fn guest(name: &str) -> Result<Self> {
-        Self::load(&built("guests"), name)
+        let mut guest = Self::load(&built("guests"), name)?;
+        if name == TABULATING {
+            let table = wat::parse_str(TABLE).context("the text is no core module")?;
+            let mut encoder = ComponentEncoder::default();
+            let guests =
+                encoder.module(&guest.wasm).context("the guest is no core module with a component's metadata")?;
+            guests
+                .library("table", &table, LibraryInfo { arguments: Vec::new() })
+                .context("the table cannot be linked to it")?;
+            guest.wasm = encoder.encode().context("the guest cannot become a component")?;
+        }
+        Ok(guest)
     }
 
     fn load(folder: &Path, name: &str) -> Result<Self> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures::future::{try_join, try_join_all};
-use pilothouse_e2e::host::Release;
+use pilothouse_e2e::admin::Admin;
 use pilothouse_e2e::plugin::MISTAKES;
 use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::reads::put;
 
 /// What fails on `bad-1` and `bad-2`: the guest, and what the log says of the one and of the other.
-const HOSTILE: [(&str, [&str; 2]); 11] = [
+const HOSTILE: [(&str, [&str; 2]); 12] = [
     ("asking", [LATE; 2]),
     ("garbling", ["plugin handed over what cannot be read: invalid utf-8"; 2]),
     (
@@ -39,6 +39,7 @@ const HOSTILE: [(&str, [&str; 2]); 11] = [
         ["plugin trapped: out of bounds memory access, perhaps as the stack in its memory is used up"; 2],
     ),
     ("reentering", ["plugin trapped: cannot leave component instance"; 2]),
+    ("tabulating", ["plugin hit its limit of 100000 table elements"; 2]),
     ("trapping", ["a bad apple"; 2]),
     ("waiting", [LATE; 2]),
 ];
@@ -90,6 +91,10 @@ pub(crate) async fn invariant_8_a_plugin_that_traps_costs_itself_one_call(scene:
 
 pub(crate) async fn invariant_8_a_plugin_that_exhausts_memory_costs_itself_one_call(scene: Scene) -> Result<()> {
     have_no_children(&is_contained(&scene, "hungry").await?).await
+}
+
+pub(crate) async fn invariant_8_a_plugin_that_exhausts_a_table_costs_itself_one_call(scene: Scene) -> Result<()> {
+    have_no_children(&is_contained(&scene, "tabulating").await?).await
 }
 
 pub(crate) async fn invariant_8_a_plugin_that_exhausts_its_stack_costs_itself_one_call(scene: Scene) -> Result<()> {
@@ -250,44 +255,50 @@ pub(crate) async fn invariant_8_a_plugin_that_answers_nonsense_costs_itself_one_
 
 pub(crate) async fn a_plugin_that_cannot_be_used_is_refused_with_the_reason(scene: Scene) -> Result<()> {
     let reasons = [
-        ("describe_calls", "clock.now"),
-        ("describe_fails", "nothing suits me"),
-        ("describe_loops", "deadline"),
-        ("describe_nonsense", "No Name!"),
-        ("describe_traps", "trapped"),
-        ("describe_unexported", "does not export pilothouse:plugin/mapper@0.1.0"),
-        ("greedy", "test:greedy/secrets"),
+        ("describe_calls", ["describe", "import"], "clock.now"),
+        ("describe_fails", ["describe", "refused"], "nothing suits me"),
+        ("describe_loops", ["describe", "deadline"], "deadline"),
+        ("describe_nonsense", ["describe", "manifest"], "No Name!"),
+        ("describe_traps", ["describe", "trap"], "trapped"),
+        ("describe_unexported", ["describe", "manifest"], "does not export pilothouse:plugin/mapper@0.1.0"),
+        ("greedy", ["link", "link"], "test:greedy/secrets"),
     ];
-    let reasons = reasons.map(|(guest, reason)| (guest, name_of(guest), reason));
     let mut plugins = vec![Plugin::myapple()?];
-    for (guest, name, _) in &reasons {
-        plugins.push(Plugin::guest(guest)?.named(name));
+    for (guest, ..) in &reasons {
+        plugins.push(Plugin::guest(guest)?.named(&name_of(guest)));
     }
-    are_refused(&scene, &plugins, &reasons.map(|(_, name, reason)| (name, reason))).await
+    are_refused(&scene, &plugins, &reasons.map(|(guest, step, reason)| (name_of(guest), step, reason))).await
 }
 
 pub(crate) async fn a_plugin_that_misbehaves_while_an_instance_is_made_is_refused_with_the_reason(
     scene: Scene,
 ) -> Result<()> {
     let reasons = [
-        ("starting", "deadline of 5000 ms"),
-        ("trapping", "plugin trapped"),
-        ("crowded", "cannot instantiate the plugin: resource limit exceeded: instance count too high"),
-        ("thousand", "cannot compile"),
-        ("hungry", "plugin hit its memory limit of 64 MiB"),
-        ("tabular", "plugin hit its limit of 100000 table elements"),
-        ("tabling", "plugin hit its limit of 100000 table elements"),
-        ("roomy", "MiB in an instance, and at most 32 are allowed"),
-        ("named", "has 17000 bytes, and at most 16384 are allowed"),
+        ("starting", ["describe", "deadline"], "deadline of 5000 ms"),
+        ("trapping", ["describe", "trap"], "plugin trapped"),
+        (
+            "crowded",
+            ["describe", "instantiate"],
+            "cannot instantiate the plugin: resource limit exceeded: instance count too high",
+        ),
+        ("thousand", ["compile", "decode"], "cannot compile"),
+        ("hungry", ["describe", "memory"], "plugin hit its memory limit of 64 MiB"),
+        ("tabular", ["describe", "table"], "plugin hit its limit of 100000 table elements"),
+        ("tabling", ["describe", "table"], "plugin hit its limit of 100000 table elements"),
+        ("roomy", ["compile", "decode"], "MiB in an instance, and at most 32 are allowed"),
+        ("named", ["compile", "decode"], "has 17000 bytes, and at most 16384 are allowed"),
     ];
     let plugins = [vec![Plugin::myapple()?], Plugin::misbehaving_as_made()?].concat();
-    are_refused(&scene, &plugins, &reasons.map(|(name, reason)| (name.to_owned(), reason))).await
+    are_refused(&scene, &plugins, &reasons.map(|(name, step, reason)| (name.to_owned(), step, reason))).await
 }
 
-/// The host says of each of these plugins, by name, why it is refused; and the example plugin, which is one of them all, serves.
-async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[(String, &str)]) -> Result<()> {
+/// A plugin that is refused: its name, the step that fails and why, in the metric's words, and what people are told.
+type Refused = (String, [&'static str; 2], &'static str);
+
+/// The host says of each of these plugins why it is refused; and the example plugin, which is one of them all, serves.
+async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[Refused]) -> Result<()> {
     let mut host = scene.with(plugins)?.starting_host()?;
-    for (name, reason) in reasons {
+    for (name, _, reason) in reasons {
         eventually(&format!("/readyz says why {name} is refused"), async || {
             let told = host.readiness_of(name).await?;
             ensure!(told.contains("failed") && told.contains(reason), "it says: {told}");
@@ -298,7 +309,7 @@ async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[(String, &str
     let failures = load_failures(&mut host, reasons).await?;
     ensure!(failures.iter().all(|&times| times > 0.0), "not all failures are counted: {failures:?}");
     // With another word of the administrator's each is looked at, and fails, once more: those that go on for ever, too.
-    let refused = plugins.iter().filter(|plugin| reasons.iter().any(|(name, _)| *name == plugin.name));
+    let refused = plugins.iter().filter(|plugin| reasons.iter().any(|(name, ..)| *name == plugin.name));
     let again = async {
         for turn in 1.. {
             for plugin in refused.clone() {
@@ -329,11 +340,16 @@ async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[(String, &str
     }
 }
 
-/// How often each of these plugins was refused.
-async fn load_failures(host: &mut Host, refused: &[(String, &str)]) -> Result<Vec<f64>> {
+/// How often each of these plugins was refused, always for that reason.
+async fn load_failures(host: &mut Host, refused: &[Refused]) -> Result<Vec<f64>> {
     let metrics = host.metrics().await?;
-    let of = |name: &str| metrics.sum("pilothouse_plugin_load_failures_total", &[("plugin", name)]);
-    Ok(refused.iter().map(|(name, _)| of(name)).collect())
+    let of = |labels: &[(&str, &str)]| metrics.sum("pilothouse_plugin_load_failures_total", labels);
+    let counted = refused.iter().map(|(name, [stage, kind], _)| {
+        let (so, all) = (of(&[("plugin", name), ("stage", stage), ("kind", kind)]), of(&[("plugin", name)]));
+        ensure!(so == all, "of {all} failures of {name} {so} are of {stage}, {kind}");
+        Ok(all)
+    });
+    counted.collect()
 }
 
 /// Of the guest, two objects that it fails on, which are returned, and one that it does not fail on; of myapple, others.
@@ -368,7 +384,7 @@ async fn fails_alone(scene: &Scene, guest: Plugin, told: [&str; 2]) -> Result<[A
 
     failed(&host, &scene.namespace, told).await?;
     // Tried again, and failing again, while others are served.
-    let release = host.release_of(&name).await?;
+    let admin = host.admin()?;
     let served = async {
         let before = errors(&mut host, &name).await?;
         others_go_on(&mut host, &other_apples(scene, &elsewhere)).await?;
@@ -379,7 +395,7 @@ async fn fails_alone(scene: &Scene, guest: Plugin, told: [&str; 2]) -> Result<[A
         })
         .await
     };
-    while_they_are_called(&bad, &release, served).await?;
+    while_they_are_called(&bad, &admin, &name, served).await?;
     for apple in &bad {
         let object = apple.get().await?;
         ensure!(object.data.get("status").is_none(), "a bad one has a status: {}", object.data["status"]);
@@ -432,12 +448,13 @@ async fn errors(host: &mut Host, plugin: &str) -> Result<f64> {
 /// As [`while_they_fail`]; and the plugin of these objects is not left alone, however often it fails.
 async fn while_they_are_called(
     bad: &[impl Borrow<Apple>],
-    release: &Release,
+    admin: &Admin,
+    plugin: &str,
     what: impl Future<Output = Result<()>>,
 ) -> Result<()> {
     let releases = async {
         loop {
-            release.now().await?;
+            admin.release(plugin).await?;
             sleep(Duration::from_millis(20)).await;
         }
     };

@@ -8,6 +8,7 @@ mod code;
 mod conflicts;
 mod contract;
 mod definitions;
+mod figures;
 mod grants;
 mod hooks;
 mod hostile;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
             a_kind_that_appears_after_the_plugin_is_served,
             a_kind_that_is_deleted_and_comes_back_is_served_again,
         }
+        figures { what_a_plugin_does_is_told_of_it_and_of_no_other }
         grants {
             a_plugin_without_a_yaml_is_refused_with_what_to_write,
             a_disabled_plugin_does_nothing,
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
             invariant_8_a_plugin_that_waits_for_the_server_costs_itself_one_call,
             invariant_8_a_plugin_that_traps_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_memory_costs_itself_one_call,
+            invariant_8_a_plugin_that_exhausts_a_table_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_its_stack_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_the_stack_in_its_memory_costs_itself_one_call,
             invariant_8_a_plugin_that_calls_while_it_is_called_costs_itself_one_call,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use pilothouse_e2e::admin::Admin;
 use pilothouse_e2e::{Plugin, Plugins, host};
 use pilothouse_real::process::Process;
 use serde::Deserialize;
@@ -40,6 +41,7 @@ impl Says {
 pub(crate) struct Host {
     process: Process,
     log: BufReader<File>,
+    admin: Option<Admin>,
     /// The line that is not ended yet.
     line: Vec<u8>,
     /// Plugins of which no line says that they were called, since they were [listened for](Self::listen_for): as a line has them, and as they
@@ -72,12 +74,25 @@ impl Host {
         command.args(["--admin-address", "127.0.0.1:0", "--log-format", "json"]).env_remove("PILOTHOUSE_LOG");
         let process = Process::start("the host", command, &log)?;
         let log = BufReader::new(File::open(&log).context("cannot read the host's log")?);
-        Ok(Self { process, log, line: Vec::new(), unheard: Vec::new(), plugins: Arc::new(files), _folder: folder })
+        Ok(Self {
+            process,
+            log,
+            admin: None,
+            line: Vec::new(),
+            unheard: Vec::new(),
+            plugins: Arc::new(files),
+            _folder: folder,
+        })
     }
 
     /// The process id.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
+    }
+
+    /// Its admin endpoint, once the log was read so far.
+    pub(crate) fn admin(&self) -> Result<Admin> {
+        self.admin.clone().context("the host does not say where its admin endpoint is")
     }
 
     /// The folder that it watches.
@@ -138,6 +153,9 @@ impl Host {
         }
         let line = std::mem::take(&mut self.line);
         let has = |text: &[u8]| memchr::memmem::find(&line, text).is_some();
+        if self.admin.is_none() {
+            self.admin = Admin::logged(&line)?;
+        }
         // That it is left alone is said of a plugin, too.
         if !has(b"quarantined") {
             self.unheard.retain(|(of, _)| !has(of));

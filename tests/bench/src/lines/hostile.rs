@@ -4,11 +4,13 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use futures::future::{Either, select};
+use futures::TryFutureExt as _;
+use futures::future::{Either, select, try_join, try_join_all};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use pilothouse_e2e::admin::Admin;
 use pilothouse_e2e::plugin::{MISTAKES, Permission};
 use pilothouse_e2e::{Apple, Plugin};
 use serde_json::json;
@@ -22,19 +24,18 @@ use crate::controllers::{
 };
 use crate::statistics::percentile;
 
-/// So many that it takes eight slow ones to show; so few that it is over before all who loop are in quarantine for long, and that a plugin
-/// may log that it is called for each of them, again and again with a rest between: a thousand times, and a hundred times a second.
+/// So many that it takes eight slow ones to show; so few that a plugin may log that it is called for each of them, again and again with a
+/// rest between: a thousand times, and a hundred times a second.
 const CHANGES: usize = 750;
 /// Nobody is at rest while others misbehave: shorter than that of `latency`.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Where nobody misbehaves.
 const QUIET: &str = "quiet";
 /// Those whose calls last, by what they do and how many of them: eight never return from a call, which is stopped after 300 ms, and are more
-/// than there are threads, and so many that some still are at it while others are in quarantine; two log 20,000 lines of 1 kB in each
-/// call; two ask the host something until they may ask no more.
+/// than there are threads; two log 20,000 lines of 1 kB in each call; two ask the host something until they may ask no more.
 const LASTING: Group<'_> = Group { namespace: "lasting", guests: &[("looping", 8), ("flooding", 2), ("asking", 2)] };
-/// Those that fail at once, and are soon called seldom: they use up their memory, their stack and the stack in their memory, trap, call
-/// while they are called, and hand over what is too much, too long and no text.
+/// Those that fail at once: they use up their memory, a table, their stack and the stack in their memory, trap, call while they are called,
+/// and hand over what is too much, too long and no text.
 const FAILING: Group<'_> = Group {
     namespace: "failing",
     guests: &[
@@ -45,12 +46,13 @@ const FAILING: Group<'_> = Group {
         ("recursing", 1),
         ("recursing_wide", 1),
         ("reentering", 1),
+        ("tabulating", 1),
         ("trapping", 1),
     ],
 };
 /// Each way to misbehave, in the order of the figures of `hostile-each` and `hostile-three`. The last waits until its deadline for an API server
 /// that does not answer it.
-const WAYS: [&str; 18] = [
+const WAYS: [&str; 19] = [
     "asking",
     "filling",
     "flooding",
@@ -66,6 +68,7 @@ const WAYS: [&str; 18] = [
     "recursing",
     "recursing_wide",
     "reentering",
+    "tabulating",
     "trapping",
     "trespasser",
     WAITING,
@@ -96,6 +99,10 @@ const AGAIN_SOON: Duration = Duration::from_millis(100);
 const BAD: usize = 20;
 /// How often one of these is changed, so that there is always one to be called for.
 const EVERY: Duration = Duration::from_millis(50);
+/// How often each is released that is in quarantine, so that it goes on.
+const RELEASED: Duration = Duration::from_millis(50);
+/// Calls that a group is to have while it is measured, at least: those that last until their deadline have few.
+const LEAST: f64 = 10.0;
 /// Until all of a group are at work.
 const LEAD: Duration = Duration::from_secs(2);
 const WINDOW: Duration = Duration::from_secs(1);
@@ -169,17 +176,21 @@ impl Scene {
     /// The same while a group misbehaves, from so long after its objects begin to come, which is when the host has come to rest.
     async fn beside(&mut self, group: &Group<'_>, lead: Duration) -> Result<[f64; 2]> {
         rests(self.host.id()).await?;
-        let client = self.stage.cluster.client();
-        let names = group.names().map(|(_, name)| name);
-        if group.guests.iter().any(|(guest, _)| HOOKS.contains(guest)) {
-            let maps = Api::namespaced(client, group.namespace);
-            return self.during(provoke_hooks(&maps), names, group.namespace, lead).await;
-        }
+        let (client, admin) = (self.stage.cluster.client(), self.host.admin()?);
+        let names: Vec<String> = group.names().map(|(_, name)| name).collect();
+        let maps = Api::namespaced(client.clone(), group.namespace);
         let bad: Vec<Apple> =
             (0..BAD).map(|n| Apple::new(client.clone(), group.namespace, &format!("bad-{n}"))).collect();
-        let hostile = self.during(provoke(&bad), names, group.namespace, lead).await?;
-        for apple in &bad {
-            apple.delete().await?;
+        let has_hooks = group.guests.iter().any(|(guest, _)| HOOKS.contains(guest));
+        let provoked = async { if has_hooks { provoke_hooks(&maps).await } else { provoke(&bad).await } };
+        let provoked = try_join(provoked, release(&admin, &names));
+        let before = calls(&admin, &names).await?;
+        let hostile = self.during(provoked.map_ok(drop), names.iter().cloned(), group.namespace, lead).await?;
+        let called = calls(&admin, &names).await? - before;
+        eprintln!("  {}: called {called} times", group.namespace);
+        ensure!(called >= LEAST, "{} was called {called} times", group.namespace);
+        if !has_hooks {
+            try_join_all(bad.iter().map(Apple::delete)).await?;
         }
         Ok(hostile)
     }
@@ -254,7 +265,6 @@ pub(super) fn together() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut scene = Scene::set(&[LASTING, FAILING]).await?;
         let quiet = scene.latency().await?;
-        // First those of whom less is left when their objects are gone.
         let failing = scene.beside(&FAILING, LEAD).await?;
         let lasting = scene.beside(&LASTING, LEAD).await?;
         Ok([&[lasting[1] / quiet[1], failing[1] / quiet[1]][..], &lasting, &failing, &quiet].concat())
@@ -283,7 +293,6 @@ fn alone(plugins: usize) -> Result<Vec<f64>> {
                 scene.stage.cluster.hang().await?;
             }
             let quiet = scene.latency().await?;
-            // At once: those that fail at once are in quarantine soon.
             let hostile = scene.beside(&group, Duration::ZERO).await?;
             if way == WAITING {
                 scene.stage.cluster.has_hung().await?;
@@ -362,6 +371,22 @@ async fn rests(id: u32) -> Result<()> {
         }
         ensure!(start.elapsed() < LIMIT, "the host does not come to rest");
     }
+}
+
+/// Lets none of these plugins rest, for ever.
+async fn release(admin: &Admin, plugins: &[String]) -> Result<()> {
+    loop {
+        for plugin in plugins {
+            admin.release(plugin).await?;
+        }
+        sleep(RELEASED).await;
+    }
+}
+
+/// How often these plugins were called.
+async fn calls(admin: &Admin, plugins: &[String]) -> Result<f64> {
+    let metrics = admin.metrics().await?;
+    Ok(plugins.iter().map(|plugin| metrics.sum("pilothouse_call_seconds_count", &[("plugin", plugin)])).sum())
 }
 
 /// Creates all, and changes one of them after another, for ever.

@@ -400,8 +400,8 @@ pub const ALL: [Line; 28] = [
     Line {
         name: "hostile",
         figures: &[
-            figure("hostile-lasting", QUIET, TWICE),
-            figure("hostile-failing", QUIET, TWICE),
+            figure("hostile-lasting", QUIET, None),
+            figure("hostile-failing", QUIET, None),
             figure("hostile-lasting-p50", "µs", None),
             figure("hostile-lasting-p99", "µs", None),
             figure("hostile-failing-p50", "µs", None),

@@ -8,9 +8,13 @@ use pilothouse_sdk::contract;
 use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
     Children, Failure, Guest, Manifest, Outcome, Request,
 };
-use pilothouse_sdk::{Controller, Plugin, entry, info};
+use pilothouse_sdk::{Arena, Controller, Plugin, entry, info};
 
 const MARK: &str = "\"guests.example.com/mark\":\"";
+
+/// As `#[plugin]` has it: Rust's usual one asks for memory in each call.
+#[global_allocator]
+static ALLOCATOR: Arena = Arena::new();
 
 struct Entering;
 
@@ -25,7 +29,8 @@ impl Guest for Entering {
     }
 
     fn reconcile(_: String, request: Request) -> Result<Outcome, Failure> {
-        let (_, mark) = request.object.split_once(MARK).unwrap_or_default();
+        // Annotations come last.
+        let (_, mark) = request.object.rsplit_once(MARK).unwrap_or_default();
         let (mark, _) = mark.split_once('"').unwrap_or_default();
         info!("called", mark = mark);
         Ok(Outcome { children: Children::Unchanged, status: None, requeue_after: None })

@@ -200,17 +200,30 @@ impl Drop for Threads {
 }
 
 thread_local! {
-    /// When the task that runs on this thread had its turn, and what the thread had used of a core by then.
-    static TURN: Cell<Option<(std::time::Instant, Duration)>> = const { Cell::new(None) };
+    /// The turn of the task that runs on this thread.
+    static TURN: Cell<Option<Turn>> = const { Cell::new(None) };
+}
+
+#[derive(Clone, Copy)]
+struct Turn {
+    began: std::time::Instant,
+    /// What the thread had used of a core by then.
+    used: Duration,
+    lane: Lane,
 }
 
 /// For how long the task that runs on this thread had its turn and no core, as the kernel gave that to others; nothing elsewhere.
 pub(crate) fn without_core() -> Duration {
-    TURN.get().map_or(Duration::ZERO, |(began, used)| {
+    TURN.get().map_or(Duration::ZERO, |turn| {
         // The other way round what is used between would count as more than has passed.
-        let used = cpu_time().saturating_sub(used);
-        began.elapsed().saturating_sub(used)
+        let used = cpu_time().saturating_sub(turn.used);
+        turn.began.elapsed().saturating_sub(used)
     })
+}
+
+/// Whether the task that runs on this thread is of a plugin that holds its threads, and delays none but its like.
+pub(crate) fn runs_suspect() -> bool {
+    TURN.get().is_some_and(|turn| turn.lane == Lane::Suspect)
 }
 
 type Untold = Vec<(Arc<Inner>, Came)>;
@@ -300,11 +313,11 @@ impl Inner {
             }
             match next {
                 Next::Task(taken) => {
-                    let began = cpu_time();
-                    TURN.set(Some((std::time::Instant::now(), began)));
+                    let used = cpu_time();
+                    TURN.set(Some(Turn { began: std::time::Instant::now(), used, lane: thread.lane }));
                     taken.task.run();
                     TURN.set(None);
-                    ran = Some((taken.account, cpu_time().saturating_sub(began)));
+                    ran = Some((taken.account, cpu_time().saturating_sub(used)));
                     if gives_way {
                         tokio::task::yield_now().await;
                     }

@@ -164,14 +164,14 @@ async fn who_held_a_thread_does_so_apart_from_others() {
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let began = began.clone();
         let stands = async move {
-            began.send(()).unwrap();
+            began.send(runs_suspect()).unwrap();
             gate.recv().unwrap_err();
         };
         account.spawn(stands).detach();
         gates.push(open);
     }
-    assert_eq!(soon("it is served", good.spawn(async { 7 }).ended()).await, Some(7));
-    begun.recv().unwrap();
+    assert_eq!(soon("it is served", good.spawn(async { runs_suspect() }).ended()).await, Some(false));
+    assert!(begun.recv().unwrap() && !runs_suspect());
     assert!(begun.try_recv().is_err());
     assert_eq!([&bad, &worse, &good].map(|account| account.usage().held), [2, 2, 0]);
     // Whichever waits has its turn when the other is done.

@@ -2,6 +2,10 @@
 //!
 //! What an instance had of memory goes back to the kernel in one piece: of 64 MiB in 4 ms, in which a guest's thread would serve nobody,
 //! where guests give way sixteen times. Here guests go on meanwhile, and are let in first. Nobody is charged for it.
+//!
+//! Plugins that hold their threads anyway [run apart](crate::guests), and their instances end where they ran, at their charge: one that fills
+//! much in each call would begin the next beside the end of the last. The kernel lets nobody change the process's memory map while much of it is
+//! given back, as the next call wants to, and nobody look at it while somebody waits to change it, as the end of every instance does.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, SyncSender, TrySendError};

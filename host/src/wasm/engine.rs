@@ -28,6 +28,7 @@ use super::tally::{InstanceFigures, Tallies, Tally};
 use super::turns::Turns;
 use super::{Digest, PluginFile, child};
 use crate::allocator;
+use crate::guests::runs_suspect;
 use crate::name::PluginName;
 
 /// WebAssembly frames a call may use. Deep recursion in a parser takes some hundred kB; wasmtime's own default.
@@ -430,9 +431,9 @@ impl Engine {
         self.0.epochs.running()
     }
 
-    /// Ends an instance: one that takes a while to end on the thread for that, if it has time.
+    /// Ends an instance: one that takes a while to end on the thread for that, if it has time, unless this is a thread for what lasts.
     pub(super) fn end(&self, mut instance: Instance) {
-        if instance.retire() > LARGE {
+        if instance.retire() > LARGE && !runs_suspect() {
             self.0.ending.end(instance);
         }
     }

@@ -5,8 +5,8 @@
 CARGO   ?= cargo
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
 # What runs on this machine and not in the sandbox. Every job names the same packages: Cargo would compile the engine again for
-# another choice, as that has other features.
-NATIVE  := -p pilothouse -p pilothouse-e2e -p pilothouse-real -p pilothouse-bench
+# another choice, as that has other features. With the last, these are those that tests have.
+NATIVE  := -p pilothouse -p pilothouse-e2e -p pilothouse-real -p pilothouse-features
 # The same for what is linked as one: each program takes minutes.
 SHIPPED := --profile dist -p pilothouse -p pilothouse-bench
 TESTED  := --workspace --exclude pilothouse-guests

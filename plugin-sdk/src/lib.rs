@@ -118,7 +118,73 @@ pub use object::{Key, Object, TypeMeta};
 pub use observer::Host;
 pub use outcome::Outcome;
 pub use permission::{Permission, Verb};
-pub use pilothouse_sdk_macros::{Object, plugin};
+/// Makes a struct with a field `metadata: ObjectMeta` an object of a kind that has no type elsewhere: name the fields you
+/// need and serde skips the others.
+///
+/// Such a type is for reading, and for applying the fields that it names. An `update` would drop all others.
+///
+/// ```
+/// use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+/// use pilothouse_sdk::Object;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Object, Deserialize, Serialize)]
+/// #[object(api_version = "cert-manager.io/v1", kind = "Certificate")]
+/// struct Certificate {
+///     metadata: ObjectMeta,
+///     spec: CertificateSpec,
+/// }
+///
+/// #[derive(Deserialize, Serialize)]
+/// #[serde(rename_all = "camelCase")]
+/// struct CertificateSpec {
+///     secret_name: String,
+/// }
+///
+/// let certificate = Certificate {
+///     metadata: ObjectMeta { name: Some("web".into()), ..ObjectMeta::default() },
+///     spec: CertificateSpec { secret_name: "web-tls".into() },
+/// };
+/// assert_eq!(
+///     certificate.to_json().unwrap(),
+///     r#"{"apiVersion":"cert-manager.io/v1","kind":"Certificate","metadata":{"name":"web"},"spec":{"secretName":"web-tls"}}"#,
+/// );
+/// ```
+pub use pilothouse_sdk_macros::Object;
+/// Makes a function the plugin that a crate is: `fn() -> Plugin`, or `fn(C) -> Result<Plugin, Error>` where `C` is the
+/// configuration that the administrator writes.
+///
+/// Once in a crate whose `crate-type` has `cdylib`. In the sandbox the function becomes the component's exports; natively
+/// nothing is added, and tests call it through [`MockHost`](mock::MockHost).
+///
+/// The plugin's allocator is an [`Arena`], which suits calls. One that has its own `#[global_allocator]`, or wants Rust's usual
+/// one, says `#[plugin(own_allocator)]`.
+///
+/// A plugin that maps by a function of its own returns `Plugin<Mapper>`, one that observes `Plugin<Observer>`, one that does both
+/// `Plugin<(Mapper, Observer)>`: that decides what the component exports, and what the plugin may do.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::ConfigMap;
+/// use pilothouse_sdk::prelude::*;
+/// use serde::Deserialize;
+///
+/// #[derive(Deserialize)]
+/// #[serde(deny_unknown_fields)]
+/// struct Config {
+///     namespace: String,
+/// }
+///
+/// fn reconcile(_: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
+///     Ok(Outcome::new())
+/// }
+///
+/// #[plugin]
+/// fn watcher(config: Config) -> Result<Plugin, Error> {
+///     let controller = Controller::of::<ConfigMap>().namespaces([config.namespace]).reconcile(reconcile);
+///     Ok(Plugin::new("Looks at ConfigMaps.").controller(controller))
+/// }
+/// ```
+pub use pilothouse_sdk_macros::plugin;
 pub use plugin::Plugin;
 pub use predicate::Predicate;
 pub use watch::Watch;

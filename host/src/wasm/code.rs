@@ -272,3 +272,29 @@ fn copy(file: &File) -> io::Result<Vec<u8>> {
     file.read_exact_at(&mut code, 0)?;
     Ok(code)
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join_all;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn code_that_cannot_be_mapped_fails_all_who_wait_for_it_and_is_tried_again() {
+        let aside = Arc::new(Aside::start().expect("there is a thread"));
+        let sandbox = Sandbox::new(&wasmtime::Config::new(), aside).expect("the engine takes its own settings");
+        let code = Code::new(Source::Bytes(vec![0; 100])).expect("it is long enough");
+        for _ in 0..2 {
+            let waiting = join_all((0..10).map(|_| code.plain(&sandbox))).await;
+            let failed = waiting.iter().filter(|ready| matches!(ready, Err(LoadError::Code(_)))).count();
+            assert_eq!(failed, 10);
+            assert!(!code.is_mapped());
+        }
+        // For the pool it counts as too large, until what is idle is unmapped.
+        let waiting = join_all((0..10).map(|_| code.pooled(&sandbox))).await;
+        assert!(waiting.iter().all(|ready| matches!(ready, Ok(None))));
+        assert!(code.large.load(Ordering::Relaxed));
+        code.unmap_idle();
+        assert!(!code.large.load(Ordering::Relaxed));
+    }
+}

@@ -374,14 +374,19 @@ impl Engine {
         &self,
         code: &Code,
     ) -> Result<(Arc<Ready>, Option<OwnedSemaphorePermit>, bool), LoadError> {
+        let mut mapped_in_vain = false;
         if let Some(pool) = &self.0.pool
-            && let Ok(slot) = Arc::clone(&pool.slots).try_acquire_owned()
+            && pool.slots.available_permits() > 0
             && let Some((ready, mapped)) = code.pooled(&pool.sandbox).await?
         {
-            return Ok((ready, Some(slot), mapped));
+            // Not before: who waits for code to be mapped would keep it from others.
+            if let Ok(slot) = Arc::clone(&pool.slots).try_acquire_owned() {
+                return Ok((ready, Some(slot), mapped));
+            }
+            mapped_in_vain = mapped;
         }
         let (ready, mapped) = code.plain(&self.0.plain).await?;
-        Ok((ready, None, mapped))
+        Ok((ready, None, mapped || mapped_in_vain))
     }
 
     /// Code that is mapped for an instance that is made from nothing.
@@ -412,6 +417,12 @@ impl Engine {
     /// Guests that run give way to others at once, and not at their next tick.
     pub fn give_way(&self) {
         self.0.epochs.advance();
+    }
+
+    /// Slots of the pool that no instance has, if there is a pool.
+    #[cfg(test)]
+    pub(super) fn free_slots(&self) -> Option<usize> {
+        self.0.pool.as_ref().map(|pool| pool.slots.available_permits())
     }
 
     /// Where code is mapped.

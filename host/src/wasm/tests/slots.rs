@@ -49,9 +49,10 @@ async fn call_in_flight_keeps_its_code() {
 
 /// They are what else this thread has to do meanwhile.
 #[tokio::test]
-async fn calls_hold_no_thread_while_their_code_is_mapped() {
+async fn calls_hold_neither_a_thread_nor_a_slot_while_their_code_is_mapped() {
     let revision = load(&Guest::new()).await;
     let engine = &revision.linked().engine;
+    let free = engine.free_slots();
     let_go(engine);
     let (let_it_be_mapped, mapped_now) = std::sync::mpsc::channel::<()>();
     let mut others = pin!(engine.aside().run(move || mapped_now.recv()));
@@ -61,6 +62,7 @@ async fn calls_hold_no_thread_while_their_code_is_mapped() {
     assert!(futures::poll!(&mut first).is_pending());
     let mut calls = pin!(futures::future::join_all((0..100).map(|_| call())));
     assert!(futures::poll!(&mut calls).is_pending());
+    assert_eq!(engine.free_slots(), free);
     // The one for which it was to be mapped is given up, which costs the others nothing.
     drop(first);
     let_it_be_mapped.send(()).unwrap();

@@ -11,7 +11,7 @@ use tracing::{Instrument as _, error, info_span, warn};
 
 use super::candidate::Activate;
 use super::source::{Change, Problem};
-use super::status::{Observer, Statuses};
+use super::status::{Observer, State, Statuses};
 use super::task::{Task, Wish};
 use crate::guests::Guests;
 use crate::name::PluginName;
@@ -118,11 +118,14 @@ impl Lifecycle {
                             None => self.spawn(name, watch::Sender::new(wish), &mut tasks, &mut running),
                         }
                     }
-                    Some(Change::Removed(name)) => {
-                        if let Some(task) = running.get(&name) {
-                            task.wish.send_replace(Wish::Gone);
+                    Some(Change::Removed(name)) => match running.get(&name) {
+                        Some(task) => drop(task.wish.send_replace(Wish::Gone)),
+                        // Its task was lost, but not what that had brought up.
+                        None if self.shared.statuses.get(&name).is_some_and(|status| status.state != State::Gone) => {
+                            self.spawn(name, watch::Sender::new(Wish::Gone), &mut tasks, &mut running);
                         }
-                    }
+                        None => {}
+                    },
                 },
                 _ = idle.tick() => {
                     let engine = self.shared.engine.clone();

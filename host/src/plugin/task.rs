@@ -42,7 +42,7 @@ pub(super) struct Task {
     /// The last settings that could be read.
     settings: Option<Settings>,
     active: Option<Active>,
-    /// An activation was dropped half-way: `active` may not be what serves.
+    /// An activation was dropped half-way, or it is an earlier task's: `active` may not be what serves.
     unsure: bool,
 }
 
@@ -146,17 +146,8 @@ impl Task {
     pub(super) fn new(shared: Arc<Shared>, name: PluginName, wish: watch::Receiver<Wish>) -> Self {
         let account = shared.guests.account(&name);
         let status = Status::new(name);
-        Self {
-            shared,
-            wish,
-            account,
-            status,
-            compiling: None,
-            loaded: None,
-            settings: None,
-            active: None,
-            unsure: false,
-        }
+        let unsure = matches!(*wish.borrow(), Wish::Gone);
+        Self { shared, wish, account, status, compiling: None, loaded: None, settings: None, active: None, unsure }
     }
 
     /// Follows what is wished until the plugin is gone, or nobody wishes any more.

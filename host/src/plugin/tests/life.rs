@@ -36,6 +36,8 @@ struct Dispatch {
     latest: Mutex<Option<Candidate>>,
     /// Versions whose activation never ends.
     stuck: Mutex<BTreeSet<&'static str>>,
+    /// Versions whose activation panics.
+    panicking: Mutex<BTreeSet<&'static str>>,
     /// So many activations fail.
     failing: Mutex<u32>,
 }
@@ -51,6 +53,7 @@ impl Activate for Dispatch {
             self.told.lock().push(format!("?{version}"));
             return std::future::pending().boxed();
         }
+        assert!(!self.panicking.lock().contains(&*version), "{version} panics, as it is to");
         async move {
             let fails = std::mem::replace(&mut *self.failing.lock(), 0);
             if fails > 0 {
@@ -227,6 +230,22 @@ async fn plugin_comes_up_step_by_step_and_goes_when_its_file_does() {
     // And comes again.
     assert_eq!(world.bring(&file, Some(GRANTS)).await.state, State::Active);
     assert_eq!(world.told(), ["+1.0.0", "-", "+1.0.0"]);
+}
+
+#[tokio::test]
+async fn plugin_whose_task_panicked_serves_until_its_file_goes() {
+    let mut world = World::new(Mode::Granted);
+    let name = world.bring(&Guest::new().file(), Some(GRANTS)).await.plugin;
+    world.dispatch.panicking.lock().insert("1.1.0");
+    world.send(&Guest::new().version("1.1.0").file(), Some(GRANTS)).await;
+    world.until(|status| status.state == State::Verified).await;
+    while world.statuses.get(&name).is_none_or(|status| status.state != State::Failed) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(world.told(), ["+1.0.0"]);
+    world.change(removed("red")).await;
+    assert_eq!(world.settle().await.0, [State::Draining, State::Gone]);
+    assert_eq!(world.told(), ["-"]);
 }
 
 #[tokio::test]

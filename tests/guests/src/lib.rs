@@ -164,6 +164,11 @@ pub const GUESTS: &[Guest] = &[
         does: "for bad-1 asks the cache by a selector of a hundred thousand requirements, for other bad-* by a name of 1 MiB",
     },
     Guest {
+        name: "passing",
+        expected: Expected::Works,
+        does: "of a ConfigMap with data.hops above 0 gives one less to that of the same name in the namespace data.next",
+    },
+    Guest {
         name: "peeping",
         expected: Expected::Works,
         does: "reads the cache beyond its namespace, its kinds and its indexes, and says in one condition for each try what it \

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use super::{Called, Stage};
+use super::{Called, Stage, now};
 
 /// How often the log is read.
 const POLL: Duration = Duration::from_millis(1);
@@ -124,6 +124,23 @@ impl Host {
         }
     }
 
+    /// Puts another revision of a plugin in, and returns after which time it serves.
+    pub(crate) async fn reloads(&mut self, plugin: &Plugin) -> Result<Duration> {
+        while self.next_line()?.is_some() {}
+        let start = now();
+        self.plugins.put(plugin)?;
+        loop {
+            match self.next_line()? {
+                Some(line) if memchr::memmem::find(&line, b"plugin is active").is_some() => {
+                    let active = Line::read(&line)?.time()?;
+                    return active.checked_sub(start).context("it served before it was there");
+                }
+                Some(_) => {}
+                None => self.waits().await?,
+            }
+        }
+    }
+
     /// From now on, lines of the log are looked for that say that one of these plugins was called.
     pub(crate) fn listen_for(&mut self, plugins: impl Iterator<Item = String>) -> Result<()> {
         while self.next_line()?.is_some() {}
@@ -177,21 +194,32 @@ impl Called for Host {
     }
 }
 
-/// A line of a plugin's log, as far as it matters here.
+/// A line of the log, as far as it matters here.
 #[derive(Deserialize)]
 struct Line<'a> {
     timestamp: &'a str,
     message: &'a str,
 }
 
+impl<'a> Line<'a> {
+    fn read(line: &'a [u8]) -> Result<Self> {
+        serde_json::from_slice(line).context("not a line of a log in JSON")
+    }
+
+    /// Since 1970.
+    fn time(&self) -> Result<Duration> {
+        let at: k8s_openapi::jiff::Timestamp = self.timestamp.parse().context("its time is none")?;
+        Ok(at.duration_since(k8s_openapi::jiff::Timestamp::UNIX_EPOCH).unsigned_abs())
+    }
+}
+
 /// When the plugin logged that it was called for the change with this mark, if that is what the line says.
 fn called(line: &[u8], mark: &str) -> Option<Result<Duration>> {
     memchr::memmem::find(line, format!("mark={mark}").as_bytes())?;
     let read = || {
-        let line: Line<'_> = serde_json::from_slice(line).context("not a line of a log in JSON")?;
+        let line = Line::read(line)?;
         ensure!(line.message == "called", "the plugin says {:?}", line.message);
-        let at: k8s_openapi::jiff::Timestamp = line.timestamp.parse().context("its time is none")?;
-        Ok(at.duration_since(k8s_openapi::jiff::Timestamp::UNIX_EPOCH).unsigned_abs())
+        line.time()
     };
     Some(read())
 }

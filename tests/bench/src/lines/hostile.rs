@@ -115,6 +115,19 @@ const LOGS: Duration = Duration::from_secs(8);
 const CROWDED: &str = "crowded";
 /// How many are created at once.
 const AT_ONCE: usize = 16;
+/// Plugins that compute all the while, and what each may have: one is to have three times as much as any of three others, which is less than the
+/// core that its one worker can use.
+const GREEDY: [(&str, &str, u32); 5] = [
+    ("heavy", "cpuWeight", 300),
+    ("capped", "cpuMilli", 250),
+    ("light-0", "cpuWeight", 100),
+    ("light-1", "cpuWeight", 100),
+    ("light-2", "cpuWeight", 100),
+];
+/// The guest `slow` computes for most of a minute over one of that quantity.
+const LONG: u32 = 10_000;
+/// How long what they use is watched.
+const SHARED: Duration = Duration::from_secs(5);
 
 /// Plugins that misbehave together.
 struct Group<'a> {
@@ -344,6 +357,36 @@ pub(super) fn crowd() -> Result<Vec<f64>> {
         eprintln!("  {served} of {CROWD} keys were served meanwhile");
         ensure!((1..CROWD).contains(&served), "the other plugin had nothing to do at times");
         Ok(quiet.into_iter().zip(crowded).map(|(quiet, crowded)| (crowded - quiet) / 1e3).collect())
+    })
+}
+
+/// How many times as much processor time one of [`GREEDY`] has as others of a third of its weight have on average, and the cores that the one
+/// has that is capped to a quarter of one.
+pub(super) fn shares() -> Result<Vec<f64>> {
+    Runtime::new().context("cannot start a runtime")?.block_on(async {
+        let mut scene = Scene::set(&[]).await?;
+        let client = scene.stage.cluster.client();
+        for (name, limit, value) in GREEDY {
+            scene.stage.create_namespace(name).await?;
+            Apple::new(client.clone(), name, "long").create(LONG).await?;
+            let plugin = Plugin::guest("slow")?.named(name).confined_to(name).limited(&json!({limit: value}))?;
+            scene.host.plugins().put(&plugin)?;
+        }
+        timeout(LIMIT, scene.host.serves(GREEDY.len())).await.context("the plugins do not serve")??;
+        sleep(LEAD).await;
+        let admin = scene.host.admin()?;
+        let used = async || {
+            let metrics = admin.metrics().await?;
+            anyhow::Ok(GREEDY.map(|(name, ..)| metrics.sum("pilothouse_plugin_cpu_seconds_total", &[("plugin", name)])))
+        };
+        let (start, before) = (Instant::now(), used().await?);
+        sleep(SHARED).await;
+        let (passed, after) = (start.elapsed().as_secs_f64(), used().await?);
+        let [heavy, capped, light @ ..]: [f64; GREEDY.len()] =
+            std::array::from_fn(|plugin| (after[plugin] - before[plugin]) / passed);
+        eprintln!("  cores used: heavy {heavy:.3}, capped {capped:.3}, light {light:.3?}");
+        ensure!(light.iter().all(|used| *used > 0.0), "a plugin had no turn within {passed:.1} s");
+        Ok(vec![heavy / (light.iter().sum::<f64>() / light.len() as f64), capped])
     })
 }
 

@@ -21,6 +21,8 @@ mod queue;
 mod readers;
 mod reads;
 mod relist_peak;
+mod reload;
+mod ring;
 mod scene;
 mod threads;
 mod wake;
@@ -96,7 +98,7 @@ const QUIET: &str = "× quiet p99";
 const TWICE: Option<Budget> = Some(AtMost(2.0));
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 28] = [
+pub const ALL: [Line; 31] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -321,6 +323,17 @@ pub const ALL: [Line; 28] = [
         peers: &[],
     },
     Line {
+        name: "shares",
+        figures: &[
+            figure("shares-weight-300", "× weight 100", Some(AtLeast(2.8))),
+            figure("shares-capped", "cores", Some(AtMost(0.26))),
+        ],
+        rounds: 3,
+        prepare: nothing,
+        measure: hostile::shares,
+        peers: &[],
+    },
+    Line {
         name: "hostile-each",
         figures: &[
             figure("hostile-asking", QUIET, TWICE),
@@ -428,6 +441,22 @@ pub const ALL: [Line; 28] = [
         rounds: 3,
         prepare: nothing,
         measure: drift::measure,
+        peers: &[],
+    },
+    Line {
+        name: "reload",
+        figures: &[figure("reload", "ms", Some(AtMost(300.0))), figure("reload-longest", "ms", None)],
+        rounds: 3,
+        prepare: nothing,
+        measure: reload::measure,
+        peers: &[],
+    },
+    Line {
+        name: "ring",
+        figures: &[figure("ring-hop", "ms", Some(AtMost(1.5))), figure("ring-memory", "MiB", Some(AtMost(40.0)))],
+        rounds: 3,
+        prepare: nothing,
+        measure: ring::measure,
         peers: &[],
     },
     Line {

@@ -1,13 +1,12 @@
-//! The real host as a process, with the example plugin, against the embedded API server in this process.
+//! The real host as a process, with plugins, against the embedded API server in this process.
 
-use std::fs;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::PostParams;
-use pilothouse_e2e::{Apple, Cluster, Kind, Plugin, host};
+use pilothouse_e2e::{Apple, Cluster, Kind, Plugin, Plugins, host};
 use pilothouse_real::process::Process;
 use serde_json::{from_value, json};
 use tempfile::TempDir;
@@ -20,45 +19,60 @@ const NAMESPACE: &str = "orchard";
 pub(super) struct Scene {
     pub(super) cluster: Cluster,
     host: Process,
+    _plugins: Plugins,
     _folder: TempDir,
 }
 
 impl Scene {
-    /// Starts both; returns when the plugin has reconciled a first MyApple.
+    /// Starts both; returns when the example plugin has reconciled a first MyApple.
     pub(super) async fn start() -> Result<Self> {
+        let scene = Self::with(&[NAMESPACE], &[Plugin::myapple()?]).await?;
+        let first = scene.apple("first");
+        first.create(1).await?.settles().await.with_context(|| scene.last_lines())?;
+        first.delete().await?;
+        Ok(scene)
+    }
+
+    /// Starts both, with these namespaces and plugins; returns at once.
+    pub(super) async fn with(namespaces: &[&str], plugins: &[Plugin]) -> Result<Self> {
         let cluster = Cluster::start(Kind::Embedded).await?;
-        let namespace: Namespace = from_value(json!({"metadata": {"name": NAMESPACE}})).context("not a namespace")?;
-        let namespaces: Api<Namespace> = Api::all(cluster.client());
-        namespaces.create(&PostParams::default(), &namespace).await.context("cannot create the namespace")?;
-
-        let folder = tempfile::tempdir().context("cannot create a folder for the plugin")?;
-        let plugins = folder.path().join("plugins");
-        fs::create_dir(&plugins).context("cannot create a folder for the plugin")?;
-        let Plugin { name, wasm, yaml } = Plugin::myapple()?;
-        fs::write(plugins.join(format!("{name}.yaml")), yaml.context("the plugin has no grants")?)
-            .and_then(|()| fs::write(plugins.join(format!("{name}.wasm")), wasm))
-            .context("cannot write the plugin")?;
-
+        let api: Api<Namespace> = Api::all(cluster.client());
+        for name in namespaces {
+            let namespace: Namespace = from_value(json!({"metadata": {"name": name}})).context("not a namespace")?;
+            api.create(&PostParams::default(), &namespace).await.context("cannot create a namespace")?;
+        }
+        let files = Plugins::empty()?;
+        for plugin in plugins {
+            ensure!(plugin.yaml.is_some(), "{} has no grants", plugin.name);
+            files.put(plugin)?;
+        }
+        let folder = tempfile::tempdir().context("cannot create a folder for the host's log")?;
         let mut command = Command::new(host::binary()?);
         command
             .arg("run")
             .arg("--plugins")
-            .arg(&plugins)
+            .arg(files.path())
             .arg("--kubeconfig")
             .arg(cluster.kubeconfig())
             .args(["--admin-address", "127.0.0.1:0"])
             .env_remove("PILOTHOUSE_LOG");
         let host = Process::start("the host", command, &folder.path().join("host.log"))?;
-        let scene = Self { cluster, host, _folder: folder };
-        let first = scene.apple("first");
-        first.create(1).await?.settles().await.with_context(|| scene.host.last_lines(20))?;
-        first.delete().await?;
-        Ok(scene)
+        Ok(Self { cluster, host, _plugins: files, _folder: folder })
     }
 
     /// A MyApple, which need not exist.
     pub(super) fn apple(&self, name: &str) -> Apple {
         Apple::new(self.cluster.client(), NAMESPACE, name)
+    }
+
+    /// Bytes of memory that nobody but the host has.
+    pub(super) fn private(&self) -> Result<usize> {
+        Ok(memory::rollup_of(self.host.id())?.private)
+    }
+
+    /// The last lines of the host's log.
+    pub(super) fn last_lines(&self) -> String {
+        self.host.last_lines(20)
     }
 
     /// Bytes that are resident in the host.

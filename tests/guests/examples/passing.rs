@@ -1,0 +1,25 @@
+//! Passes on what it is told: a ConfigMap with `data.hops` above 0 names in `data.next` the namespace whose ConfigMap of the same name gets
+//! one less.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use pilothouse_sdk::client::Patch;
+use pilothouse_sdk::prelude::*;
+use serde_json::json;
+
+#[plugin]
+fn passing() -> Plugin {
+    Plugin::new("Passes on.")
+        .controller(Controller::of::<ConfigMap>().reconcile(reconcile))
+        .permission(Permission::of::<ConfigMap>().verbs([Verb::Patch]))
+}
+
+fn reconcile(ctx: &Context, map: &ConfigMap) -> Result<Outcome, Error> {
+    let of = |name: &str| map.data.as_ref().and_then(|data| data.get(name));
+    let hops: u32 = of("hops").and_then(|hops| hops.parse().ok()).unwrap_or(0);
+    if let (Some(next), 1..) = (of("next"), hops) {
+        let mut key = ctx.key().clone();
+        key.namespace = Some(next.clone());
+        ctx.client().patch::<ConfigMap>(&key, &Patch::merge(json!({"data": {"hops": (hops - 1).to_string()}}))?)?;
+    }
+    Ok(Outcome::new())
+}

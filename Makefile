@@ -8,20 +8,20 @@ TARGET  := $(or $(CARGO_TARGET_DIR),target)
 # another choice, as that has other features. With the last, these are those that tests have.
 NATIVE  := -p pilothouse -p pilothouse-e2e -p pilothouse-real -p pilothouse-features
 # The same for what is linked as one: each program takes minutes.
-SHIPPED := --profile dist -p pilothouse -p pilothouse-bench
+SHIPPED := --release -p pilothouse -p pilothouse-bench
 TESTED  := --workspace --exclude pilothouse-guests
 
 .DEFAULT_GOAL := help
-.PHONY: help build dist plugins guests demo demo-check test test-real real-assets fuzz fmt lint doc deny bench soak clean
+.PHONY: help build release plugins guests demo demo-check test test-real real-assets fuzz fmt lint doc deny bench soak clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: plugins ## Build the host (target/release/pilothouse) and the plugins (target/plugins)
+build: plugins ## Build the host (target/debug/pilothouse) and the plugins (target/plugins)
 	@echo "building the host: some minutes the first time, for the WebAssembly compiler in it"
-	$(CARGO) build --release $(NATIVE)
+	$(CARGO) build $(NATIVE)
 
-dist: plugins ## Build the host as it is shipped and measured (target/dist/pilothouse): takes longer, and reconciles sooner
+release: plugins ## Build the host as it is shipped and measured (target/release/pilothouse): takes longer, and reconciles sooner
 	@echo "building the host as it is shipped: ten minutes and more the first time"
 	$(CARGO) build $(SHIPPED) --bin pilothouse
 
@@ -33,22 +33,22 @@ guests: ## Build the guests of the tests (target/guests/*.wasm)
 
 demo: build ## From a fresh clone to a reconciled MyApple; stays up, needs no cluster
 	@echo "To see a reload: change plugins/myapple/src/lib.rs, and run 'make plugins' in another terminal."
-	@$(TARGET)/release/pilothouse dev --plugins $(TARGET)/plugins --manifests plugins/myapple/examples
+	@$(TARGET)/debug/pilothouse dev --plugins $(TARGET)/plugins --manifests plugins/myapple/examples
 
 demo-check: build ## The same unattended: checks what it sees, and ends
-	@$(TARGET)/release/demo-check \
-		$(TARGET)/release/pilothouse dev --plugins $(TARGET)/plugins --manifests plugins/myapple/examples
+	@$(TARGET)/debug/demo-check \
+		$(TARGET)/debug/pilothouse dev --plugins $(TARGET)/plugins --manifests plugins/myapple/examples
 
 test: build guests ## All tests that need no real API server
-	$(CARGO) test --release $(TESTED) --exclude pilothouse-real
+	$(CARGO) test $(TESTED) --exclude pilothouse-real
 
 test-real: build guests real-assets ## The end-to-end tests against a real etcd and kube-apiserver
-	$(CARGO) test --release $(TESTED) --test cluster --test process -- --include-ignored
-	PILOTHOUSE_E2E=real $(CARGO) test --release $(TESTED) --test suite
+	$(CARGO) test $(TESTED) --test cluster --test process -- --include-ignored
+	PILOTHOUSE_E2E=real $(CARGO) test $(TESTED) --test suite
 
 real-assets: ## Find or build etcd, kube-apiserver, kube-controller-manager and kubectl
-	@$(CARGO) build --release $(NATIVE) --bin real-assets
-	@$(TARGET)/release/real-assets
+	@$(CARGO) build $(NATIVE) --bin real-assets
+	@$(TARGET)/debug/real-assets
 
 # Seconds for each target.
 FUZZ_SECONDS ?= 60
@@ -85,13 +85,14 @@ deny: ## Licences, bans and sources of dependencies; advisories where their data
 	else echo "advisories not checked: their database cannot be reached from here"; fi
 
 # The first run compiles 1,000 plugins that differ, some ten minutes long, and keeps them in target/bench-cache.
-bench: plugins guests ## Measure, beside budgets and peers (target/bench.json); LINE=name for one line, BENCH_OBJECTS=10000 for smaller caches
+bench: plugins ## Measure, beside budgets and peers (target/bench.json); LINE=name for one line, BENCH_OBJECTS=10000 for smaller caches
+	@sh plugins/build.sh guests plugin
 	@echo "building what is measured as it is shipped: ten minutes and more the first time"
 	$(CARGO) build $(SHIPPED)
-	@PILOTHOUSE_BIN=$(abspath $(TARGET))/dist/pilothouse $(TARGET)/dist/pilothouse-bench $(LINE)
+	@PILOTHOUSE_BIN=$(abspath $(TARGET))/release/pilothouse $(TARGET)/release/pilothouse-bench $(LINE)
 
 soak: build ## Ten minutes of every fault, with 25 informers (target/soak.json); SECONDS=n, SEED=n
-	@$(TARGET)/release/soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+	@$(TARGET)/debug/soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 clean: ## Remove what was built here (not the real API server's binaries)
 	$(CARGO) clean

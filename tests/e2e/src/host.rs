@@ -285,7 +285,7 @@ impl LogLine {
 /// # Errors
 /// It is not there: says what to do.
 pub fn binary() -> Result<PathBuf> {
-    let path = env::var_os(VARIABLE).map_or_else(|| built("release/pilothouse"), PathBuf::from);
+    let path = env::var_os(VARIABLE).map_or_else(|| built("debug/pilothouse"), PathBuf::from);
     ensure!(path.is_file(), "the host to test is not at {}: run `make build`, or set {VARIABLE}", path.display());
     Ok(path)
 }

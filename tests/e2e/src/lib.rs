@@ -1,7 +1,7 @@
 //! End-to-end tests: the host as a process, plugins as files, and an API server, embedded or real.
 //!
 //! ```text
-//!   test ──► Scene ──► Host ───── target/release/pilothouse, as a process
+//!   test ──► Scene ──► Host ───── target/debug/pilothouse, as a process
 //!              │         │  ▲
 //!              │         ▼  │
 //!              ├──► Plugins (a folder of .wasm and .yaml)

@@ -120,8 +120,7 @@ impl Lifecycle {
                     }
                     Some(Change::Removed(name)) => match running.get(&name) {
                         Some(task) => drop(task.wish.send_replace(Wish::Gone)),
-                        // Its task was lost, but not what that had brought up.
-                        None if self.shared.statuses.get(&name).is_some_and(|status| status.state != State::Gone) => {
+                        None if self.was_lost(&name) => {
                             self.spawn(name, watch::Sender::new(Wish::Gone), &mut tasks, &mut running);
                         }
                         None => {}
@@ -166,10 +165,15 @@ impl Lifecycle {
         tasks: &mut JoinSet<()>,
         running: &mut HashMap<PluginName, Running>,
     ) {
-        let task = Task::new(Arc::clone(&self.shared), name.clone(), wish.subscribe());
+        let task = Task::new(Arc::clone(&self.shared), name.clone(), wish.subscribe(), self.was_lost(&name));
         let span = info_span!("plugin", plugin = %name);
         let id = tasks.spawn(task.run().instrument(span)).id();
         running.insert(name, Running { wish, id });
+    }
+
+    /// Whether a plugin without a task had one that did not come to its end: what that had brought up may serve.
+    fn was_lost(&self, name: &PluginName) -> bool {
+        self.shared.statuses.get(name).is_some_and(|status| status.state != State::Gone)
     }
 
     fn report(&self, name: &PluginName, failed: &JoinError) {

@@ -143,10 +143,10 @@ impl From<Refusal> for Halt {
 }
 
 impl Task {
-    pub(super) fn new(shared: Arc<Shared>, name: PluginName, wish: watch::Receiver<Wish>) -> Self {
+    /// `unsure`: an earlier task may have left something that serves.
+    pub(super) fn new(shared: Arc<Shared>, name: PluginName, wish: watch::Receiver<Wish>, unsure: bool) -> Self {
         let account = shared.guests.account(&name);
         let status = Status::new(name);
-        let unsure = matches!(*wish.borrow(), Wish::Gone);
         Self { shared, wish, account, status, compiling: None, loaded: None, settings: None, active: None, unsure }
     }
 

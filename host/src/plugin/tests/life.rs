@@ -234,18 +234,34 @@ async fn plugin_comes_up_step_by_step_and_goes_when_its_file_does() {
 
 #[tokio::test]
 async fn plugin_whose_task_panicked_serves_until_its_file_goes() {
+    let mut world = with_a_lost_task().await;
+    world.change(removed("red")).await;
+    assert_eq!(world.settle().await.0, [State::Draining, State::Gone]);
+    assert_eq!(world.told(), ["-"]);
+}
+
+#[tokio::test]
+async fn plugin_whose_task_panicked_is_stopped_where_its_next_file_will_not_do() {
+    let mut world = with_a_lost_task().await;
+    assert_eq!(world.bring(b"garbage", Some(GRANTS)).await.state, State::Failed);
+    assert_eq!(world.told(), ["-"]);
+}
+
+/// A revision serves, and the task panicked over the next one.
+async fn with_a_lost_task() -> World {
     let mut world = World::new(Mode::Granted);
     let name = world.bring(&Guest::new().file(), Some(GRANTS)).await.plugin;
     world.dispatch.panicking.lock().insert("1.1.0");
     world.send(&Guest::new().version("1.1.0").file(), Some(GRANTS)).await;
     world.until(|status| status.state == State::Verified).await;
-    while world.statuses.get(&name).is_none_or(|status| status.state != State::Failed) {
-        tokio::task::yield_now().await;
-    }
+    let lost = async {
+        while world.statuses.get(&name).is_none_or(|status| status.state != State::Failed) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), lost).await.expect("its task goes on");
     assert_eq!(world.told(), ["+1.0.0"]);
-    world.change(removed("red")).await;
-    assert_eq!(world.settle().await.0, [State::Draining, State::Gone]);
-    assert_eq!(world.told(), ["-"]);
+    world
 }
 
 #[tokio::test]

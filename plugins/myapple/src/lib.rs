@@ -19,7 +19,7 @@ pub use resource::{MyApple, MyAppleSpec, MyAppleStatus, Size};
 pub fn myapple() -> Plugin {
     Plugin::new("Keeps a ConfigMap for each apple that a MyApple asks for.")
         .crd::<MyApple>()
-        .controller(Controller::of::<MyApple>().owns::<ConfigMap>().max_concurrency(4).reconcile(reconcile))
+        .controller(Controller::of::<MyApple>().owns::<ConfigMap>().max_concurrency(10).reconcile(reconcile))
 }
 
 /// What a `MyApple` asks for, as children and status.

@@ -8,7 +8,7 @@ use futures::{Stream, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::{ListParams, WatchEvent, WatchParams};
-use pilothouse_e2e::Apple;
+use pilothouse_e2e::{Apple, Kind};
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -26,7 +26,7 @@ const RIGHT: &str = "green";
 /// the 99th percentile. The way to the API server and back is in it.
 pub(super) fn measure() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
-        let scene = Scene::start().await?;
+        let scene = Scene::start(Kind::Embedded).await?;
         let apples: Vec<Apple> = (0..APPLES).map(|n| scene.apple(&format!("apple-{n}"))).collect();
         for apple in &apples {
             apple.create_with(RIGHT, EACH).await?;

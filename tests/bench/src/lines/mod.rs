@@ -16,6 +16,7 @@ mod hostile;
 mod informer;
 mod latency;
 mod object_bytes;
+mod operator;
 mod plugins;
 mod queue;
 mod readers;
@@ -98,7 +99,7 @@ const QUIET: &str = "× quiet p99";
 const TWICE: Option<Budget> = Some(AtMost(2.0));
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 31] = [
+pub const ALL: [Line; 32] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -458,6 +459,21 @@ pub const ALL: [Line; 31] = [
         prepare: nothing,
         measure: ring::measure,
         peers: &[],
+    },
+    Line {
+        name: "operator",
+        figures: &[
+            figure("operator-cpu", "cores", None),
+            figure("operator-memory", "MiB", None),
+            figure("operator-held", "MiB", None),
+            figure("operator-latency", "ms", None),
+            figure("operator-latency-p99", "ms", None),
+            figure("operator-fill", "s", None),
+        ],
+        rounds: 3,
+        prepare: operator::prepare,
+        measure: operator::measure,
+        peers: operator::PEERS,
     },
     Line {
         name: "plugins",

@@ -8,8 +8,8 @@ use futures::{Stream, TryStreamExt as _};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams};
-use pilothouse_e2e::Plugin;
 use pilothouse_e2e::plugin::Permission;
+use pilothouse_e2e::{Kind, Plugin};
 use serde_json::{from_value, json};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -34,7 +34,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
         });
         let operators = operators.collect::<Result<Vec<_>>>()?;
         let namespaces: Vec<&str> = names.iter().map(String::as_str).collect();
-        let scene = Scene::with(&namespaces, &operators).await?;
+        let scene = Scene::with(Kind::Embedded, &namespaces, &operators).await?;
         let maps = |namespace: &str| Api::<ConfigMap>::namespaced(scene.cluster.client(), namespace);
         let mut version = None;
         for (own, next) in names.iter().zip(names.iter().cycle().skip(1)) {

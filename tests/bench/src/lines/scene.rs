@@ -1,4 +1,4 @@
-//! The real host as a process, with plugins, against the embedded API server in this process.
+//! The real host as a process, with plugins, against an API server: the embedded one in this process, or a real one.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::memory;
 
-const NAMESPACE: &str = "orchard";
+pub(super) const NAMESPACE: &str = "orchard";
 
 /// A server and a host on it, both of one round. Dropped, they end.
 pub(super) struct Scene {
@@ -24,9 +24,9 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// Starts both; returns when the example plugin has reconciled a first MyApple.
-    pub(super) async fn start() -> Result<Self> {
-        let scene = Self::with(&[NAMESPACE], &[Plugin::myapple()?]).await?;
+    /// Starts both, a server of that kind; returns when the example plugin has reconciled a first MyApple.
+    pub(super) async fn start(kind: Kind) -> Result<Self> {
+        let scene = Self::with(kind, &[NAMESPACE], &[Plugin::myapple()?]).await?;
         let first = scene.apple("first");
         first.create(1).await?.settles().await.with_context(|| scene.last_lines())?;
         first.delete().await?;
@@ -34,12 +34,10 @@ impl Scene {
     }
 
     /// Starts both, with these namespaces and plugins; returns at once.
-    pub(super) async fn with(namespaces: &[&str], plugins: &[Plugin]) -> Result<Self> {
-        let cluster = Cluster::start(Kind::Embedded).await?;
-        let api: Api<Namespace> = Api::all(cluster.client());
+    pub(super) async fn with(kind: Kind, namespaces: &[&str], plugins: &[Plugin]) -> Result<Self> {
+        let cluster = Cluster::start(kind).await?;
         for name in namespaces {
-            let namespace: Namespace = from_value(json!({"metadata": {"name": name}})).context("not a namespace")?;
-            api.create(&PostParams::default(), &namespace).await.context("cannot create a namespace")?;
+            create_namespace(&cluster, name).await?;
         }
         let files = Plugins::empty()?;
         for plugin in plugins {
@@ -65,6 +63,11 @@ impl Scene {
         Apple::new(self.cluster.client(), NAMESPACE, name)
     }
 
+    /// The host's process id.
+    pub(super) fn id(&self) -> u32 {
+        self.host.id()
+    }
+
     /// Bytes of memory that nobody but the host has.
     pub(super) fn private(&self) -> Result<usize> {
         Ok(memory::rollup_of(self.host.id())?.private)
@@ -79,4 +82,11 @@ impl Scene {
     pub(super) fn resident(&self) -> Result<usize> {
         memory::resident_of(self.host.id())
     }
+}
+
+pub(super) async fn create_namespace(cluster: &Cluster, name: &str) -> Result<()> {
+    let namespace: Namespace = from_value(json!({"metadata": {"name": name}})).context("not a namespace")?;
+    let namespaces: Api<Namespace> = Api::all(cluster.client());
+    let created = namespaces.create(&PostParams::default(), &namespace).await;
+    created.map(drop).with_context(|| format!("cannot create the namespace {name}"))
 }

@@ -1,0 +1,158 @@
+//! An operator under load on a real API server: the example plugin in the host, and the same as one writes it with controller-runtime.
+
+use std::collections::HashSet;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
+use kube::{Api, ResourceExt};
+use pilothouse::name::PluginName;
+use pilothouse::wasm::{Engine, Limits};
+use pilothouse_e2e::{Apple, Cluster, Kind, Plugin};
+use pilothouse_real::assets::Assets;
+use serde_json::json;
+use tokio::runtime::Runtime;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use super::scene::{NAMESPACE, Scene, create_namespace};
+use super::{Peer, converge};
+use crate::child::Child;
+use crate::clock::cpu_time_of;
+use crate::memory::{held_by, resident_of};
+use crate::peers::go;
+use crate::statistics::percentile;
+
+const APPLES: usize = 3_000;
+const EACH: u32 = 3;
+/// 140 changes a second, of one MyApple after another: each is changed once.
+const EVERY: Duration = Duration::from_micros(7_143);
+const CHANGES: usize = 2_800;
+/// After the first filling: what it set in motion has come to rest.
+const PAUSE: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(180);
+/// What each color that a change sets begins with; its number follows.
+const COLOR: &str = "shade-";
+
+/// What an operator in Go takes: the host may have half of its processor time and memory, and be no later.
+pub(super) const PEERS: &[Peer] = &[Peer {
+    name: "controller-runtime 0.25",
+    prepare: go::build,
+    measure: measure_controller_runtime,
+    allows: &[
+        ("operator-cpu", 0.5),
+        ("operator-memory", 0.5),
+        ("operator-latency", 1.0),
+        ("operator-latency-p99", 1.0),
+    ],
+}];
+
+/// The servers' programs, built where they are not there.
+pub(super) fn prepare() -> Result<()> {
+    Assets::ready(|line| eprintln!("real-assets: {line}")).map(drop)
+}
+
+/// What the operator takes at 140 changes a second: cores, MiB that are resident in its process, and those of them that are not a file's;
+/// milliseconds from just before a change is sent until a watch shows the last of its three children, the median and the 99th percentile;
+/// and seconds until 3,000 new MyApples have all of theirs. The servers and who changes and watches share the machine with it: on two
+/// cores they leave little of it, and the latency is mostly what all wait for them.
+pub(super) fn measure() -> Result<Vec<f64>> {
+    Runtime::new().context("cannot start a runtime")?.block_on(async {
+        let scene = Scene::start(Kind::Real).await?;
+        under_load(&scene.cluster, scene.id()).await.with_context(|| scene.last_lines())
+    })
+}
+
+fn measure_controller_runtime() -> Result<Vec<f64>> {
+    Runtime::new().context("cannot start a runtime")?.block_on(async {
+        let cluster = Cluster::start(Kind::Real).await?;
+        create_namespace(&cluster, NAMESPACE).await?;
+        bring_kinds(&cluster).await?;
+        let mut operator = Child::start("the operator in Go", go::command("operator", &[])?)?;
+        ensure!(operator.answer().await? == "ready", "the operator in Go is not ready");
+        let kubeconfig = cluster.kubeconfig();
+        let synced = operator.ask(&format!("start {}", kubeconfig.display())).await?;
+        ensure!(synced == "synced", "the operator in Go says {synced:?}");
+        under_load(&cluster, operator.id()?).await
+    })
+}
+
+/// Creates the kinds that the plugin brings, of which the operator in Go has none to bring; returns when they are served.
+async fn bring_kinds(cluster: &Cluster) -> Result<()> {
+    let compiled = Engine::new()?.compile(&Plugin::myapple()?.wasm)?;
+    let name = PluginName::new("myapple")?;
+    let revision = compiled.link().await?.describe(name, "{}".into(), Limits::default()).await?;
+    let api: Api<CustomResourceDefinition> = Api::all(cluster.client());
+    for crd in &revision.manifest().crds {
+        let crd = serde_json::from_str(crd).context("not a CustomResourceDefinition")?;
+        api.create(&PostParams::default(), &crd).await.context("cannot create a CustomResourceDefinition")?;
+    }
+    // The first that is created waits for them.
+    Apple::new(cluster.client(), NAMESPACE, "first").create(1).await?.delete().await
+}
+
+/// Fills the cluster, and changes what is in it while the process `id` keeps it.
+async fn under_load(cluster: &Cluster, id: u32) -> Result<Vec<f64>> {
+    let apples: Vec<Apple> =
+        (0..APPLES).map(|number| Apple::new(cluster.client(), NAMESPACE, &format!("apple-{number}"))).collect();
+    let filled = converge::fill(&apples, EACH).await?;
+    sleep(PAUSE).await;
+
+    let maps = &apples[0].maps;
+    let one = maps.list(&ListParams::default().limit(1)).await.context("cannot list ConfigMaps")?;
+    let version = one.metadata.resource_version.context("a list without a version")?;
+    let (before, start) = (cpu_time_of(id)?, Instant::now());
+    let both = async { tokio::try_join!(change(&apples), last_children(maps, &version)) };
+    let (sent, shown) = timeout(LIMIT, both).await.context("not all changes reach their children")??;
+    let took = start.elapsed();
+    let cores = cpu_time_of(id)?.saturating_sub(before).as_secs_f64() / took.as_secs_f64();
+    let memory = [resident_of(id)?, held_by(id)?].map(|bytes| bytes as f64 / f64::from(1 << 20));
+
+    let latencies: Vec<f64> =
+        sent.iter().zip(&shown).map(|(sent, shown)| shown.duration_since(*sent).as_secs_f64() * 1e3).collect();
+    let at = |percent| percentile(&latencies, percent).context("nothing was measured");
+    Ok(vec![cores, memory[0], memory[1], at(50.0)?, at(99.0)?, filled.as_secs_f64()])
+}
+
+/// When each change was sent.
+async fn change(apples: &[Apple]) -> Result<Vec<Instant>> {
+    let mut every = interval(EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let turns = stream::unfold((every, apples.iter()), async |(mut every, mut rest)| {
+        every.tick().await;
+        Some((rest.next()?, (every, rest)))
+    });
+    let changes = turns.take(CHANGES).enumerate().map(async |(number, apple)| {
+        let sent = Instant::now();
+        apple.set(json!({"color": format!("{COLOR}{number}")})).await?;
+        Ok(sent)
+    });
+    changes.buffered(CHANGES).try_collect().await
+}
+
+/// When a watch has shown the last child of each change.
+async fn last_children(maps: &Api<ConfigMap>, version: &str) -> Result<Vec<Instant>> {
+    let mut watch = pin!(maps.watch(&WatchParams::default(), version).await.context("cannot watch ConfigMaps")?);
+    let mut children = vec![HashSet::new(); CHANGES];
+    let mut shown = vec![None; CHANGES];
+    let mut missing = CHANGES;
+    while missing > 0 {
+        let map = match watch.try_next().await?.context("the watch ended")? {
+            WatchEvent::Added(map) | WatchEvent::Modified(map) => map,
+            WatchEvent::Error(status) => bail!("the watch failed: {status:?}"),
+            WatchEvent::Deleted(_) | WatchEvent::Bookmark(_) => continue,
+        };
+        let color = map.data.as_ref().and_then(|data| data.get("color")?.strip_prefix(COLOR));
+        let Some(number) = color.and_then(|number| number.parse::<usize>().ok()) else { continue };
+        let of = children.get_mut(number).context("nobody set that color")?;
+        of.insert(map.name_any());
+        if of.len() == EACH as usize && shown[number].is_none() {
+            shown[number] = Some(Instant::now());
+            missing -= 1;
+        }
+    }
+    Ok(shown.into_iter().flatten().collect())
+}

@@ -24,8 +24,6 @@ struct Shared {
     timer: Timer,
     /// How many guests run.
     running: AtomicUsize,
-    /// One began to since the last tick.
-    began: AtomicBool,
     /// The timer stands still.
     rests: AtomicBool,
     ended: AtomicBool,
@@ -46,7 +44,6 @@ impl Epochs {
             advance: Box::new(advance),
             timer: Timer::new()?,
             running: AtomicUsize::new(0),
-            began: AtomicBool::new(false),
             rests: AtomicBool::new(true),
             ended: AtomicBool::new(false),
         });
@@ -72,9 +69,6 @@ impl Epochs {
     /// A guest runs, until this is dropped.
     pub(super) fn running(&self) -> Running<'_> {
         self.shared.running.fetch_add(1, Ordering::SeqCst);
-        if !self.shared.began.load(Ordering::SeqCst) {
-            self.shared.began.store(true, Ordering::SeqCst);
-        }
         if self.shared.rests.load(Ordering::SeqCst) {
             self.shared.resume();
         }
@@ -104,8 +98,8 @@ impl Shared {
         while !self.ended.load(Ordering::SeqCst) {
             self.timer.wait();
             (self.advance)();
-            // Calls that follow each other have the timer go on; one alone costs two ticks.
-            if !self.began.swap(false, Ordering::SeqCst) && !self.is_needed() {
+            // A call alone costs one tick. Where calls follow each other, the next sets the timer going again, once a tick at most.
+            if !self.is_needed() {
                 self.rest();
             }
         }

@@ -3,19 +3,15 @@
 // It does what plugins/myapple and the host do together: of each MyApple as many ConfigMaps as it asks for, the surplus deleted, drift
 // repaired, and a status that counts them. The manager is what a scaffolded one is: a cache of typed objects, a priority queue, a client
 // that reads from the cache and writes without a rate limit of its own. managedFields are dropped, it serves neither metrics nor health,
-// and it logs nothing.
-//
-//	            says ready
-//	start PATH  synced       serves the API server of that kubeconfig from then on
+// and it logs nothing. It says "synced" when it begins to reconcile, and ends with its input.
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"strings"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -48,33 +44,17 @@ func main() {
 }
 
 func run() error {
-	ctrl.SetLogger(logr.Discard())
-	commands := bufio.NewScanner(os.Stdin)
-	fmt.Println("ready")
-	started := false
-	for commands.Scan() {
-		command, argument, _ := strings.Cut(commands.Text(), " ")
-		if command != "start" || started {
-			return fmt.Errorf("not a command here: %q", commands.Text())
-		}
-		if err := start(argument); err != nil {
-			return err
-		}
-		started = true
-		fmt.Println("synced")
+	if len(os.Args) != 2 {
+		return errors.New("usage: operator KUBECONFIG")
 	}
-	// The bench has gone.
-	return commands.Err()
-}
-
-func start(kubeconfig string) error {
+	ctrl.SetLogger(logr.Discard())
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return err
 	}
 	scheme.AddKnownTypes(groupVersion, &MyApple{}, &MyAppleList{})
 	metav1.AddToGroupVersion(scheme, groupVersion)
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	config, err := clientcmd.BuildConfigFromFlags("", os.Args[1])
 	if err != nil {
 		return err
 	}
@@ -88,7 +68,8 @@ func start(kubeconfig string) error {
 	if err != nil {
 		return err
 	}
-	ctx := context.Background()
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
 	err = manager.GetFieldIndexer().IndexField(ctx, &corev1.ConfigMap{}, owner, func(object client.Object) []string {
 		controller := metav1.GetControllerOf(object)
 		if controller == nil || controller.APIVersion != groupVersion.String() || controller.Kind != "MyApple" {
@@ -108,15 +89,16 @@ func start(kubeconfig string) error {
 		return err
 	}
 	go func() {
-		if err := manager.Start(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, "go: the manager has ended:", err)
-			os.Exit(1)
+		if !manager.GetCache().WaitForCacheSync(ctx) {
+			// The manager ends, and says why.
+			return
 		}
+		fmt.Println("synced")
+		// Until the bench has gone.
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		end()
 	}()
-	if !manager.GetCache().WaitForCacheSync(ctx) {
-		return errors.New("the cache does not sync")
-	}
-	return nil
+	return manager.Start(ctx)
 }
 
 type reconciler struct {

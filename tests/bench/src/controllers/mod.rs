@@ -56,6 +56,13 @@ pub(crate) trait Called {
     async fn called(&mut self, mark: &str) -> Result<Duration>;
 }
 
+pub(crate) async fn create_namespace(cluster: &Cluster, name: &str) -> Result<()> {
+    let namespace: Namespace = from_value(json!({"metadata": {"name": name}})).context("not a namespace")?;
+    let namespaces: Api<Namespace> = Api::all(cluster.client());
+    let created = namespaces.create(&PostParams::default(), &namespace).await;
+    created.map(drop).with_context(|| format!("cannot create the namespace {name}"))
+}
+
 /// An API server with ConfigMaps, and the wire to it.
 pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
@@ -77,10 +84,7 @@ impl Stage {
     }
 
     pub(crate) async fn create_namespace(&self, name: &str) -> Result<()> {
-        let namespace: Namespace = from_value(json!({"metadata": {"name": name}})).context("not a namespace")?;
-        let namespaces: Api<Namespace> = Api::all(self.cluster.client());
-        let created = namespaces.create(&PostParams::default(), &namespace).await;
-        created.map(drop).with_context(|| format!("cannot create the namespace {name}"))
+        create_namespace(&self.cluster, name).await
     }
 
     fn maps(&self) -> Api<ConfigMap> {

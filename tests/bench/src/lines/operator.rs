@@ -16,12 +16,13 @@ use pilothouse_e2e::{Apple, Cluster, Kind, Plugin};
 use pilothouse_real::assets::Assets;
 use serde_json::json;
 use tokio::runtime::Runtime;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{interval, sleep, timeout};
 
-use super::scene::{NAMESPACE, Scene, create_namespace};
+use super::scene::{NAMESPACE, Scene};
 use super::{Peer, converge};
 use crate::child::Child;
 use crate::clock::cpu_time_of;
+use crate::controllers::create_namespace;
 use crate::memory::{held_by, resident_of};
 use crate::peers::go;
 use crate::statistics::percentile;
@@ -71,11 +72,10 @@ fn measure_controller_runtime() -> Result<Vec<f64>> {
         let cluster = Cluster::start(Kind::Real).await?;
         create_namespace(&cluster, NAMESPACE).await?;
         bring_kinds(&cluster).await?;
-        let mut operator = Child::start("the operator in Go", go::command("operator", &[])?)?;
-        ensure!(operator.answer().await? == "ready", "the operator in Go is not ready");
         let kubeconfig = cluster.kubeconfig();
-        let synced = operator.ask(&format!("start {}", kubeconfig.display())).await?;
-        ensure!(synced == "synced", "the operator in Go says {synced:?}");
+        let kubeconfig = kubeconfig.to_str().context("the kubeconfig's path is no text")?;
+        let mut operator = Child::start("the operator in Go", go::command("operator", &[kubeconfig])?)?;
+        ensure!(operator.answer().await? == "synced", "the operator in Go is not ready");
         under_load(&cluster, operator.id()?).await
     })
 }
@@ -109,19 +109,17 @@ async fn under_load(cluster: &Cluster, id: u32) -> Result<Vec<f64>> {
     let (sent, shown) = timeout(LIMIT, both).await.context("not all changes reach their children")??;
     let took = start.elapsed();
     let cores = cpu_time_of(id)?.saturating_sub(before).as_secs_f64() / took.as_secs_f64();
-    let memory = [resident_of(id)?, held_by(id)?].map(|bytes| bytes as f64 / f64::from(1 << 20));
+    let [resident, held] = [resident_of(id)?, held_by(id)?].map(|bytes| bytes as f64 / f64::from(1 << 20));
 
     let latencies: Vec<f64> =
         sent.iter().zip(&shown).map(|(sent, shown)| shown.duration_since(*sent).as_secs_f64() * 1e3).collect();
     let at = |percent| percentile(&latencies, percent).context("nothing was measured");
-    Ok(vec![cores, memory[0], memory[1], at(50.0)?, at(99.0)?, filled.as_secs_f64()])
+    Ok(vec![cores, resident, held, at(50.0)?, at(99.0)?, filled.as_secs_f64()])
 }
 
 /// When each change was sent.
 async fn change(apples: &[Apple]) -> Result<Vec<Instant>> {
-    let mut every = interval(EVERY);
-    every.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let turns = stream::unfold((every, apples.iter()), async |(mut every, mut rest)| {
+    let turns = stream::unfold((interval(EVERY), apples.iter()), async |(mut every, mut rest)| {
         every.tick().await;
         Some((rest.next()?, (every, rest)))
     });

@@ -3,14 +3,11 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Namespace;
-use kube::Api;
-use kube::api::PostParams;
 use pilothouse_e2e::{Apple, Cluster, Kind, Plugin, Plugins, host};
 use pilothouse_real::process::Process;
-use serde_json::{from_value, json};
 use tempfile::TempDir;
 
+use crate::controllers::create_namespace;
 use crate::memory;
 
 pub(super) const NAMESPACE: &str = "orchard";
@@ -82,11 +79,4 @@ impl Scene {
     pub(super) fn resident(&self) -> Result<usize> {
         memory::resident_of(self.host.id())
     }
-}
-
-pub(super) async fn create_namespace(cluster: &Cluster, name: &str) -> Result<()> {
-    let namespace: Namespace = from_value(json!({"metadata": {"name": name}})).context("not a namespace")?;
-    let namespaces: Api<Namespace> = Api::all(cluster.client());
-    let created = namespaces.create(&PostParams::default(), &namespace).await;
-    created.map(drop).with_context(|| format!("cannot create the namespace {name}"))
 }

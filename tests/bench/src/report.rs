@@ -91,7 +91,8 @@ pub struct Row {
 }
 
 impl Measured {
-    /// A row for each peer, or one if there is none; nothing if no round was measured.
+    /// A row for each peer, and one of its own if there is none, or if each of them sets another budget than its own; nothing if no round was
+    /// measured.
     pub fn rows(&self) -> Vec<Row> {
         let Some(value) = median(&self.rounds) else { return Vec::new() };
         let row = |peer: Option<&Others>| {
@@ -108,7 +109,14 @@ impl Measured {
                 ratio: peer_value.map(|peer| value / peer),
             }
         };
-        if self.peers.is_empty() { vec![row(None)] } else { self.peers.iter().map(|peer| row(Some(peer))).collect() }
+        self.beside().into_iter().map(row).collect()
+    }
+
+    /// Who stands in each row.
+    fn beside(&self) -> Vec<Option<&Others>> {
+        let its_own =
+            self.peers.is_empty() || self.budget.is_some() && self.peers.iter().all(|peer| peer.allows.is_some());
+        its_own.then_some(None).into_iter().chain(self.peers.iter().map(Some)).collect()
     }
 
     fn budget_beside(&self, peer: Option<&Others>) -> Option<Budget> {
@@ -120,16 +128,15 @@ impl Measured {
     fn cells(&self) -> Vec<[String; COLUMNS.len()]> {
         let spread =
             range(&self.rounds).map_or_else(String::new, |(low, high)| format!("{}..{}", shown(low), shown(high)));
-        let sign = |row: usize| self.budget_beside(self.peers.get(row)).map_or(' ', Budget::sign);
+        let sign = |peer| self.budget_beside(peer).map_or(' ', Budget::sign);
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        let rows = self.rows().into_iter().enumerate();
-        let cells = rows.map(|(index, row)| {
+        let cells = self.rows().into_iter().zip(self.beside()).map(|(row, peer)| {
             [
                 row.line.to_owned(),
                 shown(row.value),
                 row.unit.to_owned(),
                 spread.clone(),
-                or_none(row.budget.map(|budget| format!("{} {}", sign(index), shown(budget)))),
+                or_none(row.budget.map(|budget| format!("{} {}", sign(peer), shown(budget)))),
                 or_none(row.holds.map(|holds| if holds { "yes" } else { "NO" }.to_owned())),
                 or_none(row.peer_value.map(shown)),
                 or_none(row.ratio.map(|ratio| format!("{} ×", shown(ratio)))),
@@ -241,6 +248,15 @@ mod tests {
             Measured { budget: None, rounds: vec![4.0], peers: vec![others("any", vec![1.0]), third], ..event() };
         let held: Vec<_> = sized.rows().iter().map(|row| (row.peer, row.budget, row.holds)).collect();
         assert_eq!(held, [(Some("any"), None, None), (Some("third"), Some(3.0), Some(false))]);
+    }
+
+    #[test]
+    fn a_budget_that_no_peer_stands_beside_has_a_row_of_its_own() {
+        let twice = Others { allows: Some(2.0), ..others("twice", vec![0.25]) };
+        let call = Measured { budget: Some(Budget::AtMost(0.4)), rounds: vec![0.45], peers: vec![twice], ..event() };
+        let held: Vec<_> = call.rows().iter().map(|row| (row.peer, row.budget, row.holds)).collect();
+        assert_eq!(held, [(None, Some(0.4), Some(false)), (Some("twice"), Some(0.5), Some(true))]);
+        assert_eq!(table(&[call]).lines().filter(|line| line.contains("≤ 0.")).count(), 2);
     }
 
     #[test]

@@ -246,6 +246,11 @@ impl HostView {
         self.engine.unmap_idle();
     }
 
+    /// How many files' code is not optimized yet.
+    pub fn unoptimized(&self) -> usize {
+        self.engine.figures().unoptimized
+    }
+
     /// True if every plugin that was found is up and no key waits or is being reconciled. Keys that wait for their time do not
     /// count.
     pub fn is_idle(&self) -> bool {

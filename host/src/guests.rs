@@ -44,7 +44,10 @@ use tokio::{runtime::Handle, time::Instant};
 use tracing::error;
 
 use self::line::{Came, Line, Tell, Thread};
-use crate::{name::PluginName, prompt::be_last};
+use crate::{
+    name::PluginName,
+    prompt::{NICE, be_last},
+};
 
 mod line;
 #[cfg(test)]
@@ -121,7 +124,7 @@ impl Guests {
                 let work = inner.work(Thread { number, lane }, false);
                 let run = move || {
                     if lane == Lane::Suspect {
-                        be_last();
+                        be_last(NICE);
                     }
                     io.block_on(tokio::task::unconstrained(work));
                 };

@@ -16,6 +16,9 @@ const LONG_SLICE: u64 = 10_000_000;
 /// So much below who serves, and not so low that what is begun waits until they rest: of a core that others use too it has a quarter.
 pub(crate) const NICE: i32 = 5;
 
+/// The same for what somebody waits for: it has two fifths.
+pub(crate) const NICE_AWAITED: i32 = 2;
+
 /// Asks the kernel to let the calling thread in as soon as it wakes. Threads and processes that it starts do not inherit that. Where the
 /// kernel cannot do it, or may not, nothing changes: it is then as it would be without.
 pub(crate) fn be_prompt() {
@@ -28,11 +31,13 @@ pub(crate) fn be_prompt() {
 }
 
 /// Asks the kernel to take the core from the calling thread for whoever wakes, and to give it the smaller part of a core that others want
-/// too: some of it, as others may wait for what the thread holds. Threads and processes that it starts inherit both. Otherwise as
-/// [`be_prompt`].
-pub(crate) fn be_last() {
+/// too: some of it, as others may wait for what the thread holds. How small it is says `nice`. Threads and processes that it starts inherit
+/// both. Otherwise as [`be_prompt`].
+pub(crate) fn be_last(nice: i32) {
     #[cfg(target_os = "linux")]
-    schedule(|had| libc::sched_attr { sched_nice: had.sched_nice.max(NICE), sched_runtime: LONG_SLICE, ..had });
+    schedule(|had| libc::sched_attr { sched_nice: had.sched_nice.max(nice), sched_runtime: LONG_SLICE, ..had });
+    #[cfg(not(target_os = "linux"))]
+    let _ = nice;
 }
 
 /// Schedules the calling thread otherwise, if it is one that shares cores with others.
@@ -95,7 +100,7 @@ mod tests {
     fn last_thread_has_long_slices_and_fewer_of_them_and_so_have_its_children() {
         let seen = thread::spawn(|| {
             let before = scheduled();
-            be_last();
+            be_last(NICE);
             let child = thread::spawn(scheduled).join().expect("it does not panic");
             (before, scheduled(), child)
         });

@@ -20,7 +20,7 @@ mod tests;
 pub use debug::{InformerRow, Inspect, LeaseRow};
 pub use metrics::Metrics;
 pub use plugins::{
-    BacklogRow, ControllerRow, FailedCallRow, FailingRow, GoneRow, HookFailureRow, InstancesRow, LimitsRow,
+    BacklogRow, ControllerRow, FailedCallRow, FailingRow, GivenUpRow, GoneRow, HookFailureRow, InstancesRow, LimitsRow,
     LoadFailureRow, PluginRow, QuarantineRow, ServingRow, StormRow,
 };
 pub use server::{State, serve};

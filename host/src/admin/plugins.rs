@@ -23,6 +23,8 @@ pub struct PluginRow {
     pub warnings: Vec<String>,
     /// Processor time on the guests' threads.
     pub cpu_seconds: f64,
+    /// How long its calls ran in the sandbox, and what begins an instance.
+    pub guest_seconds: f64,
     /// Times that one of its tasks got a thread.
     pub turns: u64,
     /// How long those had waited for it, all together.
@@ -124,6 +126,10 @@ pub struct ServingRow {
     pub digest: String,
     /// Since when, with these settings.
     pub since: String,
+    /// What it asks for: a `fresh` instance for each call, or `reuse`.
+    pub instances: &'static str,
+    /// How well its code is compiled: `baseline`, until there was time to make it `optimized`.
+    pub code: Option<&'static str>,
 }
 
 /// A file that does not serve.
@@ -200,6 +206,8 @@ pub struct ControllerRow {
     pub failing: Vec<FailingRow>,
     /// How many there are.
     pub keys_failing: usize,
+    /// The last keys that the plugin gave up, and that were not tried since.
+    pub given_up: Vec<GivenUpRow>,
     /// Objects that vanished and are still to be reconciled.
     pub gone: GoneRow,
     /// What the plugin's `mapper` is to be asked of.
@@ -231,6 +239,17 @@ pub struct FailingRow {
     /// How often in a row.
     pub failures: u32,
     /// Why, the last time.
+    pub error: String,
+}
+
+/// A key that is not tried again until something changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GivenUpRow {
+    /// Which.
+    pub key: String,
+    /// Since when.
+    pub at: String,
+    /// Why.
     pub error: String,
 }
 
@@ -323,6 +342,9 @@ fn controller(row: &ControllerRow, all: bool, below: Below<'_>) {
     if let more @ 1.. = row.keys_failing.saturating_sub(named) {
         below(2, &format!("and {more} more keys fail"));
     }
+    for GivenUpRow { key, at, error } in row.given_up.iter().rev().take(most) {
+        below(2, &format!("{key} was given up at {at}, until something changes: {error}"));
+    }
     let GoneRow { objects, bytes, dropped } = row.gone;
     if all || dropped > 0 {
         let held = bytes >> 10;
@@ -358,8 +380,8 @@ fn details(row: &PluginRow) -> Vec<String> {
     let (held, peak) = (memory_bytes >> 10, peak_bytes >> 10);
     let mut lines = vec![
         format!(
-            "threads: {} turns, waited {:.2} s for them; held one {} times for more than 1 ms",
-            row.turns, row.turn_wait_seconds, row.turns_held
+            "threads: {} turns, waited {:.2} s for them; held one {} times for more than 1 ms; calls ran for {:.2} s",
+            row.turns, row.turn_wait_seconds, row.turns_held, row.guest_seconds
         ),
         format!(
             "instances: {alive}, {kept} of them kept for a next call; {made} were made, {reused} calls were served by one that had \
@@ -367,6 +389,9 @@ fn details(row: &PluginRow) -> Vec<String> {
         ),
         format!("memory: {held} kB in all instances; at most {peak} kB in one so far"),
     ];
+    if let Some(ServingRow { instances, code, .. }) = &row.serving {
+        lines.push(format!("asks for instances: {instances}; code: {}", code.unwrap_or("none")));
+    }
     if let Some(LimitsRow { memory_bytes, total_memory_bytes, host_calls, host_bytes, reuse }) = row.limits {
         let [memory, total, host] = [memory_bytes, total_memory_bytes, host_bytes].map(|bytes| bytes >> 20);
         let reuse = if reuse { "" } else { ", and always has a fresh instance" };

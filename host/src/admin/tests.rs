@@ -237,8 +237,11 @@ fn plugin(name: &str) -> PluginRow {
             version: "1.2.0".to_owned(),
             digest: "0123456789ab".to_owned(),
             since: "2026-01-02T03:04:05Z".to_owned(),
+            instances: "fresh",
+            code: Some("optimized"),
         }),
         cpu_seconds: 1.5,
+        guest_seconds: 1.25,
         cpu_weight: 100,
         ..PluginRow::default()
     }
@@ -322,6 +325,11 @@ fn sick() -> PluginRow {
             backoff_cap_ms: 60_000,
             failing: ["default/a", "default/b", "default/c", "default/d"].map(failing).into(),
             keys_failing: 9,
+            given_up: vec![GivenUpRow {
+                key: "default/z".to_owned(),
+                at: "2026-01-02T03:58:00Z".to_owned(),
+                error: "no such variety".to_owned(),
+            }],
             gone: GoneRow { objects: 3, bytes: 12 << 10, dropped: 5 },
             unmapped: BacklogRow { last_failure: None, ..backlog() },
             storms: vec![StormRow {
@@ -369,6 +377,7 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
             default/b fails for 61.2 s, 14 times in a row: no apples left
             default/c fails for 61.2 s, 14 times in a row: no apples left
             and 6 more keys fail
+            default/z was given up at 2026-01-02T03:58:00Z, until something changes: no such variety
             gone: 3 objects still to be reconciled, 12 kB; 5 deletions given up
             mapper: 4 objects to be told of, 3 of them again after a failure; 2 changes told with others, 1 deletions given up
             default/a is reconciled over and over: 72 times in 12.2 s, and was woken 400 times; 120 of the last 128 times by changes of its child v1 ConfigMap default/a-0
@@ -388,9 +397,10 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
     insta::assert_snapshot!(body, @r"
     PLUGIN  STATE   VERSION  DIGEST        SERVING SINCE         CPU    WEIGHT  CAP   WAITING  INSTANCES  MEMORY
     apples  active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     500m  2        3          1280k
-        threads: 40 turns, waited 0.25 s for them; held one 3 times for more than 1 ms
+        threads: 40 turns, waited 0.25 s for them; held one 3 times for more than 1 ms; calls ran for 1.25 s
         instances: 3, 2 of them kept for a next call; 7 were made, 40 calls were served by one that had served before, 5 had to map the code
         memory: 1280 kB in all instances; at most 640 kB in one so far
+        asks for instances: fresh; code: optimized
         a call may take 64 MiB of memory, and 512 MiB with the plugin's others, 100 calls of the host and 1024 MiB from them, and always has a fresh instance
         calls of the host: 12 cache.get, 3 log.write
         quarantined (delay 3 in a row): no key is handed out for 3.5 s more: plugin trapped: unreachable
@@ -413,6 +423,7 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
             default/c fails for 61.2 s, 14 times in a row: no apples left
             default/d fails for 61.2 s, 14 times in a row: no apples left
             and 5 more keys fail
+            default/z was given up at 2026-01-02T03:58:00Z, until something changes: no such variety
             gone: 3 objects still to be reconciled, 12 kB; 5 deletions given up
             mapper: 4 objects to be told of, 3 of them again after a failure; 2 changes told with others, 1 deletions given up
             default/a is reconciled over and over: 72 times in 12.2 s, and was woken 400 times; 120 of the last 128 times by changes of its child v1 ConfigMap default/a-0
@@ -423,9 +434,10 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
     insta::assert_snapshot!(body, @r"
     PLUGIN  STATE   VERSION  DIGEST        SERVING SINCE         CPU    WEIGHT  CAP  WAITING  INSTANCES  MEMORY
     pears   active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     -    0        0          0k
-        threads: 0 turns, waited 0.00 s for them; held one 0 times for more than 1 ms
+        threads: 0 turns, waited 0.00 s for them; held one 0 times for more than 1 ms; calls ran for 1.25 s
         instances: 0, 0 of them kept for a next call; 0 were made, 0 calls were served by one that had served before, 0 had to map the code
         memory: 0 kB in all instances; at most 0 kB in one so far
+        asks for instances: fresh; code: optimized
         calls of the host: none
     ");
     let (code, _, body) = server.get("/debug/plugins?plugin=pears&format=json", "*/*").await;
@@ -439,7 +451,7 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
 async fn plugins_are_json_where_it_is_asked_for() {
     let server = Server::start(Vec::new()).await;
     *server.rows.1.lock() = vec![PluginRow { serving: None, ..plugin("apples") }];
-    let json = r#"[{"plugin":"apples","state":"active","serving":null,"load_failure":null,"waiting":null,"warnings":[],"cpu_seconds":1.5,"turns":0,"turn_wait_seconds":0.0,"turns_held":0,"cpu_weight":100,"cpu_milli":null,"waiting_tasks":0,"instances":{"alive":0,"kept":0,"made":0,"reused":0,"mapped":0,"memory_bytes":0,"peak_bytes":0},"limits":null,"host_calls":{},"log_dropped":0,"traps":{},"quarantine":null,"failed_call":null,"observer":null,"controllers":[]}]"#;
+    let json = r#"[{"plugin":"apples","state":"active","serving":null,"load_failure":null,"waiting":null,"warnings":[],"cpu_seconds":1.5,"guest_seconds":1.25,"turns":0,"turn_wait_seconds":0.0,"turns_held":0,"cpu_weight":100,"cpu_milli":null,"waiting_tasks":0,"instances":{"alive":0,"kept":0,"made":0,"reused":0,"mapped":0,"memory_bytes":0,"peak_bytes":0},"limits":null,"host_calls":{},"log_dropped":0,"traps":{},"quarantine":null,"failed_call":null,"observer":null,"controllers":[]}]"#;
     let expected = (200, "application/json".to_owned(), json.to_owned());
     assert_eq!(server.get("/debug/plugins?format=json", "*/*").await, expected);
     assert_eq!(server.get("/debug/plugins", "application/json").await, expected);

@@ -15,6 +15,7 @@ use crate::{
     informer::{Holding, Tally, told},
     name::PluginName,
     plugin::{self, Stage, State, Status},
+    wasm::Tier,
     writer::WriteObserver,
 };
 
@@ -142,14 +143,16 @@ impl Snapshot for HostView {
     fn read(&self, live: &mut Live) {
         let code = self.engine.figures();
         live.code = Some(metrics::Code {
-            compiled: code.compiled,
-            failed: code.failed,
-            compiling: code.compiling,
+            compilers: [(Tier::Baseline, code.baseline), (Tier::Optimized, code.optimized)].map(|(tier, of)| {
+                metrics::Compiles { tier: tier.as_str(), compiled: of.compiled, failed: of.failed, took: of.took }
+            }),
             hits: code.hits,
             misses: code.misses,
             rejected: code.rejected,
             loaded: code.loaded,
             mapped: code.mapped,
+            unoptimized: code.unoptimized,
+            slots: code.slots,
         });
         for controller in self.dispatch.controllers() {
             let queue = controller.queue().lock();

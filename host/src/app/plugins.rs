@@ -5,14 +5,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use super::HostView;
 use crate::{
     admin::{
-        BacklogRow, Control, ControllerRow, FailedCallRow, FailingRow, GoneRow, HookFailureRow, InstancesRow,
-        LimitsRow, LoadFailureRow, PluginRow, QuarantineRow, Release, ServingRow, StormRow,
+        BacklogRow, Control, ControllerRow, FailedCallRow, FailingRow, GivenUpRow, GoneRow, HookFailureRow,
+        InstancesRow, LimitsRow, LoadFailureRow, PluginRow, QuarantineRow, Release, ServingRow, StormRow,
     },
-    dispatch::{BacklogFigures, Controller, FailingKey, GoneFigures, HookFailure, Quarantined, Record},
+    dispatch::{BacklogFigures, Controller, FailingKey, GivenUp, GoneFigures, HookFailure, Quarantined, Record},
     informer::told,
     name::PluginName,
     plugin::Status,
-    wasm::Limits,
+    wasm::{Limits, Tier},
     writer::cut,
 };
 
@@ -54,6 +54,8 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                     version: serving.version.clone(),
                     digest: serving.digest.short().to_string(),
                     since: serving.since.to_string(),
+                    instances: serving.instances.as_str(),
+                    code: view.engine.tier(serving.digest).map(Tier::as_str),
                 }),
                 load_failure: status.last_failure.as_ref().map(|failure| LoadFailureRow {
                     at: failure.at.to_string(),
@@ -64,6 +66,7 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                 }),
                 waiting: waiting.get(name).cloned(),
                 cpu_seconds: usage.used.as_secs_f64(),
+                guest_seconds: instances.get(name).map_or(0.0, |of| of.computed.as_secs_f64()),
                 turns: usage.turns,
                 turn_wait_seconds: usage.waited.as_secs_f64(),
                 turns_held: usage.held,
@@ -158,6 +161,11 @@ fn controller(controller: &Controller) -> ControllerRow {
             })
             .collect(),
         keys_failing,
+        given_up: controller
+            .given_up()
+            .into_iter()
+            .map(|GivenUp { key, at, error }| GivenUpRow { key: key.to_string(), at: at.to_string(), error })
+            .collect(),
         gone: GoneRow { objects, bytes, dropped },
         unmapped: backlog(controller.unmapped(), controller.last_unmapped()),
         breakers_open: storms.len(),

@@ -174,6 +174,9 @@ pub(super) struct CompileArgs {
     /// How much address space it may take
     #[arg(long, value_name = "MIB")]
     pub(super) memory: u64,
+    /// Sooner, for code that runs longer
+    #[arg(long)]
+    pub(super) baseline: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

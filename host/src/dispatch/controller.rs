@@ -38,7 +38,7 @@ use self::{gone::Gone, waking::Waking, workers::Workers};
 pub use self::{gone::GoneFigures, waking::ReadFigures};
 use super::{
     Attempt, Called, Observer, Parts, ReconcileResult,
-    failing::{Failing, FailingKey},
+    failing::{Failing, FailingKey, GivenUp},
     imports::Access,
     mapper, pending,
     queue::Queue,
@@ -319,8 +319,19 @@ impl Controller {
         self.failing.last_error(key)
     }
 
+    /// A key was tried, and is to be tried again for this reason; none: it did not fail.
     pub(super) fn note_error(&self, key: &Key, error: Option<String>) {
         self.failing.note(key, error);
+    }
+
+    /// A key was tried, and is not tried again for this reason.
+    pub(super) fn give_up(&self, key: &Key, error: &str) {
+        self.failing.give_up(key, error);
+    }
+
+    /// The last keys that were given up, and not tried since.
+    pub fn given_up(&self) -> Vec<GivenUp> {
+        self.failing.given_up()
     }
 
     /// How many keys are being retried, and those of them that fail for longest, at most so many.

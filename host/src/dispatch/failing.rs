@@ -1,12 +1,13 @@
-//! The keys of a controller that fail: why, and for how long already.
+//! The keys of a controller that fail: why, and for how long already; and those that its plugin gave up.
 //!
 //! How often in a row a key has failed is for its queue to know, and when it is tried again.
 
 use std::{
-    collections::{BinaryHeap, HashMap},
+    collections::{BinaryHeap, HashMap, VecDeque},
     time::Duration,
 };
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::key::Key;
 use tokio::time::Instant;
@@ -19,6 +20,9 @@ const ROOM: usize = 4 << 20;
 /// Bytes of a reason where there is no such room.
 const BRIEF: usize = 256;
 
+/// Keys that were given up and are remembered: the last ones.
+const GIVEN_UP: usize = 20;
+
 /// At most one entry for each key that is being retried.
 #[derive(Default)]
 pub(super) struct Failing(Mutex<All>);
@@ -28,6 +32,8 @@ struct All {
     keys: HashMap<Key, Failure>,
     /// Of their reasons.
     bytes: usize,
+    /// In the order in which they were.
+    given_up: VecDeque<GivenUp>,
 }
 
 struct Failure {
@@ -50,10 +56,37 @@ pub struct FailingKey {
     pub error: String,
 }
 
+/// A key that is not tried again until something changes, as its plugin said of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Which.
+    pub key: Key,
+    /// When.
+    pub at: Timestamp,
+    /// Why.
+    pub error: String,
+}
+
 impl Failing {
+    /// A key was tried, and is not tried again for this reason.
+    pub(super) fn give_up(&self, key: &Key, error: &str) {
+        self.note(key, None);
+        let given_up = &mut self.0.lock().given_up;
+        if given_up.len() == GIVEN_UP {
+            given_up.pop_front();
+        }
+        given_up.push_back(GivenUp { key: key.clone(), at: Timestamp::now(), error: cut(error, BRIEF) });
+    }
+
+    /// The last of those that were given up, and not tried since.
+    pub(super) fn given_up(&self) -> Vec<GivenUp> {
+        self.0.lock().given_up.iter().cloned().collect()
+    }
+
     /// A key was tried, and is to be tried again for this reason; none: it is not.
     pub(super) fn note(&self, key: &Key, error: Option<String>) {
-        let All { keys, bytes } = &mut *self.0.lock();
+        let All { keys, bytes, given_up } = &mut *self.0.lock();
+        given_up.retain(|given_up| given_up.key != *key);
         let before = keys.remove(key);
         *bytes -= before.as_ref().map_or(0, |failure| failure.error.len());
         let Some(mut error) = error else { return };
@@ -122,6 +155,21 @@ mod tests {
             failing.note(&key(name), None);
         }
         assert_eq!((failing.longest(2), failing.last_error(&key("b"))), ((0, Vec::new()), None));
+    }
+
+    #[test]
+    fn last_that_were_given_up_are_known_until_they_are_tried_again() {
+        let failing = Failing::default();
+        let (name, all) = (|number: usize| key(&number.to_string()), 0..GIVEN_UP + 2);
+        failing.note(&name(3), Some("again".to_owned()));
+        all.clone().for_each(|number| failing.give_up(&name(number), &number.to_string()));
+        // Neither twice nor as one that is tried again.
+        failing.give_up(&name(4), "4");
+        failing.note(&name(5), None);
+        let told = || failing.given_up().into_iter().map(|of| (of.key, of.error)).collect::<Vec<_>>();
+        let left = all.skip(2).filter(|number| ![4, 5].contains(number)).chain([4]);
+        assert_eq!(told(), left.map(|number| (name(number), number.to_string())).collect::<Vec<_>>());
+        assert_eq!(failing.longest(1).0, 0);
     }
 
     #[test]

@@ -27,7 +27,7 @@ mod sync;
 mod tests;
 
 pub use controller::{Controller, GoneFigures, ReadFigures};
-pub use failing::FailingKey;
+pub use failing::{FailingKey, GivenUp};
 pub use hook::{Called, Hook};
 pub use observing::Observing;
 pub use pending::{BacklogFigures, HookFailure};

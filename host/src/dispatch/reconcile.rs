@@ -195,8 +195,11 @@ fn conclude(controller: &Controller, key: &Key, end: End, report: &Report, took:
         what = "reconciled", result = result.as_str(), written = report.written, unchanged = report.skipped, ?took, ?in_guest,
         error = error.as_deref(),
     );
-    // After a terminal failure the next try is a first one.
-    controller.note_error(key, error.filter(|_| next == Next::Retry));
+    match error {
+        // The next try is a first one.
+        Some(error) if result == ReconcileResult::Terminal => controller.give_up(key, &error),
+        error => controller.note_error(key, error),
+    }
     controller.attempted(&Attempt { result, took, in_guest: Some(in_guest), trap, panicked });
     next
 }

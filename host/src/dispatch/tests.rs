@@ -16,11 +16,12 @@ use pilothouse_core::{
     grant::Grants,
     key::{Key, TypeMeta},
     manifest::MAX_CONCURRENCY,
-    workqueue::Pace,
+    workqueue::{CHANGE, INITIAL, Pace},
 };
 use serde_json::json;
 use tokio::{runtime::Handle, sync::mpsc};
 
+use super::resync::look_at_each;
 use super::{Attempt, Called, Controller, Dispatch, Observer, Parts, ReconcileResult};
 use crate::{
     guests::Guests,
@@ -183,6 +184,26 @@ async fn invariant_6_no_key_is_reconciled_before_every_informer_has_synced() {
     assert!(scene.ended.try_recv().is_err());
     scene.api.serve_apples().await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
+}
+
+#[tokio::test]
+async fn changes_overtake_a_first_list_and_a_resync() {
+    let scene = Scene::new().await;
+    // Keys come in and stay, as in the test above.
+    scene.api.create(config_map("a")).await;
+    scene.activate(&Guest::new().watches("v1", "ConfigMap").owns("stable.example.com/v1", "MyApple")).await;
+    let controller = scene.controller();
+    let depths = || controller.queue().lock().depths().collect::<Vec<_>>();
+    comes_true("the first list is routed", || !depths().is_empty()).await;
+    // The server has ConfigMaps of its own.
+    let [(INITIAL, listed)] = *depths() else { panic!("{:?}", depths()) };
+    scene.api.create(config_map("b")).await;
+    comes_true("the change is routed", || depths() == [(CHANGE, 1), (INITIAL, listed)]).await;
+    scene.api.serve_apples().await;
+    comes_true("all are reconciled", || controller.queue().lock().is_empty()).await;
+    // Nobody else has a turn before the depths are read.
+    look_at_each(&controller).await;
+    assert_eq!(depths(), [(INITIAL, listed + 1)]);
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use pilothouse_core::manifest::Policy;
 
 use super::source::Problem;
 use crate::name::PluginName;
@@ -147,6 +148,8 @@ pub struct Serving {
     pub version: String,
     /// Since when, with these settings.
     pub since: Timestamp,
+    /// What it asks for.
+    pub instances: Policy,
 }
 
 /// What is known of one plugin.

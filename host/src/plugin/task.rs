@@ -339,6 +339,7 @@ impl Task {
             digest: candidate.revision.digest(),
             version: candidate.revision.manifest().version.clone(),
             since: Timestamp::now(),
+            instances: candidate.revision.manifest().instances,
         });
         self.active = Some(Active { candidate, settings: settings.clone(), whole });
         Ok(())

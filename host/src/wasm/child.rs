@@ -25,10 +25,11 @@ use wit_component::ComponentEncoder;
 use super::cache::{Key, seal};
 use super::call::{MAX_MESSAGE, shorten};
 use super::component::{Layer, chain, header};
+use super::engine::Tier;
 use super::error::LoadError;
 use super::turns::SMALL;
 use super::{Digest, MAX_FILE, contents, engine};
-use crate::prompt::{NICE, be_last};
+use crate::prompt::{NICE, NICE_AWAITED, be_last};
 
 /// Address space in MiB: five times what a plugin of 18 MB with an interpreter inside takes.
 const MEMORY: u64 = 2 << 10;
@@ -80,10 +81,10 @@ pub(super) fn memory(bytes: usize) -> u64 {
     if bytes < SMALL { MEMORY_SMALL } else { MEMORY }
 }
 
-/// Compiles standard input to standard output, in at most so many MiB of address space and under its other limits. Ends when `parent`,
-/// which started it, does.
-pub fn compile_for(parent: u32, memory: u64) -> ExitCode {
-    if let Err(error) = confine(parent, memory) {
+/// Compiles standard input to standard output for engines of this tier, in at most so many MiB of address space and under its other limits.
+/// Ends when `parent`, which started it, does.
+pub fn compile_for(parent: u32, memory: u64, tier: Tier) -> ExitCode {
+    if let Err(error) = confine(parent, memory, tier) {
         eprintln!("cannot confine the compiler: {error}");
         return ExitCode::FAILURE;
     }
@@ -93,7 +94,7 @@ pub fn compile_for(parent: u32, memory: u64) -> ExitCode {
         eprintln!("cannot read the file: {error}");
         return ExitCode::FAILURE;
     }
-    let engine = match wasmtime::Engine::new(&engine::settings()) {
+    let engine = match wasmtime::Engine::new(&engine::settings(tier)) {
         Ok(engine) => engine,
         Err(error) => {
             eprintln!("cannot set up the engine: {}", chain(&error));
@@ -108,23 +109,26 @@ pub fn compile_for(parent: u32, memory: u64) -> ExitCode {
         }
     };
     let key = Key::new(&engine, Digest::of(&file));
-    if let Err(error) = write(&code, &seal(&key, &code)) {
+    if let Err(error) = write(&code, &seal(&key, &code), tier) {
         eprintln!("{error}");
         return ExitCode::from(UNWRITTEN);
     }
     ExitCode::SUCCESS
 }
 
-/// Unbuffered, and on the disk before it returns.
-fn write(code: &[u8], seal: &[u8]) -> io::Result<()> {
+/// Unbuffered, and on the disk before it returns if it is kept.
+fn write(code: &[u8], seal: &[u8], tier: Tier) -> io::Result<()> {
     let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     out.write_all(code)?;
     out.write_all(seal)?;
-    out.sync_all()
+    match tier {
+        Tier::Baseline => Ok(()),
+        Tier::Optimized => out.sync_all(),
+    }
 }
 
 /// Takes what a compiler may use, and no more.
-fn confine(parent: u32, memory: u64) -> io::Result<()> {
+fn confine(parent: u32, memory: u64, tier: Tier) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
         process::set_parent_process_death_signal(Some(process::Signal::KILL))?;
@@ -140,8 +144,12 @@ fn confine(parent: u32, memory: u64) -> io::Result<()> {
     // The kernel says so at the first, and kills at the second.
     limit(Resource::Cpu, CPU.as_secs(), 1)?;
     // The second is for the slices alone, and for Linux; the nice value is for all.
-    process::nice(NICE)?;
-    be_last();
+    let nice = match tier {
+        Tier::Baseline => NICE_AWAITED,
+        Tier::Optimized => NICE,
+    };
+    process::nice(nice)?;
+    be_last(nice);
     Ok(())
 }
 
@@ -180,8 +188,9 @@ fn componentise(engine: &wasmtime::Engine, module: &[u8]) -> Result<Vec<u8>, Ref
         if stripped.is_none() {
             return Err(Refused::Metadata);
         }
+        // What it makes is compiled next, and the engine looks at all of it then.
         ComponentEncoder::default()
-            .validate(true)
+            .validate(false)
             .module(module)
             .and_then(ComponentEncoder::encode)
             .map_err(|e| Refused::Componentise(format!("{e:#}")))

@@ -1,12 +1,14 @@
 //! The code of one component: kept as a file, mapped while it is called.
 //!
 //! ```text
-//! file ─ map, link ─► Ready (pool)        an instance from a pool's slot
-//!      └ map, link ─► Ready (plain)       one that is made from nothing: to describe itself, too large for a slot, or all are taken
+//! optimized ─ map, link ─► Ready (pool)        an instance from a pool's slot
+//!           └ map, link ─► Ready (plain)       one that is made from nothing: to describe itself, too large for a slot, or all are taken
+//! baseline ── map, link ─► Ready (plain)       as it is there for a while only, it has no pool
 //! ```
 //!
-//! Each of the two is dropped when nobody called it for a while; calls in flight keep theirs. The file stays open, so that the same
-//! bytes are mapped again, whatever became of the directory, and nothing has to be verified anew.
+//! Each is dropped when nobody called it for a while; calls in flight keep theirs. The file stays open, so that the same
+//! bytes are mapped again, whatever became of the directory, and nothing has to be verified anew. Baseline code goes as a whole when what is
+//! optimized takes its place.
 
 use std::fs::File;
 use std::io;
@@ -15,6 +17,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 
@@ -26,34 +29,44 @@ use super::cache::SEAL;
 use super::call::{MAX_MESSAGE, shorten};
 use super::child::Room;
 use super::component::{chain, fits, found, offered};
+use super::engine::{Tier, settings};
 use super::error::{LoadError, is_shortage};
 use super::host::Host;
 
 /// An engine of the one settings or the other, what it links, and where.
 pub(super) struct Sandbox {
     pub(super) engine: wasmtime::Engine,
+    /// Of the code that it runs.
+    pub(super) tier: Tier,
     linker: Arc<Linker<Host>>,
     aside: Arc<Aside>,
 }
 
 impl Sandbox {
-    pub(super) fn new(config: &wasmtime::Config, aside: Arc<Aside>) -> wasmtime::Result<Self> {
+    /// One that makes instances from nothing.
+    pub(super) fn plain(tier: Tier, aside: Arc<Aside>) -> wasmtime::Result<Self> {
+        Self::new(&settings(tier), tier, aside)
+    }
+
+    /// One of settings for this tier.
+    pub(super) fn new(config: &wasmtime::Config, tier: Tier, aside: Arc<Aside>) -> wasmtime::Result<Self> {
         let engine = wasmtime::Engine::new(config)?;
         let mut linker = Linker::new(&engine);
         bindings::Plugin::add_to_linker::<_, HasSelf<_>>(&mut linker, |host: &mut Host| host)?;
-        Ok(Self { engine, linker: Arc::new(linker), aside })
+        Ok(Self { engine, tier, linker: Arc::new(linker), aside })
     }
 
-    #[cfg(test)]
-    pub(super) fn aside(&self) -> &Aside {
+    /// Where code is mapped.
+    pub(super) fn aside(&self) -> &Arc<Aside> {
         &self.aside
     }
 
     /// Maps and links code. The inner error is what the engine has against it.
     async fn ready(&self, source: &Arc<Source>) -> Result<wasmtime::Result<Arc<Ready>>, LoadError> {
         let (engine, linker, source) = (self.engine.clone(), Arc::clone(&self.linker), Arc::clone(source));
+        let tier = self.tier;
         let ready = self.aside.run(move || match source.load(&engine) {
-            Ok(component) => Ready::link(&engine, &linker, &component).map(|ready| Ok(Arc::new(ready))),
+            Ok(component) => Ready::link(&engine, tier, &linker, &component).map(|ready| Ok(Arc::new(ready))),
             Err(error) => Ok(Err(error)),
         });
         ready.await.unwrap_or_else(|| Err(LoadError::Code("the host failed over it".to_owned())))
@@ -69,6 +82,7 @@ const MAX_NAMES: usize = 4 << 10;
 /// Code that is mapped and linked.
 pub(super) struct Ready {
     pub(super) engine: wasmtime::Engine,
+    pub(super) tier: Tier,
     pub(super) instance: InstancePre<Host>,
     pub(super) plugin: PluginIndices,
     /// Where the component exports it.
@@ -93,7 +107,12 @@ impl Ready {
     }
 
     /// Checks imports and exports against the contract.
-    fn link(engine: &wasmtime::Engine, linker: &Linker<Host>, component: &Component) -> Result<Self, LoadError> {
+    fn link(
+        engine: &wasmtime::Engine,
+        tier: Tier,
+        linker: &Linker<Host>,
+        component: &Component,
+    ) -> Result<Self, LoadError> {
         let ty = component.component_type();
         let imports: Vec<String> = ty.imports(engine).map(|(name, _)| name.to_owned()).collect();
         let exports: Vec<String> = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
@@ -117,22 +136,28 @@ impl Ready {
         let plugin = PluginIndices::new(&instance).map_err(types)?;
         let (imports, exports) = (imports.into(), exports.into());
         let called = AtomicBool::new(true);
-        Ok(Self { engine: engine.clone(), instance, plugin, mapper, observer, imports, exports, called })
+        Ok(Self { engine: engine.clone(), tier, instance, plugin, mapper, observer, imports, exports, called })
     }
 }
 
-/// The code of one component.
+/// The code of one component, as well compiled as it has been so far.
 pub(super) struct Code {
-    source: Arc<Source>,
-    pool: Mapped,
-    plain: Mapped,
-    /// It is too large for a slot of the pool, as far as is known.
-    large: AtomicBool,
+    form: ArcSwap<Form>,
     /// Bytes that an instance has for functions and globals, at most.
     room: usize,
 }
 
-/// Code for one of the two engines, if it is mapped.
+/// What one compiler made of a component.
+pub(super) struct Form {
+    source: Arc<Source>,
+    sandbox: Arc<Sandbox>,
+    pool: Mapped,
+    plain: Mapped,
+    /// It is too large for a slot of the pool, as far as is known.
+    large: AtomicBool,
+}
+
+/// Code for one engine, if it is mapped.
 #[derive(Default)]
 struct Mapped {
     ready: Mutex<Option<Arc<Ready>>>,
@@ -149,12 +174,18 @@ pub(super) enum Source {
 }
 
 impl Code {
+    /// Of `source`, which was compiled for `sandbox`.
+    ///
     /// # Errors
     /// The file cannot be read.
-    pub(super) fn new(source: Source) -> io::Result<Self> {
+    pub(super) fn new(source: Source, sandbox: &Arc<Sandbox>) -> io::Result<Self> {
         let room = source.room()?;
-        let (source, large) = (Arc::new(source), AtomicBool::new(false));
-        Ok(Self { source, pool: Mapped::default(), plain: Mapped::default(), large, room })
+        Ok(Self { form: ArcSwap::from_pointee(Form::new(source, sandbox)), room })
+    }
+
+    /// From now on instances are made of `source`, which was compiled from the same file for `sandbox`. Calls in flight end with what they have.
+    pub(super) fn replace(&self, source: Source, sandbox: &Arc<Sandbox>) {
+        self.form.store(Arc::new(Form::new(source, sandbox)));
     }
 
     /// Bytes that an instance has for functions and globals, at most, which no memory of its counts.
@@ -162,15 +193,47 @@ impl Code {
         self.room
     }
 
+    /// What instances are made of now.
+    pub(super) fn form(&self) -> Arc<Form> {
+        self.form.load_full()
+    }
+
+    /// How well it is compiled.
+    pub(super) fn tier(&self) -> Tier {
+        self.form.load().sandbox.tier
+    }
+
+    /// Drops what is mapped and was not called since this was last asked. Whether something was.
+    pub(super) fn unmap_idle(&self) -> bool {
+        self.form.load().unmap_idle()
+    }
+
+    /// Whether it is mapped for any engine.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.form.load().is_mapped()
+    }
+}
+
+impl Form {
+    fn new(source: Source, sandbox: &Arc<Sandbox>) -> Self {
+        Self {
+            source: Arc::new(source),
+            sandbox: Arc::clone(sandbox),
+            pool: Mapped::default(),
+            plain: Mapped::default(),
+            large: AtomicBool::new(false),
+        }
+    }
+
     /// Ready for an instance from nothing, and whether it had to be mapped for that.
-    pub(super) async fn plain(&self, sandbox: &Sandbox) -> Result<(Arc<Ready>, bool), LoadError> {
-        let ready = self.plain.get(sandbox, &self.source).await?;
+    pub(super) async fn plain(&self) -> Result<(Arc<Ready>, bool), LoadError> {
+        let ready = self.plain.get(&self.sandbox, &self.source).await?;
         ready.map_err(|error| LoadError::Code(chain(&error)))
     }
 
-    /// The same for an instance from the pool. None where a slot does not take it.
+    /// The same for an instance from the pool. None where it was not compiled for that, or a slot does not take it.
     pub(super) async fn pooled(&self, pool: &Sandbox) -> Result<Option<(Arc<Ready>, bool)>, LoadError> {
-        if self.large.load(Ordering::Relaxed) {
+        if self.sandbox.tier != pool.tier || self.large.load(Ordering::Relaxed) {
             return Ok(None);
         }
         // What is wrong with it, if anything is, is found by who loads it without the pool.
@@ -184,8 +247,7 @@ impl Code {
         }
     }
 
-    /// Drops what is mapped and was not called since this was last asked. Whether something was.
-    pub(super) fn unmap_idle(&self) -> bool {
+    fn unmap_idle(&self) -> bool {
         let idle = [&self.pool, &self.plain].map(Mapped::take_idle);
         if !self.plain.is_mapped() {
             // The pool is tried again: that costs little, and what was wrong need not have been its size.
@@ -194,8 +256,7 @@ impl Code {
         idle.iter().any(Option::is_some)
     }
 
-    /// Whether it is mapped for either engine.
-    pub(super) fn is_mapped(&self) -> bool {
+    fn is_mapped(&self) -> bool {
         self.pool.is_mapped() || self.plain.is_mapped()
     }
 }
@@ -282,19 +343,20 @@ mod tests {
     #[tokio::test]
     async fn code_that_cannot_be_mapped_fails_all_who_wait_for_it_and_is_tried_again() {
         let aside = Arc::new(Aside::start().expect("there is a thread"));
-        let sandbox = Sandbox::new(&wasmtime::Config::new(), aside).expect("the engine takes its own settings");
-        let code = Code::new(Source::Bytes(vec![0; 100])).expect("it is long enough");
+        let sandbox = Arc::new(Sandbox::plain(Tier::Optimized, aside).expect("the engine takes its own settings"));
+        let code = Code::new(Source::Bytes(vec![0; 100]), &sandbox).expect("it is long enough");
+        let form = code.form();
         for _ in 0..2 {
-            let waiting = join_all((0..10).map(|_| code.plain(&sandbox))).await;
+            let waiting = join_all((0..10).map(|_| form.plain())).await;
             let failed = waiting.iter().filter(|ready| matches!(ready, Err(LoadError::Code(_)))).count();
             assert_eq!(failed, 10);
             assert!(!code.is_mapped());
         }
         // For the pool it counts as too large, until what is idle is unmapped.
-        let waiting = join_all((0..10).map(|_| code.pooled(&sandbox))).await;
+        let waiting = join_all((0..10).map(|_| form.pooled(&sandbox))).await;
         assert!(waiting.iter().all(|ready| matches!(ready, Ok(None))));
-        assert!(code.large.load(Ordering::Relaxed));
+        assert!(form.large.load(Ordering::Relaxed));
         code.unmap_idle();
-        assert!(!code.large.load(Ordering::Relaxed));
+        assert!(!form.large.load(Ordering::Relaxed));
     }
 }

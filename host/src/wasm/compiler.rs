@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
 use super::child::{self, Refused};
+use super::engine::Tier;
 use super::error::LoadError;
 
 /// From its start to its end: five times its time on the cores, as it runs behind everything else.
@@ -19,6 +20,11 @@ const THREADS: usize = 4;
 
 /// What is said where memory runs out, whichever limit it is: by the allocator, and by the engine, which may panic over it.
 const OUT_OF_MEMORY: [&str; 2] = ["memory allocation of ", "out of memory (failed to allocate "];
+
+/// How glibc is to allocate, where it does: each arena reserves address space, of which there is a limit. And a compiler allocates much and
+/// ends soon, so that a fifth of its time is the kernel's if it asks for little at a time, in small pages, and gives it back.
+const ALLOCATOR: &str = "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1:glibc.malloc.top_pad=16777216:\
+    glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824";
 
 /// How much of the end of what a compiler says is read.
 const SAID: usize = 16 << 10;
@@ -39,7 +45,7 @@ impl Compiler {
         Ok(Self { program })
     }
 
-    /// Compiles `file` into `code`, which is the compiler's standard output.
+    /// Compiles `file` for engines of this tier into `code`, which is the compiler's standard output.
     ///
     /// # Errors
     /// If the file will not do, or the compiler does not come to its end.
@@ -50,17 +56,17 @@ impl Compiler {
     /// # Panics
     /// Outside a tokio runtime with I/O and time. The compiler ends with the thread that starts it, so that thread must last: a worker
     /// of the runtime, and not one of those that are there for what blocks.
-    pub(super) async fn compile(&self, file: &[u8], code: File) -> Result<(), LoadError> {
+    pub(super) async fn compile(&self, tier: Tier, file: &[u8], code: File) -> Result<(), LoadError> {
         let memory = child::memory(file.len());
         let mut compiler = Command::new(&self.program);
         compiler
             .arg0("pilothouse")
             .args(["compile", "--parent", &std::process::id().to_string(), "--memory", &memory.to_string()])
+            .args((tier == Tier::Baseline).then_some("--baseline"))
             // What reads a hostile file has no need of the host's secrets.
             .env_clear()
             .env("RAYON_NUM_THREADS", threads().to_string())
-            // Each arena of the allocator reserves address space, of which there is a limit.
-            .env("MALLOC_ARENA_MAX", "2")
+            .env("GLIBC_TUNABLES", ALLOCATOR)
             .stdin(Stdio::piped())
             .stdout(Stdio::from(code))
             .stderr(Stdio::piped())

@@ -7,7 +7,7 @@
 //!
 //! The file may be anything: each way in which it is no plugin has an error that says so.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::code::{Code, Ready};
 use super::error::LoadError;
@@ -58,6 +58,11 @@ impl Compiled {
     /// The digest of the file.
     pub fn digest(&self) -> Digest {
         self.digest
+    }
+
+    /// Its code, for who does not keep it.
+    pub(super) fn code(&self) -> Weak<Code> {
+        Arc::downgrade(&self.code)
     }
 
     /// Checks imports and exports against the contract.

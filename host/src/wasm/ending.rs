@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::thread;
 
-use crate::prompt::be_last;
+use crate::prompt::{NICE, be_last};
 
 /// How many may wait for their end while one ends: they hold memory that counts as nobody's. Where instances fill faster than one thread
 /// empties them, whoever has the next one ends it itself.
@@ -28,7 +28,7 @@ impl<T: Send + 'static> Ending<T> {
     pub(super) fn start() -> std::io::Result<Self> {
         let (give, given) = mpsc::sync_channel(WAITING);
         thread::Builder::new().name("wasm-ending".to_owned()).spawn(move || {
-            be_last();
+            be_last(NICE);
             for ends in given {
                 // The next one is to end too.
                 let _failed = catch_unwind(AssertUnwindSafe(|| drop(ends)));

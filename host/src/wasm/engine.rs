@@ -1,21 +1,17 @@
 //! The engine that all plugins share, and its clock.
 
-use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tempfile::NamedTempFile;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{info, warn};
-use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, WasmBacktraceDetails};
+use wasmtime::PoolingAllocationConfig;
 
 use super::aside::Aside;
-use super::cache::{Cache, Damage, Key, verify};
+use super::cache::Cache;
 use super::code::{Code, Ready, Sandbox, Source};
 use super::compiler::Compiler;
 use super::component::{Compiled, header};
@@ -23,23 +19,20 @@ use super::ending::Ending;
 use super::epochs::{Epochs, Running};
 use super::error::{EngineError, LoadError};
 use super::instances::{Instance, LARGE};
-use super::limits::{MAX_INSTANCES, MAX_TABLE_ELEMENTS};
 use super::tally::{InstanceFigures, Tallies, Tally};
 use super::turns::Turns;
-use super::{Digest, PluginFile, child};
+use super::{Digest, child};
 use crate::allocator;
 use crate::guests::runs_suspect;
 use crate::name::PluginName;
 
-/// WebAssembly frames a call may use. Deep recursion in a parser takes some hundred kB; wasmtime's own default.
-const STACK: usize = 512 << 10;
+use load::Said;
+pub use settings::Tier;
+pub(super) use settings::settings;
+use settings::{HAS_BASELINE, SLOTS, pooled};
 
-/// A call's whole stack, host functions included: they need far less than the rest of it.
-const CALL_STACK: usize = 2 << 20;
-
-/// Instances that have a slot of the pool at the same time. Threads do not bound them, as a call that waits for the API server keeps
-/// its own; so many wait only where the server is slow, and then it does not matter that the rest is made from nothing.
-const SLOTS: u32 = 256;
+mod load;
+mod settings;
 
 /// Instances that are kept for a next call, of all plugins together: half of the slots, so that most calls that begin find one.
 const REUSABLE: usize = SLOTS as usize / 2;
@@ -47,64 +40,6 @@ const REUSABLE: usize = SLOTS as usize / 2;
 /// Instances that are made ahead of a call, of all plugins together: a quarter of the slots that are left. What each touches stays in its
 /// slot, some 35 kB for a plugin in Rust.
 const MADE_AHEAD: usize = SLOTS as usize / 8;
-
-/// Memories that one component may have in a slot. Each reserves 4 GiB of address space, of which there are 128 TiB.
-const SLOT_MEMORIES: u32 = 2;
-
-/// Tables that one component may have in a slot: a guest in Rust has two or three.
-const SLOT_TABLES: u32 = 8;
-
-/// Bytes of a memory that its slot keeps after a call, to be overwritten instead of asked for again: what a call on an object of 50 kB
-/// touches, or on one of 6 kB four times. What one call has touched is cleaned after each one from then on, at some 10 GB/s.
-const KEPT: usize = 192 << 10;
-
-/// Slots that keep something though nothing uses them: 12 MiB at most.
-const WARM: u32 = 64;
-
-/// How often is said that a file is still being compiled, or waits for that: one with an interpreter inside takes some seconds.
-const PROGRESS: Duration = Duration::from_secs(5);
-
-/// What shapes compiled code: the same in every process and for both engines.
-pub(super) fn settings() -> Config {
-    let mut config = Config::new();
-    config
-        .epoch_interruption(true)
-        .max_wasm_stack(STACK)
-        .async_stack_size(CALL_STACK)
-        .memory_init_cow(true)
-        // No language has use for 64 bits here. And where the growth of such a table overflows, the limiter hears of a failure of which it has
-        // not granted the beginning.
-        .wasm_memory64(false)
-        // Nor has any for pages of another size, and there it is the same with memories.
-        .wasm_custom_page_sizes(false)
-        // Names come from the name section; reading DWARF would keep it in memory, and must not hang on the environment.
-        .wasm_backtrace_details(WasmBacktraceDetails::Disable);
-    config
-}
-
-/// The same with instances from a pool.
-fn pooled() -> Config {
-    let mut pool = PoolingAllocationConfig::new();
-    let all = |each: u32| SLOTS.saturating_mul(each);
-    let instances = u32::try_from(MAX_INSTANCES).unwrap_or(u32::MAX);
-    pool.total_component_instances(SLOTS)
-        .total_stacks(SLOTS)
-        // A counter and no memory: what a call may have without a pool.
-        .max_core_instances_per_component(instances)
-        .total_core_instances(all(instances))
-        .max_memories_per_component(SLOT_MEMORIES)
-        .total_memories(all(SLOT_MEMORIES))
-        .max_tables_per_component(SLOT_TABLES)
-        .total_tables(all(SLOT_TABLES))
-        .table_elements(MAX_TABLE_ELEMENTS)
-        .linear_memory_keep_resident(KEPT)
-        .table_keep_resident(KEPT)
-        .max_unused_warm_slots(WARM)
-        .pagemap_scan(Enabled::Yes);
-    let mut config = settings();
-    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
-    config
-}
 
 /// Compiles plugins and runs them. One for the process; clones share it.
 ///
@@ -120,8 +55,10 @@ fn pooled() -> Config {
 pub struct Engine(Arc<Inner>);
 
 struct Inner {
-    plain: Sandbox,
+    plain: Arc<Sandbox>,
     pool: Option<Pool>,
+    /// For [`Tier::Baseline`], from when something was first compiled so; none: there is none to be had.
+    baseline: Arc<OnceLock<Option<Arc<Sandbox>>>>,
     /// None: files are compiled in this process.
     compiler: Option<Compiler>,
     cache: Option<Cache>,
@@ -150,23 +87,27 @@ struct Pool {
 
 #[derive(Default)]
 struct Counts {
-    compiled: AtomicU64,
-    failed: AtomicU64,
-    nanoseconds: AtomicU64,
+    baseline: Compiles,
+    optimized: Compiles,
     hits: AtomicU64,
     misses: AtomicU64,
     rejected: AtomicU64,
 }
 
+#[derive(Default)]
+struct Compiles {
+    compiled: AtomicU64,
+    failed: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
 /// What the engine has done, and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Files that were compiled.
-    pub compiled: u64,
-    /// Files that could not be.
-    pub failed: u64,
-    /// Both together.
-    pub compiling: Duration,
+    /// What was compiled soon.
+    pub baseline: CompileFigures,
+    /// What was compiled well.
+    pub optimized: CompileFigures,
     /// Files whose code was in the cache.
     pub hits: u64,
     /// Files whose code was not.
@@ -177,6 +118,21 @@ pub struct Figures {
     pub loaded: usize,
     /// Of these in memory, as they were called of late.
     pub mapped: usize,
+    /// Of those that are loaded not optimized yet.
+    pub unoptimized: usize,
+    /// Places for instances that are made at once, where the kernel lets them pay: those that are free, and those that instances have.
+    pub slots: Option<[usize; 2]>,
+}
+
+/// What one compiler has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompileFigures {
+    /// Files that were compiled.
+    pub compiled: u64,
+    /// Files that could not be.
+    pub failed: u64,
+    /// Both together.
+    pub took: Duration,
 }
 
 impl Engine {
@@ -186,7 +142,13 @@ impl Engine {
     /// # Errors
     /// If the machine cannot run the engine or has no thread to spare.
     pub fn new() -> Result<Self, EngineError> {
-        Self::build(None, None)
+        Self::build(None, None, Pool::new)
+    }
+
+    /// As on a kernel with which a pool does not pay.
+    #[cfg(test)]
+    pub(super) fn without_pool() -> Self {
+        Self::build(None, None, |_| None).expect("there is an engine")
     }
 
     /// An engine whose files are compiled by `compiler`, and kept in `cache` if there is one.
@@ -194,21 +156,31 @@ impl Engine {
     /// # Errors
     /// If the machine cannot run the engine or has no thread to spare.
     pub fn with_compiler(compiler: Compiler, cache: Option<Cache>) -> Result<Self, EngineError> {
-        Self::build(Some(compiler), cache)
+        Self::build(Some(compiler), cache, Pool::new)
     }
 
-    fn build(compiler: Option<Compiler>, cache: Option<Cache>) -> Result<Self, EngineError> {
+    fn build(
+        compiler: Option<Compiler>,
+        cache: Option<Cache>,
+        pool: impl FnOnce(Arc<Aside>) -> Option<Pool>,
+    ) -> Result<Self, EngineError> {
         let aside = Arc::new(Aside::start().map_err(EngineError::Thread)?);
-        let plain = Sandbox::new(&settings(), Arc::clone(&aside)).map_err(EngineError::Engine)?;
-        let pool = Pool::new(aside);
+        let plain = Sandbox::plain(Tier::Optimized, Arc::clone(&aside)).map_err(EngineError::Engine)?;
+        let pool = pool(aside);
         let ending = Ending::start().map_err(EngineError::Thread)?;
+        let baseline: Arc<OnceLock<Option<Arc<Sandbox>>>> = Arc::default();
         let engines = [Some(&plain), pool.as_ref().map(|pool| &pool.sandbox)];
         let engines: Vec<_> = engines.into_iter().flatten().map(|sandbox| sandbox.engine.clone()).collect();
-        let epochs = Epochs::start(move || engines.iter().for_each(wasmtime::Engine::increment_epoch))
-            .map_err(EngineError::Thread)?;
+        let later = Arc::clone(&baseline);
+        let advance = move || {
+            let engines = engines.iter().chain(later.get().into_iter().flatten().map(|baseline| &baseline.engine));
+            engines.for_each(wasmtime::Engine::increment_epoch);
+        };
+        let epochs = Epochs::start(advance).map_err(EngineError::Thread)?;
         Ok(Self(Arc::new(Inner {
-            plain,
+            plain: Arc::new(plain),
             pool,
+            baseline,
             compiler,
             cache,
             compiling: Turns::default(),
@@ -230,125 +202,45 @@ impl Engine {
     /// # Errors
     /// If the file is neither, or is damaged.
     pub fn compile(&self, file: &[u8]) -> Result<Compiled, LoadError> {
+        self.compile_for(&self.0.plain, &self.0.counts.optimized, file)
+    }
+
+    /// The same for the baseline's sandbox, which must be there.
+    #[cfg(test)]
+    pub(super) fn compile_baseline(&self, file: &[u8]) -> Result<Compiled, LoadError> {
+        self.compile_for(&self.baseline().expect("there is a baseline"), &self.0.counts.baseline, file)
+    }
+
+    /// Does now what [`Self::load`] leaves for later: `file` is loaded.
+    #[cfg(test)]
+    pub(super) fn optimize_now(&self, file: &[u8]) {
+        let code = self.0.codes.lock().get(&Digest::of(file)).and_then(Weak::upgrade).expect("it is loaded");
+        let compiled = child::compile(&self.0.plain.engine, file).expect("it was compiled before");
+        code.replace(Source::Bytes(compiled), &self.0.plain);
+    }
+
+    fn compile_for(&self, sandbox: &Arc<Sandbox>, counts: &Compiles, file: &[u8]) -> Result<Compiled, LoadError> {
         header(file)?;
         let digest = Digest::of(file);
-        let compiled = self.0.timed(|| Ok(child::compile(&self.0.plain.engine, file)?))?;
-        Ok(self.enter(digest, code(Source::Bytes(compiled))?, file.len()))
-    }
-
-    /// Loads a plugin's file: what is loaded or in the cache is not compiled again. Else it is compiled where the engine was told to, when
-    /// it is its turn: one large file after another, and small ones beside them.
-    ///
-    /// # Errors
-    /// If the file is neither component nor core module with a component's metadata, or is damaged, or cannot be compiled now
-    /// ([`LoadError::passes`]).
-    ///
-    /// # Cancellation
-    /// Dropping the future ends a compilation by another process.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime with I/O and time; see also [`Compiler`] for the thread.
-    pub async fn load(&self, file: PluginFile) -> Result<Compiled, LoadError> {
-        header(file.bytes())?;
-        let (digest, bytes) = (file.digest(), file.bytes().len());
-        if let Some(loaded) = self.look(digest, bytes).await? {
-            return Ok(loaded);
-        }
-        let waits = |seconds| {
-            // One says it for all: at the first start of a thousand plugins they wait for minutes.
-            if self.0.waits_said.is_due() {
-                let waiting = self.0.compiling.waiting();
-                info!(bytes, seconds, waiting, "waits to be compiled: other files are being compiled");
-            }
-        };
-        let _turn = saying(waits, self.0.compiling.take(digest, bytes)).await;
-        // Who had the turn before may have compiled the same.
-        if let Some(loaded) = self.look(digest, bytes).await? {
-            return Ok(loaded);
-        }
-        let Some(compiler) = &self.0.compiler else {
-            let engine = self.clone();
-            return blocking(move || engine.compile(file.bytes())).await?;
-        };
-        self.0.counts.misses.fetch_add(1, Ordering::Relaxed);
         let began = Instant::now();
-        let compiles = |seconds| info!(bytes, seconds, "compiling");
-        let compiled = saying(compiles, self.compile_with(compiler, &file)).await;
-        self.0.counts.compiled(began.elapsed(), compiled.is_ok());
-        Ok(self.enter(digest, code(Source::File(compiled?))?, bytes))
+        let compiled = child::compile(&sandbox.engine, file);
+        counts.count(began.elapsed(), compiled.is_ok());
+        Ok(self.enter(digest, load::code(Source::Bytes(compiled?), sandbox)?, file.len()))
     }
 
-    /// The file's code, if it is loaded or in the cache.
-    async fn look(&self, digest: Digest, size: usize) -> Result<Option<Compiled>, LoadError> {
-        let engine = self.clone();
-        blocking(move || {
-            let loaded = engine.0.codes.lock().get(&digest).and_then(Weak::upgrade);
-            if let Some(code) = loaded {
-                return Some(Compiled::new(&engine, code, digest, size));
-            }
-            let cache = engine.0.cache.as_ref()?;
-            let found = cache.find(&Key::new(&engine.0.plain.engine, digest)).and_then(|file| {
-                let code = file.map(|file| Code::new(Source::File(file))).transpose();
-                code.map_err(|error| Damage::Unreadable(error.to_string()))
-            });
-            match found {
-                Ok(Some(code)) => {
-                    let counts = &engine.0.counts;
-                    Some(engine.enter_with(digest, code, size, || {
-                        counts.hits.fetch_add(1, Ordering::Relaxed);
-                    }))
-                }
-                Ok(None) => None,
-                Err(damage) => {
-                    engine.0.counts.rejected.fetch_add(1, Ordering::Relaxed);
-                    warn!(%digest, error = %damage, "compiled code is not used, and compiled anew");
-                    None
-                }
-            }
-        })
-        .await
-    }
-
-    /// Lets another process compile; the code is a file of the cache, or, where there is none or it is full, one without a name.
-    async fn compile_with(&self, compiler: &Compiler, file: &PluginFile) -> Result<File, LoadError> {
-        if let Some(cache) = &self.0.cache {
-            let compiled = match cache.begin() {
-                Ok(temporary) => self.compile_into(compiler, file, Output::Cached(temporary)).await,
-                Err(error) => Err(LoadError::Compiler(error)),
-            };
-            match compiled {
-                Err(LoadError::Compiler(error)) => {
-                    warn!(directory = %cache.dir().display(), %error, "cannot keep compiled code");
-                }
-                compiled => return compiled,
-            }
+    /// Where code of [`Tier::Baseline`] runs. None: there is none to be had.
+    fn baseline(&self) -> Option<Arc<Sandbox>> {
+        if !HAS_BASELINE {
+            return None;
         }
-        let file_of = tempfile::tempfile().or_else(|_| memory_file()).map_err(LoadError::Compiler)?;
-        self.compile_into(compiler, file, Output::Unnamed(file_of)).await
-    }
-
-    async fn compile_into(&self, compiler: &Compiler, file: &PluginFile, output: Output) -> Result<File, LoadError> {
-        compiler.compile(file.bytes(), output.writer().map_err(LoadError::Compiler)?).await?;
-        let (engine, digest) = (self.clone(), file.digest());
-        blocking(move || {
-            let key = Key::new(&engine.0.plain.engine, digest);
-            let code = output.reader().map_err(LoadError::Compiler)?;
-            verify(&code, &key).map_err(|damage| LoadError::Compiler(std::io::Error::other(damage)))?;
-            if let (Output::Cached(temporary), Some(cache)) = (output, &engine.0.cache)
-                && let Err(error) = cache.keep(&key, temporary, &engine.used())
-            {
-                warn!(directory = %cache.dir().display(), %error, "cannot keep compiled code");
+        let make = || match Sandbox::plain(Tier::Baseline, Arc::clone(self.0.plain.aside())) {
+            Ok(made) => Some(Arc::new(made)),
+            Err(error) => {
+                warn!(error = format!("{error:#}"), "plugins are compiled by the optimizing compiler alone");
+                None
             }
-            Ok(code)
-        })
-        .await?
-    }
-
-    /// Keys of what is loaded.
-    fn used(&self) -> HashSet<Key> {
-        let codes = self.0.codes.lock();
-        let alive = codes.iter().filter(|(_, code)| code.strong_count() > 0);
-        alive.map(|(digest, _)| Key::new(&self.0.plain.engine, *digest)).collect()
+        };
+        self.0.baseline.get_or_init(make).clone()
     }
 
     /// From now on it is what the file's content leads to, unless something does already.
@@ -374,10 +266,11 @@ impl Engine {
         &self,
         code: &Code,
     ) -> Result<(Arc<Ready>, Option<OwnedSemaphorePermit>, bool), LoadError> {
+        let form = code.form();
         let mut mapped_in_vain = false;
         if let Some(pool) = &self.0.pool
             && pool.slots.available_permits() > 0
-            && let Some((ready, mapped)) = code.pooled(&pool.sandbox).await?
+            && let Some((ready, mapped)) = form.pooled(&pool.sandbox).await?
         {
             // Not before: who waits for code to be mapped would keep it from others.
             if let Ok(slot) = Arc::clone(&pool.slots).try_acquire_owned() {
@@ -385,13 +278,13 @@ impl Engine {
             }
             mapped_in_vain = mapped;
         }
-        let (ready, mapped) = code.plain(&self.0.plain).await?;
+        let (ready, mapped) = form.plain().await?;
         Ok((ready, None, mapped || mapped_in_vain))
     }
 
     /// Code that is mapped for an instance that is made from nothing.
     pub(super) async fn ready_plain(&self, code: &Code) -> Result<Arc<Ready>, LoadError> {
-        code.plain(&self.0.plain).await.map(|(ready, _)| ready)
+        code.form().plain().await.map(|(ready, _)| ready)
     }
 
     /// Lets go of the code of every plugin that was not called since this was last called, and of the instance that was made ahead for it.
@@ -402,6 +295,12 @@ impl Engine {
         if unmapped > 0 {
             allocator::give_back_freed();
         }
+    }
+
+    /// How well the code of a file of this content is compiled, if one is loaded.
+    pub fn tier(&self, file: Digest) -> Option<Tier> {
+        let loaded = self.0.codes.lock().get(&file).and_then(Weak::upgrade);
+        loaded.map(|code| code.tier())
     }
 
     /// Ends the instances that were kept for a next call that has not come for a minute.
@@ -417,12 +316,6 @@ impl Engine {
     /// Guests that run give way to others at once, and not at their next tick.
     pub fn give_way(&self) {
         self.0.epochs.advance();
-    }
-
-    /// Slots of the pool that no instance has, if there is a pool.
-    #[cfg(test)]
-    pub(super) fn free_slots(&self) -> Option<usize> {
-        self.0.pool.as_ref().map(|pool| pool.slots.available_permits())
     }
 
     /// Where code is mapped.
@@ -466,18 +359,22 @@ impl Engine {
 
     /// What it has done, and holds.
     pub fn figures(&self) -> Figures {
-        let Counts { compiled, failed, nanoseconds, hits, misses, rejected } = &self.0.counts;
+        let Counts { baseline, optimized, hits, misses, rejected } = &self.0.counts;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let codes = self.codes();
         Figures {
-            compiled: count(compiled),
-            failed: count(failed),
-            compiling: Duration::from_nanos(count(nanoseconds)),
+            baseline: baseline.figures(),
+            optimized: optimized.figures(),
             hits: count(hits),
             misses: count(misses),
             rejected: count(rejected),
             loaded: codes.len(),
             mapped: codes.iter().filter(|code| code.is_mapped()).count(),
+            unoptimized: codes.iter().filter(|code| code.tier() == Tier::Baseline).count(),
+            slots: self.0.pool.as_ref().map(|pool| {
+                let free = pool.slots.available_permits();
+                [free, SLOTS as usize - free]
+            }),
         }
     }
 
@@ -487,19 +384,19 @@ impl Engine {
     }
 }
 
-impl Inner {
-    fn timed<T>(&self, compile: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
-        let began = Instant::now();
-        let compiled = compile();
-        self.counts.compiled(began.elapsed(), compiled.is_ok());
-        compiled
-    }
-}
-
-impl Counts {
-    fn compiled(&self, took: Duration, ok: bool) {
+impl Compiles {
+    fn count(&self, took: Duration, ok: bool) {
         if ok { &self.compiled } else { &self.failed }.fetch_add(1, Ordering::Relaxed);
         self.nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn figures(&self) -> CompileFigures {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CompileFigures {
+            compiled: count(&self.compiled),
+            failed: count(&self.failed),
+            took: Duration::from_nanos(count(&self.nanoseconds)),
+        }
     }
 }
 
@@ -512,7 +409,7 @@ impl Pool {
             );
             return None;
         }
-        let sandbox = match Sandbox::new(&pooled(), aside) {
+        let sandbox = match Sandbox::new(&pooled(), Tier::Optimized, aside) {
             Ok(sandbox) => sandbox,
             // Somebody bounds address space.
             Err(error) => {
@@ -520,96 +417,9 @@ impl Pool {
                 return None;
             }
         };
+        info!(slots = SLOTS, "instances are pooled");
         Some(Self { sandbox, slots: Arc::new(Semaphore::new(SLOTS as usize)) })
     }
-}
-
-/// Where a compiler writes.
-enum Output {
-    /// To a file that the cache may keep.
-    Cached(NamedTempFile),
-    /// To one that ends with this process.
-    Unnamed(File),
-}
-
-impl Output {
-    fn writer(&self) -> std::io::Result<File> {
-        match self {
-            Self::Cached(file) => file.as_file().try_clone(),
-            Self::Unnamed(file) => file.try_clone(),
-        }
-    }
-
-    fn reader(&self) -> std::io::Result<File> {
-        match self {
-            // Nobody writes through this one.
-            Self::Cached(file) => reopened(file.as_file(), file.path()),
-            Self::Unnamed(file) => file.try_clone(),
-        }
-    }
-}
-
-/// A file that is open, opened once more by its name: if that leads to another by now, whoever may write to a directory above put it there.
-fn reopened(file: &File, name: &Path) -> std::io::Result<File> {
-    let again = File::open(name)?;
-    let (one, other) = (file.metadata()?, again.metadata()?);
-    if (one.dev(), one.ino()) == (other.dev(), other.ino()) {
-        Ok(again)
-    } else {
-        Err(std::io::Error::other(format!("{} was replaced by another file", name.display())))
-    }
-}
-
-/// A file that is nowhere but in memory.
-#[cfg(target_os = "linux")]
-fn memory_file() -> std::io::Result<File> {
-    let file = rustix::fs::memfd_create("pilothouse-code", rustix::fs::MemfdFlags::CLOEXEC)?;
-    Ok(file.into())
-}
-
-/// A file that is nowhere but in memory.
-#[cfg(not(target_os = "linux"))]
-fn memory_file() -> std::io::Result<File> {
-    Err(std::io::ErrorKind::Unsupported.into())
-}
-
-/// What was just compiled.
-fn code(source: Source) -> Result<Code, LoadError> {
-    Code::new(source).map_err(|error| LoadError::Code(format!("cannot read its end: {error}")))
-}
-
-/// When something was said last that many may have a reason to say.
-#[derive(Default)]
-struct Said(Mutex<Option<tokio::time::Instant>>);
-
-impl Said {
-    /// Whether it is to be said again: then it counts as said. Half of the time after which each would say it, so that one alone always does.
-    fn is_due(&self) -> bool {
-        let (now, last) = (tokio::time::Instant::now(), &mut *self.0.lock());
-        let is_due = last.is_none_or(|last| now.duration_since(last) >= PROGRESS / 2);
-        if is_due {
-            *last = Some(now);
-        }
-        is_due
-    }
-}
-
-/// Says now and then, with the seconds that have passed, that something has not ended yet.
-async fn saying<T>(say: impl Fn(u64), lasts: impl Future<Output = T>) -> T {
-    let began = tokio::time::Instant::now();
-    let mut progress = tokio::time::interval_at(began + PROGRESS, PROGRESS);
-    let mut lasts = std::pin::pin!(lasts);
-    loop {
-        tokio::select! {
-            biased;
-            ended = &mut lasts => return ended,
-            _ = progress.tick() => say(began.elapsed().as_secs()),
-        }
-    }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| LoadError::Code(format!("the host failed: {error}")))
 }
 
 impl std::fmt::Debug for Engine {
@@ -620,18 +430,7 @@ impl std::fmt::Debug for Engine {
 
 #[cfg(test)]
 mod tests {
-    use parking_lot::Mutex;
-
     use super::*;
-
-    #[test]
-    fn code_that_was_replaced_before_it_is_read_is_refused() {
-        let (ours, theirs) = (NamedTempFile::new().expect("a file"), NamedTempFile::new().expect("a file"));
-        assert!(reopened(ours.as_file(), ours.path()).is_ok());
-        std::fs::rename(theirs.path(), ours.path()).expect("it can be replaced");
-        let error = reopened(ours.as_file(), ours.path()).expect_err("it is another");
-        assert_eq!(error.to_string(), format!("{} was replaced by another file", ours.path().display()));
-    }
 
     #[test]
     fn memories_and_tables_of_64_bits_are_refused() {
@@ -641,32 +440,5 @@ mod tests {
             let refused = engine.compile(&file).expect_err("it is refused");
             assert!(format!("{refused:?}").contains("memory64"), "{refused:?}");
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_lasts_is_said_every_five_seconds_and_what_does_not_is_not() {
-        let said = Mutex::new(Vec::new());
-        let lasts =
-            |seconds| saying(|passed| said.lock().push(passed), tokio::time::sleep(Duration::from_secs(seconds)));
-        lasts(4).await;
-        assert_eq!(*said.lock(), [0; 0]);
-        lasts(12).await;
-        assert_eq!(*said.lock(), [5, 10]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_many_have_a_reason_to_say_is_said_by_one() {
-        let (said, lines) = (Said::default(), Mutex::new(Vec::new()));
-        let all = (0..1000).map(|number| {
-            let say = |passed| {
-                if said.is_due() {
-                    lines.lock().push(passed);
-                }
-            };
-            // The first have their turn before the others.
-            saying(say, tokio::time::sleep(Duration::from_secs(7 + number / 100)))
-        });
-        futures::future::join_all(all).await;
-        assert_eq!(*lines.lock(), [5, 10, 15]);
     }
 }

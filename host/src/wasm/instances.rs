@@ -270,6 +270,10 @@ impl Instances {
     /// The one that served last: the others may become idle.
     fn take(&self, now: Instant) -> Option<Instance> {
         let last = self.idle.lock().pop()?;
+        if self.is_stale(&last) {
+            self.linked.engine.end(last);
+            return self.take(now);
+        }
         if self.for_ != Use::Reuse || now.duration_since(last.served) < IDLE {
             return Some(last);
         }
@@ -287,7 +291,7 @@ impl Instances {
     /// Keeps an instance that answered, if it is fit to serve again; else gives it back.
     fn keep(&self, mut instance: Instance) -> Option<Instance> {
         instance.calls += 1;
-        if self.for_ != Use::Reuse || instance.calls >= MAX_CALLS {
+        if self.for_ != Use::Reuse || instance.calls >= MAX_CALLS || self.is_stale(&instance) {
             return Some(instance);
         }
         let holds = instance.store.data().limits.used();
@@ -324,15 +328,20 @@ impl Instances {
     /// Ends those that nobody has called for [`IDLE`].
     pub(super) fn drop_idle(&self) {
         if self.for_ == Use::Reuse {
-            self.end(|instance| instance.served.elapsed() >= IDLE);
+            self.end(|instance| instance.served.elapsed() >= IDLE || self.is_stale(instance));
         }
     }
 
     /// Ends those that were made ahead, of code that is not called of late.
     pub(super) fn drop_ahead(&self) {
         if self.for_ == Use::Fresh {
-            self.end(|instance| !instance.ready.was_called());
+            self.end(|instance| !instance.ready.was_called() || self.is_stale(instance));
         }
+    }
+
+    /// Its code is compiled better by now.
+    fn is_stale(&self, instance: &Instance) -> bool {
+        instance.ready.tier != self.linked.code.tier()
     }
 
     /// Ends those that wait for a call.

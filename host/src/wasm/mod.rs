@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Of a file nothing but its header is looked at in this process until it is compiled. Its code is kept in a directory ([`Cache`]), and
-//! is in memory while the plugin is called ([`Engine::unmap_idle`]).
+//! is in memory while the plugin is called ([`Engine::unmap_idle`]). What is new serves as a baseline compiler made it, until it is optimized
+//! ([`Tier`]).
 //!
 //! A component may also export `mapper` and `observer`: then [`Revision::map`] and [`Revision::observe`] call them, under the same
 //! limits. Each call has a fresh instance, unless the manifest asks for reuse: then one that has answered is kept, and serves the next call of
@@ -24,7 +25,7 @@
 //! |---|---|---|
 //! | time, waiting for the API server included; up to nine times as much on top for want of a thread or a core | the manifest's deadline, or the administrator's | [`CallError::Deadline`] |
 //! | memory, of all instances together | [`Limits::memory`], [`Limits::total_memory`] | [`CallError::Memory`] |
-//! | stack | 512 kB, of the engine and so for all plugins | [`CallError::Stack`] |
+//! | stack | 512 kB, of the engine and so for all plugins; 4 MiB until the code is optimized | [`CallError::Stack`] |
 //! | elements of its tables | 100,000 | [`CallError::Table`] |
 //! | core instances; memories | 64; 8 | [`CallError::Instantiate`] |
 //! | functions and globals of all core instances; the name of one | 32 MiB; 16 kB | [`LoadError::Compile`] |
@@ -75,7 +76,7 @@ pub use child::compile_for;
 pub use compiler::Compiler;
 pub use component::{Compiled, Linked};
 pub use digest::Digest;
-pub use engine::{Engine, Figures};
+pub use engine::{CompileFigures, Engine, Figures, Tier};
 pub use error::{CallError, DescribeError, EngineError, LoadError};
 pub use file::PluginFile;
 pub use host::Excess;

@@ -59,6 +59,12 @@ pub(crate) fn reads_that_fit(bytes: usize) -> u32 {
 pub(crate) const RECURSE: &str = "(call $deep (i32.const 0))";
 /// Calls itself until its stack, which is its memory, is at its end.
 pub(crate) const RECURSE_IN_MEMORY: &str = "(call $wide (i32.const 655352))";
+/// Calls itself so often, then gives its answer. As in code that a compiler made, each has many locals of which few are needed after the call.
+pub(crate) fn recurses(times: u32) -> String {
+    format!("(drop (call $so_deep (i32.const {times}))) (i32.const {{answer}})")
+}
+/// Locals of that.
+const LOCALS: usize = 60;
 /// Writes a line to the log and then traps.
 pub(crate) const LOG_AND_TRAP: &str =
     "(call $log (i32.const 0) (i32.const {said}) (i32.const {said.len}) (i32.const 0) (i32.const 0)) unreachable";
@@ -470,6 +476,11 @@ impl Guest {
                     (i32.add (i32.const 1) (call $deep (i32.add (local.get 0) (i32.const 1)))))
                 (func $wide (param i32) (result i32) (drop (i32.load (local.get 0)))
                     (i32.add (i32.const 1) (call $wide (i32.sub (local.get 0) (i32.const 65536)))))
+                (func $so_deep (param i32) (result i32) (local {locals})
+                    (if (i32.eqz (local.get 0)) (then (return (i32.const 0))))
+                    {loads}
+                    (call $so_deep (i32.sub (local.get 0) (i32.const 1)))
+                    (i32.add (i32.add (local.get 1) (local.get 2))))
                 (func $describe (export "{export}#describe") (param i32 i32) (result i32) {describe})
                 (func $reconcile (export "{export}#reconcile")
                     (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32) {reconcile})
@@ -477,6 +488,11 @@ impl Guest {
                 {observe}
                 {start}
                 (data (i32.const {BASE}) "{data}"))"#,
+            locals = "i32 ".repeat(LOCALS),
+            loads = (1..=LOCALS).fold(String::new(), |loads, local| {
+                let before = local - 1;
+                format!("{loads} (local.set {local} (i32.add (local.get {before}) (i32.load (i32.const {local}))))")
+            }),
             pages = self.pages,
             table = if used("$table") { "(table $table 1 funcref)" } else { "" },
             start = self.start.map_or_else(String::new, |body| format!("(func $start {body}) (start $start)")),

@@ -22,6 +22,8 @@ mod bounds;
 mod files;
 mod reuse;
 mod slots;
+#[cfg(target_arch = "x86_64")]
+mod tiers;
 
 async fn load(guest: &Guest) -> Revision {
     load_with(guest, Limits::default()).await.unwrap()

@@ -5,6 +5,8 @@
 //!                                      ▲
 //! small files ─► the smallest first ─┬─┘
 //!                                    └► a place for small files alone
+//!
+//! what is compiled already, and could be better ─► in their order ─► a place that is given, and held, while nothing else is compiled
 //! ```
 //!
 //! In either line one is overtaken by no more than [`OVERTAKEN`] that came later: however many files come that are smaller, the largest has
@@ -15,11 +17,12 @@
 //! A file that takes minutes holds up large ones and no small one: those have a tenth of a second each to wait for, and the reload of a
 //! plugin in Rust is awaited by somebody.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use super::Digest;
 
@@ -43,6 +46,10 @@ struct Inner {
     small: Waiting,
     large: Waiting,
     arrivals: u64,
+    /// Those for whom nobody waits, by arrival.
+    last: VecDeque<oneshot::Sender<Turn>>,
+    /// Tells the one that is at work that somebody else is.
+    last_taken: Option<CancellationToken>,
 }
 
 type Waiting = BTreeMap<(usize, u64), Waits>;
@@ -63,6 +70,8 @@ enum Place {
     Any,
     /// A small file.
     Small,
+    /// What nobody waits for.
+    Last,
 }
 
 /// The right to compile, until it is dropped.
@@ -71,6 +80,7 @@ pub(super) struct Turn {
     turns: Turns,
     /// None: it was given to nobody.
     place: Option<Place>,
+    wanted: CancellationToken,
 }
 
 impl Turns {
@@ -93,7 +103,26 @@ impl Turns {
         turn.await.expect("who waits is kept until it has its turn")
     }
 
-    /// How many wait.
+    /// Waits until nothing else is compiled or waits for that. What comes later does not wait for its end: see [`Turn::wanted`]. Who gave up a
+    /// turn for that is the next.
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves the line.
+    pub(super) async fn take_last(&self, gave_up: bool) -> Turn {
+        let (sender, turn) = oneshot::channel();
+        {
+            let inner = &mut *self.0.lock();
+            if gave_up {
+                inner.last.push_front(sender);
+            } else {
+                inner.last.push_back(sender);
+            }
+            self.give(inner);
+        }
+        turn.await.expect("who waits is kept until it has its turn")
+    }
+
+    /// How many wait for a turn with a file that is not compiled.
     pub(super) fn waiting(&self) -> usize {
         let inner = self.0.lock();
         let wait = |waiting: &Waiting| waiting.values().filter(|waits| !waits.turn.is_closed()).count();
@@ -105,18 +134,33 @@ impl Turns {
         for place in [Place::Small, Place::Any] {
             while inner.taken[place as usize].is_none() {
                 let taken = inner.taken;
-                let next = match place {
-                    Place::Small => first(&mut inner.small, &taken),
-                    Place::Any => first(&mut inner.large, &taken).or_else(|| first(&mut inner.small, &taken)),
-                };
+                let large = if place == Place::Any { first(&mut inner.large, &taken) } else { None };
+                let next = large.or_else(|| first(&mut inner.small, &taken));
                 let Some(Waits { file, turn, .. }) = next else { break };
-                match turn.send(Turn { turns: self.clone(), place: Some(place) }) {
-                    Ok(()) => inner.taken[place as usize] = Some(file),
+                match turn.send(self.turn(place)) {
+                    Ok(()) => {
+                        inner.taken[place as usize] = Some(file);
+                        inner.last_taken.iter().for_each(CancellationToken::cancel);
+                    }
                     // It has left. Nothing was taken, and the lock is held.
                     Err(mut turn) => turn.place = None,
                 }
             }
         }
+        // Then nobody is left in the other lines.
+        while inner.last_taken.is_none() && inner.taken == [None, None] {
+            let Some(next) = inner.last.pop_front() else { break };
+            let turn = self.turn(Place::Last);
+            let wanted = turn.wanted.clone();
+            match next.send(turn) {
+                Ok(()) => inner.last_taken = Some(wanted),
+                Err(mut turn) => turn.place = None,
+            }
+        }
+    }
+
+    fn turn(&self, place: Place) -> Turn {
+        Turn { turns: self.clone(), place: Some(place), wanted: CancellationToken::new() }
     }
 }
 
@@ -131,11 +175,21 @@ fn first(waiting: &mut Waiting, taken: &[Option<Digest>]) -> Option<Waits> {
     Some(next)
 }
 
+impl Turn {
+    /// Returns when a file is compiled for which somebody waits. Never for who was in line with those.
+    pub(super) async fn wanted(&self) {
+        self.wanted.cancelled().await;
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(place) = self.place {
             let inner = &mut *self.turns.0.lock();
-            inner.taken[place as usize] = None;
+            match place {
+                Place::Any | Place::Small => inner.taken[place as usize] = None,
+                Place::Last => inner.last_taken = None,
+            }
             self.turns.give(inner);
         }
     }
@@ -159,6 +213,13 @@ mod tests {
     async fn waits_with(turns: &Turns, file: &[u8], bytes: usize) -> JoinHandle<Turn> {
         let (turns, file) = (turns.clone(), Digest::of(file));
         let waits = tokio::spawn(async move { turns.take(file, bytes).await });
+        tokio::task::yield_now().await;
+        waits
+    }
+
+    async fn waits_last(turns: &Turns, gave_up: bool) -> JoinHandle<Turn> {
+        let turns = turns.clone();
+        let waits = tokio::spawn(async move { turns.take_last(gave_up).await });
         tokio::task::yield_now().await;
         waits
     }
@@ -243,6 +304,41 @@ mod tests {
         assert_eq!(have(&[("same", &same)]).await, [""; 0]);
         ends(first).await;
         assert_eq!(have(&[("same", &same)]).await, ["same"]);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_has_its_turn_while_nothing_else_is_compiled_and_holds_up_nothing() {
+        let turns = Turns::default();
+        let (small, large) = (waits(&turns, 1).await, waits(&turns, LARGE).await);
+        let (a, leaves, b, c) = (
+            waits_last(&turns, false).await,
+            waits_last(&turns, false).await,
+            waits_last(&turns, false).await,
+            waits_last(&turns, false).await,
+        );
+        leaves.abort();
+        leaves.await.expect_err("it was cancelled");
+        assert_eq!(turns.waiting(), 0);
+        ends(small).await;
+        assert_eq!(have(&[("a", &a), ("b", &b)]).await, [""; 0]);
+        ends(large).await;
+        assert_eq!(have(&[("a", &a), ("b", &b)]).await, ["a"]);
+        let a = a.await.expect("it has its turn");
+        assert!(a.wanted().now_or_never().is_none());
+        // They begin at once, though another is at work, which is told.
+        let (small, large) = (waits(&turns, 1).await, waits(&turns, LARGE).await);
+        assert_eq!(have(&[("small", &small), ("large", &large), ("b", &b)]).await, ["small", "large"]);
+        assert!(a.wanted().now_or_never().is_some());
+        drop(a);
+        let a = waits_last(&turns, true).await;
+        ends(large).await;
+        assert_eq!(have(&[("a", &a), ("b", &b), ("c", &c)]).await, [""; 0]);
+        ends(small).await;
+        assert_eq!(have(&[("a", &a), ("b", &b), ("c", &c)]).await, ["a"]);
+        ends(a).await;
+        assert_eq!(have(&[("b", &b), ("c", &c)]).await, ["b"]);
+        ends(b).await;
+        assert_eq!(have(&[("c", &c)]).await, ["c"]);
     }
 
     #[tokio::test]

@@ -18,12 +18,12 @@ const BE: &str = "--be";
 const COMPILE: &str = "compile";
 
 fn main() -> ExitCode {
-    // As the host does: some lines run it in this process.
-    pilothouse::allocator::give_back_large_buffers();
     let arguments: Vec<String> = env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == COMPILE) {
         return pilothouse::cli::main();
     }
+    // As the host does: some lines run it in this process.
+    pilothouse::allocator::give_back_large_buffers();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [MEASURE, name] => line(name).and_then(|line| measure(line.measure)),
         [MEASURE_PEER, name, place] => peer(name, place).and_then(|peer| measure(peer.measure)),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! says SECONDS SECONDS   from the start of the process until a plugin was called first, and until each was called once and all is at rest
+//! left   NUMBER          of plugins' files, whose code is not optimized
 //! unmap  done            lets go of the code of plugins that were not called since this was last asked
 //! ```
 
@@ -82,10 +83,13 @@ async fn answer(view: &HostView, called: &Called, count: usize) -> Result<()> {
     spawn_blocking(move || {
         for command in io::stdin().lock().lines() {
             match &*command.context("cannot read a command")? {
-                "unmap" => view.unmap_idle(),
+                "unmap" => {
+                    view.unmap_idle();
+                    say("done")?;
+                }
+                "left" => say(&view.unoptimized().to_string())?,
                 command => bail!("not a command here: {command:?}"),
             }
-            say("done")?;
         }
         Ok(())
     })

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::cluster::{client, get};
 use crate::metrics::Metrics;
+use crate::wait::eventually;
 
 /// What a host logs when the endpoint is open, with its `address`.
 const SERVING: &str = "serving health and metrics";
@@ -50,6 +51,19 @@ impl Admin {
         let (code, text) = self.get("/metrics").await?;
         ensure!(code == 200, "the host answers {code} to /metrics");
         Ok(Metrics::parse(&text))
+    }
+
+    /// Returns when the code of all plugins that are loaded is optimized: nothing is compiled any more.
+    ///
+    /// # Errors
+    /// It is not in time.
+    pub async fn code_is_optimized(&self) -> Result<()> {
+        eventually("the code of all plugins is optimized", async || {
+            let left = self.metrics().await?.sum("pilothouse_code_unoptimized", &[]);
+            ensure!(left == 0.0, "that of {left} files is not");
+            Ok(())
+        })
+        .await
     }
 
     /// Ends a plugin's quarantine, if it is in one.

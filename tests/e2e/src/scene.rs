@@ -28,6 +28,8 @@ pub struct Scene {
     pub plugins: Plugins,
     /// Where its hosts keep compiled code: shared by all tests, unless one asks for its own.
     cache: PathBuf,
+    /// That is a volume without room.
+    is_full: bool,
     logs: Arc<Logs>,
 }
 
@@ -40,6 +42,7 @@ impl Scene {
             namespace,
             plugins: Plugins::empty()?,
             cache: built("e2e-cache"),
+            is_full: false,
             logs: Arc::new(Logs { folder: tempfile::tempdir().context("cannot create a folder for logs")? }),
         };
         scene.create_namespace(&scene.namespace).await?;
@@ -66,6 +69,17 @@ impl Scene {
     pub fn with_cache_of_its_own(&mut self) -> PathBuf {
         self.cache = self.logs.folder.path().join("cache");
         self.cache.clone()
+    }
+
+    /// Lets its hosts keep compiled code where there is no room for any. The folder is returned, which others see empty.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn with_cache_without_room(&mut self) -> Result<PathBuf> {
+        self.is_full = true;
+        let cache = self.with_cache_of_its_own();
+        std::fs::create_dir(&cache).context("cannot create a folder")?;
+        Ok(cache)
     }
 
     /// Starts a host on the folder; returns when it is ready.
@@ -106,6 +120,7 @@ impl Scene {
         Host::start(Order {
             plugins: self.plugins.path().to_owned(),
             cache: self.cache.clone(),
+            is_full: self.is_full,
             access,
             logs: self.logs.folder.path().to_owned(),
         })

@@ -9,26 +9,109 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pilothouse_e2e::host::binary;
+use pilothouse_e2e::suite::NotHere;
 use pilothouse_e2e::{Host, Plugin, Scene, eventually};
+
+/// How often a file is compiled by the baseline compiler: there is none for other machines.
+const SOON: f64 = if cfg!(target_arch = "x86_64") { 1.0 } else { 0.0 };
 
 pub(crate) async fn a_second_start_compiles_nothing(mut scene: Scene) -> Result<()> {
     let cache = scene.with_cache_of_its_own();
     // One that brings the kind that the others work on, and two names of one file.
     let plugins = [Plugin::myapple()?, Plugin::guest("counting")?, Plugin::guest("counting")?.named("same")];
     let mut host = scene.with(&plugins)?.host().await?;
+    host.code_is_optimized().await?;
     let counts = counted(&mut host).await?;
-    ensure!(counts == [2.0, 0.0, 2.0, 0.0], "three names of two files: {counts:?}");
+    ensure!(counts == [2.0 * SOON, 2.0, 0.0, 2.0, 0.0], "three names of two files: {counts:?}");
     ensure!(files(&cache)?.len() == 2, "the cache has {:?}", files(&cache)?);
     host.terminate_and_restart().await?;
     host.ready().await?;
     let counts = counted(&mut host).await?;
-    ensure!(counts == [0.0, 2.0, 0.0, 0.0], "after a restart: {counts:?}");
+    ensure!(counts == [0.0, 0.0, 2.0, 0.0, 0.0], "after a restart: {counts:?}");
     Ok(())
+}
+
+pub(crate) async fn a_plugin_serves_before_its_code_is_optimized_and_goes_on(mut scene: Scene) -> Result<()> {
+    if SOON == 0.0 {
+        return Err(NotHere("no baseline compiler for this machine").into());
+    }
+    let cache = scene.with_cache_of_its_own();
+    let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
+    let apple = scene.apple("gala");
+    apple.create(1).await?.settles().await?;
+    host.code_is_optimized().await?;
+    for quantity in 2..5 {
+        apple.scale(quantity).await?;
+        apple.settles().await?;
+    }
+    let said = host.logs(&["compiled code is optimized"]).await?;
+    let log = host.log()?;
+    let at = |text: &str| log.iter().position(|line| line.text.contains(text)).context("no such line");
+    ensure!(at("plugin is active")? < at(&said.text)?, "it served only then: {log:?}");
+    ensure!(said.text.contains("\"plugin\":\"myapple\""), "of which plugin? {}", said.text);
+    let rows = host.plugins().await?;
+    ensure!(rows.iter().all(|row| row["serving"]["code"] == "optimized"), "{rows:?}");
+    ensure!(counted(&mut host).await? == [SOON, 1.0, 0.0, 1.0, 0.0], "{:?}", counted(&mut host).await?);
+    ensure!(files(&cache)?.len() == 1, "the cache has {:?}", files(&cache)?);
+    Ok(())
+}
+
+pub(crate) async fn what_the_baseline_compiler_does_not_know_is_compiled_by_the_other(mut scene: Scene) -> Result<()> {
+    if SOON == 0.0 {
+        return Err(NotHere("no baseline compiler for this machine").into());
+    }
+    scene.with_cache_of_its_own();
+    let plugin = Plugin::myapple()?.beside("(module (func $f (return_call $f)))", 1)?;
+    let mut host = scene.with(&[plugin])?.host().await?;
+    scene.apple("gala").create(2).await?.settles().await?;
+    ensure!(counted(&mut host).await? == [0.0, 1.0, 0.0, 1.0, 0.0], "{:?}", counted(&mut host).await?);
+    let metrics = host.metrics().await?;
+    let failed = |tier| metrics.sum("pilothouse_compiles_total", &[("result", "error"), ("tier", tier)]);
+    ensure!((failed("baseline"), failed("optimized")) == (1.0, 0.0), "{metrics:?}");
+    Ok(())
+}
+
+pub(crate) async fn a_plugin_whose_code_cannot_be_optimized_serves_as_it_is(mut scene: Scene) -> Result<()> {
+    if SOON == 0.0 {
+        return Err(NotHere("no baseline compiler for this machine").into());
+    }
+    let cache = scene.with_cache_of_its_own();
+    let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
+    let compiler =
+        eventually("the code is being optimized", async || compiler_of(&host)?.context("no compiler runs")).await?;
+    ensure!(Command::new("kill").args(["-KILL", &compiler]).status()?.success(), "the compiler is gone");
+    host.warns(&["compiled code could not be optimized", "the compiler was killed", "again_in"]).await?;
+    scene.apple("gala").create(2).await?.settles().await?;
+    let rows = host.plugins().await?;
+    ensure!(rows.iter().all(|row| row["serving"]["code"] == "baseline"), "{rows:?}");
+    ensure!(files(&cache)?.is_empty(), "the cache has {:?}", files(&cache)?);
+    // The next start begins anew.
+    host.terminate_and_restart().await?;
+    host.ready().await?;
+    host.code_is_optimized().await?;
+    ensure!(counted(&mut host).await? == [SOON, 1.0, 0.0, 1.0, 0.0], "{:?}", counted(&mut host).await?);
+    Ok(())
+}
+
+/// The process that optimizes code for a host, if there is one.
+fn compiler_of(host: &Host) -> Result<Option<String>> {
+    let host = host.id().to_string();
+    for process in fs::read_dir("/proc")? {
+        let process = process?;
+        // Most that are no processes, and some that have ended.
+        let Ok(command) = fs::read_to_string(process.path().join("cmdline")) else { continue };
+        let arguments: Vec<&str> = command.split('\0').collect();
+        if arguments.starts_with(&["pilothouse", "compile", "--parent", &host]) && !arguments.contains(&"--baseline") {
+            return Ok(Some(process.file_name().to_string_lossy().into_owned()));
+        }
+    }
+    Ok(None)
 }
 
 pub(crate) async fn damaged_code_is_not_run_and_compiled_anew(mut scene: Scene) -> Result<()> {
     let cache = scene.with_cache_of_its_own();
     let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
+    host.code_is_optimized().await?;
     host.terminate().await?;
     let files = files(&cache)?;
     let [file] = files.as_slice() else { anyhow::bail!("the cache has {files:?}") };
@@ -38,7 +121,8 @@ pub(crate) async fn damaged_code_is_not_run_and_compiled_anew(mut scene: Scene) 
     fs::write(file, code)?;
     host.start_again()?;
     host.ready().await?;
-    ensure!(counted(&mut host).await? == [1.0, 0.0, 1.0, 1.0], "{:?}", counted(&mut host).await?);
+    host.code_is_optimized().await?;
+    ensure!(counted(&mut host).await? == [SOON, 1.0, 0.0, 1.0, 1.0], "{:?}", counted(&mut host).await?);
     scene.apple("gala").create(2).await?.settles().await
 }
 
@@ -52,6 +136,19 @@ pub(crate) async fn a_directory_that_others_may_write_to_is_not_used_and_the_plu
     host.warns(&["compiled code is not kept", "mode 0777"]).await?;
     ensure!(files(&cache)?.is_empty(), "the cache has {:?}", files(&cache)?);
     scene.apple("gala").create(2).await?.settles().await
+}
+
+pub(crate) async fn a_cache_without_room_costs_no_plugin(mut scene: Scene) -> Result<()> {
+    let cache = scene.with_cache_without_room()?;
+    let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
+    scene.apple("gala").create(2).await?.settles().await?;
+    host.warns(&["cannot keep compiled code"]).await?;
+    host.code_is_optimized().await?;
+    scene.apple("fuji").create(2).await?.settles().await?;
+    ensure!(counted(&mut host).await? == [SOON, 1.0, 0.0, 1.0, 0.0], "{:?}", counted(&mut host).await?);
+    // Others do not see what is mounted there.
+    ensure!(files(&cache)?.is_empty(), "the cache has {:?}", files(&cache)?);
+    Ok(())
 }
 
 pub(crate) async fn a_file_that_kills_its_compiler_costs_nobody_else_anything(scene: Scene) -> Result<()> {
@@ -87,6 +184,7 @@ pub(crate) async fn a_file_that_takes_its_compilers_memory_costs_nobody_else_any
     }
     ensure!(host.exited().is_none(), "the host ended");
     scene.apple("gala").create(2).await?.settles().await?;
+    host.code_is_optimized().await?;
     // The one that serves is compiled, and the others have failed: nothing is being written any more.
     let (files, unfinished) = (files(&cache)?, unfinished(&cache));
     ensure!(files.len() == 1 && unfinished.is_empty(), "the cache has {files:?}, {unfinished:?}");
@@ -114,7 +212,8 @@ pub(crate) async fn a_host_killed_in_the_middle_of_a_compilation_leaves_nothing_
     host.start_again()?;
     host.ready().await?;
     scene.apple("gala").create(2).await?.settles().await?;
-    ensure!(counted(&mut host).await? == [1.0, 0.0, 1.0, 0.0], "{:?}", counted(&mut host).await?);
+    host.code_is_optimized().await?;
+    ensure!(counted(&mut host).await? == [SOON, 1.0, 0.0, 1.0, 0.0], "{:?}", counted(&mut host).await?);
     eventually("what the killed host left is gone at the next start", async || {
         host.terminate_and_restart().await?;
         host.ready().await?;
@@ -124,12 +223,12 @@ pub(crate) async fn a_host_killed_in_the_middle_of_a_compilation_leaves_nothing_
     .await
 }
 
-/// Kills the host when it has begun to compile. False: that was too late.
+/// Kills the host when it has begun to compile what it will keep. False: that was too late.
 async fn is_killed_before_it_has_compiled(host: &mut Host, cache: &Path) -> Result<bool> {
     // What is being written has another name.
     while unfinished(cache).is_empty() && files(cache).unwrap_or_default().is_empty() {
         ensure!(host.exited().is_none(), "the host ended");
-        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
     host.crash();
     Ok(files(cache)?.is_empty())
@@ -138,9 +237,12 @@ async fn is_killed_before_it_has_compiled(host: &mut Host, cache: &Path) -> Resu
 pub(crate) async fn a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses_no_work(
     mut scene: Scene,
 ) -> Result<()> {
-    /// From before it has read its command line until long after it serves.
-    const MOMENTS: u32 = 16;
-    const APART: Duration = Duration::from_millis(60);
+    /// Milliseconds: from before it has read its command line until it serves, and while it optimizes the code of what serves. Before every
+    /// other one the cache is emptied, and the start after it reads what is left.
+    const MOMENTS: [u64; 24] = [
+        0, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 660, 1100, 250, 1300, 250, 1500, 250, 1700, 250, 1900, 250,
+        2200, 250,
+    ];
 
     let cache = scene.with_cache_of_its_own();
     let apples = ["gala", "fuji"].map(|name| scene.apple(name));
@@ -148,9 +250,9 @@ pub(crate) async fn a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses
     for apple in &apples {
         apple.create(1).await?;
     }
-    for moment in 0..MOMENTS {
-        if moment % 3 == 0 {
-            // It has to compile. What this moment and the next leave is read by the next start.
+    for (number, moment) in MOMENTS.into_iter().enumerate() {
+        if number % 2 == 0 {
+            // It has to compile.
             match fs::remove_dir_all(&cache) {
                 // The last one was killed before it had made it.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -158,7 +260,7 @@ pub(crate) async fn a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses
             }
         }
         host.crash_and_restart()?;
-        let killed = tokio::time::sleep(APART * moment);
+        let killed = tokio::time::sleep(Duration::from_millis(moment));
         let work = async {
             for quantity in (1..=4).cycle() {
                 for apple in &apples {
@@ -183,7 +285,7 @@ pub(crate) async fn a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses
     for apple in &apples {
         apple.settles().await?;
     }
-    let [_, _, _, rejected] = counted(&mut host).await?;
+    let [.., rejected] = counted(&mut host).await?;
     ensure!(rejected == 0.0, "{rejected} files were damaged");
     Ok(())
 }
@@ -225,12 +327,12 @@ fn nice(process: &str) -> Result<i32> {
     Ok(after.split_whitespace().nth(19 - 3).context("too few fields")?.parse()?)
 }
 
-/// What the host compiled, found in its cache, did not find, and found damaged.
-async fn counted(host: &mut Host) -> Result<[f64; 4]> {
+/// What the host compiled soon and well, found in its cache, did not find, and found damaged.
+async fn counted(host: &mut Host) -> Result<[f64; 5]> {
     let metrics = host.metrics().await?;
     let cache = |result| metrics.sum("pilothouse_code_cache_total", &[("result", result)]);
-    let compiled = metrics.sum("pilothouse_compiles_total", &[("result", "success")]);
-    Ok([compiled, cache("hit"), cache("miss"), cache("rejected")])
+    let compiled = |tier| metrics.sum("pilothouse_compiles_total", &[("result", "success"), ("tier", tier)]);
+    Ok([compiled("baseline"), compiled("optimized"), cache("hit"), cache("miss"), cache("rejected")])
 }
 
 fn named(cache: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {

@@ -1,10 +1,10 @@
 //! What the contract promises to plugins, where it takes a host and an API server to show it.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
-use serde_json::{from_value, json};
+use serde_json::{Value, from_value, json};
 
 pub(crate) async fn invariant_3_a_plugin_sees_its_own_writes_in_the_same_call(scene: Scene) -> Result<()> {
     let (_host, gala) = served_by(&scene, "imperative").await?;
@@ -59,10 +59,29 @@ pub(crate) async fn a_terminal_failure_is_not_tried_again_until_something_change
     let terminal = metrics.sum("controller_runtime_terminal_reconcile_errors_total", &[]);
     // Its own status may wake it once more.
     ensure!((1.0..=2.0).contains(&terminal), "{terminal} terminal failures");
+    let given_up = given_up(&mut host).await?;
+    let [of] = given_up.as_slice() else { anyhow::bail!("given up: {given_up:?}") };
+    let why = of["error"].as_str().is_some_and(|why| !why.is_empty());
+    ensure!(of["key"] == format!("{}/gala", scene.namespace) && why, "{of}");
+    let (_, table) = host.get("/debug/plugins").await?;
+    ensure!(table.contains("/gala was given up at"), "{table}");
 
     gala.set(json!({"color": "green"})).await?;
     gala.status_is("1", |status| status["available"] == 1).await?;
-    Ok(())
+    eventually("it is not given up any more", async || {
+        let given_up = self::given_up(&mut host).await?;
+        ensure!(given_up.is_empty(), "{given_up:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// The keys that the plugin `failing` gave up, as `/debug/plugins` has them.
+async fn given_up(host: &mut Host) -> Result<Vec<Value>> {
+    let rows = host.plugins().await?;
+    let row = rows.iter().find(|row| row["plugin"] == "failing");
+    let keys = row.and_then(|row| row["controllers"][0]["given_up"].as_array());
+    Ok(keys.with_context(|| format!("no keys in {rows:?}"))?.clone())
 }
 
 pub(crate) async fn invariant_10_a_call_in_flight_at_sigterm_is_finished(scene: Scene) -> Result<()> {

@@ -7,8 +7,9 @@ use pilothouse_e2e::{Plugin, Scene, eventually};
 use serde_json::Value;
 
 /// A series by plugin, and where `/debug/plugins` has the same.
-const BOTH: [(&str, &str); 13] = [
+const BOTH: [(&str, &str); 14] = [
     ("pilothouse_plugin_cpu_seconds_total", "/cpu_seconds"),
+    ("pilothouse_plugin_guest_seconds_total", "/guest_seconds"),
     ("pilothouse_plugin_turns_total", "/turns"),
     ("pilothouse_plugin_turn_wait_seconds_total", "/turn_wait_seconds"),
     ("pilothouse_plugin_turns_held_total", "/turns_held"),
@@ -92,6 +93,25 @@ pub(crate) async fn what_a_plugin_does_is_told_of_it_and_of_no_other(scene: Scen
         let writes = metrics.sum("pilothouse_writes_total", &labels);
         ensure!((writes > 0.0) == some, "{plugin} has {writes} writes with {verb}");
     }
+    for controller in ["imperative/", "trapping/"] {
+        let of = |name| metrics.sum_where(name, |label| label("controller").starts_with(controller));
+        for name in [
+            "workqueue_adds_total",
+            "workqueue_queue_duration_seconds_count",
+            "workqueue_work_duration_seconds_count",
+            "controller_runtime_reconcile_time_seconds_count",
+            "controller_runtime_reconcile_total",
+        ] {
+            ensure!(of(name) > 0.0, "{name} of {controller} is {}", of(name));
+        }
+        let (failed, panicked) =
+            (of("controller_runtime_reconcile_errors_total"), of("controller_runtime_reconcile_panics_total"));
+        let fails = controller == "trapping/";
+        ensure!((failed > 0.0, panicked > 0.0) == (fails, fails), "{controller}: {failed} failed, {panicked} panicked");
+    }
+    // Only where the kernel lets a pool pay.
+    let [free, used] = ["free", "used"].map(|state| metrics.sum("pilothouse_pool_slots", &[("state", state)]));
+    ensure!(!metrics.has("pilothouse_pool_slots") || (free > 0.0 && free + used == 256.0), "{free} free, {used} used");
     let (trapped, all) =
         (of_kind("pilothouse_traps_total", "trapping", "kind", "trap"), of("pilothouse_traps_total", "trapping"));
     ensure!(trapped > 0.0 && trapped == all, "of {all} calls that came to nothing {trapped} trapped");
@@ -147,6 +167,13 @@ fn is_the_same(metrics: &Metrics, row: &Value) -> Result<()> {
         }
         equal("workqueue_retries_total", &[label], &controller["retries"])?;
         equal("controller_runtime_max_concurrent_reconciles", &[label], &controller["workers"])?;
+        equal("controller_runtime_active_workers", &[label], &controller["processing"])?;
+        equal("workqueue_depth", &[label], &controller["ready"])?;
+        // Nobody works on anything where they say the same.
+        for name in ["workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds"] {
+            let idle = controller["processing"] == 0;
+            ensure!(!idle || (metrics.has(name) && metrics.sum(name, &[label]) == 0.0), "{name} of {label:?}");
+        }
         picked += metrics.sum("workqueue_queue_duration_seconds_count", &[label]);
         waited += metrics.sum("workqueue_queue_duration_seconds_sum", &[label]);
     }

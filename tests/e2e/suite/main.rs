@@ -23,6 +23,7 @@ mod restores;
 mod server;
 mod starvation;
 mod thousand;
+mod troubles;
 
 use std::process::ExitCode;
 
@@ -44,6 +45,10 @@ fn main() -> ExitCode {
         }
         code {
             a_second_start_compiles_nothing,
+            a_plugin_serves_before_its_code_is_optimized_and_goes_on,
+            what_the_baseline_compiler_does_not_know_is_compiled_by_the_other,
+            a_plugin_whose_code_cannot_be_optimized_serves_as_it_is,
+            a_cache_without_room_costs_no_plugin,
             damaged_code_is_not_run_and_compiled_anew,
             a_directory_that_others_may_write_to_is_not_used_and_the_plugin_serves,
             a_compiler_has_bounds_and_comes_after_who_serves,
@@ -149,5 +154,6 @@ fn main() -> ExitCode {
         }
         starvation { a_host_that_the_server_throttles_says_so_waits_and_loses_nothing }
         thousand { a_thousand_myapples_converge }
+        troubles { quarantine_failing_keys_and_storms_are_told_with_their_reason }
     })
 }

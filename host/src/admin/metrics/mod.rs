@@ -41,7 +41,7 @@ use prometheus_client::{
 };
 
 pub use self::{
-    code::Code,
+    code::{Code, Compiles},
     controller::{Controller, Reconciled},
     guests::Account,
     instances::Instances,

@@ -107,7 +107,7 @@ async fn same_file_is_loaded_once_under_however_many_names() {
     let file = PluginFile::new(Guest::new().file());
     let (one, two) = tokio::join!(engine.load(file.clone()), engine.load(file.clone()));
     let (one, two) = (one.unwrap().link().await.unwrap(), two.unwrap().link().await.unwrap());
-    let Figures { compiled, loaded, mapped, .. } = engine.figures();
+    let Figures { optimized: CompileFigures { compiled, .. }, loaded, mapped, .. } = engine.figures();
     assert_eq!((compiled, loaded, mapped), (1, 1, 1));
     drop((one, two));
     assert_eq!(engine.figures().loaded, 0);

@@ -52,7 +52,7 @@ async fn call_in_flight_keeps_its_code() {
 async fn calls_hold_neither_a_thread_nor_a_slot_while_their_code_is_mapped() {
     let revision = load(&Guest::new()).await;
     let engine = &revision.linked().engine;
-    let free = engine.free_slots();
+    let free = engine.figures().slots;
     let_go(engine);
     let (let_it_be_mapped, mapped_now) = std::sync::mpsc::channel::<()>();
     let mut others = pin!(engine.aside().run(move || mapped_now.recv()));
@@ -62,7 +62,7 @@ async fn calls_hold_neither_a_thread_nor_a_slot_while_their_code_is_mapped() {
     assert!(futures::poll!(&mut first).is_pending());
     let mut calls = pin!(futures::future::join_all((0..100).map(|_| call())));
     assert!(futures::poll!(&mut calls).is_pending());
-    assert_eq!(engine.free_slots(), free);
+    assert_eq!(engine.figures().slots, free);
     // The one for which it was to be mapped is given up, which costs the others nothing.
     drop(first);
     let_it_be_mapped.send(()).unwrap();
@@ -102,5 +102,21 @@ async fn memory_of_a_slot_is_clean_for_the_next_call() {
     let revision = load(&Guest::new().reconcile(guest::REMEMBERS)).await;
     for _ in 0..3 {
         revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn where_there_is_no_pool_instances_are_made_from_nothing() {
+    let engine = Engine::without_pool();
+    assert_eq!(engine.figures().slots, None);
+    // With the one that described itself.
+    for (guest, made) in [(Guest::new(), 4), (Guest::new().reuse(), 2)] {
+        let linked = engine.compile(&guest.file()).unwrap().link().await.unwrap();
+        let revision = linked.describe(PluginName::new("test").unwrap(), "{}".into(), Limits::default()).await.unwrap();
+        for _ in 0..3 {
+            revision.prepare().await;
+            revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+        }
+        assert_eq!(engine.instances()[0].1.made, made);
     }
 }

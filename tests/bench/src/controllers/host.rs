@@ -100,7 +100,7 @@ impl Host {
         self.plugins.clone()
     }
 
-    /// Returns when so many plugins serve: nothing is compiled any more.
+    /// Returns when so many plugins serve, and nothing is compiled any more.
     pub(crate) async fn serves(&mut self, plugins: usize) -> Result<()> {
         let mut active = 0;
         while active < plugins {
@@ -109,7 +109,7 @@ impl Host {
                 None => self.waits().await?,
             }
         }
-        Ok(())
+        self.admin()?.code_is_optimized().await
     }
 
     /// Puts a plugin in, and returns when that has failed.

@@ -74,7 +74,8 @@ fn measure_reader() -> Result<f64> {
 fn measure_host(says: Says) -> Result<[f64; 2]> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let stage = Stage::set().await?;
-        let host = host::Host::start(&stage, says, &[])?;
+        let mut host = host::Host::start(&stage, says, &[])?;
+        host.serves(1).await?;
         percentiles(stage, host).await
     })
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -10,6 +11,7 @@ use kube::api::PostParams;
 use pilothouse_e2e::{Cluster, Kind, Plugin};
 use serde_json::{from_value, json};
 use tokio::runtime::Runtime;
+use tokio::time::sleep;
 
 use crate::child::Child;
 use crate::memory::{Rollup, rollup_of};
@@ -106,6 +108,9 @@ async fn host(cluster: &Cluster, count: usize, code: Code) -> Result<Held> {
     let answer = host.answer().await?;
     let times = answer.split_once(' ').and_then(|(first, all)| Some((first.parse().ok()?, all.parse().ok()?)));
     let (first, all): (f64, f64) = times.with_context(|| format!("no times: {answer:?}"))?;
+    while host.ask("left").await? != "0" {
+        sleep(Duration::from_millis(100)).await;
+    }
     let id = host.id()?;
     let mapped = rollup_of(id)?;
     for _ in 0..2 {

@@ -1,9 +1,11 @@
 //! The real host as a process, with plugins, against an API server: the embedded one in this process, or a real one.
 
+use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use pilothouse_e2e::{Apple, Cluster, Kind, Plugin, Plugins, host};
+use pilothouse_e2e::admin::Admin;
+use pilothouse_e2e::{Apple, Cluster, Kind, Plugin, Plugins, eventually, host};
 use pilothouse_real::process::Process;
 use tempfile::TempDir;
 
@@ -27,6 +29,7 @@ impl Scene {
         let first = scene.apple("first");
         first.create(1).await?.settles().await.with_context(|| scene.last_lines())?;
         first.delete().await?;
+        scene.code_is_optimized().await?;
         Ok(scene)
     }
 
@@ -49,10 +52,20 @@ impl Scene {
             .arg(files.path())
             .arg("--kubeconfig")
             .arg(cluster.kubeconfig())
-            .args(["--admin-address", "127.0.0.1:0"])
+            .args(["--admin-address", "127.0.0.1:0", "--log-format", "json"])
             .env_remove("PILOTHOUSE_LOG");
         let host = Process::start("the host", command, &folder.path().join("host.log"))?;
         Ok(Self { cluster, host, _plugins: files, _folder: folder })
+    }
+
+    /// Returns when nothing is compiled any more.
+    pub(super) async fn code_is_optimized(&self) -> Result<()> {
+        let admin = eventually("the host serves its admin endpoint", async || {
+            let log = fs::read(self.host.log()).context("cannot read the host's log")?;
+            let serving = log.split(|byte| *byte == b'\n').find_map(|line| Admin::logged(line).transpose());
+            serving.transpose()?.context("it does not yet")
+        });
+        admin.await?.code_is_optimized().await.with_context(|| self.last_lines())
     }
 
     /// A MyApple, which need not exist.

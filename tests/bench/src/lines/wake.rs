@@ -1,11 +1,12 @@
 //! A plugin that nobody has called for a while, called.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use pilothouse::wasm::{CACHE_BYTES, Cache, Compiler, Engine, Limits, Phase, PluginFile};
 use pilothouse_e2e::Plugin;
 use tokio::runtime::Runtime;
+use tokio::time::sleep;
 
 use super::apples::{Calls, apple};
 use crate::statistics::percentile;
@@ -38,6 +39,9 @@ fn measure(plugin: Vec<u8>) -> Result<Vec<f64>> {
         let limits = Limits { reuse: false, ..Limits::default() };
         let calls = Calls::within(limits, &compiled, apple(SIZE)?, Phase::Live).await?;
         calls.check().await?;
+        while engine.figures().unoptimized > 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
         let mut times = Vec::with_capacity(TIMES);
         for _ in 0..TIMES {
             // Once to see that nobody calls it any more, once to let go.

@@ -159,6 +159,8 @@ struct Tracked {
 #[derive(Debug)]
 struct Running {
     number: u64,
+    /// Something woke the key since it began.
+    woken: bool,
     /// By number of the kind.
     kinds: BTreeMap<u32, Reads>,
 }
@@ -194,8 +196,11 @@ impl Tracker {
     pub fn begin(&mut self, key: &Key) -> Run {
         self.runs += 1;
         let run = Run { key: self.number_of(key), number: self.runs };
-        let before =
-            self.tracked(run.key).running.replace(Box::new(Running { number: run.number, kinds: BTreeMap::new() }));
+        let before = self.tracked(run.key).running.replace(Box::new(Running {
+            number: run.number,
+            woken: false,
+            kinds: BTreeMap::new(),
+        }));
         self.drop_running(run.key, before);
         run
     }
@@ -283,7 +288,7 @@ impl Tracker {
     /// A key is appended if the result of one of its reads is different after the change. Another one is only where that is too much to
     /// remember: more than [`MAX_READS`] things of a kind, or [`MAX_READ_BYTES`] of them, in one run; over all keys, 64 selections that hang
     /// on the same, or 256 MiB.
-    pub fn wakes(&self, of: &TypeMeta, change: &Change, out: &mut Vec<Key>) {
+    pub fn wakes(&mut self, of: &TypeMeta, change: &Change, out: &mut Vec<Key>) {
         let read = self.touched(of, change);
         let mut woken: Vec<u32> = read.iter().flat_map(|dependency| dependency.keys.iter()).collect();
         // Those of one dependency are all different.
@@ -291,8 +296,21 @@ impl Tracker {
             woken.sort_unstable();
             woken.dedup();
         }
-        let keys = woken.into_iter().filter_map(|at| self.keys[at as usize].as_ref());
-        out.extend(keys.map(|tracked| tracked.key.clone()));
+        for at in woken {
+            let Some(tracked) = &mut self.keys[at as usize] else { continue };
+            out.push(tracked.key.clone());
+            if let Some(running) = &mut tracked.running {
+                running.woken = true;
+            }
+        }
+    }
+
+    /// True if a change [woke](Self::wakes) the run's key since the run began: what it has read, or what the last successful one had, is
+    /// another now.
+    pub fn is_woken(&self, run: Run) -> bool {
+        let tracked = self.keys.get(run.key as usize).and_then(Option::as_ref);
+        let running = tracked.and_then(|tracked| tracked.running.as_ref());
+        running.is_some_and(|running| running.number == run.number && running.woken)
     }
 
     /// True if this key is among those that the change [wakes](Self::wakes).

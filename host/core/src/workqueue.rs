@@ -319,6 +319,12 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         self.find(key).and_then(|index| self.slab[index as usize].as_ref()).map_or(0, |entry| entry.failures)
     }
 
+    /// True if `key` waits, and not for its time: it is handed out when it is its turn, and whoever has it is done with it.
+    pub fn is_ready(&self, key: &K) -> bool {
+        let entry = self.find(key).and_then(|index| self.slab[index as usize].as_ref());
+        entry.is_some_and(|entry| matches!(entry.wait, Wait::InLine | Wait::Beside))
+    }
+
     /// When [`get`](Self::get) has a key, if nothing else happens until then; none: never. A time in the past: it has one now.
     pub fn next_due(&self) -> Option<Duration> {
         let ready =

@@ -13,6 +13,7 @@ mod waking;
 mod workers;
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -21,6 +22,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use pilothouse_core::{
     key::{Key, TypeMeta},
     manifest,
@@ -81,6 +83,8 @@ pub struct Controller {
     workers: Workers,
     gone: Gone,
     failing: Failing,
+    /// Keys whose last call's status was left to their next one, which is near: no more than wait in the queue.
+    deferred: Mutex<HashSet<Key>>,
     /// Of the whole plugin.
     record: Arc<Record>,
     ended: Ended,
@@ -122,6 +126,7 @@ impl Controller {
             serving: ArcSwap::from_pointee(serving),
             gone: Gone::new(),
             failing: Failing::default(),
+            deferred: Mutex::default(),
             record,
             ended: Ended::default(),
             events: parts.events.clone(),
@@ -332,6 +337,26 @@ impl Controller {
     /// The last keys that were given up, and not tried since.
     pub fn given_up(&self) -> Vec<GivenUp> {
         self.failing.given_up()
+    }
+
+    /// A key that is being reconciled is so again as soon as it is its turn, and nothing holds that up: no breaker, no quarantine, no rate, and
+    /// no end.
+    pub(super) fn comes_again(&self, key: &Key) -> bool {
+        let queue = self.queue.lock();
+        let comes = queue.is_ready(key) && queue.pace().rate.is_none();
+        drop(queue);
+        comes && self.record.held().is_none() && !self.stopping.is_cancelled()
+    }
+
+    /// A key's status is left to its next call.
+    pub(super) fn defer(&self, key: &Key) {
+        self.deferred.lock().insert(key.clone());
+    }
+
+    /// Whether the key's status was left to the call that begins now. That one is the last to leave it to another: what never comes to rest
+    /// has a status too.
+    pub(super) fn take_deferred(&self, key: &Key) -> bool {
+        self.deferred.lock().remove(key)
     }
 
     /// How many keys are being retried, and those of them that fail for longest, at most so many.

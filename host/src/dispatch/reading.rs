@@ -70,6 +70,11 @@ impl Reading {
         moment.hides(|change| tracker.lock().wakes_key(key, change.object().type_meta(), change))
     }
 
+    /// True if something that it read has changed since, and the key was woken for that.
+    pub(super) fn is_old(&self) -> bool {
+        self.noted.as_ref().is_some_and(|Noted { tracker, run, .. }| tracker.lock().is_woken(*run))
+    }
+
     /// It was successful: these reads are those that count.
     pub(super) fn commit(mut self) {
         if let Some(Noted { tracker, run, .. }) = self.noted.take() {

@@ -68,9 +68,9 @@ const TOLD_PROBLEMS: usize = 5;
 /// How many characters of each: names in it come from the guest, messages from the server.
 const TOLD_CHARS: usize = 800;
 
-/// Sees every write that was carried out, left out or refused. For metrics.
+/// Sees every write that was carried out, left out, left to the next call or refused. For metrics.
 pub trait WriteObserver: Send + Sync + 'static {
-    /// `verb` is `create`, `apply`, ...; `result` is `success`, `skipped` or `error`.
+    /// `verb` is `create`, `apply`, ...; `result` is `success`, `skipped`, `deferred` or `error`.
     fn wrote(&self, plugin: &str, verb: &'static str, result: &'static str);
 }
 
@@ -181,6 +181,8 @@ pub struct Report {
     pub written: usize,
     /// Writes that the cache showed to be needless.
     pub skipped: usize,
+    /// The status is left to the next call.
+    pub deferred: bool,
     /// The first of what went wrong. The rest was carried out all the same.
     pub problems: Vec<Error>,
     /// How much more did.
@@ -375,6 +377,12 @@ impl Writer {
             Err(error) => return Err(error),
         }
         Ok(report)
+    }
+
+    /// Leaves a status to the next call.
+    pub(crate) fn defer_status(&self, report: &mut Report) {
+        self.observer.wrote(&self.plugin, "apply", "deferred");
+        report.deferred = true;
     }
 
     /// Applies one child if the cache does not show that it holds already.

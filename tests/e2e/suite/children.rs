@@ -7,8 +7,12 @@ use pilothouse_e2e::{Plugin, Scene, eventually};
 use serde_json::json;
 
 pub(crate) async fn a_myapple_gets_its_children_and_its_status(scene: Scene) -> Result<()> {
-    let _host = scene.with(&[Plugin::myapple()?])?.host().await?;
-    scene.apple("gala").create(3).await?.settles().await
+    let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
+    scene.apple("gala").create(3).await?.settles().await?;
+    // The status that would have said that there is no child yet is left out.
+    let deferred = host.metrics().await?.sum("pilothouse_writes_total", &[("result", "deferred")]);
+    ensure!(deferred == 1.0, "{deferred} statuses were left to the next call");
+    Ok(())
 }
 
 pub(crate) async fn more_are_added_and_the_surplus_is_removed(scene: Scene) -> Result<()> {

@@ -34,6 +34,20 @@ pub(crate) async fn a_child_that_may_be_adopted_is_taken_over(scene: Scene) -> R
     .await
 }
 
+pub(crate) async fn a_status_that_its_own_children_made_old_is_left_to_the_next_call_and_to_no_further_one(
+    scene: Scene,
+) -> Result<()> {
+    let (mut host, gala) = served_by(&scene, "stepping").await?;
+    let status = gala.create(5).await?.status_is("5", |status| status["available"] == 5).await?;
+    let conditions = status["conditions"].as_array().context("no condition")?;
+    let written: Vec<&str> = conditions.iter().filter_map(|condition| condition["type"].as_str()).collect();
+    ensure!(written == ["At2", "At4", "At5"], "its status was written {written:?}");
+    let deferred = [("plugin", "stepping"), ("verb", "apply"), ("result", "deferred")];
+    let deferred = host.metrics().await?.sum("pilothouse_writes_total", &deferred);
+    ensure!(deferred == 3.0, "{deferred} statuses were left to the next call");
+    Ok(())
+}
+
 pub(crate) async fn a_plugin_that_asks_to_be_called_again_is(scene: Scene) -> Result<()> {
     let (_host, gala) = served_by(&scene, "counting").await?;
     gala.create(10).await?.status_is("10", |status| status["available"] == 10).await?;

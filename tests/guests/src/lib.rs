@@ -211,6 +211,11 @@ pub const GUESTS: &[Guest] = &[
         expected: Expected::Works,
         does: "computes for some 10 ms times spec.quantity before it answers; it behaves well",
     },
+    Guest {
+        name: "stepping",
+        expected: Expected::Works,
+        does: "changes its child <name>-steps at each call, spec.quantity times in all",
+    },
     Guest { name: "tabulating", expected: Expected::Contained, does: "for bad-* makes a table larger without end" },
     Guest { name: "trapping", expected: Expected::Contained, does: "for bad-* panics with the message `a bad apple`" },
     Guest {

@@ -53,7 +53,7 @@ fn reads(tracker: &mut Tracker, text: &str, selections: impl IntoIterator<Item =
     tracker.commit(run);
 }
 
-fn woken(tracker: &Tracker, old: Option<Arc<Object>>, new: Option<Arc<Object>>) -> Vec<String> {
+fn woken(tracker: &mut Tracker, old: Option<Arc<Object>>, new: Option<Arc<Object>>) -> Vec<String> {
     let mut out = Vec::new();
     tracker.wakes(&pods(), &Change { old, new, missed: false }, &mut out);
     let mut out: Vec<_> = out.iter().map(Key::to_string).collect();
@@ -87,11 +87,11 @@ fn selections_that_hang_on_the_same_are_compared_one_by_one_as_long_as_they_are_
         }
         assert!(tracker.dependencies() <= 2 * 8 + 1, "{} things", tracker.dependencies());
         let last = "a/99".to_owned();
-        assert!(woken(&tracker, None, pod("a/p", seen, "one", 1)).contains(&last), "{seen}");
+        assert!(woken(&mut tracker, None, pod("a/p", seen, "one", 1)).contains(&last), "{seen}");
         if unseen != seen {
-            assert_eq!(woken(&tracker, None, pod("a/p", unseen, "one", 1)), NOBODY);
+            assert_eq!(woken(&mut tracker, None, pod("a/p", unseen, "one", 1)), NOBODY);
         }
-        assert_eq!(woken(&tracker, None, pod("b/p", seen, "one", 1)), NOBODY, "another namespace");
+        assert_eq!(woken(&mut tracker, None, pod("b/p", seen, "one", 1)), NOBODY, "another namespace");
         (0..100).for_each(|number| tracker.forget(&key(&format!("a/{number}"))));
         assert_eq!((tracker.dependencies(), tracker.heap), (0, 0));
     }
@@ -106,9 +106,9 @@ fn selections_by_several_labels_hang_on_the_one_that_tells_them_apart() {
     assert_eq!(tracker.dependencies(), 100);
     for number in [0, 7, 8, 99] {
         let seen = pod("a/p", &format!("component=db,instance=i{number},part=all"), "", 1);
-        assert_eq!(woken(&tracker, None, seen), [format!("a/{number}")]);
+        assert_eq!(woken(&mut tracker, None, seen), [format!("a/{number}")]);
     }
-    assert_eq!(woken(&tracker, None, pod("a/p", "component=db,part=all", "", 1)), NOBODY);
+    assert_eq!(woken(&mut tracker, None, pod("a/p", "component=db,part=all", "", 1)), NOBODY);
     (0..100).for_each(|number| tracker.forget(&key(&format!("a/{number}"))));
     assert_eq!((tracker.dependencies(), tracker.heap, tracker.kinds[0].selections.heap()), (0, 0, 0));
 }
@@ -125,7 +125,7 @@ fn what_is_too_much_to_remember_of_all_keys_counts_as_the_whole() {
     }
     assert!((2..4096 / 100).contains(&tracker.dependencies()), "{} things", tracker.dependencies());
     for number in [0, 199] {
-        let seen = woken(&tracker, None, pod(&format!("a/{name}-{number}"), "", "", 1));
+        let seen = woken(&mut tracker, None, pod(&format!("a/{name}-{number}"), "", "", 1));
         assert!(seen.contains(&format!("a/{number}")), "{number}");
     }
 }
@@ -138,11 +138,11 @@ fn invariant_11_an_object_and_its_absence_wake_who_read_it() {
     tracker.commit(run);
     let versions = [None, pod("a/x", "", "", 1), pod("a/x", "", "", 2), None];
     for pair in versions.windows(2) {
-        assert_eq!(woken(&tracker, pair[0].clone(), pair[1].clone()), ["a/web"]);
+        assert_eq!(woken(&mut tracker, pair[0].clone(), pair[1].clone()), ["a/web"]);
     }
-    assert_eq!(woken(&tracker, pod("a/x", "", "", 1), pod("a/x", "", "", 1)), NOBODY);
-    assert_eq!(woken(&tracker, None, pod("a/y", "", "", 1)), NOBODY);
-    assert_eq!(woken(&tracker, None, pod("b/x", "", "", 1)), NOBODY);
+    assert_eq!(woken(&mut tracker, pod("a/x", "", "", 1), pod("a/x", "", "", 1)), NOBODY);
+    assert_eq!(woken(&mut tracker, None, pod("a/y", "", "", 1)), NOBODY);
+    assert_eq!(woken(&mut tracker, None, pod("b/x", "", "", 1)), NOBODY);
     let mut out = Vec::new();
     tracker.wakes(
         &TypeMeta::new("v1", "Secret"),
@@ -161,12 +161,12 @@ fn invariant_11_a_selection_wakes_by_what_was_seen_of_it() {
     reads(&mut tracker, "keys", [keys]);
     reads(&mut tracker, "fields", [nodes]);
     let web = |node, version| pod("a/x", "app=web", node, version);
-    assert_eq!(woken(&tracker, None, web("n1", 1)), ["fields", "keys", "whole"]);
-    assert_eq!(woken(&tracker, web("n1", 1), None), ["fields", "keys", "whole"]);
-    assert_eq!(woken(&tracker, web("n1", 1), pod("a/x", "app=db", "n1", 2)), ["fields", "keys", "whole"]);
-    assert_eq!(woken(&tracker, web("n1", 1), web("n2", 2)), ["fields", "whole"]);
-    assert_eq!(woken(&tracker, web("n1", 1), web("n1", 2)), ["whole"]);
-    assert_eq!(woken(&tracker, None, pod("a/x", "app=db", "n1", 1)), NOBODY);
+    assert_eq!(woken(&mut tracker, None, web("n1", 1)), ["fields", "keys", "whole"]);
+    assert_eq!(woken(&mut tracker, web("n1", 1), None), ["fields", "keys", "whole"]);
+    assert_eq!(woken(&mut tracker, web("n1", 1), pod("a/x", "app=db", "n1", 2)), ["fields", "keys", "whole"]);
+    assert_eq!(woken(&mut tracker, web("n1", 1), web("n2", 2)), ["fields", "whole"]);
+    assert_eq!(woken(&mut tracker, web("n1", 1), web("n1", 2)), ["whole"]);
+    assert_eq!(woken(&mut tracker, None, pod("a/x", "app=db", "n1", 1)), NOBODY);
 }
 
 #[test]
@@ -177,8 +177,8 @@ fn invariant_11_a_failed_run_changes_nothing() {
     tracker.read_selection(run, &pods(), labelled("app=db"));
     tracker.read_selection(run, &pods(), labelled("app=web"));
     tracker.abandon(run);
-    assert_eq!(woken(&tracker, None, pod("a/x", "app=web", "", 1)), ["a"]);
-    assert_eq!(woken(&tracker, None, pod("a/x", "app=db", "", 1)), NOBODY);
+    assert_eq!(woken(&mut tracker, None, pod("a/x", "app=web", "", 1)), ["a"]);
+    assert_eq!(woken(&mut tracker, None, pod("a/x", "app=db", "", 1)), NOBODY);
     assert_eq!((tracker.keys(), tracker.dependencies()), (1, 1));
 }
 
@@ -188,11 +188,29 @@ fn invariant_11_a_read_counts_before_its_run_is_over() {
     reads(&mut tracker, "a", [labelled("app=web")]);
     let run = tracker.begin(&key("a"));
     tracker.read_selection(run, &pods(), labelled("app=db"));
-    assert_eq!(woken(&tracker, None, pod("a/x", "app=db", "", 1)), ["a"]);
-    assert_eq!(woken(&tracker, None, pod("a/x", "app=web", "", 1)), ["a"]);
+    assert_eq!(woken(&mut tracker, None, pod("a/x", "app=db", "", 1)), ["a"]);
+    assert_eq!(woken(&mut tracker, None, pod("a/x", "app=web", "", 1)), ["a"]);
     tracker.commit(run);
-    assert_eq!(woken(&tracker, None, pod("a/x", "app=db", "", 1)), ["a"]);
-    assert_eq!(woken(&tracker, None, pod("a/x", "app=web", "", 1)), NOBODY);
+    assert_eq!(woken(&mut tracker, None, pod("a/x", "app=db", "", 1)), ["a"]);
+    assert_eq!(woken(&mut tracker, None, pod("a/x", "app=web", "", 1)), NOBODY);
+}
+
+#[test]
+fn a_run_is_told_what_changed_since_it_read() {
+    let mut tracker = Tracker::default();
+    let run = tracker.begin(&key("a"));
+    tracker.read_selection(run, &pods(), labelled("app=web"));
+    woken(&mut tracker, None, pod("a/x", "app=db", "", 1));
+    assert!(!tracker.is_woken(run));
+    woken(&mut tracker, None, pod("a/y", "app=web", "", 1));
+    assert!(tracker.is_woken(run));
+    tracker.commit(run);
+    assert!(!tracker.is_woken(run));
+    // What it reads anew it reads as it is, and of the last one it knows what that had read.
+    let next = tracker.begin(&key("a"));
+    assert!(!tracker.is_woken(next));
+    woken(&mut tracker, pod("a/y", "app=web", "", 1), None);
+    assert!(tracker.is_woken(next) && !tracker.is_woken(run));
 }
 
 #[test]
@@ -206,8 +224,8 @@ fn a_run_that_was_ended_by_another_says_nothing_more() {
     tracker.commit(first);
     tracker.abandon(first);
     tracker.commit(second);
-    assert_eq!(woken(&tracker, None, pod("a/x", "app=db", "", 1)), NOBODY);
-    assert_eq!(woken(&tracker, None, pod("a/x", "app=web", "", 1)), ["a"]);
+    assert_eq!(woken(&mut tracker, None, pod("a/x", "app=db", "", 1)), NOBODY);
+    assert_eq!(woken(&mut tracker, None, pod("a/x", "app=web", "", 1)), ["a"]);
 }
 
 #[test]
@@ -220,7 +238,7 @@ fn a_key_that_is_gone_is_woken_no_more() {
     tracker.forget(&key("a"));
     tracker.forget(&key("never seen"));
     tracker.commit(run);
-    assert_eq!(woken(&tracker, None, pod("a/x", "app=web", "n1", 1)), ["b"]);
+    assert_eq!(woken(&mut tracker, None, pod("a/x", "app=web", "n1", 1)), ["b"]);
     assert_eq!((tracker.keys(), tracker.dependencies()), (1, 1));
 }
 
@@ -236,7 +254,7 @@ fn a_kind_that_is_read_no_more_wakes_nobody() {
     tracker.read_object(run, &pods(), &key("a/x"));
     tracker.retain(|of| *of == secrets);
     tracker.commit(run);
-    assert_eq!(woken(&tracker, None, pod("a/x", "", "", 1)), NOBODY);
+    assert_eq!(woken(&mut tracker, None, pod("a/x", "", "", 1)), NOBODY);
     let mut out = Vec::new();
     tracker.wakes(&secrets, &Change { old: None, new: pod("a/x", "", "", 1), missed: false }, &mut out);
     assert_eq!(out, [key("a")]);
@@ -254,8 +272,8 @@ fn who_reads_more_than_the_bound_depends_on_all_where_it_read() {
         tracker.commit(run);
     }
     assert_eq!(tracker.dependencies(), 2);
-    assert_eq!(woken(&tracker, None, pod("n0/new", "", "", 1)), ["one", "two"]);
-    assert_eq!(woken(&tracker, None, pod("other/new", "", "", 1)), ["two"]);
+    assert_eq!(woken(&mut tracker, None, pod("n0/new", "", "", 1)), ["one", "two"]);
+    assert_eq!(woken(&mut tracker, None, pod("other/new", "", "", 1)), ["two"]);
     // What it reads afterwards widens the scope.
     let run = tracker.begin(&key("one"));
     for i in 0..=MAX_READS {
@@ -263,7 +281,7 @@ fn who_reads_more_than_the_bound_depends_on_all_where_it_read() {
     }
     tracker.read_selection(run, &pods(), on_node("n1"));
     tracker.commit(run);
-    assert_eq!(woken(&tracker, None, pod("other/new", "", "", 1)), ["one", "two"]);
+    assert_eq!(woken(&mut tracker, None, pod("other/new", "", "", 1)), ["one", "two"]);
     assert_eq!(tracker.dependencies(), 1);
 }
 
@@ -280,7 +298,7 @@ fn who_reads_things_of_more_bytes_than_the_bound_depends_on_all_where_it_read() 
         tracker.commit(run);
     }
     assert_eq!(tracker.dependencies(), MAX_READ_BYTES / 1024 + 1);
-    assert_eq!(woken(&tracker, None, pod("n/new", "", "", 1)), ["more"]);
+    assert_eq!(woken(&mut tracker, None, pod("n/new", "", "", 1)), ["more"]);
 }
 
 #[test]
@@ -294,7 +312,7 @@ fn as_many_reads_as_the_bound_stay_what_they_are() {
     }
     tracker.commit(run);
     assert_eq!(tracker.dependencies(), MAX_READS);
-    assert_eq!(woken(&tracker, None, pod("n/new", "", "", 1)), NOBODY);
+    assert_eq!(woken(&mut tracker, None, pod("n/new", "", "", 1)), NOBODY);
 }
 
 #[test]
@@ -465,7 +483,7 @@ proptest! {
                 continue;
             }
             let (change, expected) = model.change(&at, new);
-            prop_assert_eq!(woken(&tracker, change.old, change.new), expected);
+            prop_assert_eq!(woken(&mut tracker, change.old, change.new), expected);
         }
         for at in KEYS {
             tracker.forget(&key(at));

@@ -598,6 +598,7 @@ proptest! {
             prop_assert_eq!((queue.adds(), queue.retries(), queue.pace()), (plain.adds, plain.retries, plain.pace));
             for known in &plain.keys {
                 prop_assert_eq!(queue.failures(&known.key), known.failures);
+                prop_assert_eq!(queue.is_ready(&known.key), matches!(known.wait, PlainWait::Ready { .. }));
             }
             let used = plain.keys.iter().filter(|known| known.wait != PlainWait::No || known.started.is_some() || known.failures > 0);
             prop_assert_eq!(queue.index.len(), used.count());

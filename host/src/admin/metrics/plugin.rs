@@ -76,6 +76,7 @@ impl Default for Plugin {
         let writes = [
             ("apply", "success"),
             ("apply", "skipped"),
+            ("apply", "deferred"),
             ("apply", "error"),
             ("delete", "success"),
             ("delete", "error"),

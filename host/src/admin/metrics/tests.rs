@@ -209,6 +209,7 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     pilothouse_traps_total{plugin="myapple",kind="stack"} 0
     pilothouse_traps_total{plugin="myapple",kind="table"} 0
     pilothouse_traps_total{plugin="myapple",kind="trap"} 0
+    pilothouse_writes_total{plugin="myapple",verb="apply",result="deferred"} 0
     pilothouse_writes_total{plugin="myapple",verb="apply",result="error"} 0
     pilothouse_writes_total{plugin="myapple",verb="apply",result="skipped"} 0
     pilothouse_writes_total{plugin="myapple",verb="apply",result="success"} 0
@@ -257,6 +258,7 @@ fn series_of_a_plugin_begin_at_zero_and_grow() {
     pilothouse_traps_total{plugin="myapple",kind="stack"} 0
     pilothouse_traps_total{plugin="myapple",kind="table"} 0
     pilothouse_traps_total{plugin="myapple",kind="trap"} 0
+    pilothouse_writes_total{plugin="myapple",verb="apply",result="deferred"} 0
     pilothouse_writes_total{plugin="myapple",verb="apply",result="error"} 0
     pilothouse_writes_total{plugin="myapple",verb="apply",result="skipped"} 1
     pilothouse_writes_total{plugin="myapple",verb="apply",result="success"} 0

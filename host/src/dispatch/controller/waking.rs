@@ -249,6 +249,7 @@ impl Controller {
     fn discard(&self, key: &Key) {
         self.queue.discard(key);
         self.failing.note(key, None);
+        self.take_deferred(key);
         self.waking.reads.lock().forget(key);
     }
 

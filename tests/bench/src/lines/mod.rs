@@ -463,7 +463,7 @@ pub const ALL: [Line; 32] = [
     Line {
         name: "operator",
         figures: &[
-            figure("operator-cpu", "cores", None),
+            figure("operator-cpu", "ms/change", None),
             figure("operator-memory", "MiB", None),
             figure("operator-held", "MiB", None),
             figure("operator-latency", "ms", None),

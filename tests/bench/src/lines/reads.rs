@@ -32,8 +32,8 @@ pub(super) fn measure() -> Result<Vec<f64>> {
 
     let shared = tracked(|_, read| (0..OBJECTS).for_each(|n| read.selection(&format!("app=web,shard!={n}"))));
     let shared_bytes = shared.bytes() as f64 / (KEYS * OBJECTS) as f64;
-    let all = time(&tracked(|_, read| read.selection("app=web")), "web", KEYS)?;
-    let one = time(&tracked(|key, read| read.selection(&format!("app=key-{key}"))), "key-4711", 1)?;
+    let all = time(&mut tracked(|_, read| read.selection("app=web")), "web", KEYS)?;
+    let one = time(&mut tracked(|key, read| read.selection(&format!("app=key-{key}"))), "key-4711", 1)?;
     Ok(vec![own_bytes, shared_bytes, all, one])
 }
 
@@ -71,7 +71,7 @@ fn tracked(mut reads: impl FnMut(usize, &mut Reading<'_>)) -> Tracker {
 }
 
 /// Microseconds to route a change of a Pod whose label is `app`.
-fn time(tracker: &Tracker, app: &str, expected: usize) -> Result<f64> {
+fn time(tracker: &mut Tracker, app: &str, expected: usize) -> Result<f64> {
     let of = TypeMeta::new("v1", "Pod");
     let pod = |version: usize| {
         let json = format!(

@@ -1,0 +1,24 @@
+//! Changes its child at each call, `spec.quantity` times in all, and says in its status after how many of them it was written.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use pilothouse_guests::apple::{self, MyApple, config_map, found};
+use pilothouse_sdk::prelude::*;
+
+/// Where the child holds how often it was changed.
+const STEP: &str = "step";
+
+#[plugin]
+fn stepping() -> Plugin {
+    apple::plugin("Steps.", reconcile)
+}
+
+fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
+    let name = format!("{}-steps", apple.name());
+    let child = ctx.cache().get::<ConfigMap>(ctx.key().beside(&name))?;
+    let taken = child.and_then(|child| child.data?.get(STEP)?.parse().ok()).unwrap_or(0);
+    let step = apple.spec.quantity.min(taken + 1);
+    let mut status = apple.status.clone().unwrap_or_default();
+    status.available = step;
+    found(ctx, &mut status, &format!("At{step}"), "");
+    Ok(Outcome::new().child(config_map(&name, &[(STEP, &step.to_string())])).status(status))
+}

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use pilothouse_e2e::host::binary;
+use pilothouse_e2e::host::{LogLine, binary};
 use pilothouse_e2e::suite::NotHere;
 use pilothouse_e2e::{Host, Plugin, Scene, eventually};
 
@@ -91,6 +91,42 @@ pub(crate) async fn a_plugin_whose_code_cannot_be_optimized_serves_as_it_is(mut 
     host.code_is_optimized().await?;
     ensure!(counted(&mut host).await? == [SOON, 1.0, 0.0, 1.0, 0.0], "{:?}", counted(&mut host).await?);
     Ok(())
+}
+
+pub(crate) async fn who_is_being_optimized_gives_way_to_a_new_file_and_is_optimized_after_it(
+    mut scene: Scene,
+) -> Result<()> {
+    if SOON == 0.0 {
+        return Err(NotHere("no baseline compiler for this machine").into());
+    }
+    scene.with_cache_of_its_own();
+    let large = Plugin::myapple()?.beside(&long_to_optimize(), 1)?;
+    let mut host = scene.with(&[large])?.host().await?;
+    let first =
+        eventually("the code is being optimized", async || compiler_of(&host)?.context("no compiler runs")).await?;
+    scene.with(&[Plugin::guest("counting")?.confined_to("elsewhere")])?;
+    eventually("the compiler is ended", async || {
+        ensure!(compiler_of(&host)?.is_none_or(|compiler| compiler != first), "it goes on");
+        Ok(())
+    })
+    .await?;
+    let optimized =
+        |log: &[LogLine]| log.iter().filter(|line| line.text.contains("compiled code is optimized")).count();
+    ensure!(optimized(&host.log()?) == 0, "it had ended by itself: {:?}", host.log()?);
+    host.logs(&["plugin is active", "\"plugin\":\"counting\""]).await?;
+    scene.apple("gala").create(2).await?.settles().await?;
+    host.code_is_optimized().await?;
+    // A compilation that was ended is none.
+    ensure!(counted(&mut host).await? == [2.0, 2.0, 0.0, 2.0, 0.0], "{:?}", counted(&mut host).await?);
+    ensure!(optimized(&host.log()?) == 2, "{:?}", host.log()?);
+    Ok(())
+}
+
+/// A module over which an optimizing compiler takes seconds, and the baseline compiler a part of one.
+fn long_to_optimize() -> String {
+    let step = "(local.set 0 (i32.xor (i32.mul (local.get 0) (i32.const 31)) (i32.shr_u (local.get 0) (i32.const 7))))";
+    let function = format!("(func (param i32) (result i32) {} (local.get 0))", step.repeat(500));
+    format!("(module {})", function.repeat(200))
 }
 
 /// The process that optimizes code for a host, if there is one.
@@ -291,9 +327,18 @@ pub(crate) async fn a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses
 }
 
 pub(crate) async fn a_compiler_has_bounds_and_comes_after_who_serves(_: Scene) -> Result<()> {
-    // It waits for its file.
+    // For the baseline compiler somebody waits.
+    for (tier, nicer) in [(None, 5), (Some("--baseline"), 2)] {
+        confines_itself(tier, nicer).await.with_context(|| format!("{tier:?}"))?;
+    }
+    Ok(())
+}
+
+/// Starts a compiler, and looks at it while it waits for its file.
+async fn confines_itself(tier: Option<&str>, nicer: i32) -> Result<()> {
     let arguments = ["compile", "--parent", &std::process::id().to_string(), "--memory", "512"];
-    let mut compiler = Command::new(binary()?).args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    let mut command = Command::new(binary()?);
+    let mut compiler = command.args(arguments).args(tier).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     let ours = nice("self")?;
     let confined = eventually("the compiler confines itself", async || {
         let process = compiler.id().to_string();
@@ -311,7 +356,7 @@ pub(crate) async fn a_compiler_has_bounds_and_comes_after_who_serves(_: Scene) -
         let score = read("oom_score_adj")?;
         ensure!(score.trim() == "1000", "the kernel's choice when memory runs out: {score}");
         let nice = nice(&process)?;
-        ensure!(nice == (ours + 5).min(19), "it is as nice as {nice}, and who started it as {ours}");
+        ensure!(nice == (ours + nicer).min(19), "it is as nice as {nice}, and who started it as {ours}");
         Ok(())
     })
     .await;

@@ -48,6 +48,7 @@ fn main() -> ExitCode {
             a_plugin_serves_before_its_code_is_optimized_and_goes_on,
             what_the_baseline_compiler_does_not_know_is_compiled_by_the_other,
             a_plugin_whose_code_cannot_be_optimized_serves_as_it_is,
+            who_is_being_optimized_gives_way_to_a_new_file_and_is_optimized_after_it,
             a_cache_without_room_costs_no_plugin,
             damaged_code_is_not_run_and_compiled_anew,
             a_directory_that_others_may_write_to_is_not_used_and_the_plugin_serves,

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use pilothouse::wasm::{CACHE_BYTES, Cache, Compiler, Engine, Limits, Phase, PluginFile};
 use pilothouse_e2e::Plugin;
 use tokio::runtime::Runtime;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::apples::{Calls, apple};
 use crate::statistics::percentile;
@@ -14,6 +14,8 @@ use crate::toolchains::{JAVASCRIPT, PYTHON};
 
 const SIZE: usize = 6_000;
 const TIMES: usize = 300;
+/// An interpreter takes some seconds to compile.
+const OPTIMIZED: Duration = Duration::from_secs(120);
 
 pub(super) fn rust() -> Result<Vec<f64>> {
     measure(Plugin::myapple()?.wasm)
@@ -39,9 +41,12 @@ fn measure(plugin: Vec<u8>) -> Result<Vec<f64>> {
         let limits = Limits { reuse: false, ..Limits::default() };
         let calls = Calls::within(limits, &compiled, apple(SIZE)?, Phase::Live).await?;
         calls.check().await?;
-        while engine.figures().unoptimized > 0 {
-            sleep(Duration::from_millis(10)).await;
-        }
+        let optimized = async {
+            while engine.figures().unoptimized > 0 {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(OPTIMIZED, optimized).await.context("the code is not optimized in time")?;
         let mut times = Vec::with_capacity(TIMES);
         for _ in 0..TIMES {
             // Once to see that nobody calls it any more, once to let go.

@@ -13,7 +13,6 @@ mod waking;
 mod workers;
 
 use std::{
-    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -22,7 +21,6 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use pilothouse_core::{
     key::{Key, TypeMeta},
     manifest,
@@ -40,6 +38,7 @@ use self::{gone::Gone, waking::Waking, workers::Workers};
 pub use self::{gone::GoneFigures, waking::ReadFigures};
 use super::{
     Attempt, Called, Observer, Parts, ReconcileResult,
+    deferred::Deferred,
     failing::{Failing, FailingKey, GivenUp},
     imports::Access,
     mapper, pending,
@@ -83,8 +82,7 @@ pub struct Controller {
     workers: Workers,
     gone: Gone,
     failing: Failing,
-    /// Keys whose last call's status was left to their next one, which is near: no more than wait in the queue.
-    deferred: Mutex<HashSet<Key>>,
+    deferred: Deferred,
     /// Of the whole plugin.
     record: Arc<Record>,
     ended: Ended,
@@ -126,7 +124,7 @@ impl Controller {
             serving: ArcSwap::from_pointee(serving),
             gone: Gone::new(),
             failing: Failing::default(),
-            deferred: Mutex::default(),
+            deferred: Deferred::default(),
             record,
             ended: Ended::default(),
             events: parts.events.clone(),
@@ -339,24 +337,18 @@ impl Controller {
         self.failing.given_up()
     }
 
-    /// A key that is being reconciled is so again as soon as it is its turn, and nothing holds that up: no breaker, no quarantine, no rate, and
-    /// no end.
-    pub(super) fn comes_again(&self, key: &Key) -> bool {
+    /// Leaves the status of a key that is being reconciled to its next call, if that comes as soon as it is the key's turn, and nothing holds it
+    /// up: no breaker, no quarantine, no rate, and no end. False: it is to be written now.
+    pub(super) fn defer(&self, key: &Key, status: &str) -> bool {
         let queue = self.queue.lock();
         let comes = queue.is_ready(key) && queue.pace().rate.is_none();
         drop(queue);
-        comes && self.record.held().is_none() && !self.stopping.is_cancelled()
+        comes && self.record.held().is_none() && !self.stopping.is_cancelled() && self.deferred.put(key, status)
     }
 
-    /// A key's status is left to its next call.
-    pub(super) fn defer(&self, key: &Key) {
-        self.deferred.lock().insert(key.clone());
-    }
-
-    /// Whether the key's status was left to the call that begins now. That one is the last to leave it to another: what never comes to rest
-    /// has a status too.
-    pub(super) fn take_deferred(&self, key: &Key) -> bool {
-        self.deferred.lock().remove(key)
+    /// The status that was left to the key's call that begins now.
+    pub(super) fn take_deferred(&self, key: &Key) -> Option<Box<str>> {
+        self.deferred.take(key)
     }
 
     /// How many keys are being retried, and those of them that fail for longest, at most so many.

@@ -7,6 +7,7 @@
 
 mod activate;
 mod controller;
+mod deferred;
 mod failing;
 mod feed;
 mod hook;

@@ -47,7 +47,7 @@ pub(super) async fn run(controller: &Controller, item: &Item<Key>) -> Next {
 }
 
 async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Next {
-    let was_deferred = controller.take_deferred(key);
+    let deferred = controller.take_deferred(key);
     let Some((object, there)) = controller.look_up(serving, key) else {
         // A child of something that this host never saw, or that is not for this plugin.
         controller.note_error(key, None);
@@ -85,23 +85,25 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
             controller.record().succeeded(call);
             match answer {
                 Ok(outcome) => {
-                    let may_defer = || {
-                        !was_deferred && reading.as_ref().is_some_and(Reading::is_old) && controller.comes_again(key)
+                    // Of two calls in a row one writes it: what never comes to rest has a status too.
+                    let defer = |status: &str| {
+                        deferred.is_none()
+                            && reading.as_ref().is_some_and(Reading::is_old)
+                            && controller.defer(key, status)
                     };
-                    settle(serving, &owner, phase, outcome, may_defer).await
+                    settle(serving, &owner, phase, outcome, deferred.as_deref(), defer).await
                 }
-                Err(failure) => settle_failure(serving, &owner, phase, failure).await,
+                Err(failure) => settle_failure(serving, &owner, phase, failure, deferred.as_deref()).await,
             }
         }
         Err(error) => {
             let failed = Failed { controller: controller.name(), key, object: &object, error: &error };
             controller.record().failed(call, &failed);
-            (End::Trapped(error), Report::default())
+            let mut report = Report::default();
+            write_status(serving, &owner, phase, deferred.as_deref(), &mut report).await;
+            (End::Trapped(error), report)
         }
     };
-    if report.deferred {
-        controller.defer(key);
-    }
     if let (End::Done | End::After(_), Some(reading)) = (&end, reading) {
         reading.commit();
         if was_old {
@@ -149,15 +151,16 @@ enum End {
 
 /// Children first, then status; what could not be written makes the reconcile a failed one.
 ///
-/// A status that says what was there before this very outcome's children is left to the next call, if `may_defer`: that one comes at
-/// once, and sees them. Nobody reads the first of two statuses within a millisecond, and its request is one in five of those that a change
-/// of three children takes.
+/// A status that says what was there before this very outcome's children were written may be left to the next call, which comes at once and
+/// sees them, by `defer`. Nobody reads the first of two statuses within a millisecond, and its request is one in five of those that a
+/// change of three children takes. `left` is what the last call left to this one.
 async fn settle(
     serving: &Serving,
     owner: &Owner<'_>,
     phase: Phase,
     outcome: Outcome,
-    may_defer: impl Fn() -> bool,
+    left: Option<&str>,
+    defer: impl Fn(&str) -> bool,
 ) -> (End, Report) {
     let mut report = match outcome.children {
         Children::Desired(children) if phase == Phase::Live => {
@@ -166,11 +169,11 @@ async fn settle(
         // What a deleted object leaves is the garbage collector's.
         Children::Desired(_) | Children::Unchanged => Report::default(),
     };
-    match &outcome.status {
-        Some(_) if report.written > 0 && report.problems.is_empty() && may_defer() => {
-            serving.access.writer.defer_status(&mut report);
+    match outcome.status.as_deref() {
+        Some(status) if report.written > 0 && report.problems.is_empty() && defer(status) => {
+            serving.access.writer.deferred();
         }
-        status => write_status(serving, owner, phase, status.as_deref(), &mut report).await,
+        status => write_status(serving, owner, phase, status.or(left), &mut report).await,
     }
     let end = match (report.problem(), outcome.requeue_after) {
         (Some(problem), _) => End::Failed(problem),
@@ -180,9 +183,15 @@ async fn settle(
     (end, report)
 }
 
-async fn settle_failure(serving: &Serving, owner: &Owner<'_>, phase: Phase, failure: Failure) -> (End, Report) {
+async fn settle_failure(
+    serving: &Serving,
+    owner: &Owner<'_>,
+    phase: Phase,
+    failure: Failure,
+    left: Option<&str>,
+) -> (End, Report) {
     let mut report = Report::default();
-    write_status(serving, owner, phase, failure.status.as_deref(), &mut report).await;
+    write_status(serving, owner, phase, failure.status.as_deref().or(left), &mut report).await;
     let message = match report.problem() {
         Some(problem) => format!("{}; {problem}", failure.message),
         None => failure.message,

@@ -181,8 +181,6 @@ pub struct Report {
     pub written: usize,
     /// Writes that the cache showed to be needless.
     pub skipped: usize,
-    /// The status is left to the next call.
-    pub deferred: bool,
     /// The first of what went wrong. The rest was carried out all the same.
     pub problems: Vec<Error>,
     /// How much more did.
@@ -379,10 +377,9 @@ impl Writer {
         Ok(report)
     }
 
-    /// Leaves a status to the next call.
-    pub(crate) fn defer_status(&self, report: &mut Report) {
+    /// A status was left to the next call.
+    pub(crate) fn deferred(&self) {
         self.observer.wrote(&self.plugin, "apply", "deferred");
-        report.deferred = true;
     }
 
     /// Applies one child if the cache does not show that it holds already.

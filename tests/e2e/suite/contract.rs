@@ -48,6 +48,16 @@ pub(crate) async fn a_status_that_its_own_children_made_old_is_left_to_the_next_
     Ok(())
 }
 
+pub(crate) async fn a_status_that_was_left_to_a_call_without_one_is_written_after_it(scene: Scene) -> Result<()> {
+    let (mut host, _) = served_by(&scene, "stepping").await?;
+    for color in ["silent", "failing", "panicking"] {
+        scene.apple(color).create_with(color, 5).await?.status_is("1", |status| status["available"] == 1).await?;
+    }
+    let deferred = host.metrics().await?.sum("pilothouse_writes_total", &[("result", "deferred")]);
+    ensure!(deferred == 3.0, "{deferred} statuses were left to the next call");
+    Ok(())
+}
+
 pub(crate) async fn a_plugin_that_asks_to_be_called_again_is(scene: Scene) -> Result<()> {
     let (_host, gala) = served_by(&scene, "counting").await?;
     gala.create(10).await?.status_is("10", |status| status["available"] == 10).await?;

@@ -1,4 +1,5 @@
-//! Changes its child at each call, `spec.quantity` times in all, and says in its status after how many of them it was written.
+//! Changes its child at each call, `spec.quantity` times in all, and says in its status after how many of them it was written. Of some
+//! colors it speaks at its first call only.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{self, MyApple, config_map, found};
@@ -17,6 +18,12 @@ fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     let child = ctx.cache().get::<ConfigMap>(ctx.key().beside(&name))?;
     let taken = child.and_then(|child| child.data?.get(STEP)?.parse().ok()).unwrap_or(0);
     let step = apple.spec.quantity.min(taken + 1);
+    match apple.spec.color.as_str() {
+        "silent" if taken > 0 => return Ok(Outcome::new()),
+        "failing" if taken > 0 => return Err(Error::retry("it has a child already")),
+        "panicking" if taken > 0 => panic!("it has a child already"),
+        _ => {}
+    }
     let mut status = apple.status.clone().unwrap_or_default();
     status.available = step;
     found(ctx, &mut status, &format!("At{step}"), "");

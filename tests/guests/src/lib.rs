@@ -214,7 +214,7 @@ pub const GUESTS: &[Guest] = &[
     Guest {
         name: "stepping",
         expected: Expected::Works,
-        does: "changes its child <name>-steps at each call, spec.quantity times in all",
+        does: "changes its child <name>-steps at each call, spec.quantity times in all; silent, failing and panicking ones change it once",
     },
     Guest { name: "tabulating", expected: Expected::Contained, does: "for bad-* makes a table larger without end" },
     Guest { name: "trapping", expected: Expected::Contained, does: "for bad-* panics with the message `a bad apple`" },

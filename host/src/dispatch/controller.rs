@@ -337,18 +337,20 @@ impl Controller {
         self.failing.given_up()
     }
 
-    /// Leaves the status of a key that is being reconciled to its next call, if that comes as soon as it is the key's turn, and nothing holds it
+    /// Leaves the status of an object that is being reconciled to its key's next call, if that comes as soon as it is the key's turn, and nothing holds it
     /// up: no breaker, no quarantine, no rate, and no end. False: it is to be written now.
-    pub(super) fn defer(&self, key: &Key, status: &str) -> bool {
+    pub(super) fn defer(&self, object: &Object, status: &str) -> bool {
+        let key = object.key();
         let queue = self.queue.lock();
         let comes = queue.is_ready(key) && queue.pace().rate.is_none();
         drop(queue);
-        comes && self.record.held().is_none() && !self.stopping.is_cancelled() && self.deferred.put(key, status)
+        let held_up = self.record.held().is_some() || self.stopping.is_cancelled();
+        comes && !held_up && self.deferred.put(key, object.uid(), status)
     }
 
-    /// The status that was left to the key's call that begins now.
-    pub(super) fn take_deferred(&self, key: &Key) -> Option<Box<str>> {
-        self.deferred.take(key)
+    /// The status that was left to the key's call that begins now, which is about this object; none: about nothing.
+    pub(super) fn take_deferred(&self, key: &Key, object: Option<&Object>) -> Option<Box<str>> {
+        self.deferred.take(key, object.map(Object::uid))
     }
 
     /// How many keys are being retried, and those of them that fail for longest, at most so many.

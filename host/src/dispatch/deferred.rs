@@ -1,12 +1,12 @@
 //! Statuses that were left to the next call over their keys.
 //!
 //! That call says what the status is by then. Where it says nothing of it, or comes to nothing, the one that was left is written after it: it is
-//! what the plugin said last.
+//! what the plugin said last. An object that was made anew under the same name gets nothing of that.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use pilothouse_core::key::Key;
+use pilothouse_core::{key::Key, object::Uid};
 
 /// Bytes of statuses that are held for a controller: some thousand of them.
 const ROOM: usize = 4 << 20;
@@ -17,28 +17,29 @@ pub(super) struct Deferred(Mutex<Held>);
 
 #[derive(Default)]
 struct Held {
-    statuses: HashMap<Key, Box<str>>,
+    statuses: HashMap<Key, (Uid, Box<str>)>,
     bytes: usize,
 }
 
 impl Deferred {
-    /// Holds the status of a key that has none here. False: there is no room, and it is to be written now.
-    pub(super) fn put(&self, key: &Key, status: &str) -> bool {
+    /// Holds the status of an object, of whose key there is none here. False: there is no room, and it is to be written now.
+    pub(super) fn put(&self, key: &Key, uid: &Uid, status: &str) -> bool {
         let Held { statuses, bytes } = &mut *self.0.lock();
         let fits = *bytes + status.len() <= ROOM;
         if fits {
             *bytes += status.len();
-            statuses.insert(key.clone(), status.into());
+            statuses.insert(key.clone(), (uid.clone(), status.into()));
         }
         fits
     }
 
-    /// The status that was left to the call over this key that begins now.
-    pub(super) fn take(&self, key: &Key) -> Option<Box<str>> {
+    /// The status that was left to the call over this key that begins now, if it is about the same object; none: nothing is there, and what
+    /// was left is nobody's.
+    pub(super) fn take(&self, key: &Key, uid: Option<&Uid>) -> Option<Box<str>> {
         let Held { statuses, bytes } = &mut *self.0.lock();
-        let status = statuses.remove(key)?;
+        let (of, status) = statuses.remove(key)?;
         *bytes -= status.len();
-        Some(status)
+        (uid == Some(&of)).then_some(status)
     }
 }
 
@@ -49,14 +50,26 @@ mod tests {
     #[test]
     fn what_is_held_is_bounded_and_given_back_once() {
         let deferred = Deferred::default();
-        let [a, b] = ["a", "b"].map(|name| Key::new(None, name));
+        let ([a, b], uid) = (["a", "b"].map(|name| Key::new(None, name)), Uid::parse("1"));
         let large = "x".repeat(ROOM - 1);
-        assert!(deferred.put(&a, &large));
-        assert!(!deferred.put(&b, "xx"));
-        assert!(deferred.put(&b, "x"));
-        assert_eq!(deferred.take(&a).as_deref(), Some(&*large));
-        assert_eq!(deferred.take(&a), None);
-        assert!(deferred.put(&a, "y"));
-        assert_eq!([&a, &b].map(|key| deferred.take(key)), [Some("y".into()), Some("x".into())]);
+        assert!(deferred.put(&a, &uid, &large));
+        assert!(!deferred.put(&b, &uid, "xx"));
+        assert!(deferred.put(&b, &uid, "x"));
+        assert_eq!(deferred.take(&a, Some(&uid)).as_deref(), Some(&*large));
+        assert_eq!(deferred.take(&a, Some(&uid)), None);
+        assert!(deferred.put(&a, &uid, "y"));
+        assert_eq!([&a, &b].map(|key| deferred.take(key, Some(&uid))), [Some("y".into()), Some("x".into())]);
+    }
+
+    #[test]
+    fn what_was_said_of_one_object_is_not_said_of_another() {
+        let deferred = Deferred::default();
+        let (key, [old, new]) = (Key::new(None, "a"), ["1", "2"].map(Uid::parse));
+        for other in [Some(&new), None] {
+            assert!(deferred.put(&key, &old, "x"));
+            assert_eq!(deferred.take(&key, other), None);
+            assert_eq!(deferred.take(&key, Some(&old)), None);
+        }
+        assert_eq!(deferred.0.lock().bytes, 0);
     }
 }

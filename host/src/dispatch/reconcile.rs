@@ -47,8 +47,9 @@ pub(super) async fn run(controller: &Controller, item: &Item<Key>) -> Next {
 }
 
 async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Next {
-    let deferred = controller.take_deferred(key);
-    let Some((object, there)) = controller.look_up(serving, key) else {
+    let looked_up = controller.look_up(serving, key);
+    let deferred = controller.take_deferred(key, looked_up.as_ref().map(|(object, _)| &**object));
+    let Some((object, there)) = looked_up else {
         // A child of something that this host never saw, or that is not for this plugin.
         controller.note_error(key, None);
         controller.forget_unless_there(key);
@@ -89,7 +90,7 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
                     let defer = |status: &str| {
                         deferred.is_none()
                             && reading.as_ref().is_some_and(Reading::is_old)
-                            && controller.defer(key, status)
+                            && controller.defer(&object, status)
                     };
                     settle(serving, &owner, phase, outcome, deferred.as_deref(), defer).await
                 }

@@ -249,7 +249,7 @@ impl Controller {
     fn discard(&self, key: &Key) {
         self.queue.discard(key);
         self.failing.note(key, None);
-        self.take_deferred(key);
+        self.take_deferred(key, None);
         self.waking.reads.lock().forget(key);
     }
 

@@ -48,7 +48,7 @@ pub(super) async fn run(controller: &Controller, item: &Item<Key>) -> Next {
 
 async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Next {
     let looked_up = controller.look_up(serving, key);
-    let deferred = controller.take_deferred(key, looked_up.as_ref().map(|(object, _)| &**object));
+    let left = controller.take_deferred(key, looked_up.as_ref().map(|(object, _)| &**object)).map(String::from);
     let Some((object, there)) = looked_up else {
         // A child of something that this host never saw, or that is not for this plugin.
         controller.note_error(key, None);
@@ -85,23 +85,25 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
         Ok((_kept, answer)) => {
             controller.record().succeeded(call);
             match answer {
-                Ok(outcome) => {
+                Ok(mut outcome) => {
                     // Of two calls in a row one writes it: what never comes to rest has a status too.
-                    let defer = |status: &str| {
-                        deferred.is_none()
-                            && reading.as_ref().is_some_and(Reading::is_old)
-                            && controller.defer(&object, status)
-                    };
-                    settle(serving, &owner, phase, outcome, deferred.as_deref(), defer).await
+                    let may_defer = left.is_none();
+                    outcome.status = outcome.status.or(left);
+                    let is_old = || reading.as_ref().is_some_and(Reading::is_old);
+                    let defer = |status: &str| may_defer && is_old() && controller.defer(&object, status);
+                    settle(serving, &owner, phase, outcome, defer).await
                 }
-                Err(failure) => settle_failure(serving, &owner, phase, failure, deferred.as_deref()).await,
+                Err(mut failure) => {
+                    failure.status = failure.status.or(left);
+                    settle_failure(serving, &owner, phase, failure).await
+                }
             }
         }
         Err(error) => {
             let failed = Failed { controller: controller.name(), key, object: &object, error: &error };
             controller.record().failed(call, &failed);
             let mut report = Report::default();
-            write_status(serving, &owner, phase, deferred.as_deref(), &mut report).await;
+            write_status(serving, &owner, phase, left.as_deref(), &mut report).await;
             (End::Trapped(error), report)
         }
     };
@@ -154,13 +156,12 @@ enum End {
 ///
 /// A status that says what was there before this very outcome's children were written may be left to the next call, which comes at once and
 /// sees them, by `defer`. Nobody reads the first of two statuses within a millisecond, and its request is one in five of those that a
-/// change of three children takes. `left` is what the last call left to this one.
+/// change of three children takes.
 async fn settle(
     serving: &Serving,
     owner: &Owner<'_>,
     phase: Phase,
     outcome: Outcome,
-    left: Option<&str>,
     defer: impl Fn(&str) -> bool,
 ) -> (End, Report) {
     let mut report = match outcome.children {
@@ -174,7 +175,7 @@ async fn settle(
         Some(status) if report.written > 0 && report.problems.is_empty() && defer(status) => {
             serving.access.writer.deferred();
         }
-        status => write_status(serving, owner, phase, status.or(left), &mut report).await,
+        status => write_status(serving, owner, phase, status, &mut report).await,
     }
     let end = match (report.problem(), outcome.requeue_after) {
         (Some(problem), _) => End::Failed(problem),
@@ -184,15 +185,9 @@ async fn settle(
     (end, report)
 }
 
-async fn settle_failure(
-    serving: &Serving,
-    owner: &Owner<'_>,
-    phase: Phase,
-    failure: Failure,
-    left: Option<&str>,
-) -> (End, Report) {
+async fn settle_failure(serving: &Serving, owner: &Owner<'_>, phase: Phase, failure: Failure) -> (End, Report) {
     let mut report = Report::default();
-    write_status(serving, owner, phase, failure.status.as_deref().or(left), &mut report).await;
+    write_status(serving, owner, phase, failure.status.as_deref(), &mut report).await;
     let message = match report.problem() {
         Some(problem) => format!("{}; {problem}", failure.message),
         None => failure.message,

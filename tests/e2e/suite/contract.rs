@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
+use pilothouse_e2e::plugin::Permission;
 use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
 use serde_json::{Value, from_value, json};
 
@@ -45,6 +46,27 @@ pub(crate) async fn a_status_that_its_own_children_made_old_is_left_to_the_next_
     let deferred = [("plugin", "stepping"), ("verb", "apply"), ("result", "deferred")];
     let deferred = host.metrics().await?.sum("pilothouse_writes_total", &deferred);
     ensure!(deferred == 3.0, "{deferred} statuses were left to the next call");
+    Ok(())
+}
+
+pub(crate) async fn a_status_is_not_left_to_a_call_that_waits_nor_for_children_that_were_not_read(
+    scene: Scene,
+) -> Result<()> {
+    let elsewhere = format!("{}-elsewhere", scene.namespace);
+    scene.create_namespace(&elsewhere).await?;
+    let rare =
+        Plugin::guest("stepping")?.granted(&Permission::of_myapple()).limited(&json!({"reconcilesPerSecond": 50}))?;
+    let unread = Plugin::guest("adopting")?.confined_to(&elsewhere);
+    let plugins = [Plugin::myapple()?.confined_to("nowhere"), rare, unread];
+    let mut host = scene.with(&plugins)?.host().await?;
+    let status = scene.apple("gala").create(3).await?.status_is("3", |status| status["available"] == 3).await?;
+    let conditions = status["conditions"].as_array().context("no condition")?;
+    let written: Vec<&str> = conditions.iter().filter_map(|condition| condition["type"].as_str()).collect();
+    ensure!(written == ["At1", "At2", "At3"], "its status was written {written:?}");
+    let fuji = scene.apple_in(&elsewhere, "fuji");
+    fuji.create(1).await?.status_is("1", |status| status["available"] == 1).await?;
+    let deferred = host.metrics().await?.sum("pilothouse_writes_total", &[("result", "deferred")]);
+    ensure!(deferred == 0.0, "{deferred} statuses were left to the next call");
     Ok(())
 }
 

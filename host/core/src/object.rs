@@ -27,9 +27,11 @@ use crate::{
 
 mod keep;
 mod scan;
+mod settled;
 mod text;
 
 pub use keep::{Keep, KeepError};
+use settled::Note;
 use text::{Places, Text};
 
 /// A point in the history of one resource.
@@ -158,6 +160,7 @@ struct Appliers {
     first: Applied,
     /// Hardly ever any.
     others: Box<[Applied]>,
+    note: Note,
 }
 
 impl Appliers {
@@ -171,7 +174,7 @@ impl Appliers {
     }
 }
 
-/// An object as the API server gave it. Never changes.
+/// An object as the API server gave it. Never changes, but for a [note](Self::settle) that is no part of it.
 ///
 /// There are as many as the cluster has: what is here is packed tightly.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -359,10 +362,13 @@ impl Object {
         ARC + size_of::<Self>() + self.text.bytes() + name + uid(&self.uid) + applied
     }
 
-    /// Takes over what `older`, an earlier version of the same key, holds with equal content.
+    /// Takes over what `older`, an earlier version of the same key, holds with equal content, and what is noted of it.
     pub(crate) fn share_with(&mut self, older: &Self) {
         self.key = older.key.clone();
         self.of.share(&older.of);
+        if let (Some(own), Some(older)) = (&self.applied, &older.applied) {
+            own.inherit(older);
+        }
     }
 
     /// Takes over texts that a whole store shares, where they are equal.
@@ -383,7 +389,7 @@ fn text_of(json: String, places: &Places, end: usize) -> Result<Text, ParseError
 
 fn appliers(all: Vec<Applied>) -> Option<Box<Appliers>> {
     let mut all = all.into_iter();
-    all.next().map(|first| Box::new(Appliers { first, others: all.collect() }))
+    all.next().map(|first| Box::new(Appliers { first, others: all.collect(), note: Note::default() }))
 }
 
 /// The two counters before the content of an `Arc`.

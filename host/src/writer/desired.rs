@@ -33,6 +33,8 @@ pub(super) struct Desired {
     pub(super) adopt: bool,
     /// Of the text that the plugin returned.
     pub(super) bytes: usize,
+    /// Of all that it comes from.
+    pub(super) digest: u64,
 }
 
 /// Why a returned child is none: the plugin's mistake.
@@ -67,6 +69,7 @@ impl Writer {
         view: &View,
         at: usize,
         child: &Child,
+        digest: u64,
     ) -> Result<Desired, Error> {
         let value: Value =
             serde_json::from_str(&child.object).map_err(|error| ChildError::Json { at, why: error.to_string() })?;
@@ -107,7 +110,7 @@ impl Writer {
         seen(view, &of, &key, metadata)?;
         // A child's status is for whoever runs the child; apply would ignore it, and the diff must not wait for it.
         object.remove("status");
-        Ok(Desired { of, key, value: object.into(), adopt: child.adopt, bytes: child.object.len() })
+        Ok(Desired { of, key, value: object.into(), adopt: child.adopt, bytes: child.object.len(), digest })
     }
 
     /// The namespace that a child goes to.

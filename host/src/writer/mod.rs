@@ -4,8 +4,9 @@
 //! change nothing, and enters the cache with its answer before the call returns (invariants 3 and 7).
 //!
 //! ```text
-//! outcome ─► desired (checked, owned) ─► diff against the cache ─┬─ holds: nothing
-//!                                                                └─ differs: apply ─► answer ─► informers
+//! outcome ─┬─ settled: nothing
+//!          └─ desired (checked, owned) ─► diff against the cache ─┬─ holds: nothing, and settled
+//!                                                                 └─ differs: apply ─► answer, settled ─► informers
 //! inventory − desired ─► delete
 //! ```
 //!
@@ -16,6 +17,7 @@ mod client;
 mod crd;
 mod desired;
 mod events;
+mod settled;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +29,7 @@ pub use events::{Events, Level};
 
 use std::{
     collections::HashSet,
+    hash::RandomState,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -159,6 +162,10 @@ fn brief(error: &Error) -> String {
     text
 }
 
+fn is_version(held: &Object, answer: &Object) -> bool {
+    held.uid() == answer.uid() && held.resource_version() == answer.resource_version()
+}
+
 /// Whom the `Status` that answers a delete speaks of.
 fn deleted_uid(answer: &[u8]) -> Option<Uid> {
     let status: Value = serde_json::from_slice(answer).ok()?;
@@ -264,6 +271,8 @@ pub struct Writer {
     observer: Arc<dyn WriteObserver>,
     /// Bytes of children and status that may be parsed: as long as they are written they take up to sixteen times as much.
     room: Arc<Semaphore>,
+    /// Makes [digests](Self::digest) that nobody can foresee, and that no other writer has.
+    digests: RandomState,
 }
 
 impl Writer {
@@ -283,6 +292,7 @@ impl Writer {
             grants,
             observer,
             room: Arc::new(Semaphore::new(MAX_OUTCOME)),
+            digests: RandomState::new(),
         }
     }
 
@@ -303,7 +313,15 @@ impl Writer {
         let mut courtesy = Courtesy::default();
         for (at, child) in children.into_iter().enumerate() {
             courtesy.worked(child.object.len()).await;
-            match self.desire(owner, view, at, &child).await {
+            let digest = self.digest(owner, &child);
+            if let Some(settled) = self.settled(owner, view, &child, digest) {
+                match named.replace(settled) {
+                    None => report.take(Ok(self.skipped())),
+                    Some((of, key)) => report.failed(ChildError::Twice { of, key }.into()),
+                }
+                continue;
+            }
+            match self.desire(owner, view, at, &child, digest).await {
                 Ok(desired) if named.insert((desired.of.clone(), desired.key.clone())) => wanted.push(desired),
                 Ok(desired) => report.failed(ChildError::Twice { of: desired.of, key: desired.key }.into()),
                 Err(error) => report.failed(error),
@@ -357,8 +375,7 @@ impl Writer {
         }
         let mut desired = json!({ "status": status });
         if diff::holds(&live, &self.manager, Some(Subresource::Status), &desired) {
-            self.observer.wrote(&self.plugin, "apply", "skipped");
-            report.skipped += 1;
+            report.take(Ok(self.skipped()));
             return Ok(report);
         }
         desired["apiVersion"] = (*of.api_version).into();
@@ -375,6 +392,12 @@ impl Writer {
             Err(error) => return Err(error),
         }
         Ok(report)
+    }
+
+    /// An apply was left out.
+    fn skipped(&self) -> Write {
+        self.observer.wrote(&self.plugin, "apply", "skipped");
+        Write::Skipped
     }
 
     /// A status was left to the next call.
@@ -416,8 +439,8 @@ impl Writer {
                 match live.controller() {
                     Some(controller) if controller.uid == *owner.object.uid() => {
                         if is_whole && diff::holds(&live, &self.manager, None, &desired.value) {
-                            self.observer.wrote(&self.plugin, "apply", "skipped");
-                            return Ok(Write::Skipped);
+                            live.settle(desired.digest, &self.digests);
+                            return Ok(self.skipped());
                         }
                     }
                     Some(controller) => {
@@ -433,7 +456,11 @@ impl Writer {
                 true
             }
         };
-        self.apply(of, key, &desired.value, None, force).await?;
+        let applied = self.apply(of, key, &desired.value, None, force).await?;
+        // An apply that changed nothing is answered with the version that was here already.
+        if let Some(held) = view.get(of, key).filter(|held| is_version(held, &applied)) {
+            held.settle(desired.digest, &self.digests);
+        }
         Ok(Write::Done)
     }
 

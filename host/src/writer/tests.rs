@@ -20,7 +20,7 @@ use pilothouse_core::{
 use serde_json::json;
 use tokio::runtime::Handle;
 
-use super::{ClientError, Error, Events, Level, Owner, Writer};
+use super::{ClientError, Error, Events, Level, Owner, Report, Writer};
 use crate::{
     cluster::{self, DeleteOptions, Patch},
     guests::Guests,
@@ -151,6 +151,103 @@ async fn a_child_of_which_only_a_part_is_seen_is_taken_for_different() {
     // Of what is seen nothing would tell that the colour is still there.
     assert_eq!(write(json!(null)).await, 1);
     assert!(!live().await.json().contains("red"));
+}
+
+/// What a plugin owns there, everything of it in the cache, and whose children they are.
+struct Orchard {
+    api: Api,
+    writer: Writer,
+    view: View,
+    object: Arc<Object>,
+}
+
+impl Orchard {
+    async fn plant() -> Self {
+        let api = Api::start().await;
+        let informers = Informers::new(api.cluster.clone(), Handle::current());
+        let view = View::new([lease(&informers, InformerKey::all(config_maps())).await]);
+        Self { writer: writer(&api, &informers), api, view, object: parent() }
+    }
+
+    async fn children(&self, children: &[serde_json::Value]) -> Report {
+        let children = children.iter().map(|child| Child { object: child.to_string(), adopt: false }).collect();
+        self.writer.children(&Owner { object: &self.object, owns: &[config_maps()] }, &self.view, children).await
+    }
+
+    /// Somebody else's `data` of the child.
+    async fn others_data(&self, data: serde_json::Value) {
+        let (of, key) = (config_maps(), Key::new(Some("default"), "c"));
+        let body = json!({ "data": data }).to_string().into_bytes();
+        let options = cluster::WriteOptions { manager: "somebody", subresource: None };
+        let patched = self.api.cluster.patch(&of, Some("default"), "c", Patch::Merge, body, options).await;
+        let version = Object::parse(&patched.expect("it is there"), &of).expect("an object").resource_version();
+        soon("the watch shows it", async {
+            while self.view.get(&of, &key).is_none_or(|held| held.resource_version() < version) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn what_only_the_server_could_tell_to_be_so_is_asked_once_for_each_version() {
+    let orchard = Orchard::plant().await;
+    let mut child = config_map("c");
+    // Empty, and others put something there: from the cache it cannot be seen that this changes nothing.
+    child["data"] = json!({});
+    let children = [child];
+    let write = async || {
+        let report = orchard.children(&children).await;
+        (report.problem(), report.written, report.skipped)
+    };
+    assert_eq!(write().await, (None, 1, 0));
+    orchard.others_data(json!({ "size": "small" })).await;
+    assert_eq!(write().await, (None, 1, 0));
+    assert_eq!((write().await, write().await), ((None, 0, 1), (None, 0, 1)));
+    orchard.others_data(json!({ "size": "large" })).await;
+    assert_eq!((write().await, write().await), ((None, 1, 0), (None, 0, 1)));
+}
+
+#[tokio::test]
+async fn a_settled_child_is_written_again_as_soon_as_it_or_its_text_differs() {
+    let orchard = Orchard::plant().await;
+    let mut child = config_map("c");
+    let red = json!({ "color": "red" });
+    let mut write = async |data: &serde_json::Value| {
+        child["data"] = data.clone();
+        orchard.children(std::slice::from_ref(&child)).await.written
+    };
+    assert_eq!([write(&red).await, write(&red).await, write(&red).await], [1, 0, 0]);
+    orchard.others_data(json!({ "color": "blue" })).await;
+    assert_eq!([write(&red).await, write(&red).await], [1, 0]);
+    let green = json!({ "color": "green" });
+    assert_eq!([write(&green).await, write(&green).await], [1, 0]);
+    // Another version, in which it holds all the same.
+    orchard.others_data(json!({ "size": "small" })).await;
+    assert_eq!([write(&green).await, write(&red).await, write(&red).await], [0, 1, 0]);
+}
+
+#[tokio::test]
+async fn a_settled_child_is_checked_like_any_other() {
+    let orchard = Orchard::plant().await;
+    let child = config_map("c");
+    let write = async |children: &[&serde_json::Value]| {
+        let children: Vec<_> = children.iter().map(|child| (*child).clone()).collect();
+        orchard.children(&children).await
+    };
+    assert_eq!(write(&[&child]).await.written, 1);
+    assert_eq!(write(&[&child]).await.skipped, 1);
+    let twice = write(&[&child, &child]).await;
+    assert_eq!((twice.skipped, twice.problem().as_deref()), (1, Some("child v1 ConfigMap default/c is named twice")));
+    // It is not among what is no longer wanted, and the next one is.
+    assert_eq!(write(&[&child, &config_map("d")]).await.written, 1);
+    assert_eq!(write(&[&child]).await.written, 1);
+    assert!(orchard.view.get(&config_maps(), &Key::new(Some("default"), "c")).is_some());
+    orchard.writer.grants.store(Arc::new(Grants::all_asked(&[])));
+    let denied = write(&[&child]).await;
+    assert!(matches!(&denied.problems[..], [Error::Denied(_)]), "{denied:?}");
+    assert_eq!((denied.written, denied.skipped), (0, 0));
 }
 
 #[tokio::test]

@@ -52,6 +52,11 @@ pub const GUESTS: &[Guest] = &[
         does: "adds 1 to status.available every 20 ms until it is spec.quantity",
     },
     Guest {
+        name: "deploying",
+        expected: Expected::Works,
+        does: "has one child, the Deployment <name>-juice of spec.quantity replicas, of which the server keeps more than it is sent",
+    },
+    Guest {
         name: "describe_calls",
         expected: Expected::NotDescribed,
         does: "asks for the time while it describes itself",

@@ -376,3 +376,48 @@ fn entry_stays_small() {
     // Beside some 4 kB of JSON. Names, owners and a B-tree's share come to it.
     assert!(size_of::<Object>() <= 184, "{}", size_of::<Object>());
 }
+
+fn applied(metadata: &str, rest: &str, fields: &str) -> Object {
+    let managed = format!(
+        r#"[{{"manager":"pilothouse.a","operation":"Apply","fieldsType":"FieldsV1","fieldsV1":{fields}}},
+            {{"manager":"pilothouse.a","operation":"Apply","subresource":"status","fieldsType":"FieldsV1","fieldsV1":{{}}}}]"#
+    );
+    let text = format!(r#"{{"metadata":{{"name":"a","uid":"u",{metadata},"managedFields":{managed}}}{rest}}}"#);
+    parse(&text).unwrap()
+}
+
+#[test]
+fn what_is_settled_stays_so_until_more_than_the_status_differs() {
+    let hash = std::hash::RandomState::new();
+    let fields = r#"{"f:spec":{}}"#;
+    let first = applied(r#""resourceVersion":"1""#, r#","spec":{"a":1},"status":{"b":1}"#, fields);
+    assert!(!first.is_settled(7, &hash));
+    first.settle(7, &hash);
+    assert!(first.is_settled(7, &hash) && !first.is_settled(8, &hash) && first.clone().is_settled(7, &hash));
+    assert_eq!(first, applied(r#""resourceVersion":"1""#, r#","spec":{"a":1},"status":{"b":1}"#, fields));
+
+    let is_settled = |mut next: Object| {
+        next.share_with(&first);
+        let settled = next.is_settled(7, &hash);
+        // It is known now, and the next version has it from this one.
+        assert_eq!(next.is_settled(7, &hash), settled);
+        settled
+    };
+    let version = r#""resourceVersion":"2""#;
+    assert!(is_settled(applied(version, r#","spec":{"a":1},"status":{"b":2}"#, fields)));
+    assert!(is_settled(applied(version, r#","spec":{"a":1}"#, fields)));
+    assert!(!is_settled(applied(version, r#","spec":{"a":2},"status":{"b":1}"#, fields)));
+    assert!(!is_settled(applied(version, r#","spec":{"a":1},"data":{},"status":{"b":1}"#, fields)));
+    assert!(!is_settled(applied(version, r#","spec":{"a":1},"status":{"b":1}"#, r#"{"f:data":{}}"#)));
+    let annotated = r#""resourceVersion":"2","annotations":{"c":"d"}"#;
+    assert!(!is_settled(applied(annotated, r#","spec":{"a":1},"status":{"b":1}"#, fields)));
+    // The same version again may mean something else, after a restore.
+    assert!(!is_settled(applied(r#""resourceVersion":"1""#, r#","spec":{"a":2}"#, fields)));
+    let bare = parse(&format!(r#"{{"metadata":{{"name":"a","uid":"u",{version}}},"spec":{{"a":1}}}}"#)).unwrap();
+    assert!(!is_settled(bare));
+
+    let mut next = applied(version, r#","spec":{"a":1}"#, fields);
+    next.share_with(&first);
+    next.settle(8, &hash);
+    assert!(next.is_settled(8, &hash) && !next.is_settled(7, &hash) && first.is_settled(7, &hash));
+}

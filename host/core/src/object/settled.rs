@@ -1,0 +1,110 @@
+//! The note beside a version that an apply would change nothing in it.
+
+use std::{
+    hash::{BuildHasher, Hash, Hasher},
+    sync::{Mutex, PoisonError},
+};
+
+use super::{Appliers, Object, Subresource};
+use crate::json::{ParseError, Reader};
+
+/// No part of the object: two are equal whatever is noted of them.
+#[derive(Debug, Default)]
+pub(super) struct Note(Mutex<Option<Settled>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Settled {
+    /// Of what was applied.
+    digest: u64,
+    /// Of what must be as it was.
+    lasting: u64,
+    /// It was noted of an earlier version.
+    inherited: bool,
+}
+
+impl Note {
+    fn update<T>(&self, change: impl FnOnce(&mut Option<Settled>) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn copy(&self) -> Option<Settled> {
+        self.update(|settled| *settled)
+    }
+}
+
+impl Clone for Note {
+    fn clone(&self) -> Self {
+        Self(Mutex::new(self.copy()))
+    }
+}
+
+impl PartialEq for Note {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Note {}
+
+impl Appliers {
+    /// Takes over what was noted of an earlier version.
+    pub(super) fn inherit(&self, older: &Self) {
+        let settled = older.note.copy().map(|settled| Settled { inherited: true, ..settled });
+        self.note.update(|own| *own = settled);
+    }
+}
+
+impl Object {
+    /// Notes that an apply with this digest, of whatever decides what is sent, would change nothing. It stays true of later versions as long
+    /// as no more than their status differs. Of several notes the last one counts; what none of the host's managers has applied takes none.
+    ///
+    /// `hash` is to be the same for all that one digest is asked for, and a secret from who writes objects.
+    pub fn settle(&self, digest: u64, hash: &impl BuildHasher) {
+        if let (Some(appliers), Ok(lasting)) = (&self.applied, self.lasting(hash)) {
+            appliers.note.update(|settled| *settled = Some(Settled { digest, lasting, inherited: false }));
+        }
+    }
+
+    /// True if that was noted of this version, or of an earlier one since which nothing but the status differs.
+    pub fn is_settled(&self, digest: u64, hash: &impl BuildHasher) -> bool {
+        let Some(appliers) = &self.applied else { return false };
+        match appliers.note.copy().filter(|settled| settled.digest == digest) {
+            None => false,
+            Some(Settled { inherited: false, .. }) => true,
+            Some(settled) => {
+                let is_as_it_was = self.lasting(hash).is_ok_and(|lasting| lasting == settled.lasting);
+                let known = is_as_it_was.then_some(Settled { inherited: false, ..settled });
+                appliers.note.update(|settled| *settled = known);
+                is_as_it_was
+            }
+        }
+    }
+
+    /// A digest of all that an apply looks at: everything but the status and the version, and what was applied to it.
+    fn lasting(&self, hash: &impl BuildHasher) -> Result<u64, ParseError> {
+        let (mut hasher, json) = (hash.build_hasher(), self.json());
+        let mut reader = Reader::new(&json);
+        reader.enter_object("text")?;
+        while let Some(name) = reader.member()? {
+            match &*name.decode() {
+                "status" => drop(reader.skip()?),
+                "metadata" => {
+                    reader.enter_object("metadata")?;
+                    while let Some(name) = reader.member()? {
+                        let value = reader.skip()?;
+                        if name.decode() != "resourceVersion" {
+                            (name.raw(), value).hash(&mut hasher);
+                        }
+                    }
+                }
+                _ => (name.raw(), reader.skip()?).hash(&mut hasher),
+            }
+        }
+        for applied in self.applied.iter().flat_map(|appliers| appliers.all()) {
+            if applied.subresource != Some(Subresource::Status) {
+                (&applied.manager, &applied.fields, applied.subresource).hash(&mut hasher);
+            }
+        }
+        Ok(hasher.finish())
+    }
+}

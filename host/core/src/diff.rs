@@ -38,13 +38,14 @@
 mod fields;
 #[cfg(test)]
 mod tests;
+mod tree;
 
-use std::collections::{BTreeMap, HashMap};
-
+use hashbrown::HashMap;
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
 use self::fields::{Element, Fields};
+use self::tree::{Members, Tree};
 use crate::object::{Object, Subresource};
 
 /// Members of `metadata` that are the object's identity and the server's own notes. They are never in field sets (`stripMeta`
@@ -71,20 +72,20 @@ pub fn holds(live: &Object, manager: &str, subresource: Option<Subresource>, des
 fn text_holds(live: &str, owned: &str, desired: &Value) -> bool {
     let Some(owned) = Fields::parse(owned) else { return false };
     // Only the top-level members that are asked for are parsed: a status costs no walk through the spec.
-    let Ok(live) = serde_json::from_str::<BTreeMap<String, &RawValue>>(live) else { return false };
-    let live = |name: &str| live.get(name).map(|raw| serde_json::from_str::<Value>(raw.get())).transpose();
+    let Ok(live) = serde_json::from_str::<Members<'_, &RawValue>>(live) else { return false };
+    let live = |name: &str| live.get(name).map(|raw| serde_json::from_str::<Tree<'_>>(raw.get())).transpose();
     let (Value::Object(desired), Some(mut owned)) = (desired, owned.into_members()) else { return false };
 
     for name in ["apiVersion", "kind"] {
         owned.remove(name);
     }
-    if !owned.keys().all(|name| desired.contains_key(name)) {
+    if !owned.names().all(|name| desired.contains_key(name)) {
         return false;
     }
     desired.iter().all(|(name, desired)| {
         let Ok(live) = live(name) else { return false };
         match name.as_str() {
-            "apiVersion" | "kind" => live.as_ref() == Some(desired),
+            "apiVersion" | "kind" => live.is_some_and(|live| same(desired, &live)),
             "metadata" => metadata(owned.remove(name), desired, live.as_ref()),
             _ => member(owned.get(name), desired, live.as_ref()),
         }
@@ -93,17 +94,19 @@ fn text_holds(live: &str, owned: &str, desired: &Value) -> bool {
 
 /// `metadata` is typed in every kind, so its lists and maps are known not to be atomic, and the server leaves them out where
 /// they are empty.
-fn metadata(owned: Option<Fields>, desired: &Value, live: Option<&Value>) -> bool {
-    let (Value::Object(desired), Some(Value::Object(live))) = (desired, live) else { return false };
+fn metadata(owned: Option<Fields<'_>>, desired: &Value, live: Option<&Tree<'_>>) -> bool {
+    let (Value::Object(desired), Some(Tree::Map(live))) = (desired, live) else { return false };
     let Some(mut owned) = owned.unwrap_or(Fields::Leaf).into_members() else { return false };
     for name in IDENTITY {
         owned.remove(name);
     }
-    owned.keys().all(|name| desired.contains_key(name))
+    owned.names().all(|name| desired.contains_key(name))
         && desired.iter().all(|(name, desired)| {
             let (owned, live) = (owned.get(name), live.get(name));
             match (name.as_str(), desired) {
-                (name, desired) if IDENTITY.contains(&name) => desired.is_null() || live == Some(desired),
+                (name, desired) if IDENTITY.contains(&name) => {
+                    desired.is_null() || live.is_some_and(|live| same(desired, live))
+                }
                 ("labels" | "annotations", Value::Object(map)) if map.is_empty() => owned == Some(&Fields::Leaf),
                 ("labels" | "annotations" | "ownerReferences" | "finalizers", Value::Null) => {
                     owned == Some(&Fields::Leaf)
@@ -118,7 +121,7 @@ fn metadata(owned: Option<Fields>, desired: &Value, live: Option<&Value>) -> boo
 }
 
 /// A member of a map, named by the field set or not.
-fn member(owned: Option<&Fields>, desired: &Value, live: Option<&Value>) -> bool {
+fn member(owned: Option<&Fields<'_>>, desired: &Value, live: Option<&Tree<'_>>) -> bool {
     match owned {
         Some(owned) => node(owned, desired, live),
         // Nothing of it is named: so it can only be made of empty lists. Equal as a whole, since it could be part of something atomic.
@@ -134,7 +137,7 @@ fn of_empty_lists(value: &Value) -> bool {
     }
 }
 
-fn node(owned: &Fields, desired: &Value, live: Option<&Value>) -> bool {
+fn node(owned: &Fields<'_>, desired: &Value, live: Option<&Tree<'_>>) -> bool {
     match (owned, desired, live) {
         // Owned and not there: the server drops nulls where they are not allowed. Had another writer removed the field, it
         // would have left this manager's set too.
@@ -142,21 +145,21 @@ fn node(owned: &Fields, desired: &Value, live: Option<&Value>) -> bool {
         // Where that is not atomic it owns nothing: what made this a leaf, an empty map or a null, would be given up.
         (Fields::Leaf, Value::Object(_), _) if of_empty_lists(desired) => false,
         (Fields::Leaf, desired, Some(live)) => same(desired, live),
-        (Fields::Members(owned), Value::Object(desired), Some(Value::Object(live))) => {
-            owned.keys().all(|name| desired.contains_key(name))
+        (Fields::Members(owned), Value::Object(desired), Some(Tree::Map(live))) => {
+            owned.names().all(|name| desired.contains_key(name))
                 && desired.iter().all(|(name, desired)| member(owned.get(name), desired, live.get(name)))
         }
-        (Fields::Elements { keys, elements }, Value::Array(desired), Some(Value::Array(live))) => {
+        (Fields::Elements { keys, elements }, Value::Array(desired), Some(Tree::List(live))) => {
             associative(keys, elements, desired, live)
         }
-        (Fields::Set(owned), Value::Array(desired), Some(Value::Array(live))) => set(owned, desired, live),
+        (Fields::Set(owned), Value::Array(desired), Some(Tree::List(live))) => set(owned, desired, live),
         _ => false,
     }
 }
 
 /// Each desired element is one that is owned, each owned one is desired, and the live list has them once, in the same order
 /// relative to each other (an apply would reorder them).
-fn associative(keys: &[String], owned: &[Element], desired: &[Value], live: &[Value]) -> bool {
+fn associative(keys: &[String], owned: &[Element<'_>], desired: &[Value], live: &[Tree<'_>]) -> bool {
     let mut by_key = HashMap::with_capacity(owned.len());
     for element in owned {
         let Some(key) = key_as_applied(keys, element) else { return false };
@@ -164,12 +167,16 @@ fn associative(keys: &[String], owned: &[Element], desired: &[Value], live: &[Va
             return false;
         }
     }
-    let places = places(live, |element| key_of(keys, element));
+    let places = places(live, |element| match element {
+        Tree::Map(members) => key_of(keys, |name| members.get(name).map(Scalar::of_tree)),
+        _ => None,
+    });
     let mut order = Order::default();
     desired.len() == owned.len()
         && desired.iter().all(|desired| {
             // Taken out, so that a second desired element of the same key finds none.
-            let Some(element) = key_of(keys, desired).and_then(|key| by_key.remove(&key)) else { return false };
+            let key = desired.as_object().and_then(|desired| key_of(keys, |name| desired.get(name).map(Scalar::of)));
+            let Some(element) = key.and_then(|key| by_key.remove(&key)) else { return false };
             let full_key =
                 element.key.iter().map(|value| Scalar::of(value).map(Some)).collect::<Option<ElementKey<'_>>>();
             let Some(place) = full_key.and_then(|key| order.next(places.get(&key))) else { return false };
@@ -181,31 +188,25 @@ fn associative(keys: &[String], owned: &[Element], desired: &[Value], live: &[Va
 type ElementKey<'a> = Vec<Option<Scalar<'a>>>;
 
 /// The field set has each key's value, by default too: but then the element's own fields do not name the key.
-fn key_as_applied<'a>(keys: &[String], element: &'a Element) -> Option<ElementKey<'a>> {
-    let named = |name| !matches!(&element.fields, Fields::Members(members) if !members.contains_key(name));
+fn key_as_applied<'a>(keys: &[String], element: &'a Element<'_>) -> Option<ElementKey<'a>> {
+    let named = |name| !matches!(&element.fields, Fields::Members(members) if members.get(name).is_none());
     let values = keys.iter().zip(&element.key);
     values.map(|(name, value)| if named(name) { Scalar::of(value).map(Some) } else { Some(None) }).collect()
 }
 
-/// The key of an element of a list; none if it is no map or has no scalar there.
-fn key_of<'a>(keys: &[String], element: &'a Value) -> Option<ElementKey<'a>> {
-    let element = element.as_object()?;
-    keys.iter()
-        .map(|name| match element.get(name) {
-            Some(value) => Scalar::of(value).map(Some),
-            None => Some(None),
-        })
-        .collect()
+/// The key of an element of a list, which has these `members`, if they are scalars; none if one at a key is not.
+fn key_of<'a>(keys: &[String], members: impl Fn(&str) -> Option<Option<Scalar<'a>>>) -> Option<ElementKey<'a>> {
+    keys.iter().map(|name| members(name).map_or(Some(None), |scalar| scalar.map(Some))).collect()
 }
 
 /// As [`associative`], where an element is its own key.
-fn set(owned: &[Value], desired: &[Value], live: &[Value]) -> bool {
+fn set(owned: &[Value], desired: &[Value], live: &[Tree<'_>]) -> bool {
     let Some(mut named) =
         owned.iter().map(|value| Scalar::of(value).map(|key| (key, ()))).collect::<Option<HashMap<_, _>>>()
     else {
         return false;
     };
-    let places = places(live, Scalar::of);
+    let places = places(live, Scalar::of_tree);
     let mut order = Order::default();
     desired.len() == owned.len()
         && desired.iter().all(|desired| {
@@ -220,7 +221,10 @@ enum Place {
     Repeated,
 }
 
-fn places<'a, K: Eq + std::hash::Hash>(live: &'a [Value], key: impl Fn(&'a Value) -> Option<K>) -> HashMap<K, Place> {
+fn places<'a, K: Eq + std::hash::Hash>(
+    live: &'a [Tree<'a>],
+    key: impl Fn(&'a Tree<'a>) -> Option<K>,
+) -> HashMap<K, Place> {
     let mut places = HashMap::with_capacity(live.len());
     for (place, element) in live.iter().enumerate() {
         if let Some(key) = key(element) {
@@ -249,16 +253,19 @@ impl Order {
 }
 
 /// Equal as JSON, numbers by value.
-fn same(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
-        (Value::Object(a), Value::Object(b)) => same_map(a, b),
-        _ => matches!((Scalar::of(a), Scalar::of(b)), (Some(a), Some(b)) if a == b),
+fn same(desired: &Value, live: &Tree<'_>) -> bool {
+    match (desired, live) {
+        (Value::Array(desired), Tree::List(live)) => {
+            desired.len() == live.len() && desired.iter().zip(live).all(|(desired, live)| same(desired, live))
+        }
+        (Value::Object(desired), Tree::Map(live)) => same_map(desired, live),
+        _ => matches!((Scalar::of(desired), Scalar::of_tree(live)), (Some(a), Some(b)) if a == b),
     }
 }
 
-fn same_map(a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
-    a.len() == b.len() && a.iter().all(|(name, a)| b.get(name).is_some_and(|b| same(a, b)))
+fn same_map(desired: &Map<String, Value>, live: &Members<'_, Tree<'_>>) -> bool {
+    desired.len() == live.len()
+        && desired.iter().all(|(name, desired)| live.get(name).is_some_and(|live| same(desired, live)))
 }
 
 /// A scalar as it is compared and looked up by: `1` and `1.0` are one.
@@ -280,6 +287,16 @@ impl<'a> Scalar<'a> {
             Value::Number(value) => Self::number(value)?,
             Value::String(value) => Self::Text(value),
             Value::Array(_) | Value::Object(_) => return None,
+        })
+    }
+
+    fn of_tree(tree: &'a Tree<'_>) -> Option<Self> {
+        Some(match tree {
+            Tree::Null => Self::Null,
+            Tree::Bool(value) => Self::Bool(*value),
+            Tree::Number(value) => Self::number(value)?,
+            Tree::Text(value) => Self::Text(value),
+            Tree::List(_) | Tree::Map(_) => return None,
         })
     }
 

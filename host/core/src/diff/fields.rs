@@ -9,22 +9,28 @@
 //! The format is that of structured-merge-diff's `fieldpath` (`serialize.go`, `serialize-pe.go`). `"."` says that a node with
 //! children is itself owned too; since that follows from the schema and the value, it carries nothing to compare.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap, fmt, marker::PhantomData};
 
-use serde_json::{Map, Value};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, IgnoredAny, MapAccess, Visitor},
+};
+use serde_json::Value;
+
+use super::tree::{Members, Name};
 
 /// What a manager owns below one node.
 #[derive(Debug, PartialEq)]
-pub(super) enum Fields {
+pub(super) enum Fields<'a> {
     /// The node as a whole: a scalar, something atomic, an empty map, or null.
     Leaf,
     /// `f:`: these members of a map.
-    Members(BTreeMap<String, Fields>),
+    Members(Members<'a, Fields<'a>>),
     /// `k:`: these elements of an associative list.
     Elements {
         /// Names of the key fields: the same for all elements of a list.
         keys: Vec<String>,
-        elements: Vec<Element>,
+        elements: Vec<Element<'a>>,
     },
     /// `v:`: these elements of a set.
     Set(Vec<Value>),
@@ -32,71 +38,102 @@ pub(super) enum Fields {
 
 /// One owned element of an associative list.
 #[derive(Debug, PartialEq)]
-pub(super) struct Element {
+pub(super) struct Element<'a> {
     /// Values of the key fields, in the order of `keys`; a key that was applied by its default is here too.
     pub(super) key: Vec<Value>,
-    pub(super) fields: Fields,
+    pub(super) fields: Fields<'a>,
 }
 
-impl Fields {
+impl<'a> Fields<'a> {
     /// None if the text is no field set that an apply writes: other JSON, unknown path elements (`i:`), kinds mixed in one
     /// node, or nested deeper than serde_json reads (128).
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        Self::of(serde_json::from_str(text).ok()?)
-    }
-
-    fn of(value: Value) -> Option<Self> {
-        let Value::Object(mut map) = value else { return None };
-        if let Some(itself) = map.remove(".") {
-            itself.as_object().filter(|inner| inner.is_empty())?;
-        }
-        let Some(kind) = map.keys().next().map(|first| first.get(..2).unwrap_or_default().to_owned()) else {
-            return Some(Self::Leaf);
-        };
-        match kind.as_str() {
-            "f:" => Self::members(map),
-            "k:" => Self::elements(map),
-            "v:" => Self::set(map),
-            _ => None,
-        }
-    }
-
-    fn members(map: Map<String, Value>) -> Option<Self> {
-        let members =
-            map.into_iter().map(|(name, fields)| Some((name.strip_prefix("f:")?.to_owned(), Self::of(fields)?)));
-        Some(Self::Members(members.collect::<Option<_>>()?))
-    }
-
-    fn elements(map: Map<String, Value>) -> Option<Self> {
-        let mut keys: Option<Vec<String>> = None;
-        let mut elements = Vec::with_capacity(map.len());
-        for (key, fields) in map {
-            let key: BTreeMap<String, Value> = serde_json::from_str(key.strip_prefix("k:")?).ok()?;
-            let (names, values): (Vec<_>, Vec<_>) = key.into_iter().unzip();
-            if *keys.get_or_insert_with(|| names.clone()) != names {
-                return None;
-            }
-            elements.push(Element { key: values, fields: Self::of(fields)? });
-        }
-        // A list is keyed by something.
-        let keys = keys.filter(|keys| !keys.is_empty())?;
-        Some(Self::Elements { keys, elements })
-    }
-
-    fn set(map: Map<String, Value>) -> Option<Self> {
-        let values = map.into_iter().map(|(value, fields)| {
-            (Self::of(fields)? == Self::Leaf).then_some(())?;
-            serde_json::from_str(value.strip_prefix("v:")?).ok()
-        });
-        Some(Self::Set(values.collect::<Option<_>>()?))
+    pub(super) fn parse(text: &'a str) -> Option<Self> {
+        serde_json::from_str(text).ok()
     }
 
     /// The members of a node that can only be a map; a leaf has none.
-    pub(super) fn into_members(self) -> Option<BTreeMap<String, Fields>> {
+    pub(super) fn into_members(self) -> Option<Members<'a, Fields<'a>>> {
         match self {
-            Self::Leaf => Some(BTreeMap::new()),
+            Self::Leaf => Some(Members::none()),
             Self::Members(members) => Some(members),
             Self::Elements { .. } | Self::Set(_) => None,
         }
+    }
+}
+
+/// What stands in one node, until it is known what that is.
+#[derive(Default)]
+struct Node<'a> {
+    members: Vec<(Cow<'a, str>, Fields<'a>)>,
+    keys: Option<Vec<String>>,
+    elements: Vec<Element<'a>>,
+    set: Vec<Value>,
+}
+
+impl<'a> Node<'a> {
+    /// None: it is no path element of a field set, or not below this node.
+    fn take(&mut self, name: Cow<'a, str>, fields: Fields<'a>) -> Option<()> {
+        match name.get(..2)? {
+            "f:" => self.members.push((stripped(name), fields)),
+            "k:" => {
+                let key: BTreeMap<String, Value> = serde_json::from_str(&name[2..]).ok()?;
+                let (names, key): (Vec<_>, Vec<_>) = key.into_iter().unzip();
+                // A list is keyed by something.
+                if names.is_empty() || *self.keys.get_or_insert_with(|| names.clone()) != names {
+                    return None;
+                }
+                self.elements.push(Element { key, fields });
+            }
+            "v:" if fields == Fields::Leaf => self.set.push(serde_json::from_str(&name[2..]).ok()?),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// None: there are several kinds of them.
+    fn close(self) -> Option<Fields<'a>> {
+        Some(match (self.members.is_empty(), self.keys, self.set.is_empty()) {
+            (true, None, true) => Fields::Leaf,
+            (false, None, true) => Fields::Members(Members::new(self.members)),
+            (true, Some(keys), true) => Fields::Elements { keys, elements: self.elements },
+            (true, None, false) => Fields::Set(self.set),
+            _ => return None,
+        })
+    }
+}
+
+/// Without its first two bytes.
+fn stripped(name: Cow<'_, str>) -> Cow<'_, str> {
+    match name {
+        Cow::Borrowed(name) => Cow::Borrowed(&name[2..]),
+        Cow::Owned(name) => Cow::Owned(name[2..].to_owned()),
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reading<'a>(PhantomData<&'a ()>);
+
+        impl<'de: 'a, 'a> Visitor<'de> for Reading<'a> {
+            type Value = Fields<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a field set")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut node = Node::default();
+                while let Some(Name(name)) = map.next_key()? {
+                    let taken = match &*name {
+                        "." => (map.next_value::<Members<'_, IgnoredAny>>()?.len() == 0).then_some(()),
+                        _ => node.take(name, map.next_value()?),
+                    };
+                    taken.ok_or_else(|| A::Error::custom("no path element of a field set"))?;
+                }
+                node.close().ok_or_else(|| A::Error::custom("several kinds of path elements in one node"))
+            }
+        }
+
+        deserializer.deserialize_map(Reading(PhantomData))
     }
 }

@@ -6,11 +6,15 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use self::model::{Operation, Path, Schema, Server, Storage};
-use super::{same, text_holds};
+use super::text_holds;
 use crate::key::TypeMeta;
 use crate::object::{Object, Subresource};
 
 const US: &str = "pilothouse.apples";
+
+fn same(a: &Value, b: &Value) -> bool {
+    super::same(a, &serde_json::from_str(&b.to_string()).unwrap())
+}
 
 fn check(live: &Value, owned: &Value, desired: &Value) -> bool {
     text_holds(&live.to_string(), &owned.to_string(), desired)

@@ -451,7 +451,7 @@ pub(crate) fn without_nulls(mut value: Value) -> Value {
 fn equal(a: Option<&Value>, b: Option<&Value>) -> bool {
     match (a, b) {
         (None, None) => true,
-        (Some(a), Some(b)) => crate::diff::same(a, b),
+        (Some(a), Some(b)) => super::same(a, b),
         _ => false,
     }
 }

@@ -19,8 +19,8 @@
 //! # Guarantees
 //!
 //! [`holds`] never says true where an apply would change a value; a null that was applied and is not there counts as being so,
-//! since the server drops nulls that a schema does not allow. It says false, and so costs a request that changes nothing (one:
-//! its answer settles it, [`Object::settle`]), where only the server could know better:
+//! since the server drops nulls that a schema does not allow. It says false, and so costs a request that changes nothing (whose
+//! answer settles it for a while, [`Object::settle`]), where only the server could know better:
 //!
 //! - what the server writes otherwise than it was sent: defaults inside an atomic map or list, quantities (`1000m` becomes
 //!   `1`), `stringData`, zero values that built-in kinds leave out;

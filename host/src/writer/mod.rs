@@ -273,6 +273,7 @@ pub struct Writer {
     room: Arc<Semaphore>,
     /// Makes [digests](Self::digest) that nobody can foresee, and that no other writer has.
     digests: RandomState,
+    started: tokio::time::Instant,
 }
 
 impl Writer {
@@ -293,6 +294,7 @@ impl Writer {
             observer,
             room: Arc::new(Semaphore::new(MAX_OUTCOME)),
             digests: RandomState::new(),
+            started: tokio::time::Instant::now(),
         }
     }
 

@@ -5,7 +5,7 @@
 //! keeps otherwise than it was sent (a quantity, a default inside of an atomic list, a field that it does not know) is sent once, and not by
 //! each reconcile.
 
-use std::{borrow::Cow, hash::BuildHasher};
+use std::{borrow::Cow, hash::BuildHasher, time::Duration};
 
 #[cfg(doc)]
 use pilothouse_core::object::Object;
@@ -17,6 +17,10 @@ use serde::Deserialize;
 
 use super::{Owner, Writer};
 use crate::{informer::View, wasm::Child};
+
+/// How long a note is good at most. What a server drops today it may know tomorrow, without any change of the object: the definition of its
+/// kind has a new field.
+pub(super) const TRUST: Duration = Duration::from_mins(10);
 
 /// As a child names itself. A text in which one of these stands twice is left to whoever reads it whole.
 #[derive(Deserialize)]
@@ -39,9 +43,10 @@ struct Metadata<'a> {
 
 impl Writer {
     /// Of all that decides what is applied for a child and whether it may be: its text and its owner, for a writer lives as long as a revision,
-    /// with the same leases. Nobody who writes texts can know what they come to.
+    /// with the same leases. Nobody who writes texts can know what they come to. Every [`TRUST`] all are others.
     pub(super) fn digest(&self, owner: &Owner<'_>, child: &Child) -> u64 {
-        self.digests.hash_one((owner.object.uid(), &child.object))
+        let era = self.started.elapsed().as_secs() / TRUST.as_secs();
+        self.digests.hash_one((owner.object.uid(), &child.object, era))
     }
 
     /// Which child it is, if it needs no look and may be applied.

@@ -20,7 +20,7 @@ use pilothouse_core::{
 use serde_json::json;
 use tokio::runtime::Handle;
 
-use super::{ClientError, Error, Events, Level, Owner, Report, Writer};
+use super::{ClientError, Error, Events, Level, Owner, Report, Writer, settled::TRUST};
 use crate::{
     cluster::{self, DeleteOptions, Patch},
     guests::Guests,
@@ -191,7 +191,7 @@ impl Orchard {
 }
 
 #[tokio::test]
-async fn what_only_the_server_could_tell_to_be_so_is_asked_once_for_each_version() {
+async fn what_only_the_server_could_tell_to_be_so_is_asked_once_for_each_version_and_now_and_then() {
     let orchard = Orchard::plant().await;
     let mut child = config_map("c");
     // Empty, and others put something there: from the cache it cannot be seen that this changes nothing.
@@ -206,6 +206,11 @@ async fn what_only_the_server_could_tell_to_be_so_is_asked_once_for_each_version
     assert_eq!(write().await, (None, 1, 0));
     assert_eq!((write().await, write().await), ((None, 0, 1), (None, 0, 1)));
     orchard.others_data(json!({ "size": "large" })).await;
+    assert_eq!((write().await, write().await), ((None, 1, 0), (None, 0, 1)));
+    // The server may have learnt something.
+    tokio::time::pause();
+    tokio::time::advance(TRUST).await;
+    tokio::time::resume();
     assert_eq!((write().await, write().await), ((None, 1, 0), (None, 0, 1)));
 }
 

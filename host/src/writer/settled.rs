@@ -1,9 +1,9 @@
 //! Children that need no look: this text was compared with this version, or applied and answered with it.
 //!
 //! The note is kept beside the cached version ([`Object::settle`]): whoever changes more of the object than its status takes it away, and so
-//! does a start. Most reconciles change nothing, and to find that out takes more time than all the rest of them where children are large. And what the server
-//! keeps otherwise than it was sent (a quantity, a default inside of an atomic list, a field that it does not know) is sent once, and not by
-//! each reconcile.
+//! does a start. Most reconciles change nothing, and to find that out takes more time than all the rest of them where children are large.
+//! And what the server keeps otherwise than it was sent (a quantity, a default inside of an atomic list) is sent once, and not by each
+//! reconcile.
 
 use std::{borrow::Cow, hash::BuildHasher, time::Duration};
 
@@ -18,8 +18,8 @@ use serde::Deserialize;
 use super::{Owner, Writer};
 use crate::{informer::View, wasm::Child};
 
-/// How long a note is good at most. What a server drops today it may know tomorrow, without any change of the object: the definition of its
-/// kind has a new field.
+/// How long a note is good at most. What a server makes of a text today it may not make of it tomorrow, without any change of the object: a
+/// webhook that had changed the text is gone.
 pub(super) const TRUST: Duration = Duration::from_mins(10);
 
 /// As a child names itself. A text in which one of these stands twice is left to whoever reads it whole.
@@ -65,6 +65,8 @@ impl Writer {
         if !keep.is_whole() || !live.is_settled(digest, &self.digests) {
             return None;
         }
+        // An answer need not name the owner that was sent.
+        live.controller().filter(|controller| controller.uid == *owner.object.uid())?;
         // Grants may change under a revision. Who is denied is told by the one who writes.
         self.grants.load().check(Verb::Apply, of, None, key.namespace.as_deref(), Some(&key.name)).ok()?;
         Some((of.clone(), live.key().clone()))

@@ -236,7 +236,8 @@ async fn a_settled_child_is_written_again_as_soon_as_it_or_its_text_differs() {
 #[tokio::test]
 async fn a_settled_child_is_checked_like_any_other() {
     let orchard = Orchard::plant().await;
-    let child = config_map("c");
+    let mut child = config_map("c");
+    child["data"] = json!({ "color": "red" });
     let write = async |children: &[&serde_json::Value]| {
         let children: Vec<_> = children.iter().map(|child| (*child).clone()).collect();
         orchard.children(&children).await
@@ -249,10 +250,33 @@ async fn a_settled_child_is_checked_like_any_other() {
     assert_eq!(write(&[&child, &config_map("d")]).await.written, 1);
     assert_eq!(write(&[&child]).await.written, 1);
     assert!(orchard.view.get(&config_maps(), &Key::new(Some("default"), "c")).is_some());
-    orchard.writer.grants.store(Arc::new(Grants::all_asked(&[])));
+    let grants = orchard.writer.grants.swap(Arc::new(Grants::all_asked(&[])));
     let denied = write(&[&child]).await;
     assert!(matches!(&denied.problems[..], [Error::Denied(_)]), "{denied:?}");
     assert_eq!((denied.written, denied.skipped), (0, 0));
+    orchard.writer.grants.store(grants);
+    // It is ours no more, whatever was noted of it.
+    let (of, key) = (config_maps(), Key::new(Some("default"), "c"));
+    let body = json!({ "metadata": { "ownerReferences": null } }).to_string().into_bytes();
+    let options = cluster::WriteOptions { manager: "somebody", subresource: None };
+    orchard.api.cluster.patch(&of, Some("default"), "c", Patch::Merge, body, options).await.expect("it is there");
+    let held = soon("the watch shows it", async {
+        loop {
+            let held = orchard.view.get(&of, &key).filter(|held| held.controller().is_none());
+            match held {
+                Some(held) => break held,
+                None => tokio::task::yield_now().await,
+            }
+        }
+    })
+    .await;
+    let owner = Owner { object: &orchard.object, owns: &[config_maps()] };
+    let text = Child { object: child.to_string(), adopt: false };
+    let digest = orchard.writer.digest(&owner, &text);
+    held.settle(digest, &orchard.writer.digests);
+    assert!(held.is_settled(digest, &orchard.writer.digests));
+    let taken = write(&[&child]).await;
+    assert!(matches!(&taken.problems[..], [Error::Taken { .. }]), "{taken:?}");
 }
 
 #[tokio::test]

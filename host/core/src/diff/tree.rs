@@ -23,8 +23,9 @@ pub(super) enum Tree<'a> {
 #[derive(Debug, PartialEq)]
 pub(super) struct Members<'a, T>(Vec<(Cow<'a, str>, T)>);
 
-/// A string, or the name of a member.
-pub(super) struct Name<'a>(pub(super) Cow<'a, str>);
+/// The name of a member.
+#[derive(Deserialize)]
+pub(super) struct Name<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
 impl<'a, T> Members<'a, T> {
     pub(super) fn none() -> Self {
@@ -61,30 +62,6 @@ impl<'a, T> Members<'a, T> {
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| &**name)
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reading<'a>(PhantomData<&'a ()>);
-
-        impl<'de: 'a, 'a> Visitor<'de> for Reading<'a> {
-            type Value = Name<'a>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Name(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Name(Cow::Owned(text.to_owned())))
-            }
-        }
-
-        deserializer.deserialize_str(Reading(PhantomData))
     }
 }
 

@@ -4,12 +4,14 @@
 //! what to read or write: that is for [`crate::informer`] and [`crate::writer`].
 //!
 //! ```text
-//! kubeconfig │ service account ─► connect ─► Cluster ─► discovery: TypeMeta → Endpoint
+//! kubeconfig │ service account ─► credentials ─► Cluster ─► discovery: TypeMeta → Endpoint
 //!                                              └──────► request: list, watch, get, create, patch, delete
 //! ```
 
 mod connect;
+mod credentials;
 mod discovery;
+mod kubeconfig;
 mod request;
 
 pub use connect::{ConnectError, ConnectOptions, connect};
@@ -22,6 +24,8 @@ use std::{collections::HashMap, sync::Arc};
 use parking_lot::RwLock;
 use pilothouse_core::key::TypeMeta;
 use tokio::runtime::Handle;
+
+use self::credentials::Credentials;
 
 /// Sees every request that was answered, or was not. For metrics.
 pub trait RequestObserver: Send + Sync + 'static {
@@ -36,7 +40,7 @@ impl RequestObserver for () {
 /// One API server. Clones share the connection pool and what discovery found.
 #[derive(Clone)]
 pub struct Cluster {
-    client: kube::Client,
+    credentials: Arc<Credentials>,
     host: Arc<str>,
     /// Requests run here, whichever thread asks: guests run on threads of their own.
     io: Handle,
@@ -47,7 +51,11 @@ pub struct Cluster {
 impl Cluster {
     /// Uses `client` for every request, on the runtime `io`. `host` names the server in metrics.
     pub fn new(client: kube::Client, host: &str, io: Handle, observer: Arc<dyn RequestObserver>) -> Self {
-        Self { client, host: host.into(), io, endpoints: Arc::default(), observer }
+        Self::with(Credentials::fixed(client), host, io, observer)
+    }
+
+    fn with(credentials: Credentials, host: &str, io: Handle, observer: Arc<dyn RequestObserver>) -> Self {
+        Self { credentials: Arc::new(credentials), host: host.into(), io, endpoints: Arc::default(), observer }
     }
 
     /// The same, with its requests on another runtime.

@@ -412,7 +412,7 @@ impl Cluster {
     /// Sends, and tells success from refusal by the status line.
     async fn open(&self, request: Request<Vec<u8>>) -> Result<Body, Error> {
         let method = request.method().clone();
-        let answer = self.client.send(request.map(Body::from)).await;
+        let answer = self.credentials.send(request.map(Bytes::from)).await;
         let code = answer.as_ref().ok().map(|response| response.status().as_u16());
         self.observer.requested(&method, &self.host, code);
         let response = answer.map_err(|error| Error::Unreachable(chain(&error)))?;

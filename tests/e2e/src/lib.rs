@@ -20,6 +20,7 @@ pub mod host;
 pub mod kubectl;
 pub mod metrics;
 pub mod plugin;
+pub mod proxy;
 pub mod relay;
 pub mod scene;
 pub mod soak;

@@ -16,6 +16,7 @@ mod instances;
 mod kubectl;
 mod outages;
 mod pod;
+mod proxies;
 mod quiet;
 mod reads;
 mod reload;
@@ -131,6 +132,10 @@ fn main() -> ExitCode {
             invariant_10_sigterm_under_load_ends_with_success,
         }
         pod { a_pods_service_account_is_used_and_its_rotated_token_followed }
+        proxies {
+            a_host_works_through_an_http_proxy_of_its_kubeconfig,
+            a_host_works_through_a_socks_proxy_of_its_kubeconfig,
+        }
         quiet {
             a_restarted_host_sends_no_write_request,
             a_reconcile_that_changes_nothing_sends_no_request,

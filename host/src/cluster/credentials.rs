@@ -1,0 +1,410 @@
+//! Keeps one client whose credentials are good.
+//!
+//! A client is made of settings: a token, certificates, what an exec plugin printed. They end while the host runs. So the client is made again,
+//! from the same source, when
+//!
+//! - the server answers 401: the request is then sent once more;
+//! - the certificate that an exec plugin printed is about to end;
+//! - a file that the settings were read from has changed, which is looked at once a minute.
+//!
+//! Requests in flight and open watches stay on the client that they began with.
+
+use std::{
+    fs,
+    hash::{BuildHasher, RandomState},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use kube::client::Body;
+use parking_lot::Mutex;
+use tokio::{runtime::Handle, time::Instant};
+use tracing::{debug, warn};
+
+use super::connect::ConnectError;
+
+/// How often the files are compared with what was read. client-go and kube read token files again after a minute, too.
+const FILES_EVERY: Duration = Duration::from_secs(60);
+
+/// The least time between two clients made because of a 401. An exec plugin may take seconds and open a browser.
+const RENEW_EVERY: Duration = Duration::from_secs(10);
+
+/// How long before its end a certificate is replaced: the time that requests in flight may still need.
+const EARLY: Duration = Duration::from_secs(30);
+
+/// A client, with what it was made of.
+pub(super) struct Made {
+    pub(super) client: kube::Client,
+    /// Files whose content the client holds.
+    pub(super) files: Vec<PathBuf>,
+}
+
+/// Makes a client from the configured source. Blocks: it reads files and runs exec plugins.
+type Make = dyn Fn() -> Result<Made, ConnectError> + Send + Sync;
+
+/// A client that is replaced when its credentials end.
+pub(super) struct Credentials {
+    current: ArcSwap<Current>,
+    /// `None`: the client is never replaced.
+    source: Option<Source>,
+}
+
+struct Current {
+    client: kube::Client,
+    files: Vec<PathBuf>,
+    /// A keyed digest of the files' content.
+    digest: u64,
+    /// The end of an exec plugin's certificate.
+    ends: Option<SystemTime>,
+}
+
+struct Source {
+    make: Arc<Make>,
+    /// Where clients are made. Each spawns a task that lives as long as the client.
+    runtime: Handle,
+    digests: RandomState,
+    /// Held while a client is made. Says when the last renewal began.
+    attempted: tokio::sync::Mutex<Option<Instant>>,
+    /// When the files are compared next.
+    look: Mutex<Instant>,
+    looking: AtomicBool,
+}
+
+impl Credentials {
+    /// Uses one client for ever.
+    pub(super) fn fixed(client: kube::Client) -> Self {
+        let current = Current { client, files: Vec::new(), digest: 0, ends: None };
+        Self { current: ArcSwap::from_pointee(current), source: None }
+    }
+
+    /// Makes the first client, and replaces it when its credentials end.
+    ///
+    /// # Errors
+    /// The first client cannot be made.
+    pub(super) async fn renewing(make: Arc<Make>) -> Result<Self, ConnectError> {
+        let runtime = Handle::current();
+        let digests = RandomState::new();
+        let current = made(&runtime, &make, &digests).await?;
+        let source = Source {
+            make,
+            runtime,
+            digests,
+            attempted: tokio::sync::Mutex::new(None),
+            look: Mutex::new(Instant::now() + FILES_EVERY),
+            looking: AtomicBool::new(false),
+        };
+        Ok(Self { current: ArcSwap::from_pointee(current), source: Some(source) })
+    }
+
+    /// Sends a request, a second time if the server did not accept the credentials and there are newer ones.
+    pub(super) async fn send(self: &Arc<Self>, request: Request<Bytes>) -> Result<Response<Body>, kube::Error> {
+        let Some(source) = &self.source else {
+            return self.current.load_full().client.send(request.map(Body::from)).await;
+        };
+        self.look_at_files(source);
+        let mut current = self.current.load_full();
+        if current.ends.is_some_and(|ends| SystemTime::now() + EARLY >= ends) && self.renew(source, &current).await {
+            current = self.current.load_full();
+        }
+        let answer = current.client.send(request.clone().map(Body::from)).await?;
+        if answer.status() != StatusCode::UNAUTHORIZED || !self.renew(source, &current).await {
+            return Ok(answer);
+        }
+        self.current.load_full().client.send(request.map(Body::from)).await
+    }
+
+    /// Replaces the client `used`, unless somebody has done so meanwhile. `true` if there is another one now.
+    async fn renew(&self, source: &Source, used: &Arc<Current>) -> bool {
+        let mut attempted = source.attempted.lock().await;
+        if !Arc::ptr_eq(&self.current.load(), used) {
+            return true;
+        }
+        if attempted.is_some_and(|attempted| attempted.elapsed() < RENEW_EVERY) {
+            return false;
+        }
+        *attempted = Some(Instant::now());
+        match made(&source.runtime, &source.make, &source.digests).await {
+            Ok(current) => {
+                debug!("made a new client for the API server");
+                self.current.store(Arc::new(current));
+                true
+            }
+            Err(error) => {
+                warn!(
+                    error = format!("{:#}", anyhow::Error::from(error)),
+                    "cannot renew the credentials for the API server"
+                );
+                false
+            }
+        }
+    }
+
+    /// Starts a look at the files, once in a minute. No request waits for it.
+    fn look_at_files(self: &Arc<Self>, source: &Source) {
+        let mut look = source.look.lock();
+        if Instant::now() < *look || source.looking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        *look = Instant::now() + FILES_EVERY;
+        drop(look);
+        let credentials = self.clone();
+        source.runtime.spawn(async move {
+            let Some(source) = &credentials.source else { return };
+            let current = credentials.current.load_full();
+            let (files, digests) = (current.files.clone(), source.digests.clone());
+            let found = tokio::task::spawn_blocking(move || digest(&files, &digests)).await;
+            // A file that is away for a moment, or for good, changes nothing: what was read from it may still be good.
+            if let Ok(Some(found)) = found
+                && found != current.digest
+            {
+                credentials.renew(source, &current).await;
+            }
+            source.looking.store(false, Ordering::Release);
+        });
+    }
+}
+
+/// Makes a client on a thread that may block.
+async fn made(runtime: &Handle, make: &Arc<Make>, digests: &RandomState) -> Result<Current, ConnectError> {
+    let (make, digests) = (make.clone(), digests.clone());
+    let task = runtime.spawn_blocking(move || {
+        let Made { client, files } = make()?;
+        let ends = client.valid_until().map(SystemTime::from);
+        let digest = digest(&files, &digests).unwrap_or_default();
+        Ok(Current { client, files, digest, ends })
+    });
+    task.await.unwrap_or_else(|error| Err(ConnectError::GivenUp(error.to_string())))
+}
+
+/// A digest of the files' content. `None` if one cannot be read.
+fn digest(files: &[PathBuf], digests: &RandomState) -> Option<u64> {
+    let contents: Option<Vec<Vec<u8>>> = files.iter().map(|path| fs::read(path).ok()).collect();
+    contents.map(|contents| digests.hash_one(contents))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::Ipv4Addr, os::unix::fs::PermissionsExt};
+
+    use http::header::AUTHORIZATION;
+    use hyper::{body::Incoming, service::service_fn};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    use rustls::{RootCertStore, ServerConfig, pki_types::PrivateKeyDer, server::WebPkiClientVerifier};
+    use serde_json::json;
+    use tempfile::TempDir;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::cluster::{
+        connect::{self, ConnectOptions},
+        kubeconfig,
+    };
+
+    /// What the server accepts: a token, or a certificate.
+    type Accepted = Arc<Mutex<Vec<u8>>>;
+
+    /// Answers 200 to a request whose token or client certificate is the accepted one, and 401 to others.
+    async fn serve(accepted: Accepted, tls: Option<Arc<ServerConfig>>) -> u16 {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let port = listener.local_addr().expect("a listener has an address").port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (accepted, tls) = (accepted.clone(), tls.clone());
+                tokio::spawn(async move {
+                    let answer = |shown: Option<Vec<u8>>| {
+                        let accepted = accepted.clone();
+                        service_fn(move |request: Request<Incoming>| {
+                            let token = request.headers().get(AUTHORIZATION).map(|token| token.as_bytes().to_vec());
+                            let good = shown.clone().or(token).is_some_and(|shown| shown == *accepted.lock());
+                            let status = if good { StatusCode::OK } else { StatusCode::UNAUTHORIZED };
+                            let mut answer = Response::new(String::new());
+                            *answer.status_mut() = status;
+                            std::future::ready(Ok::<_, std::convert::Infallible>(answer))
+                        })
+                    };
+                    let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                    // A connection ends with its client; what it failed over shows there.
+                    let _ended = match tls {
+                        None => server.serve_connection(TokioIo::new(stream), answer(None)).await,
+                        Some(tls) => {
+                            let Ok(stream) = tokio_rustls::TlsAcceptor::from(tls).accept(stream).await else { return };
+                            let shown =
+                                stream.get_ref().1.peer_certificates().and_then(|all| Some(all.first()?.to_vec()));
+                            server.serve_connection(TokioIo::new(stream), answer(Some(shown.unwrap_or_default()))).await
+                        }
+                    };
+                });
+            }
+        });
+        port
+    }
+
+    /// A kubeconfig of its own folder.
+    struct Kubeconfig(TempDir);
+
+    impl Kubeconfig {
+        fn new() -> Self {
+            Self(tempfile::tempdir().expect("a folder"))
+        }
+
+        fn put(&self, name: &str, text: &str) -> PathBuf {
+            let path = self.0.path().join(name);
+            fs::write(&path, text).expect("a file can be written");
+            path
+        }
+
+        /// A plugin that prints the file `credential` and adds a line to the file `runs`.
+        fn exec(&self) -> serde_json::Value {
+            let folder = self.0.path().display();
+            let script = format!("#!/bin/sh\necho run >> {folder}/runs\ncat {folder}/credential\n");
+            let path = self.put("plugin.sh", &script);
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("the file's mode can be set");
+            json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": path, "interactiveMode": "Never"}})
+        }
+
+        fn prints(&self, status: &serde_json::Value) {
+            let credential =
+                json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status});
+            self.put("credential", &credential.to_string());
+        }
+
+        fn runs(&self) -> usize {
+            fs::read_to_string(self.0.path().join("runs")).unwrap_or_default().lines().count()
+        }
+
+        async fn credentials(&self, cluster: &serde_json::Value, user: &serde_json::Value) -> Arc<Credentials> {
+            let config = json!({
+                "current-context": "it",
+                "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+                "clusters": [{"name": "it", "cluster": cluster}],
+                "users": [{"name": "it", "user": user}],
+            });
+            let options = ConnectOptions { kubeconfig: Some(self.put("config", &config.to_string())), context: None };
+            let make = move || {
+                let settings = kubeconfig::load(&options, &|_| None)?;
+                let url = settings.config.cluster_url.clone();
+                connect::client(settings, url)
+            };
+            Arc::new(Credentials::renewing(Arc::new(make)).await.expect("a client"))
+        }
+    }
+
+    async fn status(credentials: &Arc<Credentials>) -> u16 {
+        let answer = credentials.send(Request::get("/version").body(Bytes::new()).expect("a request")).await;
+        answer.expect("an answer").status().as_u16()
+    }
+
+    #[tokio::test]
+    async fn a_token_that_ended_is_replaced_by_running_the_exec_plugin_again() {
+        let accepted = Accepted::new(Mutex::new(b"Bearer one".to_vec()));
+        let port = serve(accepted.clone(), None).await;
+        let kubeconfig = Kubeconfig::new();
+        kubeconfig.prints(&json!({"token": "one"}));
+        let cluster = json!({"server": format!("http://127.0.0.1:{port}")});
+        let credentials = kubeconfig.credentials(&cluster, &kubeconfig.exec()).await;
+        assert_eq!(status(&credentials).await, 200);
+        let runs = kubeconfig.runs();
+        assert_eq!(status(&credentials).await, 200);
+        assert_eq!(kubeconfig.runs(), runs, "a good token is kept");
+
+        *accepted.lock() = b"Bearer two".to_vec();
+        kubeconfig.prints(&json!({"token": "two"}));
+        assert_eq!(status(&credentials).await, 200);
+        let renewed = kubeconfig.runs();
+        assert!(renewed > runs);
+
+        // Somebody who is not known at all does not run the plugin for each request.
+        *accepted.lock() = b"Bearer three".to_vec();
+        for _ in 0..5 {
+            assert_eq!(status(&credentials).await, 401);
+        }
+        assert_eq!(kubeconfig.runs(), renewed);
+    }
+
+    #[tokio::test]
+    async fn a_token_file_is_read_again_at_a_401_and_blanks_around_the_token_are_dropped() {
+        let accepted = Accepted::new(Mutex::new(b"Bearer one".to_vec()));
+        let port = serve(accepted.clone(), None).await;
+        let kubeconfig = Kubeconfig::new();
+        let file = kubeconfig.put("token", "one\n");
+        let cluster = json!({"server": format!("http://127.0.0.1:{port}")});
+        let credentials = kubeconfig.credentials(&cluster, &json!({"tokenFile": file})).await;
+        assert_eq!(status(&credentials).await, 200);
+        *accepted.lock() = b"Bearer two".to_vec();
+        kubeconfig.put("token", "two\n");
+        assert_eq!(status(&credentials).await, 200);
+    }
+
+    #[tokio::test]
+    async fn a_changed_file_is_noticed_without_a_401() {
+        let accepted = Accepted::new(Mutex::new(b"Bearer one".to_vec()));
+        let port = serve(accepted.clone(), None).await;
+        let kubeconfig = Kubeconfig::new();
+        let file = kubeconfig.put("token", "one");
+        let cluster = json!({"server": format!("http://127.0.0.1:{port}")});
+        let credentials = kubeconfig.credentials(&cluster, &json!({"tokenFile": file})).await;
+        let before = credentials.current.load_full();
+        kubeconfig.put("token", "two");
+        *credentials.source.as_ref().expect("it renews").look.lock() = Instant::now();
+        assert_eq!(status(&credentials).await, 200, "the request does not wait for the look");
+        while Arc::ptr_eq(&before, &credentials.current.load()) {
+            tokio::task::yield_now().await;
+        }
+        *accepted.lock() = b"Bearer two".to_vec();
+        assert_eq!(status(&credentials).await, 200);
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_ended_is_replaced_by_running_the_exec_plugin_again() {
+        let mut authority = CertificateParams::default();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let root = authority.self_signed(&key).expect("a certificate");
+        let issuer = Issuer::new(authority, key);
+        let issue = |name: &str| {
+            let key = KeyPair::generate().expect("a key");
+            let certificate = CertificateParams::new(vec![name.to_owned()]).expect("a name").signed_by(&key, &issuer);
+            (certificate.expect("a certificate"), key)
+        };
+        let mut roots = RootCertStore::empty();
+        roots.add(root.der().clone()).expect("an authority");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+        let verifier = verifier.allow_unauthenticated().build().expect("a verifier");
+        let (server, key) = issue("localhost");
+        let tls = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions of TLS")
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![server.der().clone()], PrivateKeyDer::Pkcs8(key.serialize_der().into()))
+            .expect("the server's certificate");
+        let accepted = Accepted::default();
+        let port = serve(accepted.clone(), Some(Arc::new(tls))).await;
+        let kubeconfig = Kubeconfig::new();
+        let prints_a_new_one = || {
+            let (certificate, key) = issue("somebody");
+            kubeconfig
+                .prints(&json!({"clientCertificateData": certificate.pem(), "clientKeyData": key.serialize_pem()}));
+            *accepted.lock() = certificate.der().to_vec();
+        };
+        let authority = kubeconfig.put("ca.crt", &root.pem());
+        // The address is not in the certificate: the name is.
+        let cluster = json!({
+            "server": format!("https://127.0.0.1:{port}"), "certificate-authority": authority, "tls-server-name": "localhost",
+        });
+
+        prints_a_new_one();
+        let credentials = kubeconfig.credentials(&cluster, &kubeconfig.exec()).await;
+        assert_eq!(status(&credentials).await, 200);
+        prints_a_new_one();
+        assert_eq!(status(&credentials).await, 200);
+    }
+}

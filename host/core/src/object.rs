@@ -207,15 +207,43 @@ impl Object {
     pub fn parse(json: &[u8], default: &TypeMeta) -> Result<Self, ParseError> {
         let text = json::utf8(json)?;
         let scan = scan::scan(text)?;
+        if scan.metadata_end == 0 {
+            return Err(ParseError::new(scan.object.end - 1, "metadata is missing"));
+        }
         let missing = |what: &str| ParseError::new(scan.metadata_end - 1, format!("metadata.{what} is missing"));
-        let name = scan.name.as_deref().ok_or_else(|| missing("name"))?;
-        let uid = scan.uid.as_deref().ok_or_else(|| missing("uid"))?;
+        if scan.name.is_none() {
+            return Err(missing("name"));
+        }
+        if scan.uid.is_none() {
+            return Err(missing("uid"));
+        }
         let version = scan.resource_version.as_deref().ok_or_else(|| missing("resourceVersion"))?;
         let resource_version = ResourceVersion::parse(version).ok_or_else(|| {
             let what = format!("metadata.resourceVersion {:?} is not a decimal number", json::excerpt(version));
             ParseError::new(scan.resource_version_at, what)
         })?;
+        Self::scanned(text, scan, resource_version, default)
+    }
 
+    /// Reads an answer about something that the server does not store: a review, or an object of an aggregated API that has no uid or
+    /// version. What is missing is empty, or 0.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), but for what is missing.
+    pub fn parse_unstored(json: &[u8], default: &TypeMeta) -> Result<Self, ParseError> {
+        let text = json::utf8(json)?;
+        let scan = scan::scan(text)?;
+        let resource_version = scan.resource_version.as_deref().and_then(ResourceVersion::parse).unwrap_or_default();
+        Self::scanned(text, scan, resource_version, default)
+    }
+
+    fn scanned(
+        text: &str,
+        scan: scan::Scan<'_>,
+        resource_version: ResourceVersion,
+        default: &TypeMeta,
+    ) -> Result<Self, ParseError> {
+        let [name, uid] = [&scan.name, &scan.uid].map(|text| text.as_deref().unwrap_or_default());
         let of = of_text(scan.api_version.as_deref(), scan.kind.as_deref(), default);
         let mut head = String::new();
         if scan.api_version.is_none() {

@@ -16,6 +16,8 @@ pub struct Endpoint {
     pub plural: String,
     /// False: cluster-scoped.
     pub namespaced: bool,
+    /// `false` if objects are only answered, and not kept: reviews need no name.
+    pub is_stored: bool,
 }
 
 impl Endpoint {
@@ -82,6 +84,8 @@ struct Resource {
     name: String,
     namespaced: bool,
     kind: String,
+    #[serde(default)]
+    verbs: Vec<String>,
 }
 
 impl ResourceList {
@@ -138,7 +142,8 @@ impl Cluster {
         };
         let list: Option<ResourceList> = self.document(&root).await?;
         let found = list.and_then(|list| list.find(&of.kind)).ok_or_else(missing)?;
-        let endpoint = Arc::new(Endpoint { root, plural: found.name, namespaced: found.namespaced });
+        let is_stored = found.verbs.is_empty() || found.verbs.iter().any(|verb| verb == "get");
+        let endpoint = Arc::new(Endpoint { root, plural: found.name, namespaced: found.namespaced, is_stored });
         self.endpoints.write().insert(of.clone(), endpoint.clone());
         Ok(endpoint)
     }
@@ -182,7 +187,7 @@ mod tests {
     use super::*;
 
     fn endpoint() -> Endpoint {
-        Endpoint { root: "/api/v1".into(), plural: "configmaps".into(), namespaced: true }
+        Endpoint { root: "/api/v1".into(), plural: "configmaps".into(), namespaced: true, is_stored: true }
     }
 
     #[test]

@@ -78,14 +78,14 @@ impl Writer {
     pub async fn get(&self, of: &TypeMeta, key: &Key) -> Result<Arc<Object>, ClientError> {
         let key = self.placed((Verb::Read, of, None), key.namespace.as_deref(), Some(&key.name)).await?;
         let body = self.cluster.get(of, key.namespace.as_deref(), &key.name).await.map_err(ClientError::Request)?;
-        Object::parse(&body, of).map(Arc::new).map_err(ClientError::Answer)
+        Object::parse_unstored(&body, of).map(Arc::new).map_err(ClientError::Answer)
     }
 
     /// Creates an object, under a name of its own or a generated one.
     pub async fn create(&self, object: &str) -> Result<Arc<Object>, ClientError> {
         let Argument { of, key, body } = self.argument(object, Verb::Create, None).await?;
         let sent = self.cluster.create(&of, key.namespace.as_deref(), body, &self.manager);
-        Ok(self.written("create", &of, &key, sent).await?)
+        self.written_part("create", &of, &key, None, sent).await
     }
 
     /// Replaces an object, or a subresource of it.
@@ -134,7 +134,8 @@ impl Writer {
         Ok(self.delete(of, &key, &options).await?)
     }
 
-    /// Only a whole object may enter the cache: the answer about a scale is of another kind.
+    /// Only a whole object that is stored may enter the cache: the answer about a scale is of another kind, and a review has neither uid nor
+    /// version. The plugin gets each of them.
     async fn written_part(
         &self,
         verb: &'static str,
@@ -143,17 +144,18 @@ impl Writer {
         subresource: Option<Subresource>,
         sent: impl Future<Output = Result<bytes::Bytes, cluster::Error>>,
     ) -> Result<Arc<Object>, ClientError> {
-        if subresource != Some(Subresource::Scale) {
-            return Ok(self.written(verb, of, key, sent).await?);
+        let answer = self.answered(verb, of, key, sent).await?;
+        if subresource == Some(Subresource::Scale) {
+            let scale = TypeMeta::new("autoscaling/v1", "Scale");
+            return Object::parse(&answer, &scale).map(Arc::new).map_err(ClientError::Answer);
         }
-        let started = std::time::Instant::now();
-        let answer = sent.await;
-        self.note(verb, of, key, started.elapsed(), answer.as_ref().err());
-        let scale = TypeMeta::new("autoscaling/v1", "Scale");
-        Object::parse(&answer.map_err(ClientError::Request)?, &scale).map(Arc::new).map_err(ClientError::Answer)
+        self.take_in(of, &answer)
+            .or_else(|_| Object::parse_unstored(&answer, of).map(Arc::new))
+            .map_err(ClientError::Answer)
     }
 
-    /// Reads where an object goes, if it may. To be created, `metadata.generateName` may stand for a name, which is then empty.
+    /// Reads where an object goes, if it may. To be created, `metadata.generateName` may stand for a name, which is then empty, and what is
+    /// not stored needs neither.
     async fn argument(
         &self,
         object: &str,
@@ -170,13 +172,17 @@ impl Writer {
             members.get("metadata").and_then(|metadata| self::members(metadata.get()).ok()).unwrap_or_default();
         let name = match text(&metadata, "name") {
             Some(name) => Some(name),
-            None if verb == Verb::Create && text(&metadata, "generateName").is_some() => None,
+            None if verb == Verb::Create => None,
             None => return Err(without("metadata.name")),
         };
+        let is_named = name.is_some() || text(&metadata, "generateName").is_some();
         let of = TypeMeta::new(&api_version, &kind);
         let namespace = text(&metadata, "namespace");
         drop((members, metadata));
         let key = self.placed((verb, &of, subresource), namespace.as_deref(), name.as_deref()).await?;
+        if !is_named && self.cluster.endpoint(&of).await.map_err(ClientError::Request)?.is_stored {
+            return Err(without("metadata.name"));
+        }
         Ok(Argument { of, key, body: object.as_bytes().to_vec() })
     }
 

@@ -38,7 +38,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use pilothouse_core::{
-    diff,
+    ParseError, diff,
     field::FieldPath,
     grant::{Denied, Grants},
     key::{Key, TypeMeta},
@@ -148,7 +148,7 @@ pub enum Error {
         key: Key,
         /// What is wrong.
         #[source]
-        source: pilothouse_core::ParseError,
+        source: ParseError,
     },
 }
 
@@ -557,13 +557,27 @@ impl Writer {
         key: &Key,
         sent: impl Future<Output = Result<Bytes, cluster::Error>>,
     ) -> Result<Arc<Object>, Error> {
+        let answer = self.answered(verb, of, key, sent).await?;
+        self.take_in(of, &answer).map_err(|source| Error::Answer { of: of.clone(), key: key.clone(), source })
+    }
+
+    /// Waits for a write, and notes it.
+    async fn answered(
+        &self,
+        verb: &'static str,
+        of: &TypeMeta,
+        key: &Key,
+        sent: impl Future<Output = Result<Bytes, cluster::Error>>,
+    ) -> Result<Bytes, Error> {
         let started = Instant::now();
         let answer = sent.await;
         self.note(verb, of, key, started.elapsed(), answer.as_ref().err());
-        let answer = answer.map_err(|source| Error::Request { verb, of: of.clone(), key: key.clone(), source })?;
-        let object =
-            Object::parse(&answer, of).map_err(|source| Error::Answer { of: of.clone(), key: key.clone(), source })?;
-        let object = Arc::new(object);
+        answer.map_err(|source| Error::Request { verb, of: of.clone(), key: key.clone(), source })
+    }
+
+    /// Takes an answer to a write into the cache.
+    fn take_in(&self, of: &TypeMeta, answer: &[u8]) -> Result<Arc<Object>, ParseError> {
+        let object = Arc::new(Object::parse(answer, of)?);
         self.informers.own_write(&object);
         Ok(object)
     }

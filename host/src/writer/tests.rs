@@ -432,6 +432,34 @@ fn a_problem_is_told_in_bounds() {
     assert!(report.problem().is_some_and(|told| told.ends_with("; and 9995 more")));
 }
 
+#[tokio::test]
+async fn a_review_that_is_answered_and_not_stored_reaches_who_asked() {
+    let api = Api::start().await;
+    let writer = writer(&api, &Informers::new(api.cluster.clone(), Handle::current()));
+    let of = TypeMeta::new("authorization.k8s.io/v1", "SelfSubjectAccessReview");
+    let grants = Permission {
+        of: of.clone(),
+        subresource: None,
+        verbs: [Verb::Create].into_iter().collect(),
+        namespaces: Vec::new(),
+        names: Vec::new(),
+    };
+    writer.grants.store(Arc::new(Grants::all_asked(&[grants])));
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": { "verb": "get", "resource": "configmaps" } },
+    });
+    for metadata in [json!(null), json!({}), json!({ "name": "a" })] {
+        let mut review = review.clone();
+        if !metadata.is_null() {
+            review["metadata"] = metadata;
+        }
+        let answer = writer.create(&review.to_string()).await.expect("it is answered");
+        let answer: serde_json::Value = serde_json::from_str(&answer.json()).expect("it is JSON");
+        assert_eq!((&answer["kind"], &answer["status"]["allowed"]), (&json!(of.kind.as_ref()), &json!(true)));
+    }
+}
+
 fn parsed(object: &serde_json::Value) -> Object {
     let of = TypeMeta::new("v1", "ConfigMap");
     Object::parse(object.to_string().as_bytes(), &of).expect("an object")

@@ -27,7 +27,7 @@ pub(super) struct Scan<'a> {
     pub(super) applied: Vec<Applied>,
     /// The member `metadata.managedFields` with one comma; empty if there is none.
     pub(super) cut: Range<usize>,
-    /// Where `metadata` ends.
+    /// Where `metadata` ends; 0 if there is none.
     pub(super) metadata_end: usize,
 }
 
@@ -49,7 +49,6 @@ pub(super) fn scan(text: &str) -> Result<Scan<'_>, ParseError> {
     let mut reader = Reader::new(text);
     let mut scan = Scan::default();
     let mut seen = Seen::default();
-    let mut metadata = false;
     reader.enter_object("text")?;
     scan.object.start = reader.at() - 1;
     while let Some(name) = reader.member()? {
@@ -64,7 +63,6 @@ pub(super) fn scan(text: &str) -> Result<Scan<'_>, ParseError> {
             }
             "metadata" => {
                 seen.once(2, &name)?;
-                metadata = true;
                 scan.metadata(&mut reader)?;
             }
             _ => {
@@ -74,9 +72,6 @@ pub(super) fn scan(text: &str) -> Result<Scan<'_>, ParseError> {
     }
     scan.object.end = reader.at();
     reader.end()?;
-    if !metadata {
-        return Err(ParseError::new(scan.object.end - 1, "metadata is missing"));
-    }
     Ok(scan)
 }
 

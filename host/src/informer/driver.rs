@@ -18,6 +18,9 @@ use crate::cluster::{Cluster, Endpoint, Error, Select, Stream};
 /// Silence after which a watch is taken for dead. kube-apiserver sends a bookmark about once a minute.
 const DEAD_AFTER: Duration = Duration::from_secs(150);
 
+/// How often skipped objects are logged. An aggregated API may give none of its objects a uid, and each list has all of them.
+const SKIPS_SAID_EVERY: Duration = Duration::from_secs(60);
+
 /// The longest watch line that is taken: etcd refuses objects above 1.5 MiB, aggregated servers may have others.
 const MAX_LINE: usize = 64 << 20;
 
@@ -54,7 +57,7 @@ pub(super) async fn feed(informer: Arc<Informer>, cluster: Cluster, seed: u64, r
     let (of, keep) = (informer.key.of.clone(), informer.key.keep.clone());
     let config = Config { of, keep, page_size: PAGE_SIZE, streaming: true, seen: informer.newest(), seed };
     let mut reflector = Reflector::new(config);
-    let mut driver = Driver { informer, cluster, endpoint: None, restores };
+    let mut driver = Driver { informer, cluster, endpoint: None, restores, skips: Skips::default() };
     let mut effects = Vec::new();
     reflector.step(origin.elapsed(), Input::Start, &mut effects);
     loop {
@@ -97,6 +100,26 @@ struct Driver {
     cluster: Cluster,
     endpoint: Option<Arc<Endpoint>>,
     restores: watch::Receiver<u64>,
+    skips: Skips,
+}
+
+/// Objects that were skipped and not logged.
+#[derive(Default)]
+struct Skips {
+    said: Option<Instant>,
+    unsaid: u64,
+}
+
+impl Skips {
+    /// One more is skipped. How many were since the last that was to be logged; none: this one is not.
+    fn skip(&mut self) -> Option<u64> {
+        if self.said.is_some_and(|said| said.elapsed() < SKIPS_SAID_EVERY) {
+            self.unsaid += 1;
+            return None;
+        }
+        self.said = Some(Instant::now());
+        Some(std::mem::take(&mut self.unsaid))
+    }
 }
 
 impl Driver {
@@ -126,7 +149,9 @@ impl Driver {
                 Effect::State(state) => self.note(state),
                 Effect::Skipped { key, why } => {
                     informer.skip(key.as_ref());
-                    warn!(informer = %informer.key, error = why, "skipped an object that cannot be read");
+                    if let Some(others) = self.skips.skip() {
+                        warn!(informer = %informer.key, error = why, others, "skipped an object that cannot be read");
+                    }
                 }
                 Effect::Relist(reason) => {
                     info!(informer = %informer.key, ?reason, "listing again");
@@ -300,5 +325,19 @@ fn failure(error: Error) -> Failure {
         Error::Unreachable(_) | Error::TooLong(_) | Error::Name(_) | Error::Answer { .. } => {
             Failure::Transport(error.to_string())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn skipped_objects_are_logged_once_in_a_while_with_their_number() {
+        let mut skips = Skips::default();
+        let skipped: Vec<_> = (0..10_000).filter_map(|_| skips.skip()).collect();
+        assert_eq!(skipped, [0]);
+        tokio::time::advance(SKIPS_SAID_EVERY).await;
+        assert_eq!([skips.skip(), skips.skip()], [Some(9_999), None]);
     }
 }

@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::cluster::{Cluster, DeleteOptions, WriteOptions};
+use crate::cluster::{Cluster, DeleteOptions, Patch, WriteOptions};
 
 /// How long anything in a test may take. Nothing comes near it unless it hangs: an informer tries again after a minute at most.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -80,6 +80,14 @@ impl Api {
         let options = WriteOptions { manager: "test", subresource: None };
         let body = object.to_string().into_bytes();
         self.cluster.update(&of, namespace, name, body, options).await.expect("it can be updated");
+    }
+
+    /// Changes the spec of a MyApple in `default`.
+    pub(crate) async fn replace_apple(&self, name: &str, spec: Value) {
+        let of = TypeMeta::new("stable.example.com/v1", "MyApple");
+        let options = WriteOptions { manager: "test", subresource: None };
+        let body = json!({ "spec": spec }).to_string().into_bytes();
+        self.cluster.patch(&of, Some("default"), name, Patch::Merge, body, options).await.expect("it can be changed");
     }
 
     pub(crate) async fn delete(&self, of: &TypeMeta, key: &Key) {

@@ -303,6 +303,14 @@ impl Cluster {
         self.get_path(&endpoint.object(namespace, name, None)?).await
     }
 
+    /// Reads the metadata of one object past the cache, as a `PartialObjectMetadata`. A server that cannot give less answers with the whole.
+    pub async fn get_metadata(&self, of: &TypeMeta, namespace: Option<&str>, name: &str) -> Result<Bytes, Error> {
+        let endpoint = self.endpoint(of).await?;
+        let mut request = build(Method::GET, &endpoint.object(namespace, name, None)?, None, Vec::new())?;
+        accept(&mut request, ACCEPT_METADATA);
+        self.call(request).await
+    }
+
     /// Creates an object; `json` is the whole of it.
     pub async fn create(
         &self,
@@ -498,5 +506,10 @@ impl Error {
     /// True where the server says that the object is not there.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Error::Status(status) if status.code == 404)
+    }
+
+    /// `true` if the server has something else than the request was meant for.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Error::Status(status) if status.code == 409)
     }
 }

@@ -32,7 +32,7 @@ use crate::{
     informer::{InformerKey, Lease, View, told},
     name::PluginName,
     plugin::{ActivateError, Candidate},
-    writer::{self, CrdError, Writer},
+    writer::{self, CrdError, Fence, Writer},
 };
 
 /// How long the informers that a new revision needs may take before the old one goes on: controller-runtime's
@@ -43,6 +43,8 @@ const SYNC_WITHIN: Duration = Duration::from_secs(120);
 struct Prepared {
     writer: Writer,
     held: Arc<ArcSwap<Grants>>,
+    /// The record's, if there is one.
+    fence: Arc<Fence>,
     controllers: Vec<(manifest::Controller, Vec<Wanted<Source>>)>,
     observed: Vec<Wanted<()>>,
     /// Of all these, each once.
@@ -60,7 +62,8 @@ impl Dispatch {
         if let Some(observing) = &running.observing {
             observing.access().allow(&candidate.grants);
         }
-        let prepared = self.prepare(&candidate).await?;
+        let fence = running.record.as_ref().map_or_else(|| Arc::new(Fence::open()), |record| record.fence().clone());
+        let prepared = self.prepare(&candidate, fence).await?;
         if !running.controllers.is_empty() {
             self.sync(&name, &View::new(prepared.awaited(&running))).await?;
         }
@@ -70,11 +73,12 @@ impl Dispatch {
     }
 
     /// Installs what the plugin brings, and begins to cache what it needs.
-    async fn prepare(&self, candidate: &Candidate) -> Result<Prepared, ActivateError> {
+    async fn prepare(&self, candidate: &Candidate, fence: Arc<Fence>) -> Result<Prepared, ActivateError> {
         let (name, manifest) = (candidate.revision.plugin(), candidate.revision.manifest());
         let held = Arc::new(ArcSwap::new(candidate.grants.clone()));
         let Parts { cluster, informers, writes, .. } = &self.parts;
-        let writer = Writer::new(cluster.clone(), informers.clone(), name.as_str(), held.clone(), writes.clone());
+        let (cluster, informers, writes) = (cluster.clone(), informers.clone(), writes.clone());
+        let writer = Writer::new(cluster, informers, name.as_str(), held.clone(), fence.clone(), writes);
         self.install(name, &writer, &manifest.crds).await?;
 
         let controllers: Vec<_> =
@@ -89,7 +93,7 @@ impl Dispatch {
             .cloned()
             .collect();
         let view = self.view(&leases, manifest);
-        Ok(Prepared { writer, held, controllers, observed, leases, view })
+        Ok(Prepared { writer, held, fence, controllers, observed, leases, view })
     }
 
     /// Puts the candidate in the place of what is `running`, at once: an activation that is dropped is done, or has not begun. Gives what is
@@ -100,8 +104,8 @@ impl Dispatch {
         if self.active.lock().closed {
             return Err(ActivateError::new(&Stopping));
         }
-        let Prepared { writer, held, controllers, observed, leases, view } = prepared;
-        let record = running.record.clone().unwrap_or_else(|| Arc::new(Record::new(name.clone(), &self.parts)));
+        let Prepared { writer, held, fence, controllers, observed, leases, view } = prepared;
+        let record = running.record.clone().unwrap_or_else(|| Arc::new(Record::new(name.clone(), fence, &self.parts)));
         let access = Arc::new(Access::new(view.clone(), writer, held, manifest, record.clone()));
         let controllers = controllers.into_iter().map(|(spec, mut wanted)| {
             let own: Vec<_> = wanted.iter().map(|wanted| wanted.lease.key().clone()).collect();

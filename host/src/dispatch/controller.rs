@@ -21,6 +21,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use futures::{StreamExt, stream};
 use pilothouse_core::{
     key::{Key, TypeMeta},
     manifest,
@@ -29,7 +30,7 @@ use pilothouse_core::{
 };
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::info;
+use tracing::{info, warn};
 
 #[cfg(test)]
 pub(super) use self::gone::Most;
@@ -38,6 +39,7 @@ use self::{gone::Gone, waking::Waking, workers::Workers};
 pub use self::{gone::GoneFigures, waking::ReadFigures};
 use super::{
     Attempt, Called, Observer, Parts, ReconcileResult,
+    awaiting::{self, Awaiting},
     deferred::Deferred,
     failing::{Failing, FailingKey, GivenUp},
     imports::Access,
@@ -53,8 +55,11 @@ use crate::{
     informer::View,
     name::PluginName,
     wasm::{Limits, Revision},
-    writer::Events,
+    writer::{Events, Owner},
 };
+
+/// Statuses that are written at a time when a controller has ended: as many as children of one object.
+const STATUSES_AT_ONCE: usize = 8;
 
 /// What serves a controller's keys now.
 pub(super) struct Serving {
@@ -83,6 +88,7 @@ pub struct Controller {
     gone: Gone,
     failing: Failing,
     deferred: Deferred,
+    awaiting: Awaiting,
     /// Of the whole plugin.
     record: Arc<Record>,
     ended: Ended,
@@ -125,6 +131,7 @@ impl Controller {
             gone: Gone::new(),
             failing: Failing::default(),
             deferred: Deferred::default(),
+            awaiting: Awaiting::default(),
             record,
             ended: Ended::default(),
             events: parts.events.clone(),
@@ -141,6 +148,8 @@ impl Controller {
         controller.attend(move || resync::run(weak.clone(), every.clone()));
         let asked = controller.clone();
         controller.attend(move || mapper::run(asked.clone()));
+        let (woken, informers) = (controller.clone(), parts.informers.clone());
+        controller.attend(move || awaiting::run(woken.clone(), informers.turns()));
         controller
     }
 
@@ -237,6 +246,11 @@ impl Controller {
             (ReconcileResult::Terminal, terminal),
         ]
         .map(|(result, count)| (result.as_str(), count.load(Ordering::Relaxed)))
+    }
+
+    /// Keys that wait for watches to come back.
+    pub(super) fn awaiting(&self) -> &Awaiting {
+        &self.awaiting
     }
 
     /// What is known of the plugin's calls.
@@ -351,6 +365,24 @@ impl Controller {
     /// The status that was left to the key's call that begins now, which is about this object; none: about nothing.
     pub(super) fn take_deferred(&self, key: &Key, object: Option<&Object>) -> Option<Box<str>> {
         self.deferred.take(key, object.map(Object::uid))
+    }
+
+    /// Writes the statuses that were left to calls that will not come: the controller has ended. The plugin's [fence](crate::writer::Fence)
+    /// bounds how long this takes.
+    pub(super) async fn write_deferred(&self) {
+        let serving = self.serving();
+        let writing = self.deferred.take_all().into_iter().map(async |(key, uid, status)| {
+            let object = serving.reconciles.get(&serving.spec.for_.of, &key).filter(|object| *object.uid() == uid);
+            // It is gone, and so is its status.
+            let Some(object) = object else { return };
+            let owner = Owner { object: &object, owns: &serving.owns };
+            if let Err(error) = serving.access.writer.status(&owner, &serving.view, &status).await
+                && self.record.may_say()
+            {
+                warn!(plugin = %self.plugin, controller = %self.name, %key, error = %error, "a status is not written at the end");
+            }
+        });
+        stream::iter(writing).buffer_unordered(STATUSES_AT_ONCE).collect::<()>().await;
     }
 
     /// How many keys are being retried, and those of them that fail for longest, at most so many.

@@ -33,6 +33,12 @@ impl Deferred {
         fits
     }
 
+    /// All that is held, for a controller that has ended: no call comes any more.
+    pub(super) fn take_all(&self) -> Vec<(Key, Uid, Box<str>)> {
+        let Held { statuses, .. } = std::mem::take(&mut *self.0.lock());
+        statuses.into_iter().map(|(key, (uid, status))| (key, uid, status)).collect()
+    }
+
     /// The status that was left to the call over this key that begins now, if it is about the same object; none: nothing is there, and what
     /// was left is nobody's.
     pub(super) fn take(&self, key: &Key, uid: Option<&Uid>) -> Option<Box<str>> {

@@ -174,6 +174,8 @@ fn refusal(error: writer::ClientError) -> ClientError {
     let api = |code, reason, message, causes| ClientError::Api(StatusError { code, reason, message, causes });
     match error {
         writer::ClientError::Denied(denied) => ClientError::NotGranted(denied.to_string()),
+        // Its grants end with it.
+        writer::ClientError::Closed(closed) => ClientError::NotGranted(closed.to_string()),
         writer::ClientError::Invalid(why) => ClientError::Invalid(why),
         writer::ClientError::Request(cluster::Error::Status(status)) => {
             api(status.code, reason(&status), status.message, status.causes)

@@ -6,6 +6,7 @@
 //! Guests run on threads of their own, apart from the I/O runtime: a busy one delays no request and no health check.
 
 mod activate;
+mod awaiting;
 mod controller;
 mod deferred;
 mod failing;
@@ -52,7 +53,7 @@ use crate::{
     informer::Informers,
     name::PluginName,
     plugin::{Activate, ActivateError, Candidate},
-    writer::{Events, WriteObserver},
+    writer::{Events, WITHDRAWN_AFTER, WriteObserver},
 };
 
 /// How a reconcile ended: the label `result` of controller-runtime's metrics, and `Terminal`.
@@ -204,8 +205,10 @@ impl Dispatch {
             active.closed = true;
             std::mem::take(&mut active.plugins)
         };
-        // What is begun has the grace period, and not a cap, to end by.
+        // What is begun has the grace period, and not a cap, to end by. The second half is for requests that are under way: a process that
+        // is killed never learns what became of them.
         self.parts.guests.lift_caps();
+        plugins.values().for_each(|running| running.withdraw(grace / 2));
         // The wait covers those that a swap or a removal ended before.
         for running in plugins.into_values() {
             drop(self.end(running));
@@ -222,6 +225,7 @@ impl Dispatch {
             let observer = self.parts.observer.clone();
             let ended = async move {
                 controller.drain().await;
+                controller.write_deferred().await;
                 observer.stopped(&controller);
             };
             self.ending.spawn(ended)
@@ -243,6 +247,13 @@ impl Running {
         let observing =
             self.observing.filter(|one| !other.observing.as_ref().is_some_and(|other| Arc::ptr_eq(other, one)));
         Self { controllers, observing, record: None }
+    }
+
+    /// Lets no write begin any more after this time.
+    fn withdraw(&self, grace: Duration) {
+        if let Some(record) = &self.record {
+            record.fence().close_after(grace);
+        }
     }
 
     /// Ends the quarantine, if there is one.
@@ -272,6 +283,7 @@ impl Activate for Dispatch {
     fn deactivate<'a>(&'a self, name: &'a PluginName) -> BoxFuture<'a, ()> {
         async move {
             let running = self.active.lock().plugins.remove(name).unwrap_or_default();
+            running.withdraw(WITHDRAWN_AFTER);
             let ended = self.end(running.clone());
             // What is not at work is not left alone either.
             running.release();

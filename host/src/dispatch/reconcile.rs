@@ -116,6 +116,9 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
     if phase == Phase::Gone && matches!(end, End::Done | End::Terminal(_)) {
         controller.forget_gone(&object);
     }
+    if report.awaits_watch {
+        controller.await_watch(key);
+    }
     let there = controller.forget_unless_there(key);
     tell(controller, &object, failures, &end);
     let next = conclude(controller, key, end, &report, started.elapsed(), in_guest);

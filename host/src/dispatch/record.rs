@@ -39,7 +39,7 @@ use super::{
 use crate::{
     name::PluginName,
     wasm::{CallError, Import, LogLine},
-    writer::{Events, Level},
+    writer::{Events, Fence, Level},
 };
 
 /// How often a backtrace is logged for one kind of failure.
@@ -82,6 +82,8 @@ pub struct Record {
     lines: Lines,
     /// About objects that are reconciled over and over.
     storms: Lines,
+    /// Whether the plugin may begin writes.
+    fence: Arc<Fence>,
 }
 
 struct Inner {
@@ -103,7 +105,7 @@ pub(super) struct Failed<'a> {
 }
 
 impl Record {
-    pub(super) fn new(plugin: PluginName, parts: &Parts) -> Self {
+    pub(super) fn new(plugin: PluginName, fence: Arc<Fence>, parts: &Parts) -> Self {
         let seed = plugin.as_str().bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
         Self {
             origin: Instant::now(),
@@ -119,6 +121,7 @@ impl Record {
             imports: Default::default(),
             lines: Lines::new(CALLS),
             storms: Lines::new(STORMS),
+            fence,
             plugin,
         }
     }
@@ -126,6 +129,11 @@ impl Record {
     /// Whose it is.
     pub fn plugin(&self) -> &PluginName {
         &self.plugin
+    }
+
+    /// Whether it may begin writes. All its revisions share this.
+    pub(super) fn fence(&self) -> &Arc<Fence> {
+        &self.fence
     }
 
     /// Whether it is left alone.

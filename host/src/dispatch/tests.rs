@@ -44,6 +44,7 @@ mod grants;
 mod hooks;
 mod queue;
 mod reads;
+mod writes;
 
 /// Tells each reconcile that ended.
 struct Seen(mpsc::UnboundedSender<ReconcileResult>, Mutex<Vec<String>>, Faults);

@@ -37,7 +37,7 @@ mod source;
 mod tests;
 mod view;
 
-pub use health::{Failures, Health, Relists, Tally};
+pub use health::{Failures, Health, Lapse, Relists, Tally};
 pub use lease::{Lease, Subscription};
 pub use moment::Moment;
 pub use pilothouse_core::informer::InformerKey;

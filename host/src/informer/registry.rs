@@ -20,6 +20,7 @@ use pilothouse_core::{
 };
 use tokio::{
     runtime::{Handle, Runtime},
+    sync::watch,
     task::AbortHandle,
 };
 use tracing::info;
@@ -186,6 +187,11 @@ impl Informers {
     pub fn past(&self) -> Vec<(TypeMeta, Tally)> {
         let kinds = self.registry.kinds.read();
         kinds.iter().map(|(of, kind)| (of.clone(), kind.past.clone())).collect()
+    }
+
+    /// Changes when an informer turns to something else: it watches, or does not any more.
+    pub(crate) fn turns(&self) -> watch::Receiver<u64> {
+        self.registry.shared.turns()
     }
 
     /// Takes the answer to one of the host's own writes into every informer that covers it.

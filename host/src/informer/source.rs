@@ -23,7 +23,7 @@ use tokio::{
 };
 use tracing::error;
 
-use super::{Health, Origin, Subscriber, Tally, health::OwnWrites};
+use super::{Health, Lapse, Origin, Subscriber, Tally, health::OwnWrites};
 use crate::guests::tell_later;
 
 /// Objects that enter an index under one lock: each is read through, some microseconds long.
@@ -40,6 +40,8 @@ pub(super) struct Shared {
     numbers: AtomicU64,
     /// How often an informer has found that the server's versions went back.
     restores: watch::Sender<u64>,
+    /// How often an informer's reflector has turned to something else.
+    turns: watch::Sender<u64>,
 }
 
 impl Shared {
@@ -55,6 +57,11 @@ impl Shared {
 
     pub(super) fn note_restore(&self) {
         self.restores.send_modify(|restores| *restores += 1);
+    }
+
+    /// Changes when an informer turns to something else: it watches, or does not any more.
+    pub(super) fn turns(&self) -> watch::Receiver<u64> {
+        self.turns.subscribe()
     }
 
     fn saw(&self, version: ResourceVersion) {
@@ -78,6 +85,8 @@ pub struct Informer {
     indexing: AtomicBool,
     state: Mutex<State>,
     health: Mutex<Health>,
+    /// The reflector watches. Beside the two locks, as each reconcile with children asks.
+    is_watching: AtomicBool,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -204,6 +213,7 @@ impl Informer {
             indexing: AtomicBool::new(false),
             state: Mutex::new(State::Resolving),
             health: Mutex::new(Health::new()),
+            is_watching: AtomicBool::new(false),
             key,
             shared,
         }
@@ -249,6 +259,16 @@ impl Informer {
     /// How the connection fares.
     pub fn health(&self) -> Health {
         self.health.lock().clone()
+    }
+
+    /// Why what is cached is not to be believed; none: a watch keeps it up to date, or was lost just now.
+    pub fn lapse(&self) -> Option<Lapse> {
+        if self.is_watching.load(Ordering::Acquire) {
+            return None;
+        }
+        let synced = self.is_synced();
+        let (state, health) = (self.state(), self.health.lock());
+        health.lapse(&state, synced)
     }
 
     /// How far the watch has come; 0: no list is complete.
@@ -442,6 +462,7 @@ impl Informer {
             self.shared.newest.store(version.0, Ordering::Relaxed);
             self.shared.bell.notify_one();
         }
+        self.health.lock().listed();
         self.came_to(inner);
         self.look_for_unpacked();
     }
@@ -476,12 +497,10 @@ impl Informer {
     }
 
     pub(super) fn note(&self, state: State) {
-        let mut health = self.health.lock();
-        match state {
-            State::Watching => drop(health.watching.get_or_insert_with(Instant::now)),
-            _ => health.watching = None,
-        }
+        self.health.lock().turned(&state);
+        self.is_watching.store(state == State::Watching, Ordering::Release);
         *self.state.lock() = state;
+        self.shared.turns.send_modify(|turns| *turns += 1);
         self.shared.bell.notify_one();
     }
 

@@ -7,7 +7,7 @@ use pilothouse_core::{
     object::{Keep, Object},
 };
 
-use super::{InformerKey, Lease, Moment};
+use super::{InformerKey, Lapse, Lease, Moment};
 
 /// Of two leases' views of one object, each with what is kept in it: whether the first is to be taken. That is the one that has all
 /// that the other has. Where they have the same it is the newer one, for each informer has a watch of its own; where each has something,
@@ -40,6 +40,12 @@ impl View {
     /// The leases that show objects of a kind in this namespace: where several do, each shows those its selectors match.
     pub fn covering<'a>(&'a self, of: &'a TypeMeta, namespace: Option<&'a str>) -> impl Iterator<Item = &'a Lease> {
         self.of(of).filter(move |lease| lease.covers(namespace))
+    }
+
+    /// Why what is shown of a kind in a namespace (none: in all) is not to be believed; none: it is.
+    pub fn lapse(&self, of: &TypeMeta, namespace: Option<&str>) -> Option<Lapse> {
+        let concerned = self.of(of).filter(|lease| namespace.is_none() || lease.covers(namespace));
+        concerned.map(Lease::informer).find_map(|informer| informer.lapse())
     }
 
     /// One object. Where several leases show it, as [`precedes`] says.

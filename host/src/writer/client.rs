@@ -11,7 +11,7 @@ use pilothouse_core::{
 };
 use serde_json::value::RawValue;
 
-use super::{Error, Writer};
+use super::{Closed, Error, Writer};
 use crate::{
     cluster::{self, DeleteOptions, Patch, WriteOptions},
     wasm::MAX_OBJECT,
@@ -23,6 +23,9 @@ pub enum ClientError {
     /// The plugin was not granted it. Nothing was sent.
     #[error(transparent)]
     Denied(#[from] Denied),
+    /// The plugin may begin no request any more. Nothing was sent.
+    #[error(transparent)]
+    Closed(#[from] Closed),
     /// The argument is no such object or patch. Nothing was sent.
     #[error("{0}")]
     Invalid(String),
@@ -38,6 +41,7 @@ impl From<Error> for ClientError {
     fn from(error: Error) -> Self {
         match error {
             Error::Denied(denied) => ClientError::Denied(denied),
+            Error::Closed(closed) => ClientError::Closed(closed),
             Error::Request { source, .. } => ClientError::Request(source),
             Error::Answer { source, .. } => ClientError::Answer(source),
             other => ClientError::Invalid(other.to_string()),
@@ -179,21 +183,23 @@ impl Writer {
         let of = TypeMeta::new(&api_version, &kind);
         let namespace = text(&metadata, "namespace");
         drop((members, metadata));
-        let key = self.placed((verb, &of, subresource), namespace.as_deref(), name.as_deref()).await?;
-        if !is_named && self.cluster.endpoint(&of).await.map_err(ClientError::Request)?.is_stored {
+        let placed = self.placed((verb, &of, subresource), namespace.as_deref(), name.as_deref()).await;
+        // Whether the kind needs a name is known once it is placed, and said first.
+        if !is_named && self.cluster.known(&of).is_some_and(|endpoint| endpoint.is_stored) {
             return Err(without("metadata.name"));
         }
-        Ok(Argument { of, key, body: object.as_bytes().to_vec() })
+        Ok(Argument { of, key: placed?, body: object.as_bytes().to_vec() })
     }
 
     /// The key as the kind's scope wants it, if the plugin may do this there: grants are checked against the namespace that the
-    /// request will have. The server is asked for the scope only where one of the two is granted.
+    /// request will have. The server is asked for the scope only where one of the two is granted. Every request passes here.
     async fn placed(
         &self,
         (verb, of, subresource): (Verb, &TypeMeta, Option<Subresource>),
         namespace: Option<&str>,
         name: Option<&str>,
     ) -> Result<Key, ClientError> {
+        self.fence.check()?;
         let granted = |namespace| self.grants.load().check(verb, of, subresource, namespace, name);
         let anywhere = granted(namespace);
         if anywhere.is_err() && granted(None).is_err() {

@@ -12,20 +12,36 @@
 //!
 //! The inventory is the cluster's own: a child is ours where its controlling owner reference names the reconciled object's uid
 //! and its managedFields say that this plugin applied it. So it survives restarts, and nothing else is ever deleted.
+//!
+//! The cache lags behind the server, and what it shows of a child may have changed hands. So each write to a child names what it was
+//! decided on ([`Basis`]), and the server refuses it where something else is there. Then the child is looked at live, once:
+//!
+//! ```text
+//! the cache shows     the write is good for     409
+//! nothing             no object of that name ─┐
+//! version 7           version 7 ──────────────┴► GET its metadata ─► ours: the same for its version │ not ours: refused, left alone
+//! ```
+//!
+//! While no watch keeps the cache of an owned kind up to date ([`Lapse`]), its children are unknown. They are applied all the same, as the
+//! server proves each; none is deleted, and the reconcile fails and says why.
 
+mod basis;
 mod client;
 mod crd;
 mod desired;
 mod events;
+mod fence;
 mod settled;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use basis::is_known;
 pub use client::ClientError;
 pub use crd::CrdError;
 pub use desired::ChildError;
 pub(crate) use events::cut;
 pub use events::{Events, Level};
+pub use fence::{Closed, Fence, WITHDRAWN_AFTER};
 
 use std::{
     collections::HashSet,
@@ -49,10 +65,13 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::debug;
 
-use self::desired::Desired;
+use self::{
+    basis::{Basis, NO_VERSION, Standing, standing, unknown},
+    desired::Desired,
+};
 use crate::{
     cluster::{self, Cluster, DeleteOptions, Patch, WriteOptions},
-    informer::{Informers, View},
+    informer::{Informers, Lapse, View},
     wasm::{Child, MAX_OUTCOME},
 };
 
@@ -87,6 +106,9 @@ pub enum Error {
     /// The plugin was not granted it.
     #[error(transparent)]
     Denied(#[from] Denied),
+    /// The plugin may begin no write any more.
+    #[error(transparent)]
+    Closed(#[from] Closed),
     /// The child is none.
     #[error(transparent)]
     Child(#[from] ChildError),
@@ -99,6 +121,32 @@ pub enum Error {
         key: Key,
         /// Whose it is, and what would help.
         why: String,
+    },
+    /// A child that the cache does not show is being deleted: nothing can be applied to it.
+    #[error("{of} {key} is being deleted, and the cache does not show it yet; it is tried again")]
+    Ending {
+        /// The child's kind.
+        of: TypeMeta,
+        /// The child's key.
+        key: Key,
+    },
+    /// The cache of an owned kind is not kept up to date, so nothing of it is deleted.
+    #[error("cannot tell which children of {of} exist: the watch {lapse}")]
+    Unknown {
+        /// The children's kind.
+        of: TypeMeta,
+        /// Since when, and why.
+        lapse: Lapse,
+    },
+    /// The cache of the owner's kind is not kept up to date, and children would have to be deleted.
+    #[error("cannot tell which children {of} {key} still needs: the watch of {of} {lapse}")]
+    OldOwner {
+        /// The owner's kind.
+        of: TypeMeta,
+        /// The owner's key.
+        key: Key,
+        /// Since when, and why.
+        lapse: Lapse,
     },
     /// The API server did not do it.
     #[error("cannot {verb} {of} {key}: {source}", source = display(source))]
@@ -192,6 +240,10 @@ pub struct Report {
     pub problems: Vec<Error>,
     /// How much more did.
     pub more_problems: usize,
+    /// Something waits for a watch that does not keep its cache up to date.
+    pub awaits_watch: bool,
+    /// The fence closed before all was written.
+    pub is_closed: bool,
 }
 
 impl Report {
@@ -209,6 +261,11 @@ impl Report {
 
     /// Something went wrong. Ten thousand children may go wrong at once: what nobody is told is not kept.
     pub fn failed(&mut self, error: Error) {
+        self.awaits_watch |= matches!(error, Error::Unknown { .. } | Error::OldOwner { .. });
+        // The same of each child that is left.
+        if matches!(error, Error::Closed(_)) && std::mem::replace(&mut self.is_closed, true) {
+            return;
+        }
         if self.problems.len() < TOLD_PROBLEMS {
             self.problems.push(error);
         } else {
@@ -268,6 +325,7 @@ pub struct Writer {
     plugin: Arc<str>,
     manager: Arc<str>,
     grants: Arc<ArcSwap<Grants>>,
+    fence: Arc<Fence>,
     observer: Arc<dyn WriteObserver>,
     /// Bytes of children and status that may be parsed: as long as they are written they take up to sixteen times as much.
     room: Arc<Semaphore>,
@@ -277,12 +335,13 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Writes as field manager `pilothouse.<plugin>`, within what `grants` are at the time of each write.
+    /// Writes as field manager `pilothouse.<plugin>`, within what `grants` are at the time of each write, and until `fence` closes.
     pub fn new(
         cluster: Cluster,
         informers: Informers,
         plugin: &str,
         grants: Arc<ArcSwap<Grants>>,
+        fence: Arc<Fence>,
         observer: Arc<dyn WriteObserver>,
     ) -> Self {
         Self {
@@ -291,6 +350,7 @@ impl Writer {
             plugin: plugin.into(),
             manager: format!("pilothouse.{plugin}").into(),
             grants,
+            fence,
             observer,
             room: Arc::new(Semaphore::new(MAX_OUTCOME)),
             digests: RandomState::new(),
@@ -330,11 +390,11 @@ impl Writer {
             }
         }
         let all_understood = report.problems.is_empty();
-        let applying = wanted.into_iter().map(|desired| {
+        let applying = wanted.into_iter().map(|mut desired| {
             // Each gives its part back when it is written.
             let room = room.as_mut().and_then(|room| room.split(desired.bytes));
             async move {
-                let written = self.apply_child(owner, view, &desired).await;
+                let written = self.apply_child(owner, view, &mut desired).await;
                 drop(room);
                 (desired.bytes, written)
             }
@@ -344,14 +404,23 @@ impl Writer {
             report.take(result);
             courtesy.worked(bytes).await;
         }
+        let unknown = unknown(owner, view);
         if all_understood {
-            let surplus = self.surplus(owner, view, &named);
-            let pruning = surplus.into_iter().map(async |child| self.prune(&child).await);
+            let mut surplus = self.surplus(owner, view, &unknown, &named);
+            let (of, key) = (owner.object.type_meta(), owner.object.key());
+            if !surplus.is_empty()
+                && let Some(lapse) = view.lapse(of, key.namespace.as_deref())
+            {
+                surplus.clear();
+                report.failed(Error::OldOwner { of: of.clone(), key: key.clone(), lapse });
+            }
+            let pruning = surplus.into_iter().map(async |child| self.prune(owner, &child).await);
             let mut pruned = stream::iter(pruning).buffer_unordered(CHILDREN_AT_ONCE);
             while let Some(result) = pruned.next().await {
                 report.take(result);
             }
         }
+        unknown.into_iter().for_each(|(of, lapse)| report.failed(Error::Unknown { of, lapse }));
         report
     }
 
@@ -408,69 +477,64 @@ impl Writer {
     }
 
     /// Applies one child if the cache does not show that it holds already.
-    async fn apply_child(&self, owner: &Owner<'_>, view: &View, desired: &Desired) -> Result<Write, Error> {
-        let (of, key) = (&desired.of, &desired.key);
-        self.grants.load().check(Verb::Apply, of, None, key.namespace.as_deref(), Some(&key.name))?;
-        // What a watch of less shows of it says whose it is, but not whether it differs.
-        let (live, is_whole) = match view.find(of, key) {
-            // A selector hides what does not match it: it may be there all the same, and somebody else's.
-            None if !view
-                .covering(of, key.namespace.as_deref())
-                .any(|lease| lease.key().labels.is_empty() && lease.key().fields.is_empty()) =>
-            {
-                (self.hidden(of, key).await?, true)
-            }
-            Some((live, keep)) => (Some(live), keep.is_whole()),
-            None => (None, true),
-        };
-        let force = match live {
-            None => false,
-            Some(live) if live.is_deleting() => {
-                // What is on its way out takes no change. Its end wakes this key again, if it names this owner.
-                let (own, of_owner) = (owner.object.key(), owner.object.type_meta());
-                let ours = live
-                    .controller()
-                    .is_some_and(|controller| *controller.kind == *of_owner.kind && *controller.name == *own.name);
-                if ours {
-                    return Ok(Write::Skipped);
+    async fn apply_child(&self, owner: &Owner<'_>, view: &View, desired: &mut Desired) -> Result<Write, Error> {
+        let (of, key) = (desired.of.clone(), desired.key.clone());
+        self.grants.load().check(Verb::Apply, &of, None, key.namespace.as_deref(), Some(&key.name))?;
+        let basis = match view.find(&of, &key) {
+            // It may be there all the same: the watch lags, or a selector hides it.
+            None => Basis::Nothing,
+            // What a watch of less shows of it says whose it is, but not whether it differs.
+            Some((live, keep)) => match standing(owner, desired, &live)? {
+                // What is on its way out takes no change. Its end wakes this key again.
+                Standing::Ending => return Ok(Write::Skipped),
+                Standing::Ours if keep.is_whole() && diff::holds(&live, &self.manager, None, &desired.value) => {
+                    live.settle(desired.digest, &self.digests);
+                    return Ok(self.skipped());
                 }
-                let why = "is not this object's child; it is being deleted".into();
-                return Err(Error::Taken { of: of.clone(), key: key.clone(), why });
-            }
-            Some(live) => {
-                match live.controller() {
-                    Some(controller) if controller.uid == *owner.object.uid() => {
-                        if is_whole && diff::holds(&live, &self.manager, None, &desired.value) {
-                            live.settle(desired.digest, &self.digests);
-                            return Ok(self.skipped());
-                        }
-                    }
-                    Some(controller) => {
-                        let why = format!("is controlled by {} {}", controller.kind, controller.name);
-                        return Err(Error::Taken { of: of.clone(), key: key.clone(), why });
-                    }
-                    None if desired.adopt => {}
-                    None => {
-                        let why = "is not this object's child; the plugin does not ask to adopt it".into();
-                        return Err(Error::Taken { of: of.clone(), key: key.clone(), why });
-                    }
-                }
-                true
-            }
+                Standing::Ours | Standing::Adopted => Basis::Version(live.resource_version()),
+            },
         };
-        let applied = self.apply(of, key, &desired.value, None, force).await?;
+        let applied = match self.apply_on(desired, basis).await {
+            Err(Error::Request { source, .. }) if source.is_conflict() => {
+                let basis = match self.look(&of, &key).await? {
+                    // It went between the two. A server that creates nothing under a version says so here too.
+                    None => Basis::Anything,
+                    Some(live) => match standing(owner, desired, &live)? {
+                        // The cache does not show it, so its end may wake nobody.
+                        Standing::Ending => return Err(Error::Ending { of, key }),
+                        Standing::Ours | Standing::Adopted => Basis::Version(live.resource_version()),
+                    },
+                };
+                self.apply_on(desired, basis).await?
+            }
+            applied => applied?,
+        };
         // An apply that changed nothing is answered with the version that was here already.
-        if let Some(held) = view.get(of, key).filter(|held| is_version(held, &applied)) {
+        if let Some(held) = view.get(&of, &key).filter(|held| is_version(held, &applied)) {
             held.settle(desired.digest, &self.digests);
         }
         Ok(Write::Done)
     }
 
-    /// An object that no informer of the plugin would show.
-    async fn hidden(&self, of: &TypeMeta, key: &Key) -> Result<Option<Arc<Object>>, Error> {
-        match self.cluster.get(of, key.namespace.as_deref(), &key.name).await {
+    /// Applies a child where the server still has what the decision was made on. Elsewhere it answers 409.
+    async fn apply_on(&self, desired: &mut Desired, basis: Basis) -> Result<Arc<Object>, Error> {
+        let Desired { of, key, value, .. } = desired;
+        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            match basis {
+                Basis::Nothing => metadata.insert("resourceVersion".into(), NO_VERSION.to_string().into()),
+                Basis::Version(version) => metadata.insert("resourceVersion".into(), version.to_string().into()),
+                Basis::Anything => metadata.remove("resourceVersion"),
+            };
+        }
+        let force = matches!(basis, Basis::Version(_));
+        self.apply(of, key, value, None, force).await
+    }
+
+    /// The metadata of an object as the server has it now; none: it is not there.
+    async fn look(&self, of: &TypeMeta, key: &Key) -> Result<Option<Object>, Error> {
+        match self.cluster.get_metadata(of, key.namespace.as_deref(), &key.name).await {
             Ok(body) => match Object::parse(&body, of) {
-                Ok(object) => Ok(Some(Arc::new(object))),
+                Ok(object) => Ok(Some(object)),
                 Err(source) => Err(Error::Answer { of: of.clone(), key: key.clone(), source }),
             },
             Err(error) if error.is_not_found() => Ok(None),
@@ -478,31 +542,60 @@ impl Writer {
         }
     }
 
-    /// What this plugin applied for `owner` and `named` does not hold.
-    fn surplus(&self, owner: &Owner<'_>, view: &View, named: &HashSet<(TypeMeta, Key)>) -> Vec<Arc<Object>> {
+    /// What this plugin applied for `owner` and `named` does not hold, of kinds whose caches may be believed.
+    fn surplus(
+        &self,
+        owner: &Owner<'_>,
+        view: &View,
+        unknown: &[(TypeMeta, Lapse)],
+        named: &HashSet<(TypeMeta, Key)>,
+    ) -> Vec<Arc<Object>> {
         let mut surplus = Vec::new();
-        for of in owner.owns {
+        for of in owner.owns.iter().filter(|of| unknown.iter().all(|(unknown, _)| unknown != *of)) {
             for lease in view.of(of) {
                 surplus.extend(lease.owned_by(owner.object.uid(), |child| {
-                    child.controller().is_some_and(|controller| controller.uid == *owner.object.uid())
-                        && child.applied(&self.manager, None).is_some()
-                        && !child.is_deleting()
-                        && !named.contains(&(of.clone(), child.key().clone()))
+                    self.is_inventory(owner, child) && !named.contains(&(of.clone(), child.key().clone()))
                 }));
             }
         }
         surplus
     }
 
-    async fn prune(&self, child: &Arc<Object>) -> Result<Write, Error> {
-        let (of, key) = (child.type_meta().clone(), child.key().clone());
-        self.grants.load().check(Verb::Delete, &of, None, key.namespace.as_deref(), Some(&key.name))?;
-        let options =
-            DeleteOptions { propagation: "Background", uid: Some(child.uid().clone()), resource_version: None };
-        match self.delete(&of, &key, &options).await {
+    /// `true` if this plugin applied an object, and it is still a child of `owner` that is not being deleted.
+    fn is_inventory(&self, owner: &Owner<'_>, child: &Object) -> bool {
+        child.controller().is_some_and(|controller| controller.uid == *owner.object.uid())
+            && child.applied(&self.manager, None).is_some()
+            && !child.is_deleting()
+    }
+
+    /// Deletes a child, if the server has it as the cache shows it, or it is still this plugin's. A child that somebody took away stays.
+    async fn prune(&self, owner: &Owner<'_>, child: &Object) -> Result<Write, Error> {
+        let (of, key) = (child.type_meta(), child.key());
+        self.grants.load().check(Verb::Delete, of, None, key.namespace.as_deref(), Some(&key.name))?;
+        match self.delete_version(of, key, child).await {
+            Err(Error::Request { source, .. }) if source.is_conflict() => match self.look(of, key).await? {
+                Some(live) if self.is_inventory(owner, &live) => self.delete_version(of, key, &live).await,
+                Some(_) => Ok(Write::Skipped),
+                None => {
+                    self.informers.own_delete(of, key, child.uid());
+                    Ok(Write::Done)
+                }
+            },
+            result => result,
+        }
+    }
+
+    /// Deletes an object if the server has this version of it. Elsewhere it answers 409.
+    async fn delete_version(&self, of: &TypeMeta, key: &Key, object: &Object) -> Result<Write, Error> {
+        let options = DeleteOptions {
+            propagation: "Background",
+            uid: Some(object.uid().clone()),
+            resource_version: Some(object.resource_version().to_string()),
+        };
+        match self.delete(of, key, &options).await {
             // Somebody was quicker.
             Err(Error::Request { source, .. }) if source.is_not_found() => {
-                self.informers.own_delete(&of, &key, child.uid());
+                self.informers.own_delete(of, key, object.uid());
                 Ok(Write::Done)
             }
             result => result.map(|()| Write::Done),
@@ -518,6 +611,7 @@ impl Writer {
         subresource: Option<Subresource>,
         force: bool,
     ) -> Result<Arc<Object>, Error> {
+        self.fence.check()?;
         let options = WriteOptions { manager: &self.manager, subresource };
         let body = desired.to_string().into_bytes();
         let sent = self.cluster.patch(of, key.namespace.as_deref(), &key.name, Patch::Apply(force), body, options);
@@ -526,6 +620,7 @@ impl Writer {
 
     /// Deletes; the cache shows it when this returns.
     async fn delete(&self, of: &TypeMeta, key: &Key, options: &DeleteOptions) -> Result<(), Error> {
+        self.fence.check()?;
         let started = Instant::now();
         let answer = self.cluster.delete(of, key.namespace.as_deref(), &key.name, options).await;
         self.note("delete", of, key, started.elapsed(), answer.as_ref().err());

@@ -20,15 +20,17 @@ use pilothouse_core::{
 use serde_json::json;
 use tokio::runtime::Handle;
 
-use super::{ClientError, Error, Events, Level, Owner, Report, Writer, settled::TRUST};
+use super::{ClientError, Error, Events, Fence, Level, Owner, Report, Writer, settled::TRUST};
 use crate::{
     cluster::{self, DeleteOptions, Patch},
     guests::Guests,
     informer::{InformerKey, Informers, Lease, View},
     name::PluginName,
-    testing::{Api, apple, config_map, soon},
+    testing::{Api, apple, comes_true, config_map, soon},
     wasm::{Child, MAX_OBJECT, MAX_OUTCOME},
 };
+
+mod stale;
 
 fn config_maps() -> TypeMeta {
     TypeMeta::new("v1", "ConfigMap")
@@ -50,7 +52,7 @@ fn writer(api: &Api, informers: &Informers) -> Writer {
     };
     let asked = [asked(config_maps(), None, &everything), asked(apples(), Some(Subresource::Status), &[Verb::Apply])];
     let grants = Arc::new(ArcSwap::from_pointee(Grants::all_asked(&asked)));
-    Writer::new(api.cluster.clone(), informers.clone(), "apples", grants, Arc::new(()))
+    Writer::new(api.cluster.clone(), informers.clone(), "apples", grants, Arc::new(Fence::open()), Arc::new(()))
 }
 
 async fn lease(informers: &Informers, key: InformerKey) -> Arc<Lease> {

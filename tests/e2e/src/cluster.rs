@@ -100,6 +100,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// From now on an embedded server shows the host no change of a resource: watches stay open, and are silent. A real one shows them.
+    ///
+    /// # Errors
+    /// It does not take the rule.
+    pub async fn hold(&self, resource: &str) -> Result<()> {
+        if self.kind() == Kind::Embedded {
+            let on = json!({"resource": resource, "verbs": ["watch"], "userAgent": "pilothouse"});
+            let rule = json!({"on": on, "fault": "hold"}).to_string().into_bytes();
+            let _rule: Value = self.faults(http::Request::post(FAULTS).body(rule)).await?;
+        }
+        Ok(())
+    }
+
     /// Succeeds if the host has met what [`hang`](Self::hang) asked for.
     ///
     /// # Errors

@@ -20,6 +20,44 @@ pub(crate) async fn an_object_of_somebody_else_is_not_taken_over(scene: Scene) -
     gala.settles().await
 }
 
+pub(crate) async fn what_somebody_made_unseen_is_neither_taken_over_nor_collected(scene: Scene) -> Result<()> {
+    let _host = scene.with(&[Plugin::myapple()?])?.host().await?;
+    scene.cluster.hold("configmaps").await?;
+    let theirs: ConfigMap = from_value(json!({"metadata": {"name": "gala-1"}, "data": {"precious": "yes"}}))?;
+    let theirs = scene.config_maps().create(&PostParams::default(), &theirs).await.context("cannot create theirs")?;
+
+    let gala = scene.apple("gala");
+    gala.create(2).await?.is_not_ready_because(&["ConfigMap", "gala-1"]).await?;
+    gala.delete().await?;
+    eventually("the other child is collected", async || {
+        ensure!(gala.maps.get_opt("gala-0").await?.is_none(), "it is there");
+        Ok(())
+    })
+    .await?;
+    ensure!(gala.maps.get("gala-1").await? == theirs, "their object was changed");
+    Ok(())
+}
+
+pub(crate) async fn a_child_that_somebody_took_away_unseen_is_not_pruned(scene: Scene) -> Result<()> {
+    let _host = scene.with(&[Plugin::myapple()?])?.host().await?;
+    let gala = scene.apple("gala");
+    gala.create(2).await?.settles().await?;
+    scene.cluster.hold("configmaps").await?;
+    let theirs = Patch::Merge(json!({"metadata": {"ownerReferences": null}, "data": {"precious": "yes"}}));
+    gala.maps.patch("gala-1", &PatchParams::default(), &theirs).await.context("cannot take it away")?;
+
+    gala.scale(1).await?;
+    // The status is written after the children are.
+    let generation = gala.get().await?.metadata.generation;
+    gala.status_is("of the present spec", |status| {
+        status["available"] == 1 && status["observedGeneration"] == json!(generation)
+    })
+    .await?;
+    let data = gala.maps.get("gala-1").await.context("it was deleted")?.data.unwrap_or_default();
+    ensure!(data.get("precious").is_some_and(|precious| precious == "yes"), "it has {data:?}");
+    Ok(())
+}
+
 pub(crate) async fn a_writer_that_keeps_editing_a_child_loses_every_time(scene: Scene) -> Result<()> {
     let _host = scene.with(&[Plugin::myapple()?])?.host().await?;
     let gala = scene.apple("gala");

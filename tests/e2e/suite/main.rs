@@ -61,6 +61,8 @@ fn main() -> ExitCode {
         }
         conflicts {
             an_object_of_somebody_else_is_not_taken_over,
+            what_somebody_made_unseen_is_neither_taken_over_nor_collected,
+            a_child_that_somebody_took_away_unseen_is_not_pruned,
             a_writer_that_keeps_editing_a_child_loses_every_time,
             a_manager_that_forces_its_way_loses_too,
         }

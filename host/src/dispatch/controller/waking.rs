@@ -250,6 +250,7 @@ impl Controller {
         self.queue.discard(key);
         self.failing.note(key, None);
         self.take_deferred(key, None);
+        self.awaiting.forget(key);
         self.waking.reads.lock().forget(key);
     }
 

@@ -8,6 +8,7 @@ use crate::{
     cluster::{Patch, WriteOptions},
     dispatch::{CallFailure, Cause, Hook, Record, controller::Most, hook::HookError, record::Failed},
     wasm::CallError,
+    writer::Fence,
 };
 
 /// The Events on an object, when there is one for this reason, without what differs from run to run.
@@ -340,7 +341,8 @@ async fn fresh() -> (Scene, Record) {
     let scene = Scene::new().await;
     // Nothing waits from here on, so that it does not go on by itself.
     tokio::time::pause();
-    let record = Record::new(PluginName::new("apples").expect("a name"), &scene.dispatch.parts);
+    let record =
+        Record::new(PluginName::new("apples").expect("a name"), Arc::new(Fence::open()), &scene.dispatch.parts);
     (scene, record)
 }
 
@@ -380,7 +382,8 @@ async fn failures_that_come_too_fast_are_counted_and_not_logged() {
     let fails: [&dyn Fn(&Record) -> bool; 3] = [&refused, &hook_refused, &hook_trapped];
     let (scene, _) = fresh().await;
     for fail in fails {
-        let record = Record::new(PluginName::new("apples").expect("a name"), &scene.dispatch.parts);
+        let record =
+            Record::new(PluginName::new("apples").expect("a name"), Arc::new(Fence::open()), &scene.dispatch.parts);
         assert!((0..BURST).all(|_| fail(&record)));
         assert_eq!(record.lines_dropped(), 0);
         assert!(!(0..100).any(|_| fail(&record)));

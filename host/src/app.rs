@@ -15,7 +15,7 @@ use std::{
     convert::Infallible,
     num::NonZeroUsize,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -137,6 +137,7 @@ pub struct Host {
     intake: Intake,
     events: Events,
     metrics: Arc<Metrics>,
+    began: Arc<AtomicBool>,
 }
 
 impl Host {
@@ -161,7 +162,8 @@ impl Host {
         }));
         let lifecycle = Lifecycle::new(engine.clone(), dispatch.clone(), options.mode, guests.clone(), metrics.clone());
         let statuses = lifecycle.statuses();
-        Ok(Self { dispatch, informers, statuses, engine, lifecycle, options, guests, intake, events, metrics })
+        let began = Arc::default();
+        Ok(Self { dispatch, informers, statuses, engine, lifecycle, options, guests, intake, events, metrics, began })
     }
 
     /// What can be asked of it while it runs.
@@ -173,6 +175,8 @@ impl Host {
             guests: self.guests.clone(),
             engine: self.engine.clone(),
             events: self.events.clone(),
+            metrics: self.metrics.clone(),
+            began: self.began.clone(),
         }
     }
 
@@ -241,6 +245,9 @@ pub struct HostView {
     guests: Guests,
     engine: Engine,
     events: Events,
+    metrics: Arc<Metrics>,
+    /// The first look at plugins and informers is over.
+    began: Arc<AtomicBool>,
 }
 
 impl HostView {

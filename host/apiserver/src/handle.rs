@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::VERSION;
 use crate::body;
+use crate::browser;
 use crate::discovery;
 use crate::faults::answer::{spoil, through};
 use crate::faults::connection::Line;
@@ -36,7 +37,12 @@ pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// Answers one request.
 pub(crate) async fn handle(server: &Arc<Server>, line: &Arc<Line>, request: Request<Incoming>) -> Response<Body> {
     let (head, incoming) = request.into_parts();
-    match Route::of(head.uri.path()) {
+    let route = Route::of(head.uri.path());
+    let is_debug = matches!(route, Route::Debug(_));
+    if let Some(why) = browser::refusal(&head).or_else(|| browser::host_refusal(&head).filter(|_| is_debug)) {
+        return refused(&Status::cross_site(why));
+    }
+    match route {
         Route::Resource(target) => resource(server, line, &head, incoming, &target).await,
         Route::Debug(path) => admin::answer(server, &head, incoming, &path).await,
         route @ (Route::Health | Route::Metrics | Route::Index | Route::Unknown) => other(server, &head, &route),

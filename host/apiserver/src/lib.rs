@@ -23,6 +23,7 @@
 //! # }
 //! ```
 
+pub mod browser;
 pub mod faults;
 pub mod managed;
 pub mod patch;

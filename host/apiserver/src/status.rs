@@ -148,6 +148,11 @@ impl Status {
         Status::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
+    /// A request that a web page may have made a browser send.
+    pub(crate) fn cross_site(why: &str) -> Self {
+        Status::new(StatusCode::FORBIDDEN, "Forbidden", why)
+    }
+
     pub(crate) fn method_not_allowed() -> Self {
         Status::new(
             StatusCode::METHOD_NOT_ALLOWED,

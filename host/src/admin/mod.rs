@@ -1,15 +1,21 @@
 //! What the host tells about itself over HTTP: whether it lives, whether it is ready and what is missing, and its metrics.
 //!
 //! ```text
-//! $ curl -s localhost:8080/readyz
-//! [+]informer stable.example.com/v1 MyApple ok
+//! $ curl -s 'localhost:8080/readyz?verbose'
+//! [+]plugin directory ok
+//! [+]informers ok
+//! [+]API server ok
+//! readyz check passed
+//!
+//! What follows concerns single plugins, and not whether the host is ready:
 //! [-]plugin apples failed: cannot compile: not a WebAssembly module
-//! readyz check failed
+//! [+]informer stable.example.com/v1 MyApple ok
 //! ```
 //!
 //! What is checked comes through [`Readiness`], what is measured through [`Metrics`], what is looked into through [`Inspect`]; all are
 //! filled by others. The one thing that can be done through it is to end a plugin's quarantine, by [`Control`].
 
+mod connections;
 mod debug;
 pub mod metrics;
 mod plugins;
@@ -25,7 +31,7 @@ pub use plugins::{
 };
 pub use server::{State, serve};
 
-/// One thing that the host needs to be ready.
+/// One thing that is as it should be, or is not.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Check {
     /// What is checked, such as `informer stable.example.com/v1 MyApple`.
@@ -36,10 +42,17 @@ pub struct Check {
     pub detail: String,
 }
 
-/// What the readiness of the host is made of.
+/// What the readiness of the host is made of. Called for each request: must not block.
 pub trait Readiness: Send + Sync + 'static {
-    /// Everything that is checked, now. The host is ready where all are ok. Called for each request: must not block.
-    fn report(&self) -> Vec<Check>;
+    /// What concerns the whole host. It is ready if all are ok.
+    fn host(&self) -> Vec<Check>;
+
+    /// Plugins, their files and informers, one by one. One of them that is not ok costs the others nothing, and the host is ready
+    /// without it.
+    fn parts(&self) -> Vec<Check>;
+
+    /// One plugin; none where there is none of that name.
+    fn plugin(&self, name: &str) -> Option<Check>;
 }
 
 /// What can be done by hand.

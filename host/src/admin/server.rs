@@ -1,26 +1,28 @@
 //! The HTTP server: `/healthz`, `/readyz`, `/metrics`, `/debug/informers`, `/debug/plugins`, and an index.
 //!
-//! `/healthz` answers as long as the process serves at all. `/readyz` is 200 or 503, with a line for each check in
-//! kube-apiserver's form, or as JSON where the query says `format=json` or the request accepts `application/json`.
+//! `/healthz` answers as long as the process serves at all. `/readyz` is 200 or 503, with a line for each check of the host in
+//! kube-apiserver's form, or as JSON where the query says `format=json` or the request accepts `application/json`. With `verbose` in
+//! the query it lists each plugin and informer besides, which do not change the code; `/readyz/plugins/NAME` is one plugin's.
 
-use std::{fmt::Write as _, future::Future, io, sync::Arc, time::Duration};
+use std::{fmt::Write as _, future::Future, io, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{self, Query},
+    extract::{self, Query, Request},
+    middleware::{self, Next},
     response::{Html, IntoResponse, Response},
     routing::{get, post},
 };
 use http::{HeaderMap, StatusCode, header};
+use pilothouse_apiserver::browser;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
-use super::{Check, Control, Inspect, Metrics, Readiness, Release, debug, plugins};
-
-/// How long requests in flight may take after the shutdown: all are answered from memory, so only a client that reads slowly
-/// or sends half a request takes longer.
-const DRAIN: Duration = Duration::from_secs(1);
+use super::{
+    Check, Control, Inspect, Metrics, Readiness, Release,
+    connections::{self, Limits},
+    debug, plugins,
+};
 
 /// The format that `prometheus-client` writes, as Prometheus asks for it.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -30,7 +32,8 @@ const INDEX: &str = "<!doctype html>
 <h1>pilothouse</h1>
 <ul>
 <li><a href=\"/healthz\">/healthz</a>: whether the process serves
-<li><a href=\"/readyz\">/readyz</a>: what is ready and what is not (<a href=\"/readyz?format=json\">as JSON</a>)
+<li><a href=\"/readyz\">/readyz</a>: whether the host is ready (<a href=\"/readyz?verbose\">with plugins and informers</a>,
+<a href=\"/readyz?verbose&amp;format=json\">as JSON</a>); /readyz/plugins/NAME is one plugin's
 <li><a href=\"/metrics\">/metrics</a>: for Prometheus
 <li><a href=\"/debug/informers\">/debug/informers</a>: what is cached, and for whom (<a href=\"/debug/informers?format=json\">as JSON</a>)
 <li><a href=\"/debug/plugins\">/debug/plugins</a>: how the plugins are, and why (<a href=\"/debug/plugins?format=json\">as JSON</a>);
@@ -60,22 +63,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
     state: State,
 ) -> io::Result<()> {
-    let draining = CancellationToken::new();
-    let drained = {
-        let draining = draining.clone();
-        async move {
-            draining.cancelled().await;
-            tokio::time::sleep(DRAIN).await;
-        }
-    };
-    let served = axum::serve(listener, router(state)).with_graceful_shutdown(async move {
-        shutdown.await;
-        draining.cancel();
-    });
-    tokio::select! {
-        served = served.into_future() => served,
-        () = drained => Ok(()),
-    }
+    connections::serve(listener, shutdown, router(state), Limits::DEFAULT).await
 }
 
 fn router(state: State) -> Router {
@@ -83,11 +71,22 @@ fn router(state: State) -> Router {
         .route("/", get(|| async { Html(INDEX) }))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
+        .route("/readyz/plugins/{plugin}", get(plugin_readyz))
         .route("/metrics", get(metrics))
         .route("/debug/informers", get(informers))
         .route("/debug/plugins", get(plugins))
         .route("/debug/plugins/{plugin}/release", post(release))
+        .layer(middleware::from_fn(refuse_web_pages))
         .with_state(state)
+}
+
+/// Refuses what a web page may have made its reader's browser send: the port asks for no credentials.
+async fn refuse_web_pages(request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    match browser::refusal(&head) {
+        Some(why) => (StatusCode::FORBIDDEN, format!("{why}\n")).into_response(),
+        None => next.run(Request::from_parts(head, body)).await,
+    }
 }
 
 async fn metrics(extract::State(state): extract::State<State>) -> Response {
@@ -160,24 +159,58 @@ struct PluginsQuery {
     plugin: Option<String>,
 }
 
+#[derive(Deserialize)]
+struct ReadyzQuery {
+    #[serde(default)]
+    format: String,
+    /// Plugins and informers, too.
+    verbose: Option<String>,
+}
+
 #[derive(Serialize)]
 struct Report {
     ready: bool,
     checks: Vec<Check>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parts: Option<Vec<Check>>,
+}
+
+impl Report {
+    fn code(&self) -> StatusCode {
+        if self.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+    }
 }
 
 async fn readyz(
     extract::State(state): extract::State<State>,
+    Query(query): Query<ReadyzQuery>,
+    headers: HeaderMap,
+) -> Response {
+    let checks = state.readiness.host();
+    let ready = checks.iter().all(|check| check.ok);
+    let parts = query.verbose.is_some().then(|| state.readiness.parts());
+    let report = Report { ready, checks, parts };
+    if query.format == "json" || accepts_json(&headers) {
+        (report.code(), Json(report)).into_response()
+    } else {
+        (report.code(), text(&report)).into_response()
+    }
+}
+
+async fn plugin_readyz(
+    extract::State(state): extract::State<State>,
+    extract::Path(plugin): extract::Path<String>,
     Query(query): Query<FormatQuery>,
     headers: HeaderMap,
 ) -> Response {
-    let checks = state.readiness.report();
-    let ready = checks.iter().all(|check| check.ok);
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let Some(check) = state.readiness.plugin(&plugin) else {
+        return (StatusCode::NOT_FOUND, "no plugin has that name; /readyz?verbose lists all\n").into_response();
+    };
+    let report = Report { ready: check.ok, checks: vec![check], parts: None };
     if query.format == "json" || accepts_json(&headers) {
-        (status, Json(Report { ready, checks })).into_response()
+        (report.code(), Json(report)).into_response()
     } else {
-        (status, lines(&checks, ready)).into_response()
+        (report.code(), text(&report)).into_response()
     }
 }
 
@@ -189,8 +222,19 @@ fn accepts_json(headers: &HeaderMap) -> bool {
         .any(|range| range.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json")))
 }
 
-/// As kube-apiserver writes it. A detail's further lines are indented, so that each check still begins a line.
-fn lines(checks: &[Check], ready: bool) -> String {
+/// As kube-apiserver writes it.
+fn text(Report { ready, checks, parts }: &Report) -> String {
+    let mut text = lines(checks);
+    text.push_str(if *ready { "readyz check passed\n" } else { "readyz check failed\n" });
+    if let Some(parts) = parts.as_ref().filter(|parts| !parts.is_empty()) {
+        text.push_str("\nWhat follows concerns single plugins, and not whether the host is ready:\n");
+        text.push_str(&lines(parts));
+    }
+    text
+}
+
+/// A detail's further lines are indented, so that each check still begins a line.
+fn lines(checks: &[Check]) -> String {
     let mut text = String::new();
     for Check { name, ok, detail } in checks {
         let (mark, word) = if *ok { ("[+]", "ok") } else { ("[-]", "failed") };
@@ -198,6 +242,5 @@ fn lines(checks: &[Check], ready: bool) -> String {
         let colon = if detail.is_empty() { "" } else { ": " };
         writeln!(text, "{mark}{name} {word}{colon}{detail}").expect("a string takes everything");
     }
-    text.push_str(if ready { "readyz check passed\n" } else { "readyz check failed\n" });
     text
 }

@@ -15,13 +15,21 @@ use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
 use super::*;
 
-/// Checks that a test sets.
+/// Checks that a test sets: the host's, and those of its parts.
 #[derive(Default)]
-struct Board(Mutex<Vec<Check>>);
+struct Board(Mutex<Vec<Check>>, Mutex<Vec<Check>>);
 
 impl Readiness for Board {
-    fn report(&self) -> Vec<Check> {
+    fn host(&self) -> Vec<Check> {
         self.0.lock().clone()
+    }
+
+    fn parts(&self) -> Vec<Check> {
+        self.1.lock().clone()
+    }
+
+    fn plugin(&self, name: &str) -> Option<Check> {
+        self.1.lock().iter().find(|check| check.name == format!("plugin {name}")).cloned()
     }
 }
 
@@ -63,7 +71,7 @@ impl Server {
     async fn start(checks: Vec<Check>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (board, metrics) = (Arc::new(Board(Mutex::new(checks))), Arc::new(Metrics::new()));
+        let (board, metrics) = (Arc::new(Board(Mutex::new(checks), Mutex::default())), Arc::new(Metrics::new()));
         let (stop, stopped) = oneshot::channel();
         let rows = Arc::<Rows>::default();
         let state =
@@ -79,6 +87,15 @@ impl Server {
 
     async fn ask(&self, method: &str, path: &str, accept: &str) -> (u16, String, String) {
         let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n");
+        let answer = self.send(request).await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let content_type = head.lines().find_map(|line| line.strip_prefix("content-type: ")).unwrap_or_default();
+        (code, content_type.to_owned(), body.to_owned())
+    }
+
+    /// The whole answer to a request.
+    async fn send(&self, request: String) -> String {
         let address = self.address;
         let answer = tokio::task::spawn_blocking(move || {
             let mut stream = std::net::TcpStream::connect(address).unwrap();
@@ -87,11 +104,7 @@ impl Server {
             stream.read_to_string(&mut answer).unwrap();
             answer
         });
-        let answer = answer.await.unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let code = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let content_type = head.lines().find_map(|line| line.strip_prefix("content-type: ")).unwrap_or_default();
-        (code, content_type.to_owned(), body.to_owned())
+        answer.await.unwrap()
     }
 
     async fn text(&self, path: &str) -> (u16, String) {
@@ -106,25 +119,25 @@ fn check(name: &str, ok: bool, detail: &str) -> Check {
 
 #[tokio::test]
 async fn a_living_host_is_healthy_though_it_is_not_ready() {
-    let server = Server::start(vec![check("plugin apples", false, "cannot compile")]).await;
+    let server = Server::start(vec![check("API server", false, "no request has been answered so far")]).await;
     assert_eq!(server.text("/healthz").await, (200, "ok\n".to_owned()));
 }
 
 #[tokio::test]
-async fn readyz_has_a_line_for_each_check() {
+async fn readyz_has_a_line_for_each_check_of_the_host() {
     let server = Server::start(vec![
-        check("informer stable.example.com/v1 MyApple", true, ""),
-        check("plugin pears", true, "revision 2 serves; the newest file failed"),
-        check("plugin apples", false, "cannot link:\nimport `wasi:http` is not there\n"),
+        check("plugin directory", true, ""),
+        check("informers", true, "a remark"),
+        check("API server", false, "no request was answered:\nconnection refused\n"),
     ])
     .await;
     let (code, body) = server.text("/readyz").await;
     assert_eq!(code, 503);
     insta::assert_snapshot!(body, @r"
-    [+]informer stable.example.com/v1 MyApple ok
-    [+]plugin pears ok: revision 2 serves; the newest file failed
-    [-]plugin apples failed: cannot link:
-        import `wasi:http` is not there
+    [+]plugin directory ok
+    [+]informers ok: a remark
+    [-]API server failed: no request was answered:
+        connection refused
     readyz check failed
     ");
 
@@ -132,16 +145,51 @@ async fn readyz_has_a_line_for_each_check() {
     let (code, body) = server.text("/readyz").await;
     assert_eq!(code, 200);
     insta::assert_snapshot!(body, @r"
-    [+]informer stable.example.com/v1 MyApple ok
-    [+]plugin pears ok: revision 2 serves; the newest file failed
+    [+]plugin directory ok
+    [+]informers ok: a remark
     readyz check passed
     ");
 }
 
 #[tokio::test]
+async fn invariant_8_a_plugin_that_is_not_well_is_named_and_does_not_make_the_host_unready() {
+    let server = Server::start(vec![check("plugin directory", true, "")]).await;
+    *server.board.1.lock() = vec![
+        check("plugin apples", false, "cannot link:\nimport `wasi:http` is not there"),
+        check("plugin pears", true, "serving 1.2.0"),
+        check("informer stable.example.com/v1 MyApple", false, "denied"),
+    ];
+    assert_eq!(server.text("/readyz").await, (200, "[+]plugin directory ok\nreadyz check passed\n".to_owned()));
+    let (code, body) = server.text("/readyz?verbose").await;
+    assert_eq!(code, 200);
+    insta::assert_snapshot!(body, @r"
+    [+]plugin directory ok
+    readyz check passed
+
+    What follows concerns single plugins, and not whether the host is ready:
+    [-]plugin apples failed: cannot link:
+        import `wasi:http` is not there
+    [+]plugin pears ok: serving 1.2.0
+    [-]informer stable.example.com/v1 MyApple failed: denied
+    ");
+    let (code, _, body) = server.get("/readyz?verbose&format=json", "*/*").await;
+    assert_eq!(code, 200);
+    assert!(body.contains(r#""parts":[{"name":"plugin apples","ok":false,"detail":"cannot link:"#), "{body}");
+
+    let (code, body) = server.text("/readyz/plugins/apples").await;
+    assert_eq!(code, 503);
+    assert!(body.starts_with("[-]plugin apples failed: cannot link:\n") && body.ends_with("readyz check failed\n"));
+    let pears = (200, "[+]plugin pears ok: serving 1.2.0\nreadyz check passed\n".to_owned());
+    assert_eq!(server.text("/readyz/plugins/pears").await, pears);
+    let json = r#"{"ready":true,"checks":[{"name":"plugin pears","ok":true,"detail":"serving 1.2.0"}]}"#;
+    assert_eq!(server.get("/readyz/plugins/pears", "application/json").await.2, json);
+    assert_eq!(server.text("/readyz/plugins/plums").await.0, 404);
+}
+
+#[tokio::test]
 async fn readyz_is_json_where_it_is_asked_for() {
-    let server = Server::start(vec![check("plugin apples", false, "cannot compile")]).await;
-    let json = r#"{"ready":false,"checks":[{"name":"plugin apples","ok":false,"detail":"cannot compile"}]}"#;
+    let server = Server::start(vec![check("API server", false, "away")]).await;
+    let json = r#"{"ready":false,"checks":[{"name":"API server","ok":false,"detail":"away"}]}"#;
     let expected = (503, "application/json".to_owned(), json.to_owned());
     assert_eq!(server.get("/readyz?format=json", "*/*").await, expected);
     assert_eq!(server.get("/readyz", "text/html;q=0.5, application/json;q=0.9").await, expected);
@@ -473,6 +521,28 @@ async fn a_quarantine_is_ended_by_post_and_only_by_it() {
 }
 
 #[tokio::test]
+async fn a_web_page_of_another_site_changes_nothing() {
+    let server = Server::start(Vec::new()).await;
+    let post = async |headers: &str| {
+        let request =
+            format!("POST /debug/plugins/apples/release HTTP/1.1\r\n{headers}Content-Length: 0\r\nAccept: */*\r\n\r\n");
+        let answer = server.send(request).await;
+        answer.split(' ').nth(1).unwrap().parse::<u16>().unwrap()
+    };
+    let address = server.address;
+    for (headers, code) in [
+        (format!("Host: {address}\r\n"), 200),
+        ("Host: pilothouse.system.svc:8080\r\n".to_owned(), 200),
+        (format!("Host: {address}\r\nOrigin: http://{address}\r\nSec-Fetch-Site: same-origin\r\n"), 200),
+        (format!("Host: {address}\r\nOrigin: https://evil.example\r\n"), 403),
+        (format!("Host: {address}\r\nSec-Fetch-Site: cross-site\r\n"), 403),
+        ("Host: evil.example:8080\r\nOrigin: http://evil.example:8080\r\n".to_owned(), 403),
+    ] {
+        assert_eq!(post(&headers).await, code, "{headers}");
+    }
+}
+
+#[tokio::test]
 async fn the_index_links_to_what_there_is() {
     let server = Server::start(Vec::new()).await;
     let (code, content_type, body) = server.get("/", "text/html").await;
@@ -483,7 +553,8 @@ async fn the_index_links_to_what_there_is() {
         [
             "/healthz",
             "/readyz",
-            "/readyz?format=json",
+            "/readyz?verbose",
+            "/readyz?verbose&amp;format=json",
             "/metrics",
             "/debug/informers",
             "/debug/informers?format=json",

@@ -93,6 +93,11 @@ impl Health {
         Self { started, synced_after: None, heard: None, watching: None, unwatched: Some((started, Timestamp::now())) }
     }
 
+    /// How long no watch and no complete list has brought the cache up to date; zero while a watch does.
+    pub fn stale(&self) -> Duration {
+        self.unwatched.map_or(Duration::ZERO, |(since, _)| since.elapsed())
+    }
+
     /// The reflector does something else now.
     pub(super) fn turned(&mut self, state: &State) {
         if *state == State::Watching {

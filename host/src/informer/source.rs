@@ -229,6 +229,12 @@ impl Informer {
         self.inner.read().synced
     }
 
+    /// `true` if the first list is in the store, or something has kept it from being there.
+    pub fn has_looked(&self) -> bool {
+        let inner = self.inner.read();
+        inner.synced || !inner.tally.failures.is_empty()
+    }
+
     /// What the reflector is doing.
     pub fn state(&self) -> State {
         self.state.lock().clone()

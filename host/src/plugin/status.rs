@@ -186,6 +186,8 @@ impl Status {
 pub struct Snapshot {
     /// Whether the directory was looked at once, and every plugin found then was brought up or failed.
     pub settled: bool,
+    /// Found by the first look, and not yet brought up or failed; none before it.
+    pub unsettled: Option<Vec<PluginName>>,
     /// By name. Of those that are gone the latest 16.
     pub plugins: Vec<Status>,
     /// Files that are no plugins though they should be; the directory itself, if it cannot be read.
@@ -234,6 +236,7 @@ impl Statuses {
         let board = self.0.lock();
         Snapshot {
             settled: board.looked && board.unsettled.is_empty(),
+            unsettled: board.looked.then(|| board.unsettled.clone()),
             plugins: board.plugins.values().cloned().collect(),
             problems: board.problems.clone(),
         }

@@ -143,24 +143,24 @@ impl Host {
         .await
     }
 
-    /// What `/readyz` says of one plugin: its line, and the indented ones that follow.
+    /// What `/readyz?verbose` says of one plugin: its line, and the indented ones that follow.
     ///
     /// # Errors
     /// As [`Host::get`]; or it says nothing of that plugin.
     pub async fn readiness_of(&mut self, plugin: &str) -> Result<String> {
-        let (_, detail) = self.get("/readyz").await?;
+        let (_, detail) = self.get("/readyz?verbose").await?;
         let check = detail.split("\n[").find(|check| check.contains(&format!("plugin {plugin} ")));
         Ok(check.with_context(|| format!("/readyz does not speak of {plugin}: {detail}"))?.to_owned())
     }
 
-    /// Returns when `/readyz` says that informers and plugins are ready.
+    /// Returns when `/readyz?verbose` says that the host is ready, and each plugin and informer as well.
     ///
     /// # Errors
     /// It does not in time, or the process ended.
     pub async fn ready(&mut self) -> Result<()> {
         eventually("the host is ready", async || {
-            let (code, text) = self.get("/readyz").await?;
-            ensure!(code == 200, "/readyz answers {code}: {text}");
+            let (code, text) = self.get("/readyz?verbose").await?;
+            ensure!(code == 200 && !text.contains("[-]"), "/readyz?verbose answers {code}: {text}");
             Ok(())
         })
         .await

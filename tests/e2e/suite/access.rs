@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use pilothouse_e2e::suite::NotHere;
-use pilothouse_e2e::{Plugin, Scene};
+use pilothouse_e2e::{Plugin, Scene, eventually};
 
 pub(crate) async fn a_host_that_may_do_nothing_says_so(scene: Scene) -> Result<()> {
     let Some(kubeconfig) = scene.cluster.kubeconfig_of_nobody() else {
@@ -12,7 +12,13 @@ pub(crate) async fn a_host_that_may_do_nothing_says_so(scene: Scene) -> Result<(
     host.logs(&["myapple", "customresourcedefinitions", "forbidden"]).await?;
     let (code, _) = host.get("/healthz").await?;
     ensure!(code == 200, "/healthz answers {code}");
-    let (code, detail) = host.get("/readyz").await?;
-    ensure!(code == 503 && detail.contains("myapple"), "/readyz answers {code}: {detail}");
-    Ok(())
+    // The API server answers, so the host is ready for what it may do.
+    eventually("the host is ready, and its plugin is not", async || {
+        let (code, detail) = host.get("/readyz").await?;
+        ensure!(code == 200, "/readyz answers {code}: {detail}");
+        let (code, detail) = host.get("/readyz/plugins/myapple").await?;
+        ensure!(code == 503 && detail.contains("forbidden"), "/readyz/plugins/myapple answers {code}: {detail}");
+        Ok(())
+    })
+    .await
 }

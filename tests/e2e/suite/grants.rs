@@ -3,13 +3,24 @@
 use anyhow::{Result, ensure};
 use kube::api::ListParams;
 use pilothouse_e2e::plugin::Permission;
-use pilothouse_e2e::{Plugin, Scene};
+use pilothouse_e2e::{Plugin, Scene, eventually};
 
 use crate::hostile::{other_apples, others_go_on, serves_beside_myapple, while_they_fail};
 
 pub(crate) async fn a_plugin_without_a_yaml_is_refused_with_what_to_write(scene: Scene) -> Result<()> {
     let mut host = scene.with(&[Plugin::myapple()?.without_yaml()])?.starting_host()?;
     host.warns(&["myapple.yaml", "grants"]).await?;
+    eventually("the host is ready, and its plugin is not", async || {
+        let (code, detail) = host.get("/readyz").await?;
+        ensure!(code == 200 && !detail.contains("myapple"), "/readyz answers {code}: {detail}");
+        let (code, detail) = host.get("/readyz/plugins/myapple").await?;
+        ensure!(
+            code == 503 && detail.contains("[-]plugin myapple"),
+            "/readyz/plugins/myapple answers {code}: {detail}"
+        );
+        Ok(())
+    })
+    .await?;
 
     // The administrator writes it, and the plugin runs.
     scene.with(&[Plugin::myapple()?])?;

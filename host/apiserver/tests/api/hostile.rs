@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::cluster::{APPLES, APPLY, CONFIG_MAPS, Cluster, JSON_PATCH, MERGE, STRATEGIC};
 
@@ -153,5 +155,39 @@ async fn queries_of_a_wrong_shape_are_answered() {
     for method in ["TRACE", "OPTIONS", "FOO"] {
         let reply = cluster.send(method, CONFIG_MAPS, &[], b"").await;
         assert_eq!(reply.refusal(), (405, "MethodNotAllowed"), "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_web_page_of_another_site_changes_nothing() {
+    let cluster = Cluster::start().await;
+    let fault = json!({"on": {"resource": "secrets"}, "fault": {"status": {"code": 500}}}).to_string();
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "planted"}}).to_string();
+    let own = format!("http://{}", cluster.addr);
+    for (headers, code) in [
+        (&[("origin", "https://evil.example"), ("content-type", "text/plain")][..], 403),
+        (&[("sec-fetch-site", "cross-site"), ("content-type", "text/plain")], 403),
+        (&[("origin", &*own), ("sec-fetch-site", "same-origin"), ("content-type", "application/json")], 201),
+    ] {
+        for (path, body) in [("/debug/faults", &fault), (CONFIG_MAPS, &map)] {
+            let reply = cluster.send("POST", path, headers, body.as_bytes()).await;
+            assert_eq!(reply.code, code, "{path} {headers:?}: {}", reply.text);
+        }
+        assert_eq!(cluster.server.faults().list().len(), usize::from(code == 201), "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn faults_are_not_reached_by_a_name_that_leads_to_this_server() {
+    let cluster = Cluster::start().await;
+    for (host, answer) in
+        [("evil.example", "HTTP/1.1 403 "), ("127.0.0.1", "HTTP/1.1 200 "), ("localhost:1", "HTTP/1.1 200 ")]
+    {
+        let mut stream = TcpStream::connect(cluster.addr).await.unwrap();
+        let request = format!("GET /debug/faults HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        assert!(text.starts_with(answer), "{host}: {text}");
     }
 }

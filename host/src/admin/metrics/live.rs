@@ -110,6 +110,8 @@ pub struct Informer {
     pub watch_age: Option<Duration>,
     /// Since the server last sent anything, if it ever did.
     pub silence: Option<Duration>,
+    /// How long no watch has been open; zero while one is.
+    pub stale: Duration,
     /// Versions that the newest the host has seen of any kind is ahead.
     pub behind: u64,
 }
@@ -143,6 +145,7 @@ struct InformerSum {
     synced_after: Option<Duration>,
     watch_age: Option<Duration>,
     silence: Option<Duration>,
+    stale: Duration,
     behind: u64,
 }
 
@@ -218,6 +221,7 @@ fn informers(encoder: &mut DescriptorEncoder<'_>, informers: &[Informer]) -> fmt
         sum.synced_after = sum.synced_after.max(informer.synced_after);
         sum.watch_age = sum.watch_age.max(informer.watch_age);
         sum.silence = sum.silence.max(informer.silence);
+        sum.stale = sum.stale.max(informer.stale);
         sum.behind = sum.behind.max(informer.behind);
         for (of, count) in &informer.events {
             *sum.events.entry(of).or_default() += count;
@@ -290,6 +294,9 @@ fn lag(encoder: &mut DescriptorEncoder<'_>, all: &BTreeMap<&TypeMeta, InformerSu
     gauges(encoder, "pilothouse_informer_watch_age_seconds", help, seconds(|informer| informer.watch_age))?;
     let help = "Since the API server last sent anything, bookmarks included, the longest of the kind";
     gauges(encoder, "pilothouse_informer_silence_seconds", help, seconds(|informer| informer.silence))?;
+    let stale = each().map(|(labels, informer)| (labels, informer.stale.as_secs_f64()));
+    let help = "How long no watch has been open, the longest of the kind; 0 while one is";
+    gauges(encoder, "pilothouse_informer_stale_seconds", help, stale)?;
     let behind = each().map(|(labels, informer)| (labels, informer.behind));
     let help = "Versions that the newest the host has seen of any kind is ahead of what the watch covers";
     gauges(encoder, "pilothouse_informer_versions_behind", help, behind)?;

@@ -31,7 +31,14 @@ mod routes;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::{
@@ -63,6 +70,9 @@ struct Series {
     plugins: RwLock<Entries<Plugin>>,
     /// By code, method and host.
     requests: Mutex<BTreeMap<(String, String, String), u64>>,
+    /// Whether the API server ever answered a request, and whether one was ever without an answer.
+    answered: AtomicBool,
+    unanswered: AtomicBool,
     sources: RwLock<Vec<Box<dyn Snapshot>>>,
 }
 
@@ -131,9 +141,21 @@ impl Metrics {
 
     /// Counts a request to the API server. `code` is the HTTP status; none where no answer came.
     pub fn requested(&self, method: &str, host: &str, code: Option<u16>) {
+        let seen = if code.is_some() { &self.series.answered } else { &self.series.unanswered };
+        // Read at each request, written twice in a host's life.
+        if !seen.load(Ordering::Relaxed) {
+            seen.store(true, Ordering::Relaxed);
+        }
         // The word that client-go uses where there is no code.
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         *self.series.requests.lock().entry((code, method.to_owned(), host.to_owned())).or_default() += 1;
+    }
+}
+
+impl Metrics {
+    /// `true` if the API server was asked, and has not answered a single request.
+    pub fn never_answered(&self) -> bool {
+        self.series.unanswered.load(Ordering::Relaxed) && !self.series.answered.load(Ordering::Relaxed)
     }
 }
 

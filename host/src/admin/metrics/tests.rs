@@ -46,6 +46,7 @@ fn informer(api_version: &str, kind: &str) -> Informer {
         synced_after: Some(Duration::from_millis(1_500)),
         watch_age: Some(Duration::from_secs(60)),
         silence: Some(Duration::from_secs(5)),
+        stale: Duration::ZERO,
         behind: 10,
     }
 }
@@ -320,6 +321,7 @@ fn queues_and_informers_of_one_name_are_summed_up() {
             synced_after: None,
             watch_age: None,
             silence: Some(Duration::from_secs(9)),
+            stale: Duration::from_secs(240),
             behind: 3,
             ..informer("v1", "ConfigMap")
         });
@@ -372,6 +374,8 @@ fn queues_and_informers_of_one_name_are_summed_up() {
     pilothouse_informer_watch_age_seconds{group="",version="v1",kind="ConfigMap"} 60.0
     pilothouse_informer_silence_seconds{group="stable.example.com",version="v1",kind="MyApple"} 5.0
     pilothouse_informer_silence_seconds{group="",version="v1",kind="ConfigMap"} 9.0
+    pilothouse_informer_stale_seconds{group="stable.example.com",version="v1",kind="MyApple"} 0.0
+    pilothouse_informer_stale_seconds{group="",version="v1",kind="ConfigMap"} 240.0
     pilothouse_informer_versions_behind{group="stable.example.com",version="v1",kind="MyApple"} 10
     pilothouse_informer_versions_behind{group="",version="v1",kind="ConfigMap"} 10
     pilothouse_informer_own_writes_total{group="stable.example.com",version="v1",kind="MyApple"} 4
@@ -583,6 +587,7 @@ fn the_text_is_open_metrics() {
     pilothouse_informer_sync_seconds
     pilothouse_informer_watch_age_seconds
     pilothouse_informer_silence_seconds
+    pilothouse_informer_stale_seconds
     pilothouse_informer_versions_behind
     pilothouse_informer_own_writes
     pilothouse_informer_own_write_lag_seconds

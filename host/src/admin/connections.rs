@@ -1,0 +1,294 @@
+//! Connections of the admin server: accepted, bounded in number, and ended in time.
+//!
+//! Anybody who reaches the port may connect, so a connection costs little and does not last. It carries one request: kubelet's
+//! probes and scrapers connect anew for each, and nothing needs a rule for idle connections.
+//!
+//! # Guarantees
+//! - A probe is answered though others hold as many connections as there may be: the newest connection is always served.
+//! - A connection ends after [`Limits::whole`], however slowly its client sends and reads.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{self, AbortHandle, JoinSet};
+use tracing::{debug, warn};
+
+/// How long requests in flight may take after the shutdown: all are answered from memory, so only a client that reads slowly
+/// takes longer.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// How long to wait after a failed accept, such as for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Bytes of a request's head. Probes and scrapers send some hundred, a browser with cookies some thousand.
+const HEAD: usize = 16 << 10;
+
+/// What connections may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Connections at once. Of more, the oldest that has not sent its request is closed, or else the oldest.
+    pub(super) connections: usize,
+    /// From the first byte that is awaited to the end of the request's head.
+    pub(super) head: Duration,
+    /// From the accepted connection to its end.
+    pub(super) whole: Duration,
+}
+
+impl Limits {
+    /// A probe waits for seconds, and a scraper for ten. Twenty of each at once are many.
+    pub(super) const DEFAULT: Self =
+        Self { connections: 64, head: Duration::from_secs(10), whole: Duration::from_secs(30) };
+}
+
+/// Serves `router` until `shutdown`, then finishes the requests that are being answered, within [`DRAIN`].
+///
+/// # Errors
+/// If the listener fails for good.
+///
+/// # Cancellation
+/// Dropping the future closes all connections.
+pub(super) async fn serve(
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+    router: Router,
+    limits: Limits,
+) -> io::Result<()> {
+    let mut open = Open::default();
+    tokio::pin!(shutdown);
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            () = open.one_ends() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => open.add(stream, &router, limits),
+                Err(error) if passes(&error) => {
+                    warn!(%error, "cannot accept a connection to the admin server");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            },
+        }
+    }
+    // Nobody else is to connect to a server that ends.
+    drop(listener);
+    let _late = tokio::time::timeout(DRAIN, open.drain()).await;
+    Ok(())
+}
+
+/// The connections that are open.
+#[derive(Default)]
+struct Open {
+    tasks: JoinSet<()>,
+    /// The oldest first.
+    connections: VecDeque<Connection>,
+}
+
+struct Connection {
+    task: task::Id,
+    abort: AbortHandle,
+    /// True from the end of the request's head on.
+    answering: Arc<AtomicBool>,
+}
+
+impl Open {
+    fn add(&mut self, stream: TcpStream, router: &Router, limits: Limits) {
+        while self.connections.len() >= limits.connections.max(1) {
+            self.close_one();
+        }
+        let answering = Arc::new(AtomicBool::new(false));
+        let abort = self.tasks.spawn(connection(stream, router.clone(), limits, answering.clone()));
+        self.connections.push_back(Connection { task: abort.id(), abort, answering });
+    }
+
+    /// Closes the oldest connection whose request has not come yet, or else the oldest.
+    fn close_one(&mut self) {
+        let waits = |connection: &Connection| !connection.answering.load(Ordering::Relaxed);
+        let at = self.connections.iter().position(waits).unwrap_or(0);
+        if let Some(closed) = self.connections.remove(at) {
+            closed.abort.abort();
+        }
+    }
+
+    /// Returns when a connection has ended; never while there is none.
+    async fn one_ends(&mut self) {
+        let ended = match self.tasks.join_next_with_id().await {
+            Some(Ok((id, ()))) => id,
+            Some(Err(error)) => error.id(),
+            None => return std::future::pending().await,
+        };
+        self.connections.retain(|connection| connection.task != ended);
+    }
+
+    /// Closes what has sent no request, and waits for the rest.
+    async fn drain(&mut self) {
+        for connection in &self.connections {
+            if !connection.answering.load(Ordering::Relaxed) {
+                connection.abort.abort();
+            }
+        }
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+async fn connection(stream: TcpStream, router: Router, limits: Limits, answering: Arc<AtomicBool>) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request| {
+        answering.store(true, Ordering::Relaxed);
+        router.call(request)
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_buf_size(HEAD)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    match tokio::time::timeout(limits.whole, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => debug!(%error, "a connection to the admin server failed"),
+        Err(_) => debug!("a connection to the admin server took too long"),
+    }
+}
+
+/// `true` if a failed accept says nothing about the next one.
+fn passes(error: &io::Error) -> bool {
+    // accept(2): ENFILE, EMFILE, ENOBUFS, in Linux' and macOS' numbers.
+    const EXHAUSTED: [i32; 4] = [23, 24, 105, 55];
+    let kinds = [
+        io::ErrorKind::ConnectionAborted,
+        io::ErrorKind::ConnectionReset,
+        io::ErrorKind::Interrupted,
+        io::ErrorKind::OutOfMemory,
+    ];
+    kinds.contains(&error.kind()) || error.raw_os_error().is_some_and(|number| EXHAUSTED.contains(&number))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
+mod tests {
+    use std::net::SocketAddr;
+
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// The address, and what serves it until it is dropped.
+    async fn start(router: Router, limits: Limits) -> (SocketAddr, JoinSet<io::Result<()>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut server = JoinSet::new();
+        server.spawn(serve(listener, std::future::pending(), router, limits));
+        (address, server)
+    }
+
+    fn healthy() -> Router {
+        Router::new().route("/healthz", get(|| async { "ok\n" }))
+    }
+
+    async fn half_a_request(address: SocketAddr) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n").await.unwrap();
+        stream
+    }
+
+    async fn is_healthy(address: SocketAddr) {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nok\n"), "{answer}");
+    }
+
+    /// Returns when the server has closed the connection.
+    async fn closes(mut stream: TcpStream) {
+        let mut rest = Vec::new();
+        // A reset is an end, too.
+        let _ended = stream.read_to_end(&mut rest).await;
+    }
+
+    #[tokio::test]
+    async fn invariant_12_a_thousand_half_requests_end_in_time_and_probes_are_answered_meanwhile() {
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, {
+            let maximum = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+            rustix::process::Rlimit { current: maximum, maximum }
+        })
+        .unwrap();
+        let limits = Limits { head: Duration::from_millis(500), ..Limits::DEFAULT };
+        let (address, _server) = start(healthy(), limits).await;
+        let mut half = Vec::new();
+        for number in 0..1_000 {
+            half.push(half_a_request(address).await);
+            if number % 100 == 0 {
+                is_healthy(address).await;
+            }
+        }
+        is_healthy(address).await;
+        let all = futures::future::join_all(half.into_iter().map(closes));
+        tokio::time::timeout(Duration::from_secs(30), all).await.expect("the server closes every half request");
+    }
+
+    #[tokio::test]
+    async fn connections_past_the_bound_take_the_place_of_the_oldest_without_a_request() {
+        let (entered, mut entries) = tokio::sync::mpsc::unbounded_channel();
+        let release = Arc::new(tokio::sync::Notify::new());
+        let router = {
+            let release = release.clone();
+            let slow = move || {
+                entered.send(()).unwrap();
+                let release = release.clone();
+                async move { release.notified().await }
+            };
+            healthy().route("/slow", get(slow))
+        };
+        let (address, _server) = start(router, Limits { connections: 2, ..Limits::DEFAULT }).await;
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        slow.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        entries.recv().await.unwrap();
+
+        let half = half_a_request(address).await;
+        is_healthy(address).await;
+        tokio::time::timeout(Duration::from_secs(5), closes(half)).await.expect("the half request gave way");
+
+        release.notify_one();
+        let mut answer = String::new();
+        slow.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_does_not_read_is_cut_off() {
+        let router = Router::new().route("/large", get(|| async { vec![b'x'; 64 << 20] }));
+        let limits = Limits { whole: Duration::from_millis(500), ..Limits::DEFAULT };
+        let (address, _server) = start(router, limits).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        // The time is what is tested: nothing is read while the server still would.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let mut read = Vec::new();
+        let _ended = stream.read_to_end(&mut read).await;
+        assert!(read.len() < 64 << 20, "the whole answer came");
+    }
+
+    #[tokio::test]
+    async fn a_head_that_is_too_long_is_refused() {
+        let (address, _server) = start(healthy(), Limits::DEFAULT).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nCookie: {}\r\n\r\n", "x".repeat(2 * HEAD));
+        // It may have answered before it was sent all.
+        let _sent = stream.write_all(request.as_bytes()).await;
+        let mut answer = Vec::new();
+        let _ended = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    }
+}

@@ -110,7 +110,7 @@ pub(super) struct DevArgs {
     /// The API server's port on 127.0.0.1; 0: a free one
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) port: u16,
-    /// Where to write the kubeconfig [default: a file in the temporary directory]
+    /// Where to write the kubeconfig [default: a file in a new directory below the temporary one]
     #[arg(long, value_name = "FILE")]
     pub(super) kubeconfig_out: Option<PathBuf>,
     /// Where /healthz, /readyz and /metrics are served; port 0: a free one
@@ -141,7 +141,7 @@ pub(super) struct ApiserverArgs {
     /// The port on 127.0.0.1; 0: a free one
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) port: u16,
-    /// Where to write the kubeconfig [default: a file in the temporary directory]
+    /// Where to write the kubeconfig [default: a file in a new directory below the temporary one]
     #[arg(long, value_name = "FILE")]
     pub(super) kubeconfig_out: Option<PathBuf>,
 }
@@ -174,6 +174,9 @@ pub(super) struct CompileArgs {
     /// How much address space it may take
     #[arg(long, value_name = "MIB")]
     pub(super) memory: u64,
+    /// How much memory of its own it may take
+    #[arg(long, value_name = "MIB")]
+    pub(super) data: u64,
     /// Sooner, for code that runs longer
     #[arg(long)]
     pub(super) baseline: bool,

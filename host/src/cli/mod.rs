@@ -35,7 +35,7 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::main(&args),
         Command::Compile(args) => {
             let tier = if args.baseline { Tier::Baseline } else { Tier::Optimized };
-            return wasm::compile_for(args.parent, args.memory, tier);
+            return wasm::compile_for(args.parent, args.memory, args.data, tier);
         }
     };
     match done {

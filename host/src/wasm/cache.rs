@@ -4,6 +4,7 @@
 //! <dir>/                         made 0700, of the user that the host runs as; nobody else may write to it
 //!   <key>.cwasm                  0600; code │ 8 bytes: what this is │ 32 bytes: SHA-256 of key and code
 //!   pilothouse-tmp-……            being written, locked by who writes it
+//!   <digest>-<tier>.compiling    0600; a file that is being compiled, or was when the host ended: see `attempt.rs`
 //! ```
 //!
 //! The key is a digest of the plugin's file and of all that shapes its code: so a file is right or not there, and nothing has to be
@@ -32,7 +33,7 @@ use std::time::SystemTime;
 use sha2::{Digest as _, Sha256};
 use tempfile::NamedTempFile;
 
-use super::Digest;
+use super::{Digest, attempt};
 
 /// The form of the files, how a core module becomes a component, and what a component may hold: counted up where one of them changes, by
 /// a new version of wit-component for one. Settings and version of the engine are in the key of their own accord.
@@ -211,6 +212,7 @@ impl Cache {
         }
         let cache = Self { dir: dir.to_owned(), most };
         cache.sweep().map_err(io)?;
+        attempt::sweep(dir, SystemTime::now()).map_err(io)?;
         Ok(cache)
     }
 

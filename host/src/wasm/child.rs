@@ -28,7 +28,7 @@ use super::component::{Layer, chain, header};
 use super::engine::Tier;
 use super::error::LoadError;
 use super::turns::SMALL;
-use super::{Digest, MAX_FILE, contents, engine};
+use super::{Digest, MAX_FILE, confinement, contents, engine};
 use crate::prompt::{NICE, NICE_AWAITED, be_last};
 
 /// Address space in MiB: five times what a plugin of 18 MB with an interpreter inside takes.
@@ -40,6 +40,12 @@ const MEMORY_SMALL: u64 = 512;
 
 /// Time on all cores together: ten times what such a plugin takes.
 pub(super) const CPU: Duration = Duration::from_secs(120);
+
+/// Bytes of code that it may write: eight times the largest file that is taken, and half of what the cache keeps.
+pub(super) const CODE: u64 = 512 << 20;
+
+/// Open files: it has three, and needs one more while it is confined.
+const FILES: u64 = 16;
 
 /// The file will not do: the last line of standard error says why.
 pub(super) const REFUSED: u8 = 3;
@@ -81,10 +87,10 @@ pub(super) fn memory(bytes: usize) -> u64 {
     if bytes < SMALL { MEMORY_SMALL } else { MEMORY }
 }
 
-/// Compiles standard input to standard output for engines of this tier, in at most so many MiB of address space and under its other limits.
-/// Ends when `parent`, which started it, does.
-pub fn compile_for(parent: u32, memory: u64, tier: Tier) -> ExitCode {
-    if let Err(error) = confine(parent, memory, tier) {
+/// Compiles standard input to standard output for engines of this tier, in at most `memory` MiB of address space and `data` MiB of
+/// memory of its own, and under its other limits. Ends when `parent`, which started it, does.
+pub fn compile_for(parent: u32, memory: u64, data: u64, tier: Tier) -> ExitCode {
+    if let Err(error) = confine(parent, memory, data, tier) {
         eprintln!("cannot confine the compiler: {error}");
         return ExitCode::FAILURE;
     }
@@ -128,7 +134,7 @@ fn write(code: &[u8], seal: &[u8], tier: Tier) -> io::Result<()> {
 }
 
 /// Takes what a compiler may use, and no more.
-fn confine(parent: u32, memory: u64, tier: Tier) -> io::Result<()> {
+fn confine(parent: u32, memory: u64, data: u64, tier: Tier) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
         process::set_parent_process_death_signal(Some(process::Signal::KILL))?;
@@ -140,6 +146,10 @@ fn confine(parent: u32, memory: u64, tier: Tier) -> io::Result<()> {
         return Err(io::Error::other("who started it has ended"));
     }
     limit(Resource::As, memory.saturating_mul(1 << 20), 0)?;
+    // What counts towards a container's limit: address space besides is the program's, which the host has in memory anyway.
+    limit(Resource::Data, data.saturating_mul(1 << 20), 0)?;
+    limit(Resource::Fsize, CODE, 0)?;
+    limit(Resource::Nofile, FILES, 0)?;
     limit(Resource::Core, 0, 0)?;
     // The kernel says so at the first, and kills at the second.
     limit(Resource::Cpu, CPU.as_secs(), 1)?;
@@ -150,6 +160,7 @@ fn confine(parent: u32, memory: u64, tier: Tier) -> io::Result<()> {
     };
     process::nice(nice)?;
     be_last(nice);
+    confinement::confine();
     Ok(())
 }
 

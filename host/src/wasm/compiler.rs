@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
+use super::attempt::Attempt;
+use super::budget::Budget;
 use super::child::{self, Refused};
 use super::engine::Tier;
 use super::error::LoadError;
@@ -17,6 +19,10 @@ const DEADLINE: Duration = Duration::from_secs(600);
 
 /// At most so many threads compile: each takes address space.
 const THREADS: usize = 4;
+
+/// Where the host has ended over a file, its compiler gets half the memory, and half of that after the next time; but not less MiB than
+/// a small plugin takes.
+const LEAST_HALVED: u64 = 64;
 
 /// What is said where memory runs out, whichever limit it is: by the allocator, and by the engine, which may panic over it.
 const OUT_OF_MEMORY: [&str; 2] = ["memory allocation of ", "out of memory (failed to allocate "];
@@ -33,6 +39,8 @@ const SAID: usize = 16 << 10;
 #[derive(Debug, Clone)]
 pub struct Compiler {
     program: PathBuf,
+    /// For all compilers that run.
+    budget: Budget,
 }
 
 impl Compiler {
@@ -42,10 +50,11 @@ impl Compiler {
     /// If the process does not know what it runs.
     pub fn this_program() -> std::io::Result<Self> {
         let program = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
-        Ok(Self { program })
+        Ok(Self { program, budget: Budget::new("/") })
     }
 
-    /// Compiles `file` for engines of this tier into `code`, which is the compiler's standard output.
+    /// Compiles `file` for engines of this tier into `code`, which is the compiler's standard output. It takes less memory where the host
+    /// has ended over the file before.
     ///
     /// # Errors
     /// If the file will not do, or the compiler does not come to its end.
@@ -56,12 +65,29 @@ impl Compiler {
     /// # Panics
     /// Outside a tokio runtime with I/O and time. The compiler ends with the thread that starts it, so that thread must last: a worker
     /// of the runtime, and not one of those that are there for what blocks.
-    pub(super) async fn compile(&self, tier: Tier, file: &[u8], code: File) -> Result<(), LoadError> {
+    pub(super) async fn compile(
+        &self,
+        tier: Tier,
+        file: &[u8],
+        code: File,
+        attempt: Option<&Attempt>,
+    ) -> Result<(), LoadError> {
         let memory = child::memory(file.len());
+        let halved = attempt.map_or(0, Attempt::ended);
+        let wanted = memory.checked_shr(halved).unwrap_or(0).max(LEAST_HALVED);
+        let grant = self.budget.take(wanted).await?;
+        let exceeded = || match (attempt, grant.limit) {
+            (Some(attempt), _) if halved > 0 => {
+                LoadError::Halved { mib: grant.mib, ended: halved, mark: attempt.path().to_owned() }
+            }
+            (_, Some(limit)) => LoadError::Container { mib: grant.mib, limit },
+            (_, None) => LoadError::Memory(grant.mib),
+        };
         let mut compiler = Command::new(&self.program);
         compiler
             .arg0("pilothouse")
-            .args(["compile", "--parent", &std::process::id().to_string(), "--memory", &memory.to_string()])
+            .args(["compile", "--parent", &std::process::id().to_string()])
+            .args(["--memory", &memory.to_string(), "--data", &grant.mib.to_string()])
             .args((tier == Tier::Baseline).then_some("--baseline"))
             // What reads a hostile file has no need of the host's secrets.
             .env_clear()
@@ -83,7 +109,7 @@ impl Compiler {
         };
         let all = async { tokio::join!(feed, tail(said), running.wait()) };
         match tokio::time::timeout(DEADLINE, all).await {
-            Ok((_, said, ended)) => understand(ended.map_err(LoadError::Compiler)?, &said, memory),
+            Ok((_, said, ended)) => understand(ended.map_err(LoadError::Compiler)?, &said, exceeded),
             Err(_) => Err(LoadError::Deadline(DEADLINE)),
         }
     }
@@ -108,8 +134,8 @@ async fn tail(said: Option<impl AsyncRead + Unpin>) -> String {
     String::from_utf8_lossy(&end).into_owned()
 }
 
-/// What the end of a compiler that might take so many MiB means for its file.
-fn understand(ended: ExitStatus, said: &str, memory: u64) -> Result<(), LoadError> {
+/// What the end of a compiler means for its file. `exceeded` is what it means that it had too little memory.
+fn understand(ended: ExitStatus, said: &str, exceeded: impl Fn() -> LoadError) -> Result<(), LoadError> {
     use std::os::unix::process::ExitStatusExt as _;
     // What a panic ends with says how to see more of it.
     let tells = |line: &&str| !line.is_empty() && !line.starts_with("note: ");
@@ -118,7 +144,7 @@ fn understand(ended: ExitStatus, said: &str, memory: u64) -> Result<(), LoadErro
     match (ended.code(), ended.signal()) {
         (Some(0), _) => Ok(()),
         (Some(code), _) if code == i32::from(child::REFUSED) => match serde_json::from_str::<Refused>(last) {
-            Ok(Refused::Compile(why)) if is_out_of_memory(&why) => Err(LoadError::Memory(memory)),
+            Ok(Refused::Compile(why)) if is_out_of_memory(&why) => Err(exceeded()),
             Ok(refused) => Err(refused.into()),
             Err(_) => Err(died(ended, last)),
         },
@@ -126,8 +152,11 @@ fn understand(ended: ExitStatus, said: &str, memory: u64) -> Result<(), LoadErro
             Err(LoadError::Compiler(std::io::Error::other(format!("cannot write the compiled code: {last}"))))
         }
         _ if said.contains("has overflowed its stack") => Err(LoadError::Stack),
-        _ if is_out_of_memory(said) => Err(LoadError::Memory(memory)),
+        _ if is_out_of_memory(said) => Err(exceeded()),
         (_, Some(signal)) if signal == rustix::process::Signal::XCPU.as_raw() => Err(LoadError::Deadline(child::CPU)),
+        (_, Some(signal)) if signal == rustix::process::Signal::XFSZ.as_raw() => {
+            Err(LoadError::Compile(format!("its code takes more than {} MiB", child::CODE >> 20)))
+        }
         (_, Some(signal)) if signal == rustix::process::Signal::KILL.as_raw() => Err(LoadError::Killed),
         _ => Err(died(ended, last)),
     }
@@ -147,7 +176,7 @@ mod tests {
     fn end_of_a_compiler_is_understood() {
         let exit = |code: i32| ExitStatus::from_raw(code << 8);
         let signal = ExitStatus::from_raw;
-        let (abort, segv, xcpu, kill) = (6, 11, 24, 9);
+        let (abort, segv, xcpu, kill, xfsz) = (6, 11, 24, 9, 25);
         let overflow = "\nthread 'main' (7) has overflowed its stack\nfatal runtime error: stack overflow, aborting\n";
         let unhandled = "thread 'main' (7) panicked at x:\nunhandled out-of-memory error: out of memory (failed to allocate 9 bytes)\n";
         for (ended, said, told) in [
@@ -160,6 +189,7 @@ mod tests {
             (exit(101), unhandled, Some("the compiler needs more than its 2048 MiB")),
             (exit(3), "{\"Compile\":\"out of memory (failed to allocate 9 bytes)\"}", Some("more than its 2048 MiB")),
             (signal(xcpu), "", Some("the compiler was stopped over the file after 120 s")),
+            (signal(xfsz), "", Some("cannot compile: its code takes more than 512 MiB")),
             (signal(kill), "", Some("the compiler was killed over the file")),
             (signal(segv), "", Some("the compiler died over the file (signal: 11 (SIGSEGV)")),
             (
@@ -168,7 +198,7 @@ mod tests {
                 Some("(exit status: 101); it said: at the disco"),
             ),
         ] {
-            let understood = understand(ended, said, 2048).map_err(|error| error.to_string());
+            let understood = understand(ended, said, || LoadError::Memory(2048)).map_err(|error| error.to_string());
             match told {
                 None => assert_eq!(understood, Ok(())),
                 Some(told) => {

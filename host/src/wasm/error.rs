@@ -1,6 +1,7 @@
 //! Why a file did not become a plugin, and why a call came to nothing.
 
 use std::fmt::{self, Write as _};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::call::shorten;
@@ -69,6 +70,50 @@ pub enum LoadError {
     /// Needs more memory than its compiler may have.
     #[error("the compiler needs more than its {0} MiB for the file: it is too large, or damaged")]
     Memory(u64),
+    /// Needs more memory than the container leaves.
+    #[error(
+        "the compiler needs more than {mib} MiB for the file, which is what the container's memory limit of {limit} MiB leaves: raise the limit"
+    )]
+    Container {
+        /// What it had, in MiB.
+        mib: u64,
+        /// The container's limit, in MiB.
+        limit: u64,
+    },
+    /// Needs more memory than it gets since the host has ended over it.
+    #[error(
+        "the compiler needs more than {mib} MiB for the file, and gets no more because the host has ended while it compiled the file ({ended} times in a row): raise the container's memory limit, and remove {} to let it have all", mark.display()
+    )]
+    Halved {
+        /// What it had, in MiB.
+        mib: u64,
+        /// How often in a row.
+        ended: u32,
+        /// The file that says so.
+        mark: PathBuf,
+    },
+    /// The host has ended over it, and it is not time to try again.
+    #[error(
+        "the host has ended while it compiled the file ({ended} times in a row), as it does where the container is out of memory: the file is tried again in {} s, and before that if {} is removed", wait.as_secs(), mark.display()
+    )]
+    Suspect {
+        /// How often in a row.
+        ended: u32,
+        /// For so long still.
+        wait: Duration,
+        /// The file that says so.
+        mark: PathBuf,
+    },
+    /// The container has too little memory left for any compiler.
+    #[error(
+        "the container's memory limit of {limit} MiB leaves {left} MiB for a compiler, which is too little: raise the limit"
+    )]
+    NoRoom {
+        /// What is left beside the host and its reserve, in MiB.
+        left: u64,
+        /// The container's limit, in MiB.
+        limit: u64,
+    },
     /// Needs more time than its compiler may have.
     #[error("the compiler was stopped over the file after {} s: it is too large, or damaged", .0.as_secs())]
     Deadline(Duration),
@@ -111,7 +156,7 @@ pub enum LoadError {
 impl LoadError {
     /// Whether it may pass by itself: the same file may come through another time.
     pub fn passes(&self) -> bool {
-        matches!(self, Self::Compiler(_) | Self::Killed | Self::Code(_))
+        matches!(self, Self::Compiler(_) | Self::Killed | Self::Code(_) | Self::Suspect { .. } | Self::NoRoom { .. })
     }
 
     /// One word for metrics, of the same meaning as [`CallError::kind`]'s: `decode` where it is no WebAssembly that this host takes, `link`
@@ -128,10 +173,10 @@ impl LoadError {
             | Self::Componentise(_)
             | Self::Compile(_) => "decode",
             Self::Stack => "stack",
-            Self::Memory(_) => "memory",
+            Self::Memory(_) | Self::Container { .. } | Self::Halved { .. } | Self::NoRoom { .. } => "memory",
             Self::Deadline(_) => "deadline",
             Self::Died { .. } => "died",
-            Self::Killed | Self::Compiler(_) | Self::Code(_) => "host",
+            Self::Killed | Self::Compiler(_) | Self::Code(_) | Self::Suspect { .. } => "host",
             Self::Imports(_) | Self::Export { .. } | Self::Types(_) => "link",
         }
     }

@@ -40,13 +40,17 @@
 
 mod arguments;
 mod aside;
+mod attempt;
 mod bindings;
+mod budget;
 mod cache;
 mod call;
 mod child;
 mod code;
 mod compiler;
 mod component;
+mod confinement;
+mod container;
 mod contents;
 mod digest;
 mod ending;

@@ -1,7 +1,7 @@
 //! Compiled code: kept from one start to the next, never damaged, and made where it harms nobody.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -334,11 +334,14 @@ pub(crate) async fn a_compiler_has_bounds_and_comes_after_who_serves(_: Scene) -
     Ok(())
 }
 
-/// Starts a compiler, and looks at it while it waits for its file.
+/// Starts a compiler, looks at it while it waits for its file, and gives it one.
 async fn confines_itself(tier: Option<&str>, nicer: i32) -> Result<()> {
-    let arguments = ["compile", "--parent", &std::process::id().to_string(), "--memory", "512"];
+    let arguments = ["compile", "--parent", &std::process::id().to_string(), "--memory", "512", "--data", "256"];
     let mut command = Command::new(binary()?);
-    let mut compiler = command.args(arguments).args(tier).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    let folder = tempfile::tempdir()?;
+    let code = folder.path().join("code");
+    command.args(arguments).args(tier).stdin(Stdio::piped()).stdout(fs::File::create(&code)?);
+    let mut compiler = command.spawn()?;
     let ours = nice("self")?;
     let confined = eventually("the compiler confines itself", async || {
         let process = compiler.id().to_string();
@@ -347,12 +350,20 @@ async fn confines_itself(tier: Option<&str>, nicer: i32) -> Result<()> {
         let limit = |name| limits.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
         for (name, expected) in [
             ("Max address space", ["536870912", "536870912", "bytes"]),
+            ("Max data size", ["268435456", "268435456", "bytes"]),
+            ("Max file size", ["536870912", "536870912", "bytes"]),
+            ("Max open files", ["16", "16", "files"]),
             ("Max cpu time", ["120", "121", "seconds"]),
             ("Max core file size", ["0", "0", "bytes"]),
         ] {
             let found: Vec<&str> = limit(name).split_whitespace().collect();
             ensure!(found == expected, "{name}: {found:?}");
         }
+        // A filter of system calls, where the kernel has such.
+        let status = read("status")?;
+        let says = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let (privileges, filter) = (says("NoNewPrivs:"), says("Seccomp:"));
+        ensure!(filter.is_none() || (privileges, filter) == (Some("1"), Some("2")), "{privileges:?}, {filter:?}");
         let score = read("oom_score_adj")?;
         ensure!(score.trim() == "1000", "the kernel's choice when memory runs out: {score}");
         let nice = nice(&process)?;
@@ -360,9 +371,99 @@ async fn confines_itself(tier: Option<&str>, nicer: i32) -> Result<()> {
         Ok(())
     })
     .await;
-    compiler.kill()?;
-    compiler.wait()?;
-    confined
+    if confined.is_err() {
+        compiler.kill()?;
+    }
+    let file = Plugin::myapple()?.wasm;
+    let fed = compiler.stdin.take().context("no standard input")?.write_all(&file);
+    let ended = compiler.wait()?;
+    confined?;
+    fed?;
+    ensure!(ended.success() && fs::metadata(&code)?.len() > 0, "it ended with {ended}");
+    Ok(())
+}
+
+pub(crate) async fn a_file_that_needs_more_memory_than_the_container_leaves_is_refused_and_the_host_goes_on(
+    scene: Scene,
+) -> Result<()> {
+    let mut host = scene.host().await?;
+    let Some(_group) = MemoryGroup::of(host.id(), 300 << 20)? else {
+        return Err(NotHere("no control group for memory of version 1 can be made here").into());
+    };
+    scene.with(&[Plugin::myapple()?, Plugin::that_takes_memory_to_compile("greedy", 1)?])?;
+    eventually("/readyz says what is wrong with the file", async || {
+        let told = host.readiness_of("greedy").await?;
+        let why = "which is what the container's memory limit of 300 MiB leaves: raise the limit";
+        ensure!(told.contains("the compiler needs more than") && told.contains(why), "it says: {told}");
+        Ok(())
+    })
+    .await?;
+    scene.apple("gala").create(2).await?.settles().await?;
+    host.code_is_optimized().await?;
+    ensure!(host.exited().is_none(), "the host ended");
+    Ok(())
+}
+
+/// A control group with a limit of memory, as a container has one.
+struct MemoryGroup {
+    folder: PathBuf,
+    process: u32,
+}
+
+impl MemoryGroup {
+    /// One that a process is in. None: none can be made.
+    fn of(process: u32, bytes: u64) -> Result<Option<Self>> {
+        let root = Path::new("/sys/fs/cgroup/memory");
+        let folder = root.join(format!("pilothouse-e2e-{process}"));
+        if fs::metadata(root.join("memory.limit_in_bytes")).is_err() || fs::create_dir(&folder).is_err() {
+            return Ok(None);
+        }
+        let group = Self { folder, process };
+        fs::write(group.folder.join("memory.limit_in_bytes"), bytes.to_string())?;
+        fs::write(group.folder.join("cgroup.procs"), process.to_string())?;
+        Ok(Some(group))
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // A group with processes cannot be removed.
+        let _ = fs::write("/sys/fs/cgroup/memory/cgroup.procs", self.process.to_string());
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+pub(crate) async fn a_file_over_which_the_host_ended_again_and_again_waits_before_it_is_compiled(
+    mut scene: Scene,
+) -> Result<()> {
+    let cache = scene.with_cache_of_its_own();
+    let mut host = scene.with(&[Plugin::myapple()?])?.starting_host()?;
+    // What a host leaves that ends while it compiles.
+    let mark = eventually("the file is marked while it is compiled", async || {
+        let marks = named(&cache, |name| name.ends_with(".compiling"))?;
+        marks.into_iter().next().context("there is no mark")
+    })
+    .await?;
+    host.crash();
+    // Whichever compiler was seen, the first to be started is the one that waits.
+    let first = if SOON > 0.0 { "baseline" } else { "optimized" };
+    let name = mark.file_name().and_then(|name| name.to_str()).context("no name")?;
+    let mark = cache.join(name.replace("optimized", first));
+    fs::write(&mark, "3\n")?;
+    fs::set_permissions(&mark, fs::Permissions::from_mode(0o600))?;
+    host.start_again()?;
+    eventually("/readyz says why the file is not compiled", async || {
+        let told = host.readiness_of("myapple").await?;
+        ensure!(told.contains("the host has ended while it compiled the file (3 times in a row)"), "it says: {told}");
+        Ok(())
+    })
+    .await?;
+    fs::remove_file(&mark)?;
+    scene.apple("gala").create(2).await?.settles().await?;
+    host.code_is_optimized().await?;
+    let marks = named(&cache, |name| name.ends_with(".compiling"))?;
+    ensure!(marks.is_empty(), "there is {marks:?}");
+    Ok(())
 }
 
 /// How nice a process is: proc_pid_stat(5), the 19th field. The second may hold blanks, and ends with the last parenthesis.

@@ -56,6 +56,8 @@ fn main() -> ExitCode {
             a_compiler_has_bounds_and_comes_after_who_serves,
             a_file_that_kills_its_compiler_costs_nobody_else_anything,
             a_file_that_takes_its_compilers_memory_costs_nobody_else_anything,
+            a_file_that_needs_more_memory_than_the_container_leaves_is_refused_and_the_host_goes_on,
+            a_file_over_which_the_host_ended_again_and_again_waits_before_it_is_compiled,
             a_host_killed_in_the_middle_of_a_compilation_leaves_nothing_and_serves_when_it_is_back,
             a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses_no_work,
         }

@@ -17,12 +17,13 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use tempfile::NamedTempFile;
 use tracing::{Instrument as _, info, warn};
 
+use super::super::attempt::{Attempt, Suspect};
 use super::super::cache::{Key, verify};
 use super::super::code::{Code, Sandbox, Source};
 use super::super::compiler::Compiler;
@@ -293,8 +294,15 @@ impl Engine {
         file: &PluginFile,
         output: Output,
     ) -> Result<File, LoadError> {
-        compiler.compile(sandbox.tier, file.bytes(), output.writer().map_err(LoadError::Compiler)?).await?;
         let (engine, sandbox, digest) = (self.clone(), Arc::clone(sandbox), file.digest());
+        let (attempt, writer) =
+            (self.attempt(digest, sandbox.tier).await?, output.writer().map_err(LoadError::Compiler)?);
+        let compiled = compiler.compile(sandbox.tier, file.bytes(), writer, attempt.as_ref()).await;
+        let is_verdict = compiled.as_ref().map_or_else(|error| !error.passes() && error.kind() != "memory", |()| true);
+        if let Some(attempt) = attempt.filter(|_| is_verdict) {
+            attempt.settle();
+        }
+        compiled?;
         blocking(move || {
             let key = Key::new(&sandbox.engine, digest);
             let code = output.reader().map_err(LoadError::Compiler)?;
@@ -307,6 +315,17 @@ impl Engine {
             Ok(code)
         })
         .await?
+    }
+
+    /// Marks on disk that the file of this digest is being compiled, where there is a cache. Each tier has its own mark: that one compiler
+    /// comes to its end says nothing of the other.
+    async fn attempt(&self, digest: Digest, tier: Tier) -> Result<Option<Attempt>, LoadError> {
+        let engine = self.clone();
+        let begin = move || match &engine.0.cache {
+            Some(cache) => Attempt::begin(cache.dir(), &format!("{digest}-{}", tier.as_str()), SystemTime::now()),
+            None => Ok(None),
+        };
+        blocking(begin).await?.map_err(|Suspect { ended, wait, mark }| LoadError::Suspect { ended, wait, mark })
     }
 
     /// Keys of what is loaded.

@@ -20,7 +20,8 @@ use crate::wasm::{Digest, MAX_FILE, PluginFile};
 pub(super) const GAP: Duration = Duration::from_millis(500);
 
 /// A file whose last change is no older than this when it is read is read again at the next look: two changes within one tick
-/// of the file system's clock (4 ms on Linux, 2 s on FAT) leave the same time behind.
+/// of the file system's clock (4 ms on Linux, 2 s on FAT) leave the same time behind. A file that is the same after this time, as seen
+/// by a clock that never goes back, is not read again either: its own time may lie ahead of the system's clock.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// Settings are some lines; the largest object that Kubernetes stores (a ConfigMap with them) has 1.5 MiB.
@@ -44,6 +45,8 @@ impl Folder {
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
+    /// The system's clock, with which files' times are compared.
+    clock: fn() -> SystemTime,
     plugins: BTreeMap<PluginName, Known>,
     problems: Option<Vec<Problem>>,
 }
@@ -56,14 +59,42 @@ pub(super) struct Looked {
     pub(super) again: Option<Duration>,
 }
 
+impl Looked {
+    fn again_in(&mut self, wait: Duration) {
+        self.again = Some(self.again.map_or(wait, |again| again.min(wait)));
+    }
+}
+
 /// A plugin as it was reported.
 #[derive(Debug)]
 struct Known {
-    wasm: Stamp,
-    yaml: Option<Stamp>,
+    wasm: Seen,
+    yaml: Option<Seen>,
     digest: Digest,
     settings: SettingsFile,
     missing_since: Option<Instant>,
+    /// Since when there is no file with the settings that are known.
+    settings_missing_since: Option<Instant>,
+}
+
+/// A file's stamp, and since when it has been the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    stamp: Stamp,
+    since: Instant,
+}
+
+impl Seen {
+    /// The file has this stamp now; `before` is what was seen at the look before.
+    fn new(stamp: Stamp, before: Option<&Self>, now: Instant) -> Self {
+        match before.filter(|before| before.stamp.is_of_same_file(&stamp)) {
+            Some(before) => {
+                let fresh = stamp.fresh && now.saturating_duration_since(before.since) < FRESH;
+                Self { stamp: Stamp { fresh, ..stamp }, since: before.since }
+            }
+            None => Self { stamp, since: now },
+        }
+    }
 }
 
 /// By which it is seen, without reading it, that a file is another than before.
@@ -79,10 +110,11 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
+    /// `now` is the system's clock.
+    fn of(metadata: &Metadata, now: SystemTime) -> Self {
         let changed = (metadata.ctime(), metadata.ctime_nsec());
         let at = u64::try_from(changed.0).ok().and_then(|s| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(s)));
-        let age = at.and_then(|at| SystemTime::now().duration_since(at).ok());
+        let age = at.and_then(|at| now.duration_since(at).ok());
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -95,13 +127,19 @@ impl Stamp {
 
     /// Whether the file is surely the one that was read when this stamp was taken.
     fn holds(&self, path: &Path) -> bool {
-        !self.fresh && fs::metadata(path).is_ok_and(|now| Self { fresh: false, ..Self::of(&now) } == *self)
+        let is_same = |metadata: Metadata| Self::of(&metadata, SystemTime::UNIX_EPOCH).is_of_same_file(self);
+        !self.fresh && fs::metadata(path).is_ok_and(is_same)
+    }
+
+    /// Whether nothing that a stamp shows has changed.
+    fn is_of_same_file(&self, other: &Self) -> bool {
+        Self { fresh: false, ..self.clone() } == Self { fresh: false, ..other.clone() }
     }
 }
 
 impl Directory {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, plugins: BTreeMap::new(), problems: None }
+        Self { path, clock: SystemTime::now, plugins: BTreeMap::new(), problems: None }
     }
 
     /// Looks, and tells what changed since the look before; `now` is the time of a clock that never goes back.
@@ -111,7 +149,7 @@ impl Directory {
         match self.names(&mut problems) {
             Ok(names) => {
                 for name in &names {
-                    self.look_at(name, &mut looked, &mut problems);
+                    self.look_at(name, now, &mut looked, &mut problems);
                 }
                 self.sweep(&names, now, &mut looked);
             }
@@ -160,19 +198,20 @@ impl Directory {
         Ok(names)
     }
 
-    fn look_at(&mut self, name: &PluginName, looked: &mut Looked, problems: &mut Vec<Problem>) {
+    fn look_at(&mut self, name: &PluginName, now: Instant, looked: &mut Looked, problems: &mut Vec<Problem>) {
         let (wasm, yaml) = (self.path.join(format!("{name}.wasm")), self.path.join(format!("{name}.yaml")));
         if let Some(known) = self.plugins.get_mut(name) {
             known.missing_since = None;
             let yaml_holds = match &known.yaml {
-                Some(stamp) => stamp.holds(&yaml),
+                Some(seen) => seen.stamp.holds(&yaml),
                 None => matches!(known.settings, SettingsFile::Missing) && is_missing(&yaml),
             };
-            if yaml_holds && known.wasm.holds(&wasm) {
+            if yaml_holds && known.wasm.stamp.holds(&wasm) {
                 return;
             }
         }
-        let (bytes, stamp) = match read(&wasm, MAX_FILE) {
+        let clock = (self.clock)();
+        let (bytes, stamp) = match read(&wasm, MAX_FILE, clock) {
             Ok(read) => read,
             // Gone since the directory was read: the next look knows.
             Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&wasm).is_err() => return,
@@ -181,7 +220,7 @@ impl Directory {
                 return;
             }
         };
-        let (settings, yaml) = match read(&yaml, MAX_SETTINGS) {
+        let (settings, yaml) = match read(&yaml, MAX_SETTINGS, clock) {
             Ok((text, stamp)) => match String::from_utf8(text) {
                 Ok(text) => (SettingsFile::Text(text.into()), Some(stamp)),
                 Err(_) => (SettingsFile::Unreadable("is not UTF-8 text".to_owned()), Some(stamp)),
@@ -189,9 +228,26 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => (SettingsFile::Missing, None),
             Err(error) => (SettingsFile::Unreadable(error.to_string()), None),
         };
+        let before = self.plugins.get(name);
+        let yaml = yaml.map(|stamp| Seen::new(stamp, before.and_then(|before| before.yaml.as_ref()), now));
+        let wasm = Seen::new(stamp, before.map(|before| &before.wasm), now);
+        let (mut settings, mut yaml, mut settings_missing_since) = (settings, yaml, None);
+        if let (Some(before), SettingsFile::Missing) = (before, &settings)
+            && before.settings != SettingsFile::Missing
+        {
+            // What a plugin may do is not taken away for the moment in which its file is replaced.
+            let since = before.settings_missing_since.unwrap_or(now);
+            let missing = now.saturating_duration_since(since);
+            if missing < GAP {
+                looked.again_in(GAP - missing);
+                (settings, yaml) = (before.settings.clone(), before.yaml.clone());
+                settings_missing_since = Some(since);
+            }
+        }
         let file = PluginFile::new(bytes);
         let digest = file.digest();
-        let known = Known { wasm: stamp, yaml, digest, settings: settings.clone(), missing_since: None };
+        let known =
+            Known { wasm, yaml, digest, settings: settings.clone(), missing_since: None, settings_missing_since };
         let before = self.plugins.insert(name.clone(), known);
         if before.is_none_or(|before| before.digest != digest || before.settings != settings) {
             let found = Found { name: name.clone(), wasm: file.into(), digest, settings };
@@ -210,8 +266,7 @@ impl Directory {
                 looked.changes.push(Change::Removed(name.clone()));
                 return false;
             }
-            let wait = GAP - missing;
-            looked.again = Some(looked.again.map_or(wait, |again| again.min(wait)));
+            looked.again_in(GAP - missing);
             true
         });
     }
@@ -247,7 +302,7 @@ fn is_missing(path: &Path) -> bool {
 }
 
 /// A file's whole content, and the stamp of just that content.
-fn read(path: &Path, max: usize) -> io::Result<(Vec<u8>, Stamp)> {
+fn read(path: &Path, max: usize, clock: SystemTime) -> io::Result<(Vec<u8>, Stamp)> {
     let metadata = fs::metadata(path)?;
     // Opening a pipe would wait for a writer.
     if !metadata.is_file() {
@@ -259,14 +314,79 @@ fn read(path: &Path, max: usize) -> io::Result<(Vec<u8>, Stamp)> {
         return Err(large());
     }
     let mut file = File::open(path)?;
-    let before = Stamp::of(&file.metadata()?);
+    let before = Stamp::of(&file.metadata()?, clock);
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(max).saturating_add(1));
     file.by_ref().take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() > max {
         return Err(large());
     }
-    let after = Stamp::of(&file.metadata()?);
+    let after = Stamp::of(&file.metadata()?, clock);
     // Written while it was read: what it holds then is seen at the next look.
     let fresh = before.fresh || after != before;
     Ok((bytes, Stamp { fresh, ..before }))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_from_the_future_is_read_until_it_has_been_the_same_for_a_while() {
+        let dir = tempfile::tempdir().unwrap();
+        let (wasm, yaml) = (dir.path().join("a.wasm"), dir.path().join("a.yaml"));
+        fs::write(&wasm, "code").unwrap();
+        fs::write(&yaml, "enabled: true\n").unwrap();
+        let an_hour_ago = || SystemTime::now() - Duration::from_secs(3600);
+        let mut directory = Directory { clock: an_hour_ago, ..Directory::new(dir.path().to_owned()) };
+        let is_read_again = |directory: &Directory| {
+            let known = &directory.plugins[&PluginName::new("a").unwrap()];
+            let yaml_holds = known.yaml.as_ref().is_some_and(|seen| seen.stamp.holds(&yaml));
+            (!known.wasm.stamp.holds(&wasm), !yaml_holds)
+        };
+        let start = Instant::now();
+        directory.look(start);
+        assert_eq!(is_read_again(&directory), (true, true));
+        directory.look(start + FRESH / 2);
+        assert_eq!(is_read_again(&directory), (true, true));
+        directory.look(start + FRESH);
+        assert_eq!(is_read_again(&directory), (false, false));
+
+        fs::write(&wasm, "other code").unwrap();
+        let looked = directory.look(start + FRESH * 2);
+        assert!(matches!(*looked.changes, [Change::Found(_)]), "{looked:?}");
+        assert_eq!(is_read_again(&directory), (true, false));
+    }
+
+    #[test]
+    fn settings_that_are_away_for_a_moment_stay_in_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let (wasm, yaml) = (dir.path().join("a.wasm"), dir.path().join("a.yaml"));
+        fs::write(&wasm, "code").unwrap();
+        fs::write(&yaml, "enabled: true\n").unwrap();
+        let mut directory = Directory::new(dir.path().to_owned());
+        let start = Instant::now();
+        let found = |looked: &Looked| match &*looked.changes {
+            [Change::Found(found)] => Some(found.settings.clone()),
+            _ => None,
+        };
+        directory.look(start);
+
+        fs::remove_file(&yaml).unwrap();
+        let looked = directory.look(start + Duration::from_secs(1));
+        assert_eq!((looked.changes.len(), looked.again), (0, Some(GAP)));
+        // A new plugin's file in between does not make it one without settings.
+        fs::write(&wasm, "other code").unwrap();
+        let looked = directory.look(start + Duration::from_secs(1) + GAP / 2);
+        assert_eq!(found(&looked), Some(SettingsFile::Text("enabled: true\n".into())));
+        assert_eq!(looked.again, Some(GAP / 2));
+        fs::write(&yaml, "enabled: false\n").unwrap();
+        let looked = directory.look(start + Duration::from_secs(1) + GAP / 2);
+        assert_eq!(found(&looked), Some(SettingsFile::Text("enabled: false\n".into())));
+
+        fs::remove_file(&yaml).unwrap();
+        directory.look(start + Duration::from_secs(5));
+        let looked = directory.look(start + Duration::from_secs(5) + GAP);
+        assert_eq!(found(&looked), Some(SettingsFile::Missing));
+    }
 }

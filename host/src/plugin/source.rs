@@ -14,7 +14,7 @@
 //!
 //! # Guarantees
 //! - The last [`Change`] of a name tells what the directory holds, at the latest two seconds after it was written.
-//! - A file that is gone for a moment, as while it is replaced by hand, is not reported as removed.
+//! - A file that is gone for a moment, as while it is replaced by hand, is not reported as removed. That holds for `<name>.yaml` too.
 //! - A directory that is missing or cannot be read removes nothing: that is said, and what was found stays. More often than
 //!   not it is a volume that is away.
 

@@ -10,10 +10,11 @@ use super::{
     args::LogFormat,
     feed::{self, Feed},
 };
+use crate::dispatch::VALUES;
 
 /// Logs to standard error, as the settings say.
 pub(super) fn start(format: LogFormat, filter: &str) -> anyhow::Result<()> {
-    let registry = tracing_subscriber::registry().with(parse(filter)?);
+    let registry = tracing_subscriber::registry().with(cluster_filter(filter)?);
     match format {
         LogFormat::Text => {
             let coloured = std::io::stderr().is_terminal();
@@ -44,8 +45,35 @@ pub(super) fn start_feed(filter: &str) -> anyhow::Result<()> {
         .context("cannot start logging")
 }
 
+/// What a host in a cluster logs. Values of objects are not for its log, whatever it is asked for.
+fn cluster_filter(filter: &str) -> anyhow::Result<EnvFilter> {
+    Ok(parse(filter)?.add_directive(format!("{VALUES}=off").parse()?))
+}
+
 fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
     EnvFilter::builder()
         .parse(filter)
         .with_context(|| format!("{filter:?} is no log filter, such as `info` or `info,pilothouse::informer=debug`"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
+mod tests {
+    use tracing::enabled;
+
+    use super::*;
+
+    #[test]
+    fn values_of_objects_are_logged_by_no_host_in_a_cluster_whatever_its_filter_says() {
+        for filter in ["debug", "trace", "info,pilothouse::feed=debug", "pilothouse::feed::values=trace"] {
+            let subscriber = tracing_subscriber::registry().with(cluster_filter(filter).unwrap());
+            tracing::subscriber::with_default(subscriber, || {
+                assert!(!enabled!(target: VALUES, Level::DEBUG), "{filter}");
+                assert!(
+                    filter.starts_with("pilothouse") || enabled!(target: "pilothouse::feed", Level::DEBUG),
+                    "{filter}"
+                );
+            });
+        }
+    }
 }

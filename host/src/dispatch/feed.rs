@@ -1,12 +1,22 @@
 //! What happens, for people to follow: `pilothouse dev` shows the target `pilothouse::feed` line by line.
+//!
+//! A host in a cluster logs which fields have changed, and never their values: the log has more readers than the objects. The values are
+//! for `dev`, where [`VALUES`] is enabled, and even there not those of Secrets.
 
 use std::time::Duration;
 
-use pilothouse_core::{backlog::Batch, key::Key, store::Change};
+use pilothouse_core::{
+    backlog::Batch,
+    key::{Key, TypeMeta},
+    store::Change,
+};
 use serde_json::Value;
 use tracing::{Level, debug, enabled};
 
 use super::{controller::Controller, pending};
+
+/// Nothing is logged under this target. Where it is enabled, values of changed fields may be shown.
+pub(crate) const VALUES: &str = "pilothouse::feed::values";
 
 /// How many changed fields a line names.
 const NAMED_FIELDS: usize = 3;
@@ -34,11 +44,13 @@ fn told(controller: &Controller, change: &Change, keys: &[Key], why: &str) {
         return;
     }
     let object = change.object();
+    let of = object.type_meta();
+    let values = enabled!(target: VALUES, Level::DEBUG) && *of != secret();
     let wakes = keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     debug!(
         target: "pilothouse::feed",
         what = "changed", plugin = %controller.plugin(), controller = controller.name(),
-        kind = %object.type_meta().kind, object = %object.key(), change = describe(change), wakes, why,
+        kind = %of.kind, object = %object.key(), change = describe(change, values), wakes, why,
     );
 }
 
@@ -63,8 +75,12 @@ pub(super) fn observed(plugin: &str, batch: &Batch, took: Duration) {
     debug!(target: "pilothouse::feed", what = "observed", plugin, object, ?took);
 }
 
-/// `created`, `deleted`, or the fields that differ: `spec.quantity: 3 → 5`.
-fn describe(change: &Change) -> String {
+fn secret() -> TypeMeta {
+    TypeMeta::new("v1", "Secret")
+}
+
+/// `created`, `deleted`, or the fields that differ: `spec.quantity: 3 → 5` with values, `spec.quantity` without.
+fn describe(change: &Change, values: bool) -> String {
     let (old, new) = match (&change.old, &change.new) {
         (Some(old), Some(new)) => (old, new),
         (None, _) => return "created".into(),
@@ -72,7 +88,7 @@ fn describe(change: &Change) -> String {
     };
     let parse = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
     let mut found = Vec::new();
-    differences(&parse(&old.json()), &parse(&new.json()), "", &mut found);
+    differences(&parse(&old.json()), &parse(&new.json()), "", values, &mut found);
     let more = found.len().saturating_sub(NAMED_FIELDS);
     found.truncate(NAMED_FIELDS);
     if found.is_empty() {
@@ -85,7 +101,7 @@ fn describe(change: &Change) -> String {
     text
 }
 
-fn differences(old: &Value, new: &Value, path: &str, found: &mut Vec<String>) {
+fn differences(old: &Value, new: &Value, path: &str, values: bool, found: &mut Vec<String>) {
     if old == new || matches!(path, "metadata.resourceVersion" | "metadata.generation") {
         return;
     }
@@ -95,9 +111,10 @@ fn differences(old: &Value, new: &Value, path: &str, found: &mut Vec<String>) {
             for name in names {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                 let missing = Value::Null;
-                differences(a.get(name).unwrap_or(&missing), b.get(name).unwrap_or(&missing), &path, found);
+                differences(a.get(name).unwrap_or(&missing), b.get(name).unwrap_or(&missing), &path, values, found);
             }
         }
+        _ if !values => found.push(path.to_owned()),
         _ => found.push(format!("{path}: {} → {}", short(old), short(new))),
     }
 }
@@ -118,7 +135,7 @@ fn short(value: &Value) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use pilothouse_core::{key::TypeMeta, object::Object};
+    use pilothouse_core::object::Object;
     use serde_json::json;
 
     use super::*;
@@ -135,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_change_is_told_in_a_few_words() {
-        let told = |old, new| describe(&Change { old, new, missed: false });
+        let told = |old, new| describe(&Change { old, new, missed: false }, true);
         let before = object(&json!({ "quantity": 3, "color": "red", "sizes": [1, 2] }));
         assert_eq!(told(None, before.clone()), "created");
         assert_eq!(told(before.clone(), None), "deleted");
@@ -144,6 +161,9 @@ mod tests {
             "spec.quantity: 3 → 5, spec.sizes: 2 items → 1 items"
         );
         assert_eq!(told(before.clone(), object(&json!({ "quantity": 3, "sizes": [1, 2] }))), "spec.color: red → none");
+        let after = object(&json!({ "quantity": 5, "sizes": [1] }));
+        let names = describe(&Change { old: before.clone(), new: after, missed: false }, false);
+        assert_eq!(names, "spec.color, spec.quantity, spec.sizes");
         assert_eq!(told(before.clone(), before), "metadata");
     }
 }

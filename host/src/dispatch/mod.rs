@@ -30,6 +30,7 @@ mod tests;
 
 pub use controller::{Controller, GoneFigures, ReadFigures};
 pub use failing::{FailingKey, GivenUp};
+pub(crate) use feed::VALUES;
 pub use hook::{Called, Hook};
 pub use observing::Observing;
 pub use pending::{BacklogFigures, HookFailure};

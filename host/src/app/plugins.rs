@@ -25,6 +25,12 @@ const FAILING: usize = 20;
 /// Bytes of why one does: the log and `last-error` have it whole, and a thousand plugins may have twenty keys each.
 const WHY: usize = 500;
 
+/// Bytes of what is wrong with a plugin's file or its last call, of which there is one for each plugin.
+const WHAT: usize = 4 << 10;
+
+/// Warnings of one plugin that are shown: one for each permission that is asked for and not granted.
+const WARNINGS: usize = 50;
+
 /// The plugins that are left alone for a while, and why.
 pub(super) fn quarantined(view: &HostView) -> BTreeMap<PluginName, Quarantined> {
     let records = view.dispatch.records();
@@ -61,10 +67,10 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                     at: failure.at.to_string(),
                     stage: failure.stage.to_string(),
                     digest: failure.digest.short().to_string(),
-                    message: failure.message.clone(),
+                    message: cut(&failure.message, WHAT),
                     backtrace: failure.backtrace.clone(),
                 }),
-                waiting: waiting.get(name).cloned(),
+                waiting: waiting.get(name).map(|why| cut(why, WHAT)),
                 cpu_seconds: usage.used.as_secs_f64(),
                 guest_seconds: instances.get(name).map_or(0.0, |of| of.computed.as_secs_f64()),
                 turns: usage.turns,
@@ -83,13 +89,13 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                     peak_bytes: of.peak,
                 }),
                 quarantine: record.and_then(Record::quarantined).map(|Quarantined { left, times, why }| {
-                    QuarantineRow { left_seconds: left.as_secs_f64(), times, why }
+                    QuarantineRow { left_seconds: left.as_secs_f64(), times, why: cut(&why, WHAT) }
                 }),
                 failed_call: record.and_then(Record::last_failure).map(|failure| FailedCallRow {
                     at: failure.at.to_string(),
                     call: failure.call,
                     kind: failure.kind.to_owned(),
-                    message: failure.message,
+                    message: cut(&failure.message, WHAT),
                     backtrace: failure.backtrace,
                 }),
                 limits: limits.map(|Limits { memory, total_memory, host_calls, host_bytes, reuse, .. }| LimitsRow {
@@ -104,7 +110,7 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                 traps: record.map_or_else(BTreeMap::new, |record| named(record.traps())),
                 observer: observer.map(|observer| backlog(observer.figures(), observer.last_failure())),
                 controllers: own.into_iter().map(|controller| self::controller(controller)).collect(),
-                warnings: status.warnings,
+                warnings: status.warnings.iter().take(WARNINGS).map(|warning| cut(warning, WHY)).collect(),
             }
         };
     view.statuses.snapshot().plugins.into_iter().map(row).collect()
@@ -164,7 +170,11 @@ fn controller(controller: &Controller) -> ControllerRow {
         given_up: controller
             .given_up()
             .into_iter()
-            .map(|GivenUp { key, at, error }| GivenUpRow { key: key.to_string(), at: at.to_string(), error })
+            .map(|GivenUp { key, at, error }| GivenUpRow {
+                key: key.to_string(),
+                at: at.to_string(),
+                error: cut(&error, WHY),
+            })
             .collect(),
         gone: GoneRow { objects, bytes, dropped },
         unmapped: backlog(controller.unmapped(), controller.last_unmapped()),

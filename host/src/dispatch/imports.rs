@@ -8,7 +8,7 @@ use std::{
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
 use pilothouse_core::{
-    grant::Grants,
+    grant::{Grants, Namespaces},
     key::{Key, TypeMeta},
     manifest::{Manifest, Permission},
     object::{Object, Subresource, Uid},
@@ -37,6 +37,11 @@ pub(super) struct Access {
 }
 
 impl Access {
+    /// Whether the plugin may read any Secret, and so may repeat what stands in one.
+    pub(super) fn may_read_secrets(&self) -> bool {
+        self.grants.load().readable_namespaces(&TypeMeta::new("v1", "Secret")) != Namespaces::None
+    }
+
     /// `grants` are what `writer` goes by.
     pub(super) fn new(
         view: View,

@@ -22,7 +22,7 @@ use super::{
     imports::CallImports,
     queue::Next,
     reading::Reading,
-    record::Failed,
+    record::{Failed, WITHHELD},
 };
 use crate::{
     wasm::{CallError, Children, Failure, Outcome, Phase, Request},
@@ -100,8 +100,9 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
             }
         }
         Err(error) => {
-            let failed = Failed { controller: controller.name(), key, object: &object, error: &error };
-            controller.record().failed(call, &failed);
+            let (record, is_quotable) = (controller.record(), !serving.access.may_read_secrets());
+            let failed = Failed { controller: controller.name(), key, object: &object, error: &error, is_quotable };
+            record.failed(call, &failed);
             let mut report = Report::default();
             write_status(serving, &owner, phase, left.as_deref(), &mut report).await;
             (End::Trapped(error), report)
@@ -120,7 +121,7 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
         controller.await_watch(key);
     }
     let there = controller.forget_unless_there(key);
-    tell(controller, &object, failures, &end);
+    tell(controller, &object, failures, &end, !serving.access.may_read_secrets());
     let next = conclude(controller, key, end, &report, started.elapsed(), in_guest);
     if there {
         return next;
@@ -130,18 +131,20 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
     Next::Done
 }
 
-/// Tells people on the object what they may have to do something about.
-fn tell(controller: &Controller, object: &Object, failures: u32, end: &End) {
+/// Tells people on the object what they may have to do something about, and in the plugin's words if these are quotable.
+fn tell(controller: &Controller, object: &Object, failures: u32, end: &End, is_quotable: bool) {
     let plugin = controller.plugin();
     let times = failures.saturating_add(1);
-    let message = match end {
+    let (what, error) = match end {
         End::Done | End::After(_) => return,
-        End::Terminal(error) => format!("plugin {plugin} gave it up until something changes: {error}"),
         End::Failed(_) | End::Trapped(_) if times < TOLD_FROM => return,
-        End::Failed(error) => format!("plugin {plugin} fails over it: {error}"),
-        End::Trapped(error) => format!("plugin {plugin} fails over it: {error}"),
+        End::Terminal(error) => ("gave it up until something changes", error.clone()),
+        End::Failed(error) => ("fails over it", error.clone()),
+        End::Trapped(error) => ("fails over it", error.to_string()),
     };
-    controller.events().tell(object, Level::Warning, "ReconcileFailed", &message);
+    let said = if is_quotable { &error } else { WITHHELD };
+    let message = format!("plugin {plugin} {what}: {said}");
+    controller.events().tell(plugin, object, Level::Warning, "ReconcileFailed", &message);
 }
 
 /// How a turn ended.

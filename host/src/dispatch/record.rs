@@ -45,6 +45,10 @@ use crate::{
 /// How often a backtrace is logged for one kind of failure.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
+/// Stands in an Event for the words of a plugin that may read Secrets. Those may repeat what it read, and more people may read Events than
+/// Secrets.
+pub(super) const WITHHELD: &str = "its words are in the host's log alone, as it may read Secrets";
+
 /// A call that came to nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallFailure {
@@ -102,6 +106,8 @@ pub(super) struct Failed<'a> {
     pub(super) key: &'a Key,
     pub(super) object: &'a Object,
     pub(super) error: &'a CallError,
+    /// Whether an Event may quote the plugin.
+    pub(super) is_quotable: bool,
 }
 
 impl Record {
@@ -251,7 +257,7 @@ impl Record {
 
     /// A reconcile came to nothing. Notes it, and says it to people.
     pub(super) fn failed(&self, call: Call, failed: &Failed<'_>) {
-        let Failed { controller, key, object, error } = *failed;
+        let Failed { controller, key, object, error, is_quotable } = *failed;
         let (kind, message) = (error.kind(), error.to_string());
         let backtrace = self.note(format!("reconcile of {key} ({controller})"), error, &message);
         if let Some(frames) = backtrace {
@@ -278,12 +284,13 @@ impl Record {
             "the plugin is quarantined: its calls come to nothing; put a better one in its place, or POST /debug/plugins/{}/release",
             self.plugin,
         );
+        let last = if is_quotable { message } else { format!("{kind}; {WITHHELD}") };
         let message = format!(
             "plugin {} is quarantined, and reconciles nothing for a while: {IN_A_ROW} calls in a row came to nothing; the last one: \
-             {message}",
+             {last}",
             self.plugin
         );
-        self.events.tell(object, Level::Warning, "PluginQuarantined", &message);
+        self.events.tell(&self.plugin, object, Level::Warning, "PluginQuarantined", &message);
     }
 
     /// A reconcile failed in the plugin's own words, or over what it wants written. Says it in the present span; false: that was too much.

@@ -5,6 +5,7 @@
 //! [`pilothouse_core::event`]'s to say.
 
 use std::{
+    collections::{BTreeMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -13,6 +14,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use pilothouse_core::{
     event::{Act, Correlator},
     key::{Key, TypeMeta},
@@ -22,14 +24,19 @@ use pilothouse_core::{
 use serde_json::{Value, json};
 use tokio::{
     runtime::Handle,
-    sync::mpsc::{self, error::TrySendError},
+    sync::Notify,
     time::{Instant, timeout},
 };
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
-use crate::cluster::{self, Cluster, Patch, WriteOptions};
+use crate::{
+    cluster::{self, Cluster, Patch, WriteOptions},
+    name::PluginName,
+};
 
-/// Events that wait to be written: client-go's broadcaster holds as many.
+/// Events that wait to be written: client-go's broadcaster holds as many. They are the plugins' in turns, and where there is no room for
+/// one more, a plugin that has most of them gives way.
 const WAITING: usize = 1000;
 
 /// Requests to the API server: client-go gives a client of its own, with the same figures, to those who write many Events.
@@ -77,6 +84,7 @@ struct About {
     uid: Uid,
 }
 
+#[derive(Debug)]
 struct Note {
     about: About,
     resource_version: String,
@@ -89,8 +97,78 @@ struct Note {
 /// Where to tell something of an object. Clones share the queue; its task ends with the last of them.
 #[derive(Clone)]
 pub struct Events {
-    sender: mpsc::Sender<Note>,
+    waiting: Arc<Waiting>,
     counts: Arc<Counts>,
+    /// Ends the task with the last clone.
+    _open: Arc<DropGuard>,
+}
+
+/// What waits to be written, of all plugins.
+#[derive(Debug, Default)]
+struct Waiting {
+    lines: Mutex<Lines>,
+    added: Notify,
+}
+
+/// A line for each plugin that has something waiting.
+#[derive(Debug, Default)]
+struct Lines {
+    of: BTreeMap<PluginName, VecDeque<Note>>,
+    /// Whose note is next, then whose. Each plugin that has a line is there once.
+    turns: VecDeque<PluginName>,
+    len: usize,
+}
+
+impl Lines {
+    /// Adds a note. Returns how many were dropped for want of room: none, or one of a plugin that has most.
+    fn add(&mut self, plugin: &PluginName, note: Note) -> u64 {
+        let line = match self.of.get_mut(plugin) {
+            Some(line) => line,
+            None => {
+                self.turns.push_back(plugin.clone());
+                self.of.entry(plugin.clone()).or_default()
+            }
+        };
+        line.push_back(note);
+        self.len += 1;
+        if self.len <= WAITING {
+            return 0;
+        }
+        let longest = self.of.iter().max_by_key(|(_, line)| line.len()).map(|(plugin, _)| plugin.clone());
+        if let Some(longest) = longest {
+            self.remove(&longest, VecDeque::pop_back);
+        }
+        1
+    }
+
+    /// The next note, of one plugin after the other.
+    fn next(&mut self) -> Option<Note> {
+        let plugin = self.turns.pop_front()?;
+        self.turns.push_back(plugin.clone());
+        self.remove(&plugin, VecDeque::pop_front)
+    }
+
+    fn remove(&mut self, plugin: &PluginName, take: impl Fn(&mut VecDeque<Note>) -> Option<Note>) -> Option<Note> {
+        let line = self.of.get_mut(plugin)?;
+        let note = take(line);
+        self.len -= usize::from(note.is_some());
+        if line.is_empty() {
+            self.of.remove(plugin);
+            self.turns.retain(|waits| waits != plugin);
+        }
+        note
+    }
+}
+
+impl Waiting {
+    async fn next(&self) -> Note {
+        loop {
+            if let Some(note) = self.lines.lock().next() {
+                return note;
+            }
+            self.added.notified().await;
+        }
+    }
 }
 
 /// Since the start.
@@ -105,8 +183,7 @@ struct Counts {
 impl Events {
     /// Writes to `cluster`, on the runtime `io`. `instance` names this process among others, in `reportingInstance`.
     pub fn start(cluster: Cluster, instance: &str, io: &Handle) -> Self {
-        let (sender, receiver) = mpsc::channel(WAITING);
-        let counts = Arc::<Counts>::default();
+        let (waiting, counts, open) = (Arc::<Waiting>::default(), Arc::<Counts>::default(), CancellationToken::new());
         let recorder = Recorder {
             cluster,
             instance: instance.to_owned(),
@@ -115,12 +192,16 @@ impl Events {
             origin: Instant::now(),
             complained: None,
         };
-        io.spawn(recorder.run(receiver));
-        Self { sender, counts }
+        io.spawn({
+            let (waiting, open) = (waiting.clone(), open.clone());
+            async move { _ = open.run_until_cancelled(recorder.run(&waiting)).await }
+        });
+        Self { waiting, counts, _open: Arc::new(open.drop_guard()) }
     }
 
-    /// Tells something of an object: `reason` is one word in `UpperCamelCase`, `message` a sentence for people. Waits for nothing.
-    pub fn tell(&self, object: &Object, level: Level, reason: &'static str, message: &str) {
+    /// Tells something of an object that is a plugin's affair: `reason` is one word in `UpperCamelCase`, `message` a sentence for people.
+    /// Waits for nothing.
+    pub fn tell(&self, plugin: &PluginName, object: &Object, level: Level, reason: &'static str, message: &str) {
         let about = About { of: object.type_meta().clone(), key: object.key().clone(), uid: object.uid().clone() };
         let note = Note {
             about,
@@ -130,9 +211,9 @@ impl Events {
             message: cut(message, MESSAGE),
             at: Timestamp::now(),
         };
-        if let Err(TrySendError::Full(_)) = self.sender.try_send(note) {
-            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
-        }
+        let dropped = self.waiting.lines.lock().add(plugin, note);
+        self.counts.dropped.fetch_add(dropped, Ordering::Relaxed);
+        self.waiting.added.notify_one();
     }
 
     /// What became of what was told, since the start: `created`, `counted` as one more of the same, `dropped` as too much, or `failed`.
@@ -153,10 +234,11 @@ struct Recorder {
 }
 
 impl Recorder {
-    async fn run(mut self, mut notes: mpsc::Receiver<Note>) {
+    async fn run(mut self, waiting: &Waiting) {
         let mut used = Duration::ZERO;
-        while let Some(note) = notes.recv().await {
-            let name = || format!("{}.{:x}", short(&note.about.key.name), note.at.as_nanosecond());
+        loop {
+            let note = waiting.next().await;
+            let name = || format!("{}.{:x}", event_name(&note.about.key.name), note.at.as_nanosecond());
             let Some(act) = self.correlator.judge(self.origin.elapsed(), &note.about, note.reason, &note.message, name)
             else {
                 self.counts.dropped.fetch_add(1, Ordering::Relaxed);
@@ -253,7 +335,62 @@ pub(crate) fn cut(text: &str, bytes: usize) -> String {
     text[..end].chars().chain([MARK]).collect()
 }
 
-/// The beginning of a name that may stand before a dot.
-fn short(name: &str) -> &str {
-    name[..name.floor_char_boundary(NAME)].trim_end_matches(|last: char| !last.is_ascii_alphanumeric())
+/// The beginning of a name as it may stand before a dot in an Event's: that is a DNS subdomain, and names of roles may have colons and
+/// capitals.
+fn event_name(name: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let labels = name[..name.floor_char_boundary(NAME)].split('.');
+    let labels = labels.map(|label| label.chars().map(allowed).collect::<String>().trim_matches('-').to_owned());
+    let labels: Vec<_> = labels.filter(|label| !label.is_empty()).collect();
+    if labels.is_empty() { "object".to_owned() } else { labels.join(".") }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
+mod tests {
+    use super::*;
+
+    fn plugin(name: &str) -> PluginName {
+        PluginName::new(name).unwrap()
+    }
+
+    fn note(message: usize) -> Note {
+        let object = br#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"a","uid":"u","resourceVersion":"1"}}"#;
+        let object = Object::parse(object, &TypeMeta::new("v1", "Node")).unwrap();
+        let about = About { of: object.type_meta().clone(), key: object.key().clone(), uid: object.uid().clone() };
+        let (resource_version, message) = ("1".to_owned(), message.to_string());
+        Note { about, resource_version, level: Level::Normal, reason: "Looked", message, at: Timestamp::UNIX_EPOCH }
+    }
+
+    #[test]
+    fn invariant_8_events_of_a_plugin_that_has_many_give_way_to_anothers() {
+        let mut lines = Lines::default();
+        let (busy, quiet) = (plugin("busy"), plugin("quiet"));
+        let dropped: u64 = (0..10_000).map(|number| lines.add(&busy, note(number))).sum();
+        assert_eq!((lines.len, dropped), (WAITING, 9_000));
+        // Another's is taken all the same, and is next but one at the latest.
+        assert_eq!(lines.add(&quiet, note(77)), 1);
+        assert_eq!((lines.len, lines.of[&quiet].len()), (WAITING, 1));
+        let first: Vec<_> = (0..3).map(|_| lines.next().unwrap().message).collect();
+        assert_eq!(first, ["0", "77", "1"]);
+        assert_eq!(lines.turns, [busy.clone()]);
+        while lines.next().is_some() {}
+        assert_eq!((lines.len, lines.of.len(), lines.turns.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn an_events_name_is_one_whatever_the_objects_is() {
+        let long = "a".repeat(300);
+        for (name, expected) in [
+            ("my-apple.v1", "my-apple.v1"),
+            ("system:controller:node", "system-controller-node"),
+            ("system::", "system"),
+            ("Admin.", "admin"),
+            (":.:", "object"),
+            ("ä.-b-", "b"),
+            (long.as_str(), &long[..NAME]),
+        ] {
+            assert_eq!(event_name(name), expected, "{name}");
+        }
+    }
 }

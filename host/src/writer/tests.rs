@@ -467,6 +467,10 @@ fn parsed(object: &serde_json::Value) -> Object {
     Object::parse(object.to_string().as_bytes(), &of).expect("an object")
 }
 
+fn plugin() -> PluginName {
+    PluginName::new("apples").expect("a name")
+}
+
 /// Waits until so many Events came to each end: created, counted, dropped, failed.
 async fn settled(events: &Events, expected: [u64; 4]) {
     soon("the Events are written", async {
@@ -487,7 +491,7 @@ async fn an_event_that_is_told_again_is_counted_and_too_many_are_dropped() {
     node["metadata"] = json!({ "name": "node-1", "uid": "u", "resourceVersion": "7" });
     let node = parsed(&node);
     for _ in 0..30 {
-        events.tell(&node, Level::Normal, "Looked", "at it");
+        events.tell(&plugin(), &node, Level::Normal, "Looked", "at it");
     }
     settled(&events, [1, 24, 5, 0]).await;
     // What lives in no namespace has its Events in `default`.
@@ -507,11 +511,11 @@ async fn an_event_that_cannot_be_written_costs_itself_alone() {
     let events = Events::start(api.cluster.clone(), "test", &Handle::current());
     let mut elsewhere = config_map("a");
     elsewhere["metadata"] = json!({ "namespace": "nowhere", "name": "a", "uid": "u", "resourceVersion": "7" });
-    events.tell(&parsed(&elsewhere), Level::Warning, "Failed", "no");
+    events.tell(&plugin(), &parsed(&elsewhere), Level::Warning, "Failed", "no");
     settled(&events, [0, 0, 0, 1]).await;
     elsewhere["metadata"]["namespace"] = "default".into();
     let long = "é".repeat(2000);
-    events.tell(&parsed(&elsewhere), Level::Warning, "Failed", &long);
+    events.tell(&plugin(), &parsed(&elsewhere), Level::Warning, "Failed", &long);
     settled(&events, [1, 0, 0, 1]).await;
     // One that is gone is written anew.
     let body = api.cluster.get_path("/api/v1/namespaces/default/events").await.expect("Events can be listed");
@@ -521,7 +525,7 @@ async fn an_event_that_cannot_be_written_costs_itself_alone() {
     );
     let name = list["items"][0]["metadata"]["name"].as_str().expect("it has a name");
     api.delete(&TypeMeta::new("v1", "Event"), &Key::new(Some("default"), name)).await;
-    events.tell(&parsed(&elsewhere), Level::Warning, "Failed", &long);
+    events.tell(&plugin(), &parsed(&elsewhere), Level::Warning, "Failed", &long);
     settled(&events, [1, 1, 0, 1]).await;
     let body = api.cluster.get_path("/api/v1/namespaces/default/events").await.expect("Events can be listed");
     let list: serde_json::Value = serde_json::from_slice(&body).expect("a list");

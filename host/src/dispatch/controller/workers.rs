@@ -213,7 +213,7 @@ impl Controller {
                 within.as_secs_f32(),
                 OPEN.as_secs()
             );
-            self.events.tell(&object, Level::Warning, "ReconcileStorm", &message);
+            self.events.tell(&self.plugin, &object, Level::Warning, "ReconcileStorm", &message);
         }
     }
 }

@@ -256,6 +256,18 @@ async fn a_terminal_failure_is_told_on_the_object() {
 }
 
 #[tokio::test]
+async fn an_event_does_not_quote_a_plugin_that_may_read_secrets() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let no = Answer::Failure { message: "cannot parse hunter2".into(), terminal: true, status: None };
+    scene.activate(&Guest::new().reads("v1", "Secret").answer(no)).await;
+    scene.api.create(apple("a")).await;
+    let events = events(&scene, "a", "ReconcileFailed").await;
+    let expected = "plugin apples gave it up until something changes: its words are in the host's log alone, as it may read Secrets";
+    assert_eq!(events[0]["message"], json!(expected));
+}
+
+#[tokio::test]
 async fn an_object_that_has_failed_for_a_while_is_told_so() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
@@ -405,7 +417,10 @@ async fn reconciles_that_come_to_nothing_too_fast_are_counted_and_not_logged() {
     let error = CallError::Answer("nonsense".into());
     for _ in 0..1100 {
         let call = record.begin();
-        record.failed(call, &Failed { controller: "apples", key: object.key(), object: &object, error: &error });
+        record.failed(
+            call,
+            &Failed { controller: "apples", key: object.key(), object: &object, error: &error, is_quotable: true },
+        );
     }
     assert_eq!((record.lines_dropped(), record.last_failure().map(|last| last.kind)), (100, Some("answer")));
     assert_eq!(record.traps(), [("answer", 1100)].into());

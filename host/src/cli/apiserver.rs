@@ -1,9 +1,17 @@
 //! `pilothouse apiserver`: the embedded API server alone.
 
-use std::{net::Ipv4Addr, path::PathBuf, sync::Arc};
+use std::{
+    fs::{OpenOptions, Permissions},
+    io::{self, Write as _},
+    net::Ipv4Addr,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::Context;
 use pilothouse_apiserver::Server;
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 use super::{args::ApiserverArgs, run::stop_signal};
@@ -25,6 +33,8 @@ pub(super) struct Embedded {
     pub(super) listener: TcpListener,
     pub(super) server: Arc<Server>,
     pub(super) kubeconfig: PathBuf,
+    /// Where the kubeconfig is, unless somebody said where it should be. It goes with this.
+    _directory: Option<TempDir>,
 }
 
 impl Embedded {
@@ -34,15 +44,59 @@ impl Embedded {
             format!("cannot listen on port {port} of 127.0.0.1: choose another with --port, or 0 for a free one")
         })?;
         let address = listener.local_addr().context("the listener has no address")?;
-        let kubeconfig = kubeconfig
-            .unwrap_or_else(|| std::env::temp_dir().join(format!("pilothouse-{}.kubeconfig", address.port())));
-        std::fs::write(&kubeconfig, Server::kubeconfig(address))
-            .with_context(|| format!("cannot write the kubeconfig {}", kubeconfig.display()))?;
-        Ok(Self { listener, server: Arc::new(Server::new()), kubeconfig })
+        let text = Server::kubeconfig(address);
+        let (kubeconfig, directory) = match kubeconfig {
+            Some(path) => {
+                let cannot = || format!("cannot write the kubeconfig {}", path.display());
+                std::fs::write(&path, text).with_context(cannot)?;
+                (path, None)
+            }
+            None => {
+                let dir = std::env::temp_dir();
+                let cannot = || {
+                    format!("cannot write a kubeconfig below {}: choose a file with --kubeconfig-out", dir.display())
+                };
+                let (path, directory) = private_file(&dir, &text).with_context(cannot)?;
+                (path, Some(directory))
+            }
+        };
+        Ok(Self { listener, server: Arc::new(Server::new()), kubeconfig, _directory: directory })
     }
 
     /// Serves until `stop` is ready.
     pub(super) async fn serve(self, stop: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<()> {
         pilothouse_apiserver::serve(self.listener, stop, self.server).await.context("the API server ended")
+    }
+}
+
+/// Writes a kubeconfig into a new directory below `dir`, which other users of the machine cannot enter. `dir` may be everybody's: kubectl
+/// runs what a kubeconfig says, so nobody else is to write it, or to make it first under a name that can be foreseen.
+fn private_file(dir: &Path, text: &str) -> io::Result<(PathBuf, TempDir)> {
+    let own =
+        tempfile::Builder::new().prefix("pilothouse-").permissions(Permissions::from_mode(0o700)).tempdir_in(dir)?;
+    let path = own.path().join("kubeconfig");
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    file.write_all(text.as_bytes())?;
+    Ok((path, own))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_kubeconfig_in_a_shared_directory_is_its_owners_alone_and_goes_at_the_end() -> io::Result<()> {
+        let shared = tempfile::tempdir()?;
+        let (path, directory) = private_file(shared.path(), "apiVersion: v1")?;
+        let mode = |path: &Path| fs::metadata(path).map(|data| data.permissions().mode() & 0o777);
+        assert_eq!((mode(&path)?, mode(directory.path())?), (0o600, 0o700));
+        assert_eq!(fs::read_to_string(&path)?, "apiVersion: v1");
+        let (other, _directory) = private_file(shared.path(), "")?;
+        assert_ne!(path, other);
+        drop(directory);
+        assert!(!path.exists());
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use pilothouse_core::{
     object::{Object, ResourceVersion},
 };
 
-use super::{Error, Owner, desired::Desired};
+use super::{Owner, desired::Desired};
 use crate::informer::{Lapse, View};
 
 /// The version that no object has. An apply under it creates an object, and is refused (409) where one is there: kube-apiserver compares
@@ -35,22 +35,23 @@ pub(super) enum Standing {
 }
 
 /// What an object that exists is to `owner`: only what this allows is written to it.
-pub(super) fn standing(owner: &Owner<'_>, desired: &Desired, live: &Object) -> Result<Standing, Error> {
-    let (of, key) = (&desired.of, &desired.key);
-    let taken = |why: String| Error::Taken { of: of.clone(), key: key.clone(), why };
+///
+/// # Errors
+/// Whose it is, and what would help.
+pub(super) fn standing(owner: &Owner<'_>, desired: &Desired, live: &Object) -> Result<Standing, String> {
     let controller = live.controller();
     if live.is_deleting() {
         let (own, of_owner) = (owner.object.key(), owner.object.type_meta());
         let is_ours =
             controller.is_some_and(|controller| *controller.kind == *of_owner.kind && *controller.name == *own.name);
         let why = || "is not this object's child; it is being deleted".into();
-        return if is_ours { Ok(Standing::Ending) } else { Err(taken(why())) };
+        return if is_ours { Ok(Standing::Ending) } else { Err(why()) };
     }
     match controller {
         Some(controller) if controller.uid == *owner.object.uid() => Ok(Standing::Ours),
-        Some(controller) => Err(taken(format!("is controlled by {} {}", controller.kind, controller.name))),
+        Some(controller) => Err(format!("is controlled by {} {}", controller.kind, controller.name)),
         None if desired.adopt => Ok(Standing::Adopted),
-        None => Err(taken("is not this object's child; the plugin does not ask to adopt it".into())),
+        None => Err("is not this object's child; the plugin does not ask to adopt it".into()),
     }
 }
 

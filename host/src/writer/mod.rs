@@ -480,11 +480,12 @@ impl Writer {
     async fn apply_child(&self, owner: &Owner<'_>, view: &View, desired: &mut Desired) -> Result<Write, Error> {
         let (of, key) = (desired.of.clone(), desired.key.clone());
         self.grants.load().check(Verb::Apply, &of, None, key.namespace.as_deref(), Some(&key.name))?;
+        let taken = |why| Error::Taken { of: of.clone(), key: key.clone(), why };
         let basis = match view.find(&of, &key) {
             // It may be there all the same: the watch lags, or a selector hides it.
             None => Basis::Nothing,
             // What a watch of less shows of it says whose it is, but not whether it differs.
-            Some((live, keep)) => match standing(owner, desired, &live)? {
+            Some((live, keep)) => match standing(owner, desired, &live).map_err(taken)? {
                 // What is on its way out takes no change. Its end wakes this key again.
                 Standing::Ending => return Ok(Write::Skipped),
                 Standing::Ours if keep.is_whole() && diff::holds(&live, &self.manager, None, &desired.value) => {
@@ -499,7 +500,7 @@ impl Writer {
                 let basis = match self.look(&of, &key).await? {
                     // It went between the two. A server that creates nothing under a version says so here too.
                     None => Basis::Anything,
-                    Some(live) => match standing(owner, desired, &live)? {
+                    Some(live) => match standing(owner, desired, &live).map_err(taken)? {
                         // The cache does not show it, so its end may wake nobody.
                         Standing::Ending => return Err(Error::Ending { of, key }),
                         Standing::Ours | Standing::Adopted => Basis::Version(live.resource_version()),

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::protobuf;
 use crate::request::text_header;
 use crate::status::{Result, Status};
+use crate::yaml;
 
 /// What kube-apiserver accepts: 3 MiB.
 pub(crate) const LIMIT: usize = 3 << 20;
@@ -63,23 +64,32 @@ pub(crate) fn json(body: &[u8]) -> std::result::Result<Decoded, String> {
     match value {
         Ok(value) => Ok(Decoded { value, duplicates }),
         Err(error) if error.is_eof() => Err("unexpected end of JSON input".to_owned()),
+        Err(error) if error.to_string().starts_with("recursion limit exceeded") => {
+            let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
+            yaml::deep_json(text).map(Decoded::from).map_err(|error| error.to_string())
+        }
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// YAML text, of which JSON is a part. Apply patches are YAML by name and JSON by habit.
+/// YAML text. Apply patches are YAML by name and JSON by habit.
 ///
 /// # Errors
 /// What is wrong, and where.
 pub(crate) fn yaml(body: &[u8]) -> std::result::Result<Decoded, String> {
-    if body.trim_ascii_start().starts_with(b"{")
+    let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
+    if yaml::is_same_as_json(text)
         && let Ok(decoded) = json(body)
     {
         return Ok(decoded);
     }
-    let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
-    let value: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
-    Ok(Decoded { value, duplicates: Vec::new() })
+    yaml::first(text).map(Decoded::from).map_err(|error| format!("yaml: {error}"))
+}
+
+impl From<yaml::Document> for Decoded {
+    fn from(yaml::Document { value, duplicates }: yaml::Document) -> Self {
+        Self { value, duplicates }
+    }
 }
 
 /// Builds a value and notes members that come twice.

@@ -28,6 +28,7 @@ pub mod faults;
 pub mod managed;
 pub mod patch;
 pub mod schema;
+pub mod yaml;
 
 mod body;
 mod builtin;

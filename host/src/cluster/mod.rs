@@ -8,6 +8,7 @@
 //!                                              └──────► request: list, watch, get, create, patch, delete
 //! ```
 
+mod apply;
 mod connect;
 mod credentials;
 mod discovery;

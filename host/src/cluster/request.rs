@@ -2,7 +2,7 @@
 //!
 //! A request runs on the I/O runtime, whoever asks. Writes are never repeated here: who asked knows whether that is right.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, Request, header};
@@ -15,7 +15,7 @@ use pilothouse_core::{
 };
 use serde::Deserialize;
 
-use super::{Cluster, Endpoint};
+use super::{Cluster, Endpoint, apply};
 
 /// How long an ordinary request may take: kube-apiserver's own `--request-timeout` ends it after 60 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
@@ -52,6 +52,9 @@ pub enum Error {
     /// No such request can be written: the name would be read as something else than a name.
     #[error("no object or namespace can be named {0:?}")]
     Name(String),
+    /// The body means something else as an apply, or cannot be sent as one.
+    #[error("cannot send this as an apply: {0}")]
+    Body(String),
     /// An answer came that is not what the API promises.
     #[error("the API server's answer for {path} cannot be read")]
     Answer {
@@ -339,7 +342,7 @@ impl Cluster {
         self.call(build(Method::PUT, &path, Some("application/json"), json)?).await
     }
 
-    /// Patches an object, or a subresource of it.
+    /// Patches an object, or a subresource of it. `body` is JSON; an apply is rewritten so that it means the same as YAML.
     pub async fn patch(
         &self,
         of: &TypeMeta,
@@ -349,6 +352,10 @@ impl Cluster {
         body: Vec<u8>,
         options: WriteOptions<'_>,
     ) -> Result<Bytes, Error> {
+        let body = match patch {
+            Patch::Apply(_) => apply_body(body)?,
+            _ => body,
+        };
         let mut path = self.write_path(of, namespace, name, options).await?;
         if patch == Patch::Apply(true) {
             path.push_str("&force=true");
@@ -437,6 +444,15 @@ impl Cluster {
         let mut refusal = Status::from_answer(status.as_u16(), &body);
         refusal.retry_after = refusal.retry_after.or(retry_after);
         Err(Error::Status(refusal))
+    }
+}
+
+/// Makes a body mean the same where it is read as YAML.
+fn apply_body(json: Vec<u8>) -> Result<Vec<u8>, Error> {
+    let text = str::from_utf8(&json).map_err(|error| Error::Body(format!("it is not UTF-8: {error}")))?;
+    match apply::body(text).map_err(|error| Error::Body(error.to_string()))? {
+        Cow::Borrowed(_) => Ok(json),
+        Cow::Owned(rewritten) => Ok(rewritten.into_bytes()),
     }
 }
 

@@ -189,7 +189,10 @@ fn refusal(error: writer::ClientError) -> ClientError {
             api(404, Reason::NotFound, error.to_string(), Vec::new())
         }
         writer::ClientError::Request(
-            error @ (cluster::Error::TooLong(_) | cluster::Error::Name(_) | cluster::Error::Scope { .. }),
+            error @ (cluster::Error::TooLong(_)
+            | cluster::Error::Name(_)
+            | cluster::Error::Body(_)
+            | cluster::Error::Scope { .. }),
         ) => ClientError::Invalid(error.to_string()),
         writer::ClientError::Request(error) => ClientError::Unreachable(error.to_string()),
         writer::ClientError::Answer(error) => ClientError::Unreachable(format!("the answer is no object: {error}")),

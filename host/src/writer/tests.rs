@@ -583,3 +583,37 @@ async fn another_plugin_is_served_while_the_children_of_an_outcome_are_looked_at
         }
     }
 }
+
+#[tokio::test]
+async fn text_is_stored_as_the_plugin_wrote_it_whatever_verb_carries_it() {
+    let api = Api::start().await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let writer = writer(&api, &informers);
+    let object = |name: &str, text: &str| {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}","namespace":"default"}},"data":{{"text":"{text}"}}}}"#
+        )
+    };
+    // As it stands, and as Python writes it.
+    let raw = "x\u{85}y \u{2028} \u{7f}\u{90}\u{feff}\u{ffff}😀/";
+    let escaped = r"x\u0085y \u2028 \u007f\u0090\ufeff\uffff\ud83d\ude00\/";
+    for (at, text) in [raw, escaped].into_iter().enumerate() {
+        let name = |verb: &str| format!("{verb}-{at}");
+        let key = |verb: &str| Key::new(Some("default"), &name(verb));
+        writer.apply_object(&object(&name("apply"), text), None, true).await.expect("it is applied");
+        writer.create(&object(&name("create"), text)).await.expect("it is created");
+        for verb in ["update", "patch"] {
+            api.create(config_map(&name(verb))).await;
+        }
+        writer.update(&object(&name("update"), text), None).await.expect("it is updated");
+        let patch = format!(r#"{{"data":{{"text":"{text}"}}}}"#);
+        writer.patch(&config_maps(), &key("patch"), Patch::Merge, patch, None).await.expect("it is patched");
+        for verb in ["apply", "create", "update", "patch"] {
+            let live = api.cluster.get(&config_maps(), Some("default"), &name(verb)).await.expect("it is there");
+            let live: serde_json::Value = serde_json::from_slice(&live).expect("an object is JSON");
+            assert_eq!(live["data"]["text"], raw, "{verb}");
+        }
+    }
+    let refused = writer.apply_object(&object("alone", r"\ud83d"), None, true).await;
+    assert!(matches!(&refused, Err(ClientError::Request(cluster::Error::Body(_)))), "{refused:?}");
+}

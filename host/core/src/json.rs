@@ -45,6 +45,11 @@ impl ParseError {
     pub(crate) fn new(at: usize, what: impl Into<Cow<'static, str>>) -> Self {
         Self { at, what: what.into() }
     }
+
+    /// `true` if nothing is known to be wrong but how deep the text nests.
+    pub(crate) fn is_too_deep(&self) -> bool {
+        self.what == TOO_DEEP
+    }
 }
 
 /// Checks that a text is one JSON object, as far as `serde_json` reads one into a `Value`; what its members are is not looked at.
@@ -279,6 +284,22 @@ impl<'a> Reader<'a> {
         Ok(start..self.at)
     }
 
+    /// As [`Reader::value`], of a value that is taken out of the text: what is around it does not count towards its depth.
+    /// Returns `None` if it nests too deep all the same; its inside is then not checked.
+    pub(crate) fn value_apart(&mut self) -> Result<Option<Range<usize>>> {
+        self.peek();
+        let start = self.at;
+        match value_end(self.bytes(), start, 0) {
+            Ok(end) => self.at = end,
+            Err(error) if error.is_too_deep() => {
+                self.skip()?;
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(Some(start..self.at))
+    }
+
     /// What [`Reader::value`] went past, without white space between its tokens.
     pub(crate) fn compact(&self, value: Range<usize>) -> Box<str> {
         let text = &self.text[value];
@@ -319,10 +340,12 @@ impl<'a> Reader<'a> {
                 }
             }
             self.at = at;
+        } else if first == Some(b'"') {
+            self.at = skip_string(text, start + 1);
         } else {
             self.value()?;
         }
-        Ok(&self.text[start..self.at])
+        self.text.get(start..self.at).ok_or_else(|| wrong(text, text.len(), ""))
     }
 
     /// Reads a string or null (none).

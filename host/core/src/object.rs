@@ -26,11 +26,13 @@ use crate::{
 };
 
 mod keep;
+mod outline;
 mod scan;
 mod settled;
 mod text;
 
 pub use keep::{Keep, KeepError};
+pub use outline::{UNREADABLE, Unreadable};
 use settled::Note;
 use text::{Places, Text};
 
@@ -188,6 +190,8 @@ pub struct Object {
     /// None of most objects.
     applied: Option<Box<Appliers>>,
     deleting: bool,
+    /// The text is an [outline](Object::outline).
+    unreadable: Option<Unreadable>,
 }
 
 impl Object {
@@ -276,6 +280,7 @@ impl Object {
             generation: scan.generation.and_then(NonZeroI64::new),
             applied: appliers(scan.applied),
             deleting: scan.deleting,
+            unreadable: None,
             of,
         })
     }
@@ -307,6 +312,7 @@ impl Object {
             generation: self.generation,
             applied: self.applied.clone(),
             deleting: self.deleting,
+            unreadable: self.unreadable,
         }
     }
 

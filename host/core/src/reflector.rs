@@ -35,7 +35,7 @@
 //! | 410 for a continue token | the whole list once, unpaged |
 //! | streaming list refused, or not understood | pages, at once and from then on |
 //! | streaming list broken off | pages, once |
-//! | one object cannot be read | it is skipped, and said |
+//! | one object cannot be read | its metadata alone is shown, with the reason; without a name, uid and version it is skipped |
 //!
 //! Delays go back to their base after two minutes of watching without a failure.
 //!
@@ -202,8 +202,9 @@ pub enum Effect {
     Synced,
     /// For people and metrics; only when it changes.
     State(State),
-    /// An object could not be read and is left out. What the store holds of it stays, also if this was in a list: it is not gone.
-    Skipped {
+    /// An object could not be read. An upsert of its [outline](Object::outline) came before, if its metadata could be read. Without one,
+    /// what the store holds of it stays, also if this was in a list: it is not gone.
+    Unreadable {
         /// Its key, if that could be read.
         key: Option<Key>,
         /// Which object, and why; without its content.

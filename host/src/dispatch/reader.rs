@@ -77,7 +77,11 @@ impl Reader {
         reading.object(of, key);
         match self.view.get_at(reading.moment(), of, key) {
             Some(object) if object.json_len() > PAGE_BYTES => Err(too_large(object.json_len())),
-            found => Ok(found),
+            Some(object) => match object.unreadable() {
+                Some(why) => Err(ReadError::Invalid(why.to_string())),
+                None => Ok(Some(object)),
+            },
+            None => Ok(None),
         }
     }
 

@@ -61,6 +61,12 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
         false => Phase::Gone,
     };
     let failures = controller.queue().lock().failures(key);
+    if let Some(why) = object.unreadable().filter(|_| phase != Phase::Gone) {
+        // The plugin would take it for an object without a spec. Another try reads the same: its next version wakes the key.
+        let end = End::Terminal(why.to_string());
+        tell(controller, &object, failures, &end);
+        return conclude(controller, key, end, &Report::default(), Duration::ZERO, Duration::ZERO);
+    }
     let request = Request {
         controller: controller.name().into(),
         key: key.clone(),

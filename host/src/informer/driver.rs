@@ -147,10 +147,10 @@ impl Driver {
                     info!(informer = %informer.key, objects = informer.size().0, "informer synced");
                 }
                 Effect::State(state) => self.note(state),
-                Effect::Skipped { key, why } => {
+                Effect::Unreadable { key, why } => {
                     informer.skip(key.as_ref());
                     if let Some(others) = self.skips.skip() {
-                        warn!(informer = %informer.key, error = why, others, "skipped an object that cannot be read");
+                        warn!(informer = %informer.key, error = why, others, "an object cannot be read; plugins see at most its metadata");
                     }
                 }
                 Effect::Relist(reason) => {

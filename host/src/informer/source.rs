@@ -429,7 +429,7 @@ impl Informer {
         self.look_for_unpacked();
     }
 
-    /// An object of the list under way cannot be read.
+    /// An object cannot be read. If a list is under way, what is held of it stays.
     pub(super) fn skip(&self, key: Option<&Key>) {
         let inner = &mut *self.inner.write();
         inner.tally.skipped += 1;

@@ -255,7 +255,7 @@ fn applied(reader: &mut Reader<'_>) -> Result<Vec<Applied>, ParseError> {
                 }
                 "fieldsV1" => {
                     seen.once(3, &member)?;
-                    fields = Some(reader.value()?);
+                    fields = reader.value_apart()?;
                 }
                 _ => {
                     reader.value()?;

@@ -277,33 +277,35 @@ impl Step<'_> {
 // What came, for the store.
 impl Step<'_> {
     fn upsert(&mut self, json: &[u8]) -> Option<ResourceVersion> {
-        let object = self.read(json)?;
-        let version = Some(object.resource_version());
+        let (object, unreadable) = self.read(json);
+        let version = object.as_ref().map(Object::resource_version);
         self.saw(version);
-        self.effects.push(Effect::Upsert(object));
+        self.effects.extend(object.map(Effect::Upsert));
+        self.effects.extend(unreadable);
         version
     }
 
     fn remove(&mut self, json: &[u8]) -> Option<ResourceVersion> {
-        let object = self.read(json)?;
-        let version = Some(object.resource_version());
+        let (object, unreadable) = self.read(json);
+        let version = object.as_ref().map(Object::resource_version);
         self.saw(version);
-        self.effects.push(Effect::Remove(object));
+        // Only which object it was matters of one that is gone.
+        self.effects.extend(object.map(Effect::Remove).or(unreadable));
         version
     }
 
-    fn read(&mut self, json: &[u8]) -> Option<Object> {
+    /// The object, or as much of it as can be read, and what to say of one that cannot.
+    fn read(&self, json: &[u8]) -> (Option<Object>, Option<Effect>) {
         let Config { of, keep, .. } = &self.reflector.config;
-        match Object::parse_kept(json, of, keep) {
-            Ok(object) => Some(object),
-            Err(error) => {
-                let key = key_in(json);
-                let name = key.as_ref().map_or_else(|| "without a name".to_owned(), Key::to_string);
-                let why = brief(&format!("cannot read {of} {name}: {error}"));
-                self.effects.push(Effect::Skipped { key, why });
-                None
-            }
-        }
+        let error = match Object::parse_kept(json, of, keep) {
+            Ok(object) => return (Some(object), None),
+            Err(error) => error,
+        };
+        let outline = Object::outline(json, of, keep, &error);
+        let key = outline.as_ref().map_or_else(|| key_in(json), |outline| Some(outline.key().clone()));
+        let name = key.as_ref().map_or_else(|| "without a name".to_owned(), Key::to_string);
+        let why = brief(&format!("cannot read {of} {name}: {error}"));
+        (outline, Some(Effect::Unreadable { key, why }))
     }
 
     fn saw(&mut self, version: Option<ResourceVersion>) {

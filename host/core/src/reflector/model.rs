@@ -85,7 +85,7 @@ impl Checks {
                     assert!(self.replacing.is_some() || self.synced, "{effects:?}");
                 }
                 Effect::State(_)
-                | Effect::Skipped { .. }
+                | Effect::Unreadable { .. }
                 | Effect::Relist(_)
                 | Effect::Covered(_)
                 | Effect::Restored => {}
@@ -206,7 +206,7 @@ impl World {
             Effect::Resolve | Effect::List { .. } | Effect::Watch { .. } | Effect::Wait(_) => self.asked = Some(effect),
             Effect::Upsert(_) | Effect::Remove(_) => unreachable!("they are changes"),
             Effect::Covered(version) => self.store.advance(version),
-            Effect::Skipped { why, .. } => panic!("all objects can be read: {why}"),
+            Effect::Unreadable { why, .. } => panic!("all objects can be read: {why}"),
             Effect::Synced | Effect::Relist(_) | Effect::Restored => {}
         }
     }

@@ -138,3 +138,20 @@ async fn invariant_11_a_failed_call_changes_nothing() {
     scene.api.delete(&maps(), &Key::new(Some("default"), "settings")).await;
     while scene.next().await != ReconcileResult::Success {}
 }
+
+#[tokio::test]
+async fn invariant_5_an_object_that_cannot_be_read_is_given_up_without_a_call_and_reconciled_when_it_is_gone() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new().owns_nothing().reconcile(TRAP)).await;
+    let mut deep = apple("a");
+    deep["spec"] = (0..200).fold(serde_json::Value::Null, |inner, _| serde_json::json!([inner]));
+    scene.api.create(deep).await;
+    assert_eq!(scene.next().await, ReconcileResult::Terminal);
+    let controller = scene.controller();
+    let keys = controller.given_up();
+    assert!(keys.iter().any(|key| key.error.contains("nests deeper than 127 levels")), "{keys:?}");
+    scene.api.delete(&apples(), &Key::new(Some("default"), "a")).await;
+    // The call that traps.
+    assert_eq!(scene.next().await, ReconcileResult::Error);
+}

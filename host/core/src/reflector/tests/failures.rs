@@ -142,12 +142,12 @@ facts! {
     " }
 
     an_object_that_cannot_be_read_is_skipped { PAGED, "
-        line {\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"a\"}}} => skipped
-        line {\"type\":\"DELETED\",\"object\":5} => skipped
+        line {\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"a\"}}} => unreadable
+        line {\"type\":\"DELETED\",\"object\":5} => unreadable
         modified b@9 => upsert b@9
         error 410    => relist expired, resolving, resolve
         resolved     => listing, list 500
-        body {\"metadata\":{\"resourceVersion\":\"10\"},\"items\":[7,{\"metadata\":{\"name\":\"a\"}}]} => begin, skipped, skipped, finish 10, watch 10
+        body {\"metadata\":{\"resourceVersion\":\"10\"},\"items\":[7,{\"metadata\":{\"name\":\"a\"}}]} => begin, unreadable, unreadable, finish 10, watch 10
     " }
 
     a_line_that_is_no_watch_line_ends_the_watch { STREAMED, "
@@ -179,13 +179,41 @@ facts! {
     " }
 }
 
+facts! {
+    invariant_5_an_object_that_cannot_be_read_is_removed_when_it_is_deleted { STREAMED, "
+        added b@8          => upsert b@8
+        modified deep b@9  => upsert b@9, unreadable
+        deleted deep b@10  => remove b@10
+        deleted deep a@11  => remove a@11
+    " }
+
+    an_object_of_a_list_that_cannot_be_read_is_shown_without_its_content { "
+        start            => resolving, resolve
+        resolved         => listing, stream
+        opened           => begin
+        added deep a@5   => upsert a@5, unreadable
+        deleted deep a@6 => remove a@6
+        complete 7       => finish 7, synced, watching
+    " }
+}
+
 #[test]
-fn a_skipped_object_is_named_and_not_shown() {
+fn an_object_that_nests_too_deep_is_not_shown_as_it_was() {
+    let effects = play(&[STREAMED, "modified deep a@8 => upsert a@8, unreadable"]);
+    let [.., Effect::Upsert(outline), Effect::Unreadable { key, why }] = &*effects else { panic!("{effects:?}") };
+    assert_eq!(key.as_ref(), Some(outline.key()));
+    assert_eq!(outline.unreadable(), Some(crate::object::Unreadable::TooDeep));
+    assert!(!outline.json().contains("spec"), "{}", outline.json());
+    assert!(why.starts_with("cannot read v1 ConfigMap ns/a: objects and arrays are nested too deep"), "{why}");
+}
+
+#[test]
+fn an_object_that_cannot_be_read_is_named_and_not_shown() {
     let mut effects = play(&[
         STREAMED,
-        r#"line {"type":"ADDED","object":{"metadata":{"namespace":"n","name":"s"},"data":{"password":"c2VjcmV0"}}} => skipped"#,
+        r#"line {"type":"ADDED","object":{"metadata":{"namespace":"n","name":"s"},"data":{"password":"c2VjcmV0"}}} => unreadable"#,
     ]);
-    let Some(Effect::Skipped { key, why }) = effects.pop() else { panic!("the object cannot be read") };
+    let Some(Effect::Unreadable { key, why }) = effects.pop() else { panic!("the object cannot be read") };
     assert_eq!(key, Some(Key::new(Some("n"), "s")));
     assert!(why.starts_with("cannot read v1 ConfigMap n/s: "), "{why}");
     assert!(!why.contains("c2VjcmV0"), "{why}");

@@ -3,7 +3,7 @@
 //! ```text
 //! resolved                   an input as it is called
 //! page 7 a@5 b@6 + T         a page of a list of version 7: objects and their versions, continue token T
-//! added a@8, modified …      a line of a watch
+//! added a@8, modified …      a line of a watch; `deep a@8`: the object nests too deep
 //! bookmark 9, complete 9     bookmarks; the latter with the annotation that ends the initial events
 //! error 410, status 503      an ERROR event, an HTTP status; `status 429 after 7`: with Retry-After
 //! restored                   another reflector has said `tell`
@@ -81,7 +81,13 @@ fn feed(reflector: &mut Reflector, now: Duration, input: &str, effects: &mut Vec
         }
         "line" => Input::Line(rest.as_bytes()),
         "added" | "modified" | "deleted" => {
-            let object = object(rest, r#""apiVersion":"v1","kind":"ConfigMap","#);
+            let deep = if rest.starts_with("deep ") {
+                format!(r#""spec":{}{},"#, "[".repeat(200), "]".repeat(200))
+            } else {
+                String::new()
+            };
+            let rest = rest.trim_start_matches("deep ");
+            let object = object(rest, &format!(r#"{deep}"apiVersion":"v1","kind":"ConfigMap","#));
             bytes = format!(r#"{{"type":"{}","object":{object}}}"#, verb.to_uppercase());
             Input::Line(bytes.as_bytes())
         }
@@ -190,7 +196,7 @@ fn in_a_word(effect: &Effect) -> String {
         Effect::AbortReplace => "abort".to_owned(),
         Effect::Covered(version) => format!("covered {version}"),
         Effect::Synced => "synced".to_owned(),
-        Effect::Skipped { .. } => "skipped".to_owned(),
+        Effect::Unreadable { .. } => "unreadable".to_owned(),
         Effect::Relist(reason) => format!("relist {}", reason.as_str()),
         Effect::Restored => "tell".to_owned(),
         Effect::State(State::Resolving) => "resolving".to_owned(),

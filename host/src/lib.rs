@@ -6,7 +6,7 @@
 //!                  └────────── the answers ◄─── writer ◄┘
 //! ```
 //!
-//! Layers, each using only those before it: [`name`] (of a plugin), [`guests`] (the threads that plugins run on), [`cluster`] (the API
+//! Layers, each using only those before it: `yaml` (administrators' files), [`name`] (of a plugin), [`guests`] (the threads that plugins run on), [`cluster`] (the API
 //! server), [`informer`] (what is cached of it) and [`wasm`] (the sandbox), [`writer`] and [`plugin`] (files to revisions), [`dispatch`]
 //! (keys to calls, outcomes to writes), [`admin`], [`app`], [`cli`].
 
@@ -25,3 +25,4 @@ mod prompt;
 mod testing;
 pub mod wasm;
 pub mod writer;
+mod yaml;

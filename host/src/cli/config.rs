@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 
 use super::args::{LogFormat, RunArgs};
-use crate::cluster::ConnectOptions;
+use crate::{cluster::ConnectOptions, yaml};
 
 /// What the file may say.
 #[derive(Debug, Default, Deserialize)]
@@ -82,7 +82,7 @@ fn cache_dir_of(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
 fn read(path: &Path) -> anyhow::Result<File> {
     let cannot = || format!("cannot use configuration file {}", path.display());
     let text = std::fs::read_to_string(path).with_context(cannot)?;
-    serde_saphyr::from_str(&text).with_context(cannot)
+    yaml::read(&text).map_err(anyhow::Error::msg).with_context(cannot)
 }
 
 #[cfg(test)]

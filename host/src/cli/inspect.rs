@@ -16,6 +16,7 @@ use crate::{
     name::PluginName,
     plugin::call_limits,
     wasm::{PluginFile, Revision},
+    yaml,
 };
 
 pub(super) fn main(args: &InspectArgs) -> anyhow::Result<()> {
@@ -49,7 +50,7 @@ fn admin_file(args: &InspectArgs) -> anyhow::Result<AdminFile> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(AdminFile::default()),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
-    serde_saphyr::from_str(&text).with_context(|| format!("cannot use {}", path.display()))
+    yaml::read(&text).map_err(anyhow::Error::msg).with_context(|| format!("cannot use {}", path.display()))
 }
 
 /// A bound under its key in `limits` of the administrator's file.

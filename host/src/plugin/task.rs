@@ -18,6 +18,7 @@ use super::status::{Failure, Serving, Stage, State, Status};
 use crate::guests::Account;
 use crate::name::PluginName;
 use crate::wasm::{CallError, Compiled, DescribeError, Digest, Linked, LoadError, PluginFile, Revision};
+use crate::yaml;
 
 /// What should become of the plugin.
 #[derive(Debug, Clone)]
@@ -434,7 +435,7 @@ fn read_settings(file: &SettingsFile, name: &PluginName) -> Result<Settings, Ref
         SettingsFile::Text(text) => {
             // Nothing but comments is no document to the parser.
             let blank = text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
-            let parsed = if blank { Ok(AdminFile::default()) } else { serde_saphyr::from_str(text) };
+            let parsed = if blank { Ok(AdminFile::default()) } else { yaml::read(text) };
             let file = parsed.map_err(|error| refused(format!("cannot use {name}.yaml: {error}")))?;
             Ok(Settings { file, missing: false })
         }

@@ -1,0 +1,67 @@
+//! Files that an administrator writes: YAML with the values that Kubernetes reads (`0644` is 420, `yes` is true), each key once.
+
+use pilothouse_apiserver::yaml;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// Reads a file that holds one document. Nothing but comments is an empty mapping.
+///
+/// # Errors
+/// What is wrong, with its line where that is known.
+pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let value = one(text)?;
+    serde_json::from_value(value).map_err(|error| {
+        // The same mistake, told with its line; unless it is one only of the value that Kubernetes reads.
+        let told = serde_saphyr::from_str::<T>(text).err();
+        told.map_or_else(|| error.to_string(), |error| error.to_string())
+    })
+}
+
+fn one(text: &str) -> Result<Value, String> {
+    let (documents, error) = yaml::documents(text);
+    if let Some(error) = error {
+        return Err(error.to_string());
+    }
+    let mut documents = documents.into_iter().filter(|document| !document.value.is_null());
+    let Some(document) = documents.next() else { return Ok(Value::Object(Map::new())) };
+    if documents.next().is_some() {
+        return Err("the file holds several documents; remove all but one".to_owned());
+    }
+    match document.duplicates.first() {
+        Some(path) => Err(format!("{path} is there twice; remove one of them")),
+        None => Ok(document.value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_core::grant::AdminFile;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_those_that_kubernetes_reads() {
+        let file: AdminFile =
+            read("config: { mode: 0644, on: yes, off: oFF }\nenabled: no\nlimits: { timeoutMs: 0x10 }")
+                .expect("a file");
+        assert_eq!(file.config, json!({ "mode": 420, "true": true, "false": "oFF" }));
+        assert!(!file.enabled);
+        assert_eq!(file.limits.timeout_ms.map(std::num::NonZeroU32::get), Some(16));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_line() {
+        let refused = |text: &str| read::<AdminFile>(text).expect_err("it is refused");
+        let twice = refused("enabled: true\nconfig: { a: 1, a: 2 }");
+        assert_eq!(twice, "config.a is there twice; remove one of them");
+        let several = refused("enabled: true\n---\nenabled: true");
+        assert_eq!(several, "the file holds several documents; remove all but one");
+        let unknown = refused("enabled: true\nlimit: {}");
+        assert!(unknown.contains("line 2") && unknown.contains("unknown field `limit`"), "{unknown}");
+        // Not a mistake to a reader of YAML 1.2, for which it is a text.
+        let zero = refused("limits: { timeoutMs: 00 }");
+        assert!(!zero.is_empty(), "{zero}");
+        assert!(!refused("enabled: [").is_empty());
+    }
+}

@@ -102,8 +102,8 @@ pub(super) struct DevArgs {
     /// The directory of plugins
     #[arg(long, value_name = "DIR")]
     pub(super) plugins: PathBuf,
-    /// A directory of YAML or JSON manifests to apply at the start
-    #[arg(long, value_name = "DIR")]
+    /// A file or directory of YAML or JSON manifests to apply at the start, as `kubectl apply -f` does
+    #[arg(long, value_name = "PATH")]
     pub(super) manifests: Option<PathBuf>,
     #[command(flatten)]
     pub(super) cache: CacheArgs,

@@ -1,28 +1,18 @@
 //! `pilothouse dev`: an embedded API server, plugins that may do what they ask for, and a line for everything that happens.
 
-use std::{
-    fmt::Write as _,
-    path::{Path, PathBuf},
-    pin::pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt::Write as _, path::Path, pin::pin, sync::Arc, time::Duration};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use pilothouse_core::key::TypeMeta;
-use serde_json::Value;
 use tokio::{net::TcpListener, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{apiserver::Embedded, args::DevArgs, config, logging, run::stop_signal};
+use super::{apiserver::Embedded, args::DevArgs, config, logging, manifests::Manifests, run::stop_signal};
 use crate::{
     app::{self, Host, HostView, Options},
-    cluster::{self, Cluster, ConnectOptions, Patch, WriteOptions},
+    cluster::{self, Cluster, ConnectOptions},
     plugin::Mode,
 };
-
-/// How long a manifest may wait for its kind to be served: a plugin brings it, and has to be compiled first.
-const SERVED_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long to wait for the plugins to come to rest before saying what to try: some never do.
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
@@ -30,14 +20,11 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 /// How long calls in flight may take to finish at the end.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// The field manager of what `--manifests` applies.
-const MANAGER: &str = "pilothouse-dev";
-
 pub(super) fn main(args: DevArgs) -> anyhow::Result<()> {
     logging::start_feed(&args.log)?;
     let manifests = match &args.manifests {
-        Some(dir) => read_manifests(dir)?,
-        None => Vec::new(),
+        Some(path) => Manifests::read(path)?,
+        None => Manifests::default(),
     };
     let runtime = app::io_runtime()?;
     let done = runtime.block_on(dev(args, manifests));
@@ -46,7 +33,7 @@ pub(super) fn main(args: DevArgs) -> anyhow::Result<()> {
     done
 }
 
-async fn dev(args: DevArgs, manifests: Vec<Manifest>) -> anyhow::Result<()> {
+async fn dev(args: DevArgs, manifests: Manifests) -> anyhow::Result<()> {
     let mut signal = pin!(stop_signal()?);
     let embedded = Embedded::bind(args.port, args.kubeconfig_out.clone()).await?;
     let kubeconfig = embedded.kubeconfig.clone();
@@ -75,7 +62,7 @@ async fn dev(args: DevArgs, manifests: Vec<Manifest>) -> anyhow::Result<()> {
     let play = async {
         tokio::select! {
             () = signal.as_mut() => return anyhow::Ok(()),
-            applied = apply(&cluster, manifests) => applied?,
+            () = manifests.apply(&cluster, |line| println!("{line}")) => {}
         }
         tokio::select! {
             () = signal.as_mut() => return Ok(()),
@@ -94,77 +81,6 @@ async fn dev(args: DevArgs, manifests: Vec<Manifest>) -> anyhow::Result<()> {
     host_ended.cancel();
     serving.await.context("the API server's task ended")??;
     hosted.and(played)
-}
-
-/// One object to apply, and the file it comes from.
-struct Manifest {
-    file: PathBuf,
-    object: Value,
-}
-
-/// Every object of every YAML and JSON file of a directory, in the order of the files' names.
-fn read_manifests(dir: &Path) -> anyhow::Result<Vec<Manifest>> {
-    let cannot = || format!("cannot read manifests from {}", dir.display());
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(dir).with_context(cannot)? {
-        let path = entry.with_context(cannot)?.path();
-        if path.extension().is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known)) {
-            files.push(path);
-        }
-    }
-    files.sort();
-    let mut manifests = Vec::new();
-    for file in files {
-        let unusable = || format!("cannot use manifest {}", file.display());
-        let text = std::fs::read_to_string(&file).with_context(unusable)?;
-        let objects: Vec<Value> = serde_saphyr::from_multiple(&text).with_context(unusable)?;
-        for object in objects.into_iter().filter(|object| !object.is_null()) {
-            for member in ["/apiVersion", "/kind", "/metadata/name"] {
-                if object.pointer(member).and_then(Value::as_str).is_none() {
-                    bail!(
-                        "cannot use manifest {}: an object has no {}",
-                        file.display(),
-                        member.trim_start_matches('/').replace('/', ".")
-                    );
-                }
-            }
-            manifests.push(Manifest { file: file.clone(), object });
-        }
-    }
-    Ok(manifests)
-}
-
-/// Applies each in turn. Waits for kinds that a plugin has yet to bring.
-async fn apply(cluster: &Cluster, manifests: Vec<Manifest>) -> anyhow::Result<()> {
-    let deadline = Instant::now() + SERVED_WITHIN;
-    for Manifest { file, object } in manifests {
-        let text = |member: &str| object.pointer(member).and_then(Value::as_str).unwrap_or_default();
-        let of = TypeMeta::new(text("/apiVersion"), text("/kind"));
-        let name = text("/metadata/name");
-        let failed = || format!("cannot apply {of} {name} of {}", file.display());
-        let endpoint = loop {
-            match cluster.endpoint(&of).await {
-                Ok(endpoint) => break endpoint,
-                Err(cluster::Error::Missing(_)) if Instant::now() < deadline => {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-                Err(error) => return Err(error).with_context(failed),
-            }
-        };
-        let mut object = object.clone();
-        let namespace = endpoint.namespaced.then(|| {
-            let named = text("/metadata/namespace");
-            if named.is_empty() { "default".to_owned() } else { named.to_owned() }
-        });
-        if let Some(namespace) = &namespace {
-            object["metadata"]["namespace"] = namespace.as_str().into();
-        }
-        let options = WriteOptions { manager: MANAGER, subresource: None };
-        let body = object.to_string().into_bytes();
-        cluster.patch(&of, namespace.as_deref(), name, Patch::Apply(true), body, options).await.with_context(failed)?;
-        println!("applied {of} {name} of {}", file.display());
-    }
-    Ok(())
 }
 
 /// Returns when nothing is left to do, or does not seem to end.
@@ -246,23 +162,5 @@ mod tests {
         Replace a file in target/plugins and its plugin is reloaded. What happens is shown here; stop with ctrl-c.
 
         ");
-    }
-
-    #[test]
-    fn manifests_are_read_in_order_and_a_bad_one_is_named() -> anyhow::Result<()> {
-        let dir = tempfile::tempdir()?;
-        let object = |name: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: {name} }}\n");
-        std::fs::write(dir.path().join("b.yaml"), object("b1") + "---\n" + &object("b2"))?;
-        std::fs::write(dir.path().join("a.json"), r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}"#)?;
-        std::fs::write(dir.path().join("notes.txt"), "not a manifest")?;
-        let names: Vec<_> =
-            read_manifests(dir.path())?.iter().map(|manifest| manifest.object["metadata"]["name"].clone()).collect();
-        assert_eq!(names, ["a", "b1", "b2"]);
-
-        std::fs::write(dir.path().join("c.yaml"), "apiVersion: v1\nmetadata: { name: c }\n")?;
-        let error = read_manifests(dir.path()).map(|manifests| manifests.len()).map_err(|error| format!("{error:#}"));
-        let path = dir.path().join("c.yaml").display().to_string();
-        assert_eq!(error, Err(format!("cannot use manifest {path}: an object has no kind")));
-        Ok(())
     }
 }

@@ -9,6 +9,7 @@ mod dev;
 mod feed;
 mod inspect;
 mod logging;
+mod manifests;
 mod run;
 
 use std::process::ExitCode;

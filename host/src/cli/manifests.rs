@@ -1,0 +1,385 @@
+//! `pilothouse dev --manifests PATH`: applies what `kubectl apply -f PATH` applies.
+//!
+//! Owns reading files and the order of applies. An object that cannot be applied costs only itself: it is named with the reason, and
+//! the rest is applied.
+//!
+//! ```text
+//! files ─► documents ─► objects (lists taken apart) ─► namespaces, definitions, the rest ─► applied │ waits for its kind or namespace │ refused
+//! ```
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context;
+use pilothouse_apiserver::yaml;
+use pilothouse_core::key::TypeMeta;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::cluster::{self, Cluster, Patch, WriteOptions};
+
+/// How long an object may wait for its kind or namespace: a plugin may bring it, and has to be compiled first.
+const WAITS: Duration = Duration::from_secs(60);
+
+/// Pause between two rounds in which nothing could be applied.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The field manager of what is applied.
+const MANAGER: &str = "pilothouse-dev";
+
+/// Lists in lists that are taken apart.
+const LISTS: usize = 8;
+
+/// What a file or folder holds.
+#[derive(Debug, Default)]
+pub(super) struct Manifests {
+    objects: Vec<Manifest>,
+    /// What cannot be used, and what was left out, for people.
+    pub(super) problems: Vec<String>,
+}
+
+/// One object to apply, and the file it comes from.
+#[derive(Debug)]
+struct Manifest {
+    file: PathBuf,
+    of: TypeMeta,
+    object: Value,
+}
+
+impl Manifest {
+    /// A text of its metadata; empty if there is none.
+    fn metadata(&self, member: &str) -> &str {
+        self.object["metadata"][member].as_str().unwrap_or_default()
+    }
+
+    /// What others may need comes first.
+    fn rank(&self) -> usize {
+        match (&*self.of.api_version, &*self.of.kind) {
+            ("v1", "Namespace") => 0,
+            (_, "CustomResourceDefinition") => 1,
+            _ => 2,
+        }
+    }
+}
+
+/// `v1 ConfigMap a/b of a.yaml`.
+impl fmt::Display for Manifest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.of)?;
+        if !self.metadata("namespace").is_empty() {
+            write!(f, "{}/", self.metadata("namespace"))?;
+        }
+        match self.metadata("name") {
+            "" => write!(f, "{}…", self.metadata("generateName"))?,
+            name => f.write_str(name)?,
+        }
+        write!(f, " of {}", self.file.display())
+    }
+}
+
+impl Manifests {
+    /// Reads a file, or the YAML and JSON files of a folder in the order of their names. As with `kubectl apply -f`, folders in it
+    /// are left out.
+    ///
+    /// # Errors
+    /// The path itself cannot be read.
+    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+        let cannot = || format!("cannot read manifests from {}", path.display());
+        let mut manifests = Self::default();
+        if !fs::metadata(path).with_context(cannot)?.is_dir() {
+            let text = fs::read_to_string(path).with_context(cannot)?;
+            manifests.file(path, &text);
+            return Ok(manifests);
+        }
+        let mut files = Vec::new();
+        for entry in fs::read_dir(path).with_context(cannot)? {
+            files.push(entry.with_context(cannot)?.path());
+        }
+        files.sort();
+        for file in files {
+            let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let known =
+                ["yaml", "yml", "json"].iter().any(|known| file.extension().is_some_and(|found| found == *known));
+            if matches!(name, "kustomization.yaml" | "kustomization.yml" | "Kustomization") {
+                manifests.problems.push(format!(
+                    "skipped {}: it is for kustomize; run `kubectl apply -k {}` with the kubeconfig above",
+                    file.display(),
+                    path.display()
+                ));
+            } else if file.is_dir() {
+                manifests.problems.push(format!(
+                    "skipped folder {}: only files of {} itself are applied; name the folder with --manifests, or run \
+                     `kubectl apply -f {}` with the kubeconfig above",
+                    file.display(),
+                    path.display(),
+                    file.display()
+                ));
+            } else if known {
+                match fs::read_to_string(&file) {
+                    Ok(text) => manifests.file(&file, &text),
+                    Err(error) => manifests.problems.push(format!("cannot read {}: {error}", file.display())),
+                }
+            }
+        }
+        Ok(manifests)
+    }
+
+    fn file(&mut self, file: &Path, text: &str) {
+        if let Some(values) = json(text) {
+            values.into_iter().for_each(|value| self.value(file, value, None, LISTS));
+            return;
+        }
+        let (documents, error) = yaml::documents(text);
+        for yaml::Document { value, duplicates } in documents {
+            if !duplicates.is_empty() {
+                let paths = duplicates.join(", ");
+                self.problems.push(format!("in {} the last of several counts of: {paths}", file.display()));
+            }
+            self.value(file, value, None, LISTS);
+        }
+        if let Some(error) = error {
+            self.problems.push(format!("cannot read all of {}: {error}", file.display()));
+        }
+    }
+
+    /// Takes an object, or the objects of a list. `item`: the kind of a list's items that do not say theirs.
+    fn value(&mut self, file: &Path, mut value: Value, item: Option<&TypeMeta>, lists: usize) {
+        if value.is_null() {
+            return;
+        }
+        let text = |value: &Value, member: &str| value[member].as_str().unwrap_or_default().to_owned();
+        if let (Some(item), Some(members)) = (item, value.as_object_mut())
+            && !members.contains_key("kind")
+        {
+            members.insert("apiVersion".to_owned(), (*item.api_version).into());
+            members.insert("kind".to_owned(), (*item.kind).into());
+        }
+        let (api_version, kind) = (text(&value, "apiVersion"), text(&value, "kind"));
+        if let Some(of_items) = kind.strip_suffix("List")
+            && let Some(lists) = lists.checked_sub(1)
+            && value["items"].is_array()
+        {
+            let item = (!of_items.is_empty()).then(|| TypeMeta::new(&api_version, of_items));
+            let items = value["items"].take();
+            for item_value in items.as_array().cloned().unwrap_or_default() {
+                self.value(file, item_value, item.as_ref(), lists);
+            }
+            return;
+        }
+        let name = text(&value["metadata"], "name") + &text(&value["metadata"], "generateName");
+        let lacks = [("apiVersion", &api_version), ("kind", &kind), ("metadata.name", &name)];
+        match lacks.into_iter().find(|(_, text)| text.is_empty()) {
+            Some((member, _)) => {
+                self.problems.push(format!("cannot use an object of {}: it has no {member}", file.display()));
+            }
+            None => {
+                let of = TypeMeta::new(&api_version, &kind);
+                self.objects.push(Manifest { file: file.to_owned(), of, object: value });
+            }
+        }
+    }
+
+    /// Applies all that can be, and prints a line for each. What others may need goes first; what lacks its kind or its namespace
+    /// waits for it.
+    pub(super) async fn apply(self, cluster: &Cluster, print: impl Fn(&str)) {
+        let Self { objects: mut waiting, problems } = self;
+        problems.iter().for_each(|problem| print(problem));
+        waiting.sort_by_key(Manifest::rank);
+        let deadline = Instant::now() + WAITS;
+        let mut said = false;
+        while !waiting.is_empty() {
+            let before = waiting.len();
+            let mut left = Vec::new();
+            for manifest in waiting {
+                match manifest.apply(cluster).await {
+                    Ok(()) => print(&format!("applied {manifest}")),
+                    Err(error) if may_pass(&error) && Instant::now() < deadline => {
+                        left.push((manifest, error));
+                    }
+                    Err(error) => print(&format!("cannot apply {manifest}: {error}")),
+                }
+            }
+            if !left.is_empty() && left.len() == before {
+                if !std::mem::replace(&mut said, true) {
+                    for (manifest, error) in &left {
+                        print(&format!("waiting up to {} s to apply {manifest}: {error}", WAITS.as_secs()));
+                    }
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            waiting = left.into_iter().map(|(manifest, _)| manifest).collect();
+        }
+    }
+}
+
+impl Manifest {
+    async fn apply(&self, cluster: &Cluster) -> Result<(), cluster::Error> {
+        let endpoint = cluster.endpoint(&self.of).await?;
+        let namespace = endpoint.namespaced.then(|| match self.metadata("namespace") {
+            "" => "default",
+            namespace => namespace,
+        });
+        let mut object = self.object.clone();
+        if let (Some(namespace), Some(metadata)) = (namespace, object["metadata"].as_object_mut()) {
+            metadata.insert("namespace".to_owned(), namespace.into());
+        }
+        let body = object.to_string().into_bytes();
+        match self.metadata("name") {
+            "" => cluster.create(&self.of, namespace, body, MANAGER).await?,
+            name => {
+                let options = WriteOptions { manager: MANAGER, subresource: None };
+                cluster.patch(&self.of, namespace, name, Patch::Apply(true), body, options).await?
+            }
+        };
+        Ok(())
+    }
+}
+
+/// `true` if it may be the kind or the namespace that is not there yet.
+fn may_pass(error: &cluster::Error) -> bool {
+    matches!(error, cluster::Error::Missing(_)) || error.is_not_found()
+}
+
+/// The values of a file that is JSON.
+fn json(text: &str) -> Option<Vec<Value>> {
+    if !text.trim_start().starts_with('{') {
+        return None;
+    }
+    serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::testing::Api;
+
+    /// Writes files into a new folder.
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a folder");
+        for (name, text) in files {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().expect("it is in the folder")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        }
+        dir
+    }
+
+    fn read(files: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
+        let dir = folder(files);
+        let manifests = Manifests::read(dir.path()).expect("the folder is there");
+        let place = format!("{}", dir.path().display());
+        let short = |text: String| text.replace(&format!("{place}/"), "").replace(&place, "DIR");
+        let objects = manifests.objects.iter().map(|manifest| short(manifest.to_string())).collect();
+        (objects, manifests.problems.into_iter().map(short).collect())
+    }
+
+    fn map(name: &str) -> String {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: {name} }}\n")
+    }
+
+    #[test]
+    fn manifests_are_read_in_order_and_a_bad_one_costs_only_itself() {
+        let (objects, problems) = read(&[
+            ("b.yaml", &(map("b1") + "---\n# nothing\n---\n" + &map("b2"))),
+            ("a.json", r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"n"}}"#),
+            ("notes.txt", "not a manifest"),
+            ("c.yml", &("metadata: { name: c }\n---\n".to_owned() + &map("c") + "---\na: [\n")),
+            ("empty.yaml", ""),
+            ("twice.yaml", &(map("twice") + "data: { a: b, a: c }\n")),
+        ]);
+        let all = ["n/a of a.json", "b1 of b.yaml", "b2 of b.yaml", "c of c.yml", "twice of twice.yaml"];
+        assert_eq!(objects, all.map(|name| format!("v1 ConfigMap {name}")));
+        let [without, broken, twice] = &*problems else { panic!("{problems:?}") };
+        assert_eq!(without, "cannot use an object of c.yml: it has no apiVersion");
+        assert!(broken.starts_with("cannot read all of c.yml: "), "{broken}");
+        assert_eq!(twice, "in twice.yaml the last of several counts of: data.a");
+    }
+
+    #[test]
+    fn what_is_not_for_apply_is_named_with_what_is() {
+        let (objects, problems) = read(&[
+            ("kustomization.yaml", "resources: [map.yaml]"),
+            ("map.yaml", &map("plain")),
+            ("sub/below.yaml", &map("below")),
+        ]);
+        assert_eq!(objects, ["v1 ConfigMap plain of map.yaml"]);
+        assert_eq!(
+            problems,
+            [
+                "skipped kustomization.yaml: it is for kustomize; run `kubectl apply -k DIR` with the kubeconfig above",
+                "skipped folder sub: only files of DIR itself are applied; name the folder with --manifests, or run \
+                 `kubectl apply -f sub` with the kubeconfig above",
+            ]
+        );
+        let (_, problems) = read(&[("sub/kustomization.yaml", "")]);
+        assert_eq!(problems.len(), 1);
+        let dir = folder(&[("one.yaml", &map("one"))]);
+        assert_eq!(Manifests::read(&dir.path().join("one.yaml")).expect("a file").objects.len(), 1);
+        assert!(Manifests::read(&dir.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn lists_are_taken_apart() {
+        let (objects, problems) = read(&[(
+            "list.yaml",
+            "{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: ConfigMap, metadata: {name: one}}, \
+             {apiVersion: v1, kind: ConfigMapList, items: [{metadata: {name: two}}]}, {kind: Secret}]}",
+        )]);
+        assert_eq!(objects, ["v1 ConfigMap one of list.yaml", "v1 ConfigMap two of list.yaml"]);
+        assert_eq!(problems, ["cannot use an object of list.yaml: it has no apiVersion"]);
+    }
+
+    const PEARS: &str = "apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: pears.fruit.example.org}
+spec:
+  {group: fruit.example.org, scope: Namespaced, names: {kind: Pear, plural: pears},
+   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}
+";
+
+    #[tokio::test]
+    async fn order_does_not_matter_and_one_that_is_refused_costs_only_itself() {
+        let api = Api::start().await;
+        let pear = "{apiVersion: fruit.example.org/v1, kind: Pear, metadata: {name: first, namespace: orchard}}";
+        let dir = folder(&[
+            ("apple.yaml", pear),
+            ("bad.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: No_Name}}"),
+            ("crd.yaml", PEARS),
+            ("gen.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {generateName: some-}}"),
+            (
+                "mode.yaml",
+                "{apiVersion: v1, kind: Pod, metadata: {name: octal}, spec: {containers: [{name: c, image: i}], \
+                           volumes: [{name: s, secret: {secretName: x, defaultMode: 0644}}]}}",
+            ),
+            ("z-namespace.yaml", "{apiVersion: v1, kind: Namespace, metadata: {name: orchard}}"),
+        ]);
+        let lines = Mutex::new(Vec::new());
+        let print = |line: &str| {
+            let line = line.replace(&format!("{}/", dir.path().display()), "");
+            lines.lock().expect("nobody panics").push(line.split(": ").next().unwrap_or_default().to_owned());
+        };
+        Manifests::read(dir.path()).expect("a folder").apply(&api.cluster, print).await;
+        let mut lines = lines.into_inner().expect("nobody panics");
+        lines.retain(|line| !line.starts_with("waiting"));
+        lines.sort_unstable();
+        assert_eq!(
+            lines,
+            [
+                "applied apiextensions.k8s.io/v1 CustomResourceDefinition pears.fruit.example.org of crd.yaml",
+                "applied fruit.example.org/v1 Pear orchard/first of apple.yaml",
+                "applied v1 ConfigMap some-… of gen.yaml",
+                "applied v1 Namespace orchard of z-namespace.yaml",
+                "applied v1 Pod octal of mode.yaml",
+                "cannot apply v1 ConfigMap No_Name of bad.yaml",
+            ]
+        );
+        let pod = api.cluster.get(&TypeMeta::new("v1", "Pod"), Some("default"), "octal").await.expect("it is there");
+        let pod: Value = serde_json::from_slice(&pod).expect("JSON");
+        assert_eq!(pod["spec"]["volumes"][0]["secret"]["defaultMode"], 420);
+    }
+}

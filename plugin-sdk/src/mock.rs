@@ -40,7 +40,8 @@
 //! [world stand still](crate::cache).
 //!
 //! # What it leaves out
-//! It is no API server: nothing is defaulted, validated or pruned by a schema; server-side apply replaces lists as a whole
+//! It is no API server: nothing is defaulted, validated or pruned by a schema. Only a container, variable, port, volume or finalizer
+//! that is there twice is refused as by a server. Server-side apply replaces lists as a whole
 //! and knows no other field manager; finalizers and garbage collection do not run; a field selector may name any field. Where that
 //! matters, test against a server.
 
@@ -48,6 +49,7 @@ mod apply;
 mod bounds;
 mod field;
 mod keep;
+mod keys;
 mod manifest;
 mod outcome;
 mod predicate;

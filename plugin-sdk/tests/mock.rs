@@ -469,3 +469,20 @@ fn a_configuration_reaches_the_plugin_and_a_wrong_one_is_refused() {
         "the configuration does not fit: missing field `namespace` at line 1 column 2"
     );
 }
+
+#[test]
+fn a_child_that_no_server_takes_fails_in_the_servers_words() {
+    fn reconcile(_: &Context, _: &Secret) -> Result<Outcome, Error> {
+        let mut child = map("twice", &[]);
+        child.metadata.finalizers = Some(vec!["a.example.org/x".to_owned(); 2]);
+        Ok(Outcome::new().child(child))
+    }
+    fn plugin() -> Plugin {
+        let controller = Controller::of::<Secret>().owns::<ConfigMap>().without_status().reconcile(reconcile);
+        Plugin::new("Names a finalizer twice.").controller(controller)
+    }
+    let mut host = MockHost::new(plugin).with(secret("a"));
+    let failure = format!("{:?}", host.settle(("default", "a")).unwrap_err());
+    assert!(failure.contains("duplicate entries for key"), "{failure}");
+    assert_eq!(data(&host, "twice"), None);
+}

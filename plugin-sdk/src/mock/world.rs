@@ -15,9 +15,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::apply;
 use super::outcome::Failure;
 use super::script::{Call, Expected, verb};
+use super::{apply, keys};
 use crate::client::Subresource;
 use crate::contract::exports::pilothouse::plugin::controller::{Children, Controller, Manifest, Outcome, Permission};
 use crate::contract::observing::exports::pilothouse::plugin::observer;
@@ -331,7 +331,7 @@ impl State {
         if live.as_ref() == Some(&result) {
             return Ok(());
         }
-        let written = self.check(Verb::Apply, id, None);
+        let written = self.check(Verb::Apply, id, None).and_then(|()| keys::check(child));
         if let Err(problem) = written.and(self.faults.get(id).cloned().map_or(Ok(()), Err)) {
             return Err(format!("cannot apply child {} {}: {problem}", id.0, id.1));
         }

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::Value;
 
-use super::{Answer, Call, check_fields, check_kind, write};
+use super::{Answer, Call, check_fields, check_kind, warnings, write};
 use crate::body::Decoded;
 use crate::kinds;
 use crate::managed;
@@ -24,6 +24,9 @@ pub(crate) fn create(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {
     let Decoded { mut value, duplicates } = body;
     check_kind(call, &mut value)?;
     check_fields(call, &mut value, &duplicates)?;
+    if !call.resource.custom {
+        call.warnings.extend(warnings::hidden_variables(&value));
+    }
     if call.resource.purpose == Purpose::Review {
         return Ok(Answer::Made(StatusCode::CREATED, kinds::review(call.resource, value)));
     }

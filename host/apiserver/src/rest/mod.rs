@@ -16,6 +16,7 @@ pub(crate) mod list;
 pub(crate) mod patch;
 pub(crate) mod scale;
 pub(crate) mod update;
+mod warnings;
 mod write;
 
 use std::num::NonZeroU32;

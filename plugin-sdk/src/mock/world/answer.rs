@@ -11,8 +11,8 @@ use crate::contract::pilothouse::plugin::client::{Error, PatchBody};
 use crate::host::Host;
 use crate::log::Level;
 use crate::mock::apply::{apply, merge};
-use crate::mock::bounds;
 use crate::mock::script::{Call, Ending, Request};
+use crate::mock::{bounds, keys};
 use crate::{Key, TypeMeta, Verb};
 
 /// Objects and keys in a page, and bytes of JSON in a page or an object: the contract's.
@@ -145,6 +145,8 @@ impl Host for World {
             if live.is_none() && subresource.is_some() {
                 return world.find(&id);
             }
+            // kube-apiserver answers so, though it is the request that is wrong.
+            keys::check(&object).map_err(|problem| refused(500, Reason::InternalError, problem))?;
             let mut state = world.state_mut();
             let before = state.applied.insert((id.clone(), subresource), object.clone()).unwrap_or_default();
             let applied = apply(live.clone().unwrap_or_default(), &before, &object);

@@ -64,7 +64,7 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
     if let Some(why) = object.unreadable().filter(|_| phase != Phase::Gone) {
         // The plugin would take it for an object without a spec. Another try reads the same: its next version wakes the key.
         let end = End::Terminal(why.to_string());
-        tell(controller, &object, failures, &end);
+        tell(controller, &object, failures, &end, true);
         return conclude(controller, key, end, &Report::default(), Duration::ZERO, Duration::ZERO);
     }
     let request = Request {

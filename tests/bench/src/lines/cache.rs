@@ -50,7 +50,11 @@ impl Cache {
                 }
                 Effect::AbortReplace => self.store.abort_replace(),
                 Effect::Covered(version) => self.store.advance(version),
-                Effect::Synced | Effect::State(_) | Effect::Skipped { .. } | Effect::Relist(_) | Effect::Restored => {}
+                Effect::Synced
+                | Effect::State(_)
+                | Effect::Unreadable { .. }
+                | Effect::Relist(_)
+                | Effect::Restored => {}
                 asked => request = Some(asked),
             }
         }

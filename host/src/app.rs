@@ -195,7 +195,8 @@ impl Host {
             inspect: Arc::new(self.view()),
             control: Arc::new(self.view()),
         };
-        let mut admin = tokio::spawn(admin::serve(listener, ended.clone().cancelled_owned(), state));
+        let mut admin = admin::start(listener, ended.clone().cancelled_owned(), state)
+            .context("cannot start the thread that serves health and metrics")?;
         let (sender, changes) = mpsc::channel(CHANGES);
         info!(directory = %self.options.plugins.display(), "watching for plugins");
         let mut source = tokio::spawn(Source::new(self.options.plugins.clone()).run(sender));
@@ -205,7 +206,7 @@ impl Host {
             () = stop => None,
             _ = &mut source => Some("the task that watches plugins' files"),
             _ = &mut lifecycle => Some("the task that loads plugins"),
-            _ = &mut admin => Some("the task that serves health and metrics"),
+            _ = &mut admin => Some("the thread that serves health and metrics"),
             never = tidy(|| self.dispatch.forget_rested()) => match never {},
         };
         // No plugin is loaded any more; those that serve finish what they have.

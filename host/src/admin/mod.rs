@@ -29,7 +29,7 @@ pub use plugins::{
     BacklogRow, ControllerRow, FailedCallRow, FailingRow, GivenUpRow, GoneRow, HookFailureRow, InstancesRow, LimitsRow,
     LoadFailureRow, PluginRow, QuarantineRow, ServingRow, StormRow,
 };
-pub use server::{State, serve};
+pub use server::{State, serve, start};
 
 /// One thing that is as it should be, or is not.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -42,7 +42,7 @@ pub struct Check {
     pub detail: String,
 }
 
-/// What the readiness of the host is made of. Called for each request: must not block.
+/// What the readiness of the host is made of. Called for each request, on a thread that may wait for a lock.
 pub trait Readiness: Send + Sync + 'static {
     /// What concerns the whole host. It is ready if all are ok.
     fn host(&self) -> Vec<Check>;
@@ -57,7 +57,7 @@ pub trait Readiness: Send + Sync + 'static {
 
 /// What can be done by hand.
 pub trait Control: Send + Sync + 'static {
-    /// Hands out the plugin's keys again, though its calls came to nothing. Must not block.
+    /// Hands out the plugin's keys again, though its calls came to nothing.
     fn release(&self, plugin: &str) -> Release;
 }
 

@@ -4,7 +4,7 @@
 //! kube-apiserver's form, or as JSON where the query says `format=json` or the request accepts `application/json`. With `verbose` in
 //! the query it lists each plugin and informer besides, which do not change the code; `/readyz/plugins/NAME` is one plugin's.
 
-use std::{fmt::Write as _, future::Future, io, sync::Arc};
+use std::{fmt::Write as _, future::Future, io, sync::Arc, thread};
 
 use axum::{
     Json, Router,
@@ -16,13 +16,17 @@ use axum::{
 use http::{HeaderMap, StatusCode, header};
 use pilothouse_apiserver::browser;
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::oneshot, task::spawn_blocking};
 
 use super::{
     Check, Control, Inspect, Metrics, Readiness, Release,
     connections::{self, Limits},
     debug, plugins,
 };
+use crate::prompt::be_prompt;
+
+/// Threads that collect what requests ask for. Collecting takes locks of the host; requests beyond these wait.
+const COLLECTORS: usize = 4;
 
 /// The format that `prometheus-client` writes, as Prometheus asks for it.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -54,6 +58,36 @@ pub struct State {
     pub control: Arc<dyn Control>,
 }
 
+/// Serves on a thread of its own until `shutdown`. The receiver gets the result of [`serve`], or an error if the thread panicked.
+///
+/// No plugin, no request to the API server and no lock of the host delays `/healthz`: it is answered on this thread, and everything else is
+/// collected on others.
+///
+/// # Errors
+/// If the thread or its runtime cannot be started.
+pub fn start(
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+    state: State,
+) -> io::Result<oneshot::Receiver<io::Result<()>>> {
+    let listener = listener.into_std()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(COLLECTORS)
+        .thread_name("admin")
+        .build()?;
+    let (ended, end) = oneshot::channel();
+    thread::Builder::new().name("admin".to_owned()).spawn(move || {
+        be_prompt();
+        let served = runtime.block_on(async { serve(TcpListener::from_std(listener)?, shutdown, state).await });
+        // A collector that waits for a lock does not delay the end.
+        runtime.shutdown_background();
+        // The receiver is dropped when the whole host ends.
+        let _ = ended.send(served);
+    })?;
+    Ok(end)
+}
+
 /// Serves until `shutdown`, then finishes the requests that are being answered (within a second).
 ///
 /// # Errors
@@ -64,6 +98,13 @@ pub async fn serve(
     state: State,
 ) -> io::Result<()> {
     connections::serve(listener, shutdown, router(state), Limits::DEFAULT).await
+}
+
+/// Runs what may take locks of the host, on a thread that may wait for them.
+async fn collect<T: Send + 'static>(collect: impl FnOnce() -> T + Send + 'static) -> Result<T, Response> {
+    spawn_blocking(collect).await.map_err(|_| {
+        (StatusCode::INTERNAL_SERVER_ERROR, "the host failed to collect this; its log says why\n").into_response()
+    })
 }
 
 fn router(state: State) -> Router {
@@ -89,41 +130,42 @@ async fn refuse_web_pages(request: Request, next: Next) -> Response {
     }
 }
 
-async fn metrics(extract::State(state): extract::State<State>) -> Response {
-    ([(header::CONTENT_TYPE, OPEN_METRICS)], state.metrics.encode()).into_response()
+async fn metrics(extract::State(state): extract::State<State>) -> Result<Response, Response> {
+    let text = collect(move || state.metrics.encode()).await?;
+    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response())
 }
 
 async fn informers(
     extract::State(state): extract::State<State>,
     Query(query): Query<FormatQuery>,
     headers: HeaderMap,
-) -> Response {
-    let rows = state.inspect.informers();
-    if query.format == "json" || accepts_json(&headers) {
+) -> Result<Response, Response> {
+    let rows = collect(move || state.inspect.informers()).await?;
+    Ok(if query.format == "json" || accepts_json(&headers) {
         Json(rows).into_response()
     } else {
         debug::table(&rows).into_response()
-    }
+    })
 }
 
 async fn plugins(
     extract::State(state): extract::State<State>,
     Query(query): Query<PluginsQuery>,
     headers: HeaderMap,
-) -> Response {
-    let mut rows = state.inspect.plugins();
+) -> Result<Response, Response> {
+    let mut rows = collect(move || state.inspect.plugins()).await?;
     if let Some(wanted) = &query.plugin {
         let Some(row) = rows.iter().position(|row| row.plugin == *wanted) else {
             let known: Vec<_> = rows.into_iter().map(|row| row.plugin).collect();
-            return (StatusCode::NOT_FOUND, unknown("there is no plugin of that name", &known)).into_response();
+            return Ok((StatusCode::NOT_FOUND, unknown("there is no plugin of that name", &known)).into_response());
         };
         rows = vec![rows.swap_remove(row)];
     }
-    if query.format == "json" || accepts_json(&headers) {
+    Ok(if query.format == "json" || accepts_json(&headers) {
         Json(rows).into_response()
     } else {
         plugins::table(&rows, query.plugin.is_some()).into_response()
-    }
+    })
 }
 
 /// What is wrong, and what would do.
@@ -135,14 +177,15 @@ fn unknown(what: &str, known: &[String]) -> String {
 async fn release(
     extract::State(state): extract::State<State>,
     extract::Path(plugin): extract::Path<String>,
-) -> Response {
-    match state.control.release(&plugin) {
+) -> Result<Response, Response> {
+    let (control, name) = (state.control, plugin.clone());
+    Ok(match collect(move || control.release(&name)).await? {
         Release::Released => format!("plugin {plugin} is released: its keys are handed out again\n").into_response(),
         Release::Free => format!("plugin {plugin} is not quarantined: there is nothing to release\n").into_response(),
         Release::Unknown(known) => {
             (StatusCode::NOT_FOUND, unknown("no plugin of that name is at work", &known)).into_response()
         }
-    }
+    })
 }
 
 #[derive(Deserialize)]
@@ -185,16 +228,16 @@ async fn readyz(
     extract::State(state): extract::State<State>,
     Query(query): Query<ReadyzQuery>,
     headers: HeaderMap,
-) -> Response {
-    let checks = state.readiness.host();
+) -> Result<Response, Response> {
+    let (readiness, verbose) = (state.readiness, query.verbose.is_some());
+    let (checks, parts) = collect(move || (readiness.host(), verbose.then(|| readiness.parts()))).await?;
     let ready = checks.iter().all(|check| check.ok);
-    let parts = query.verbose.is_some().then(|| state.readiness.parts());
     let report = Report { ready, checks, parts };
-    if query.format == "json" || accepts_json(&headers) {
+    Ok(if query.format == "json" || accepts_json(&headers) {
         (report.code(), Json(report)).into_response()
     } else {
         (report.code(), text(&report)).into_response()
-    }
+    })
 }
 
 async fn plugin_readyz(
@@ -202,16 +245,17 @@ async fn plugin_readyz(
     extract::Path(plugin): extract::Path<String>,
     Query(query): Query<FormatQuery>,
     headers: HeaderMap,
-) -> Response {
-    let Some(check) = state.readiness.plugin(&plugin) else {
-        return (StatusCode::NOT_FOUND, "no plugin has that name; /readyz?verbose lists all\n").into_response();
+) -> Result<Response, Response> {
+    let Some(check) = collect(move || state.readiness.plugin(&plugin)).await? else {
+        let told = "no plugin has that name; /readyz?verbose lists all\n";
+        return Ok((StatusCode::NOT_FOUND, told).into_response());
     };
     let report = Report { ready: check.ok, checks: vec![check], parts: None };
-    if query.format == "json" || accepts_json(&headers) {
+    Ok(if query.format == "json" || accepts_json(&headers) {
         (report.code(), Json(report)).into_response()
     } else {
         (report.code(), text(&report)).into_response()
-    }
+    })
 }
 
 /// Only where JSON is named: `*/*`, which every client sends, gets the text.

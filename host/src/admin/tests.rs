@@ -124,6 +124,37 @@ async fn a_living_host_is_healthy_though_it_is_not_ready() {
 }
 
 #[tokio::test]
+async fn invariant_8_health_is_answered_while_every_other_request_waits_for_a_lock() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (board, rows) = (Arc::<Board>::default(), Arc::<Rows>::default());
+    let state =
+        State { metrics: Arc::new(Metrics::new()), readiness: board.clone(), inspect: rows.clone(), control: rows };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let end = start(listener, async { drop(stopped.await) }, state).unwrap();
+    // This thread holds what `/readyz` needs, and runs nothing else meanwhile.
+    let held = board.0.lock();
+    let ask = move |path: &'static str| {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let waiting: Vec<_> = (0..10).map(|_| std::thread::spawn(move || ask("/readyz"))).collect();
+    for _ in 0..10 {
+        assert!(ask("/healthz").ends_with("ok\n"));
+    }
+    assert!(waiting.iter().all(|asked| !asked.is_finished()));
+    drop(held);
+    for asked in waiting {
+        assert!(asked.join().unwrap().ends_with("readyz check passed\n"));
+    }
+    stop.send(()).unwrap();
+    end.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn readyz_has_a_line_for_each_check_of_the_host() {
     let server = Server::start(vec![
         check("plugin directory", true, ""),

@@ -5,9 +5,19 @@
 //!        any of these    all of these
 //! ```
 //!
-//! Owns what may be said of a change, and whether it holds. Expressions in CEL are compiled where the manifest is checked, and
-//! their evaluation is bounded ([`Expression`]). A predicate only keeps keys from being woken: what became of an object is for
+//! Owns what may be said of a change, and whether it holds. A predicate only keeps keys from being woken: what became of an object is for
 //! the host to remember whether or not it matters.
+//!
+//! A predicate is asked in two steps, because a plugin wrote it and others wait for the informer that the change came from:
+//!
+//! ```text
+//! change ─► glance ─┬─ Some(answer) ───────────► route it, under the informer's lock
+//!                   └─ None ─► a queue ─► judge ─► route it, on the plugin's account
+//! ```
+//!
+//! [`Predicate::glance`] reads what stands beside an object's text, and short texts. [`Predicate::judge`] reads everything else, and evaluates
+//! expressions in CEL, which are compiled where the manifest is checked. One budget bounds all expressions of one judgement ([`BUDGET`]). A
+//! predicate that exceeds it [`OFF_AFTER`] times in a row is switched off: from then on its expressions have no answer.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -25,6 +35,11 @@
 //! # Ok::<(), pilothouse_core::ParseError>(())
 //! ```
 
+use std::cell::OnceCell;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use crate::json::Reader;
 use crate::object::Object;
 use crate::store::Change;
@@ -32,12 +47,68 @@ use crate::store::Change;
 mod cel;
 
 use self::cel::Sides;
-pub use self::cel::{EvaluationError, Expression, ExpressionError};
+pub use self::cel::{BUDGET, EvaluationError, Expression, ExpressionError};
+
+/// Judgements in a row that exceed the budget before a predicate is switched off. A single large object among many is no reason.
+pub const OFF_AFTER: u32 = 10;
+
+/// Bytes of an object's text that [`Predicate::glance`] reads: twice a usual Pod. A manifest has up to a thousand watches, and each of them
+/// reads the text while others wait.
+const GLANCED: usize = 8 << 10;
 
 /// Which changes matter: those for which all conditions of any one list hold; every change if there is no list.
+///
+/// Clones share whether they are switched off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Predicate {
     any: Vec<Vec<Condition>>,
+    fuse: Fuse,
+}
+
+/// Counts judgements in a row that exceeded the budget. Only a predicate with an expression has a counter.
+#[derive(Clone, Debug, Default)]
+struct Fuse(Option<Arc<AtomicU32>>);
+
+impl Fuse {
+    fn is_off(&self) -> bool {
+        self.0.as_ref().is_some_and(|exceeded| exceeded.load(Ordering::Relaxed) >= OFF_AFTER)
+    }
+
+    /// A judgement ended. Returns `true` if it switches the predicate off.
+    fn judged(&self, exceeded: bool) -> bool {
+        let Some(count) = &self.0 else { return false };
+        if exceeded {
+            return count.fetch_add(1, Ordering::Relaxed).saturating_add(1) == OFF_AFTER;
+        }
+        // Nearly always it is zero already.
+        if count.load(Ordering::Relaxed) != 0 {
+            count.store(0, Ordering::Relaxed);
+        }
+        false
+    }
+}
+
+impl PartialEq for Fuse {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Fuse {}
+
+impl Hash for Fuse {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// What [`Predicate::judge`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// `true` if the change matters.
+    pub matters: bool,
+    /// `true` if this judgement switched the predicate off.
+    pub switched_off: bool,
+    /// Units that reading the objects and evaluating the expressions cost; see [`BUDGET`].
+    pub spent: u64,
 }
 
 /// Something that must be true of a change.
@@ -71,7 +142,8 @@ pub enum Test {
 impl Predicate {
     /// True of changes for which all conditions of any one list hold.
     pub fn new(any: Vec<Vec<Condition>>) -> Self {
-        Self { any }
+        let has_expression = any.iter().flatten().any(|condition| matches!(condition.test, Test::Cel(_)));
+        Self { any, fuse: Fuse(has_expression.then(Arc::default)) }
     }
 
     /// True if it holds of every change.
@@ -79,29 +151,91 @@ impl Predicate {
         self.any.is_empty()
     }
 
-    /// True if the change matters.
+    /// `true` if there are changes of which [`glance`](Self::glance) says nothing.
+    pub fn may_wait(&self) -> bool {
+        let waits =
+            |condition: &Condition| matches!(condition.test, Test::Cel(_) | Test::Annotations | Test::Finalizers);
+        self.any.iter().flatten().any(waits)
+    }
+
+    /// `true` if its expressions are not evaluated any more.
+    pub fn is_off(&self) -> bool {
+        self.fuse.is_off()
+    }
+
+    /// Returns whether the change matters, as far as that is known without reading a long text or evaluating an expression.
+    ///
+    /// Takes some hundred nanoseconds, and some microseconds where it reads texts: for callers that hold a lock.
+    pub fn glance(&self, change: &Change) -> Option<bool> {
+        if self.is_empty() {
+            return Some(true);
+        }
+        let differences = Differences::new(change);
+        let reads = differences.are_short();
+        self.settle(|test| match test {
+            Test::Cel(_) => None,
+            Test::Annotations | Test::Finalizers if !reads => None,
+            test => Some(differences.holds(test)),
+        })
+    }
+
+    /// Says whether the change matters.
     ///
     /// Both sides count as one object only where their uid is the same: else one was deleted and another created.
     ///
     /// An expression that gives no answer lets the change pass, negated or not: a key that is woken in vain costs less than
     /// one that is not woken. `failed` hears of that, the 1st, 2nd, 4th, 8th… time for each expression.
-    pub fn holds(&self, change: &Change, failed: &mut dyn FnMut(EvaluationError)) -> bool {
-        if self.is_empty() {
-            return true;
+    pub fn judge(&self, change: &Change, failed: &mut dyn FnMut(EvaluationError)) -> Judgement {
+        let differences = Differences::new(change);
+        let known = self.settle(|test| match test {
+            Test::Cel(_) => None,
+            test => Some(differences.holds(test)),
+        });
+        // Where only expressions could still reject it, a predicate that is switched off rejects nothing.
+        if let Some(matters) = known.or_else(|| self.is_off().then_some(true)) {
+            return Judgement { matters, switched_off: false, spent: 0 };
         }
-        let (old, new) = (change.old.as_deref(), change.new.as_deref());
-        let same = old.zip(new).filter(|(old, new)| old.uid() == new.uid());
-        // A packed text is made anew: not for conditions that do not look into it.
-        let has_expression = self.any.iter().flatten().any(|condition| matches!(condition.test, Test::Cel(_)));
-        let texts = [old, new].map(|object| object.filter(|_| has_expression).map(Object::json));
-        let sides = Sides::new(texts[0].as_deref(), texts[1].as_deref());
-        self.any.iter().any(|all| {
-            all.iter().all(|Condition { test, negated }| match (test, same) {
-                (Test::Cel(expression), _) => expression.holds(&sides, failed).is_none_or(|answer| answer != *negated),
-                (_, None) => true,
-                (test, Some((old, new))) => test.differs(old, new) != *negated,
-            })
-        })
+        // A packed text is made anew: only where something is left to be evaluated.
+        let texts = [&change.old, &change.new].map(|object| object.as_deref().map(Object::json));
+        let expressions = self.any.iter().flatten().filter_map(|condition| match &condition.test {
+            Test::Cel(expression) => Some(expression),
+            _ => None,
+        });
+        let sides = Sides::new(texts[0].as_deref(), texts[1].as_deref(), expressions);
+        let ((matters, exceeded), spent) = cel::with_budget(|| {
+            let matters = self.any.iter().any(|all| all_hold(all, &differences, &sides, failed) || cel::is_spent());
+            (matters, cel::is_spent() || sides.are_too_costly())
+        });
+        let switched_off = self.fuse.judged(exceeded);
+        Judgement { matters, switched_off, spent: spent.saturating_add(sides.spent()) }
+    }
+
+    /// True if the change matters: [`judge`](Self::judge) for callers that want no more than that.
+    pub fn holds(&self, change: &Change, failed: &mut dyn FnMut(EvaluationError)) -> bool {
+        self.judge(change, failed).matters
+    }
+
+    /// Three-valued: a test of which `known` says nothing leaves open what depends on it.
+    fn settle(&self, known: impl Fn(&Test) -> Option<Answer>) -> Option<bool> {
+        if self.is_empty() {
+            return Some(true);
+        }
+        let mut is_open = false;
+        for all in &self.any {
+            let (mut rejected, mut open) = (false, false);
+            for Condition { test, negated } in all {
+                match known(test) {
+                    Some(answer) => rejected |= !answer.unless(*negated),
+                    None => open = true,
+                }
+            }
+            match (rejected, open) {
+                (false, false) => return Some(true),
+                (false, true) => is_open = true,
+                (true, _) => {}
+            }
+        }
+        if is_open { None } else { Some(false) }
     }
 
     /// The lists of conditions.
@@ -110,18 +244,76 @@ impl Predicate {
     }
 }
 
-impl Test {
-    /// What is said of two versions of one object. An expression says nothing here.
-    fn differs(&self, old: &Object, new: &Object) -> bool {
+/// All conditions of a list hold. Expressions come last: what costs nothing is asked first.
+fn all_hold(
+    all: &[Condition],
+    differences: &Differences<'_>,
+    sides: &Sides,
+    failed: &mut dyn FnMut(EvaluationError),
+) -> bool {
+    let plain = |Condition { test, negated }: &Condition| match test {
+        Test::Cel(_) => true,
+        test => differences.holds(test).unless(*negated),
+    };
+    all.iter().all(plain)
+        && all.iter().all(|Condition { test, negated }| match test {
+            Test::Cel(expression) => expression.holds(sides, failed).is_none_or(|answer| answer != *negated),
+            _ => true,
+        })
+}
+
+/// What a plain test says.
+#[derive(Clone, Copy)]
+enum Answer {
+    /// An object came or went: every test lets that pass, negated or not.
+    Passes,
+    Differs(bool),
+}
+
+impl Answer {
+    fn unless(self, negated: bool) -> bool {
         match self {
-            Self::Generation => old.generation() != new.generation(),
-            Self::Labels => or_empty(old.labels_json()) != or_empty(new.labels_json()),
-            Self::Annotations => metadata(&old.json(), "annotations") != metadata(&new.json(), "annotations"),
-            Self::Finalizers => metadata(&old.json(), "finalizers") != metadata(&new.json(), "finalizers"),
-            Self::Deletion => !old.is_deleting() && new.is_deleting(),
-            Self::ResourceVersion => old.resource_version() != new.resource_version(),
-            Self::Cel(_) => false,
+            Self::Passes => true,
+            Self::Differs(differs) => differs != negated,
         }
+    }
+}
+
+/// What differs between the two versions of one object. What stands in the texts is looked for once.
+struct Differences<'a> {
+    /// None: an object came or went.
+    same: Option<(&'a Object, &'a Object)>,
+    annotations: OnceCell<bool>,
+    finalizers: OnceCell<bool>,
+}
+
+impl<'a> Differences<'a> {
+    fn new(change: &'a Change) -> Self {
+        let (old, new) = (change.old.as_deref(), change.new.as_deref());
+        let same = old.zip(new).filter(|(old, new)| old.uid() == new.uid());
+        Self { same, annotations: OnceCell::new(), finalizers: OnceCell::new() }
+    }
+
+    /// Their texts are read in some microseconds.
+    fn are_short(&self) -> bool {
+        self.same.is_none_or(|(old, new)| {
+            [old, new].iter().all(|one| one.dictionary().is_none() && one.json_len() <= GLANCED)
+        })
+    }
+
+    fn holds(&self, test: &Test) -> Answer {
+        let Some((old, new)) = self.same else { return Answer::Passes };
+        let member = |name| metadata(&old.json(), name) != metadata(&new.json(), name);
+        Answer::Differs(match test {
+            Test::Generation => old.generation() != new.generation(),
+            Test::Labels => or_empty(old.labels_json()) != or_empty(new.labels_json()),
+            Test::Annotations => *self.annotations.get_or_init(|| member("annotations")),
+            Test::Finalizers => *self.finalizers.get_or_init(|| member("finalizers")),
+            Test::Deletion => !old.is_deleting() && new.is_deleting(),
+            Test::ResourceVersion => old.resource_version() != new.resource_version(),
+            // Expressions are evaluated elsewhere.
+            Test::Cel(_) => return Answer::Passes,
+        })
     }
 }
 

@@ -1,13 +1,15 @@
 //! CEL expressions over `object` and `old`: from their text to what can be evaluated safely.
 //!
 //! The expression comes from a plugin and the objects from the cluster: neither may make the host slow, large or stop. So an
-//! expression is rewritten after parsing ([`meter`]): whatever can cost more than its text is long pays for it, and an
-//! evaluation that has spent [`BUDGET`] fails.
+//! expression is rewritten after parsing ([`meter`]): whatever can cost more than its text is long pays for it. All expressions of one
+//! judgement share [`BUDGET`], and once that is spent each of them fails.
 //!
 //! ```text
 //! object.items.exists(i, i == old.x)
-//!   └─► charge(object["items"]).exists(i, tick() && charge(i) == old["x"])
+//!   └─► charge(object["items"]).exists(i, tick() && charge(i) == charge(old["x"]))
 //! ```
+//!
+//! The objects are made into values once for a judgement ([`Sides`]), within a bound of their own ([`READING`]).
 //!
 //! A field of something that is no object fails, as in CEL; the interpreter alone would call it false.
 
@@ -19,10 +21,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use kube_cel::KubeCelExt;
+use kube_cel::cel::common::types::CelBool;
 use kube_cel::cel::objects::{Key, Map};
 use kube_cel::cel::parser::{Expression as Ast, Parser};
-use kube_cel::cel::{Context, Value};
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use kube_cel::cel::{Context, ExecutionError, Value};
+use serde::de::{self, Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 use crate::field::FieldPath;
 
@@ -34,10 +37,14 @@ mod meter;
 const MAX_LENGTH: usize = 1024;
 /// Conditionals in one expression: the parser panics at about a hundred that nest.
 const MAX_CONDITIONALS: usize = 16;
-/// Bytes of an object that is evaluated, twice what etcd holds: as values it takes ten times as much.
+/// Bytes of an object that is evaluated, twice what etcd holds.
 const MAX_OBJECT: usize = 3 << 20;
-/// What one evaluation may spend; a unit is a byte or a value looked at, some nanoseconds.
-const BUDGET: u64 = 2_000_000;
+/// What all expressions of one judgement may spend: about two milliseconds. A unit is some 20 ns of a core in a release build; what costs
+/// how much is [`meter`]'s to say.
+pub const BUDGET: u64 = 100_000;
+/// What making both objects into values may cost: about twenty milliseconds, for some 50,000 values. It is bounded apart, so that a large object
+/// of which an expression reads little can be judged.
+const READING: u64 = 1_000_000;
 
 /// A compiled CEL expression over `object` and `old`. Two of the same text are equal.
 #[derive(Clone)]
@@ -120,43 +127,65 @@ impl Expression {
         &self.compiled.text
     }
 
-    /// Evaluates it; `sides` are `object` and `old`.
+    /// Evaluates it within what is left of the budget.
     ///
     /// # Errors
     /// Why it has no answer.
-    fn evaluate(&self, sides: &Sides<'_>) -> Result<bool, String> {
-        let mut context = BASE.new_inner_scope();
-        if self.compiled.reads_object {
-            context.add_variable_from_value("object", sides.object()?);
+    fn evaluate(&self, sides: &Sides) -> Result<bool, Problem> {
+        let Compiled { ast, reads_object, reads_old, .. } = &*self.compiled;
+        for (reads, side) in [(*reads_object, &sides.object), (*reads_old, &sides.old)] {
+            if reads {
+                side.clone().map_err(Problem::Text)?;
+            }
         }
-        if self.compiled.reads_old {
-            context.add_variable_from_value("old", sides.old()?);
-        }
-        let result = meter::with_budget(BUDGET, || {
-            // An extension's bug must cost this evaluation alone.
-            catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.compiled.ast, &context)))
-        });
-        match result {
-            Ok(Ok(Value::Bool(answer))) => Ok(answer),
-            Ok(Ok(other)) => Err(format!("it is of type {}, and not a boolean", other.type_of())),
-            Ok(Err(error)) => Err(excerpt(&error.to_string())),
-            Err(_) => Err("the interpreter gave up on it".to_owned()),
-        }
+        // An extension's bug must cost this evaluation alone.
+        let answer = catch_unwind(AssertUnwindSafe(|| {
+            // Not `Value::resolve`: it would copy an answer of any size.
+            let answer = Value::resolve_val(ast, &sides.context).map_err(Problem::Evaluation)?;
+            let of_type = || Problem::Text(format!("it is of type {}, and not a boolean", answer.get_type().name()));
+            answer.downcast_ref::<CelBool>().map(|answer| *answer.inner()).ok_or_else(of_type)
+        }));
+        answer.unwrap_or_else(|_| Err(Problem::Text("the interpreter gave up on it".to_owned())))
     }
 
     /// The answer; an expression that has none counts as true, and `failed` hears of the 1st, 2nd, 4th, 8th… time.
-    pub(super) fn holds(&self, sides: &Sides<'_>, failed: &mut dyn FnMut(EvaluationError)) -> Option<bool> {
+    pub(super) fn holds(&self, sides: &Sides, failed: &mut dyn FnMut(EvaluationError)) -> Option<bool> {
         match self.evaluate(sides) {
             Ok(answer) => Some(answer),
             Err(problem) => {
                 let count = self.compiled.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
                 if count.is_power_of_two() {
-                    failed(EvaluationError { expression: self.text().to_owned(), problem, count });
+                    failed(EvaluationError { expression: self.text().to_owned(), problem: problem.into_text(), count });
                 }
                 None
             }
         }
     }
+}
+
+/// Why an expression has no answer. The text is made only if somebody reads it: errors of the interpreter quote values.
+enum Problem {
+    Text(String),
+    Evaluation(ExecutionError),
+}
+
+impl Problem {
+    fn into_text(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            Self::Evaluation(error) => excerpt(&error.to_string()),
+        }
+    }
+}
+
+/// Runs `evaluate` with [`BUDGET`] to spend. Returns what was spent, too.
+pub(super) fn with_budget<T>(evaluate: impl FnOnce() -> T) -> (T, u64) {
+    meter::with_budget(BUDGET, evaluate)
+}
+
+/// `true` once the budget was exceeded.
+pub(super) fn is_spent() -> bool {
+    meter::is_spent()
 }
 
 /// True of `!!x` and `--x`, of which cel 0.13 makes `!x` and `-x`.
@@ -190,24 +219,50 @@ fn excerpt(text: &str) -> String {
     if short.len() < text.len() { short + "…" } else { short }
 }
 
-/// Both sides of a change as values, made when they are first asked for.
-pub(super) struct Sides<'a> {
-    new: Option<&'a str>,
-    old: Option<&'a str>,
-    values: [std::cell::OnceCell<Result<Value, String>>; 2],
+/// Both sides of a change as values, in the scope that expressions are evaluated in: made once for all of them.
+pub(super) struct Sides {
+    context: Context<'static>,
+    /// Why a side has no value.
+    object: Result<(), String>,
+    old: Result<(), String>,
+    spent: u64,
+    too_costly: bool,
 }
 
-impl<'a> Sides<'a> {
-    pub(super) fn new(old: Option<&'a str>, new: Option<&'a str>) -> Self {
-        Self { new, old, values: Default::default() }
+impl Sides {
+    /// Sides that none of the expressions names are not made into values.
+    pub(super) fn new<'e>(
+        old: Option<&str>,
+        new: Option<&str>,
+        expressions: impl Iterator<Item = &'e Expression>,
+    ) -> Self {
+        let (mut reads_object, mut reads_old) = (false, false);
+        for expression in expressions {
+            reads_object |= expression.compiled.reads_object;
+            reads_old |= expression.compiled.reads_old;
+        }
+        let mut context = BASE.new_inner_scope();
+        let mut side = |name: &str, reads: bool, json: Option<&str>| -> Result<(), String> {
+            if reads {
+                context.add_variable_from_value(name, value(json)?);
+            }
+            Ok(())
+        };
+        let ((object, old, too_costly), spent) = meter::with_budget(READING, || {
+            let (object, old) = (side("object", reads_object, new), side("old", reads_old, old));
+            (object, old, meter::is_spent())
+        });
+        Self { context, object, old, spent, too_costly }
     }
 
-    fn object(&self) -> Result<Value, String> {
-        self.values[0].get_or_init(|| value(self.new)).clone()
+    /// What it cost to make them.
+    pub(super) fn spent(&self) -> u64 {
+        self.spent
     }
 
-    fn old(&self) -> Result<Value, String> {
-        self.values[1].get_or_init(|| value(self.old)).clone()
+    /// `true` if they cost more than they may.
+    pub(super) fn are_too_costly(&self) -> bool {
+        self.too_costly
     }
 }
 
@@ -224,6 +279,7 @@ struct Json(Value);
 
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        meter::read(meter::SCALAR).map_err(D::Error::custom)?;
         deserializer.deserialize_any(JsonVisitor).map(Json)
     }
 }
@@ -257,7 +313,8 @@ impl<'de> Visitor<'de> for JsonVisitor {
         Ok(Value::Float(value))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Value, E> {
+        meter::read(meter::text(value.len())).map_err(E::custom)?;
         Ok(Value::String(Arc::new(value.to_owned())))
     }
 
@@ -272,6 +329,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut map = HashMap::new();
         while let Some((name, Json(value))) = members.next_entry::<String, Json>()? {
+            meter::read(meter::member(name.len())).map_err(A::Error::custom)?;
             map.insert(Key::String(Arc::new(name)), value);
         }
         Ok(Value::Map(Map { map: Arc::new(map) }))

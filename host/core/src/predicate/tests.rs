@@ -191,3 +191,90 @@ fn expressions_see_both_sides_as_they_are() {
         assert_eq!(holds(&only(cel(text)), old.clone(), new.clone()), expected, "{text}");
     }
 }
+
+/// Ten thousand members take longer to count than a judgement may.
+fn large(version: &str) -> Option<Arc<Object>> {
+    let members: serde_json::Map<_, _> = (0..5_000).map(|i| (format!("k{i}"), json!("v"))).collect();
+    pod(&json!({"metadata": {"resourceVersion": version}, "spec": members}))
+}
+
+fn judge(predicate: &Predicate, old: Option<Arc<Object>>, new: Option<Arc<Object>>) -> Judgement {
+    predicate.judge(&Change { old, new, missed: false }, &mut |_| {})
+}
+
+#[test]
+fn a_glance_decides_what_no_expression_can_change() {
+    let (old, new) = (metadata(&json!({"generation": 1})), metadata(&json!({"generation": 2})));
+    let glance = |any, same: bool| {
+        let new = if same { old.clone() } else { new.clone() };
+        Predicate::new(any).glance(&Change { old: old.clone(), new, missed: false })
+    };
+    let (generation, labels, cel) = (
+        || condition(Test::Generation, false),
+        || condition(Test::Labels, false),
+        || condition(cel("object.spec.x > 1"), false),
+    );
+    for (any, same, expected) in [
+        (vec![], false, Some(true)),
+        (vec![vec![generation()]], false, Some(true)),
+        (vec![vec![generation()]], true, Some(false)),
+        (vec![vec![cel()]], false, None),
+        (vec![vec![cel()], vec![generation()]], false, Some(true)),
+        (vec![vec![cel()], vec![generation()]], true, None),
+        (vec![vec![generation(), cel()]], false, None),
+        (vec![vec![generation(), cel()]], true, Some(false)),
+        (vec![vec![labels(), cel()], vec![labels()]], false, Some(false)),
+    ] {
+        assert_eq!(glance(any.clone(), same), expected, "{any:?} {same}");
+    }
+}
+
+#[test]
+fn a_glance_reads_short_texts_alone() {
+    let annotated = |value: &str, more: usize| {
+        pod(&json!({"metadata": {"annotations": {"a": value}}, "spec": {"text": "x".repeat(more)}}))
+    };
+    let predicate = only(Test::Annotations);
+    let change = |more| Change { old: annotated("1", more), new: annotated("2", more), missed: false };
+    assert_eq!(predicate.glance(&change(0)), Some(true));
+    assert_eq!(predicate.glance(&change(GLANCED)), None);
+    assert!(predicate.holds(&change(GLANCED), &mut |error| panic!("{error}")));
+    // An object that came is no difference to look for.
+    assert_eq!(predicate.glance(&Change { old: None, ..change(GLANCED) }), Some(true));
+}
+
+#[test]
+fn a_judgement_that_exceeds_the_budget_lets_the_change_pass() {
+    let costly = || condition(cel("object.spec.all(k, object.spec[k] == 'v')"), false);
+    let never = || condition(cel("1 == 2"), false);
+    for any in [
+        vec![vec![costly(), never()]],
+        vec![vec![costly()], vec![never()]],
+        vec![vec![never(), costly()], vec![costly(), never()]],
+    ] {
+        let judgement = judge(&Predicate::new(any.clone()), None, large("1"));
+        assert!(judgement.matters && judgement.spent >= BUDGET, "{any:?}: {judgement:?}");
+        assert!(!judge(&Predicate::new(any), None, metadata(&json!({"generation": 1}))).switched_off);
+    }
+}
+
+#[test]
+fn a_predicate_that_exceeds_its_budget_ten_times_in_a_row_is_switched_off() {
+    let costly = condition(cel("object.spec.all(k, object.spec[k] == 'v') && false"), false);
+    let predicate =
+        Predicate::new(vec![vec![costly], vec![condition(Test::Labels, false), condition(cel("false"), false)]]);
+    let small = || pod(&json!({"spec": {"k": "v"}}));
+    let exceed = || judge(&predicate, None, large("1")).switched_off;
+    assert!((1..OFF_AFTER).all(|_| !exceed()));
+    // One that it can afford in between, and it begins anew.
+    assert!(!judge(&predicate, None, small()).matters);
+    assert!((1..OFF_AFTER).all(|_| !exceed()) && !predicate.is_off());
+    assert!(exceed() && predicate.is_off() && predicate.clone().is_off());
+    // Said once. From now on expressions have no answer; what else the lists say holds.
+    assert!(!exceed());
+    let judgement = judge(&predicate, None, small());
+    assert_eq!(judgement, Judgement { matters: true, switched_off: false, spent: 0 });
+    let plain = Predicate::new(vec![vec![condition(Test::Generation, false), condition(cel("true"), false)]]);
+    plain.fuse.0.as_ref().unwrap().store(OFF_AFTER, std::sync::atomic::Ordering::Relaxed);
+    assert!(!judge(&plain, small(), small()).matters);
+}

@@ -1,25 +1,39 @@
 //! Rewrites an expression so that what it costs is counted while it is evaluated.
 //!
-//! - What is iterated, compared, searched, concatenated or given to a function pays its size; some functions pay the square
-//!   of it, because what they give or how long they take grows with the product of their arguments.
-//! - Each turn of a loop pays for the nodes of its body.
+//! - What is iterated, compared, searched, concatenated or given to a function pays for its size before it is copied: the interpreter copies
+//!   it several times. Some functions pay more, because what they give or how long they take grows faster than their arguments.
+//! - Each turn of a loop pays for the nodes of its body, and for the list or map that it gathers, which is copied at each turn.
 //! - `a.b` becomes `a["b"]`: the interpreter then borrows instead of copying the whole of `b`, and fails where `a` is no
 //!   object.
 //! - Names and functions that are not there are found, which the interpreter would do only when it comes to them.
+//!
+//! Prices are in units of some 20 ns ([`BUDGET`](super::BUDGET)). They are those of the slowest that was found, by time and by allocations:
+//! `host/core/tests/predicates.rs` compares them with what the interpreter allocates.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use kube_cel::cel::common::ast::operators::{
     ADD, CONDITIONAL, EQUALS, GREATER, GREATER_EQUALS, IN, INDEX, LESS, LESS_EQUALS, LOGICAL_AND, LOGICAL_NOT,
     LOGICAL_OR, NEGATE, NOT_EQUALS, NOT_STRICTLY_FALSE,
 };
 use kube_cel::cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue};
-use kube_cel::cel::{Context, ExecutionError, Value};
+use kube_cel::cel::common::types::{CelBytes, CelList, CelMap, CelMapKey, CelString};
+use kube_cel::cel::common::value::Val;
+use kube_cel::cel::extractors::This;
+use kube_cel::cel::{Context, ExecutionError, FunctionContext, ResolveResult, Value};
+use regex::Regex;
 
-/// Pays for its argument's size and gives it back. An expression cannot name it: no identifier has an `@`.
+/// Gives its argument back, and pays for copying it. An expression cannot name it: no identifier has an `@`.
 const CHARGE: &str = "@charge";
-/// The same for the square of the size.
-const CHARGE_SQUARE: &str = "@square";
+/// The same for what reads each byte of a text.
+const CHARGE_BYTES: &str = "@bytes";
+/// The same for what may make a value of each byte.
+const CHARGE_PARTS: &str = "@parts";
+/// The same for what compares everything with everything.
+const CHARGE_PAIRS: &str = "@pairs";
+/// The same for what may put one text in all places of another.
+const CHARGE_PRODUCT: &str = "@product";
 /// Pays the number that it is given; true.
 const TICK: &str = "@tick";
 
@@ -27,12 +41,29 @@ const TICK: &str = "@tick";
 /// what a thread's stack of 2 MiB has room for where nothing is optimised.
 const MAX_DEPTH: u32 = 64;
 
-/// What a node of a loop's body costs a turn: some fifty nanoseconds.
-const NODE: i64 = 20;
-/// What compiling a regular expression costs, however short: some tens of microseconds.
-const REGEX: i64 = 20_000;
+/// What a number or anything else without parts costs: some four allocations of a box until it was used.
+pub(super) const SCALAR: u64 = 5;
+/// What a text costs more: twice as many allocations.
+const TEXT: u64 = 7;
+/// Bytes of text that are copied for a unit.
+const COPIED: u64 = 16;
+/// Bytes of text that a function looks at for a unit.
+const READ: u64 = 4;
+/// What each byte of a text costs that may become a value of its own.
+const PART: u64 = SCALAR + TEXT;
+/// What a member of a map costs beside its value: its name is copied, and hashed, at each copy.
+const MEMBER: u64 = 20;
+/// What each turn of a loop costs, beside its body: two variables are put in scope.
+const TURN: u64 = 20;
+/// What a node of a loop's body costs a turn.
+const NODE: u64 = 5;
+/// What compiling a regular expression costs, however short: it may have [`MAX_REGEX`] once it is compiled.
+const REGEX: u64 = 10_000;
 /// Bytes of a regular expression once compiled. It has to be a literal, and so cannot be larger when it is evaluated.
 const MAX_REGEX: usize = 64 << 10;
+/// Compiled regular expressions that a thread keeps: as many as the loops of one predicate have. At most [`MAX_REGEX`] each, and as much again
+/// for what they find while they match.
+const KEPT_REGEXES: usize = 8;
 
 /// Functions that take time and give values in proportion to their arguments.
 #[rustfmt::skip]
@@ -42,7 +73,7 @@ const LINEAR: &[&str] = &[
     "getFullYear", "getMonth", "getDayOfYear", "getDayOfMonth", "getDate", "getDayOfWeek", "getHours", "getMinutes", "getSeconds",
     "getMilliseconds",
     // strings, lists
-    "charAt", "indexOf", "lastIndexOf", "lowerAscii", "upperAscii", "split", "substring", "trim", "reverse", "isSorted", "sum",
+    "charAt", "indexOf", "lastIndexOf", "lowerAscii", "upperAscii", "substring", "trim", "reverse", "isSorted", "sum",
     "first", "last", "slice", "sort", "flatten",
     // quantities, versions
     "quantity", "isQuantity", "isInteger", "asInteger", "asApproximateFloat", "sign", "add", "sub", "compareTo", "isGreaterThan",
@@ -54,73 +85,163 @@ const LINEAR: &[&str] = &[
     // numbers
     "math.abs", "math.ceil", "math.floor", "math.round", "math.trunc", "math.sign", "math.least", "math.greatest",
 ];
-/// Functions that compare everything with everything, or put one argument in many places of another.
-const SQUARE: &[&str] = &["sets.contains", "sets.equivalent", "sets.intersects", "distinct", "replace", "join"];
+/// Functions that may make a value of each byte of a text.
+const PARTS: &[&str] = &["split", "findAll"];
+/// Functions that compare everything with everything.
+const PAIRS: &[&str] = &["sets.contains", "sets.equivalent", "sets.intersects", "distinct"];
+/// Functions that put one argument in many places of another.
+const PRODUCT: &[&str] = &["replace", "join"];
 /// Functions whose first argument is a regular expression.
 const REGULAR: &[&str] = &["matches", "find", "findAll"];
 
 /// All functions that expressions can call.
-pub(super) const FUNCTIONS: [&[&str]; 3] = [LINEAR, SQUARE, REGULAR];
+pub(super) const FUNCTIONS: [&[&str]; 5] = [LINEAR, PARTS, PAIRS, PRODUCT, REGULAR];
 
 thread_local! {
     static LEFT: Cell<u64> = const { Cell::new(0) };
+    /// Newest last.
+    static REGEXES: RefCell<Vec<(Arc<String>, Regex)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `evaluate` with so much to spend.
-pub(super) fn with_budget<T>(budget: u64, evaluate: impl FnOnce() -> T) -> T {
-    LEFT.set(budget);
-    evaluate()
+/// Runs `evaluate` with so much to spend. Returns what was spent, too.
+pub(super) fn with_budget<T>(budget: u64, evaluate: impl FnOnce() -> T) -> (T, u64) {
+    let outer = LEFT.replace(budget);
+    let result = evaluate();
+    (result, budget.saturating_sub(LEFT.replace(outer)))
 }
+
+/// `true` if nothing is left: whatever pays fails from now on.
+pub(super) fn is_spent() -> bool {
+    LEFT.get() == 0
+}
+
+const TOO_LONG: &str = "it takes too long for these objects";
 
 fn spend(cost: u64) -> Result<(), ExecutionError> {
-    match LEFT.get().checked_sub(cost) {
-        Some(left) => {
-            LEFT.set(left);
-            Ok(())
-        }
-        None => {
-            LEFT.set(0);
-            Err(ExecutionError::function_error("when", "it takes too long for these objects"))
-        }
-    }
+    let left = LEFT.get().saturating_sub(cost);
+    LEFT.set(left);
+    if left == 0 { Err(ExecutionError::function_error("when", TOO_LONG)) } else { Ok(()) }
+}
+
+/// Pays for making a part of an object into a value.
+pub(super) fn read(cost: u64) -> Result<(), &'static str> {
+    spend(cost).map_err(|_| TOO_LONG)
+}
+
+/// What a text of so many bytes costs beside [`SCALAR`].
+pub(super) fn text(length: usize) -> u64 {
+    TEXT + wide(length) / COPIED
+}
+
+/// What a member of a map costs beside its value.
+pub(super) fn member(name: usize) -> u64 {
+    MEMBER + wide(name) / COPIED
+}
+
+fn wide(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 /// Adds the functions that pay.
 pub(super) fn register(context: &mut Context<'_>) {
-    context.add_function(CHARGE, |value: Value| -> Result<Value, ExecutionError> {
-        spend(size(&value, LEFT.get()))?;
-        Ok(value)
+    type Function = Box<dyn Fn(&mut FunctionContext<'_, '_>) -> ResolveResult + Send + Sync>;
+    let mut charge = |name: &str, price: fn(&Size) -> u64| {
+        let function: Function = Box::new(move |call: &mut FunctionContext<'_, '_>| {
+            let argument = call.args.first().ok_or_else(|| ExecutionError::invalid_argument_count(1, 0))?;
+            // Not as a `Value`: that would be a copy before it was paid for.
+            let argument = Value::resolve_val(argument, call.ptx)?;
+            let mut size = Size::default();
+            size.add(argument.as_ref(), LEFT.get());
+            spend(price(&size))?;
+            argument.as_ref().try_into()
+        });
+        context.add_function::<Function, _>(name, function);
+    };
+    charge(CHARGE, Size::copied);
+    charge(CHARGE_BYTES, |size| size.copied().saturating_add(size.bytes / READ));
+    charge(CHARGE_PARTS, |size| size.copied().saturating_add(size.bytes.saturating_mul(PART)));
+    charge(CHARGE_PAIRS, |size| {
+        let values = size.values.saturating_add(size.bytes / COPIED);
+        size.copied().saturating_add(values.saturating_mul(values))
     });
-    context.add_function(CHARGE_SQUARE, |value: Value| -> Result<Value, ExecutionError> {
-        let size = size(&value, LEFT.get());
-        spend(size.saturating_mul(size))?;
-        Ok(value)
+    charge(CHARGE_PRODUCT, |size| {
+        let places = size.bytes / READ;
+        size.copied().saturating_add(places.saturating_mul(places))
     });
     context.add_function(TICK, |cost: i64| -> Result<Value, ExecutionError> {
         spend(cost.unsigned_abs())?;
         Ok(Value::Bool(true))
     });
+    context.add_function("matches", |This(text): This<Arc<String>>, pattern: Arc<String>| matches(&text, &pattern));
 }
 
-/// Values and bytes of text in it; no further than a little above `most`.
-fn size(value: &Value, most: u64) -> u64 {
-    let length = |length: usize| u64::try_from(length).unwrap_or(u64::MAX);
-    let of_all = |values: &mut dyn Iterator<Item = &Value>| {
-        let mut sum: u64 = 1;
-        for value in values {
-            sum = sum.saturating_add(size(value, most.saturating_sub(sum)));
-            if sum > most {
-                break;
+/// CEL's `matches`, which does not compile the same expression at each turn of a loop.
+fn matches(text: &str, pattern: &Arc<String>) -> Result<bool, ExecutionError> {
+    REGEXES.with_borrow_mut(|kept| {
+        if let Some(at) = kept.iter().position(|(known, _)| known == pattern) {
+            return Ok(kept[at].1.is_match(text));
+        }
+        spend(REGEX)?;
+        let regex = compiled(pattern).map_err(|error| ExecutionError::function_error("matches", error))?;
+        let answer = regex.is_match(text);
+        if kept.len() >= KEPT_REGEXES {
+            kept.remove(0);
+        }
+        kept.push((pattern.clone(), regex));
+        Ok(answer)
+    })
+}
+
+fn compiled(pattern: &str) -> Result<Regex, regex::Error> {
+    regex::RegexBuilder::new(pattern).size_limit(MAX_REGEX).dfa_size_limit(MAX_REGEX).build()
+}
+
+/// What a value is made of.
+#[derive(Default)]
+struct Size {
+    values: u64,
+    texts: u64,
+    members: u64,
+    /// Of texts, and of names of members.
+    bytes: u64,
+}
+
+impl Size {
+    /// What copying it costs.
+    fn copied(&self) -> u64 {
+        (self.values * SCALAR)
+            .saturating_add(self.texts * TEXT)
+            .saturating_add(self.members * MEMBER)
+            .saturating_add(self.bytes / COPIED)
+    }
+
+    /// Adds a value. Stops a little above where copying costs more than `most`.
+    fn add(&mut self, value: &dyn Val, most: u64) {
+        self.values += 1;
+        if let Some(text) = value.downcast_ref::<CelString>() {
+            self.texts += 1;
+            self.bytes = self.bytes.saturating_add(wide(text.inner().len()));
+        } else if let Some(bytes) = value.downcast_ref::<CelBytes>() {
+            self.bytes = self.bytes.saturating_add(wide(bytes.inner().len()));
+        } else if let Some(list) = value.downcast_ref::<CelList>() {
+            for item in list.inner() {
+                if self.copied() > most {
+                    return;
+                }
+                self.add(item.as_ref(), most);
+            }
+        } else if let Some(map) = value.downcast_ref::<CelMap>() {
+            for (name, value) in map.inner() {
+                if self.copied() > most {
+                    return;
+                }
+                self.members += 1;
+                if let CelMapKey::String(name) = name {
+                    self.bytes = self.bytes.saturating_add(wide(name.inner().len()));
+                }
+                self.add(value.as_ref(), most);
             }
         }
-        sum
-    };
-    match value {
-        Value::String(text) => 1 + length(text.len()),
-        Value::Bytes(bytes) => 1 + length(bytes.len()),
-        Value::List(items) => of_all(&mut items.iter()),
-        Value::Map(map) => of_all(&mut map.map.values()).saturating_add(length(map.map.len()).saturating_mul(8)),
-        _ => 1,
     }
 }
 
@@ -171,23 +292,24 @@ impl Rewriter {
             }
             Expr::Call(call) => return self.call(id, call),
             Expr::List(mut list) => {
-                list.elements = self.all(list.elements)?;
-                let fixed = list.elements.iter().all(is_literal);
-                return Ok(if fixed { made(Expr::List(list)) } else { charged(made(Expr::List(list))) });
+                list.elements = self.charged(list.elements)?;
+                Expr::List(list)
             }
             Expr::Map(mut map) => {
                 for entry in &mut map.entries {
                     let EntryExpr::MapEntry(member) = &mut entry.expr else {
                         return Err("a field without a name cannot be in a map".to_owned());
                     };
-                    member.key = self.expression(std::mem::take(&mut member.key))?;
-                    member.value = self.expression(std::mem::take(&mut member.value))?;
+                    member.key = charged(self.expression(std::mem::take(&mut member.key))?);
+                    member.value = charged(self.expression(std::mem::take(&mut member.value))?);
                 }
-                return Ok(charged(made(Expr::Map(map))));
+                charged(made(Expr::Map(map))).expr
             }
             Expr::Comprehension(mut of) => {
                 of.iter_range = charged(self.expression(of.iter_range)?);
                 of.accu_init = self.expression(of.accu_init)?;
+                // What `map` and `filter` gather is copied at each turn, whether or not something is added.
+                let gathers = matches!(of.accu_init.expr, Expr::List(_) | Expr::Map(_));
                 let outer = self.scope.len();
                 self.scope.push(of.accu_var.clone());
                 of.result = self.expression(of.result)?;
@@ -196,8 +318,11 @@ impl Rewriter {
                 of.loop_cond = self.expression(of.loop_cond)?;
                 of.loop_step = self.expression(of.loop_step)?;
                 self.scope.truncate(outer);
-                let turn = i64::try_from(nodes(&of.loop_step)).unwrap_or(i64::MAX).saturating_mul(NODE);
+                let turn = wide(nodes(&of.loop_step)).saturating_mul(NODE).saturating_add(TURN);
                 of.loop_cond = made(call(LOGICAL_AND, vec![tick(turn), of.loop_cond]));
+                if gathers {
+                    of.loop_step = charged(of.loop_step);
+                }
                 Expr::Comprehension(of)
             }
             Expr::Struct(_) => return Err("messages cannot be made".to_owned()),
@@ -210,17 +335,18 @@ impl Rewriter {
         expressions.into_iter().map(|expression| self.expression(expression)).collect()
     }
 
+    fn charged(&mut self, expressions: Vec<IdedExpr>) -> Result<Vec<IdedExpr>, String> {
+        Ok(self.all(expressions)?.into_iter().map(charged).collect())
+    }
+
     fn call(&mut self, id: u64, mut of: CallExpr) -> Result<IdedExpr, String> {
         let name = of.func_name.as_str();
         match name {
-            CONDITIONAL | LOGICAL_AND | LOGICAL_OR | LOGICAL_NOT | NOT_STRICTLY_FALSE | NEGATE | INDEX => {
+            CONDITIONAL | LOGICAL_AND | LOGICAL_OR | LOGICAL_NOT | NOT_STRICTLY_FALSE | INDEX => {
                 of.args = self.all(of.args)?;
             }
-            "_-_" | "_*_" | "_/_" | "_%_" => of.args = self.all(of.args)?,
-            ADD => {
-                of.args = self.all(of.args)?;
-                return Ok(charged(IdedExpr { id, expr: Expr::Call(of) }));
-            }
+            // Where a value is none that can be calculated with, the error has a copy of it.
+            "_-_" | "_*_" | "_/_" | "_%_" | ADD | NEGATE => of.args = self.charged(of.args)?,
             EQUALS | NOT_EQUALS | LESS | LESS_EQUALS | GREATER | GREATER_EQUALS | IN => {
                 of.args = self.all(of.args)?;
                 if !of.args.iter().any(is_literal) || name == IN {
@@ -248,7 +374,16 @@ impl Rewriter {
             // `text.matches(pattern)`, `matches(text, pattern)`.
             check_regex(of.args.get(usize::from(of.target.is_none())))?;
         }
-        let pay = if SQUARE.contains(&name) { CHARGE_SQUARE } else { CHARGE };
+        let pay = match name {
+            name if PARTS.contains(&name) => CHARGE_PARTS,
+            name if PAIRS.contains(&name) => CHARGE_PAIRS,
+            name if PRODUCT.contains(&name) => CHARGE_PRODUCT,
+            // Needs no look at what it counts.
+            "size" => CHARGE,
+            _ => CHARGE_BYTES,
+        };
+        // `matches` keeps what it compiles, and pays when it does.
+        let compiles = is_regular && name != "matches";
         of.args = self.all(of.args)?.into_iter().map(|argument| paid(pay, argument)).collect();
         if qualified.is_none()
             && let Some(target) = of.target
@@ -257,7 +392,7 @@ impl Rewriter {
         }
         let called = IdedExpr { id, expr: Expr::Call(of) };
         // The conditional pays before it calls.
-        Ok(if is_regular {
+        Ok(if compiles {
             made(call(CONDITIONAL, vec![tick(REGEX), called, made(Expr::Literal(LiteralValue::Null))]))
         } else {
             called
@@ -270,8 +405,9 @@ fn check_regex(pattern: Option<&IdedExpr>) -> Result<(), String> {
     let Some(IdedExpr { expr: Expr::Literal(LiteralValue::String(pattern)), .. }) = pattern else {
         return Err("a regular expression has to be a literal".to_owned());
     };
-    let built = regex::RegexBuilder::new(pattern.inner()).size_limit(MAX_REGEX).build();
-    built.map(drop).map_err(|error| format!("a regular expression cannot be used: {error}").replace('\n', " "))
+    compiled(pattern.inner())
+        .map(drop)
+        .map_err(|error| format!("a regular expression cannot be used: {error}").replace('\n', " "))
 }
 
 /// A field's name without the escapes by which Kubernetes makes identifiers of names that are none.
@@ -313,7 +449,8 @@ fn call(function: &str, args: Vec<IdedExpr>) -> Expr {
     Expr::Call(CallExpr { func_name: function.to_owned(), target: None, args })
 }
 
-fn tick(cost: i64) -> IdedExpr {
+fn tick(cost: u64) -> IdedExpr {
+    let cost = i64::try_from(cost).unwrap_or(i64::MAX);
     made(call(TICK, vec![made(Expr::Literal(LiteralValue::Int(cost.into())))]))
 }
 
@@ -322,19 +459,19 @@ fn charged(expression: IdedExpr) -> IdedExpr {
 }
 
 fn paid(meter: &str, expression: IdedExpr) -> IdedExpr {
-    if is_fixed(&expression) { expression } else { made(call(meter, vec![expression])) }
+    if is_fixed(&expression, meter) { expression } else { made(call(meter, vec![expression])) }
 }
 
 fn is_literal(expression: &IdedExpr) -> bool {
     matches!(expression.expr, Expr::Literal(_))
 }
 
-/// As long as its text at most.
-fn is_fixed(expression: &IdedExpr) -> bool {
+/// As long as its text at most, or paid for in this way.
+fn is_fixed(expression: &IdedExpr, meter: &str) -> bool {
     match &expression.expr {
         Expr::Literal(_) => true,
         Expr::List(list) => list.elements.iter().all(is_literal),
-        Expr::Call(call) => matches!(call.func_name.as_str(), CHARGE | CHARGE_SQUARE),
+        Expr::Call(call) => call.func_name == meter,
         _ => false,
     }
 }

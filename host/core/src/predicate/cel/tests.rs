@@ -10,8 +10,12 @@ fn problem(text: &str) -> String {
 }
 
 fn evaluate(text: &str, object: &serde_json::Value) -> Result<bool, String> {
-    let object = object.to_string();
-    Expression::compile(text).unwrap().evaluate(&Sides::new(None, Some(&object)))
+    answer(&Expression::compile(text).unwrap(), &object.to_string())
+}
+
+fn answer(expression: &Expression, object: &str) -> Result<bool, String> {
+    let sides = Sides::new(None, Some(object), std::iter::once(expression));
+    with_budget(|| expression.evaluate(&sides)).0.map_err(Problem::into_text)
 }
 
 #[test]
@@ -91,10 +95,15 @@ fn an_evaluation_that_costs_too_much_fails() {
         // A function that compares everything with everything.
         "sets.contains(object.names, object.names)",
         // Compiling regular expressions.
-        "object.names.all(a, a.matches('^name-[0-9]+$'))",
-        // A large map in a loop.
-        "object.names.all(a, {'a': object}.size() == 1)",
-        "object.names.all(a, a in object.names.map(b, b + '!') || true)",
+        "object.names.all(a, a.find('^name-[0-9]+$') != '')",
+        // Reading a text again and again, and making a value of each byte.
+        "object.names.all(a, !object.text.contains(a))",
+        "object.text.split('').size() > 0",
+        // What is gathered is copied at each turn, also where nothing is added.
+        "object.names.map(a, a).size() > 0",
+        "object.names.filter(a, a < 'name-5').size() > 0",
+        // Many copies in one list.
+        "[object.names, object.names, object.names, object.names, object.names, object.names, object.names, object.names, object.names].size() > 0",
     ];
     for text in too_much {
         let error = evaluate(text, &object).unwrap_err();
@@ -106,19 +115,45 @@ fn an_evaluation_that_costs_too_much_fails() {
 fn an_evaluation_of_common_size_does_not_cost_too_much() {
     let containers: Vec<_> =
         (0..50).map(|i| json!({"name": format!("c{i}"), "image": format!("example.com/image-{i}:1.0")})).collect();
-    let object = json!({"spec": {"containers": containers}, "status": {"text": "x".repeat(100_000)}});
+    let few = containers[..20].to_vec();
+    let object = json!({"spec": {"containers": containers, "few": few}, "status": {"text": "x".repeat(100_000)}});
     let affordable = [
         "object.spec.containers.all(c, c.image.startsWith('example.com/'))",
         "object.spec.containers.all(c, c.image.matches('^example[.]com/'))",
         "object.spec.containers.map(c, c.name).size() == 50",
         "object.spec.containers.filter(c, c.name == 'c7').map(c, c.image) == ['example.com/image-7:1.0']",
-        "object.spec.containers.all(a, object.spec.containers.exists_one(b, a.name == b.name))",
+        "object.spec.few.all(a, object.spec.few.exists_one(b, a.name == b.name))",
+        "object.status.text.contains('x')",
         "object == object",
         "sets.contains(object.spec.containers.map(c, c.name), ['c1', 'c2'])",
     ];
     for text in affordable {
         assert_eq!(evaluate(text, &object), Ok(true), "{text}");
     }
+}
+
+#[test]
+fn a_regular_expression_is_compiled_once_for_all_turns_of_a_loop() {
+    let names: Vec<_> = (0..500).map(|i| format!("name-{i}")).collect();
+    assert_eq!(evaluate("object.names.all(a, a.matches('^name-[0-9]+$'))", &json!({"names": names})), Ok(true));
+}
+
+#[test]
+fn expressions_of_one_judgement_share_a_budget() {
+    let names: Vec<_> = (0..500).map(|i| format!("name-{i}")).collect();
+    let (object, expression) =
+        (json!({"names": names}).to_string(), Expression::compile("object.names.all(a, a != 'x')").unwrap());
+    let sides = Sides::new(None, Some(&object), std::iter::once(&expression));
+    let (answers, spent) = with_budget(|| (0..10).map(|_| expression.evaluate(&sides).is_ok()).collect::<Vec<_>>());
+    assert_eq!((answers.first(), answers.last(), spent), (Some(&true), Some(&false), BUDGET));
+}
+
+#[test]
+fn an_object_that_costs_too_much_to_read_has_no_value() {
+    let object = json!({"list": vec![1; 300_000]});
+    let error = evaluate("object != null", &object).unwrap_err();
+    assert!(error.contains("it takes too long for these objects"), "{error}");
+    assert_eq!(evaluate("old == null", &object), Ok(true));
 }
 
 #[test]
@@ -150,7 +185,7 @@ proptest! {
         "int(", "string(", ".substring(", "1.5e308", "u", "*", "\"", "matches(",
     ]), 0..12)) {
         if let Ok(expression) = Expression::compile(&parts.concat()) {
-            let _ = expression.evaluate(&Sides::new(None, Some(r#"{"a":{"a":[1,"x",null,{"a":true}]}}"#)));
+            let _ = answer(&expression, r#"{"a":{"a":[1,"x",null,{"a":true}]}}"#);
         }
     }
 }

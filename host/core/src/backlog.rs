@@ -201,7 +201,12 @@ impl Backlog {
 
     /// Adds what became of an object of kind `of`.
     pub fn push(&mut self, of: &TypeMeta, change: &Change) {
-        let told = Told::new(change, self.arrivals);
+        self.push_merged(of, change, 1);
+    }
+
+    /// Adds what became of an object of kind `of` by so many changes.
+    pub fn push_merged(&mut self, of: &TypeMeta, change: &Change, merged: u32) {
+        let told = Told { merged, ..Told::new(change, self.arrivals) };
         self.arrivals += 1;
         let subject = Subject { of: of.clone(), key: change.key().clone() };
         let subject =

@@ -31,6 +31,7 @@ pub mod reflector;
 pub mod route;
 pub mod selector;
 pub mod store;
+pub mod unjudged;
 pub mod workqueue;
 
 pub use json::{ParseError, check_object};

@@ -1,0 +1,373 @@
+//! Changes that wait until a predicate was evaluated on them.
+//!
+//! Owns their order, what becomes of several of one object, and how much of them is kept. Who evaluates, and what follows, is the host's.
+//!
+//! ```text
+//! change ─► push ─► waiting, by arrival ─► take ─► evaluated ─► done
+//!              └─ of an object of which many wait: merged into its last
+//! ```
+//!
+//! - **Order.** Changes are taken in the order in which they came; those of one object always are. Nothing is taken while something is being
+//!   evaluated.
+//! - **Merging.** Changes of one object are kept apart, so that each is judged by itself. Only where more than [`APART`] of one object wait, or the
+//!   superseded versions have more than [`MAX_BYTES`], the next one is merged into the last: from before that one to after this one.
+//! - **No match is lost.** A merged change may hide one that matched, so it counts as a match, unseen.
+//! - **Bounds.** What is in the cache anyway takes one entry. For the rest there is [`MAX_BYTES`]: a change of an object of which nothing waits is
+//!   then refused, and the caller counts it as a match at once.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use pilothouse_core::unjudged::{Pushed, Unjudged};
+//! use pilothouse_core::{key::TypeMeta, object::Object, store::Change};
+//!
+//! let pod = |version| {
+//!     let json = format!(r#"{{"metadata":{{"name":"a","uid":"1","resourceVersion":"{version}"}}}}"#);
+//!     Object::parse(json.as_bytes(), &TypeMeta::new("v1", "Pod")).map(|object| Some(Arc::new(object)))
+//! };
+//! let mut unjudged = Unjudged::new();
+//! assert_eq!(unjudged.push(7, &Change { old: None, new: pod(1)?, missed: false }, true), Pushed::Waits);
+//! assert_eq!(unjudged.push(7, &Change { old: pod(1)?, new: pod(2)?, missed: false }, false), Pushed::Waits);
+//! let first = unjudged.take().expect("two wait");
+//! assert_eq!((first.listener, first.is_initial, first.merged), (7, true, 1));
+//! assert_eq!(first.change.new, pod(1)?);
+//! unjudged.done();
+//! assert_eq!(unjudged.take().map(|second| second.change.new), Some(pod(2)?));
+//! # Ok::<(), pilothouse_core::ParseError>(())
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hashbrown::HashMap;
+
+use crate::key::Key;
+use crate::store::Change;
+
+/// Changes of one object that are kept apart: a reconcile writes an object once or twice, and its own writes are what predicates leave out
+/// most often.
+pub const APART: usize = 8;
+
+/// Bytes of versions that the cache does not hold any more, as [`Object::bytes`](crate::object::Object::bytes) has them. An eighth of the memory
+/// that a plugin has.
+pub const MAX_BYTES: usize = 8 << 20;
+
+/// Who listens to the object's kind, and the object.
+type Subject = (u64, Key);
+
+/// Changes that wait. `take` and `done` are for one caller.
+#[derive(Debug)]
+pub struct Unjudged {
+    max_bytes: usize,
+    waiting: BTreeMap<u64, Unseen>,
+    /// Arrivals of what waits, oldest first.
+    subjects: HashMap<Subject, VecDeque<u64>>,
+    /// Arrival and subject of what is being evaluated.
+    taken: Option<(u64, Subject)>,
+    arrivals: u64,
+    bytes: usize,
+    merged: u64,
+    refused: u64,
+}
+
+/// A change that nobody evaluated a predicate on yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unseen {
+    /// The number that it was pushed with.
+    pub listener: u64,
+    /// The change.
+    pub change: Change,
+    /// `true` if nothing but first lists brought it.
+    pub is_initial: bool,
+    /// Changes that it stands for. Above one, it counts as a match.
+    pub merged: u32,
+}
+
+impl Unseen {
+    fn bytes(&self) -> usize {
+        // The newer side is in the cache, unless the object is gone.
+        self.change.old.as_ref().map_or(0, |old| old.bytes())
+    }
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "what is refused waits nowhere"]
+pub enum Pushed {
+    /// It waits to be taken.
+    Waits,
+    /// There is no room: it is to count as a match.
+    Refused,
+}
+
+impl Default for Unjudged {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Unjudged {
+    /// Nothing waits.
+    pub fn new() -> Self {
+        Self::bounded(MAX_BYTES)
+    }
+
+    fn bounded(max_bytes: usize) -> Self {
+        Self {
+            max_bytes,
+            waiting: BTreeMap::new(),
+            subjects: HashMap::new(),
+            taken: None,
+            arrivals: 0,
+            bytes: 0,
+            merged: 0,
+            refused: 0,
+        }
+    }
+
+    /// Adds a change that `listener` heard.
+    pub fn push(&mut self, listener: u64, change: &Change, is_initial: bool) -> Pushed {
+        let subject = (listener, change.key().clone());
+        let unseen = Unseen { listener, change: change.clone(), is_initial, merged: 1 };
+        let is_full = self.bytes.saturating_add(unseen.bytes()) > self.max_bytes;
+        let last = self.subjects.get(&subject).filter(|arrivals| is_full || arrivals.len() >= APART);
+        if let Some(last) = last.and_then(|arrivals| arrivals.back()).and_then(|last| self.waiting.get_mut(last)) {
+            last.change.new = unseen.change.new;
+            last.change.missed = unseen.change.missed;
+            if last.change.old.is_none() && last.change.new.is_none() {
+                // It came and went: gone, in its last known state.
+                last.change.old = unseen.change.old;
+                self.bytes += last.bytes();
+            }
+            last.is_initial &= is_initial;
+            last.merged = last.merged.saturating_add(1);
+            self.merged += 1;
+            return Pushed::Waits;
+        }
+        // What is being evaluated is older: what follows on it must not overtake it.
+        if is_full && unseen.bytes() > 0 && self.taken.as_ref().is_none_or(|(_, taken)| *taken != subject) {
+            self.refused += 1;
+            return Pushed::Refused;
+        }
+        self.bytes += unseen.bytes();
+        self.subjects.entry(subject).or_default().push_back(self.arrivals);
+        self.waiting.insert(self.arrivals, unseen);
+        self.arrivals += 1;
+        Pushed::Waits
+    }
+
+    /// The oldest change, to evaluate a predicate on. None: nothing waits, or one is being evaluated.
+    pub fn take(&mut self) -> Option<Unseen> {
+        if self.taken.is_some() {
+            return None;
+        }
+        let (arrival, unseen) = self.waiting.pop_first()?;
+        self.bytes -= unseen.bytes();
+        let subject = (unseen.listener, unseen.change.key().clone());
+        if let Some(arrivals) = self.subjects.get_mut(&subject) {
+            arrivals.pop_front();
+            if arrivals.is_empty() {
+                self.subjects.remove(&subject);
+            }
+        }
+        if self.subjects.is_empty() {
+            // What a burst leaves.
+            self.subjects = HashMap::new();
+        }
+        self.taken = Some((arrival, subject));
+        Some(unseen)
+    }
+
+    /// What was taken has led to whatever it leads to.
+    pub fn done(&mut self) {
+        self.taken = None;
+    }
+
+    /// `true` if a change of this object waits for this listener, or is being evaluated: a newer one must not overtake it.
+    pub fn holds(&self, listener: u64, key: &Key) -> bool {
+        let taken = self.taken.as_ref().is_some_and(|(_, (of, taken))| *of == listener && taken == key);
+        taken || self.subjects.contains_key(&(listener, key.clone()))
+    }
+
+    /// A number above those of all changes so far: each is over when [`is_over_until`](Self::is_over_until) says so.
+    pub fn mark(&self) -> u64 {
+        self.arrivals
+    }
+
+    /// `true` if every change from before the mark was taken and is done.
+    pub fn is_over_until(&self, mark: u64) -> bool {
+        let taken = self.taken.as_ref().map(|(arrival, _)| arrival);
+        taken.into_iter().chain(self.waiting.keys().next()).all(|arrival| *arrival >= mark)
+    }
+
+    /// Changes that wait or are being evaluated.
+    pub fn len(&self) -> usize {
+        self.waiting.len() + usize::from(self.taken.is_some())
+    }
+
+    /// `true` if nothing waits and nothing is being evaluated.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Changes that were merged into others since the start.
+    pub fn merged(&self) -> u64 {
+        self.merged
+    }
+
+    /// Changes that were refused since the start.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{key::TypeMeta, object::Object};
+
+    fn pod(name: &str, version: u64) -> Option<Arc<Object>> {
+        let json = format!(r#"{{"metadata":{{"name":"{name}","uid":"{name}","resourceVersion":"{version}"}}}}"#);
+        Some(Arc::new(Object::parse(json.as_bytes(), &TypeMeta::new("v1", "Pod")).unwrap()))
+    }
+
+    /// Versions before and after; 0 for none.
+    fn change(name: &str, old: u64, new: u64) -> Change {
+        let version = |version| if version == 0 { None } else { pod(name, version) };
+        Change { old: version(old), new: version(new), missed: false }
+    }
+
+    /// `1 a 1>2 ×3`: listener, object, versions, and how many changes.
+    fn shown(unseen: &Unseen) -> String {
+        let version = |object: &Option<Arc<Object>>| object.as_ref().map_or(0, |object| object.resource_version().0);
+        let Unseen { listener, change, merged, .. } = unseen;
+        format!("{listener} {} {}>{} ×{merged}", change.key().name, version(&change.old), version(&change.new))
+    }
+
+    fn drain(unjudged: &mut Unjudged) -> Vec<String> {
+        let mut all = Vec::new();
+        while let Some(unseen) = unjudged.take() {
+            all.push(shown(&unseen));
+            unjudged.done();
+        }
+        all
+    }
+
+    fn push(unjudged: &mut Unjudged, listener: u64, name: &str, old: u64, new: u64) -> Pushed {
+        unjudged.push(listener, &change(name, old, new), false)
+    }
+
+    #[test]
+    fn changes_are_taken_one_at_a_time_in_the_order_in_which_they_came() {
+        let mut unjudged = Unjudged::new();
+        for (listener, name, old, new) in [(1, "a", 0, 1), (2, "a", 0, 1), (1, "b", 0, 2), (1, "a", 1, 3)] {
+            assert_eq!(push(&mut unjudged, listener, name, old, new), Pushed::Waits);
+        }
+        assert_eq!(unjudged.take().map(|first| shown(&first)), Some("1 a 0>1 ×1".to_owned()));
+        assert_eq!(unjudged.take(), None);
+        let a = Key::new(None, "a");
+        assert!(unjudged.holds(1, &a) && unjudged.holds(2, &a) && !unjudged.holds(3, &a));
+        unjudged.done();
+        assert_eq!(drain(&mut unjudged), ["2 a 0>1 ×1", "1 b 0>2 ×1", "1 a 1>3 ×1"]);
+        assert!(unjudged.is_empty() && !unjudged.holds(1, &a) && unjudged.bytes == 0);
+    }
+
+    #[test]
+    fn what_comes_after_many_of_one_object_is_merged_into_the_last() {
+        let mut unjudged = Unjudged::new();
+        let all = APART as u64 + 3;
+        for version in 0..all {
+            assert_eq!(push(&mut unjudged, 1, "a", version, version + 1), Pushed::Waits);
+        }
+        assert_eq!((unjudged.len(), unjudged.merged()), (APART, 3));
+        let taken = drain(&mut unjudged);
+        assert_eq!((&*taken[0], &*taken[APART - 1]), ("1 a 0>1 ×1", &*format!("1 a {}>{all} ×4", APART - 1)));
+    }
+
+    #[test]
+    fn an_object_that_came_and_went_is_gone_in_its_last_known_state() {
+        let mut unjudged = Unjudged::bounded(0);
+        assert_eq!(push(&mut unjudged, 1, "a", 0, 1), Pushed::Waits);
+        assert_eq!(push(&mut unjudged, 1, "a", 1, 0), Pushed::Waits);
+        assert_eq!(drain(&mut unjudged), ["1 a 1>0 ×2"]);
+        assert_eq!(unjudged.bytes, 0);
+    }
+
+    #[test]
+    fn invariant_12_superseded_versions_beyond_the_bound_are_merged_or_refused() {
+        let bytes = change("a", 1, 2).old.unwrap().bytes();
+        let mut unjudged = Unjudged::bounded(2 * bytes);
+        assert_eq!(push(&mut unjudged, 1, "a", 1, 2), Pushed::Waits);
+        assert_eq!(push(&mut unjudged, 1, "b", 1, 2), Pushed::Waits);
+        // One more of an object of which something waits, and of one of which nothing does.
+        assert_eq!(push(&mut unjudged, 1, "b", 2, 3), Pushed::Waits);
+        assert_eq!(push(&mut unjudged, 1, "c", 1, 2), Pushed::Refused);
+        // What is in the cache takes no room.
+        assert_eq!(push(&mut unjudged, 1, "d", 0, 1), Pushed::Waits);
+        assert_eq!((unjudged.len(), unjudged.merged(), unjudged.refused()), (3, 1, 1));
+        // What follows on a change that is being evaluated does not overtake it.
+        assert_eq!(unjudged.take().map(|first| shown(&first)), Some("1 a 1>2 ×1".to_owned()));
+        assert_eq!(push(&mut unjudged, 1, "e", 1, 2), Pushed::Waits);
+        assert_eq!(push(&mut unjudged, 1, "a", 2, 3), Pushed::Waits);
+        unjudged.done();
+        assert_eq!(drain(&mut unjudged), ["1 b 1>3 ×2", "1 d 0>1 ×1", "1 e 1>2 ×1", "1 a 2>3 ×1"]);
+    }
+
+    #[test]
+    fn what_came_before_a_mark_is_over_when_it_is_done() {
+        let mut unjudged = Unjudged::new();
+        assert!(unjudged.is_over_until(unjudged.mark()));
+        assert_eq!(push(&mut unjudged, 1, "a", 0, 1), Pushed::Waits);
+        let mark = unjudged.mark();
+        assert_eq!(push(&mut unjudged, 1, "b", 0, 1), Pushed::Waits);
+        assert!(!unjudged.is_over_until(mark));
+        assert!(unjudged.take().is_some() && !unjudged.is_over_until(mark));
+        unjudged.done();
+        assert!(unjudged.is_over_until(mark) && !unjudged.is_over_until(unjudged.mark()));
+    }
+
+    proptest! {
+        /// Whatever waits, is merged and is taken: what is taken of an object goes on where the one before ended, from its first state to its
+        /// last, and stands for each of its changes.
+        #[test]
+        fn what_is_taken_of_an_object_leaves_no_gap(
+            steps in prop::collection::vec((0_u8..4, 0_usize..3, prop::bool::ANY), 1..200),
+            room in 0_usize..4_000,
+        ) {
+            let names = ["a", "b", "c"];
+            let mut unjudged = Unjudged::bounded(room);
+            // By object: the version that is there, how many changes wait, and where the last that was taken ended.
+            let (mut at, mut open, mut seen) = ([0_u64; 3], [0_u32; 3], [0_u64; 3]);
+            let mut version = 0;
+            let version_of = |object: &Option<Arc<Object>>| object.as_ref().map_or(0, |object| object.resource_version().0);
+            for (step, object, deletes) in steps.into_iter().chain(std::iter::repeat_n((3, 0, false), 500)) {
+                if step < 3 {
+                    version += 1;
+                    let old = at[object];
+                    let new = if deletes && old > 0 { 0 } else { version };
+                    at[object] = new;
+                    match push(&mut unjudged, 1, names[object], old, new) {
+                        Pushed::Waits => open[object] += 1,
+                        // The caller goes on with it at once: nothing of the object waits.
+                        Pushed::Refused => {
+                            prop_assert_eq!(open[object], 0);
+                            seen[object] = new;
+                        }
+                    }
+                } else if let Some(unseen) = unjudged.take() {
+                    let object = names.iter().position(|name| **name == *unseen.change.key().name).unwrap();
+                    let came_and_went = unseen.merged > 1 && seen[object] == 0;
+                    prop_assert!(came_and_went || version_of(&unseen.change.old) == seen[object]);
+                    seen[object] = version_of(&unseen.change.new);
+                    open[object] -= unseen.merged;
+                    unjudged.done();
+                }
+            }
+            prop_assert_eq!((at, open, unjudged.bytes), (seen, [0; 3], 0));
+        }
+    }
+}

@@ -176,6 +176,11 @@ impl Filter {
         }
     }
 
+    /// What the request keeps of an object, where that may be less than is held.
+    pub fn keep(&self) -> Option<&Keep> {
+        self.keep.as_ref()
+    }
+
     /// True if what belongs to the request may be less than an object that is held.
     pub fn is_cutting(&self) -> bool {
         self.keep.is_some()

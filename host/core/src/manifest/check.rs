@@ -3,7 +3,7 @@
 //! The rules for names are Kubernetes' own (RFC 1123 labels and subdomains). The bounds are the host's: a manifest is read
 //! for every revision and shown to people, and nobody writes one a hundred times larger by hand.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::{
     Verb, Watch, raw,
 };
 use crate::key::TypeMeta;
+use crate::object::Keep;
 
 mod watches;
 
@@ -24,6 +25,8 @@ const MAX_ENTRIES: usize = 256;
 /// At most so many different watches in all, one with namespaces as often as it has some: each is a list and a watch at the API server, and
 /// each is compared with each other of its kind.
 const MAX_WATCHED: usize = 1024;
+/// Ways in which one kind may be cut. Each object that changes is copied for each of them while its informer is locked.
+const MAX_CUTS: usize = 8;
 /// At most so many keys at once, over all controllers: each has a worker, and while it is reconciled an instance.
 const MAX_WORKERS: u32 = 1024;
 /// At most so many bytes of one CRD: kube-apiserver takes no larger request.
@@ -237,6 +240,16 @@ fn check_totals(manifest: &Manifest, problems: &mut Problems) {
             "controllers",
             format!("watch {watched} kinds and namespaces; at most {MAX_WATCHED} are taken: {rule}"),
         );
+    }
+    let mut cuts: BTreeMap<&TypeMeta, HashSet<&Keep>> = BTreeMap::new();
+    for watch in manifest.watches().filter(|watch| !watch.keep.is_whole()) {
+        cuts.entry(&watch.of).or_default().insert(&watch.keep);
+    }
+    for (of, cuts) in cuts.iter().filter(|(_, cuts)| cuts.len() > MAX_CUTS) {
+        let rule = "let its watches leave out the same fields";
+        let what =
+            format!("leave out of {of} other fields in {} ways; at most {MAX_CUTS} are taken: {rule}", cuts.len());
+        problems.add("controllers", what);
     }
     let workers: u32 = manifest.controllers.iter().map(|controller| controller.max_concurrency).sum();
     if workers > MAX_WORKERS {

@@ -80,6 +80,13 @@ fn what_all_controllers_ask_for_together_is_bounded() {
         controller.owns[0].namespaces = (0..255).map(|number| format!("n-{of}-{number}")).collect();
     };
     assert_eq!(many(4, &namespaces), Ok(()));
+    let cut = |controller: &mut raw::Controller| {
+        let without = vec![format!("data['{}']", controller.name)];
+        controller.reads.push(raw::Watch { without, ..watch("v1", "ConfigMap") });
+    };
+    assert_eq!(many(8, &cut), Ok(()));
+    let told = "leave out of v1 ConfigMap other fields in 9 ways; at most 8 are taken: let its watches leave out the same fields";
+    assert_eq!(many(9, &cut), Err(vec![format!("controllers: {told}")]));
     let rule = "leave namespaces out, and watch what is granted, or divide the plugin";
     assert_eq!(
         many(5, &namespaces),

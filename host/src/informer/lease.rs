@@ -15,6 +15,7 @@ use pilothouse_core::{
     key::Key,
     object::{Object, Uid},
     reflector::State,
+    selector::Selector,
     store::{Change, IndexError, Page, Query, Snapshot, Store},
 };
 use tokio::sync::watch;
@@ -22,9 +23,12 @@ use tokio::sync::watch;
 use super::{
     Informer, Moment, Origin, Subscriber,
     registry::Registry,
-    source::{cut, shown},
+    source::{Inner, Introduction, Subscribed, cut, shown},
 };
 use crate::guests::tell_later;
+
+/// Objects that a new subscriber receives under one lock. Each takes some microseconds, and more where it is cut.
+const INTRODUCED: usize = 50;
 
 /// What is asked of the registry.
 pub(super) struct Asks<'a> {
@@ -141,6 +145,20 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Changes something under the lock of the informer that shows this lease.
+    fn write<T>(&self, write: impl FnOnce(&mut Inner, &Arc<Seat>) -> T) -> T {
+        loop {
+            let seat = self.seat.load_full();
+            let inner = &mut *seat.informer.inner.write();
+            // It may have been left between the two.
+            if Arc::ptr_eq(&seat, &self.seat.load()) {
+                return write(inner, &seat);
+            }
+        }
+    }
+}
+
 /// Keeps of a page what has the value that the query asks for, if it asks for one.
 fn keep_indexed(page: &mut Page, query: &Query<'_>) {
     let Some((path, value)) = query.index else { return };
@@ -152,7 +170,7 @@ fn keep_indexed(page: &mut Page, query: &Query<'_>) {
 }
 
 /// A place among a lease's subscribers.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Subscription(u64);
 
 impl Lease {
@@ -265,38 +283,69 @@ impl Lease {
     /// Calls `subscriber` with every object that is there, then with every change, until [`Lease::unsubscribe`]. No change falls
     /// between the two.
     pub fn subscribe(&self, subscriber: Subscriber) -> Subscription {
-        let _unlocked = tell_later();
-        let id = self.place.subscriptions.fetch_add(1, Ordering::Relaxed);
-        loop {
-            let seat = self.place.seat.load_full();
-            let inner = &mut *seat.informer.inner.write();
-            if !Arc::ptr_eq(&seat, &self.place.seat.load()) {
-                continue;
-            }
-            for object in inner.shown(seat.filter.as_ref()) {
-                subscriber(&Change { old: None, new: Some(seat.cut(object)), missed: false }, Origin::Initial);
-            }
-            let outlet = inner.outlet(self.place.number).expect("a lease that is held has an outlet");
-            outlet.subscribers.push((id, subscriber));
-            return Subscription(id);
+        let (subscription, mut introduced) = self.begin(subscriber);
+        while !introduced {
+            introduced = self.introduce(subscription);
         }
+        subscription
+    }
+
+    /// As [`subscribe`](Self::subscribe), but calls `subscriber` with the first objects alone. `false`: it hears of the others by
+    /// [`introduce`](Self::introduce), which is for the caller to call. What changes meanwhile it hears as if it had been told of all at once.
+    pub fn begin(&self, subscriber: Subscriber) -> (Subscription, bool) {
+        let _unlocked = tell_later();
+        let number = self.place.subscriptions.fetch_add(1, Ordering::Relaxed);
+        let mut new = Some(Subscribed { number, subscriber, introduction: Some(Introduction::default()) });
+        let introduced = self.place.write(|inner, seat| {
+            let outlet = inner.outlet(self.place.number).expect("a lease that is held has an outlet");
+            outlet.subscribers.extend(new.take());
+            self.step(inner, seat, number)
+        });
+        (Subscription(number), introduced)
+    }
+
+    /// Calls a subscriber with some more of what is there. `true`: it knows all of it. The informer is locked for some dozen objects: who calls
+    /// this gives way in between.
+    pub fn introduce(&self, subscription: Subscription) -> bool {
+        let _unlocked = tell_later();
+        self.place.write(|inner, seat| self.step(inner, seat, subscription.0))
+    }
+
+    fn step(&self, inner: &mut Inner, seat: &Seat, number: u64) -> bool {
+        let at = inner.outlets.iter().position(|outlet| outlet.lease == self.place.number);
+        let Some(outlet) = at.and_then(|at| inner.outlets.get_mut(at)) else { return true };
+        // It may have ended.
+        let Some(subscribed) = outlet.subscribers.iter_mut().find(|known| known.number == number) else { return true };
+        let Some(mut introduction) = subscribed.introduction.take() else { return true };
+        let (selector, filter) = (Selector::default(), seat.filter.as_ref());
+        let query = Query {
+            namespace: filter.and_then(Filter::namespace),
+            after: introduction.after.as_ref(),
+            ..Query::new(&selector)
+        };
+        let page = inner.store.page(&query, None, INTRODUCED).expect("it asks for no index");
+        for object in page.items {
+            let is_new = !introduction.early.remove(object.key());
+            if is_new && filter.is_none_or(|filter| filter.shows(&object)) {
+                let new = Some(seat.cut(&object));
+                subscribed.call(&Change { old: None, new, missed: false }, Origin::Initial);
+            }
+        }
+        let Some(next) = page.next else { return true };
+        introduction.early = introduction.early.split_off(&next);
+        introduction.after = Some(next);
+        subscribed.introduction = Some(introduction);
+        false
     }
 
     /// Ends a subscription. When this returns, its subscriber is not called any more.
-    #[expect(clippy::needless_pass_by_value, reason = "it is used up")]
     pub fn unsubscribe(&self, subscription: Subscription) {
-        loop {
-            let seat = self.place.seat.load_full();
-            let inner = &mut *seat.informer.inner.write();
-            if !Arc::ptr_eq(&seat, &self.place.seat.load()) {
-                continue;
-            }
+        self.place.write(|inner, _| {
             if let Some(outlet) = inner.outlet(self.place.number) {
                 // It may hold the last reference to something that holds leases: not under the lock's eyes, but that is no harm.
-                outlet.subscribers.retain(|(id, _)| *id != subscription.0);
+                outlet.subscribers.retain(|known| known.number != subscription.0);
             }
-            return;
-        }
+        });
     }
 }
 

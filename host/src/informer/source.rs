@@ -1,6 +1,7 @@
 //! One store with its watch, and those who look at it.
 
 use std::{
+    collections::BTreeSet,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -13,7 +14,7 @@ use pilothouse_core::{
     field::FieldPath,
     informer::{Filter, InformerKey},
     key::Key,
-    object::{Object, ResourceVersion, Uid},
+    object::{Keep, Object, ResourceVersion, Uid},
     reflector::{Failure, RelistReason, State},
     store::{Change, DroppedIndex, Packed, Store, Work},
 };
@@ -109,12 +110,52 @@ pub(super) struct Outlet {
     /// The newest version of what list and watch have shown through it. Own writes do not count: they are in every informer.
     pub(super) seen: ResourceVersion,
     pub(super) synced: watch::Sender<bool>,
-    pub(super) subscribers: Vec<(u64, Subscriber)>,
+    pub(super) subscribers: Vec<Subscribed>,
+}
+
+/// A subscriber of a lease.
+pub(super) struct Subscribed {
+    pub(super) number: u64,
+    pub(super) subscriber: Subscriber,
+    /// None: the subscriber knows all that was there when the subscription began.
+    pub(super) introduction: Option<Introduction>,
+}
+
+/// How far a subscriber knows what is there, in the order of keys.
+#[derive(Default)]
+pub(super) struct Introduction {
+    /// All up to this key; none: nothing yet.
+    pub(super) after: Option<Key>,
+    /// Keys beyond that the subscriber knows too, because they changed meanwhile.
+    pub(super) early: BTreeSet<Key>,
+}
+
+impl Subscribed {
+    /// Tells the subscriber of a change. If it is not yet told of the object, it hears first what was there before: it never hears of a change
+    /// of something unknown, and of nothing twice.
+    fn tell(&mut self, change: &Change, origin: Origin) {
+        let key = change.key();
+        if let Some(Introduction { after, early }) = &mut self.introduction
+            && after.as_ref().is_none_or(|after| key > after)
+            && early.insert(key.clone())
+            && let Some(old) = &change.old
+        {
+            self.call(&Change { old: None, new: Some(old.clone()), missed: false }, Origin::Initial);
+        }
+        self.call(change, origin);
+    }
+
+    /// One that panics has itself to blame: the others are called, and the store goes on.
+    pub(super) fn call(&self, change: &Change, origin: Origin) {
+        if catch_unwind(AssertUnwindSafe(|| (self.subscriber)(change, origin))).is_err() {
+            error!(object = %change.key(), "a subscriber of the cache failed over a change");
+        }
+    }
 }
 
 impl Outlet {
     /// Tells the subscribers what a change of the store is to this lease. `version`: of the event, where list or watch brought it.
-    fn pass(&mut self, change: &Change, version: Option<ResourceVersion>, origin: Origin) {
+    fn pass(&mut self, change: &Change, version: Option<ResourceVersion>, origin: Origin, cuts: &mut Cuts) {
         if self.filter.is_none() {
             self.seen = self.seen.max(version.unwrap_or_default());
             return self.tell(change, origin);
@@ -125,7 +166,11 @@ impl Outlet {
             return;
         }
         // Told also where nothing that is shown differs: whoever is told goes on with the version.
-        self.tell(&Self::cut(self.filter.as_ref(), change), origin);
+        let change = match &self.filter {
+            Some(filter) => cuts.cut(filter, change),
+            None => change,
+        };
+        self.tell(&change, origin);
     }
 
     /// The sides of a change that a filter shows; none: it shows neither.
@@ -141,13 +186,9 @@ impl Outlet {
         Change { old: side(change.old), new: side(change.new), missed: change.missed }
     }
 
-    /// Calls every subscriber. One that panics has itself to blame: the others are called, and the store goes on.
-    pub(super) fn tell(&self, change: &Change, origin: Origin) {
-        for (_, subscriber) in &self.subscribers {
-            if catch_unwind(AssertUnwindSafe(|| subscriber(change, origin))).is_err() {
-                error!(object = %change.key(), "a subscriber of the cache failed over a change");
-            }
-        }
+    /// Calls every subscriber.
+    pub(super) fn tell(&mut self, change: &Change, origin: Origin) {
+        self.subscribers.iter_mut().for_each(|subscribed| subscribed.tell(change, origin));
     }
 }
 
@@ -173,9 +214,31 @@ impl Inner {
             (_, None) => &mut self.tally.deleted,
         };
         *count += 1;
+        let mut cuts = Cuts::default();
         for outlet in &mut self.outlets {
-            outlet.pass(change, version, origin);
+            outlet.pass(change, version, origin, &mut cuts);
         }
+    }
+}
+
+/// What was cut of the objects of one change. Leases that leave out the same share it: a thousand of them may listen, and the store is locked.
+#[derive(Default)]
+struct Cuts(Vec<(Arc<Object>, Keep, Arc<Object>)>);
+
+impl Cuts {
+    /// What of both sides a filter shows.
+    fn cut(&mut self, filter: &Filter, change: Change) -> Change {
+        let Some(keep) = filter.keep() else { return change };
+        let mut side = |object: Arc<Object>| {
+            let known = self.0.iter().find(|(of, known, _)| Arc::ptr_eq(of, &object) && known == keep);
+            if let Some((.., cut)) = known {
+                return cut.clone();
+            }
+            let cut = filter.cut(&object);
+            self.0.push((object, keep.clone(), cut.clone()));
+            cut
+        };
+        Change { old: change.old.map(&mut side), new: change.new.map(&mut side), missed: change.missed }
     }
 }
 

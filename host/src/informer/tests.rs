@@ -5,6 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use parking_lot::Mutex;
 use pilothouse_apiserver::faults::{Answer, Fault, Requests, Rule, Verb};
 use pilothouse_core::{
     key::{Key, TypeMeta},
@@ -567,6 +568,61 @@ fn lease_unfed() -> (Arc<Registry>, Lease) {
     let registry = Arc::new(Registry::new(Box::new(|_| Driver(None))));
     let lease = registry.acquire(Asks::new(InformerKey::all(config_maps()), "test"));
     (registry, lease)
+}
+
+#[test]
+fn a_subscriber_that_is_told_in_steps_misses_nothing_and_hears_nothing_twice() {
+    let (_registry, lease) = lease_unfed();
+    let informer = lease.informer();
+    let name = |number: u64| format!("o{number:03}");
+    (0..200).for_each(|number| informer.upsert(version_of(&name(number), number + 1)));
+    informer.mark_synced();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let told = heard.clone();
+    let (subscription, introduced) = lease.begin(Box::new(move |change, origin| {
+        let version = |object: &Option<Arc<Object>>| object.as_ref().map_or(0, |object| object.resource_version().0);
+        let name = change.key().name.to_string();
+        told.lock().push((name, version(&change.old), version(&change.new), origin));
+    }));
+    assert!(!introduced);
+    let first = heard.lock().len();
+    assert!((1..100).contains(&first), "{first} under one lock");
+    // A known object changes; an unknown one twice; one goes, one goes and comes again, one comes and goes.
+    informer.upsert(version_of("o000", 1_000));
+    informer.upsert(version_of("o150", 1_001));
+    informer.upsert(version_of("o150", 1_002));
+    informer.remove(&version_of("o160", 1_003));
+    informer.remove(&version_of("o170", 1_004));
+    informer.upsert(version_of("o170", 1_005));
+    informer.upsert(version_of("o180a", 1_006));
+    informer.remove(&version_of("o180a", 1_007));
+    let (change, initial) = (Origin::Change, Origin::Initial);
+    let expected = [
+        ("o000", 1, 1_000, change),
+        ("o150", 0, 151, initial),
+        ("o150", 151, 1_001, change),
+        ("o150", 1_001, 1_002, change),
+        ("o160", 0, 161, initial),
+        ("o160", 161, 0, change),
+        ("o170", 0, 171, initial),
+        ("o170", 171, 0, change),
+        ("o170", 0, 1_005, change),
+        ("o180a", 0, 1_006, change),
+        ("o180a", 1_006, 0, change),
+    ];
+    let expected = expected.map(|(name, old, new, origin)| (name.to_owned(), old, new, origin));
+    assert_eq!(heard.lock().split_off(first), expected);
+    let mut steps = 1;
+    while !lease.introduce(subscription) {
+        steps += 1;
+    }
+    assert!(steps > 1);
+    informer.upsert(version_of("o199", 1_008));
+    let heard = heard.lock();
+    let rest: Vec<_> = heard[first..].iter().map(|(name, old, new, _)| (name.clone(), *old, *new)).collect();
+    let untold = (first as u64..200).filter(|number| ![150, 160, 170].contains(number));
+    let expected = untold.map(|number| (name(number), 0, number + 1)).chain([(name(199), 200, 1_008)]);
+    assert_eq!(rest, expected.collect::<Vec<_>>());
 }
 
 #[test]

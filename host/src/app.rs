@@ -269,7 +269,7 @@ impl HostView {
         self.statuses.snapshot().settled
             && controllers.iter().all(|controller| {
                 // Not under the queue's lock: routes are changed by who holds theirs, and adds keys meanwhile.
-                let synced = controller.waits_for().is_empty();
+                let synced = controller.waits_for().is_empty() && controller.judging().waiting == 0;
                 let queue = controller.queue().lock();
                 synced && queue.is_empty() && queue.processing() == 0
             })

@@ -184,9 +184,11 @@ impl Snapshot for HostView {
                 gone_dropped: gone.dropped,
             });
             live.backlogs.push(backlog(controller.plugin(), dispatch::Hook::Map, controller.unmapped()));
+            live.predicates.push(predicates(controller.plugin(), controller.judging()));
         }
         for observing in self.dispatch.observing() {
             live.backlogs.push(backlog(observing.plugin(), dispatch::Hook::Observe, observing.figures()));
+            live.predicates.push(predicates(observing.plugin(), observing.judging()));
         }
         live.calls.extend(self.dispatch.records().iter().map(|record| metrics::HostCalls {
             plugin: record.plugin().to_string(),
@@ -231,6 +233,11 @@ impl Snapshot for HostView {
 fn backlog(plugin: &PluginName, hook: dispatch::Hook, figures: dispatch::BacklogFigures) -> metrics::Backlog {
     let dispatch::BacklogFigures { objects, delayed: _, merged, dropped } = figures;
     metrics::Backlog { plugin: plugin.to_string(), hook: hook.as_str(), objects, merged, dropped }
+}
+
+fn predicates(plugin: &PluginName, figures: dispatch::JudgingFigures) -> metrics::Predicates {
+    let dispatch::JudgingFigures { waiting, unseen, off } = figures;
+    metrics::Predicates { plugin: plugin.to_string(), waiting, unseen, off }
 }
 
 /// What has been counted, of no informer that is running.

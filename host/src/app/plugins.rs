@@ -52,6 +52,8 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
             let record = records.iter().find(|record| record.plugin() == name).map(Arc::as_ref);
             let own: Vec<_> = controllers.iter().filter(|controller| controller.plugin() == name).collect();
             let observer = observers.iter().find(|observer| observer.plugin() == name);
+            let off = own.iter().map(|own| own.judging().off).chain(observer.map(|observer| observer.judging().off));
+            let off = switched_off(off.sum());
             let limits = own.first().map(|own| own.limits()).or_else(|| observer.map(|observer| observer.limits()));
             PluginRow {
                 plugin: name.to_string(),
@@ -110,10 +112,20 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
                 traps: record.map_or_else(BTreeMap::new, |record| named(record.traps())),
                 observer: observer.map(|observer| backlog(observer.figures(), observer.last_failure())),
                 controllers: own.into_iter().map(|controller| self::controller(controller)).collect(),
-                warnings: status.warnings.iter().take(WARNINGS).map(|warning| cut(warning, WHY)).collect(),
+                warnings: status.warnings.iter().take(WARNINGS).map(|warning| cut(warning, WHY)).chain(off).collect(),
             }
         };
     view.statuses.snapshot().plugins.into_iter().map(row).collect()
+}
+
+/// What is said of predicates that are switched off, if there are any.
+fn switched_off(predicates: usize) -> Option<String> {
+    (predicates > 0).then(|| {
+        format!(
+            "{predicates} of its predicates take too long and are switched off: changes that only their CEL expressions could leave out count \
+             as matches"
+        )
+    })
 }
 
 /// Counts under their names.

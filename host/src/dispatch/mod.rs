@@ -13,6 +13,7 @@ mod failing;
 mod feed;
 mod hook;
 mod imports;
+mod judging;
 mod lines;
 mod mapper;
 mod observing;
@@ -32,6 +33,7 @@ pub use controller::{Controller, GoneFigures, ReadFigures};
 pub use failing::{FailingKey, GivenUp};
 pub(crate) use feed::VALUES;
 pub use hook::{Called, Hook};
+pub use judging::JudgingFigures;
 pub use observing::Observing;
 pub use pending::{BacklogFigures, HookFailure};
 pub use queue::{Cause, Queue};
@@ -44,9 +46,8 @@ use futures::{
     future::{BoxFuture, join_all},
 };
 use parking_lot::Mutex;
-use pilothouse_core::{predicate::Predicate, store::Change};
 use tokio_util::task::TaskTracker;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::{
     cluster::Cluster,
@@ -265,15 +266,6 @@ impl Running {
         }
         released
     }
-}
-
-/// Whether a change matters to somebody who listens under this predicate.
-fn matters(when: &Predicate, change: &Change, record: &Record) -> bool {
-    when.holds(change, &mut |error| {
-        if record.may_say() {
-            warn!(plugin = %record.plugin(), %error, "a predicate has no answer: the change counts");
-        }
-    })
 }
 
 impl Activate for Dispatch {

@@ -7,7 +7,13 @@
 //! informers ─► predicates ─► backlog ─► `observe` (the revision of the moment)
 //! ```
 
-use std::{pin::pin, sync::Arc};
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use arc_swap::ArcSwap;
 use pilothouse_core::{backlog::Batch, key::TypeMeta, store::Change};
@@ -18,6 +24,7 @@ use super::{
     Observer, Parts, feed,
     hook::{self, Called, Hook, HookError},
     imports::{Access, CallImports},
+    judging::{Case, JudgingFigures},
     pending::{self, BacklogFigures, HookFailure, Pending},
     record::Record,
     routes::{Routes, Wanted},
@@ -39,6 +46,8 @@ pub struct Observing {
     plugin: PluginName,
     serving: ArcSwap<Serving>,
     routes: Routes<()>,
+    /// A task judges what predicates do not say at a glance.
+    judges: AtomicBool,
     pending: Pending,
     task: TaskTracker,
     stopping: CancellationToken,
@@ -54,6 +63,7 @@ impl Observing {
         let this = Arc::new(Self {
             serving: ArcSwap::from_pointee(serving),
             routes: Routes::default(),
+            judges: AtomicBool::new(false),
             pending: Pending::new(),
             task: TaskTracker::new(),
             stopping: CancellationToken::new(),
@@ -69,6 +79,15 @@ impl Observing {
         this
     }
 
+    /// Does `work` until it ends or the observer does.
+    fn attend<F: Future<Output = ()> + Send + 'static>(&self, work: impl Fn() -> F + Send + 'static) {
+        let (stopping, persisting) = (self.stopping.clone(), pending::persist(self.plugin.clone(), work));
+        let attend = async move {
+            stopping.run_until_cancelled_owned(persisting).await;
+        };
+        self.account.spawn(self.task.track_future(attend)).detach();
+    }
+
     /// The plugin that observes.
     pub fn plugin(&self) -> &PluginName {
         &self.plugin
@@ -77,6 +96,11 @@ impl Observing {
     /// What waits.
     pub fn figures(&self) -> BacklogFigures {
         self.pending.figures()
+    }
+
+    /// Changes that wait for a predicate, and predicates that are switched off.
+    pub fn judging(&self) -> JudgingFigures {
+        self.routes.judging()
     }
 
     /// The last call that it did not take.
@@ -117,15 +141,40 @@ impl Observing {
     }
 
     fn listen(self: &Arc<Self>, wanted: Vec<Wanted<()>>) {
-        self.routes.replace(wanted, |(), when| {
+        let judges = wanted.iter().any(|wanted| wanted.when.may_wait());
+        let left = self.routes.replace(wanted, |listener| {
             let this = Arc::downgrade(self);
-            Box::new(move |change: &Change, _| {
+            Box::new(move |change: &Change, origin| {
                 let Some(this) = this.upgrade() else { return };
-                if super::matters(&when.load(), change, &this.record) {
+                if this.routes.hear(&listener, change, origin) == Some(true) {
                     this.pending.add(change);
                 }
             })
         });
+        if left {
+            let this = self.clone();
+            self.attend(move || {
+                let this = this.clone();
+                async move { this.routes.introduce().await }
+            });
+        }
+        if judges && !self.judges.swap(true, Ordering::Relaxed) {
+            let this = self.clone();
+            self.attend(move || {
+                let this = this.clone();
+                async move { this.judge().await }
+            });
+        }
+    }
+
+    /// Judges what predicates do not say at a glance.
+    async fn judge(&self) {
+        let judged = |case: &Case<'_, ()>, matters: bool| {
+            if matters {
+                self.pending.add_merged(&case.unseen.change, case.unseen.merged);
+            }
+        };
+        self.routes.judge(&self.record, judged).await;
     }
 
     async fn run(self: Arc<Self>) {

@@ -81,7 +81,12 @@ impl Pending {
 
     /// Puts a change in. Quick: the informer is locked meanwhile.
     pub(super) fn add(&self, change: &Change) {
-        self.inner.lock().backlog.push(change.object().type_meta(), change);
+        self.add_merged(change, 1);
+    }
+
+    /// Puts a change in that stands for so many.
+    pub(super) fn add_merged(&self, change: &Change, merged: u32) {
+        self.inner.lock().backlog.push_merged(change.object().type_meta(), change, merged);
         self.bell.notify_one();
     }
 

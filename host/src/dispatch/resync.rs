@@ -13,6 +13,7 @@ use std::{
 use pilothouse_core::{
     key::Key,
     object::Object,
+    predicate::Predicate,
     selector::Selector,
     store::{Change, Query},
     workqueue::INITIAL,
@@ -22,10 +23,9 @@ use tracing::debug;
 
 use super::{
     controller::{Controller, Serving},
-    matters,
+    judging,
     queue::Cause,
 };
-use crate::informer::Lease;
 
 /// So many keys are looked at before others have their turn: in some tenths of a millisecond, though each object is copied.
 const TURN: usize = 64;
@@ -58,7 +58,7 @@ pub(super) async fn run(controller: Weak<Controller>, mut every: watch::Receiver
 /// Looks at every key again, after whatever changed; those that are gone and still to be reconciled too. Gives way now and then. Where another
 /// revision takes the controller over meanwhile, this is left to the look that comes with it.
 pub(super) async fn look_at_each(controller: &Controller) {
-    look_in_turns(controller, &controller.serving(), |_| true).await;
+    look_in_turns(controller, &controller.serving(), None).await;
     for keys in controller.gone_keys().chunks(TURN) {
         keys.iter().for_each(|key| look_at(controller, key.clone()));
         tokio::task::yield_now().await;
@@ -72,39 +72,39 @@ fn look_at(controller: &Controller, key: Key) {
 /// Looks again at every key for which a change from its object to itself matters, after whatever changed. Gives way now and then.
 async fn look_at_those_that_matter(controller: &Controller) {
     let serving = controller.serving();
-    let matters = |object: &Arc<Object>| {
-        let change = Change { old: Some(object.clone()), new: Some(object.clone()), missed: false };
-        matters(&serving.spec.for_.when, &change, controller.record())
-    };
-    look_in_turns(controller, &serving, matters).await;
+    look_in_turns(controller, &serving, Some(&serving.spec.for_.when)).await;
 }
 
-async fn look_in_turns(controller: &Controller, serving: &Arc<Serving>, matters: impl Fn(&Arc<Object>) -> bool) {
+/// `when`: only keys for which a change from its object to itself matters.
+async fn look_in_turns(controller: &Controller, serving: &Arc<Serving>, when: Option<&Predicate>) {
+    let all = Selector::default();
     for lease in serving.reconciles.leases() {
-        let mut after = look_at_some(controller, lease, None, &matters);
-        while let Some(last) = after {
+        let mut after = None;
+        loop {
+            // The informer stands still meanwhile.
+            let page = lease.page(&Query { after: after.as_ref(), ..Query::new(&all) }, None, TURN);
+            for object in page.items {
+                if when.is_none_or(|when| matters(controller, when, &object)) {
+                    look_at(controller, object.key().clone());
+                }
+                // Each may have taken milliseconds.
+                if when.is_some_and(Predicate::may_wait) {
+                    tokio::task::yield_now().await;
+                }
+            }
+            let Some(last) = page.next else { break };
+            after = Some(last);
             tokio::task::yield_now().await;
             if !Arc::ptr_eq(serving, &controller.serving()) {
                 return;
             }
-            after = look_at_some(controller, lease, Some(&last), &matters);
         }
     }
 }
 
-/// Looks again at some keys, from the one after `after` on: the informer stands still meanwhile. Gives the last of them, if there are more.
-fn look_at_some(
-    controller: &Controller,
-    lease: &Lease,
-    after: Option<&Key>,
-    matters: impl Fn(&Arc<Object>) -> bool,
-) -> Option<Key> {
-    let all = Selector::default();
-    let page = lease.page(&Query { after, ..Query::new(&all) }, None, TURN);
-    for object in page.items.iter().filter(|object| matters(object)) {
-        look_at(controller, object.key().clone());
-    }
-    page.next
+fn matters(controller: &Controller, when: &Predicate, object: &Arc<Object>) -> bool {
+    let change = Change { old: Some(object.clone()), new: Some(object.clone()), missed: false };
+    judging::judge(when, &change, controller.record())
 }
 
 /// The period, give or take a tenth.

@@ -1,6 +1,7 @@
 //! Controllers with real components in the real sandbox, against the embedded API server.
 
 use std::{
+    collections::BTreeMap,
     num::NonZeroU32,
     sync::{
         Arc,
@@ -16,12 +17,16 @@ use pilothouse_core::{
     grant::Grants,
     key::{Key, TypeMeta},
     manifest::MAX_CONCURRENCY,
+    predicate::{Condition, Expression, Predicate, Test},
+    store::Change,
     workqueue::{CHANGE, INITIAL, Pace},
 };
 use serde_json::json;
 use tokio::{runtime::Handle, sync::mpsc};
 
+use super::record::Record;
 use super::resync::look_at_each;
+use super::routes::{Routes, Wanted};
 use super::{Attempt, Called, Controller, Dispatch, Observer, Parts, ReconcileResult};
 use crate::{
     guests::Guests,
@@ -185,6 +190,40 @@ async fn invariant_6_no_key_is_reconciled_before_every_informer_has_synced() {
     assert!(scene.ended.try_recv().is_err());
     scene.api.serve_apples().await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
+}
+
+#[tokio::test]
+async fn invariant_6_what_is_there_is_judged_before_routes_have_synced() {
+    let scene = Scene::new().await;
+    for name in ["a", "b", "c"] {
+        scene.api.create(config_map(name)).await;
+    }
+    let parts = &scene.dispatch.parts;
+    let key = InformerKey { namespace: Some("default".into()), ..InformerKey::all(maps()) };
+    let lease = Arc::new(parts.informers.acquire(key, "test"));
+    let record = Record::new(PluginName::new("apples").expect("a name"), parts);
+    let expression = Expression::compile("object.metadata.name == 'b'").expect("an expression");
+    let when = Predicate::new(vec![vec![Condition { test: Test::Cel(expression), negated: false }]]);
+    let routes = Arc::new(Routes::default());
+    let left = routes.replace(vec![Wanted { lease, source: (), when }], |listener| {
+        let routes = Arc::downgrade(&routes);
+        Box::new(move |change: &Change, origin| {
+            assert!(routes.upgrade().is_some_and(|routes| routes.hear(&listener, change, origin).is_none()));
+        })
+    });
+    assert!(!left, "nothing was there");
+    let judged = Mutex::new(BTreeMap::new());
+    let judge = routes.judge(&record, |case, matters| {
+        judged.lock().insert(case.unseen.change.key().name.to_string(), matters);
+    });
+    tokio::select! {
+        biased;
+        () = soon("the routes sync", routes.synced(|()| true)) => {}
+        () = judge => panic!("it goes on for ever"),
+    }
+    let mut judged = judged.into_inner();
+    judged.remove("kube-root-ca.crt");
+    assert_eq!(judged, [("a", false), ("b", true), ("c", false)].map(|(name, is)| (name.to_owned(), is)).into());
 }
 
 #[tokio::test]

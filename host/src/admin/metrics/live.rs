@@ -13,7 +13,7 @@ use super::{
     encode::{Labels, counters, gauges},
     guests::{self, Account},
     instances::{self, Instances},
-    routes::{self, Backlog, HostCalls, Routes},
+    routes::{self, Backlog, HostCalls, Predicates, Routes},
 };
 
 /// Somebody who owns live structures and can say how they are. Closures are, too:
@@ -40,6 +40,8 @@ pub struct Live {
     pub routes: Vec<Routes>,
     /// Of each controller and observer. Those of one plugin and export are summed up.
     pub backlogs: Vec<Backlog>,
+    /// By controller or observer: those of one plugin are summed up.
+    pub predicates: Vec<Predicates>,
     /// Of each plugin, once.
     pub accounts: Vec<Account>,
     /// Of each plugin, once.
@@ -152,6 +154,7 @@ struct InformerSum {
 pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, live: &Live) -> fmt::Result {
     queues(encoder, &live.queues)?;
     routes::encode(encoder, &live.routes, &live.backlogs)?;
+    routes::encode_predicates(encoder, &live.predicates)?;
     guests::encode(encoder, &live.accounts)?;
     instances::encode(encoder, &live.instances)?;
     routes::encode_calls(encoder, &live.calls, &live.events)?;

@@ -54,7 +54,7 @@ pub use self::{
     instances::Instances,
     live::{Informer, Live, Queue, Snapshot},
     plugin::Plugin,
-    routes::{Backlog, HostCalls, Routes},
+    routes::{Backlog, HostCalls, Predicates, Routes},
 };
 
 /// Everything that is measured.

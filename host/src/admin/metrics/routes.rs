@@ -57,6 +57,19 @@ pub struct Backlog {
     pub dropped: u64,
 }
 
+/// Changes of a plugin's kinds on which a predicate is still to be evaluated.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Predicates {
+    /// The plugin.
+    pub plugin: String,
+    /// Changes that wait.
+    pub waiting: usize,
+    /// Changes that counted as matches unseen since the start, as too many waited.
+    pub unseen: u64,
+    /// Predicates that are switched off, as they exceed their budget.
+    pub off: usize,
+}
+
 #[derive(Default)]
 struct RouteSum {
     woken: BTreeMap<&'static str, u64>,
@@ -86,6 +99,26 @@ pub(super) fn encode_calls(
     let events = events.iter().map(|(result, count)| ([("result", *result)], *count));
     let help = "What was to be told as Events on objects: created, counted as one more of the same, dropped as too much, or failed";
     counters(encoder, "pilothouse_events", help, events)
+}
+
+/// What predicates wait for, and which are switched off.
+pub(super) fn encode_predicates(encoder: &mut DescriptorEncoder<'_>, predicates: &[Predicates]) -> fmt::Result {
+    let mut all = BTreeMap::<&str, [u64; 3]>::new();
+    for of in predicates {
+        let [waiting, unseen, off] = all.entry(&of.plugin).or_default();
+        *waiting += of.waiting as u64;
+        *unseen += of.unseen;
+        *off += of.off as u64;
+    }
+    let each = || all.iter().map(|(plugin, figures)| ([("plugin", *plugin)], figures));
+    let waiting = each().map(|(labels, [waiting, ..])| (labels, *waiting));
+    let help = "Changes on which a predicate of the plugin is still to be evaluated";
+    gauges(encoder, "pilothouse_predicate_waiting", help, waiting)?;
+    let unseen = each().map(|(labels, [_, unseen, _])| (labels, *unseen));
+    let help = "Changes that counted as matches without a look, as too many waited for the plugin's predicates";
+    counters(encoder, "pilothouse_predicate_unseen", help, unseen)?;
+    let off = each().map(|(labels, [.., off])| (labels, *off));
+    gauges(encoder, "pilothouse_predicates_off", "Predicates that are switched off, as they take too long", off)
 }
 
 pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, routes: &[Routes], backlogs: &[Backlog]) -> fmt::Result {

@@ -438,13 +438,15 @@ fn routes_and_backlogs_of_one_name_are_summed_up() {
         live.routes.extend([routes.clone(), routes]);
         let backlog = Backlog { plugin: "a".into(), hook: "map", objects: 4, merged: 2, dropped: 1 };
         live.backlogs.extend([backlog.clone(), Backlog { hook: "observe", ..backlog.clone() }, backlog]);
+        let predicates = Predicates { plugin: "a".into(), waiting: 3, unseen: 2, off: 1 };
+        live.predicates.extend([predicates.clone(), predicates]);
     });
     metrics.add_plugin("a");
     if let Some(plugin) = metrics.plugin("a") {
         plugin.hooked("map", true);
         plugin.hooked("observe", false);
     }
-    let told: Vec<String> = ["hooks", "wakes", "tracked", "breakers", "gone", "backlog"]
+    let told: Vec<String> = ["hooks", "wakes", "tracked", "breakers", "gone", "backlog", "predicate"]
         .map(|family| samples(&metrics, &format!("pilothouse_{family}")))
         .into();
     assert_snapshot!(told.join("\n"), @r#"
@@ -466,6 +468,9 @@ fn routes_and_backlogs_of_one_name_are_summed_up() {
     pilothouse_backlog_merged_total{plugin="a",export="observe"} 2
     pilothouse_backlog_dropped_total{plugin="a",export="map"} 2
     pilothouse_backlog_dropped_total{plugin="a",export="observe"} 1
+    pilothouse_predicate_waiting{plugin="a"} 6
+    pilothouse_predicate_unseen_total{plugin="a"} 4
+    pilothouse_predicates_off{plugin="a"} 2
     "#);
 }
 
@@ -557,6 +562,9 @@ fn the_text_is_open_metrics() {
     pilothouse_backlog_objects
     pilothouse_backlog_merged
     pilothouse_backlog_dropped
+    pilothouse_predicate_waiting
+    pilothouse_predicate_unseen
+    pilothouse_predicates_off
     pilothouse_plugin_cpu_seconds
     pilothouse_plugin_turns
     pilothouse_plugin_turn_wait_seconds

@@ -114,6 +114,16 @@ impl Gone {
         inner.let_go.say(now)
     }
 
+    /// The end of this object turned out not to matter to the plugin. Nothing happens if the object came again since, or vanished once more;
+    /// else `discard` gets its key, as in [`note`](Self::note).
+    pub(super) fn dismiss(&self, last: &Arc<Object>, mut discard: impl FnMut(&Key)) {
+        let mut inner = self.0.lock();
+        if inner.kept.get(last.key()).is_some_and(|kept| Arc::ptr_eq(&kept.last, last)) {
+            inner.remove(last.key());
+            discard(last.key());
+        }
+    }
+
     /// What vanished under this key.
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Object>> {
         self.0.lock().kept.get(key).map(|kept| kept.last.clone())
@@ -218,6 +228,24 @@ mod tests {
         // Nobody will ask for it, nor for whatever else is known of its key.
         assert_eq!(note(&gone, &vanished(&last), false), [last.key().clone()]);
         assert_eq!(gone.figures(), GoneFigures::default());
+    }
+
+    #[test]
+    fn an_end_that_turns_out_not_to_matter_is_dismissed_unless_the_object_came_again() {
+        let (gone, first, second) = (Gone::new(), named("a"), named("a"));
+        let dismiss = |last| {
+            let mut discarded = Vec::new();
+            gone.dismiss(last, |key| discarded.push(key.clone()));
+            discarded
+        };
+        note(&gone, &vanished(&first), true);
+        assert_eq!(dismiss(&first), [first.key().clone()]);
+        assert_eq!(gone.figures(), GoneFigures::default());
+        note(&gone, &vanished(&first), true);
+        note(&gone, &Change { old: None, new: Some(second.clone()), missed: false }, true);
+        assert!(dismiss(&first).is_empty());
+        note(&gone, &vanished(&second), true);
+        assert!(dismiss(&first).is_empty() && is_kept(&gone, &second));
     }
 
     #[test]

@@ -10,20 +10,21 @@
 //!          └─ reads ───► those that have read it ────────────────────┘
 //! ```
 //!
+//! Before that come predicates. What one does not say at a glance is heard later, from a task on the plugin's account.
+//!
 //! Owns who is listened to, what keys have read, and how often which of these woke one. Which keys a mapping reads off an object is for
 //! [`route`] to say, whom somebody has to be asked for is [`mapper`](crate::dispatch::mapper)'s, and looks at every key are
 //! [`resync`](crate::dispatch::resync)'s.
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use parking_lot::Mutex;
 use pilothouse_core::{
     key::{Key, TypeMeta},
     manifest,
-    predicate::Predicate,
     reads::Tracker,
     reflector::State,
     route::{self, Mapping},
@@ -36,8 +37,8 @@ use super::Controller;
 use crate::{
     dispatch::{
         feed,
+        judging::{Case, JudgingFigures, Listener},
         mapper::{Asks, MOST_NAMES, Whom},
-        matters,
         pending::{BacklogFigures, HookFailure},
         queue::Cause,
         reading::Reading,
@@ -53,6 +54,8 @@ pub(super) struct Waking {
     reads: Arc<Mutex<Tracker>>,
     /// What has to be asked for before it is known whom it concerns.
     asks: Asks,
+    /// A task judges what predicates do not say at a glance. Most plugins need none.
+    judges: AtomicBool,
     woken: Woken,
 }
 
@@ -99,7 +102,13 @@ impl Source {
 impl Waking {
     /// Listens to nothing yet.
     pub(super) fn new() -> Self {
-        Self { routes: Routes::default(), reads: Arc::default(), asks: Asks::new(), woken: Woken::default() }
+        Self {
+            routes: Routes::default(),
+            reads: Arc::default(),
+            asks: Asks::new(),
+            judges: AtomicBool::new(false),
+            woken: Woken::default(),
+        }
     }
 
     /// Listens to nothing any more.
@@ -113,34 +122,69 @@ impl Controller {
     /// would hear of.
     pub(super) fn route(self: &Arc<Self>, wanted: Vec<Wanted<Source>>) {
         let kinds: Vec<TypeMeta> = wanted.iter().map(|wanted| wanted.lease.key().of.clone()).collect();
-        self.waking.routes.replace(wanted, |source, when| {
+        let judges = wanted.iter().any(|wanted| wanted.when.may_wait());
+        let left = self.waking.routes.replace(wanted, |listener| {
             let controller = Arc::downgrade(self);
             Box::new(move |change: &Change, origin| {
                 if let Some(controller) = controller.upgrade() {
-                    controller.hear(&source, &when.load(), change, origin);
+                    controller.hear(&listener, change, origin);
                 }
             })
         });
         self.waking.reads.lock().retain(|of| kinds.contains(of));
+        if left {
+            let controller = self.clone();
+            self.attend(move || {
+                let controller = controller.clone();
+                async move { controller.waking.routes.introduce().await }
+            });
+        }
+        if judges && !self.waking.judges.swap(true, Ordering::Relaxed) {
+            let controller = self.clone();
+            self.attend(move || {
+                let controller = controller.clone();
+                async move { controller.judge().await }
+            });
+        }
     }
 
-    /// Wakes the keys that a change concerns. The informer is locked meanwhile.
-    fn hear(&self, source: &Source, when: &Predicate, change: &Change, origin: Origin) {
+    /// Judges what predicates do not say at a glance, until the controller ends.
+    async fn judge(&self) {
+        let judged = |case: &Case<'_, Source>, matters: bool| {
+            let (source, change) = (&case.listener.source, &case.unseen.change);
+            if matters {
+                self.lead(source, change, case.origin());
+            } else if let (Source::For, Some(last), None) = (source, &change.old, &change.new) {
+                self.gone.dismiss(last, |key| self.discard(key));
+            }
+        };
+        self.waking.routes.judge(&self.record, judged).await;
+    }
+
+    /// Wakes the keys that a change concerns, or leaves that to [`judge`](Self::judge). The informer is locked meanwhile.
+    fn hear(&self, listener: &Arc<Listener<Source>>, change: &Change, origin: Origin) {
+        let source = &listener.source;
         if let Source::Reads { .. } = source {
             return self.hear_read(change, origin);
         }
-        let matters = matters(when, change, &self.record);
+        let known = self.waking.routes.hear(listener, change, origin);
+        // As long as it is not known whether an end matters, it does.
         if *source == Source::For
-            && let Some(dropped) = self.gone.note(change, matters, self.queue.now(), |key| self.discard(key))
+            && let Some(dropped) =
+                self.gone.note(change, known != Some(false), self.queue.now(), |key| self.discard(key))
         {
             warn!(
                 plugin = %self.plugin, controller = %self.name, dropped,
                 "too many objects vanished and are still to be reconciled: the first of them are let go of",
             );
         }
-        if !matters {
-            return;
+        if known == Some(true) {
+            self.lead(source, change, origin);
         }
+    }
+
+    /// Wakes the keys that a change concerns, which matters. Perhaps the informer is locked meanwhile.
+    fn lead(&self, source: &Source, change: &Change, origin: Origin) {
         let mut keys = Vec::new();
         match self.mapping(source) {
             Some(Mapping::Index { index, .. }) => self.waking.asks.find([Whom::Indexed(index.into())], change, origin),
@@ -295,6 +339,11 @@ impl Controller {
         let Woken { itself, child, mapping, read } = &self.waking.woken;
         [("self", itself), ("child", child), ("mapping", mapping), ("read", read)]
             .map(|(by, count)| (by, count.load(Ordering::Relaxed)))
+    }
+
+    /// Changes that wait for a predicate, and predicates that are switched off.
+    pub fn judging(&self) -> JudgingFigures {
+        self.waking.routes.judging()
     }
 
     /// What waits for the plugin to be mapped.

@@ -1,5 +1,6 @@
 //! One plugin: from its newest files to the revision that serves.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use jiff::Timestamp;
 use pilothouse_core::backoff::{Backoff, COSTLY, RECONNECT};
 use pilothouse_core::grant::AdminFile;
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, info, warn};
 
 use super::candidate::{Candidate, Settings, Verified, call_limits, told, verify};
 use super::lifecycle::Shared;
@@ -324,11 +326,25 @@ impl Task {
     async fn activate(&mut self, candidate: Candidate, settings: &Settings, whole: bool) -> Result<(), Halt> {
         let mut newer = self.wish.clone();
         let before = std::mem::replace(&mut self.unsure, true);
+        // On the plugin's account: what its manifest makes the host do there is not for the threads that everybody's requests run on.
+        let (shared, asked, superseded) = (self.shared.clone(), candidate.clone(), CancellationToken::new());
+        let activate = {
+            let superseded = superseded.clone();
+            async move { superseded.run_until_cancelled(shared.activate.activate(asked)).await }
+        };
+        let mut activating = pin!(self.account.spawn(activate.in_current_span()).ended());
         let activated = tokio::select! {
             biased;
-            activated = self.shared.activate.activate(candidate.clone()) => activated,
-            _ = newer.changed() => return Err(Halt::Superseded),
+            activated = &mut activating => activated.flatten(),
+            _ = newer.changed() => {
+                // It may be about to end. The next activation begins when this one is over.
+                superseded.cancel();
+                activating.await;
+                return Err(Halt::Superseded);
+            }
         };
+        // What serves is not known then: the task that comes after this one finds out.
+        let activated = activated.expect("the host failed over the activation");
         if let Err(error) = activated {
             // What served before serves on, whatever that is.
             self.unsure = before;

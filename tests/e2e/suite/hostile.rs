@@ -1,10 +1,12 @@
 //! Plugins that loop, trap, use up what there is, and talk nonsense: each costs itself a call, and nobody else anything.
 
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures::future::{try_join, try_join_all};
+use kube::api::{Patch, PatchParams};
 use pilothouse_e2e::admin::Admin;
 use pilothouse_e2e::plugin::MISTAKES;
 use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
@@ -183,6 +185,44 @@ pub(crate) async fn invariant_8_a_plugin_that_would_hear_of_everything_costs_nob
         Ok(())
     })
     .await
+}
+
+/// The host evaluates what its manifest says of each change: as it begins, and whenever something changes.
+pub(crate) async fn invariant_8_a_plugin_whose_predicates_take_long_costs_nobody_else_anything(
+    scene: Scene,
+) -> Result<()> {
+    let other = format!("{}-other", scene.namespace);
+    scene.create_namespace(&other).await?;
+    let members: BTreeMap<String, String> = (0..2_000).map(|n| (format!("member-{n}"), "x".repeat(36))).collect();
+    let large = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "large", "labels": {"judged": "good"}}, "data": members,
+    });
+    scene.config_maps().patch("large", &PatchParams::apply("test").force(), &Patch::Apply(large)).await?;
+    let mut host = scene.with(&[Plugin::myapple()?.confined_to(&other)])?.host().await?;
+
+    scene.plugins.put(&confined("judging", &scene.namespace)?)?;
+    others_go_on(&mut host, &other_apples(&scene, &other)).await?;
+    eventually("the plugin is active", async || {
+        let active = host.metrics().await?.sum("pilothouse_plugin_active", &[("plugin", "judging")]);
+        ensure!(active == 1.0, "it is not");
+        Ok(())
+    })
+    .await?;
+
+    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
+    for apple in &bad {
+        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
+    }
+    let others = ["jonagold", "pinova", "topaz"].map(|name| scene.apple_in(&other, name));
+    let served = async {
+        others_go_on(&mut host, &others).await?;
+        host.warns(&["a predicate takes too long and is switched off", "judging"]).await?;
+        let off = host.metrics().await?.sum("pilothouse_predicates_off", &[("plugin", "judging")]);
+        ensure!(off == 1.0, "{off} predicates are switched off");
+        // It goes on too.
+        scene.apple("good").create(1).await?.status_is("good", |status| status["available"] == 1).await.map(drop)
+    };
+    while_they_fail(&bad, served).await
 }
 
 async fn woken_by_reads(host: &mut Host) -> Result<f64> {

@@ -100,6 +100,7 @@ fn main() -> ExitCode {
         hostile {
             invariant_8_a_plugin_that_holds_its_thread_costs_nobody_else_anything,
             invariant_8_a_plugin_that_would_hear_of_everything_costs_nobody_else_anything,
+            invariant_8_a_plugin_whose_predicates_take_long_costs_nobody_else_anything,
             invariant_8_a_plugin_that_loops_costs_itself_one_call,
             invariant_8_a_plugin_that_asks_the_host_for_ever_costs_itself_one_call,
             invariant_8_a_plugin_that_calls_the_host_too_often_costs_itself_one_call,

@@ -128,6 +128,11 @@ pub const GUESTS: &[Guest] = &[
                SawDelete whether the cache showed each write in the same call",
     },
     Guest {
+        name: "judging",
+        expected: Expected::Works,
+        does: "watches ConfigMaps under 256 CEL expressions that take long, and has for bad-* a large child that changes with it",
+    },
+    Guest {
         name: "listing",
         expected: Expected::Works,
         does: "counts the ConfigMaps with the label list=<name> in status.available, and by keys, fields, index and small pages",

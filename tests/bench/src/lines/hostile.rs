@@ -52,7 +52,7 @@ const FAILING: Group<'_> = Group {
 };
 /// Each way to misbehave, in the order of the figures of `hostile-each` and `hostile-three`. The last waits until its deadline for an API server
 /// that does not answer it.
-const WAYS: [&str; 19] = [
+const WAYS: [&str; 20] = [
     "asking",
     "filling",
     "flooding",
@@ -60,6 +60,7 @@ const WAYS: [&str; 19] = [
     "hoarding",
     "huge",
     "hungry",
+    "judging",
     "looping",
     "mapping_badly",
     "nonsense",

@@ -1,7 +1,7 @@
-//! What can be told of an object that cannot be read as a whole: which one it is, and whose.
+//! Outlines: the metadata of objects that cannot be read as a whole.
 //!
 //! Such an object stands in the store as its metadata alone, with an annotation that says why. So its deletion is reconciled,
-//! nobody sees what it was before, and whoever reads it can tell.
+//! no plugin sees its former content, and each reader sees that it is unreadable.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ const KEPT: [&str; 10] = [
     "managedFields",
 ];
 
-/// Those without which it is no object, or a wrong one.
+/// Members that an outline must have, if the object has them.
 const NEEDED: [&str; 6] = ["name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp"];
 
 /// Why an object is shown as an outline.
@@ -62,7 +62,7 @@ impl fmt::Display for Unreadable {
 impl Object {
     /// Reads an object that [`parse_kept`](Self::parse_kept) refuses with `error`, as far as its metadata can be read.
     ///
-    /// Returns `None` if it cannot even be told which object it is.
+    /// Returns `None` if its name, uid or version cannot be read.
     pub fn outline(json: &[u8], default: &TypeMeta, keep: &Keep, error: &ParseError) -> Option<Self> {
         let why = Unreadable::of(error);
         let (head, metadata) = parts(json::utf8(json).ok()?)?;

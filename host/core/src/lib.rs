@@ -23,6 +23,7 @@ pub mod key;
 pub mod list;
 pub mod manifest;
 pub mod object;
+pub mod permits;
 pub mod predicate;
 pub mod quarantine;
 pub mod rate;

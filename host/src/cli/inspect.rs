@@ -78,6 +78,7 @@ fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
         cpu_weight,
         cpu_milli,
         reconciles_per_second,
+        requests_per_second,
         backoff_base_ms,
         backoff_cap_ms,
     } = *file;
@@ -103,6 +104,7 @@ fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
         number("cpuWeight", file.share().weight.get().into(), cpu_weight.is_some()),
         some("cpuMilli", cpu_milli, "none"),
         some("reconcilesPerSecond", reconciles_per_second, "none"),
+        some("requestsPerSecond", requests_per_second, "none"),
         number("backoffBaseMs", millis(backoff.base), backoff_base_ms.is_some()),
         number("backoffCapMs", millis(backoff.cap), backoff_cap_ms.is_some()),
     ]
@@ -337,6 +339,7 @@ mod tests {
                       cpuWeight           100 (default)
                       cpuMilli            500
                       reconcilesPerSecond none (default)
+                      requestsPerSecond   none (default)
                       backoffBaseMs       5 (default)
                       backoffCapMs        60000
         ");
@@ -345,7 +348,7 @@ mod tests {
             (json["instances"].as_str(), json["limits"].to_string().as_str()),
             (
                 Some("reuse"),
-                r#"{"backoffBaseMs":5,"backoffCapMs":60000,"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"maxConcurrency":null,"memoryMiB":8,"reconcilesPerSecond":null,"reuse":false,"timeoutMs":null,"totalMemoryMiB":1024}"#
+                r#"{"backoffBaseMs":5,"backoffCapMs":60000,"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"maxConcurrency":null,"memoryMiB":8,"reconcilesPerSecond":null,"requestsPerSecond":null,"reuse":false,"timeoutMs":null,"totalMemoryMiB":1024}"#
             )
         );
     }

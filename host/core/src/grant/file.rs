@@ -72,6 +72,9 @@ pub struct Limits {
     /// How many reconciles a second each controller may begin in the long run, and at once after a rest.
     #[serde(rename = "reconcilesPerSecond", deserialize_with = "rate")]
     pub reconciles_per_second: Option<NonZeroU32>,
+    /// How many requests a second the plugin may send to the API server in the long run, and at once after a rest: writes and live reads.
+    #[serde(rename = "requestsPerSecond", deserialize_with = "rate")]
+    pub requests_per_second: Option<NonZeroU32>,
     /// How long a key waits after its first failure, in milliseconds; twice as long after each further one.
     #[serde(rename = "backoffBaseMs")]
     pub backoff_base_ms: Option<NonZeroU32>,
@@ -89,13 +92,21 @@ impl Limits {
     /// How fast each of its controllers' queues hands out keys.
     pub fn pace(&self) -> Pace {
         let millis = |millis: Option<NonZeroU32>| millis.map(|millis| Duration::from_millis(millis.get().into()));
-        let rate = |often: NonZeroU32| Rate { burst: often.get(), every: Duration::from_secs(1) / often.get() };
         let backoff = Backoff {
             base: millis(self.backoff_base_ms).unwrap_or(LIMITS.base),
             cap: millis(self.backoff_cap_ms).unwrap_or(LIMITS.cap),
         };
-        Pace { backoff, rate: self.reconciles_per_second.map(rate) }
+        Pace { backoff, rate: self.reconciles_per_second.map(per_second) }
     }
+
+    /// How fast it may send requests to the API server.
+    pub fn requests(&self) -> Option<Rate> {
+        self.requests_per_second.map(per_second)
+    }
+}
+
+fn per_second(often: NonZeroU32) -> Rate {
+    Rate { burst: often.get(), every: Duration::from_secs(1) / often.get() }
 }
 
 fn weight<'de, D: Deserializer<'de>>(text: D) -> Result<Option<NonZeroU32>, D::Error> {

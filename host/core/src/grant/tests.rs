@@ -288,7 +288,7 @@ grants:
     namespaces: [default]
     names: [web]
 limits: { memoryMiB: 64, totalMemoryMiB: 256, timeoutMs: 500, hostCalls: 1000, hostMiB: 16, reuse: false, maxConcurrency: 2, cpuWeight: 50, cpuMilli: 250,
-          reconcilesPerSecond: 4, backoffBaseMs: 100, backoffCapMs: 60000 }
+          reconcilesPerSecond: 4, requestsPerSecond: 20, backoffBaseMs: 100, backoffCapMs: 60000 }
 ";
     let expected = AdminFile {
         enabled: false,
@@ -312,6 +312,7 @@ limits: { memoryMiB: 64, totalMemoryMiB: 256, timeoutMs: 500, hostCalls: 1000, h
             cpu_weight: Some(50.try_into().unwrap()),
             cpu_milli: Some(250.try_into().unwrap()),
             reconciles_per_second: Some(4.try_into().unwrap()),
+            requests_per_second: Some(20.try_into().unwrap()),
             backoff_base_ms: Some(100.try_into().unwrap()),
             backoff_cap_ms: Some(60_000.try_into().unwrap()),
         },
@@ -322,12 +323,13 @@ limits: { memoryMiB: 64, totalMemoryMiB: 256, timeoutMs: 500, hostCalls: 1000, h
     };
     assert_eq!(expected.limits.pace(), pace);
     assert_eq!(Limits::default().pace(), Pace::default());
+    assert_eq!(expected.limits.requests(), Some(Rate { burst: 20, every: Duration::from_millis(50) }));
     assert_eq!(file(yaml), Ok(expected.clone()));
     let as_json = json!({
         "enabled": false, "config": {"greeting": "hello", "times": 3},
         "grants": [{"apiVersion": "apps/v1", "kind": "Deployment/scale", "verbs": ["read", "patch"], "namespaces": ["default"], "names": ["web"]}],
         "limits": {"memoryMiB": 64, "totalMemoryMiB": 256, "timeoutMs": 500, "hostCalls": 1000, "hostMiB": 16, "reuse": false, "maxConcurrency": 2, "cpuWeight": 50, "cpuMilli": 250,
-                   "reconcilesPerSecond": 4, "backoffBaseMs": 100, "backoffCapMs": 60000},
+                   "reconcilesPerSecond": 4, "requestsPerSecond": 20, "backoffBaseMs": 100, "backoffCapMs": 60000},
     });
     assert_eq!(serde_json::from_value::<AdminFile>(as_json).unwrap(), expected);
 }
@@ -351,11 +353,11 @@ fn what_a_file_gets_wrong_is_named() {
       | ^ unknown field `enable`, expected one of enabled, config, grants, limits
     ");
     assert_snapshot!(wrong("limits: { memoryMB: 1 }"), @r"
-    error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, backoffBaseMs, backoffCapMs
+    error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, requestsPerSecond, backoffBaseMs, backoffCapMs
      --> <input>:1:11
       |
     1 | limits: { memoryMB: 1 }
-      |           ^ unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, backoffBaseMs, backoffCapMs
+      |           ^ unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, requestsPerSecond, backoffBaseMs, backoffCapMs
     ");
     assert_snapshot!(wrong("limits: { cpuWeight: 10001 }"), @r"
     error: line 1 column 22: 10001 is no weight: it is 1 to 10000

@@ -64,10 +64,10 @@ pub const COSTLY: Policy = Policy {
     healthy_after: Duration::from_secs(120),
 };
 
-/// For a kind that the server does not serve: with jitter from 0.5 to 5 s, so that one which appears is found soon; a look
-/// at the discovery document costs little. One that comes and goes within 10 s is as good as absent.
+/// For a kind that the server does not serve: with jitter from 0.5 to 30 s. The driver ends such a wait when a definition
+/// appears. One that comes and goes within 10 s is as good as absent.
 pub const ABSENT: Policy = Policy {
-    limits: Limits { base: Duration::from_millis(500), cap: Duration::from_millis(2500) },
+    limits: Limits { base: Duration::from_millis(500), cap: Duration::from_secs(15) },
     healthy_after: Duration::from_secs(10),
 };
 

@@ -10,7 +10,7 @@
 //!              │           └► pages of 500 ┘         ├─ lost ─► Probe ┘ after 0.8 to 30 s
 //!              │                                     │            │
 //!              ├─── expired, gone back, refused ◄────┼────────────┘ list anew
-//!              └─── not served ◄─────────────────────┘ look again after 0.5 to 5 s
+//!              └─── not served ◄─────────────────────┘ look again after 0.5 to 30 s
 //! ```
 //!
 //! The driver's part is a loop:
@@ -26,7 +26,7 @@
 //! # What is retried how
 //! | what | then |
 //! |---|---|
-//! | the kind is not served, or 404 | look the endpoint up again after 0.5 s growing to 5 s, then list anew |
+//! | the kind is not served, or 404 | look the endpoint up again after 0.5 s growing to 30 s, then list anew |
 //! | the kind is in no version of its group, for a minute | its objects are gone |
 //! | 401, 403 | [`State::Unauthenticated`], [`State::Denied`]; the same again after 30 s |
 //! | a watch ends cleanly | watch again at once; if it ended within 5 s without an event, after a wait |
@@ -54,8 +54,9 @@
 //! followed by the same look.
 //!
 //! A server that was restored and has since been written to past the version seen before cannot be told from one that was not. It is
-//! enough that one reflector of the host came in time: it says [`Effect::Restored`], and [`Input::Restored`] makes the others list anew
-//! and take what they find as a whole, whatever its version. Who restores can prevent that none does: `etcdutl snapshot restore
+//! enough that one reflector of the host came in time: it says [`Effect::Restored`], and [`Input::Restored`] makes the others list anew,
+//! at once, and take what they find as a whole, whatever its version. A reflector that found three restores in ten minutes says so no
+//! more, but follows what it finds. Who restores can prevent that none does: `etcdutl snapshot restore
 //! --bump-revision 1000000000 --mark-compacted` raises versions above all that were given out, and makes watches from them expire.
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The states and transitions. What follows from an [answer](answers) and from a [failure](failures) has a file of its own.
 
-use std::{mem, time::Duration};
+use std::{collections::VecDeque, mem, time::Duration};
 
 use super::{
     Config, Effect, Failure, Input, State,
@@ -33,6 +33,13 @@ const DENIED: (Duration, Duration) = (Duration::from_secs(30), Duration::from_se
 /// How long a kind must be gone before its objects are: longer than API servers of one cluster disagree about a definition.
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
+/// One reflector reports at most [`FINDS`] restores in this time to the others. Nobody restores a cluster as often: it is
+/// one server of several that answers from an old cache, or one with versions of its own that restarts.
+const FINDS_WITHIN: Duration = Duration::from_secs(600);
+
+/// See [`FINDS_WITHIN`].
+const FINDS: usize = 3;
+
 /// As the newest version seen: whatever the server says is of another history.
 const ANOTHER_HISTORY: ResourceVersion = ResourceVersion(u64::MAX);
 
@@ -57,6 +64,8 @@ pub struct Reflector {
     watch_for: Duration,
     /// Another reflector has found a restore since the last list was begun: this list, and what it leads to, may be of the lost history.
     restored: bool,
+    /// When it found the last [`FINDS`] restores by itself.
+    finds: VecDeque<Duration>,
     /// `BeginReplace` was said, and neither `FinishReplace` nor `AbortReplace`.
     replacing: Option<Replacing>,
     synced: bool,
@@ -141,6 +150,7 @@ impl Reflector {
             pages_next: false,
             watch_for: Duration::ZERO,
             restored: false,
+            finds: VecDeque::with_capacity(FINDS),
             seen: config.seen,
             replacing: None,
             synced: false,
@@ -312,14 +322,29 @@ impl Step<'_> {
         self.reflector.seen = self.reflector.seen.max(version);
     }
 
-    /// Whether the server, which says that it is at `version`, was further. Others are told once, and not of what they have told.
+    /// Whether the server, which says that it is at `version`, was further. Reports that to the other reflectors once. It does not
+    /// report what they reported, nor one find after another.
     fn went_back(&mut self, version: ResourceVersion) -> bool {
         let went_back = Some(version) < self.reflector.seen;
         if went_back && self.reflector.seen != Some(ANOTHER_HISTORY) {
             self.reflector.seen = Some(ANOTHER_HISTORY);
-            self.effects.push(Effect::Restored);
+            if self.is_believed() {
+                self.effects.push(Effect::Restored);
+            }
         }
         went_back
+    }
+
+    /// Notes a restore that was found. `true` if others should believe it.
+    fn is_believed(&mut self) -> bool {
+        let (now, finds) = (self.now, &mut self.reflector.finds);
+        finds.retain(|at| now.saturating_sub(*at) < FINDS_WITHIN);
+        let believed = finds.len() < FINDS;
+        if !believed {
+            finds.pop_front();
+        }
+        finds.push_back(now);
+        believed
     }
 
     /// A request that is under way is answered before anything is done about it.

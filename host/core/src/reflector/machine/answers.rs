@@ -111,7 +111,7 @@ impl Step<'_> {
         };
         if self.went_back(version) {
             // Only now is it known that older versions have to be accepted. By pages it is known at the first.
-            return self.relist_went_back();
+            return if self.reflector.restored { self.relist_restored() } else { self.relist_went_back() };
         }
         self.finish_replace(version);
         self.watch_opened(Watch { heard: true, ..Watch::default() })
@@ -206,7 +206,7 @@ impl Step<'_> {
         };
         match version_of(&meta) {
             Err(text) => self.wait(Duration::ZERO, &text, Next::Probe),
-            Ok(version) if self.went_back(version) => self.relist_went_back(),
+            Ok(version) if self.went_back(version) && !self.reflector.restored => self.relist_went_back(),
             Ok(_) => self.watch(),
         }
     }

@@ -77,9 +77,14 @@ impl Step<'_> {
         (!is_first).then(|| delay.max(retry_after.min(RETRY_AFTER_MAX)))
     }
 
+    /// Another reflector has found a restore. Each report is followed by one list, at once: the watch stays open until then, and what others
+    /// find must not keep this reflector without a watch. Delays are for the reflector that finds one restore after another.
     pub(super) fn relist_restored(&mut self) -> Phase {
         self.reflector.seen = Some(ANOTHER_HISTORY);
-        self.relist_went_back()
+        self.abandon();
+        self.effects.push(Effect::Relist(RelistReason::WentBack));
+        self.say(State::Resolving);
+        self.go(Next::Resolve)
     }
 
     pub(super) fn relist_went_back(&mut self) -> Phase {

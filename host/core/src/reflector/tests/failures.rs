@@ -33,10 +33,10 @@ facts! {
         elapsed    => resolve
         gone       => wait 2..4
         elapsed    => resolve
-        gone       => begin back, finish 7, wait 2.5..5
+        gone       => begin back, finish 7, wait 4..8
         pass 600
         elapsed    => resolve
-        gone       => wait 2.5..5
+        gone       => wait 8..16
         elapsed    => resolve
         resolved   => relist reappeared, listing, stream
         opened     => begin
@@ -55,12 +55,12 @@ facts! {
         gone       => missing, wait 2..4
         pass 50
         elapsed    => resolve
-        missing    => missing, wait 2.5..5
+        missing    => missing, wait 4..8
         elapsed    => resolve
-        gone       => missing, wait 2.5..5
-        pass 50
+        gone       => missing, wait 8..16
+        pass 40
         elapsed    => resolve
-        gone       => wait 2.5..5
+        gone       => wait 15..30
     " }
 
     a_kind_that_never_was_there_has_nothing_to_lose { "
@@ -103,7 +103,7 @@ facts! {
         resolved   => listing, stream
     " }
 
-    a_kind_that_is_not_served_is_looked_for_every_few_seconds { "
+    a_kind_that_is_not_served_is_looked_for_every_half_minute_in_the_end { "
         start    => resolving, resolve
         missing  => missing, wait 0.5..1
         elapsed  => resolve
@@ -111,9 +111,13 @@ facts! {
         elapsed  => resolve
         status 404 => missing, wait 2..4
         elapsed  => resolve
-        missing  => missing, wait 2.5..5
+        missing  => missing, wait 4..8
         elapsed  => resolve
-        missing  => wait 2.5..5
+        missing  => wait 8..16
+        elapsed  => resolve
+        missing  => wait 15..30
+        elapsed  => resolve
+        missing  => wait 15..30
         elapsed  => resolve
         resolved => listing, stream
     " }
@@ -135,7 +139,7 @@ facts! {
         error 404      => missing, wait 2..4
         elapsed        => resolve
         resolved       => relist reappeared, listing, stream
-        missing        => missing, wait 2.5..5
+        missing        => missing, wait 4..8
         elapsed        => resolve
         resolved       => relist reappeared, waiting, wait 1.6..3.2
         elapsed        => listing, stream

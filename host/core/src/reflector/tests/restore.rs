@@ -21,7 +21,11 @@ facts! {
         resolved     => listing, list 500
         page 90 a@3  => begin back, upsert a@3, finish 90, watch 90
         opened       => watching
-        restored     => relist went_back, waiting, wait 1.6..3.2
+        restored     => relist went_back, resolving, resolve
+        resolved     => listing, list 500
+        page 91 a@3  => begin back, upsert a@3, finish 91, watch 91
+        opened       => watching
+        restored     => relist went_back, resolving, resolve
     " }
 
     invariant_4_what_another_reflector_has_found_is_followed_before_a_watch_goes_on { PAGED, "
@@ -32,7 +36,7 @@ facts! {
         resolved     => listing, list 500
         page 90 a@3  => begin back, upsert a@3, finish 90, watch 90
         restored     =>
-        opened       => relist went_back, waiting, wait 1.6..3.2
+        opened       => relist went_back, resolving, resolve
     " }
 
     invariant_4_a_list_during_which_a_restore_was_found_is_followed_by_another { PAGED, "
@@ -40,14 +44,12 @@ facts! {
         resolved         => listing, list 500
         page 90 a@3 + T  => begin, upsert a@3, list 500 from T
         restored         =>
-        page 90 b@4      => upsert b@4, finish 90, relist went_back, waiting, wait 1.6..3.2
-        elapsed          => resolve
+        page 90 b@4      => upsert b@4, finish 90, relist went_back, resolving, resolve
         resolved         => listing, list 500
         page 91 a@2 + T  => begin back, upsert a@2, list 500 from T
         restored         =>
         status 410       => abort, list all since 91
-        page 91 a@2      => begin back, upsert a@2, finish 91, relist went_back, waiting, wait 3.2..6.4
-        elapsed          => resolve
+        page 91 a@2      => begin back, upsert a@2, finish 91, relist went_back, resolving, resolve
         resolved         => listing, list 500
         page 91          => begin back, finish 91, watch 91
     " }
@@ -72,12 +74,47 @@ facts! {
         page 3 a@2   => begin back, upsert a@2, finish 3, watch 3
         cut          => waiting, wait 0.8..1.6
         elapsed      => list 1
-        page 2       => tell, relist went_back, waiting, wait 1.6..3.2
-        elapsed      => resolve
+        page 2       => tell, relist went_back, resolving, resolve
         resolved     => listing, list 500
         cut          => waiting, wait 1.6..3.2
         elapsed      => listing, list 500
         page 2       => begin back, finish 2, watch 2
+    " }
+
+    /// Three times it is believed, though it follows each by itself. Ten minutes after the first it is believed again.
+    who_finds_restores_again_and_again_tells_nobody_of_the_fourth { PAGED, "
+        opened       => watching
+        cut          => waiting, wait 0.8..1.6
+        elapsed      => list 1
+        page 6       => tell, relist went_back, resolving, resolve
+        resolved     => listing, list 500
+        page 6       => begin back, finish 6, watch 6
+        opened       => watching
+        pass 150
+        cut          => waiting, wait 0.8..1.6
+        elapsed      => list 1
+        page 5       => tell, relist went_back, resolving, resolve
+        resolved     => listing, list 500
+        page 5       => begin back, finish 5, watch 5
+        opened       => watching
+        pass 150
+        cut          => waiting, wait 0.8..1.6
+        elapsed      => list 1
+        page 4       => tell, relist went_back, resolving, resolve
+        resolved     => listing, list 500
+        page 4       => begin back, finish 4, watch 4
+        opened       => watching
+        pass 150
+        cut          => waiting, wait 0.8..1.6
+        elapsed      => list 1
+        page 3       => relist went_back, resolving, resolve
+        resolved     => listing, list 500
+        page 3       => begin back, finish 3, watch 3
+        opened       => watching
+        pass 590
+        cut          => waiting, wait 0.8..1.6
+        elapsed      => list 1
+        page 2       => tell, relist went_back, resolving, resolve
     " }
 
     a_restore_means_nothing_to_who_has_listed_nothing { "

@@ -198,6 +198,8 @@ impl Snapshot for HostView {
         live.events.extend(self.events.figures());
         let accounts = self.guests.usage().into_iter();
         live.accounts.extend(accounts.map(|(plugin, usage)| metrics::Account { plugin: plugin.to_string(), usage }));
+        let requests = self.dispatch.requests().into_iter();
+        live.requests.extend(requests.map(|(plugin, usage)| metrics::Requests { plugin: plugin.to_string(), usage }));
         live.instances.extend(self.engine.instances().into_iter().map(|(plugin, of)| metrics::Instances {
             plugin: plugin.to_string(),
             alive: of.alive,

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use super::{
     Cluster, RequestObserver,
     credentials::{Credentials, Made},
+    http2,
     kubeconfig::{self, Settings},
 };
 
@@ -171,7 +172,8 @@ pub(super) fn client(settings: Settings, url: http::Uri) -> Result<Made, Connect
     // 30 s is kube's default for all stages of a connection together; a server on the same network answers in one.
     config.connect_timeout = Some(Duration::from_secs(10));
     let url = config.cluster_url.to_string();
-    let client =
-        kube::Client::try_from(config).map_err(|source| ConnectError::Client { url, source: Box::new(source) })?;
-    Ok(Made { client, files })
+    let no_client = |source| ConnectError::Client { url: url.clone(), source: Box::new(source) };
+    let watches = http2::client(&config).map_err(no_client)?;
+    let client = kube::Client::try_from(config).map_err(no_client)?;
+    Ok(Made { client, watches, files })
 }

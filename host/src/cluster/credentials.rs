@@ -42,6 +42,8 @@ const EARLY: Duration = Duration::from_secs(30);
 /// A client, with what it was made of.
 pub(super) struct Made {
     pub(super) client: kube::Client,
+    /// For watches, if they share connections.
+    pub(super) watches: Option<kube::Client>,
     /// Files whose content the client holds.
     pub(super) files: Vec<PathBuf>,
 }
@@ -58,11 +60,31 @@ pub(super) struct Credentials {
 
 struct Current {
     client: kube::Client,
+    watches: Option<kube::Client>,
     files: Vec<PathBuf>,
     /// A keyed digest of the files' content.
     digest: u64,
     /// The end of an exec plugin's certificate.
     ends: Option<SystemTime>,
+}
+
+impl Current {
+    async fn send(&self, request: Request<Bytes>, traffic: Traffic) -> Result<Response<Body>, kube::Error> {
+        let client = match (traffic, &self.watches) {
+            (Traffic::Watch, Some(watches)) => watches,
+            (Traffic::Watch, None) | (Traffic::Ordinary, _) => &self.client,
+        };
+        client.send(request.map(Body::from)).await
+    }
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Traffic {
+    /// A watch, which may share its connection with others.
+    Watch,
+    /// Anything else.
+    Ordinary,
 }
 
 struct Source {
@@ -80,7 +102,7 @@ struct Source {
 impl Credentials {
     /// Uses one client for ever.
     pub(super) fn fixed(client: kube::Client) -> Self {
-        let current = Current { client, files: Vec::new(), digest: 0, ends: None };
+        let current = Current { client, watches: None, files: Vec::new(), digest: 0, ends: None };
         Self { current: ArcSwap::from_pointee(current), source: None }
     }
 
@@ -104,20 +126,24 @@ impl Credentials {
     }
 
     /// Sends a request, a second time if the server did not accept the credentials and there are newer ones.
-    pub(super) async fn send(self: &Arc<Self>, request: Request<Bytes>) -> Result<Response<Body>, kube::Error> {
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        request: Request<Bytes>,
+        traffic: Traffic,
+    ) -> Result<Response<Body>, kube::Error> {
         let Some(source) = &self.source else {
-            return self.current.load_full().client.send(request.map(Body::from)).await;
+            return self.current.load_full().send(request, traffic).await;
         };
         self.look_at_files(source);
         let mut current = self.current.load_full();
         if current.ends.is_some_and(|ends| SystemTime::now() + EARLY >= ends) && self.renew(source, &current).await {
             current = self.current.load_full();
         }
-        let answer = current.client.send(request.clone().map(Body::from)).await?;
+        let answer = current.send(request.clone(), traffic).await?;
         if answer.status() != StatusCode::UNAUTHORIZED || !self.renew(source, &current).await {
             return Ok(answer);
         }
-        self.current.load_full().client.send(request.map(Body::from)).await
+        self.current.load_full().send(request, traffic).await
     }
 
     /// Replaces the client `used`, unless somebody has done so meanwhile. `true` if there is another one now.
@@ -175,10 +201,10 @@ impl Credentials {
 async fn made(runtime: &Handle, make: &Arc<Make>, digests: &RandomState) -> Result<Current, ConnectError> {
     let (make, digests) = (make.clone(), digests.clone());
     let task = runtime.spawn_blocking(move || {
-        let Made { client, files } = make()?;
+        let Made { client, watches, files } = make()?;
         let ends = client.valid_until().map(SystemTime::from);
         let digest = digest(&files, &digests).unwrap_or_default();
-        Ok(Current { client, files, digest, ends })
+        Ok(Current { client, watches, files, digest, ends })
     });
     task.await.unwrap_or_else(|error| Err(ConnectError::GivenUp(error.to_string())))
 }
@@ -298,7 +324,8 @@ mod tests {
     }
 
     async fn status(credentials: &Arc<Credentials>) -> u16 {
-        let answer = credentials.send(Request::get("/version").body(Bytes::new()).expect("a request")).await;
+        let answer =
+            credentials.send(Request::get("/version").body(Bytes::new()).expect("a request"), Traffic::Ordinary).await;
         answer.expect("an answer").status().as_u16()
     }
 

@@ -5,28 +5,36 @@
 //!
 //! ```text
 //! kubeconfig │ service account ─► credentials ─► Cluster ─► discovery: TypeMeta → Endpoint
-//!                                              └──────► request: list, watch, get, create, patch, delete
+//!                                              ├──────► request: list, watch, get, create, patch, delete
+//!                                              └──────► gate: how many requests of plugins at a time, and whose is next
 //! ```
 
 mod apply;
 mod connect;
 mod credentials;
 mod discovery;
+mod gate;
+mod http2;
 mod kubeconfig;
 mod request;
+#[cfg(test)]
+mod tests;
 
 pub use connect::{ConnectError, ConnectOptions, connect};
 pub use discovery::Endpoint;
 pub(crate) use request::Select;
 pub use request::{DeleteOptions, Error, Patch, Status, Stream, WriteOptions};
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
-use parking_lot::RwLock;
-use pilothouse_core::key::TypeMeta;
+use pilothouse_core::{permits::Usage, rate::Rate};
 use tokio::runtime::Handle;
 
-use self::credentials::Credentials;
+use self::{
+    credentials::Credentials,
+    discovery::Discovery,
+    gate::{Account, Gate},
+};
 
 /// Sees every request that was answered, or was not. For metrics.
 pub trait RequestObserver: Send + Sync + 'static {
@@ -45,8 +53,11 @@ pub struct Cluster {
     host: Arc<str>,
     /// Requests run here, whichever thread asks: guests run on threads of their own.
     io: Handle,
-    endpoints: Arc<RwLock<HashMap<TypeMeta, Arc<Endpoint>>>>,
+    discovery: Arc<Discovery>,
     observer: Arc<dyn RequestObserver>,
+    gate: Arc<Gate>,
+    /// Whose requests these are. None: the informers', which need no permit.
+    account: Option<Arc<Account>>,
 }
 
 impl Cluster {
@@ -56,7 +67,26 @@ impl Cluster {
     }
 
     fn with(credentials: Credentials, host: &str, io: Handle, observer: Arc<dyn RequestObserver>) -> Self {
-        Self { credentials: Arc::new(credentials), host: host.into(), io, endpoints: Arc::default(), observer }
+        let (credentials, gate) = (Arc::new(credentials), Gate::new(&io));
+        Self { credentials, host: host.into(), io, discovery: Arc::default(), observer, gate, account: None }
+    }
+
+    /// The same server for one plugin: its writes and live reads wait for a permit, of which each plugin gets its fair part, and for this
+    /// rate.
+    #[must_use]
+    pub fn for_plugin(&self, plugin: &str, rate: Option<Rate>) -> Self {
+        Self { account: Some(self.gate.account(plugin, rate)), ..self.clone() }
+    }
+
+    /// The same server for the Events that the host writes.
+    #[must_use]
+    pub fn for_events(self) -> Self {
+        Self { account: Some(self.gate.account(gate::EVENTS, None)), ..self }
+    }
+
+    /// The requests of every plugin that has a handle of its own, by name.
+    pub fn requests(&self) -> Vec<(Arc<str>, Usage)> {
+        self.gate.usage()
     }
 
     /// The same, with its requests on another runtime.

@@ -2,7 +2,7 @@
 //!
 //! A request runs on the I/O runtime, whoever asks. Writes are never repeated here: who asked knows whether that is right.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, Request, header};
@@ -15,7 +15,7 @@ use pilothouse_core::{
 };
 use serde::Deserialize;
 
-use super::{Cluster, Endpoint, apply};
+use super::{Cluster, Endpoint, apply, credentials::Traffic};
 
 /// How long an ordinary request may take: kube-apiserver's own `--request-timeout` ends it after 60 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
@@ -25,7 +25,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 const MAX_ANSWER: usize = 512 << 20;
 
 /// Why a request has no good answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The server does not serve the kind.
     #[error("the API server does not serve {0}")]
@@ -42,7 +42,7 @@ pub enum Error {
     },
     /// The server refused.
     #[error("{}", .0.message)]
-    Status(Status),
+    Status(Box<Status>),
     /// No answer came; a write may or may not have happened. The text names the whole chain of causes.
     #[error("no answer from the API server: {0}")]
     Unreachable(String),
@@ -62,7 +62,15 @@ pub enum Error {
         path: String,
         /// What is wrong with it.
         #[source]
-        source: serde_json::Error,
+        source: Arc<serde_json::Error>,
+    },
+    /// The server serves the kind, and cannot tell of changes to it.
+    #[error("{of} cannot be watched: the server offers {verbs}; read it by `client`, and name it in no watch")]
+    Unwatchable {
+        /// The kind.
+        of: TypeMeta,
+        /// What the server has for it.
+        verbs: String,
     },
 }
 
@@ -77,6 +85,8 @@ pub struct Status {
     pub message: String,
     /// Field and message of each cause.
     pub causes: Vec<(String, String)>,
+    /// The refusal names an object, of this kind or another. A 404 that names none may be about the path.
+    pub names_object: bool,
     /// How long the server asks to be left alone.
     pub retry_after: Option<Duration>,
 }
@@ -94,6 +104,7 @@ impl Status {
         #[derive(Default, Deserialize)]
         #[serde(default, rename_all = "camelCase")]
         struct Details {
+            name: String,
             causes: Vec<Cause>,
             retry_after_seconds: u64,
         }
@@ -118,6 +129,7 @@ impl Status {
             code,
             reason: wire.reason,
             message,
+            names_object: !details.name.is_empty(),
             causes: details.causes.into_iter().map(|cause| (cause.field, cause.message)).collect(),
             retry_after: (details.retry_after_seconds > 0).then(|| Duration::from_secs(details.retry_after_seconds)),
         }
@@ -256,11 +268,11 @@ impl Cluster {
         select.query(&mut query);
         list_query(&mut query, limit, continue_token, resource_version);
         let path = format!("{}{query}", endpoint.collection(select.namespace)?);
-        let mut request = build(Method::GET, &path, None, Vec::new())?;
+        let mut request = build(Method::GET, &path, None, Bytes::new())?;
         if select.metadata_only {
             accept(&mut request, ACCEPT_METADATA_LIST);
         }
-        self.call(request).await
+        self.call_at_once(request).await
     }
 
     /// Opens a watch. What it carries is for the reflector to read.
@@ -285,33 +297,38 @@ impl Cluster {
             pair(&mut query, "resourceVersion", resource_version);
         }
         let path = format!("{}{query}", endpoint.collection(select.namespace)?);
-        let mut request = build(Method::GET, &path, None, Vec::new())?;
+        let mut request = build(Method::GET, &path, None, Bytes::new())?;
         if select.metadata_only {
             accept(&mut request, ACCEPT_METADATA);
         }
         let cluster = self.clone();
         // The server sends its status line at once. Silence is a connection of the pool that died unnoticed.
-        let opened = async move { in_time(cluster.open(request)).await };
+        let opened = async move { in_time(cluster.open(request, Traffic::Watch)).await };
         Ok(Stream { body: self.on_io(opened).await? })
     }
 
-    /// GETs a path of this server.
+    /// GETs a path of this server, without a permit.
     pub(crate) async fn get_path(&self, path: &str) -> Result<Bytes, Error> {
-        self.call(build(Method::GET, path, None, Vec::new())?).await
+        self.call_at_once(build(Method::GET, path, None, Bytes::new())?).await
     }
 
     /// Reads one object past the cache.
     pub async fn get(&self, of: &TypeMeta, namespace: Option<&str>, name: &str) -> Result<Bytes, Error> {
-        let endpoint = self.endpoint(of).await?;
-        self.get_path(&endpoint.object(namespace, name, None)?).await
+        let get = |endpoint: &Endpoint| {
+            let path = endpoint.object(namespace, name, None)?;
+            build(Method::GET, &path, None, Bytes::new())
+        };
+        self.call_at_endpoint(of, get).await
     }
 
     /// Reads the metadata of one object past the cache, as a `PartialObjectMetadata`. A server that cannot give less answers with the whole.
     pub async fn get_metadata(&self, of: &TypeMeta, namespace: Option<&str>, name: &str) -> Result<Bytes, Error> {
-        let endpoint = self.endpoint(of).await?;
-        let mut request = build(Method::GET, &endpoint.object(namespace, name, None)?, None, Vec::new())?;
-        accept(&mut request, ACCEPT_METADATA);
-        self.call(request).await
+        let get = |endpoint: &Endpoint| {
+            let mut request = build(Method::GET, &endpoint.object(namespace, name, None)?, None, Bytes::new())?;
+            accept(&mut request, ACCEPT_METADATA);
+            Ok(request)
+        };
+        self.call_at_endpoint(of, get).await
     }
 
     /// Creates an object; `json` is the whole of it.
@@ -322,11 +339,13 @@ impl Cluster {
         json: Vec<u8>,
         manager: &str,
     ) -> Result<Bytes, Error> {
-        let endpoint = self.endpoint(of).await?;
-        let mut query = String::new();
+        let (mut query, body) = (String::new(), Bytes::from(json));
         pair(&mut query, "fieldManager", manager);
-        let path = format!("{}{query}", endpoint.collection(namespace)?);
-        self.call(build(Method::POST, &path, Some("application/json"), json)?).await
+        let create = |endpoint: &Endpoint| {
+            let path = format!("{}{query}", endpoint.collection(namespace)?);
+            build(Method::POST, &path, Some("application/json"), body.clone())
+        };
+        self.call_at_endpoint(of, create).await
     }
 
     /// Replaces an object, or a subresource of it.
@@ -338,8 +357,12 @@ impl Cluster {
         json: Vec<u8>,
         options: WriteOptions<'_>,
     ) -> Result<Bytes, Error> {
-        let path = self.write_path(of, namespace, name, options).await?;
-        self.call(build(Method::PUT, &path, Some("application/json"), json)?).await
+        let body = Bytes::from(json);
+        let update = |endpoint: &Endpoint| {
+            let path = write_path(endpoint, namespace, name, options)?;
+            build(Method::PUT, &path, Some("application/json"), body.clone())
+        };
+        self.call_at_endpoint(of, update).await
     }
 
     /// Patches an object, or a subresource of it. `body` is JSON; an apply is rewritten so that it means the same as YAML.
@@ -356,11 +379,15 @@ impl Cluster {
             Patch::Apply(_) => apply_body(body)?,
             _ => body,
         };
-        let mut path = self.write_path(of, namespace, name, options).await?;
-        if patch == Patch::Apply(true) {
-            path.push_str("&force=true");
-        }
-        self.call(build(Method::PATCH, &path, Some(patch.content_type()), body)?).await
+        let body = Bytes::from(body);
+        let write = |endpoint: &Endpoint| {
+            let mut path = write_path(endpoint, namespace, name, options)?;
+            if patch == Patch::Apply(true) {
+                path.push_str("&force=true");
+            }
+            build(Method::PATCH, &path, Some(patch.content_type()), body.clone())
+        };
+        self.call_at_endpoint(of, write).await
     }
 
     /// Deletes an object. The answer is a `Status`, or the object where finalizers hold it.
@@ -371,7 +398,6 @@ impl Cluster {
         name: &str,
         options: &DeleteOptions,
     ) -> Result<Bytes, Error> {
-        let endpoint = self.endpoint(of).await?;
         let mut preconditions = serde_json::Map::new();
         if let Some(uid) = &options.uid {
             preconditions.insert("uid".into(), uid.to_string().into());
@@ -385,32 +411,69 @@ impl Cluster {
             "propagationPolicy": options.propagation,
             "preconditions": preconditions,
         });
-        let path = endpoint.object(namespace, name, None)?;
-        self.call(build(Method::DELETE, &path, Some("application/json"), body.to_string().into_bytes())?).await
+        let body = Bytes::from(body.to_string());
+        let delete = |endpoint: &Endpoint| {
+            let path = endpoint.object(namespace, name, None)?;
+            build(Method::DELETE, &path, Some("application/json"), body.clone())
+        };
+        self.call_at_endpoint(of, delete).await
     }
 
-    async fn write_path(
+    /// Sends a request to where the kind is known to be. A definition that was deleted and came back may have another plural or scope. So
+    /// a 404 that names no object asks discovery once, and the request is sent again if the endpoint is another one. A 404 has changed nothing.
+    async fn call_at_endpoint(
         &self,
         of: &TypeMeta,
-        namespace: Option<&str>,
-        name: &str,
-        options: WriteOptions<'_>,
-    ) -> Result<String, Error> {
+        request: impl Fn(&Endpoint) -> Result<Request<Bytes>, Error>,
+    ) -> Result<Bytes, Error> {
         let endpoint = self.endpoint(of).await?;
-        let mut query = String::new();
-        pair(&mut query, "fieldManager", options.manager);
-        let path = endpoint.object(namespace, name, options.subresource.map(Subresource::as_str))?;
-        Ok(path + &query)
+        let first = request(&endpoint)?;
+        let may_change_kinds = first.method() != Method::GET && *of.kind == *"CustomResourceDefinition";
+        let answer = self.call(first).await;
+        if may_change_kinds {
+            self.forget_discovered();
+        }
+        let status = match answer {
+            Err(Error::Status(status)) if status.code == 404 && !status.names_object => status,
+            answer => return answer,
+        };
+        match self.discover(of).await {
+            Ok(found) if found != endpoint => self.call(request(&found)?).await,
+            Err(error @ Error::Missing(_)) => Err(error),
+            _ => Err(Error::Status(status)),
+        }
+    }
+
+    /// Waits for a permit, sends, and collects the whole answer.
+    async fn call(&self, request: Request<Bytes>) -> Result<Bytes, Error> {
+        let Some(account) = self.account.clone() else { return self.call_at_once(request).await };
+        let cluster = self.clone();
+        self.on_io(async move {
+            let Ok(_permit) = tokio::time::timeout(REQUEST_TIMEOUT, account.begin()).await else {
+                return Err(Error::Unreachable(format!(
+                    "the request was not sent: it waited {} s for its turn, as the API server asked for a pause or other requests take long",
+                    REQUEST_TIMEOUT.as_secs()
+                )));
+            };
+            let answer = in_time(cluster.whole(request)).await;
+            if let Err(Error::Status(status)) = &answer
+                && let Status { code: 429 | 503, retry_after: Some(retry_after), .. } = **status
+            {
+                account.throttle(retry_after);
+            }
+            answer
+        })
+        .await
     }
 
     /// Sends, and collects the whole answer.
-    async fn call(&self, request: Request<Vec<u8>>) -> Result<Bytes, Error> {
+    async fn call_at_once(&self, request: Request<Bytes>) -> Result<Bytes, Error> {
         let cluster = self.clone();
-        let whole = async move {
-            let body = cluster.open(request).await?;
-            collect(body).await
-        };
-        self.on_io(in_time(whole)).await
+        self.on_io(async move { in_time(cluster.whole(request)).await }).await
+    }
+
+    async fn whole(&self, request: Request<Bytes>) -> Result<Bytes, Error> {
+        collect(self.open(request, Traffic::Ordinary).await?).await
     }
 
     /// Runs on the I/O runtime: hyper spawns what keeps a connection alive where its request is made.
@@ -425,9 +488,9 @@ impl Cluster {
     }
 
     /// Sends, and tells success from refusal by the status line.
-    async fn open(&self, request: Request<Vec<u8>>) -> Result<Body, Error> {
+    async fn open(&self, request: Request<Bytes>, traffic: Traffic) -> Result<Body, Error> {
         let method = request.method().clone();
-        let answer = self.credentials.send(request.map(Bytes::from)).await;
+        let answer = self.credentials.send(request, traffic).await;
         let code = answer.as_ref().ok().map(|response| response.status().as_u16());
         self.observer.requested(&method, &self.host, code);
         let response = answer.map_err(|error| Error::Unreachable(chain(&error)))?;
@@ -443,7 +506,7 @@ impl Cluster {
         let body = collect(response.into_body()).await.unwrap_or_default();
         let mut refusal = Status::from_answer(status.as_u16(), &body);
         refusal.retry_after = refusal.retry_after.or(retry_after);
-        Err(Error::Status(refusal))
+        Err(Error::Status(Box::new(refusal)))
     }
 }
 
@@ -454,6 +517,18 @@ fn apply_body(json: Vec<u8>) -> Result<Vec<u8>, Error> {
         Cow::Borrowed(_) => Ok(json),
         Cow::Owned(rewritten) => Ok(rewritten.into_bytes()),
     }
+}
+
+fn write_path(
+    endpoint: &Endpoint,
+    namespace: Option<&str>,
+    name: &str,
+    options: WriteOptions<'_>,
+) -> Result<String, Error> {
+    let mut query = String::new();
+    pair(&mut query, "fieldManager", options.manager);
+    let path = endpoint.object(namespace, name, options.subresource.map(Subresource::as_str))?;
+    Ok(path + &query)
 }
 
 async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -471,12 +546,7 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-fn build(
-    method: Method,
-    path: &str,
-    content_type: Option<&'static str>,
-    body: Vec<u8>,
-) -> Result<Request<Vec<u8>>, Error> {
+fn build(method: Method, path: &str, content_type: Option<&'static str>, body: Bytes) -> Result<Request<Bytes>, Error> {
     let mut request = Request::new(body);
     *request.method_mut() = method;
     // Every segment and value is escaped; what is left to fail is the length.
@@ -490,7 +560,7 @@ fn build(
 }
 
 /// Says in which form the answer should be.
-fn accept(request: &mut Request<Vec<u8>>, form: &'static str) {
+fn accept(request: &mut Request<Bytes>, form: &'static str) {
     request.headers_mut().insert(header::ACCEPT, header::HeaderValue::from_static(form));
 }
 
@@ -503,7 +573,7 @@ async fn collect(body: Body) -> Result<Bytes, Error> {
 }
 
 /// An error and its causes in one line, each said once.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -519,6 +589,14 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 impl Error {
+    /// How long the server asks to be left alone, if it does.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Error::Status(status) => status.retry_after,
+            _ => None,
+        }
+    }
+
     /// True where the server says that the object is not there.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Error::Status(status) if status.code == 404)

@@ -5,7 +5,11 @@
 //!                                └ the old revision serves on        └ all at once
 //! ```
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use futures::future::join_all;
@@ -38,6 +42,9 @@ use crate::{
 /// How long the informers that a new revision needs may take before the old one goes on: controller-runtime's
 /// `CacheSyncTimeout`.
 const SYNC_WITHIN: Duration = Duration::from_secs(120);
+
+/// How long the look for a new plugin's kinds may take. A server that answers does so in some milliseconds.
+const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a revision needs to begin, and has.
 struct Prepared {
@@ -77,9 +84,11 @@ impl Dispatch {
         let (name, manifest) = (candidate.revision.plugin(), candidate.revision.manifest());
         let held = Arc::new(ArcSwap::new(candidate.grants.clone()));
         let Parts { cluster, informers, writes, .. } = &self.parts;
-        let (cluster, informers, writes) = (cluster.clone(), informers.clone(), writes.clone());
+        let cluster = cluster.for_plugin(name.as_str(), candidate.limits.requests());
+        let (informers, writes) = (informers.clone(), writes.clone());
         let writer = Writer::new(cluster, informers, name.as_str(), held.clone(), fence.clone(), writes);
         self.install(name, &writer, &manifest.crds).await?;
+        self.check_watchable(manifest).await?;
 
         let controllers: Vec<_> =
             manifest.controllers.iter().map(|spec| (spec.clone(), self.wanted(candidate, spec))).collect();
@@ -180,6 +189,20 @@ impl Dispatch {
             self.waiting.lock().insert(name.clone(), error);
             tokio::time::sleep(delay).await;
         }
+    }
+
+    /// Refuses a plugin that would watch a kind which the server serves without watch. Kinds that are not served yet, and a server that does
+    /// not answer, are for the informers to wait for.
+    async fn check_watchable(&self, manifest: &Manifest) -> Result<(), ActivateError> {
+        let kinds: BTreeSet<_> = manifest.watches().map(|watch| &watch.of).collect();
+        let looks = join_all(kinds.into_iter().map(async |of| (of, self.parts.cluster.endpoint(of).await)));
+        let Ok(found) = tokio::time::timeout(LOOK_WITHIN, looks).await else { return Ok(()) };
+        for (of, endpoint) in found {
+            if let Ok(endpoint) = endpoint {
+                endpoint.check_watchable(of).map_err(|error| ActivateError::new(&error))?;
+            }
+        }
+        Ok(())
     }
 
     /// What a controller listens to. Its informers start here, if they do not run.
@@ -301,7 +324,8 @@ fn passes(error: &CrdError) -> bool {
         cluster::Error::TooLong(_)
         | cluster::Error::Name(_)
         | cluster::Error::Body(_)
-        | cluster::Error::Scope { .. } => false,
+        | cluster::Error::Scope { .. }
+        | cluster::Error::Unwatchable { .. } => false,
     }
 }
 

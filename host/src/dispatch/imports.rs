@@ -82,6 +82,16 @@ impl CallImports {
     pub(super) fn tracked(access: Arc<Access>, reading: Arc<Reading>) -> Self {
         Self { access, reading }
     }
+
+    /// A refusal in the contract's words. A failed call is not repeated before the server's Retry-After is over.
+    fn refusal(&self, error: writer::ClientError) -> ClientError {
+        if let writer::ClientError::Request(error) = &error
+            && let Some(retry_after) = error.retry_after()
+        {
+            self.reading.refused(retry_after);
+        }
+        refusal(error)
+    }
 }
 
 impl Imports for CallImports {
@@ -107,11 +117,11 @@ impl Imports for CallImports {
     }
 
     fn get(&self, of: TypeMeta, key: Key) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        Box::pin(async move { self.access.writer.get(&of, &key).await.map_err(refusal) })
+        Box::pin(async move { self.access.writer.get(&of, &key).await.map_err(|error| self.refusal(error)) })
     }
 
     fn create(&self, object: String) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        Box::pin(async move { self.access.writer.create(&object).await.map_err(refusal) })
+        Box::pin(async move { self.access.writer.create(&object).await.map_err(|error| self.refusal(error)) })
     }
 
     fn update(
@@ -119,7 +129,9 @@ impl Imports for CallImports {
         object: String,
         subresource: Option<Subresource>,
     ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        Box::pin(async move { self.access.writer.update(&object, subresource).await.map_err(refusal) })
+        Box::pin(
+            async move { self.access.writer.update(&object, subresource).await.map_err(|error| self.refusal(error)) },
+        )
     }
 
     fn patch(
@@ -135,7 +147,7 @@ impl Imports for CallImports {
                 PatchBody::Merge(body) => (Patch::Merge, body),
                 PatchBody::StrategicMerge(body) => (Patch::Strategic, body),
             };
-            self.access.writer.patch(&of, &key, patch, body, subresource).await.map_err(refusal)
+            self.access.writer.patch(&of, &key, patch, body, subresource).await.map_err(|error| self.refusal(error))
         })
     }
 
@@ -145,7 +157,9 @@ impl Imports for CallImports {
         subresource: Option<Subresource>,
         force: bool,
     ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        Box::pin(async move { self.access.writer.apply_object(&object, subresource, force).await.map_err(refusal) })
+        Box::pin(async move {
+            self.access.writer.apply_object(&object, subresource, force).await.map_err(|error| self.refusal(error))
+        })
     }
 
     fn delete(
@@ -165,7 +179,7 @@ impl Imports for CallImports {
                 uid: preconditions.uid.as_deref().map(Uid::parse),
                 resource_version: preconditions.resource_version,
             };
-            self.access.writer.delete_object(&of, &key, options).await.map_err(refusal)
+            self.access.writer.delete_object(&of, &key, options).await.map_err(|error| self.refusal(error))
         })
     }
 
@@ -192,7 +206,8 @@ fn refusal(error: writer::ClientError) -> ClientError {
             error @ (cluster::Error::TooLong(_)
             | cluster::Error::Name(_)
             | cluster::Error::Body(_)
-            | cluster::Error::Scope { .. }),
+            | cluster::Error::Scope { .. }
+            | cluster::Error::Unwatchable { .. }),
         ) => ClientError::Invalid(error.to_string()),
         writer::ClientError::Request(error) => ClientError::Unreachable(error.to_string()),
         writer::ClientError::Answer(error) => ClientError::Unreachable(format!("the answer is no object: {error}")),

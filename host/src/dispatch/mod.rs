@@ -46,6 +46,7 @@ use futures::{
     future::{BoxFuture, join_all},
 };
 use parking_lot::Mutex;
+use pilothouse_core::permits::Usage;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
@@ -177,6 +178,11 @@ impl Dispatch {
     /// What is known of the calls of plugins that are at work, in the order of plugins.
     pub fn records(&self) -> Vec<Arc<Record>> {
         self.active.lock().plugins.values().filter_map(|running| running.record.clone()).collect()
+    }
+
+    /// What plugins have under way at the API server, by name.
+    pub fn requests(&self) -> Vec<(Arc<str>, Usage)> {
+        self.parts.cluster.requests()
     }
 
     /// Ends a plugin's quarantine. False: it was in none. None: no such plugin is at work.

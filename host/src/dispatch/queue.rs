@@ -199,9 +199,10 @@ impl Queue {
         let again = match next {
             Next::Done => None,
             Next::After(delay) => Some((delay, Cause::RequeueAfter)),
-            Next::Retry => {
+            Next::Retry | Next::RetryAfter(_) => {
                 let queue = self.inner.lock();
-                Some((queue.pace().backoff.delay(queue.failures(&key)), Cause::Failure))
+                let delay = queue.pace().backoff.delay(queue.failures(&key));
+                Some((delay.max(next.at_least()), Cause::Failure))
             }
         };
         // What is to be done again later anyway is no storm, and has no part in one.
@@ -214,8 +215,8 @@ impl Queue {
                 queue.forget(&key);
                 queue.add_after(now, key, item.priority, delay.max(wait));
             }
-            Next::Retry => {
-                queue.add_rate_limited_after(now, key, item.priority, wait);
+            Next::Retry | Next::RetryAfter(_) => {
+                queue.add_rate_limited_after(now, key, item.priority, wait.max(next.at_least()));
             }
         }
         let took = queue.done(now, &item.key);
@@ -260,4 +261,18 @@ pub(super) enum Next {
     After(Duration),
     /// Again, with growing delay.
     Retry,
+    /// The same, and not sooner than the server asked for.
+    RetryAfter(Duration),
+}
+
+/// Longest Retry-After that a key waits for. A server that asks for more is asked again after that.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+
+impl Next {
+    fn at_least(self) -> Duration {
+        match self {
+            Self::RetryAfter(delay) => delay.min(RETRY_AFTER_MAX),
+            Self::Done | Self::After(_) | Self::Retry => Duration::ZERO,
+        }
+    }
 }

@@ -10,7 +10,13 @@
 //!
 //! What a successful call read takes the place of what the last one read; a call that fails, or is dropped, has read nothing.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use pilothouse_core::{
@@ -26,6 +32,8 @@ pub(super) struct Reading {
     moment: Moment,
     /// None: they are not noted.
     noted: Option<Noted>,
+    /// The longest Retry-After in answer to one of the call's requests, in milliseconds.
+    retry_after: AtomicU64,
 }
 
 /// Where they are noted.
@@ -40,7 +48,19 @@ impl Reading {
     pub(super) fn begin(tracker: &Arc<Mutex<Tracker>>, key: &Key) -> Self {
         let run = tracker.lock().begin(key);
         let noted = Noted { tracker: tracker.clone(), run, key: key.clone() };
-        Self { moment: Moment::default(), noted: Some(noted) }
+        Self { moment: Moment::default(), noted: Some(noted), retry_after: AtomicU64::new(0) }
+    }
+
+    /// The API server refused a request of the call, and asked to be left alone for so long.
+    pub(super) fn refused(&self, retry_after: Duration) {
+        let millis = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
+        self.retry_after.fetch_max(millis, Ordering::Relaxed);
+    }
+
+    /// How long the API server asked to be left alone, at most.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        let millis = self.retry_after.load(Ordering::Relaxed);
+        (millis > 0).then(|| Duration::from_millis(millis))
     }
 
     /// What the call sees.

@@ -86,8 +86,9 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
     // The call is over, and with it whoever else could read for it.
     let mut reading = Arc::into_inner(reading);
     let was_old = reading.as_mut().is_some_and(Reading::end);
+    let retry_after = reading.as_ref().and_then(Reading::retry_after);
     let owner = Owner { object: &object, owns: &serving.owns };
-    let (end, report) = match answer {
+    let (end, mut report) = match answer {
         Ok((_kept, answer)) => {
             controller.record().succeeded(call);
             match answer {
@@ -128,6 +129,7 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
     }
     let there = controller.forget_unless_there(key);
     tell(controller, &object, failures, &end, !serving.access.may_read_secrets());
+    report.retry_after = report.retry_after.max(retry_after);
     let next = conclude(controller, key, end, &report, started.elapsed(), in_guest);
     if there {
         return next;
@@ -220,13 +222,14 @@ async fn write_status(serving: &Serving, owner: &Owner<'_>, phase: Phase, status
 
 fn conclude(controller: &Controller, key: &Key, end: End, report: &Report, took: Duration, in_guest: Duration) -> Next {
     let panicked = matches!(&end, End::Trapped(error) if error.is_panic());
+    let retry = report.retry_after.map_or(Next::Retry, Next::RetryAfter);
     let (result, next, error, trap) = match end {
         End::Done => (ReconcileResult::Success, Next::Done, None, None),
         End::After(delay) => (ReconcileResult::RequeueAfter, Next::After(delay), None, None),
-        End::Failed(error) => (ReconcileResult::Error, Next::Retry, Some(error), None),
+        End::Failed(error) => (ReconcileResult::Error, retry, Some(error), None),
         End::Terminal(error) => (ReconcileResult::Terminal, Next::Done, Some(error), None),
         // It was said when the call ended.
-        End::Trapped(error) => (ReconcileResult::Error, Next::Retry, Some(error.to_string()), Some(error.kind())),
+        End::Trapped(error) => (ReconcileResult::Error, retry, Some(error.to_string()), Some(error.kind())),
     };
     if let Some(error) = error.as_deref().filter(|_| trap.is_none()) {
         controller.record().refused(error, result == ReconcileResult::Terminal);

@@ -227,6 +227,23 @@ async fn invariant_6_what_is_there_is_judged_before_routes_have_synced() {
 }
 
 #[tokio::test]
+async fn a_plugin_that_would_watch_what_cannot_be_watched_is_refused_and_the_one_before_goes_on() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&Guest::new()).await;
+    let reads = Guest::new().version("2.0.0").reads("authorization.k8s.io/v1", "SelfSubjectAccessReview");
+    let candidate = scene.candidate(&reads).await;
+    let refused = soon("it is refused", scene.dispatch.activate(candidate)).await.expect_err("it cannot be followed");
+    assert_eq!(
+        refused.to_string(),
+        "authorization.k8s.io/v1 SelfSubjectAccessReview cannot be watched: the server offers create; read it by `client`, and name \
+         it in no watch"
+    );
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+}
+
+#[tokio::test]
 async fn changes_overtake_a_first_list_and_a_resync() {
     let scene = Scene::new().await;
     // Keys come in and stay, as in the test above.

@@ -57,13 +57,16 @@ pub(super) async fn feed(informer: Arc<Informer>, cluster: Cluster, seed: u64, r
     let (of, keep) = (informer.key.of.clone(), informer.key.keep.clone());
     let config = Config { of, keep, page_size: PAGE_SIZE, streaming: true, seen: informer.newest(), seed };
     let mut reflector = Reflector::new(config);
-    let mut driver = Driver { informer, cluster, endpoint: None, restores, skips: Skips::default() };
+    let kinds = informer.shared.kinds.looks();
+    let skips = Skips::default();
+    let mut driver = Driver { informer, cluster, endpoint: None, restores, skips, kinds, found_restore: false };
     let mut effects = Vec::new();
     reflector.step(origin.elapsed(), Input::Start, &mut effects);
     loop {
         // No watch is open here: it is remembered, and nothing is asked for.
         driver.hear_of_restores(&mut reflector, origin, &mut effects);
         let request = driver.perform_local(&mut effects);
+        driver.tell_of_restore().await;
         let Some(request) = request else {
             // The machine ends every step but a watch line's with a request, and lines are read inside `read_watch`.
             debug_assert!(false, "the reflector asked for nothing");
@@ -87,7 +90,7 @@ pub(super) async fn feed(informer: Arc<Informer>, cluster: Cluster, seed: u64, r
                 }
             }
             Effect::Wait(delay) => {
-                tokio::time::sleep(delay).await;
+                driver.wait(delay).await;
                 reflector.step(origin.elapsed(), Input::Elapsed, &mut effects);
             }
             _ => unreachable!("perform_local performs every other effect"),
@@ -101,6 +104,10 @@ struct Driver {
     endpoint: Option<Arc<Endpoint>>,
     restores: watch::Receiver<u64>,
     skips: Skips,
+    /// Changes when the server may serve other kinds than before.
+    kinds: watch::Receiver<u64>,
+    /// The reflector has found a restore that others are not told of yet.
+    found_restore: bool,
 }
 
 /// Objects that were skipped and not logged.
@@ -157,18 +164,29 @@ impl Driver {
                     info!(informer = %informer.key, ?reason, "listing again");
                     informer.note_relist(reason);
                 }
-                Effect::Restored => {
-                    warn!(informer = %informer.key, "resource versions went back: the cluster was restored; all informers take its state as a whole");
-                    informer.shared.note_restore();
-                    // It need not hear itself. What others find from now on is newer again.
-                    self.restores.mark_unchanged();
-                }
+                Effect::Restored => self.found_restore = true,
                 request @ (Effect::Resolve | Effect::List { .. } | Effect::Watch { .. } | Effect::Wait(_)) => {
                     return Some(request);
                 }
             }
         }
         None
+    }
+
+    /// Tells the other informers of a restore that this one's reflector has found, unless its kind has a server of its own.
+    async fn tell_of_restore(&mut self) {
+        if !std::mem::take(&mut self.found_restore) {
+            return;
+        }
+        let key = &self.informer.key;
+        if self.cluster.has_own_server(&key.of).await {
+            warn!(informer = %key, "resource versions went back; the kind has a server of its own, so other informers go on");
+            return;
+        }
+        warn!(informer = %key, "resource versions went back: the cluster was restored; all informers take its state as a whole");
+        self.informer.shared.note_restore();
+        // It need not hear itself. What others find from now on is newer again.
+        self.restores.mark_unchanged();
     }
 
     fn note(&self, state: State) {
@@ -189,12 +207,29 @@ impl Driver {
         Input::Failed(failure)
     }
 
+    /// Waits, but for a kind that is missing no longer than until the server may have it.
+    async fn wait(&mut self, delay: Duration) {
+        let elapsed = tokio::time::sleep(delay);
+        if !matches!(self.informer.state(), State::Missing(_)) {
+            return elapsed.await;
+        }
+        let _waits = self.informer.shared.kinds.wait();
+        tokio::select! {
+            () = elapsed => {}
+            Ok(()) = self.kinds.changed() => {}
+        }
+    }
+
     async fn resolve(&mut self) -> Result<(), Failure> {
         let of = &self.informer.key.of;
         self.endpoint = None;
+        // What changes from now on is not known yet.
+        self.kinds.mark_unchanged();
         match self.cluster.discover(of).await {
             Ok(endpoint) => {
                 self.informer.note_heard();
+                // Its verbs may change, as those of a kind that is missing may.
+                endpoint.check_watchable(of).map_err(|error| Failure::Missing(error.to_string()))?;
                 // The server would list everything, and nobody would be woken by it.
                 if let (Some(namespace), false) = (&self.informer.key.namespace, endpoint.namespaced) {
                     let error = Error::Scope { of: of.clone(), namespace: namespace.as_ref().to_owned() };
@@ -315,7 +350,7 @@ impl Driver {
 
 fn failure(error: Error) -> Failure {
     match error {
-        Error::Missing(_) | Error::Scope { .. } => Failure::Missing(error.to_string()),
+        Error::Missing(_) | Error::Scope { .. } | Error::Unwatchable { .. } => Failure::Missing(error.to_string()),
         Error::Status(status) => Failure::Status(Status {
             code: status.code,
             reason: status.reason,

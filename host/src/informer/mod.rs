@@ -26,6 +26,7 @@
 mod driver;
 mod handover;
 mod health;
+mod kinds;
 mod lease;
 #[cfg(test)]
 mod model;

@@ -37,6 +37,8 @@ use crate::{cluster::Cluster, guests::tell_later, prompt::be_prompt};
 #[derive(Clone)]
 pub struct Informers {
     registry: Arc<Registry>,
+    /// Looks for kinds that are missing.
+    _looking: Arc<Driver>,
 }
 
 /// Starts what feeds an informer.
@@ -144,12 +146,14 @@ impl Informers {
     /// None run yet. Their drivers will run on `io`, and their requests too.
     pub fn new(cluster: Cluster, io: Handle) -> Self {
         let (cluster, tending) = (cluster.on(io.clone()), io.clone());
+        let looking = cluster.clone();
         let registry = Arc::new(Registry::new(Box::new(move |informer| {
             let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), &informer.key);
             Driver(Some(io.spawn(driver::run(informer.clone(), cluster.clone(), seed)).abort_handle()))
         })));
         tending.spawn(keep(Arc::downgrade(&registry), registry.shared.clone()));
-        Self { registry }
+        let looking = Driver(Some(tending.spawn(registry.shared.kinds.tasks(&looking)).abort_handle()));
+        Self { registry, _looking: Arc::new(looking) }
     }
 
     /// Caches what `key` asks for until the lease is dropped. `holder` says for whom, to people.
@@ -192,6 +196,11 @@ impl Informers {
     /// Changes when an informer turns to something else: it watches, or does not any more.
     pub(crate) fn turns(&self) -> watch::Receiver<u64> {
         self.registry.shared.turns()
+    }
+
+    /// Lets informers whose kind is missing look for it now: a CustomResourceDefinition has changed.
+    pub fn look_for_kinds(&self) {
+        self.registry.shared.kinds.changed();
     }
 
     /// Takes the answer to one of the host's own writes into every informer that covers it.

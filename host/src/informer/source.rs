@@ -24,7 +24,7 @@ use tokio::{
 };
 use tracing::error;
 
-use super::{Health, Lapse, Origin, Subscriber, Tally, health::OwnWrites};
+use super::{Health, Lapse, Origin, Subscriber, Tally, health::OwnWrites, kinds::Kinds};
 use crate::guests::tell_later;
 
 /// Objects that enter an index under one lock: each is read through, some microseconds long.
@@ -43,6 +43,8 @@ pub(super) struct Shared {
     restores: watch::Sender<u64>,
     /// How often an informer's reflector has turned to something else.
     turns: watch::Sender<u64>,
+    /// Informers that wait for their kind.
+    pub(super) kinds: Kinds,
 }
 
 impl Shared {

@@ -1,16 +1,20 @@
 //! Informers against the embedded API server.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
-use pilothouse_apiserver::faults::{Answer, Fault, Requests, Rule, Verb};
+use pilothouse_apiserver::faults::{Answer, Delay, Fault, Requests, Rule, Verb};
 use pilothouse_core::{
     key::{Key, TypeMeta},
     list,
     object::{Keep, Object},
+    reflector::State,
     selector::Selector,
     store::{MAX_SUPERSEDED, Query},
 };
@@ -27,7 +31,7 @@ use super::{
 };
 use crate::{
     cluster::Select,
-    testing::{Api, apple, apples, config_map, soon},
+    testing::{Api, apple, apples, comes_true, config_map, soon},
 };
 
 fn config_maps() -> TypeMeta {
@@ -354,6 +358,32 @@ async fn a_kind_that_comes_back_with_another_scope_is_listed_where_it_is() {
     fuji["metadata"].as_object_mut().and_then(|metadata| metadata.remove("namespace"));
     api.create(fuji).await;
     assert_eq!(hears(&mut heard).await, "fuji appears");
+}
+
+#[tokio::test]
+async fn a_thousand_informers_of_kinds_to_come_share_their_looks_and_are_woken_when_one_comes() {
+    let api = Api::start().await;
+    let looks = Rule::new(Fault::Delay(Delay { milliseconds: 1, up_to: None }));
+    let looks = looks.on(Requests::to("*", &[Verb::Discovery]));
+    let looks = api.server.faults().add(looks).expect("it is a rule");
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let began = tokio::time::Instant::now();
+    let kind = |number: usize| TypeMeta::new("stable.example.com/v1", &format!("Kind{number}"));
+    let others: Vec<_> = (0..1000).map(|number| informers.acquire(InformerKey::all(kind(number)), "test")).collect();
+    let lease = informers.acquire(InformerKey::all(my_apples()), "test");
+    let is_missing = |lease: &Lease| matches!(lease.state(), State::Missing(_));
+    comes_true("all wait", || others.iter().chain([&lease]).all(is_missing)).await;
+    // Each has looked again by then.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (hits, spans) = (api.server.faults().hits(looks).expect("it is there"), began.elapsed().as_millis() / 500 + 1);
+    // The kind's version and its group, twice a second at most; and the place of definitions.
+    assert!(u128::from(hits) <= 2 * spans + 10, "{hits} looks in {:?}", began.elapsed());
+    assert!(hits >= 4, "{hits} looks: nobody looked twice");
+
+    api.serve_apples().await;
+    let appeared = tokio::time::Instant::now();
+    synced(&lease).await;
+    assert!(appeared.elapsed() < Duration::from_secs(4), "it was found after {:?}", appeared.elapsed());
 }
 
 #[tokio::test]

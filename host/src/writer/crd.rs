@@ -82,7 +82,8 @@ impl Writer {
                 Err(error) if error.is_not_found() => None,
                 Err(error) => return Err(request(error)),
             };
-            if !live.is_some_and(|live| diff::holds(&live, &self.manager, None, &desired)) {
+            let changed = !live.is_some_and(|live| diff::holds(&live, &self.manager, None, &desired));
+            if changed {
                 self.apply(&of, &key, &desired, None, true).await.map_err(installing)?;
                 info!(plugin = %self.plugin, definition = name, "installed a CustomResourceDefinition");
             }
@@ -90,6 +91,9 @@ impl Writer {
                 NotYet::Request(error) => request(error),
                 NotYet::Refused(why) => CrdError::NotEstablished { name: name.clone(), why },
             })?;
+            if changed {
+                self.informers.look_for_kinds();
+            }
         }
         Ok(())
     }

@@ -185,7 +185,7 @@ impl Events {
     pub fn start(cluster: Cluster, instance: &str, io: &Handle) -> Self {
         let (waiting, counts, open) = (Arc::<Waiting>::default(), Arc::<Counts>::default(), CancellationToken::new());
         let recorder = Recorder {
-            cluster,
+            cluster: cluster.for_events(),
             instance: instance.to_owned(),
             counts: counts.clone(),
             correlator: Correlator::new(),

@@ -244,6 +244,8 @@ pub struct Report {
     pub awaits_watch: bool,
     /// The fence closed before all was written.
     pub is_closed: bool,
+    /// The longest that the server asked to be left alone for, in answer to one of the writes.
+    pub retry_after: Option<Duration>,
 }
 
 impl Report {
@@ -262,6 +264,9 @@ impl Report {
     /// Something went wrong. Ten thousand children may go wrong at once: what nobody is told is not kept.
     pub fn failed(&mut self, error: Error) {
         self.awaits_watch |= matches!(error, Error::Unknown { .. } | Error::OldOwner { .. });
+        if let Error::Request { source, .. } = &error {
+            self.retry_after = self.retry_after.max(source.retry_after());
+        }
         // The same of each child that is left.
         if matches!(error, Error::Closed(_)) && std::mem::replace(&mut self.is_closed, true) {
             return;

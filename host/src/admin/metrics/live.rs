@@ -13,6 +13,7 @@ use super::{
     encode::{Labels, counters, gauges},
     guests::{self, Account},
     instances::{self, Instances},
+    requests::{self, Requests},
     routes::{self, Backlog, HostCalls, Predicates, Routes},
 };
 
@@ -44,6 +45,8 @@ pub struct Live {
     pub predicates: Vec<Predicates>,
     /// Of each plugin, once.
     pub accounts: Vec<Account>,
+    /// Of each plugin, once.
+    pub requests: Vec<Requests>,
     /// Of each plugin, once.
     pub instances: Vec<Instances>,
     /// Compiled code. Those of several engines are not summed up: there is one.
@@ -156,6 +159,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, live: &Live) -> fmt::R
     routes::encode(encoder, &live.routes, &live.backlogs)?;
     routes::encode_predicates(encoder, &live.predicates)?;
     guests::encode(encoder, &live.accounts)?;
+    requests::encode(encoder, &live.requests)?;
     instances::encode(encoder, &live.instances)?;
     routes::encode_calls(encoder, &live.calls, &live.events)?;
     informers(encoder, &live.informers)?;

@@ -27,6 +27,7 @@ mod instances;
 mod live;
 mod plugin;
 mod process;
+mod requests;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -54,6 +55,7 @@ pub use self::{
     instances::Instances,
     live::{Informer, Live, Queue, Snapshot},
     plugin::Plugin,
+    requests::Requests,
     routes::{Backlog, HostCalls, Predicates, Routes},
 };
 

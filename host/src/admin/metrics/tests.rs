@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use insta::assert_snapshot;
-use pilothouse_core::{fair::Usage, key::TypeMeta};
+use pilothouse_core::{fair::Usage, key::TypeMeta, permits};
 
 use super::*;
 
@@ -87,6 +87,19 @@ fn what_plugins_use_of_the_threads_is_told_by_plugin() {
     pilothouse_plugin_turn_wait_seconds_total{plugin="myapple"} 0.25
     pilothouse_plugin_turns_held_total{plugin="myapple"} 3
     pilothouse_plugin_waiting_tasks{plugin="myapple"} 2
+    "#);
+}
+
+#[test]
+fn requests_are_told_by_plugin() {
+    let metrics = Metrics::new();
+    let usage = permits::Usage { in_flight: 1, waiting: 2, begun: 9, waited: 3, throttled: 4 };
+    metrics.read_from(move |live: &mut Live| live.requests.push(Requests { plugin: "myapple".to_owned(), usage }));
+    assert_snapshot!(samples(&metrics, "pilothouse_plugin_requests"), @r#"
+    pilothouse_plugin_requests_in_flight{plugin="myapple"} 1
+    pilothouse_plugin_requests_waiting{plugin="myapple"} 2
+    pilothouse_plugin_requests_waited_total{plugin="myapple"} 3
+    pilothouse_plugin_requests_throttled_total{plugin="myapple"} 4
     "#);
 }
 
@@ -570,6 +583,10 @@ fn the_text_is_open_metrics() {
     pilothouse_plugin_turn_wait_seconds
     pilothouse_plugin_turns_held
     pilothouse_plugin_waiting_tasks
+    pilothouse_plugin_requests_in_flight
+    pilothouse_plugin_requests_waiting
+    pilothouse_plugin_requests_waited
+    pilothouse_plugin_requests_throttled
     pilothouse_plugin_instances
     pilothouse_plugin_instances_kept
     pilothouse_plugin_instances_made

@@ -148,6 +148,18 @@ async fn a_key_that_is_woken_for_ever_is_handed_out_once_a_second_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_that_the_server_refused_waits_as_long_as_the_server_asked() {
+    for (asked, waits) in [(0, 0), (7, 7), (3600, 300)] {
+        let (queue, taker, began) = (Queue::new(Pace::default()), Patient::default(), Instant::now());
+        queue.add(key("a"), CHANGE, || Cause::Itself);
+        let (item, _) = queue.next(&taker).await.expect("it is not shut down");
+        queue.finish(&item, Next::RetryAfter(Duration::from_secs(asked)));
+        let (item, _) = queue.next(&taker).await.expect("it is not shut down");
+        assert_eq!((item.key, began.elapsed().as_secs()), (key("a"), waits));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_plugin_that_asks_to_be_called_at_once_for_ever_is_called_once_a_second() {
     let (took, told, _) = storm(Next::After(LIMITS.base), false).await;
     // While it comes as often as that, its rate goes on: it has some more of it.

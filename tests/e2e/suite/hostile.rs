@@ -16,8 +16,10 @@ use tokio::time::{sleep, timeout};
 use crate::reads::put;
 
 /// What fails on `bad-1` and `bad-2`: the guest, and what the log says of the one and of the other.
-const HOSTILE: [(&str, [&str; 2]); 12] = [
+const HOSTILE: [(&str, [&str; 2]); 14] = [
     ("asking", [LATE; 2]),
+    ("flooding_requests", [LATE; 2]),
+    ("flooding_writes", [LATE; 2]),
     ("garbling", ["plugin handed over what cannot be read: invalid utf-8"; 2]),
     (
         "huge",
@@ -85,6 +87,51 @@ pub(crate) async fn invariant_8_a_plugin_that_waits_for_the_server_costs_itself_
     scene.cluster.hang().await?;
     have_no_children(&is_contained(&scene, "waiting").await?).await?;
     scene.cluster.has_hung().await
+}
+
+pub(crate) async fn invariant_8_a_plugin_that_floods_the_server_with_reads_costs_nobody_else_anything(
+    scene: Scene,
+) -> Result<()> {
+    floods(&scene, "flooding_requests").await
+}
+
+pub(crate) async fn invariant_8_a_plugin_that_floods_the_server_with_writes_costs_nobody_else_anything(
+    scene: Scene,
+) -> Result<()> {
+    floods(&scene, "flooding_writes").await
+}
+
+/// 128 objects of the guest are at work at once, and others are served. The guest never has more than its part of the permits.
+async fn floods(scene: &Scene, guest: &str) -> Result<()> {
+    let (mut host, elsewhere) = beside_myapple(scene, guest).await?;
+    let names: Vec<String> = (0..128).map(|number| format!("bad-{number}")).collect();
+    let bad: Vec<Apple> = names.iter().map(|name| scene.apple(name)).collect();
+    try_join_all(bad.iter().map(async |apple| apple.create(1).await.map(drop))).await?;
+    let admin = host.admin()?;
+    let name = name_of(guest);
+    let served = async {
+        eventually("the flood waits for its turns", async || {
+            let metrics = admin.metrics().await?;
+            let waited = metrics.sum("pilothouse_plugin_requests_waited_total", &[("plugin", &name)]);
+            ensure!(waited > 0.0, "each of its requests was sent at once");
+            Ok(())
+        })
+        .await?;
+        let others = other_apples(scene, &elsewhere);
+        let bounded = async {
+            loop {
+                let metrics = admin.metrics().await?;
+                let in_flight = metrics.sum("pilothouse_plugin_requests_in_flight", &[("plugin", &name)]);
+                ensure!(in_flight <= 48.0, "{in_flight} requests are in flight");
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            served = others_go_on(&mut host, &others) => served,
+            unbounded = bounded => unbounded,
+        }
+    };
+    while_they_are_called(&bad[..2], &admin, &name, served).await
 }
 
 pub(crate) async fn invariant_8_a_plugin_that_traps_costs_itself_one_call(scene: Scene) -> Result<()> {

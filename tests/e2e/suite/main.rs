@@ -6,6 +6,7 @@ mod bundle;
 mod children;
 mod code;
 mod conflicts;
+mod connections;
 mod contract;
 mod definitions;
 mod figures;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
             a_writer_that_keeps_editing_a_child_loses_every_time,
             a_manager_that_forces_its_way_loses_too,
         }
+        connections { many_watches_share_a_few_connections }
         contract {
             invariant_3_a_plugin_sees_its_own_writes_in_the_same_call,
             a_child_that_may_be_adopted_is_taken_over,
@@ -107,6 +109,8 @@ fn main() -> ExitCode {
             invariant_8_a_plugin_that_the_host_tells_too_much_costs_itself_one_call,
             invariant_8_a_plugin_that_asks_by_more_than_there_can_be_costs_itself_one_call,
             invariant_8_a_plugin_that_waits_for_the_server_costs_itself_one_call,
+            invariant_8_a_plugin_that_floods_the_server_with_reads_costs_nobody_else_anything,
+            invariant_8_a_plugin_that_floods_the_server_with_writes_costs_nobody_else_anything,
             invariant_8_a_plugin_that_traps_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_memory_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_a_table_costs_itself_one_call,

@@ -100,6 +100,16 @@ pub const GUESTS: &[Guest] = &[
         does: "for bad-* logs 20,000 lines of 1 kB before it answers; it behaves well otherwise",
     },
     Guest {
+        name: "flooding_requests",
+        expected: Expected::Contained,
+        does: "for bad-* reads from the API server without end, 256 objects at once; its timeout is 300 ms",
+    },
+    Guest {
+        name: "flooding_writes",
+        expected: Expected::Contained,
+        does: "for bad-* writes to the API server without end, 256 objects at once; its timeout is 300 ms",
+    },
+    Guest {
         name: "garbling",
         expected: Expected::Contained,
         does: "for bad-1 answers with a status that is no UTF-8, for other bad-* logs a line that is none",

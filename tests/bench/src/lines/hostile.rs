@@ -52,10 +52,12 @@ const FAILING: Group<'_> = Group {
 };
 /// Each way to misbehave, in the order of the figures of `hostile-each` and `hostile-three`. The last waits until its deadline for an API server
 /// that does not answer it.
-const WAYS: [&str; 20] = [
+const WAYS: [&str; 22] = [
     "asking",
     "filling",
     "flooding",
+    "flooding_requests",
+    "flooding_writes",
     "garbling",
     "hoarding",
     "huge",

@@ -20,13 +20,17 @@
 //!
 //! [`holds`] never says true where an apply would change a value; a null that was applied and is not there counts as being so,
 //! since the server drops nulls that a schema does not allow. It says false, and so costs a request that changes nothing (whose
-//! answer settles it for a while, [`Object::settle`]), where only the server could know better:
+//! answer is remembered, [`Object::settle`]), where only the server could know better:
 //!
-//! - what the server writes otherwise than it was sent: defaults inside an atomic map or list, quantities (`1000m` becomes
+//! - what the server stores in another form than it was sent: defaults inside an atomic map or list, quantities (`1000m` becomes
 //!   `1`), `stringData`, zero values that built-in kinds leave out;
 //! - an empty map or a null that is desired where others put something;
-//! - an empty list that is desired where there is none, or where others put something;
+//! - an empty list that is desired where others put something, or, unless the kind is built in, where there is none;
 //! - sets whose elements are not scalars, and lists in which the live object repeats a desired element.
+//!
+//! For the first of these there is [`is_untouched`]. It does not compare the values that the server may store in another form.
+//! It relies on the rule that a foreign change of a value takes the field away from this manager's field set. The caller must
+//! know that `desired` is the text of this manager's last apply.
 //!
 //! Ownership (this manager's) is as exact, but for two things that no field set can tell apart. A leaf is either atomic, or
 //! it was an empty map or a null when it was applied; and an empty list is named by nobody unless it is atomic. So where
@@ -64,12 +68,98 @@ const IDENTITY: [&str; 8] =
 /// Never panics, whatever the texts are. Field sets nested deeper than serde_json's limit of 128 do not hold. Time and memory
 /// are linear in the three texts.
 pub fn holds(live: &Object, manager: &str, subresource: Option<Subresource>, desired: &Value) -> bool {
+    let rules = Rules { values: Values::Same, built_in: is_built_in(&live.type_meta().api_version) };
     // A manager that owns nothing has no entry.
-    text_holds(&live.json(), live.applied(manager, subresource).unwrap_or("{}"), desired)
+    text_holds(rules, &live.json(), live.applied(manager, subresource).unwrap_or("{}"), desired)
 }
 
-/// [`holds`] on the texts themselves.
-fn text_holds(live: &str, owned: &str, desired: &Value) -> bool {
+/// Returns `true` if nobody has changed what `manager` applied, and `desired` is the text of that apply.
+///
+/// The caller must know the second part, for instance by a digest that was applied with the text. `metadata` is compared as in [`holds`].
+/// Elsewhere the walk compares what is owned, and the order of lists:
+///
+/// - Built-in kinds: values are not compared. The server stores quantities, times and empty values in its own form.
+/// - Other kinds: atomic maps and lists may have members that a default added. All else must be equal.
+///
+/// # Guarantees
+///
+/// As for [`holds`]. Who writes `managedFields` by hand, and gives this manager a field that somebody else changed, deceives it.
+pub fn is_untouched(live: &Object, manager: &str, desired: &Value) -> bool {
+    let built_in = is_built_in(&live.type_meta().api_version);
+    let values = if built_in { Values::Any } else { Values::Extended };
+    live.applied(manager, None)
+        .is_some_and(|owned| text_holds(Rules { values, built_in }, &live.json(), owned, desired))
+}
+
+/// Groups with a dot in their name whose kinds are part of kube-apiserver.
+///
+/// Left out are those that have maps of structs (`apiextensions.k8s.io`, `resource.k8s.io`): in a field set, such a map's entry that
+/// lost its members looks like an atomic value.
+const BUILT_IN: [&str; 14] = [
+    "admissionregistration.k8s.io",
+    "apiregistration.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "certificates.k8s.io",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+    "networking.k8s.io",
+    "node.k8s.io",
+    "rbac.authorization.k8s.io",
+    "scheduling.k8s.io",
+    "storage.k8s.io",
+];
+
+/// Returns `true` if the kind's type is a Go struct of kube-apiserver. The group of a CustomResourceDefinition must have a dot.
+fn is_built_in(api_version: &str) -> bool {
+    match api_version.split_once('/') {
+        None => true,
+        Some((group, _)) => !group.contains('.') || BUILT_IN.contains(&group),
+    }
+}
+
+/// How two values are compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Values {
+    /// Equal as JSON.
+    Same,
+    /// As `Same`, but live maps may have more members.
+    Extended,
+    /// Not at all: the field set alone decides.
+    Any,
+}
+
+/// What the walk goes by.
+#[derive(Clone, Copy)]
+struct Rules {
+    values: Values,
+    /// The kind is built in: the server does not tell an empty list from none.
+    built_in: bool,
+}
+
+impl Rules {
+    /// For `metadata`, whose values every kind stores as they were sent.
+    const STRICT: Self = Self { values: Values::Same, built_in: false };
+
+    fn agree(self, desired: &Value, live: Option<&Tree<'_>>) -> bool {
+        match (self.values, live) {
+            (Values::Any, _) => true,
+            (Values::Same, Some(live)) => same(desired, live),
+            (Values::Extended, Some(live)) => extends(desired, live),
+            (_, None) => false,
+        }
+    }
+
+    /// Returns `true` if nothing, or null, is a built-in kind's form of this empty list.
+    fn is_no_list(self, desired: &Value, live: Option<&Tree<'_>>) -> bool {
+        self.built_in && matches!(live, None | Some(Tree::Null)) && desired.as_array().is_some_and(Vec::is_empty)
+    }
+}
+
+/// [`holds`] and [`is_untouched`] on the texts themselves.
+fn text_holds(rules: Rules, live: &str, owned: &str, desired: &Value) -> bool {
     let Some(owned) = Fields::parse(owned) else { return false };
     // Only the top-level members that are asked for are parsed: a status costs no walk through the spec.
     let Ok(live) = serde_json::from_str::<Members<'_, &RawValue>>(live) else { return false };
@@ -87,7 +177,7 @@ fn text_holds(live: &str, owned: &str, desired: &Value) -> bool {
         match name.as_str() {
             "apiVersion" | "kind" => live.is_some_and(|live| same(desired, &live)),
             "metadata" => metadata(owned.remove(name), desired, live.as_ref()),
-            _ => member(owned.get(name), desired, live.as_ref()),
+            _ => member(rules, owned.get(name), desired, live.as_ref()),
         }
     })
 }
@@ -115,15 +205,16 @@ fn metadata(owned: Option<Fields<'_>>, desired: &Value, live: Option<&Tree<'_>>)
                 ("labels" | "annotations" | "ownerReferences" | "finalizers", _) if owned == Some(&Fields::Leaf) => {
                     false
                 }
-                _ => member(owned, desired, live),
+                _ => member(Rules::STRICT, owned, desired, live),
             }
         })
 }
 
 /// A member of a map, named by the field set or not.
-fn member(owned: Option<&Fields<'_>>, desired: &Value, live: Option<&Tree<'_>>) -> bool {
+fn member(rules: Rules, owned: Option<&Fields<'_>>, desired: &Value, live: Option<&Tree<'_>>) -> bool {
     match owned {
-        Some(owned) => node(owned, desired, live),
+        Some(owned) => node(rules, owned, desired, live),
+        None if rules.is_no_list(desired, live) => true,
         // Nothing of it is named: so it can only be made of empty lists. Equal as a whole, since it could be part of something atomic.
         None => of_empty_lists(desired) && live.is_some_and(|live| same(desired, live)),
     }
@@ -137,20 +228,27 @@ fn of_empty_lists(value: &Value) -> bool {
     }
 }
 
-fn node(owned: &Fields<'_>, desired: &Value, live: Option<&Tree<'_>>) -> bool {
+fn node(rules: Rules, owned: &Fields<'_>, desired: &Value, live: Option<&Tree<'_>>) -> bool {
+    // A built-in kind leaves out structs and lists of which nothing but empty values was applied.
+    let is_left_out = rules.values == Values::Any && live.is_none();
     match (owned, desired, live) {
         // Owned and not there: the server drops nulls where they are not allowed. Had another writer removed the field, it
         // would have left this manager's set too.
         (Fields::Leaf, Value::Null, None) => true,
+        (Fields::Leaf, desired, live) if rules.is_no_list(desired, live) => true,
         // Where that is not atomic it owns nothing: what made this a leaf, an empty map or a null, would be given up.
-        (Fields::Leaf, Value::Object(_), _) if of_empty_lists(desired) => false,
-        (Fields::Leaf, desired, Some(live)) => same(desired, live),
-        (Fields::Members(owned), Value::Object(desired), Some(Tree::Map(live))) => {
+        (Fields::Leaf, Value::Object(_), _) if of_empty_lists(desired) && rules.values == Values::Same => false,
+        (Fields::Leaf, desired, live) => rules.agree(desired, live),
+        (Fields::Members(owned), Value::Object(desired), live) if is_left_out || matches!(live, Some(Tree::Map(_))) => {
+            let live = |name: &str| match live {
+                Some(Tree::Map(live)) => live.get(name),
+                _ => None,
+            };
             owned.names().all(|name| desired.contains_key(name))
-                && desired.iter().all(|(name, desired)| member(owned.get(name), desired, live.get(name)))
+                && desired.iter().all(|(name, desired)| member(rules, owned.get(name), desired, live(name)))
         }
         (Fields::Elements { keys, elements }, Value::Array(desired), Some(Tree::List(live))) => {
-            associative(keys, elements, desired, live)
+            associative(rules, keys, elements, desired, live)
         }
         (Fields::Set(owned), Value::Array(desired), Some(Tree::List(live))) => set(owned, desired, live),
         _ => false,
@@ -159,7 +257,7 @@ fn node(owned: &Fields<'_>, desired: &Value, live: Option<&Tree<'_>>) -> bool {
 
 /// Each desired element is one that is owned, each owned one is desired, and the live list has them once, in the same order
 /// relative to each other (an apply would reorder them).
-fn associative(keys: &[String], owned: &[Element<'_>], desired: &[Value], live: &[Tree<'_>]) -> bool {
+fn associative(rules: Rules, keys: &[String], owned: &[Element<'_>], desired: &[Value], live: &[Tree<'_>]) -> bool {
     let mut by_key = HashMap::with_capacity(owned.len());
     for element in owned {
         let Some(key) = key_as_applied(keys, element) else { return false };
@@ -180,7 +278,12 @@ fn associative(keys: &[String], owned: &[Element<'_>], desired: &[Value], live: 
             let full_key =
                 element.key.iter().map(|value| Scalar::of(value).map(Some)).collect::<Option<ElementKey<'_>>>();
             let Some(place) = full_key.and_then(|key| order.next(places.get(&key))) else { return false };
-            node(&element.fields, desired, live.get(place))
+            // An element that is a leaf is atomic, or has lost all that was applied of it: its values decide.
+            let values = match (&element.fields, rules.values) {
+                (Fields::Leaf, Values::Any) => Values::Same,
+                (_, values) => values,
+            };
+            node(Rules { values, ..rules }, &element.fields, desired, live.get(place))
         })
 }
 
@@ -260,6 +363,23 @@ fn same(desired: &Value, live: &Tree<'_>) -> bool {
         }
         (Value::Object(desired), Tree::Map(live)) => same_map(desired, live),
         _ => matches!((Scalar::of(desired), Scalar::of_tree(live)), (Some(a), Some(b)) if a == b),
+    }
+}
+
+/// Equal as JSON, but for members of live maps that are not desired: defaults.
+fn extends(desired: &Value, live: &Tree<'_>) -> bool {
+    match (desired, live) {
+        (Value::Array(desired), Tree::List(live)) => {
+            desired.len() == live.len() && desired.iter().zip(live).all(|(desired, live)| extends(desired, live))
+        }
+        (Value::Object(desired), Tree::Map(live)) => {
+            desired.iter().all(|(name, desired)| match live.get(name) {
+                Some(live) => extends(desired, live),
+                // The server drops nulls where they are not allowed.
+                None => desired.is_null(),
+            })
+        }
+        _ => same(desired, live),
     }
 }
 

@@ -172,7 +172,7 @@ impl Appliers {
 
     fn bytes(&self) -> usize {
         let texts = self.all().map(|applied| applied.manager.len() + applied.fields.len()).sum::<usize>();
-        size_of::<Self>() + size_of_val(&*self.others) + texts
+        size_of::<Self>() + size_of_val(&*self.others) + texts + self.note.bytes()
     }
 }
 

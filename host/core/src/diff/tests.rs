@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use self::model::{Operation, Path, Schema, Server, Storage};
-use super::text_holds;
+use super::{Rules, Values};
 use crate::key::TypeMeta;
 use crate::object::{Object, Subresource};
 
@@ -14,6 +14,16 @@ const US: &str = "pilothouse.apples";
 
 fn same(a: &Value, b: &Value) -> bool {
     super::same(a, &serde_json::from_str(&b.to_string()).unwrap())
+}
+
+fn text_holds(live: &str, owned: &str, desired: &Value) -> bool {
+    super::text_holds(Rules::STRICT, live, owned, desired)
+}
+
+/// As a kind's own rules have it, for a text that was applied last.
+fn untouched(built_in: bool, live: &Value, owned: &Value, desired: &Value) -> bool {
+    let values = if built_in { Values::Any } else { Values::Extended };
+    super::text_holds(Rules { values, built_in }, &live.to_string(), &owned.to_string(), desired)
 }
 
 fn check(live: &Value, owned: &Value, desired: &Value) -> bool {
@@ -278,6 +288,127 @@ fn the_entry_of_the_manager_and_the_subresource_is_the_one_that_counts() {
     assert!(!super::holds(&live, "pilothouse.pears", None, &spec));
 }
 
+#[test]
+fn an_empty_list_is_none_in_a_built_in_kind() {
+    let built_in = |live: &Value, owned: &Value, desired: &Value| {
+        let rules = Rules { values: Values::Same, built_in: true };
+        super::text_holds(rules, &live.to_string(), &owned.to_string(), desired)
+    };
+    let desired = json!({"spec": {"name": "a", "env": [], "tolerations": []}, "rules": []});
+    let owned = json!({"f:spec": {"f:name": {}, "f:tolerations": {}}, "f:rules": {}});
+    let live = json!({"spec": {"name": "a"}, "rules": null});
+    assert!(built_in(&live, &owned, &desired));
+    assert!(!check(&live, &owned, &desired), "a custom resource keeps an empty list");
+    assert!(!built_in(&set(live.clone(), "/spec", "tolerations", json!([{"key": "a"}])), &owned, &desired));
+    assert!(!built_in(&set(live, "", "rules", json!([{"verbs": ["get"]}])), &owned, &desired));
+    for (api_version, expected) in [
+        ("v1", true),
+        ("apps/v1", true),
+        ("rbac.authorization.k8s.io/v1", true),
+        ("apiextensions.k8s.io/v1", false),
+        ("gateway.networking.k8s.io/v1", false),
+        ("stable.example.com/v1", false),
+    ] {
+        assert_eq!(super::is_built_in(api_version), expected, "{api_version}");
+    }
+}
+
+/// A Deployment as it was sent, as the server stores it, and what the field set of the apply is.
+fn deployment() -> (Value, Value, Value) {
+    let desired = json!({"metadata": {"name": "a", "labels": {"app": "a"}}, "spec": {
+        "replicas": 2, "strategy": {"rollingUpdate": {"maxSurge": null}}, "tolerations": [],
+        "containers": [
+            {"name": "first", "limits": {"memory": "1024Mi"}, "env": [{"name": "A", "value": ""}, {"name": "B", "value": "b"}]},
+            {"name": "second", "ports": [{"port": 80}]},
+        ],
+        "volumes": [{"name": "v", "items": [{"key": "k"}]}],
+    }});
+    let owned = json!({"f:metadata": {"f:labels": {"f:app": {}}}, "f:spec": {
+        "f:replicas": {}, "f:strategy": {"f:rollingUpdate": {"f:maxSurge": {}}}, "f:tolerations": {},
+        "f:containers": {
+            "k:{\"name\":\"first\"}": {".": {}, "f:name": {}, "f:limits": {"f:memory": {}}, "f:env": {
+                "k:{\"name\":\"A\"}": {".": {}, "f:name": {}, "f:value": {}},
+                "k:{\"name\":\"B\"}": {".": {}, "f:name": {}, "f:value": {}},
+            }},
+            "k:{\"name\":\"second\"}": {".": {}, "f:name": {}, "f:ports": {
+                "k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:port": {}},
+            }},
+        },
+        "f:volumes": {"k:{\"name\":\"v\"}": {".": {}, "f:name": {}, "f:items": {}}},
+    }});
+    let live = json!({"metadata": {"name": "a", "labels": {"app": "a"}}, "spec": {
+        "replicas": 2, "revisionHistoryLimit": 10,
+        "containers": [
+            {"name": "first", "limits": {"memory": "1Gi"}, "env": [{"name": "A"}, {"name": "B", "value": "b"}]},
+            {"name": "injected"},
+            {"name": "second", "ports": [{"port": 80, "protocol": "TCP"}]},
+        ],
+        "volumes": [{"name": "v", "items": [{"key": "k", "mode": 420}]}],
+    }});
+    (live, owned, desired)
+}
+
+#[test]
+fn what_a_built_in_kind_stores_in_another_form_is_untouched_while_it_is_owned() {
+    let (live, owned, desired) = deployment();
+    assert!(!check(&live, &owned, &desired));
+    assert!(untouched(true, &live, &owned, &desired));
+    // A foreign change takes the field away from our set.
+    let first = r#"/f:spec/f:containers/k:{"name":"first"}"#;
+    for (parent, name) in [
+        ("/f:spec".to_owned(), "f:replicas"),
+        // A node that lost its last member goes too.
+        (first.to_owned(), "f:limits"),
+        (format!(r#"{first}/f:env/k:{{"name":"A"}}"#), "f:value"),
+        (r#"/f:spec/f:volumes/k:{"name":"v"}"#.to_owned(), "f:items"),
+    ] {
+        assert!(!untouched(true, &live, &without(owned.clone(), &parent, name), &desired), "{parent}/{name}");
+    }
+    let tolerant = set(live.clone(), "/spec", "tolerations", json!([{"operator": "Exists"}]));
+    assert!(!untouched(true, &tolerant, &without(owned.clone(), "/f:spec", "f:tolerations"), &desired));
+    // What is not in the set is compared: the order of elements, and metadata.
+    let reordered = with(live.clone(), "/spec/containers", |list| list.as_array_mut().unwrap().reverse());
+    assert!(!untouched(true, &reordered, &owned, &desired));
+    assert!(!untouched(true, &set(live.clone(), "/metadata/labels", "app", json!("b")), &owned, &desired));
+    // Another text names other fields.
+    assert!(!untouched(true, &live, &owned, &without(desired.clone(), "/spec", "replicas")));
+    assert!(!untouched(true, &live, &owned, &set(desired, "/spec", "paused", json!(true))));
+}
+
+#[test]
+fn what_a_default_adds_inside_of_an_atomic_list_of_a_custom_resource_is_untouched() {
+    let desired = json!({"spec": {"rules": [{"refs": [{"name": "a", "port": null}]}], "memory": "1024Mi"}});
+    let owned = json!({"f:spec": {"f:rules": {}, "f:memory": {}}});
+    let live =
+        json!({"spec": {"rules": [{"refs": [{"name": "a", "kind": "Service"}], "weight": 1}], "memory": "1024Mi"}});
+    assert!(!check(&live, &owned, &desired));
+    assert!(untouched(false, &live, &owned, &desired));
+    let element = "/spec/rules/0/refs/0";
+    for other in [
+        set(live.clone(), element, "name", json!("b")),
+        without(live.clone(), element, "name"),
+        set(live.clone(), element, "port", json!(80)),
+        with(live.clone(), "/spec/rules", |list| list.as_array_mut().unwrap().push(json!({}))),
+        // A custom resource stores texts as they are sent, quantities too.
+        set(live, "/spec", "memory", json!("1Gi")),
+    ] {
+        assert!(!untouched(false, &other, &owned, &desired), "{other}");
+    }
+}
+
+#[test]
+fn an_element_that_lost_all_its_fields_is_not_untouched() {
+    let desired = json!({"spec": {"ports": [{"value": 1}]}});
+    let live = |value: i32| json!({"spec": {"ports": [{"protocol": "TCP", "value": value}]}});
+    // Its key is a default, and so is not among the fields.
+    let whole = json!({"f:spec": {"f:ports": {"k:{\"protocol\":\"TCP\"}": {".": {}, "f:value": {}}}}});
+    let lost = json!({"f:spec": {"f:ports": {"k:{\"protocol\":\"TCP\"}": {}}}});
+    for built_in in [true, false] {
+        assert!(untouched(built_in, &live(1), &whole, &desired));
+        assert!(!untouched(built_in, &live(2), &lost, &desired));
+    }
+}
+
 // Properties: against the model of a server.
 
 fn schema() -> Schema {
@@ -492,6 +623,23 @@ proptest! {
         server.apply(&schema(), storage, US, &config);
         if is_full(&config) {
             prop_assert!(text_holds(&server.object.to_string(), &server.fields(US), &config));
+        }
+    }
+
+    /// Whatever others wrote since our last apply.
+    #[test]
+    fn what_is_untouched_is_not_changed_by_another_apply_of_the_same(
+        earlier in history(), storage in storage(), config in value(&schema()), later in history(),
+    ) {
+        let built_in = storage == Storage::DropEmpty;
+        // No built-in kind has maps of structs.
+        prop_assume!(!built_in || config.pointer("/spec/many").is_none());
+        let later = later.into_iter().filter(|write| !matches!(write, Write::Apply(US, _)));
+        let history: Vec<Write> = earlier.into_iter().chain([Write::Apply(US, config.clone())]).chain(later).collect();
+        let before = server_after(&history, storage);
+        let owned = serde_json::from_str(&before.fields(US)).unwrap();
+        if untouched(built_in, &before.object, &owned, &config) {
+            assert_apply_changes_nothing(&before, storage, &config)?;
         }
     }
 

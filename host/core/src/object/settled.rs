@@ -10,7 +10,14 @@ use crate::json::{ParseError, Reader};
 
 /// No part of the object: two are equal whatever is noted of them.
 #[derive(Debug, Default)]
-pub(super) struct Note(Mutex<Option<Settled>>);
+pub(super) struct Note(Mutex<Notes>);
+
+#[derive(Clone, Debug, Default)]
+struct Notes {
+    object: Option<Settled>,
+    /// Hardly ever there.
+    status: Option<Box<SettledStatus>>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Settled {
@@ -22,13 +29,29 @@ struct Settled {
     inherited: bool,
 }
 
+/// Two digests: of what was applied, and of the status that the server made of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct SettledStatus {
+    digest: u64,
+    lasting: u64,
+}
+
 impl Note {
-    fn update<T>(&self, change: impl FnOnce(&mut Option<Settled>) -> T) -> T {
+    fn update<T>(&self, change: impl FnOnce(&mut Notes) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn copy(&self) -> Option<Settled> {
-        self.update(|settled| *settled)
+    fn copy(&self) -> Notes {
+        self.update(|notes| notes.clone())
+    }
+
+    fn object(&self) -> Option<Settled> {
+        self.update(|notes| notes.object)
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn bytes(&self) -> usize {
+        self.update(|notes| notes.status.as_deref().map_or(0, size_of_val))
     }
 }
 
@@ -49,8 +72,9 @@ impl Eq for Note {}
 impl Appliers {
     /// Takes over what was noted of an earlier version.
     pub(super) fn inherit(&self, older: &Self) {
-        let settled = older.note.copy().map(|settled| Settled { inherited: true, ..settled });
-        self.note.update(|own| *own = settled);
+        let Notes { object, status } = older.note.copy();
+        let object = object.map(|settled| Settled { inherited: true, ..settled });
+        self.note.update(|own| *own = Notes { object, status });
     }
 }
 
@@ -61,20 +85,36 @@ impl Object {
     /// `hash` is to be the same for all that one digest is asked for, and a secret from who writes objects.
     pub fn settle(&self, digest: u64, hash: &impl BuildHasher) {
         if let (Some(appliers), Ok(lasting)) = (&self.applied, self.lasting(hash)) {
-            appliers.note.update(|settled| *settled = Some(Settled { digest, lasting, inherited: false }));
+            appliers.note.update(|notes| notes.object = Some(Settled { digest, lasting, inherited: false }));
         }
+    }
+
+    /// Notes that an apply of the status with this digest would change nothing. As [`settle`](Self::settle), for the status alone.
+    pub fn settle_status(&self, digest: u64, hash: &impl BuildHasher) {
+        if let (Some(appliers), Ok(lasting)) = (&self.applied, self.lasting_status(hash)) {
+            appliers.note.update(|notes| notes.status = Some(Box::new(SettledStatus { digest, lasting })));
+        }
+    }
+
+    /// Returns `true` if that was noted, and the status is as it was then.
+    pub fn is_status_settled(&self, digest: u64, hash: &impl BuildHasher) -> bool {
+        let noted =
+            self.applied.as_ref().and_then(|appliers| appliers.note.update(|notes| notes.status.as_deref().copied()));
+        noted.is_some_and(|noted| {
+            noted.digest == digest && self.lasting_status(hash).is_ok_and(|lasting| lasting == noted.lasting)
+        })
     }
 
     /// True if that was noted of this version, or of an earlier one since which nothing but the status differs.
     pub fn is_settled(&self, digest: u64, hash: &impl BuildHasher) -> bool {
         let Some(appliers) = &self.applied else { return false };
-        match appliers.note.copy().filter(|settled| settled.digest == digest) {
+        match appliers.note.object().filter(|settled| settled.digest == digest) {
             None => false,
             Some(Settled { inherited: false, .. }) => true,
             Some(settled) => {
                 let is_as_it_was = self.lasting(hash).is_ok_and(|lasting| lasting == settled.lasting);
                 let known = is_as_it_was.then_some(Settled { inherited: false, ..settled });
-                appliers.note.update(|settled| *settled = known);
+                appliers.note.update(|notes| notes.object = known);
                 is_as_it_was
             }
         }
@@ -103,6 +143,25 @@ impl Object {
         for applied in self.applied.iter().flat_map(|appliers| appliers.all()) {
             if applied.subresource != Some(Subresource::Status) {
                 (&applied.manager, &applied.fields, applied.subresource).hash(&mut hasher);
+            }
+        }
+        Ok(hasher.finish())
+    }
+
+    /// A digest of the status, and of what was applied to it.
+    fn lasting_status(&self, hash: &impl BuildHasher) -> Result<u64, ParseError> {
+        let (mut hasher, json) = (hash.build_hasher(), self.json());
+        let mut reader = Reader::new(&json);
+        reader.enter_object("text")?;
+        while let Some(name) = reader.member()? {
+            let value = reader.skip()?;
+            if name.decode() == "status" {
+                value.hash(&mut hasher);
+            }
+        }
+        for applied in self.applied.iter().flat_map(|appliers| appliers.all()) {
+            if applied.subresource == Some(Subresource::Status) {
+                (&applied.manager, &applied.fields).hash(&mut hasher);
             }
         }
         Ok(hasher.finish())

@@ -421,3 +421,21 @@ fn what_is_settled_stays_so_until_more_than_the_status_differs() {
     next.settle(8, &hash);
     assert!(next.is_settled(8, &hash) && !next.is_settled(7, &hash) && first.is_settled(7, &hash));
 }
+
+#[test]
+fn a_settled_status_stays_so_until_it_differs() {
+    let hash = std::hash::RandomState::new();
+    let fields = r#"{"f:spec":{}}"#;
+    let first = applied(r#""resourceVersion":"1""#, r#","spec":{"a":1},"status":{"b":1}"#, fields);
+    first.settle(6, &hash);
+    first.settle_status(7, &hash);
+    assert!(first.is_status_settled(7, &hash) && !first.is_status_settled(6, &hash) && first.is_settled(6, &hash));
+    let is_settled = |rest: &str| {
+        let mut next = applied(r#""resourceVersion":"2""#, rest, fields);
+        next.share_with(&first);
+        next.is_status_settled(7, &hash)
+    };
+    assert!(is_settled(r#","spec":{"a":2},"status":{"b":1}"#));
+    assert!(!is_settled(r#","spec":{"a":1},"status":{"b":2}"#));
+    assert!(!is_settled(r#","spec":{"a":1}"#));
+}

@@ -49,6 +49,9 @@ impl Outcome {
     /// writer's fields are left alone. An object of this name that this plugin did not make is an error: see
     /// [`adopt`](Self::adopt).
     ///
+    /// The `stringData` of a Secret becomes `data`. A child that the server stores in another form than it was sent gets the annotation
+    /// `pilothouse.dev/applied`.
+    ///
     /// Once one child is named, all others that this plugin made for this object before are deleted.
     #[expect(clippy::needless_pass_by_value, reason = "a child is made where it is named")]
     pub fn child<K: Object>(self, object: K) -> Self {

@@ -1,9 +1,10 @@
 //! From what a plugin returned as a child to what is sent: checked, in its place, and owned.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use pilothouse_core::key::{Key, TypeMeta};
 use serde_json::{Map, Value, json};
 
-use super::{Error, Owner, Writer};
+use super::{Error, Owner, Writer, mark};
 use crate::{
     informer::{InformerKey, View},
     wasm::Child,
@@ -99,6 +100,7 @@ impl Writer {
         for member in SERVERS_OWN {
             metadata.remove(member);
         }
+        mark::strip(metadata);
         let asked = text(metadata, "namespace");
         let namespace = self.place(owner, &of, &name, asked).await?;
         match &namespace {
@@ -110,6 +112,9 @@ impl Writer {
         seen(view, &of, &key, metadata)?;
         // A child's status is for whoever runs the child; apply would ignore it, and the diff must not wait for it.
         object.remove("status");
+        if api_version == "v1" && kind == "Secret" {
+            encode_texts(&mut object);
+        }
         Ok(Desired { of, key, value: object.into(), adopt: child.adopt, bytes: child.object.len(), digest })
     }
 
@@ -138,6 +143,34 @@ impl Writer {
             }
             (true, Some(namespace), _) => Ok(Some(namespace.into())),
         }
+    }
+}
+
+/// Replaces a Secret's `stringData` by the `data` that the server makes of it.
+///
+/// The server stores no `stringData`, and its field set still names it: nobody's change of such a key could be seen there. A key that is in both
+/// has the text of `stringData`, as on the server. What is not a map of texts is left to the server to refuse.
+fn encode_texts(secret: &mut Map<String, Value>) {
+    let is_map = |value: &Value| value.is_object() || value.is_null();
+    let texts = match secret.get("stringData") {
+        None => return,
+        Some(Value::Null) => Map::new(),
+        Some(Value::Object(texts)) if texts.values().all(Value::is_string) => texts.clone(),
+        Some(_) => return,
+    };
+    if !secret.get("data").is_none_or(is_map) {
+        return;
+    }
+    secret.remove("stringData");
+    if texts.is_empty() {
+        return;
+    }
+    let data = secret.entry("data").or_insert(Value::Null);
+    if data.is_null() {
+        *data = Map::new().into();
+    }
+    for (key, text) in texts {
+        data[key.as_str()] = BASE64.encode(text.as_str().unwrap_or_default()).into();
     }
 }
 
@@ -183,4 +216,31 @@ fn seen(view: &View, of: &TypeMeta, key: &Key, metadata: &Map<String, Value>) ->
         return Ok(());
     }
     Err(ChildError::Unwatched { of: of.clone(), key: key.clone(), watched: watched.join(" or ") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_a_secret_become_data() {
+        for (secret, expected) in [
+            (json!({"stringData": {"a": "b", "é": ""}}), json!({"data": {"a": "Yg==", "é": ""}})),
+            (
+                json!({"stringData": {"a": "b"}, "data": {"a": "", "c": "Yg=="}}),
+                json!({"data": {"a": "Yg==", "c": "Yg=="}}),
+            ),
+            (json!({"stringData": {"a": "b"}, "data": null}), json!({"data": {"a": "Yg=="}})),
+            (json!({"stringData": null, "data": null}), json!({"data": null})),
+            (json!({"stringData": {}}), json!({})),
+            // The server says what is wrong with these.
+            (json!({"stringData": {"a": 1}}), json!({"stringData": {"a": 1}})),
+            (json!({"stringData": ["a"]}), json!({"stringData": ["a"]})),
+            (json!({"stringData": {"a": "b"}, "data": []}), json!({"stringData": {"a": "b"}, "data": []})),
+        ] {
+            let Value::Object(mut object) = secret.clone() else { panic!("{secret} is an object") };
+            encode_texts(&mut object);
+            assert_eq!(Value::Object(object), expected, "{secret}");
+        }
+    }
 }

@@ -7,6 +7,7 @@
 //! outcome ─┬─ settled: nothing
 //!          └─ desired (checked, owned) ─► diff against the cache ─┬─ holds: nothing, and settled
 //!                                                                 └─ differs: apply ─► answer, settled ─► informers
+//!                                                                                      └─ the diff cannot prove it: apply with a mark
 //! inventory − desired ─► delete
 //! ```
 //!
@@ -31,6 +32,7 @@ mod crd;
 mod desired;
 mod events;
 mod fence;
+mod mark;
 mod settled;
 #[cfg(test)]
 mod tests;
@@ -336,7 +338,6 @@ pub struct Writer {
     room: Arc<Semaphore>,
     /// Makes [digests](Self::digest) that nobody can foresee, and that no other writer has.
     digests: RandomState,
-    started: tokio::time::Instant,
 }
 
 impl Writer {
@@ -359,7 +360,6 @@ impl Writer {
             observer,
             room: Arc::new(Semaphore::new(MAX_OUTCOME)),
             digests: RandomState::new(),
-            started: tokio::time::Instant::now(),
         }
     }
 
@@ -435,6 +435,7 @@ impl Writer {
     /// The one reason why it is not.
     pub async fn status(&self, owner: &Owner<'_>, view: &View, status: &str) -> Result<Report, Error> {
         let _room = self.room(status.len()).await;
+        let digest = self.status_digest(status);
         let status: Value = serde_json::from_str(status).map_err(|error| Error::Status(error.to_string()))?;
         let Value::Object(members) = &status else {
             return Err(Error::Status("it is another JSON value".into()));
@@ -450,7 +451,9 @@ impl Writer {
             return Err(Error::LeftOut { of, key, path });
         }
         let mut desired = json!({ "status": status });
-        if diff::holds(&live, &self.manager, Some(Subresource::Status), &desired) {
+        if diff::holds(&live, &self.manager, Some(Subresource::Status), &desired)
+            || live.is_status_settled(digest, &self.digests)
+        {
             report.take(Ok(self.skipped()));
             return Ok(report);
         }
@@ -461,7 +464,15 @@ impl Writer {
             None => json!({ "name": name, "uid": live.uid().to_string() }),
         };
         match self.apply(&of, &key, &desired, Some(Subresource::Status), true).await {
-            Ok(_) => report.written += 1,
+            Ok(applied) => {
+                report.written += 1;
+                // The server may store it in another form, and would be sent it at each reconcile.
+                if !diff::holds(&applied, &self.manager, Some(Subresource::Status), &desired)
+                    && let Some(held) = view.get(&of, &key).filter(|held| is_version(held, &applied))
+                {
+                    held.settle_status(digest, &self.digests);
+                }
+            }
             // Gone meanwhile: its deletion is on its way through the watch.
             Err(Error::Request { source, .. }) if source.is_not_found() && view.get(&of, &key).is_none() => {}
             Err(Error::Request { source, .. }) if source.is_not_found() => return Err(Error::NoStatus { of, key }),
@@ -493,11 +504,14 @@ impl Writer {
             Some((live, keep)) => match standing(owner, desired, &live).map_err(taken)? {
                 // What is on its way out takes no change. Its end wakes this key again.
                 Standing::Ending => return Ok(Write::Skipped),
-                Standing::Ours if keep.is_whole() && diff::holds(&live, &self.manager, None, &desired.value) => {
+                Standing::Ours if keep.is_whole() && self.holds(&live, desired) => {
                     live.settle(desired.digest, &self.digests);
                     return Ok(self.skipped());
                 }
-                Standing::Ours | Standing::Adopted => Basis::Version(live.resource_version()),
+                Standing::Ours | Standing::Adopted => {
+                    self.keep_mark(&live, desired);
+                    Basis::Version(live.resource_version())
+                }
             },
         };
         let applied = match self.apply_on(desired, basis).await {
@@ -515,6 +529,7 @@ impl Writer {
             }
             applied => applied?,
         };
+        let Some(applied) = self.mark(applied, desired).await else { return Ok(Write::Done) };
         // An apply that changed nothing is answered with the version that was here already.
         if let Some(held) = view.get(&of, &key).filter(|held| is_version(held, &applied)) {
             held.settle(desired.digest, &self.digests);

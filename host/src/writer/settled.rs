@@ -1,11 +1,11 @@
 //! Children that need no look: this text was compared with this version, or applied and answered with it.
 //!
-//! The note is kept beside the cached version ([`Object::settle`]): whoever changes more of the object than its status takes it away, and so
-//! does a start. Most reconciles change nothing, and to find that out takes more time than all the rest of them where children are large.
-//! And what the server keeps otherwise than it was sent (a quantity, a default inside of an atomic list) is sent once, and not by each
-//! reconcile.
+//! The note is kept beside the cached version ([`Object::settle`]). A change of more of the object than its status removes it, and so
+//! does a start of the process. Most reconciles change nothing, and to compare large children takes more time than all the rest of them.
+//! What the server stores in another form than it was sent is compared by its [mark](super::mark) after a start. A child that takes no
+//! mark, and a status, are sent once more after a start.
 
-use std::{borrow::Cow, hash::BuildHasher, time::Duration};
+use std::{borrow::Cow, hash::BuildHasher};
 
 #[cfg(doc)]
 use pilothouse_core::object::Object;
@@ -17,10 +17,6 @@ use serde::Deserialize;
 
 use super::{Owner, Writer};
 use crate::{informer::View, wasm::Child};
-
-/// How long a note is good at most. What a server makes of a text today it may not make of it tomorrow, without any change of the object: a
-/// webhook that had changed the text is gone.
-pub(super) const TRUST: Duration = Duration::from_mins(10);
 
 /// As a child names itself. A text in which one of these stands twice is left to whoever reads it whole.
 #[derive(Deserialize)]
@@ -43,10 +39,14 @@ struct Metadata<'a> {
 
 impl Writer {
     /// Of all that decides what is applied for a child and whether it may be: its text and its owner, for a writer lives as long as a revision,
-    /// with the same leases. Nobody who writes texts can know what they come to. Every [`TRUST`] all are others.
+    /// with the same leases. Nobody who writes texts can know what they come to.
     pub(super) fn digest(&self, owner: &Owner<'_>, child: &Child) -> u64 {
-        let era = self.started.elapsed().as_secs() / TRUST.as_secs();
-        self.digests.hash_one((owner.object.uid(), &child.object, era))
+        self.digests.hash_one((owner.object.uid(), &child.object))
+    }
+
+    /// As [`digest`](Self::digest), of a status: its note lies beside the object itself.
+    pub(super) fn status_digest(&self, status: &str) -> u64 {
+        self.digests.hash_one(status)
     }
 
     /// Which child it is, if it needs no look and may be applied.

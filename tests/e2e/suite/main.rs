@@ -149,6 +149,7 @@ fn main() -> ExitCode {
             a_restarted_host_sends_no_write_request,
             a_reconcile_that_changes_nothing_sends_no_request,
             what_the_server_keeps_otherwise_than_it_was_sent_is_sent_once,
+            ordinary_children_cost_no_request_after_a_restart_either_and_foreign_changes_are_repaired,
         }
         reads {
             invariant_11_a_key_is_woken_by_the_object_the_selection_and_the_absence_that_it_read,

@@ -3,9 +3,9 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use pilothouse_e2e::{Host, Plugin, Scene, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Everything that the host could have written.
 const WRITTEN: [&str; 4] = ["configmaps", "myapples", "customresourcedefinitions", "events"];
@@ -111,9 +111,320 @@ pub(crate) async fn what_the_server_keeps_otherwise_than_it_was_sent_is_sent_onc
     .await
 }
 
-async fn applies(host: &mut Host, result: &str) -> Result<f64> {
-    let labels = [("plugin", "deploying"), ("verb", "apply"), ("result", result)];
+/// A child as people write it, and what somebody else may change in it.
+struct Furniture {
+    api_version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    /// All but its identity.
+    content: Value,
+    /// JSON patches, one request each. Each touches what the plugin applied.
+    changes: Vec<Value>,
+}
+
+impl Furniture {
+    const NAME: &str = "gala";
+
+    fn of(
+        api_version: &'static str,
+        kind: &'static str,
+        plural: &'static str,
+        content: Value,
+        changes: &[Value],
+    ) -> Self {
+        Self { api_version, kind, plural, content, changes: changes.to_vec() }
+    }
+
+    fn text(&self) -> Value {
+        let mut text = self.content.clone();
+        text["apiVersion"] = self.api_version.into();
+        text["kind"] = self.kind.into();
+        text["metadata"] = json!({"name": Self::NAME, "labels": {"app": "shop"}});
+        text
+    }
+
+    fn api(&self, scene: &Scene) -> Api<DynamicObject> {
+        let (group, version) = self.api_version.split_once('/').unwrap_or(("", self.api_version));
+        let resource =
+            ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, self.kind), self.plural);
+        Api::namespaced_with(scene.client(), &scene.namespace, &resource)
+    }
+
+    async fn live(&self, scene: &Scene) -> Result<Value> {
+        let live = self.api(scene).get(Self::NAME).await.with_context(|| format!("no {}", self.kind))?;
+        Ok(serde_json::to_value(live)?)
+    }
+
+    async fn change(&self, scene: &Scene, change: &Value) -> Result<()> {
+        let base = if self.api_version == "v1" { "api" } else { "apis" };
+        let (namespace, name) = (&scene.namespace, Self::NAME);
+        let uri =
+            format!("/{base}/{}/namespaces/{namespace}/{}/{name}?fieldManager=somebody", self.api_version, self.plural);
+        let request = http::Request::patch(uri)
+            .header("Content-Type", "application/json-patch+json")
+            .body(change.to_string().into_bytes())?;
+        let _changed: Value = scene
+            .client()
+            .request(request)
+            .await
+            .with_context(|| format!("cannot change the {}: {change}", self.kind))?;
+        Ok(())
+    }
+}
+
+/// Nine that a real server stores in another form than they are sent, and five that it does not.
+fn furniture() -> Vec<Furniture> {
+    let labels = || json!({"app": "shop"});
+    let pod = |container: Value| json!({"metadata": {"labels": labels()}, "spec": {"containers": [container]}});
+    let selector = || json!({"matchLabels": labels()});
+    let shop = || json!({"name": "shop", "image": "registry.k8s.io/pause:3.10"});
+    let container = "/spec/template/spec/containers/0";
+    let replace = |path: &str, value: Value| json!([{"op": "replace", "path": path, "value": value}]);
+    let add = |path: &str, value: Value| json!([{"op": "add", "path": path, "value": value}]);
+    let storage = || json!({"requests": {"storage": "1024Mi"}});
+    let mut said = shop();
+    said["env"] = json!([
+        {"name": "EMPTY", "value": ""},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    ]);
+    said["ports"] = json!([]);
+    said["resources"] = json!({"limits": {"cpu": 0.5, "memory": "1024Mi"}});
+    let mut counted = shop();
+    counted["resources"] = json!({"limits": {"cpu": "1000m"}});
+    let mut job_pod = pod(counted);
+    job_pod["spec"]["restartPolicy"] = "Never".into();
+    let mut cron_pod = pod(shop());
+    cron_pod["spec"]["restartPolicy"] = "Never".into();
+    let mut node_pod = pod(shop());
+    node_pod["spec"]["tolerations"] = json!([]);
+    node_pod["spec"]["securityContext"] = json!({});
+    let backend = |port: i32| json!({"service": {"name": "gala", "port": {"number": port}}});
+    vec![
+        Furniture::of(
+            "apps/v1",
+            "StatefulSet",
+            "statefulsets",
+            json!({"spec": {
+                "serviceName": "gala", "replicas": 2, "selector": selector(), "template": pod(shop()),
+                "volumeClaimTemplates": [
+                    {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": storage()}},
+                ],
+            }}),
+            &[
+                replace("/spec/replicas", json!(5)),
+                replace(&format!("{container}/image"), json!("elsewhere/pause:3.10")),
+            ],
+        ),
+        Furniture::of(
+            "apps/v1",
+            "Deployment",
+            "deployments",
+            json!({"spec": {"replicas": 2, "selector": selector(), "template": pod(said)}}),
+            &[
+                replace("/spec/replicas", json!(5)),
+                add(&format!("{container}/env/0/value"), json!("full")),
+                replace(&format!("{container}/env/1/valueFrom/fieldRef/fieldPath"), json!("metadata.name")),
+                replace(&format!("{container}/resources/limits/memory"), json!("2Gi")),
+                json!([{"op": "remove", "path": format!("{container}/resources/limits/memory")}]),
+                json!([{"op": "move", "from": format!("{container}/env/0"), "path": format!("{container}/env/1")}]),
+                replace("/metadata/labels/app", json!("barn")),
+                json!([{"op": "remove", "path": "/metadata/annotations"}]),
+            ],
+        ),
+        Furniture::of(
+            "autoscaling/v2",
+            "HorizontalPodAutoscaler",
+            "horizontalpodautoscalers",
+            json!({"spec": {
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "gala"}, "maxReplicas": 3,
+                "metrics": [
+                    {"type": "Resource", "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "1024Mi"}}},
+                ],
+            }}),
+            &[
+                replace("/spec/maxReplicas", json!(9)),
+                replace("/spec/metrics/0/resource/target/averageValue", json!("2Gi")),
+            ],
+        ),
+        Furniture::of(
+            "networking.k8s.io/v1",
+            "NetworkPolicy",
+            "networkpolicies",
+            json!({"spec": {"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}], "policyTypes": ["Ingress"]}}),
+            &[replace("/spec/ingress/0/ports/0/port", json!(81)), add("/spec/ingress/-", json!({}))],
+        ),
+        Furniture::of(
+            "v1",
+            "Secret",
+            "secrets",
+            json!({"stringData": {"password": "hunter2"}, "data": {"user": "Z2FsYQ=="}}),
+            &[replace("/data/password", json!("b3RoZXI=")), json!([{"op": "remove", "path": "/data/user"}])],
+        ),
+        Furniture::of(
+            "v1",
+            "PersistentVolumeClaim",
+            "persistentvolumeclaims",
+            json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": storage()}}),
+            // The server lets nobody change the spec of a claim that is not bound.
+            &[replace("/metadata/labels/app", json!("barn"))],
+        ),
+        Furniture::of(
+            "batch/v1",
+            "Job",
+            "jobs",
+            json!({"spec": {"parallelism": 1, "template": job_pod}}),
+            &[replace("/spec/parallelism", json!(3)), replace("/metadata/labels/app", json!("barn"))],
+        ),
+        Furniture::of(
+            "apps/v1",
+            "DaemonSet",
+            "daemonsets",
+            json!({"spec": {"selector": selector(), "template": node_pod}}),
+            &[
+                add("/spec/template/spec/tolerations", json!([{"operator": "Exists"}])),
+                replace(&format!("{container}/image"), json!("elsewhere/pause:3.10")),
+            ],
+        ),
+        Furniture::of(
+            "rbac.authorization.k8s.io/v1",
+            "Role",
+            "roles",
+            json!({"rules": []}),
+            &[add("/rules", json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]))],
+        ),
+        Furniture::of(
+            "v1",
+            "Service",
+            "services",
+            json!({"spec": {"selector": labels(), "ports": [{"port": 80, "targetPort": 8080}]}}),
+            &[replace("/spec/ports/0/targetPort", json!(9))],
+        ),
+        Furniture::of(
+            "networking.k8s.io/v1",
+            "Ingress",
+            "ingresses",
+            json!({"spec": {"rules": [{"http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend(80)}]}}]}}),
+            &[replace("/spec/rules/0/http/paths/0/path", json!("/elsewhere"))],
+        ),
+        Furniture::of(
+            "batch/v1",
+            "CronJob",
+            "cronjobs",
+            json!({"spec": {"schedule": "0 0 * * *", "jobTemplate": {"spec": {"template": cron_pod}}}}),
+            &[replace("/spec/schedule", json!("* * * * *"))],
+        ),
+        Furniture::of(
+            "policy/v1",
+            "PodDisruptionBudget",
+            "poddisruptionbudgets",
+            json!({"spec": {"minAvailable": 1, "selector": selector()}}),
+            &[replace("/spec/minAvailable", json!(2))],
+        ),
+        Furniture::of(
+            "rbac.authorization.k8s.io/v1",
+            "RoleBinding",
+            "rolebindings",
+            json!({
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "gala"},
+                "subjects": [{"kind": "ServiceAccount", "name": "gala", "namespace": "default"}],
+            }),
+            &[replace("/subjects/0/name", json!("fuji"))],
+        ),
+    ]
+}
+
+/// What must be as before once a foreign change is repaired.
+fn lasting(mut live: Value) -> Value {
+    if let Some(metadata) = live["metadata"].as_object_mut() {
+        metadata.retain(|member, _| !["resourceVersion", "generation", "managedFields"].contains(&member.as_str()));
+    }
+    live
+}
+
+pub(crate) async fn ordinary_children_cost_no_request_after_a_restart_either_and_foreign_changes_are_repaired(
+    scene: Scene,
+) -> Result<()> {
+    let furniture = furniture();
+    let plugins = [Plugin::myapple()?.confined_to("nowhere"), Plugin::guest("furnishing")?];
+    let mut host = scene.with(&plugins)?.host().await?;
+    let gala = scene.apple("gala");
+    let texts: Vec<Value> = furniture.iter().map(Furniture::text).collect();
+    gala.create_with(&Value::from(texts).to_string(), 1).await?;
+    gala.status_is("1", |status| status["available"] == 1).await?;
+    eventually("the queue is empty", async || idle(&mut host).await).await?;
+
+    let mut versions = Vec::new();
+    for one in &furniture {
+        let live = one.live(&scene).await?;
+        // Only what the diff cannot prove is marked.
+        let is_plain = ["Secret", "Role", "Service", "Ingress", "CronJob", "PodDisruptionBudget", "RoleBinding"];
+        let is_marked = live["metadata"]["annotations"]["pilothouse.dev/applied"].is_string();
+        ensure!(!(is_marked && is_plain.contains(&one.kind)), "the {} is marked", one.kind);
+        versions.push((one.kind, live["metadata"]["resourceVersion"].clone()));
+    }
+    let touch = async |host: &mut Host, round: u32| -> Result<()> {
+        let reconciled = reconciles(host).await?;
+        let note = json!({"metadata": {"annotations": {"round": round.to_string()}}});
+        gala.apples.patch("gala", &PatchParams::default(), &Patch::Merge(note)).await?;
+        eventually("it is reconciled once more", async || {
+            ensure!(reconciles(host).await? > reconciled, "not yet");
+            idle(host).await
+        })
+        .await
+    };
+    let is_as_before = async || -> Result<()> {
+        for (one, (_, version)) in furniture.iter().zip(&versions) {
+            let now = &one.live(&scene).await?["metadata"]["resourceVersion"];
+            ensure!(now == version, "the {} went from version {version} to {now}", one.kind);
+        }
+        Ok(())
+    };
+    let before = requests(&mut host).await?;
+    for round in 0..3 {
+        touch(&mut host, round).await?;
+    }
+    let sent = requests(&mut host).await? - before;
+    ensure!(sent == 0.0, "{sent} requests in three reconciles");
+    is_as_before().await?;
+
+    host.terminate_and_restart().await?;
+    host.ready().await?;
+    eventually("it was reconciled, and the queue is empty", async || {
+        let skipped = applies_of(&mut host, "furnishing", "skipped").await?;
+        ensure!(skipped >= 15.0, "{skipped} applies were left out");
+        idle(&mut host).await
+    })
+    .await?;
+    touch(&mut host, 3).await?;
+    let sent = host
+        .metrics()
+        .await?
+        .sum_where("rest_client_requests_total", |label| WRITING.contains(&label("method").as_str()));
+    ensure!(sent == 0.0, "{sent} writes after a restart");
+    is_as_before().await?;
+
+    for one in &furniture {
+        let before = lasting(one.live(&scene).await?);
+        for change in &one.changes {
+            one.change(&scene, change).await?;
+            eventually(&format!("the {} is repaired after {change}", one.kind), async || {
+                let now = lasting(one.live(&scene).await?);
+                ensure!(now == before, "it is {now}, and was {before}");
+                Ok(())
+            })
+            .await?;
+        }
+    }
+    Ok(())
+}
+
+async fn applies_of(host: &mut Host, plugin: &str, result: &str) -> Result<f64> {
+    let labels = [("plugin", plugin), ("verb", "apply"), ("result", result)];
     Ok(host.metrics().await?.sum("pilothouse_writes_total", &labels))
+}
+
+async fn applies(host: &mut Host, result: &str) -> Result<f64> {
+    applies_of(host, "deploying", result).await
 }
 
 async fn reconciles(host: &mut Host) -> Result<f64> {

@@ -110,6 +110,11 @@ pub const GUESTS: &[Guest] = &[
         does: "for bad-* writes to the API server without end, 256 objects at once; its timeout is 300 ms",
     },
     Guest {
+        name: "furnishing",
+        expected: Expected::Works,
+        does: "has the children of fourteen kinds that spec.color lists as JSON, as they are written there",
+    },
+    Guest {
         name: "garbling",
         expected: Expected::Contained,
         does: "for bad-1 answers with a status that is no UTF-8, for other bad-* logs a line that is none",

@@ -11,6 +11,7 @@
 pub mod backlog;
 pub mod backoff;
 pub mod breaker;
+pub mod budget;
 pub mod dictionary;
 pub mod diff;
 pub mod event;

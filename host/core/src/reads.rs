@@ -41,6 +41,7 @@ use std::sync::Arc;
 
 use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
 
+use crate::budget::{Budget, Share};
 use crate::field::{FieldPath, FieldSet};
 use crate::key::{Key, TypeMeta};
 use crate::object::Object;
@@ -63,22 +64,13 @@ pub const MAX_READS: usize = 1000;
 /// a hundred times is about the whole as well.
 pub const MAX_READ_BYTES: usize = 512 << 10;
 
-/// What all keys of a controller may come to.
-#[derive(Clone, Copy, Debug)]
-struct Most {
-    /// Selections that hang on the same (a label's value, say, or nothing) and differ in the rest. A change is compared with each of them:
-    /// beyond it a further one counts as all that is true of the same.
-    alike: usize,
-    /// Bytes of what was read: beyond them a run depends on the whole, as if it had read too much itself.
-    bytes: usize,
-}
+/// Selections that hang on the same (a label's value, say, or nothing) and differ in the rest. A change is compared with each of them, which
+/// takes some tens of microseconds. Beyond it a further one counts as all that is true of the same.
+const MAX_ALIKE: usize = 64;
 
-impl Default for Most {
-    /// A change takes some tens of microseconds then; and a hundred thousand keys may read ten things each that nobody else reads.
-    fn default() -> Self {
-        Self { alike: 64, bytes: 256 << 20 }
-    }
-}
+/// Bytes that all trackers of a plugin hold together, where nobody says otherwise. Beyond them a run depends on the whole, as if it had read
+/// too much itself. A hundred thousand keys may read ten things each that nobody else reads.
+pub const MAX_BYTES: usize = 256 << 20;
 
 /// What a run asked a store for, if it was more than one object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -112,7 +104,7 @@ pub struct Run {
 }
 
 /// What the keys of one controller have read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Tracker {
     kinds: Vec<Kind>,
     dependencies: Vec<Option<Dependency>>,
@@ -132,7 +124,9 @@ pub struct Tracker {
     runs: u64,
     /// Of what hangs on the tables.
     heap: usize,
-    most: Most,
+    /// Of the bytes that the plugin's trackers hold together.
+    share: Share,
+    alike: usize,
 }
 
 /// What is read of one kind.
@@ -161,8 +155,20 @@ struct Running {
     number: u64,
     /// Something woke the key since it began.
     woken: bool,
-    /// By number of the kind.
-    kinds: BTreeMap<u32, Reads>,
+    /// By number of the kind. A run reads few.
+    kinds: Vec<(u32, Reads)>,
+}
+
+impl Running {
+    fn of_kind(&mut self, kind: u32) -> Option<&mut Reads> {
+        self.kinds.iter_mut().find(|(of, _)| *of == kind).map(|(_, reads)| reads)
+    }
+
+    /// Bytes on the heap, its own included.
+    fn heap(&self) -> usize {
+        let sets = self.kinds.iter().map(|(_, reads)| reads.dependencies.allocation_size()).sum::<usize>();
+        size_of::<Self>() + self.kinds.capacity() * size_of::<(u32, Reads)>() + sets
+    }
 }
 
 #[derive(Debug, Default)]
@@ -191,16 +197,41 @@ impl Scope {
     }
 }
 
+impl Default for Tracker {
+    /// With a budget of its own.
+    fn default() -> Self {
+        Self::within(&Budget::new(MAX_BYTES))
+    }
+}
+
 impl Tracker {
+    /// A tracker whose bytes count in this budget, with those of others.
+    pub fn within(budget: &Budget) -> Self {
+        Self {
+            kinds: Vec::new(),
+            dependencies: Vec::new(),
+            free_dependencies: Vec::new(),
+            things: HashTable::new(),
+            keys: Vec::new(),
+            free_keys: Vec::new(),
+            key_numbers: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            namespaces: HashSet::new(),
+            namespaces_until: 0,
+            runs: 0,
+            heap: 0,
+            share: budget.share(),
+            alike: MAX_ALIKE,
+        }
+    }
+
     /// Begins a run of `key`. One that was not ended is abandoned.
     pub fn begin(&mut self, key: &Key) -> Run {
         self.runs += 1;
         let run = Run { key: self.number_of(key), number: self.runs };
-        let before = self.tracked(run.key).running.replace(Box::new(Running {
-            number: run.number,
-            woken: false,
-            kinds: BTreeMap::new(),
-        }));
+        let running = Box::new(Running { number: run.number, woken: false, kinds: Vec::new() });
+        self.heap += running.heap();
+        let before = self.tracked(run.key).running.replace(running);
         self.drop_running(run.key, before);
         run
     }
@@ -221,7 +252,8 @@ impl Tracker {
     /// The run has succeeded: its reads count, and those before no more.
     pub fn commit(&mut self, run: Run) {
         let Some(running) = self.take_running(run) else { return };
-        let mut reads: Vec<u32> = running.kinds.into_values().flat_map(|reads| reads.dependencies).collect();
+        self.heap -= running.heap();
+        let mut reads: Vec<u32> = running.kinds.into_iter().flat_map(|(_, reads)| reads.dependencies).collect();
         reads.sort_unstable();
         let reads = reads.into_boxed_slice();
         let before = std::mem::take(&mut self.tracked(run.key).committed);
@@ -233,6 +265,7 @@ impl Tracker {
         }
         self.tracked(run.key).committed = reads;
         self.drop_key_without_reads(run.key);
+        self.count();
     }
 
     /// The run has failed: it changes nothing.
@@ -241,6 +274,7 @@ impl Tracker {
         if running.is_some() {
             self.drop_running(run.key, running);
             self.drop_key_without_reads(run.key);
+            self.count();
         }
     }
 
@@ -255,6 +289,7 @@ impl Tracker {
             self.release(dependency, at);
         }
         self.drop_key_without_reads(at);
+        self.count();
     }
 
     /// Forgets what was read of kinds that are read no more.
@@ -271,15 +306,19 @@ impl Tracker {
             tracked.committed = kept.into();
             let mut released: HashSet<u32> = released.into_iter().collect();
             if let Some(running) = &mut tracked.running {
-                released.extend(
-                    gone.iter().filter_map(|kind| running.kinds.remove(kind)).flat_map(|reads| reads.dependencies),
-                );
+                let before = running.heap();
+                for (_, reads) in running.kinds.extract_if(.., |(kind, _)| gone.contains(kind)) {
+                    released.extend(reads.dependencies);
+                }
+                let shrunk_by = before - running.heap();
+                self.heap -= shrunk_by;
             }
             for dependency in released {
                 self.release(dependency, at);
             }
             self.drop_key_without_reads(at);
         }
+        self.count();
     }
 
     /// Appends the keys that have read what this change makes another, each once, in no order.
@@ -287,7 +326,7 @@ impl Tracker {
     /// # Guarantees
     /// A key is appended if the result of one of its reads is different after the change. Another one is only where that is too much to
     /// remember: more than [`MAX_READS`] things of a kind, or [`MAX_READ_BYTES`] of them, in one run; over all keys, 64 selections that hang
-    /// on the same, or 256 MiB.
+    /// on the same; over all trackers of a budget, more bytes than it has.
     pub fn wakes(&mut self, of: &TypeMeta, change: &Change, out: &mut Vec<Key>) {
         let read = self.touched(of, change);
         let mut woken: Vec<u32> = read.iter().flat_map(|dependency| dependency.keys.iter()).collect();
@@ -336,7 +375,7 @@ impl Tracker {
         kind.selections.candidates(key.namespace.as_deref(), &sides, &mut |dependency| {
             let dependency = self.dependency(dependency);
             if let Thing::Selection(selection) = &dependency.thing
-                && selection.tells_apart(&sides, dependency.fields.as_deref())
+                && selection.tells_apart(&sides)
             {
                 read.push(dependency);
             }
@@ -354,8 +393,7 @@ impl Tracker {
         self.things.len()
     }
 
-    /// Bytes held on the heap, as asked of the allocator. Names of namespaces, which all share, and what runs that go on have
-    /// read so far are not counted.
+    /// Bytes held on the heap, as asked of the allocator. Names of namespaces are not counted: all share them.
     pub fn bytes(&self) -> usize {
         let kinds: usize = self.kinds.iter().map(|kind| kind.selections.bytes()).sum();
         let tables = self.things.allocation_size() + self.key_numbers.allocation_size();
@@ -364,6 +402,12 @@ impl Tracker {
             + (self.free_dependencies.capacity() + self.free_keys.capacity()) * size_of::<u32>()
             + self.kinds.capacity() * size_of::<Kind>();
         kinds + tables + places + self.namespaces.allocation_size() + self.heap
+    }
+
+    /// Reports what is held.
+    fn count(&mut self) {
+        let bytes = self.bytes();
+        self.share.set(bytes);
     }
 }
 

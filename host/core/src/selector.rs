@@ -35,16 +35,16 @@ pub const MAX_BYTES: usize = 4 << 10;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Selector {
     /// Ordered by key, each once.
-    requirements: Vec<Requirement>,
+    requirements: Box<[Requirement]>,
 }
 
 /// What one label must be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Requirement {
     /// `key=value`, `key in (a,b)`: one of these.
-    In(String, BTreeSet<String>),
+    In(String, Values),
     /// `key!=value`, `key notin (a,b)`: none of these, or absent.
-    NotIn(String, BTreeSet<String>),
+    NotIn(String, Values),
     /// `key`: present, with whatever value.
     Exists(String),
     /// `!key`.
@@ -53,6 +53,47 @@ pub enum Requirement {
     Greater(String, i64),
     /// `key<5`: an integer less than that.
     Less(String, i64),
+}
+
+/// Values of one label, each once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Values(
+    /// In order. A tree would take some 300 bytes for a single value, and most requirements have one.
+    Box<[Box<str>]>,
+);
+
+impl Values {
+    /// `true` if this value is one of them.
+    pub fn contains(&self, value: &str) -> bool {
+        match &*self.0 {
+            [only] => **only == *value,
+            values => values.binary_search_by(|one| (**one).cmp(value)).is_ok(),
+        }
+    }
+
+    /// How many there are; at least one.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// In order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|value| &**value)
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap(&self) -> usize {
+        size_of_val(&*self.0) + self.iter().map(str::len).sum::<usize>()
+    }
+}
+
+impl<T: Into<Box<str>>> FromIterator<T> for Values {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        let mut values: Vec<Box<str>> = values.into_iter().map(Into::into).collect();
+        values.sort_unstable();
+        values.dedup();
+        Self(values.into())
+    }
 }
 
 impl Requirement {
@@ -66,6 +107,12 @@ impl Requirement {
             | Self::Greater(key, _)
             | Self::Less(key, _) => key,
         }
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap(&self) -> usize {
+        let values = if let Self::In(_, values) | Self::NotIn(_, values) = self { values.heap() } else { 0 };
+        self.key().len() + values
     }
 
     /// True if the label may have this value.
@@ -93,7 +140,7 @@ impl Requirement {
         match (self, other) {
             (Self::In(_, values), _) => values.iter().all(|value| other.admits(value)),
             (Self::Absent(_), _) => other.admits_absence(),
-            (Self::NotIn(_, more), Self::NotIn(_, values)) => values.is_subset(more),
+            (Self::NotIn(_, more), Self::NotIn(_, values)) => values.iter().all(|value| more.contains(value)),
             (Self::Exists(_) | Self::Greater(..) | Self::Less(..), Self::Exists(_)) => true,
             (Self::Greater(_, bound), Self::Greater(_, lower)) => bound >= lower,
             (Self::Less(_, bound), Self::Less(_, higher)) => bound <= higher,
@@ -107,11 +154,11 @@ impl Requirement {
 
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |values: &BTreeSet<String>| values.iter().map(String::as_str).collect::<Vec<_>>().join(",");
+        let list = |values: &Values| values.iter().collect::<Vec<_>>().join(",");
         match self {
-            Self::In(key, values) if values.len() == 1 => write!(f, "{key}={}", list(values)),
+            Self::In(key, values) if values.count() == 1 => write!(f, "{key}={}", list(values)),
             Self::In(key, values) => write!(f, "{key} in ({})", list(values)),
-            Self::NotIn(key, values) if values.len() == 1 => write!(f, "{key}!={}", list(values)),
+            Self::NotIn(key, values) if values.count() == 1 => write!(f, "{key}!={}", list(values)),
             Self::NotIn(key, values) => write!(f, "{key} notin ({})", list(values)),
             Self::Exists(key) => f.write_str(key),
             Self::Absent(key) => write!(f, "!{key}"),
@@ -185,7 +232,7 @@ impl Selector {
     /// What both match.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
-        Self::of(self.requirements.iter().chain(&other.requirements).cloned().collect())
+        Self::of(self.requirements.iter().chain(&*other.requirements).cloned().collect())
     }
 
     /// What this requires beyond `wider`, where that is [implied](Self::implies).
@@ -198,7 +245,7 @@ impl Selector {
     pub(crate) fn of(mut requirements: Vec<Requirement>) -> Self {
         requirements.sort_by(|a, b| a.key().cmp(b.key()).then_with(|| a.cmp(b)));
         requirements.dedup();
-        Self { requirements }
+        Self { requirements: requirements.into() }
     }
 }
 
@@ -282,10 +329,10 @@ impl<'a> Parser<'a> {
         }
         let key = self.key()?;
         if self.take("==") || self.take("=") {
-            return Ok(Requirement::In(key, [self.value()?].into()));
+            return Ok(Requirement::In(key, [self.value()?].into_iter().collect()));
         }
         if self.take("!=") {
-            return Ok(Requirement::NotIn(key, [self.value()?].into()));
+            return Ok(Requirement::NotIn(key, [self.value()?].into_iter().collect()));
         }
         if self.take(">") {
             return Ok(Requirement::Greater(key, integer(self.word())?));
@@ -301,7 +348,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn values(&mut self) -> Result<BTreeSet<String>, String> {
+    fn values(&mut self) -> Result<Values, String> {
         let mut values = BTreeSet::new();
         if !self.take("(") {
             return Err("expected values in parentheses".to_owned());
@@ -315,7 +362,7 @@ impl<'a> Parser<'a> {
             }
             values.insert(self.value()?);
             if self.take(")") {
-                return Ok(values);
+                return Ok(values.into_iter().collect());
             }
             if !self.take(",") {
                 return Err("expected ',' or ')' after a value".to_owned());

@@ -35,7 +35,7 @@ pub fn check(bytes: &[u8]) {
 /// Labels that the requirements speak of, each with the `nth` value that is named for it, or another.
 fn named(requirements: &[Requirement], nth: u8) -> BTreeMap<String, String> {
     let value = |requirement: &Requirement| match requirement {
-        Requirement::In(_, values) | Requirement::NotIn(_, values) => values.iter().nth(nth.into()).cloned(),
+        Requirement::In(_, values) | Requirement::NotIn(_, values) => values.iter().nth(nth.into()).map(str::to_owned),
         Requirement::Greater(_, bound) => Some(bound.saturating_add(nth.into()).to_string()),
         Requirement::Less(_, bound) => Some(bound.saturating_sub(nth.into()).to_string()),
         Requirement::Exists(_) | Requirement::Absent(_) => None,

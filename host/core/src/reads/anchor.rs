@@ -16,7 +16,7 @@ use super::ids::Ids;
 use super::{Aspect, Selection};
 use crate::field::{FieldPath, FieldSet};
 use crate::object::Object;
-use crate::selector::{Requirement, Selector};
+use crate::selector::{Requirement, Selector, Values};
 
 /// A requirement of more values than this is filed under its label's presence.
 const MAX_VALUES: usize = 8;
@@ -137,7 +137,7 @@ impl Equivalent<Anchor> for AnchorRef<'_> {
 pub(super) struct Anchors {
     anchors: HashMap<Anchor, Ids>,
     /// Of names and sets.
-    heap: usize,
+    pub(super) heap: usize,
 }
 
 impl Anchors {
@@ -211,11 +211,6 @@ impl Anchors {
         all.into_iter().for_each(found);
     }
 
-    /// Of what hangs here, with its places and without those that are empty.
-    pub(super) fn heap(&self) -> usize {
-        self.heap + self.anchors.len() * size_of::<(Anchor, Ids)>()
-    }
-
     pub(super) fn bytes(&self) -> usize {
         self.anchors.allocation_size() + self.heap
     }
@@ -226,7 +221,7 @@ pub(super) fn widest(selection: &Selection) -> Selection {
     let only = |requirement| Selector::of(vec![requirement]);
     let labels = match &anchors(selection, 0)[..] {
         [Anchor { on: On::Label(label, value), .. }] => {
-            only(Requirement::In(label.to_string(), BTreeSet::from([value.to_string()])))
+            only(Requirement::In(label.to_string(), [value.clone()].into_iter().collect()))
         }
         [Anchor { on: On::Label(label, _) | On::Present(label), .. }, ..] => {
             only(Requirement::Exists(label.to_string()))
@@ -238,9 +233,9 @@ pub(super) fn widest(selection: &Selection) -> Selection {
 }
 
 /// The labels of which a selection names the values, and not too many.
-fn named(selection: &Selection) -> impl Iterator<Item = (&String, &BTreeSet<String>)> {
+fn named(selection: &Selection) -> impl Iterator<Item = (&String, &Values)> {
     selection.labels.requirements().iter().filter_map(|requirement| match requirement {
-        Requirement::In(label, values) if values.len() <= MAX_VALUES => Some((label, values)),
+        Requirement::In(label, values) if values.count() <= MAX_VALUES => Some((label, values)),
         _ => None,
     })
 }
@@ -257,7 +252,7 @@ fn anchors(selection: &Selection, choice: usize) -> Vec<Anchor> {
         return vec![anchor(On::Value(path.clone(), value.clone()))];
     }
     if let Some((label, values)) = named(selection).nth(choice) {
-        let on = |value: &String| On::Label(label.as_str().into(), value.as_str().into());
+        let on = |value: &str| On::Label(label.as_str().into(), value.into());
         return values.iter().map(|value| anchor(on(value))).collect();
     }
     let present = selection

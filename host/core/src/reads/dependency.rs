@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::anchor::Sides;
 use super::ids::Ids;
 use super::{Aspect, Selection};
-use crate::field::FieldSet;
+use crate::field::{FieldPath, FieldSet};
 use crate::key::Key;
 use crate::object::Object;
 use crate::selector::Requirement;
@@ -33,8 +33,6 @@ pub(super) struct Dependency {
     pub(super) choice: u32,
     pub(super) thing: Thing,
     pub(super) keys: Ids,
-    /// For a selection of fields.
-    pub(super) fields: Option<Box<FieldSet>>,
 }
 
 impl<'a> ThingRef<'a> {
@@ -68,16 +66,6 @@ impl Thing {
             Self::Selection(selection) => size_of::<Selection>() + selection.heap(),
         }
     }
-
-    pub(super) fn fields(&self) -> Option<Box<FieldSet>> {
-        match self {
-            Self::Selection(selection) => match &selection.aspect {
-                Aspect::Fields(paths) => Some(Box::new(FieldSet::new(paths.iter().cloned()))),
-                Aspect::Whole | Aspect::Keys => None,
-            },
-            Self::Object(..) => None,
-        }
-    }
 }
 
 impl Dependency {
@@ -88,8 +76,8 @@ impl Dependency {
 }
 
 impl Selection {
-    /// True if what was read of this selection is another after the change. `fields` are those of its aspect.
-    pub(super) fn tells_apart(&self, sides: &Sides<'_>, fields: Option<&FieldSet>) -> bool {
+    /// True if what was read of this selection is another after the change.
+    pub(super) fn tells_apart(&self, sides: &Sides<'_>) -> bool {
         let is_in = |object: Option<&Object>, values: &dyn Fn(&str) -> bool| {
             object.is_some_and(|object| {
                 let in_namespace = self.namespace.is_none() || self.namespace == object.key().namespace;
@@ -105,34 +93,23 @@ impl Selection {
             (Aspect::Keys, true) => false,
             // That the texts differ has been seen before.
             (Aspect::Whole, true) => true,
-            (Aspect::Fields(_), true) => {
-                let project = |object: Option<&Object>| {
-                    fields.zip(object).and_then(|(set, object)| set.project(&object.json()).ok())
-                };
+            (Aspect::Fields(paths), true) => {
+                // Made here, where it is wanted now and then: kept, its two trees are three times what was read.
+                let fields = FieldSet::new(paths.iter().cloned());
+                let project = |object: Option<&Object>| object.and_then(|object| fields.project(&object.json()).ok());
                 project(sides.old) != project(sides.new)
             }
         }
     }
 
     fn heap(&self) -> usize {
-        // A set of texts is a tree of small nodes.
-        const NODE: usize = 16;
-        let values = |key: &str, values: usize, bytes: usize| key.len() + bytes + values * (size_of::<String>() + NODE);
-        let requirement = |requirement: &Requirement| {
-            size_of::<Requirement>()
-                + match requirement {
-                    Requirement::In(key, set) | Requirement::NotIn(key, set) => {
-                        values(key, set.len(), set.iter().map(String::len).sum())
-                    }
-                    other => other.key().len(),
-                }
-        };
+        let labels = self.labels.requirements();
+        let labels = size_of_val(labels) + labels.iter().map(Requirement::heap).sum::<usize>();
         let index = self.index.as_ref().map_or(0, |(path, value)| path.bytes() + value.len());
         let fields = match &self.aspect {
-            // As it stands in the selection, and in the two trees of its set.
-            Aspect::Fields(paths) => 3 * paths.iter().map(|path| size_of_val(path) + path.bytes()).sum::<usize>(),
+            Aspect::Fields(paths) => size_of_val(&**paths) + paths.iter().map(FieldPath::bytes).sum::<usize>(),
             Aspect::Whole | Aspect::Keys => 0,
         };
-        self.labels.requirements().iter().map(requirement).sum::<usize>() + index + fields
+        labels + index + fields
     }
 }

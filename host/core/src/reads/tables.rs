@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::dependency::{Dependency, Thing, ThingRef};
 use super::ids::Ids;
-use super::{Kind, MAX_READ_BYTES, MAX_READS, Run, Running, Scope, Tracked, Tracker, anchor};
+use super::{Kind, MAX_READ_BYTES, MAX_READS, Reads, Run, Running, Scope, Tracked, Tracker, anchor};
 use crate::field::FieldSet;
 use crate::key::{Key, TypeMeta};
 use crate::reads::anchor::Anchors;
@@ -21,33 +21,41 @@ const ARC: usize = 2 * size_of::<usize>();
 
 impl Tracker {
     pub(super) fn read(&mut self, run: Run, of: &TypeMeta, namespace: Option<Arc<str>>, thing: Thing) {
-        let (kind, most) = (self.kind_number(of), self.most.bytes);
+        let kind = self.kind_number(of);
         let Some(running) = self.running(run) else { return };
-        let reads = running.kinds.entry(kind).or_default();
+        let before = running.kinds.capacity();
+        if running.of_kind(kind).is_none() {
+            running.kinds.push((kind, Reads::default()));
+        }
+        let grown_by = (running.kinds.capacity() - before) * size_of::<(u32, Reads)>();
+        let Some(reads) = running.of_kind(kind) else { return };
         let grown = reads.scope.include(namespace);
-        if !reads.whole {
+        let whole = reads.whole;
+        self.heap += grown_by;
+        if !whole {
             let thing = self.bounded(kind, thing);
-            let (bytes, held) = (thing.heap(), self.held());
+            let bytes = thing.heap();
             let dependency = self.depend(kind, thing, run.key);
-            let Some(reads) = self.running(run).and_then(|running| running.kinds.get_mut(&kind)) else { return };
+            let Some(reads) = self.running(run).and_then(|running| running.of_kind(kind)) else { return };
+            let before = reads.dependencies.allocation_size();
             if reads.dependencies.insert(dependency) {
                 reads.bytes += bytes;
             }
-            if reads.dependencies.len() <= MAX_READS && reads.bytes <= MAX_READ_BYTES && held <= most {
+            let is_too_much = reads.dependencies.len() > MAX_READS || reads.bytes > MAX_READ_BYTES;
+            let grown_by = reads.dependencies.allocation_size() - before;
+            self.heap += grown_by;
+            self.count();
+            if !is_too_much && !self.share.is_over() {
                 return;
             }
-            reads.whole = true;
+            if let Some(reads) = self.running(run).and_then(|running| running.of_kind(kind)) {
+                reads.whole = true;
+            }
         } else if !grown {
             return;
         }
         self.depend_on_whole(run, kind);
-    }
-
-    /// Bytes of what is remembered now, whatever room the tables have for more.
-    fn held(&self) -> usize {
-        let things = self.things.len() * size_of::<Option<Dependency>>();
-        let keys = self.key_numbers.len() * size_of::<Option<Tracked>>();
-        self.heap + things + keys + self.kinds.iter().map(|kind| kind.selections.heap()).sum::<usize>()
+        self.count();
     }
 
     /// The thing, or what it hangs on where too many do that differ: a change would have to be compared with each of them, while nobody
@@ -55,7 +63,7 @@ impl Tracker {
     fn bounded(&self, kind: u32, thing: Thing) -> Thing {
         let Thing::Selection(selection) = &thing else { return thing };
         let known = self.find_thing(kind, ThingRef::Selection(selection)).is_some();
-        if known || self.kinds[kind as usize].selections.choose(selection, self.most.alike).is_some() {
+        if known || self.kinds[kind as usize].selections.choose(selection, self.alike).is_some() {
             return thing;
         }
         Thing::Selection(Box::new(anchor::widest(selection)))
@@ -63,13 +71,16 @@ impl Tracker {
 
     /// In place of all that the run has read of a kind, it depends on the scope where it did.
     fn depend_on_whole(&mut self, run: Run, kind: u32) {
-        let Some(reads) = self.running(run).and_then(|running| running.kinds.get_mut(&kind)) else { return };
+        let Some(reads) = self.running(run).and_then(|running| running.of_kind(kind)) else { return };
         let whole = Thing::Selection(Box::new(reads.scope.selection()));
         let single = std::mem::take(&mut reads.dependencies);
+        self.heap -= single.allocation_size();
         let whole = self.depend(kind, whole, run.key);
         self.release_unless_committed(run.key, single.into_iter().filter(|single| *single != whole));
-        if let Some(reads) = self.running(run).and_then(|running| running.kinds.get_mut(&kind)) {
+        if let Some(reads) = self.running(run).and_then(|running| running.of_kind(kind)) {
             reads.dependencies.insert(whole);
+            let grown_by = reads.dependencies.allocation_size();
+            self.heap += grown_by;
         }
     }
 
@@ -99,14 +110,13 @@ impl Tracker {
             self.heap += dependency.keys.heap();
             return known;
         }
-        let fields = thing.fields();
         let choice = match &thing {
-            Thing::Selection(selection) => self.kinds[kind as usize].selections.choose(selection, self.most.alike),
+            Thing::Selection(selection) => self.kinds[kind as usize].selections.choose(selection, self.alike),
             Thing::Object(..) => None,
         };
         // What there is no room for has been widened, and stands for all that there will be.
         let choice = number(choice.unwrap_or(0));
-        let dependency = Dependency { kind, choice, thing, keys: Ids::One(key), fields };
+        let dependency = Dependency { kind, choice, thing, keys: Ids::One(key) };
         self.heap += dependency.heap();
         let place = self.free_dependencies.pop().unwrap_or_else(|| {
             self.dependencies.push(None);
@@ -174,7 +184,8 @@ impl Tracker {
 
     pub(super) fn drop_running(&mut self, key: u32, running: Option<Box<Running>>) {
         if let Some(running) = running {
-            let reads = running.kinds.into_values().flat_map(|reads| reads.dependencies);
+            self.heap -= running.heap();
+            let reads = running.kinds.into_iter().flat_map(|(_, reads)| reads.dependencies);
             self.release_unless_committed(key, reads);
         }
     }

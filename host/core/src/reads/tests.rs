@@ -81,7 +81,7 @@ fn selections_that_hang_on_the_same_are_compared_one_by_one_as_long_as_they_are_
         (Box::new(of_fields), "", ""),
     ];
     for (like, seen, unseen) in likes {
-        let mut tracker = Tracker { most: Most { alike: 8, ..Most::default() }, ..Tracker::default() };
+        let mut tracker = Tracker { alike: 8, ..Tracker::default() };
         for number in 0..100 {
             reads(&mut tracker, &format!("a/{number}"), [in_a(like(number))]);
         }
@@ -99,7 +99,7 @@ fn selections_that_hang_on_the_same_are_compared_one_by_one_as_long_as_they_are_
 
 #[test]
 fn selections_by_several_labels_hang_on_the_one_that_tells_them_apart() {
-    let mut tracker = Tracker { most: Most { alike: 8, ..Most::default() }, ..Tracker::default() };
+    let mut tracker = Tracker { alike: 8, ..Tracker::default() };
     for number in 0..100 {
         reads(&mut tracker, &format!("a/{number}"), [labelled(&format!("component=db,instance=i{number},part=all"))]);
     }
@@ -110,20 +110,19 @@ fn selections_by_several_labels_hang_on_the_one_that_tells_them_apart() {
     }
     assert_eq!(woken(&mut tracker, None, pod("a/p", "component=db,part=all", "", 1)), NOBODY);
     (0..100).for_each(|number| tracker.forget(&key(&format!("a/{number}"))));
-    assert_eq!((tracker.dependencies(), tracker.heap, tracker.kinds[0].selections.heap()), (0, 0, 0));
+    assert_eq!((tracker.dependencies(), tracker.heap, tracker.kinds[0].selections.heap), (0, 0, 0));
 }
 
 #[test]
 fn what_is_too_much_to_remember_of_all_keys_counts_as_the_whole() {
-    let most = Most { bytes: 4 << 10, ..Most::default() };
-    let mut tracker = Tracker { most, ..Tracker::default() };
+    let mut tracker = Tracker::within(&Budget::new(8 << 10));
     let name = "x".repeat(100);
     for number in 0..200 {
         let run = tracker.begin(&key(&format!("a/{number}")));
         tracker.read_object(run, &pods(), &key(&format!("a/{name}-{number}")));
         tracker.commit(run);
     }
-    assert!((2..4096 / 100).contains(&tracker.dependencies()), "{} things", tracker.dependencies());
+    assert!((2..8192 / 100).contains(&tracker.dependencies()), "{} things", tracker.dependencies());
     for number in [0, 199] {
         let seen = woken(&mut tracker, None, pod(&format!("a/{name}-{number}"), "", "", 1));
         assert!(seen.contains(&format!("a/{number}")), "{number}");

@@ -131,11 +131,10 @@ fn keys_and_values_have_the_lengths_of_labels() {
 
 fn requirement() -> impl Strategy<Value = Requirement> {
     let key = || prop::sample::select(vec!["a", "b", "x.io/c"]).prop_map(str::to_owned);
-    let values =
-        || prop::collection::btree_set(prop::sample::select(vec!["1", "2", "v", ""]).prop_map(str::to_owned), 1..4);
+    let values = || prop::collection::btree_set(prop::sample::select(vec!["1", "2", "v", ""]), 1..4);
     prop_oneof![
-        (key(), values()).prop_map(|(key, values)| Requirement::In(key, values)),
-        (key(), values()).prop_map(|(key, values)| Requirement::NotIn(key, values)),
+        (key(), values()).prop_map(|(key, values)| Requirement::In(key, values.into_iter().collect())),
+        (key(), values()).prop_map(|(key, values)| Requirement::NotIn(key, values.into_iter().collect())),
         key().prop_map(Requirement::Exists),
         key().prop_map(Requirement::Absent),
         (key(), any::<i64>()).prop_map(|(key, bound)| Requirement::Greater(key, bound)),

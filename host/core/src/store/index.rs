@@ -125,9 +125,7 @@ impl LabelIndex {
         let of = |key: &str| self.keys.get(key);
         match requirement {
             Requirement::In(key, values) => {
-                Some(of(key).map_or(0, |of| {
-                    values.iter().filter_map(|value| of.values.get(value.as_str())).map(Set::len).sum()
-                }))
+                Some(of(key).map_or(0, |of| values.iter().filter_map(|value| of.values.get(value)).map(Set::len).sum()))
             }
             Requirement::Exists(key) | Requirement::Greater(key, _) | Requirement::Less(key, _) => {
                 Some(of(key).map_or(0, |of| of.count))
@@ -140,7 +138,7 @@ impl LabelIndex {
     pub(super) fn sets<'a>(&'a self, requirement: &'a Requirement) -> impl Iterator<Item = &'a Set> {
         let wanted = if let Requirement::In(_, values) = requirement { Some(values) } else { None };
         let values = self.keys.get(requirement.key()).map(|of| &of.values);
-        let named = wanted.into_iter().flatten().filter_map(move |value| values?.get(value.as_str()));
+        let named = wanted.into_iter().flat_map(|wanted| wanted.iter()).filter_map(move |value| values?.get(value));
         let all = values.filter(|_| wanted.is_none()).into_iter().flat_map(HashMap::values);
         named.chain(all)
     }

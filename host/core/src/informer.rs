@@ -29,7 +29,7 @@
 //! ```
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     sync::Arc,
 };
@@ -88,6 +88,20 @@ impl InformerKey {
             && narrower.labels.implies(&self.labels)
             && own.iter().all(|own| other.iter().any(|other| field_implies(other, own)))
             && other.iter().all(|other| own.contains(other) || metadata_field(&other.field).is_some())
+    }
+
+    fn breadth(&self) -> Breadth {
+        match self.fields.requirements() {
+            [] if self.labels.is_empty() => Breadth::Wide,
+            [only] if self.labels.is_empty() && only.equal && only.field == "metadata.name" => Breadth::Named,
+            fields if fields.iter().any(|required| metadata_field(&required.field).is_none()) => Breadth::Unknown,
+            _ => Breadth::Selected,
+        }
+    }
+
+    /// `true` if only the API server can tell which objects it selects: no other informer can show them.
+    pub fn is_evaluated_by_server(&self) -> bool {
+        matches!(self.breadth(), Breadth::Unknown)
     }
 
     /// Whether an informer of this key holds `object`. None: the API server alone can tell, from fields.
@@ -209,13 +223,17 @@ impl Filter {
 /// Each request is [covered](InformerKey::covers) by one of the result that is not denied, or that is of the
 /// [same objects](InformerKey::same_objects).
 pub fn plan(requests: &BTreeSet<InformerKey>, denied: impl Fn(&InformerKey) -> bool) -> BTreeSet<InformerKey> {
-    let joined = joined(requests);
+    uncovered(&joined(requests), denied).cloned().collect()
+}
+
+/// Those of `joined` that no other covers and could serve.
+fn uncovered(joined: &[InformerKey], denied: impl Fn(&InformerKey) -> bool) -> impl Iterator<Item = &InformerKey> {
     // Who covers another has its namespace, or none.
     let mut wide: HashMap<(&TypeMeta, Option<&str>), Vec<&InformerKey>> = HashMap::new();
     for key in joined.iter().filter(|key| !denied(key)) {
         wide.entry((&key.of, key.namespace.as_deref())).or_default().push(key);
     }
-    let is_covered = |narrow: &&InformerKey| {
+    let is_covered = move |narrow: &&InformerKey| {
         let mut scopes = vec![(&narrow.of, None)];
         scopes.extend(narrow.namespace.as_deref().map(|namespace| (&narrow.of, Some(namespace))));
         let mut candidates = scopes.iter().filter_map(|scope| wide.get(scope)).flatten();
@@ -224,12 +242,93 @@ pub fn plan(requests: &BTreeSet<InformerKey>, denied: impl Fn(&InformerKey) -> b
             other != narrow && other.covers(narrow) && (other < narrow || denied(narrow) || !narrow.covers(other))
         })
     };
-    joined.iter().filter(|key| !is_covered(key)).cloned().collect()
+    joined.iter().filter(move |key| !is_covered(key))
+}
+
+/// Narrow requests of one holder that run as informers of their own, for one kind in one scope (a namespace, or all of them). Each may hold
+/// a copy of the same objects, so one holder causes eight copies at most, and a ninth while informers hand over.
+pub const MAX_NARROW: usize = 8;
+
+/// The same for requests that name their object. They have no object in common, so they cost watches and no copies.
+pub const MAX_NAMED: usize = 64;
+
+/// Whether an informer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// None does.
+    No,
+    /// One does.
+    Yes,
+    /// One does, and the API server denies it.
+    Denied,
+}
+
+/// Returns what should be [planned](plan) for in place of the requests of one holder.
+///
+/// - **Narrow requests are bounded.** More than [`MAX_NARROW`] requests with selectors of one kind and scope, of which none covers another,
+///   become one wide request without selectors. It serves each of them through a [`Filter`]. So do more than [`MAX_NAMED`] requests by name.
+/// - **A wide informer that runs stays** until half as many narrow requests are left: one that comes and goes changes nothing.
+/// - **While the wide informer is denied**, as many narrow ones as may run without it stay beside it; those that run already come first.
+///   The others wait for the wide one.
+///
+/// Requests by fields that only the API server can evaluate stay as they are; the check of a manifest bounds them.
+pub fn bounded(mut requests: BTreeSet<InformerKey>, runs: impl Fn(&InformerKey) -> Runs) -> BTreeSet<InformerKey> {
+    let mut scopes: BTreeMap<(&TypeMeta, Option<&str>), [Vec<&InformerKey>; 2]> = BTreeMap::new();
+    for key in &requests {
+        let narrow = match key.breadth() {
+            Breadth::Selected => 0,
+            Breadth::Named => 1,
+            Breadth::Wide | Breadth::Unknown => continue,
+        };
+        scopes.entry((&key.of, key.namespace.as_deref())).or_default()[narrow].push(key);
+    }
+    let (mut served, mut wider) = (Vec::new(), Vec::new());
+    for ((of, namespace), narrow) in scopes {
+        for (mut narrow, most) in narrow.into_iter().zip([MAX_NARROW, MAX_NAMED]) {
+            // Hardly any plugin comes near it.
+            if narrow.len() <= most / 2 {
+                continue;
+            }
+            let keep = narrow.iter().map(|key| key.keep.clone()).reduce(|all, keep| all.union(&keep));
+            let wide = InformerKey {
+                namespace: namespace.map(Into::into),
+                keep: keep.unwrap_or_default(),
+                ..InformerKey::all(of.clone())
+            };
+            let wide_runs = runs(&wide);
+            let most = if wide_runs == Runs::Yes { most / 2 } else { most };
+            let joined = joined(narrow.iter().copied());
+            if uncovered(&joined, |key| runs(key) == Runs::Denied).nth(most).is_none() {
+                continue;
+            }
+            narrow.sort_by_key(|key| runs(key) != Runs::Yes);
+            let beside = if wide_runs == Runs::Denied { most } else { 0 };
+            served.extend(narrow.into_iter().skip(beside).cloned());
+            wider.push(wide);
+        }
+    }
+    for key in &served {
+        requests.remove(key);
+    }
+    requests.extend(wider);
+    requests
+}
+
+/// How much of a scope a request is for.
+enum Breadth {
+    /// All of it.
+    Wide,
+    /// What selectors say. Requests may have objects in common.
+    Selected,
+    /// The objects of one name, and all of these.
+    Named,
+    /// What selectors say that only the API server can evaluate.
+    Unknown,
 }
 
 /// One in place of all requests for the same objects, which keeps what any of them keeps.
-fn joined(requests: &BTreeSet<InformerKey>) -> Vec<InformerKey> {
-    let mut joined: Vec<InformerKey> = Vec::with_capacity(requests.len());
+fn joined<'a>(requests: impl IntoIterator<Item = &'a InformerKey>) -> Vec<InformerKey> {
+    let mut joined: Vec<InformerKey> = Vec::new();
     for key in requests {
         match joined.last_mut() {
             // They stand together: what is kept is compared last.

@@ -24,6 +24,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::field::FieldPath;
+use crate::informer::InformerKey;
 use crate::key::TypeMeta;
 use crate::object::{Keep, Subresource};
 use crate::predicate::Predicate;
@@ -75,6 +76,22 @@ impl Manifest {
     /// Everything that must be cached while the plugin runs, in the order of the manifest; repeated where it is named again.
     pub fn watches(&self) -> impl Iterator<Item = &Watch> {
         self.controllers.iter().flat_map(Controller::cached).chain(&self.observes)
+    }
+
+    /// What is asked of the cache for these, each once: one with namespaces as often as it has some, one without for all of them.
+    pub fn requests(&self) -> BTreeSet<InformerKey> {
+        let request = |watch: &Watch, namespace: Option<&String>| InformerKey {
+            of: watch.of.clone(),
+            namespace: namespace.map(|namespace| namespace.as_str().into()),
+            labels: watch.labels.clone().unwrap_or_default(),
+            fields: watch.fields.clone().unwrap_or_default(),
+            keep: watch.keep.clone(),
+        };
+        let requests = self.watches().flat_map(|watch| {
+            let all = watch.namespaces.is_empty().then(|| request(watch, None));
+            watch.namespaces.iter().map(|namespace| request(watch, Some(namespace))).chain(all)
+        });
+        requests.collect()
     }
 
     /// The index of that name.

@@ -70,6 +70,7 @@ fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
     let grant::Limits {
         memory_mib,
         total_memory_mib,
+        watches,
         timeout_ms,
         host_calls,
         host_mib,
@@ -96,6 +97,7 @@ fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
     vec![
         number("memoryMiB", mib(limits.memory), memory_mib.is_some()),
         number("totalMemoryMiB", mib(limits.total_memory), total_memory_mib.is_some()),
+        number("watches", file.watches().get().into(), watches.is_some()),
         some("timeoutMs", timeout_ms, "as the manifest says"),
         number("hostCalls", limits.host_calls.into(), host_calls.is_some()),
         number("hostMiB", mib(limits.host_bytes), host_mib.is_some()),
@@ -331,6 +333,7 @@ mod tests {
         instances     reuse
         limits        memoryMiB           8
                       totalMemoryMiB      1024 (default)
+                      watches             64 (default)
                       timeoutMs           as the manifest says (default)
                       hostCalls           100000 (default)
                       hostMiB             1024 (default)
@@ -348,7 +351,7 @@ mod tests {
             (json["instances"].as_str(), json["limits"].to_string().as_str()),
             (
                 Some("reuse"),
-                r#"{"backoffBaseMs":5,"backoffCapMs":60000,"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"maxConcurrency":null,"memoryMiB":8,"reconcilesPerSecond":null,"requestsPerSecond":null,"reuse":false,"timeoutMs":null,"totalMemoryMiB":1024}"#
+                r#"{"backoffBaseMs":5,"backoffCapMs":60000,"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"maxConcurrency":null,"memoryMiB":8,"reconcilesPerSecond":null,"requestsPerSecond":null,"reuse":false,"timeoutMs":null,"totalMemoryMiB":1024,"watches":64}"#
             )
         );
     }

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::Mutex;
 use pilothouse_core::{
     field::{FieldPath, FieldSet},
-    informer::{InformerKey, plan},
+    informer::{InformerKey, MAX_NARROW, Runs, bounded, plan},
     key::{Key, TypeMeta},
     object::{Keep, Object, ResourceVersion},
     reflector::State,
@@ -79,6 +79,8 @@ enum Op {
         own: bool,
     },
     Acquire(usize),
+    /// Somebody asks for more by narrow selectors than may run each for itself.
+    Flood,
     Release(usize),
     /// An informer lists, for the first time or anew.
     List(usize),
@@ -98,7 +100,8 @@ fn ops() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (0..6_usize, app, any::<bool>()).prop_map(|(place, app, own)| Op::Write { place, app, own }),
         3 => (0..REQUESTS.len()).prop_map(Op::Acquire),
-        2 => any::<usize>().prop_map(Op::Release),
+        1 => Just(Op::Flood),
+        3 => any::<usize>().prop_map(Op::Release),
         3 => any::<usize>().prop_map(Op::List),
         6 => (any::<usize>(), 1..4_usize).prop_map(|(which, count)| Op::Watch(which, count)),
         2 => any::<usize>().prop_map(Op::Bookmark),
@@ -210,6 +213,12 @@ impl World {
         match op {
             Op::Write { place, app, own } => self.write(*place, *app, *own),
             Op::Acquire(which) => self.acquire(request(REQUESTS[*which])),
+            Op::Flood => {
+                for number in 0..=MAX_NARROW {
+                    let labels = Selector::parse(&format!("!w{number}")).expect("a selector");
+                    self.acquire(InformerKey { labels, ..InformerKey::all(of()) });
+                }
+            }
             Op::Release(which) => drop(some(which, self.users.len()).map(|at| self.users.swap_remove(at))),
             Op::List(which) => drop(some(which, self.feeds.len()).map(|at| self.list(at))),
             Op::Watch(which, count) => drop(some(which, self.feeds.len()).map(|at| self.watch(at, *count))),
@@ -345,7 +354,7 @@ impl World {
     /// Everything is allowed, and every watch comes to the end.
     fn settle(&mut self) {
         // What starts in one round lists in the next, takes over in the one after, and then others stop.
-        for _ in 0..4 {
+        for _ in 0..6 {
             self.look();
             for at in 0..self.feeds.len() {
                 self.note(at, &State::Watching);
@@ -362,7 +371,10 @@ impl World {
         assert_eq!(*self.faults.lock(), Vec::<String>::new());
         let requests: BTreeSet<_> = self.users.iter().map(|user| user.lease.key().clone()).collect();
         let running: BTreeSet<_> = self.registry.all().iter().map(|informer| informer.key.clone()).collect();
-        assert_eq!(running, plan(&requests, |_| false), "one copy of each");
+        let runs = |key: &InformerKey| {
+            if running.iter().any(|running| running.same_objects(key)) { Runs::Yes } else { Runs::No }
+        };
+        assert_eq!(running, plan(&bounded(requests, runs), |_| false), "one copy of each");
         while self.registry.build_indexes() {}
         for informer in self.registry.all() {
             let shows = |user: &&User| Arc::ptr_eq(&user.lease.informer(), &informer);

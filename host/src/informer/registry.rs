@@ -7,14 +7,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use futures::FutureExt;
 use parking_lot::{Mutex, RwLock};
 use pilothouse_core::{
     field::FieldPath,
-    informer::{InformerKey, plan},
+    informer::{InformerKey, Runs, bounded, plan},
     key::{Key, TypeMeta},
     object::{Object, ResourceVersion, Uid},
 };
@@ -61,6 +64,8 @@ pub(super) struct Registry {
     kinds: RwLock<HashMap<TypeMeta, Kind>>,
     /// Leases that were dropped.
     released: Mutex<Vec<Arc<Place>>>,
+    /// Informers that have stopped.
+    stopped: AtomicU64,
     shared: Arc<Shared>,
 }
 
@@ -187,6 +192,11 @@ impl Informers {
         self.registry.holdings()
     }
 
+    /// How many informers have stopped since the start.
+    pub fn stopped(&self) -> u64 {
+        self.registry.stopped.load(Ordering::Relaxed)
+    }
+
     /// What was counted of informers that have stopped, by kind, for kinds that others are running for.
     pub fn past(&self) -> Vec<(TypeMeta, Tally)> {
         let kinds = self.registry.kinds.read();
@@ -243,14 +253,24 @@ impl Drop for Registry {
 
 impl Registry {
     pub(super) fn new(start: Start) -> Self {
-        Self { start, kinds: RwLock::default(), released: Mutex::default(), shared: Arc::default() }
+        Self {
+            start,
+            kinds: RwLock::default(),
+            released: Mutex::default(),
+            stopped: AtomicU64::new(0),
+            shared: Arc::default(),
+        }
     }
 
     pub(super) fn acquire(self: &Arc<Self>, asks: Asks<'_>) -> Lease {
         let key = &asks.key;
         let mut kinds = self.kinds.write();
         let kind = kinds.entry(key.of.clone()).or_default();
-        let informer = kind.best(key).unwrap_or_else(|| self.start(kind, key.clone()));
+        let informer = kind.best(key).unwrap_or_else(|| {
+            let begins = kind.begins(key, asks.holder);
+            let running = kind.running.get(&begins).map(|running| running.informer.clone());
+            running.unwrap_or_else(|| self.start(kind, begins))
+        });
         let seat = Seat::new(informer.clone(), key);
         let place = Arc::new(Place::new(self.shared.number(), asks, seat));
         let mut inner = informer.inner.write();
@@ -364,7 +384,7 @@ impl Registry {
     }
 
     fn tend_kind(&self, kind: &mut Kind) {
-        let requests: BTreeSet<InformerKey> = kind.leases.values().map(|place| place.key.clone()).collect();
+        let requests = kind.requests();
         let planned = plan(&requests, |key| kind.running.get(key).is_some_and(|running| running.informer.is_denied()));
         for key in &planned {
             if !kind.running.contains_key(key) {
@@ -385,6 +405,7 @@ impl Registry {
         kind.running.retain(|key, running| {
             let stays = planned.contains(key) || !running.informer.inner.read().outlets.is_empty();
             if !stays {
+                self.stopped.fetch_add(1, Ordering::Relaxed);
                 kind.past.add(&running.informer.tally());
                 info!(informer = %key, "informer stopped: nobody uses it any more");
             }
@@ -400,6 +421,33 @@ impl Registry {
 }
 
 impl Kind {
+    /// What is asked for, bounded for each holder.
+    fn requests(&self) -> BTreeSet<InformerKey> {
+        let mut by_holder: BTreeMap<&str, BTreeSet<InformerKey>> = BTreeMap::new();
+        for place in self.leases.values() {
+            by_holder.entry(&place.holder).or_default().insert(place.key.clone());
+        }
+        by_holder.into_values().flat_map(|requests| bounded(requests, |key| self.runs(key))).collect()
+    }
+
+    /// The informer that a holder's request for `key` begins, where none that runs serves it.
+    fn begins(&self, key: &InformerKey, holder: &str) -> InformerKey {
+        let of_holder = self.leases.values().filter(|place| *place.holder == *holder).map(|place| &place.key);
+        let bounded = bounded(of_holder.chain([key]).cloned().collect(), |key| self.runs(key));
+        if bounded.contains(key) {
+            return key.clone();
+        }
+        let wide = bounded.into_iter().find(|wide| wide.covers(key));
+        wide.unwrap_or_else(|| key.clone())
+    }
+
+    /// Whether an informer of the same objects runs.
+    fn runs(&self, key: &InformerKey) -> Runs {
+        let same = self.running.values().map(|running| &running.informer).filter(|of| of.key.same_objects(key));
+        let states = same.map(|informer| if informer.is_denied() { Runs::Denied } else { Runs::Yes });
+        states.reduce(|one, other| if one == Runs::Yes { one } else { other }).unwrap_or(Runs::No)
+    }
+
     /// A running informer that covers `key` and serves others than those who asked for it: one that has synced, if there is one.
     fn best(&self, key: &InformerKey) -> Option<Arc<Informer>> {
         let serves = |running: &&Running| {

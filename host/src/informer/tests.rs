@@ -162,6 +162,78 @@ async fn invariant_1_a_wider_informer_takes_over_and_gives_back_without_a_false_
     );
 }
 
+fn secrets_without(label: &str) -> InformerKey {
+    let labels = Selector::parse(&format!("!{label}")).expect("a selector");
+    InformerKey { labels, ..InformerKey::all(TypeMeta::new("v1", "Secret")) }
+}
+
+#[tokio::test]
+async fn invariant_12_a_hundred_selectors_of_one_plugin_hold_no_hundred_copies() {
+    const SECRETS: usize = 100;
+    let api = Api::start().await;
+    for number in 0..SECRETS {
+        let metadata = serde_json::json!({ "name": format!("secret-{number}"), "namespace": "default" });
+        let data = serde_json::json!({ "p": "x".repeat(10 << 10) });
+        api.create(
+            serde_json::json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data }),
+        )
+        .await;
+    }
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let wide = informers.acquire(InformerKey::all(TypeMeta::new("v1", "Secret")), "another");
+    synced(&wide).await;
+    let bytes = || informers.all().iter().map(|informer| informer.size().1).sum::<usize>();
+    let of_one = bytes();
+    assert!(of_one > SECRETS * (10 << 10), "{of_one}");
+    drop(wide);
+    come_to(&informers, &[]).await;
+
+    let leases: Vec<_> =
+        (0..100).map(|number| informers.acquire(secrets_without(&format!("w{number}")), "rogue")).collect();
+    assert!(informers.all().len() <= 9, "{:?}", running(&informers));
+    for lease in &leases {
+        synced(lease).await;
+        assert_eq!(all_of(lease).len(), SECRETS);
+    }
+    come_to(&informers, &["v1 Secret"]).await;
+    assert!(bytes() <= 2 * of_one, "{} of {of_one}", bytes());
+    // What others ask for is theirs: nobody's narrow informer becomes a wide one for what a plugin does not ask for alone.
+    drop(leases);
+    come_to(&informers, &[]).await;
+    let _each = ["a", "b", "c"].map(|holder| {
+        [0, 1, 2, 3].map(|number| informers.acquire(secrets_without(&format!("{holder}{number}")), holder))
+    });
+    assert_eq!(informers.all().len(), 12);
+}
+
+#[tokio::test]
+async fn a_selector_too_many_is_handed_over_and_back_without_a_false_event() {
+    let api = Api::start().await;
+    api.create(config_map("a")).await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let ask = |number: usize| informers.acquire(config_maps_where(&format!("!w{number}")), "one");
+    let mut leases: Vec<_> = (0..8).map(ask).collect();
+    assert_eq!(informers.all().len(), 8);
+    for lease in &leases {
+        synced(lease).await;
+    }
+    let mut heard = listen(&leases[0]);
+    assert_eq!(hears(&mut heard).await, "default/a appears");
+    leases.push(ask(8));
+    come_to(&informers, &["v1 ConfigMap"]).await;
+    api.create(config_map("b")).await;
+    assert_eq!(hears(&mut heard).await, "default/b appears");
+    // One that goes, or four, change nothing.
+    leases.truncate(5);
+    api.create(config_map("c")).await;
+    assert_eq!(hears(&mut heard).await, "default/c appears");
+    assert_eq!(running(&informers), ["v1 ConfigMap"]);
+    leases.truncate(1);
+    come_to(&informers, &["v1 ConfigMap where !w0"]).await;
+    api.delete(&config_maps(), &Key::new(Some("default"), "a")).await;
+    assert_eq!(hears(&mut heard).await, "default/a goes");
+}
+
 #[tokio::test]
 async fn a_lease_that_is_taken_over_during_a_call_shows_the_present_and_counts_as_changed() {
     let api = Api::start().await;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use pilothouse_core::grant::{self, AdminFile, Grants, LackedBy, Namespaces};
-use pilothouse_core::manifest::{Verb, Watch};
+use pilothouse_core::informer::{Runs, bounded, plan};
+use pilothouse_core::manifest::{Manifest, Verb, Watch};
 
 use super::lifecycle::Mode;
 use crate::name::PluginName;
@@ -129,6 +130,7 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
         };
         return Err(format!("may not read what it works on: {}{help}", reasons.join("; ")));
     }
+    within_watches(manifest, &settings.file.limits).map_err(|error| format!("{error} in {name}.yaml"))?;
     let warnings = grants.refused().iter().map(|refused| format!("asks for and is not granted: {refused}")).collect();
     let limits = settings.file.limits;
     let revision = if revision.limits() == call_limits(&limits) {
@@ -137,6 +139,20 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
         Arc::new(revision.with_limits(call_limits(&limits)))
     };
     Ok(Verified { candidate: Candidate { revision, grants: Arc::new(grants), limits }, warnings })
+}
+
+/// Refuses a manifest that causes more watches at the API server than the plugin may have. An administrator who grants a kind in some namespaces
+/// only has a watch in each of them: these count once, as the plugin did not ask for them.
+fn within_watches(manifest: &Manifest, limits: &grant::Limits) -> Result<(), String> {
+    let requests = bounded(manifest.requests(), |_| Runs::No);
+    let (watches, most) = (plan(&requests, |_| false).len(), limits.watches().get());
+    if watches <= usize::try_from(most).unwrap_or(usize::MAX) {
+        return Ok(());
+    }
+    Err(format!(
+        "its manifest causes {watches} watches at the API server, and it may have {most}: watch fewer kinds, or each in all namespaces; or set \
+         limits.watches to {watches}"
+    ))
 }
 
 /// A kind that a controller works on and that it may not read, or not where it wants to.

@@ -46,9 +46,12 @@ pub struct Limits {
     /// Linear memory of one instance, in MiB.
     #[serde(rename = "memoryMiB")]
     pub memory_mib: Option<NonZeroU32>,
-    /// Memory and tables of all instances of the plugin together, and what they handed over, in MiB; at least what one may have.
+    /// Memory and tables of all instances of the plugin together, what they handed over, and what the host remembers for it, in MiB; at
+    /// least what one may have.
     #[serde(rename = "totalMemoryMiB")]
     pub total_memory_mib: Option<NonZeroU32>,
+    /// Watches at the API server that the plugin's manifest may cause.
+    pub watches: Option<NonZeroU32>,
     /// How long one call may run, in milliseconds.
     #[serde(rename = "timeoutMs")]
     pub timeout_ms: Option<NonZeroU32>,
@@ -83,7 +86,16 @@ pub struct Limits {
     pub backoff_cap_ms: Option<NonZeroU32>,
 }
 
+/// Watches that a manifest may cause where the file does not say: more kinds than most operators work on. Each is a stream at the API server,
+/// and a cache.
+const WATCHES: NonZeroU32 = NonZeroU32::new(64).expect("it is not 0");
+
 impl Limits {
+    /// How many watches its manifest may cause.
+    pub fn watches(&self) -> NonZeroU32 {
+        self.watches.unwrap_or(WATCHES)
+    }
+
     /// What the plugin may have of the guests' threads.
     pub fn share(&self) -> Share {
         Share { weight: self.cpu_weight.unwrap_or(fair::DEFAULT_WEIGHT), cap: self.cpu_milli }

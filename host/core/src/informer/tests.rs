@@ -223,3 +223,86 @@ proptest! {
         }
     }
 }
+
+/// Pods without each of so many labels: of two none covers the other, and all may hold the same Pods.
+fn without_labels(count: usize) -> BTreeSet<InformerKey> {
+    (0..count).map(|number| key(&format!("| !w{number}"))).collect()
+}
+
+#[test]
+fn invariant_12_many_narrow_requests_of_a_holder_become_a_wide_one() {
+    let bounded = |requests| bounded(requests, |_| Runs::No);
+    assert_eq!(bounded(without_labels(MAX_NARROW)), without_labels(MAX_NARROW));
+    assert_eq!(bounded(without_labels(MAX_NARROW + 1)), [key("")].into());
+    assert_eq!(bounded(without_labels(1000)), [key("")].into());
+    // Those that another covers have no informer as it is.
+    let covered: BTreeSet<_> = (0..20).map(|number| key(&format!("| app={number}"))).chain([key("| app")]).collect();
+    assert_eq!(plan(&bounded(covered), |_| false), [key("| app")].into());
+    // What is kept is what any of them keeps.
+    let metadata: BTreeSet<_> = (0..20).map(|number| key(&format!("a | !w{number} || metadata"))).collect();
+    assert_eq!(bounded(metadata), [key("a ||| metadata")].into());
+    // One scope does not make another one wider.
+    let scopes: BTreeSet<_> =
+        without_labels(6).into_iter().chain((0..6).map(|number| key(&format!("a | x{number}")))).collect();
+    assert_eq!(bounded(scopes.clone()), scopes);
+}
+
+#[test]
+fn invariant_12_requests_by_name_have_a_bound_of_their_own() {
+    let named = |count| (0..count).map(|number| key(&format!("a || metadata.name=n{number}"))).collect::<BTreeSet<_>>();
+    let bounded = |requests| bounded(requests, |_| Runs::No);
+    assert_eq!(bounded(named(MAX_NAMED)), named(MAX_NAMED));
+    assert_eq!(bounded(named(MAX_NAMED + 1)), [key("a")].into());
+    let fields: BTreeSet<_> = (0..20).map(|number| key(&format!("|| spec.x=n{number}"))).collect();
+    assert_eq!(bounded(fields.clone()), fields, "only the server can tell them apart");
+    // Selected by labels besides, they may all hold the same objects.
+    let both = (0..20).map(|number| key(&format!("| !w{number} | metadata.name=x")));
+    assert_eq!(bounded(both.collect()), [key("")].into());
+}
+
+#[test]
+fn a_request_that_comes_and_goes_makes_no_informer_come_and_go() {
+    let runs = |wide: &InformerKey| if *wide == key("") { Runs::Yes } else { Runs::No };
+    for count in (MAX_NARROW / 2 + 1)..=MAX_NARROW {
+        assert_eq!(bounded(without_labels(count), runs), [key("")].into(), "{count}");
+    }
+    assert_eq!(bounded(without_labels(MAX_NARROW / 2), runs), without_labels(MAX_NARROW / 2));
+}
+
+#[test]
+fn while_a_wide_one_is_denied_as_many_narrow_ones_as_may_run_are_beside_it() {
+    let denied = |wide: &InformerKey| if *wide == key("") { Runs::Denied } else { Runs::No };
+    let beside = bounded(without_labels(100), denied);
+    assert_eq!((beside.len(), beside.contains(&key(""))), (MAX_NARROW + 1, true));
+    // Those that run already go on.
+    let running: BTreeSet<_> = without_labels(100).into_iter().skip(50).take(MAX_NARROW).collect();
+    let runs = |asked: &InformerKey| if running.contains(asked) { Runs::Yes } else { denied(asked) };
+    assert_eq!(bounded(without_labels(100), runs), running.iter().cloned().chain([key("")]).collect());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn invariant_12_what_is_bounded_serves_every_request_and_is_few(
+        requests in prop::collection::btree_set(keys(), 0..12),
+        more in prop::collection::btree_set(
+            (prop::sample::select(vec!["", "a"]), 0..40_usize).prop_map(|(namespace, label)| key(&format!("{namespace} | !w{label}"))),
+            0..60,
+        ),
+    ) {
+        let requests: BTreeSet<_> = requests.into_iter().chain(more).collect();
+        let planned = plan(&bounded(requests.clone(), |_| Runs::No), |_| false);
+        prop_assert!(planned.len() <= plan(&requests, |_| false).len());
+        for request in &requests {
+            prop_assert!(planned.iter().any(|key| key.covers(request)), "{} is served by none of {:?}", request, planned);
+        }
+        for scope in [None, Some("a"), Some("b")] {
+            let narrow = planned.iter().filter(|key| {
+                key.namespace.as_deref() == scope && matches!(key.breadth(), Breadth::Selected)
+            });
+            let narrow = narrow.count();
+            prop_assert!(narrow <= MAX_NARROW, "{} in {:?}", narrow, scope);
+        }
+    }
+}

@@ -27,6 +27,9 @@ const MAX_ENTRIES: usize = 256;
 const MAX_WATCHED: usize = 1024;
 /// Ways in which one kind may be cut. Each object that changes is copied for each of them while its informer is locked.
 const MAX_CUTS: usize = 8;
+/// At most so many selectors of one kind and scope by fields that only the API server can evaluate. Each has a watch and a copy of its own: no
+/// wider informer can show what it selects.
+const MAX_BY_FIELDS: usize = 8;
 /// At most so many keys at once, over all controllers: each has a worker, and while it is reconciled an instance.
 const MAX_WORKERS: u32 = 1024;
 /// At most so many bytes of one CRD: kube-apiserver takes no larger request.
@@ -226,14 +229,20 @@ fn is_kind(text: &str) -> bool {
 
 /// What no list of its own bounds.
 fn check_totals(manifest: &Manifest, problems: &mut Problems) {
-    let mut watched = HashSet::new();
-    for Watch { of, namespaces, labels, fields, keep, .. } in manifest.watches() {
-        watched.extend(namespaces.iter().map(|namespace| (of, Some(namespace), labels, fields, keep)));
-        if namespaces.is_empty() {
-            watched.insert((of, None, labels, fields, keep));
-        }
+    let requests = manifest.requests();
+    let mut by_fields: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for request in requests.iter().filter(|request| request.is_evaluated_by_server()) {
+        by_fields.entry((&request.of, &request.namespace)).or_default().insert((&request.labels, &request.fields));
     }
-    let watched = watched.len();
+    for ((of, _), selectors) in by_fields.iter().filter(|(_, selectors)| selectors.len() > MAX_BY_FIELDS) {
+        let rule = "select by labels, or watch the kind as a whole";
+        let many = selectors.len();
+        problems.add(
+            "controllers",
+            format!("watch {of} by {many} selectors with fields other than metadata.name and metadata.namespace; at most {MAX_BY_FIELDS} are taken: {rule}"),
+        );
+    }
+    let watched = requests.len();
     if watched > MAX_WATCHED {
         let rule = "leave namespaces out, and watch what is granted, or divide the plugin";
         problems.add(

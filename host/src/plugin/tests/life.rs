@@ -354,6 +354,22 @@ async fn nothing_is_granted_without_settings() {
 }
 
 #[tokio::test]
+async fn invariant_12_a_manifest_that_causes_too_many_watches_is_refused_with_what_to_do() {
+    let mut world = World::new(Mode::Dev);
+    let name = |number: usize| -> &'static str { format!("Kind{number}").leak() };
+    let guest = (0..63).fold(Guest::new(), |guest, number| guest.reads("v1", name(number)));
+    let status = world.bring(&guest.file(), None).await;
+    assert_eq!(status.state, State::Failed);
+    assert_eq!(
+        failure(&status).1,
+        "its manifest causes 65 watches at the API server, and it may have 64: watch fewer kinds, or each in all namespaces; or set \
+         limits.watches to 65 in red.yaml"
+    );
+    let status = world.bring(&guest.file(), Some("limits: { watches: 65 }\n")).await;
+    assert!(status.is_ready(), "{status:?}");
+}
+
+#[tokio::test]
 async fn dev_grants_what_is_asked() {
     let mut world = World::new(Mode::Dev);
     let status = world.bring(&Guest::new().file(), None).await;

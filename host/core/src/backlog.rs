@@ -46,6 +46,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 
 use crate::backoff::Limits;
+use crate::budget::{Budget, Share};
 use crate::key::{Key, TypeMeta};
 use crate::object::Object;
 use crate::store::Change;
@@ -59,6 +60,29 @@ pub const MAX_GONE: usize = 100_000;
 
 /// Bytes of these at most: nobody else holds them.
 pub const MAX_GONE_BYTES: usize = 128 << 20;
+
+/// The bound for objects that are gone, over all buffers of a plugin that keep some: a plugin has a backlog for each of its controllers.
+#[derive(Clone, Debug)]
+pub struct Vanished {
+    /// How many.
+    pub objects: Budget,
+    /// Their bytes.
+    pub bytes: Budget,
+}
+
+impl Vanished {
+    /// A bound of its own.
+    pub fn new(objects: usize, bytes: usize) -> Self {
+        Self { objects: Budget::new(objects), bytes: Budget::new(bytes) }
+    }
+}
+
+impl Default for Vanished {
+    /// [`MAX_GONE`] and [`MAX_GONE_BYTES`].
+    fn default() -> Self {
+        Self::new(MAX_GONE, MAX_GONE_BYTES)
+    }
+}
 
 /// What became of one object since a plugin was told of it last.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,8 +118,6 @@ impl Batch {
 #[derive(Debug)]
 pub struct Backlog {
     limits: Limits,
-    max_gone: usize,
-    max_gone_bytes: usize,
     entries: HashMap<Arc<Subject>, Entry>,
     /// What can be taken for the first time since it was told last, by arrival.
     ready: BTreeMap<u64, Arc<Subject>>,
@@ -109,8 +131,9 @@ pub struct Backlog {
     untried: BTreeSet<u64>,
     /// Arrivals of what waits and is gone.
     gone: BTreeMap<u64, Arc<Subject>>,
-    /// Theirs.
-    gone_bytes: usize,
+    /// How many they are, and their bytes, in a bound that may be others' too.
+    gone_objects: Share,
+    gone_bytes: Share,
     arrivals: u64,
     bytes: usize,
     dropped: u64,
@@ -177,14 +200,13 @@ impl Told {
 impl Backlog {
     /// An empty one; `limits` are the delays after failures, object by object.
     pub fn new(limits: Limits) -> Self {
-        Self::with_max_gone(limits, MAX_GONE, MAX_GONE_BYTES)
+        Self::within(limits, &Vanished::default())
     }
 
-    fn with_max_gone(limits: Limits, max_gone: usize, max_gone_bytes: usize) -> Self {
+    /// An empty one. What it keeps of objects that are gone counts in `vanished`, with what others keep.
+    pub fn within(limits: Limits, vanished: &Vanished) -> Self {
         Self {
             limits,
-            max_gone,
-            max_gone_bytes,
             entries: HashMap::new(),
             ready: BTreeMap::new(),
             again: BTreeMap::new(),
@@ -192,7 +214,8 @@ impl Backlog {
             delayed: BTreeMap::new(),
             untried: BTreeSet::new(),
             gone: BTreeMap::new(),
-            gone_bytes: 0,
+            gone_objects: vanished.objects.share(),
+            gone_bytes: vanished.bytes.share(),
             arrivals: 0,
             bytes: 0,
             dropped: 0,
@@ -335,7 +358,7 @@ impl Backlog {
         self.delayed.len()
     }
 
-    /// Objects that were gone and never told, because there were more than [`MAX_GONE`], or they had more than [`MAX_GONE_BYTES`].
+    /// Objects that were gone and never told, because there were more than the bound allows, or they had more bytes.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -351,7 +374,8 @@ impl Backlog {
             return;
         }
         if told.gone {
-            self.gone_bytes += told.bytes();
+            self.gone_objects.add(1);
+            self.gone_bytes.add(told.bytes());
             self.gone.insert(told.arrival, subject.clone());
         }
         match entry.due {
@@ -366,7 +390,8 @@ impl Backlog {
         let told = entry.waiting.take()?;
         self.untried.remove(&told.arrival);
         if self.gone.remove(&told.arrival).is_some() {
-            self.gone_bytes -= told.bytes();
+            self.gone_objects.remove(1);
+            self.gone_bytes.remove(told.bytes());
         }
         self.bytes -= told.bytes();
         if self.ready.remove(&told.arrival).is_none()
@@ -392,7 +417,7 @@ impl Backlog {
     }
 
     fn drop_beyond_bound(&mut self) {
-        while self.gone.len() > self.max_gone || self.gone_bytes > self.max_gone_bytes {
+        while self.gone_objects.is_over() || self.gone_bytes.is_over() {
             let Some(subject) = self.gone.first_key_value().map(|(_, subject)| subject.clone()) else { return };
             self.stop_waiting(&subject);
             self.entries.remove(&subject);

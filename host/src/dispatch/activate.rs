@@ -114,7 +114,9 @@ impl Dispatch {
             return Err(ActivateError::new(&Stopping));
         }
         let Prepared { writer, held, fence, controllers, observed, leases, view } = prepared;
-        let record = running.record.clone().unwrap_or_else(|| Arc::new(Record::new(name.clone(), fence, &self.parts)));
+        let begin = || Arc::new(Record::new(name.clone(), fence, &self.parts, revision.remembered()));
+        let record = running.record.clone().unwrap_or_else(begin);
+        record.remembered().limit(revision.limits().total_memory);
         let access = Arc::new(Access::new(view.clone(), writer, held, manifest, record.clone()));
         let controllers = controllers.into_iter().map(|(spec, mut wanted)| {
             let own: Vec<_> = wanted.iter().map(|wanted| wanted.lease.key().clone()).collect();

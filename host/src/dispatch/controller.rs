@@ -32,8 +32,6 @@ use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
-#[cfg(test)]
-pub(super) use self::gone::Most;
 pub(super) use self::waking::Source;
 use self::{gone::Gone, waking::Waking, workers::Workers};
 pub use self::{gone::GoneFigures, waking::ReadFigures};
@@ -124,13 +122,13 @@ impl Controller {
         let controller = Arc::new(Self {
             name: serving.spec.name.as_str().into(),
             queue: Queue::new(serving.pace),
-            waking: Waking::new(),
+            waking: Waking::new(record.remembered()),
             workers: Workers::new(serving.concurrency),
             resync: watch::Sender::new(serving.spec.resync),
             serving: ArcSwap::from_pointee(serving),
-            gone: Gone::new(),
-            failing: Failing::default(),
-            deferred: Deferred::default(),
+            gone: Gone::within(&record.remembered().gone),
+            failing: Failing::within(&record.remembered().reasons),
+            deferred: Deferred::within(&record.remembered().statuses),
             awaiting: Awaiting::default(),
             record,
             ended: Ended::default(),
@@ -164,12 +162,6 @@ impl Controller {
     #[cfg(test)]
     pub(super) fn tasks(&self) -> usize {
         self.workers.tasks()
-    }
-
-    /// Keeps no more than this of what vanished.
-    #[cfg(test)]
-    pub(super) fn keep_gone(&self, most: Most) {
-        self.gone.keep(most);
     }
 
     /// The plugin whose controller it is.

@@ -6,28 +6,32 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use pilothouse_core::{key::Key, object::Uid};
-
-/// Bytes of statuses that are held for a controller: some thousand of them.
-const ROOM: usize = 4 << 20;
+use pilothouse_core::{
+    budget::{Budget, Share},
+    key::Key,
+    object::Uid,
+};
 
 /// At most one for each key that waits in the queue.
-#[derive(Default)]
 pub(super) struct Deferred(Mutex<Held>);
 
-#[derive(Default)]
 struct Held {
     statuses: HashMap<Key, (Uid, Box<str>)>,
-    bytes: usize,
+    bytes: Share,
 }
 
 impl Deferred {
+    /// Holds nothing yet, and no more than this budget allows.
+    pub(super) fn within(statuses: &Budget) -> Self {
+        Self(Mutex::new(Held { statuses: HashMap::new(), bytes: statuses.share() }))
+    }
+
     /// Holds the status of an object, of whose key there is none here. False: there is no room, and it is to be written now.
     pub(super) fn put(&self, key: &Key, uid: &Uid, status: &str) -> bool {
         let Held { statuses, bytes } = &mut *self.0.lock();
-        let fits = *bytes + status.len() <= ROOM;
+        let fits = bytes.fits(status.len());
         if fits {
-            *bytes += status.len();
+            bytes.add(status.len());
             statuses.insert(key.clone(), (uid.clone(), status.into()));
         }
         fits
@@ -35,8 +39,9 @@ impl Deferred {
 
     /// All that is held, for a controller that has ended: no call comes any more.
     pub(super) fn take_all(&self) -> Vec<(Key, Uid, Box<str>)> {
-        let Held { statuses, .. } = std::mem::take(&mut *self.0.lock());
-        statuses.into_iter().map(|(key, (uid, status))| (key, uid, status)).collect()
+        let Held { statuses, bytes } = &mut *self.0.lock();
+        bytes.set(0);
+        std::mem::take(statuses).into_iter().map(|(key, (uid, status))| (key, uid, status)).collect()
     }
 
     /// The status that was left to the call over this key that begins now, if it is about the same object; none: nothing is there, and what
@@ -44,7 +49,7 @@ impl Deferred {
     pub(super) fn take(&self, key: &Key, uid: Option<&Uid>) -> Option<Box<str>> {
         let Held { statuses, bytes } = &mut *self.0.lock();
         let (of, status) = statuses.remove(key)?;
-        *bytes -= status.len();
+        bytes.remove(status.len());
         (uid == Some(&of)).then_some(status)
     }
 }
@@ -53,9 +58,11 @@ impl Deferred {
 mod tests {
     use super::*;
 
+    const ROOM: usize = 1 << 20;
+
     #[test]
     fn what_is_held_is_bounded_and_given_back_once() {
-        let deferred = Deferred::default();
+        let deferred = Deferred::within(&Budget::new(ROOM));
         let ([a, b], uid) = (["a", "b"].map(|name| Key::new(None, name)), Uid::parse("1"));
         let large = "x".repeat(ROOM - 1);
         assert!(deferred.put(&a, &uid, &large));
@@ -69,13 +76,13 @@ mod tests {
 
     #[test]
     fn what_was_said_of_one_object_is_not_said_of_another() {
-        let deferred = Deferred::default();
+        let deferred = Deferred::within(&Budget::new(ROOM));
         let (key, [old, new]) = (Key::new(None, "a"), ["1", "2"].map(Uid::parse));
         for other in [Some(&new), None] {
             assert!(deferred.put(&key, &old, "x"));
             assert_eq!(deferred.take(&key, other), None);
             assert_eq!(deferred.take(&key, Some(&old)), None);
         }
-        assert_eq!(deferred.0.lock().bytes, 0);
+        assert_eq!(deferred.0.lock().bytes.holds(), 0);
     }
 }

@@ -9,29 +9,27 @@ use std::{
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use pilothouse_core::key::Key;
+use pilothouse_core::{
+    budget::{Budget, Share},
+    key::Key,
+};
 use tokio::time::Instant;
 
 use crate::writer::cut;
 
-/// Bytes of reasons that are kept whole: a thousand of the longest that a plugin may give. A hundred thousand keys may fail at once.
-const ROOM: usize = 4 << 20;
-
-/// Bytes of a reason where there is no such room.
+/// Bytes of a reason where there is no room for the whole: a hundred thousand keys may fail at once.
 const BRIEF: usize = 256;
 
 /// Keys that were given up and are remembered: the last ones.
 const GIVEN_UP: usize = 20;
 
 /// At most one entry for each key that is being retried.
-#[derive(Default)]
 pub(super) struct Failing(Mutex<All>);
 
-#[derive(Default)]
 struct All {
     keys: HashMap<Key, Failure>,
-    /// Of their reasons.
-    bytes: usize,
+    /// Bytes of their reasons.
+    bytes: Share,
     /// In the order in which they were.
     given_up: VecDeque<GivenUp>,
 }
@@ -68,6 +66,11 @@ pub struct GivenUp {
 }
 
 impl Failing {
+    /// No key fails. Reasons are kept whole as long as this budget allows.
+    pub(super) fn within(reasons: &Budget) -> Self {
+        Self(Mutex::new(All { keys: HashMap::new(), bytes: reasons.share(), given_up: VecDeque::new() }))
+    }
+
     /// A key was tried, and is not tried again for this reason.
     pub(super) fn give_up(&self, key: &Key, error: &str) {
         self.note(key, None);
@@ -88,12 +91,12 @@ impl Failing {
         let All { keys, bytes, given_up } = &mut *self.0.lock();
         given_up.retain(|given_up| given_up.key != *key);
         let before = keys.remove(key);
-        *bytes -= before.as_ref().map_or(0, |failure| failure.error.len());
+        bytes.remove(before.as_ref().map_or(0, |failure| failure.error.len()));
         let Some(mut error) = error else { return };
-        if *bytes + error.len() > ROOM {
+        if !bytes.fits(error.len()) {
             error = cut(&error, BRIEF);
         }
-        *bytes += error.len();
+        bytes.add(error.len());
         let since = before.map_or_else(Instant::now, |failure| failure.since);
         keys.insert(key.clone(), Failure { since, error });
     }
@@ -134,7 +137,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn longest_failing_come_first_with_their_last_reason() {
-        let failing = Failing::default();
+        let failing = Failing::within(&Budget::new(4 << 20));
         let second = Duration::from_secs(1);
         for name in ["d", "b", "a", "c"] {
             failing.note(&key(name), Some(format!("{name} once")));
@@ -159,7 +162,7 @@ mod tests {
 
     #[test]
     fn last_that_were_given_up_are_known_until_they_are_tried_again() {
-        let failing = Failing::default();
+        let failing = Failing::within(&Budget::new(4 << 20));
         let (name, all) = (|number: usize| key(&number.to_string()), 0..GIVEN_UP + 2);
         failing.note(&name(3), Some("again".to_owned()));
         all.clone().for_each(|number| failing.give_up(&name(number), &number.to_string()));
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn reasons_are_kept_whole_as_long_as_there_is_room() {
-        let failing = Failing::default();
+        let failing = Failing::within(&Budget::new(4 << 20));
         let (name, reason) = (|number: usize| key(&number.to_string()), "x".repeat(4 << 10));
         let note = |number| failing.note(&name(number), Some(reason.clone()));
         let kept = |number| failing.last_error(&name(number)).map_or(0, |reason| reason.len());

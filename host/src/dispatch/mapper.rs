@@ -12,7 +12,7 @@
 //! fill the queue with names of nothing.
 //!
 //! Where the reconciled kind is not served yet, or the task gets no turn, names would gather here in the end. So beyond a
-//! [bound](MOST_NAMES) they are let go of, and every key is looked at instead: whoever they lead to is among those.
+//! [bound](super::remembered::MOST_NAMES) they are let go of, and every key is looked at instead: whoever they lead to is among those.
 //!
 //! An object that names the changed one only after the change is a change itself, and wakes its own key: so to look the index up later
 //! loses nothing. Both are asked once the reconciled objects are there, and a key that a plugin names wakes only if it is one of them.
@@ -22,6 +22,7 @@ use std::{collections::HashMap, pin::pin, sync::Arc};
 use parking_lot::Mutex;
 use pilothouse_core::{
     backlog::Batch,
+    budget::{Budget, Share},
     key::{Key, TypeMeta},
     store::Change,
 };
@@ -34,12 +35,10 @@ use super::{
     hook::{self, Hook, HookError},
     imports::CallImports,
     pending::{self, BacklogFigures, HookFailure, Pending},
+    remembered::Remembered,
     resync,
 };
 use crate::informer::Origin;
-
-/// Names that wait to be looked up, at most: more than change in a moment, and a few megabytes.
-pub(super) const MOST_NAMES: usize = 10_000;
 
 /// What is still to be asked.
 pub(super) struct Asks {
@@ -49,10 +48,11 @@ pub(super) struct Asks {
 }
 
 /// Whom changed objects lead to.
-#[derive(Default)]
 struct Names {
     /// With where they come from: a change, if one of several is.
     names: HashMap<Name, Origin>,
+    /// How many of them the plugin's controllers hold together.
+    share: Share,
     /// There were too many: every key is to be looked at.
     all: bool,
 }
@@ -61,6 +61,11 @@ struct Names {
 type Name = (Whom, TypeMeta, Key);
 
 impl Names {
+    /// None yet, and no more than this budget allows.
+    fn within(names: &Budget) -> Self {
+        Self { names: HashMap::new(), share: names.share(), all: false }
+    }
+
     fn add(&mut self, names: impl IntoIterator<Item = (Name, Origin)>) {
         if !self.all {
             for (name, origin) in names {
@@ -69,11 +74,19 @@ impl Names {
                     *known = origin;
                 }
             }
-            self.all = self.names.len() > MOST_NAMES;
+            self.share.set(self.names.len());
+            self.all = self.share.is_over();
         }
         if self.all {
             self.names = HashMap::new();
+            self.share.set(0);
         }
+    }
+
+    /// Takes all out: the names, and whether every key is to be looked at.
+    fn take(&mut self) -> (HashMap<Name, Origin>, bool) {
+        self.share.set(0);
+        (std::mem::take(&mut self.names), std::mem::take(&mut self.all))
     }
 }
 
@@ -89,8 +102,13 @@ pub(super) enum Whom {
 }
 
 impl Asks {
-    pub(super) fn new() -> Self {
-        Self { names: Mutex::default(), named: Notify::new(), pending: Pending::new() }
+    /// Nothing yet, and no more than what is remembered for the plugin may be.
+    pub(super) fn within(remembered: &Remembered) -> Self {
+        Self {
+            names: Mutex::new(Names::within(&remembered.names)),
+            named: Notify::new(),
+            pending: Pending::within(&remembered.untold),
+        }
     }
 
     /// The change concerns these, if they are found.
@@ -136,7 +154,7 @@ pub(super) async fn run(controller: Arc<Controller>) {
     loop {
         tokio::select! {
             () = asks.named.notified() => {
-                let Names { names, all } = std::mem::take(&mut *asks.names.lock());
+                let (names, all) = asks.names.lock().take();
                 let mut left = Left { asks, names: names.into_iter().collect(), all };
                 if left.all {
                     resync::look_at_each(&controller).await;
@@ -213,12 +231,25 @@ mod tests {
     #[test]
     fn name_is_looked_up_for_a_change_where_one_of_several_came_from_one() {
         let name = || (Whom::Indexed("named".into()), TypeMeta::new("v1", "ConfigMap"), Key::new(Some("n"), "a"));
-        let mut names = Names::default();
+        let mut names = Names::within(&Budget::new(2));
         for (origin, known) in
             [(Origin::Initial, Origin::Initial), (Origin::Change, Origin::Change), (Origin::Initial, Origin::Change)]
         {
             names.add([(name(), origin)]);
             assert_eq!((names.names.len(), names.names.get(&name())), (1, Some(&known)));
         }
+    }
+
+    #[test]
+    fn invariant_12_controllers_of_a_plugin_hold_together_as_many_names_as_one_may() {
+        let budget = Budget::new(2);
+        let [mut one, mut other] = [(); 2].map(|()| Names::within(&budget));
+        let name = |name: &str| {
+            ((Whom::Indexed("named".into()), TypeMeta::new("v1", "ConfigMap"), Key::new(None, name)), Origin::Change)
+        };
+        one.add([name("a"), name("b")]);
+        other.add([name("c")]);
+        // Every key is looked at instead.
+        assert_eq!((one.take().0.len(), other.take().1, budget.used()), (2, true, 0));
     }
 }

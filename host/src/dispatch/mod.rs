@@ -23,6 +23,7 @@ mod reader;
 mod reading;
 mod reconcile;
 mod record;
+mod remembered;
 mod resync;
 mod routes;
 mod sync;
@@ -39,7 +40,14 @@ pub use pending::{BacklogFigures, HookFailure};
 pub use queue::{Cause, Queue};
 pub use record::{CallFailure, Quarantined, Record};
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::{
     FutureExt,
@@ -140,6 +148,8 @@ pub struct Dispatch {
     active: Mutex<Active>,
     /// Controllers on their way out: whoever asked for it may not wait for the end.
     ending: TaskTracker,
+    /// Controllers and observers that were told to end.
+    ended: AtomicU64,
     /// Plugins whose activation waits, and for what.
     waiting: Mutex<BTreeMap<PluginName, String>>,
 }
@@ -162,7 +172,13 @@ struct Active {
 impl Dispatch {
     /// No plugin is active.
     pub fn new(parts: Parts) -> Self {
-        Self { parts, active: Mutex::default(), ending: TaskTracker::new(), waiting: Mutex::default() }
+        Self {
+            parts,
+            active: Mutex::default(),
+            ending: TaskTracker::new(),
+            ended: AtomicU64::new(0),
+            waiting: Mutex::default(),
+        }
     }
 
     /// The controllers that are at work, in the order of plugin and name.
@@ -206,6 +222,11 @@ impl Dispatch {
         self.controllers().iter().for_each(|controller| controller.queue().forget_rested());
     }
 
+    /// How many controllers and observers have ended since the start, or are about to.
+    pub fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Relaxed)
+    }
+
     /// Takes no more keys, and waits for those in flight (invariant 10). False if some were not finished within `grace`.
     pub async fn shut_down(&self, grace: Duration) -> bool {
         let plugins = {
@@ -243,6 +264,7 @@ impl Dispatch {
             observing.shut_down();
             ends.push(self.ending.spawn(async move { observing.drain().await }));
         }
+        self.ended.fetch_add(ends.len() as u64, Ordering::Relaxed);
         join_all(ends).map(drop)
     }
 }

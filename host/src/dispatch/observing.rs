@@ -64,7 +64,7 @@ impl Observing {
             serving: ArcSwap::from_pointee(serving),
             routes: Routes::default(),
             judges: AtomicBool::new(false),
-            pending: Pending::new(),
+            pending: Pending::within(&record.remembered().untold),
             task: TaskTracker::new(),
             stopping: CancellationToken::new(),
             observer: parts.observer.clone(),

@@ -6,7 +6,7 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::{
-    backlog::{Backlog, Batch, MAPPER, Pending as Told},
+    backlog::{Backlog, Batch, MAPPER, Pending as Told, Vanished},
     key::TypeMeta,
     store::Change,
 };
@@ -70,9 +70,10 @@ pub struct BacklogFigures {
 }
 
 impl Pending {
-    pub(super) fn new() -> Self {
+    /// Creates an empty backlog. Deleted objects in it count in `untold`.
+    pub(super) fn within(untold: &Vanished) -> Self {
         Self {
-            inner: Mutex::new(Inner { backlog: Backlog::new(MAPPER), merged: 0, last: None }),
+            inner: Mutex::new(Inner { backlog: Backlog::within(MAPPER, untold), merged: 0, last: None }),
             bell: Notify::new(),
             ended: watch::Sender::new(0),
             origin: Instant::now(),
@@ -244,7 +245,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_failed_comes_again_when_it_is_due() {
-        let pending = Pending::new();
+        let pending = Pending::within(&Vanished::default());
         pending.add(&added("a"));
         let telling = pending.next().await;
         let began = Instant::now();
@@ -261,7 +262,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_there_is_tried_though_it_fails() {
-        let pending = Arc::new(Pending::new());
+        let pending = Arc::new(Pending::within(&Vanished::default()));
         for name in ["a", "b"] {
             pending.add(&added(name));
         }
@@ -281,7 +282,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_task_over_which_the_host_failed_begins_anew_and_what_it_had_is_told() {
-        let pending = Pending::new();
+        let pending = Pending::within(&Vanished::default());
         pending.add(&added("a"));
         let (plugin, tries) = (PluginName::new("apples").expect("a name"), AtomicUsize::new(0));
         let began = Instant::now();

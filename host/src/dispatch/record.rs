@@ -14,7 +14,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -35,6 +35,7 @@ use super::{
     hook::{Hook, HookError},
     lines::{CALLS, Lines, STORMS},
     queue::Cause,
+    remembered::Remembered,
 };
 use crate::{
     name::PluginName,
@@ -83,6 +84,7 @@ pub struct Record {
     observer: Arc<dyn Observer>,
     events: Events,
     imports: [AtomicU64; Import::ALL.len()],
+    remembered: Remembered,
     lines: Lines,
     /// About objects that are reconciled over and over.
     storms: Lines,
@@ -111,7 +113,8 @@ pub(super) struct Failed<'a> {
 }
 
 impl Record {
-    pub(super) fn new(plugin: PluginName, fence: Arc<Fence>, parts: &Parts) -> Self {
+    /// Nothing is known yet. What is remembered for the plugin counts in `memory`.
+    pub(super) fn new(plugin: PluginName, fence: Arc<Fence>, parts: &Parts, memory: &Arc<AtomicUsize>) -> Self {
         let seed = plugin.as_str().bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
         Self {
             origin: Instant::now(),
@@ -125,6 +128,7 @@ impl Record {
             observer: parts.observer.clone(),
             events: parts.events.clone(),
             imports: Default::default(),
+            remembered: Remembered::new(memory),
             lines: Lines::new(CALLS),
             storms: Lines::new(STORMS),
             fence,
@@ -140,6 +144,11 @@ impl Record {
     /// Whether it may begin writes. All its revisions share this.
     pub(super) fn fence(&self) -> &Arc<Fence> {
         &self.fence
+    }
+
+    /// What is remembered for it.
+    pub(super) fn remembered(&self) -> &Remembered {
+        &self.remembered
     }
 
     /// Whether it is left alone.

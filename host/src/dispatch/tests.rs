@@ -201,7 +201,8 @@ async fn invariant_6_what_is_there_is_judged_before_routes_have_synced() {
     let parts = &scene.dispatch.parts;
     let key = InformerKey { namespace: Some("default".into()), ..InformerKey::all(maps()) };
     let lease = Arc::new(parts.informers.acquire(key, "test"));
-    let record = Record::new(PluginName::new("apples").expect("a name"), Arc::new(Fence::open()), parts);
+    let record =
+        Record::new(PluginName::new("apples").expect("a name"), Arc::new(Fence::open()), parts, &Arc::default());
     let expression = Expression::compile("object.metadata.name == 'b'").expect("an expression");
     let when = Predicate::new(vec![vec![Condition { test: Test::Cel(expression), negated: false }]]);
     let routes = Arc::new(Routes::default());

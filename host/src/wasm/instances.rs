@@ -38,7 +38,7 @@ use super::component::Linked;
 use super::error::{CallError, Ended, Stage};
 use super::host::{Host, InLine};
 use super::imports::Imports;
-use super::limits::{Kept, MemoryLimit};
+use super::limits::{Kept, MemoryLimit, Most};
 use super::revision::Limits;
 use super::tally::{Alive, Tally};
 use crate::name::PluginName;
@@ -122,6 +122,11 @@ impl Instances {
         });
         instances.tally.add(&instances);
         instances
+    }
+
+    /// Counts what the host remembers for the plugin.
+    pub(super) fn remembered(&self) -> &Arc<AtomicUsize> {
+        self.tally.held.remembered()
     }
 
     /// How many wait for a call.
@@ -283,8 +288,8 @@ impl Instances {
 
     /// Counts what an instance handed over, so many bytes, with what the plugin's instances hold.
     pub(super) fn keep_for(&self, bytes: usize) -> Result<Kept, CallError> {
-        let most = self.limits.total_memory;
-        let limit = MemoryLimit::Plugin(most);
+        let most = Most { total: self.limits.total_memory, one: self.limits.memory };
+        let limit = MemoryLimit::Plugin(most.total);
         self.tally.held.keep(bytes, most).ok_or(CallError::Memory { limit, backtrace: Vec::new() })
     }
 

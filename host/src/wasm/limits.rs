@@ -20,29 +20,48 @@ pub(super) const MAX_TABLE_ELEMENTS: usize = 100_000;
 /// Bytes of an element of a table.
 const ELEMENT: usize = size_of::<usize>();
 
-/// Bytes that a plugin's instances hold together in memories and tables, and for functions and globals, and the host of what they handed
-/// over. Clones share it.
+/// Bytes that are a plugin's. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held(Arc<AtomicUsize>);
+pub(super) struct Held {
+    /// Of its instances together, in memories and tables, and for functions and globals, and of what they handed over.
+    instances: Arc<AtomicUsize>,
+    /// What the host remembers for it: what its keys have read, say.
+    remembered: Arc<AtomicUsize>,
+}
+
+/// How much of a plugin's memory its instances may hold together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Most {
+    /// With what the host remembers.
+    pub(super) total: usize,
+    /// As much as one instance may take is there for instances whatever the host remembers: else what was remembered would end every call.
+    pub(super) one: usize,
+}
 
 impl Held {
     /// How many.
     pub(super) fn bytes(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.instances.load(Ordering::Relaxed) + self.remembered.load(Ordering::Relaxed)
     }
 
-    /// Takes so many more, if they are no more than `most` then.
-    fn take(&self, more: usize, most: usize) -> bool {
+    /// Counts what the host remembers.
+    pub(super) fn remembered(&self) -> &Arc<AtomicUsize> {
+        &self.remembered
+    }
+
+    /// Takes so many more for instances, if they are no more than `most` then.
+    fn take(&self, more: usize, most: Most) -> bool {
+        let most = most.total.saturating_sub(self.remembered.load(Ordering::Relaxed)).max(most.one.min(most.total));
         let sum = |held: usize| held.checked_add(more).filter(|sum| more == 0 || *sum <= most);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok()
+        self.instances.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok()
     }
 
     fn give_back(&self, bytes: usize) {
-        self.0.fetch_sub(bytes, Ordering::Relaxed);
+        self.instances.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Holds so many more until what is returned is dropped, if they are no more than `most` then.
-    pub(super) fn keep(&self, bytes: usize, most: usize) -> Option<Kept> {
+    pub(super) fn keep(&self, bytes: usize, most: Most) -> Option<Kept> {
         self.take(bytes, most).then(|| Kept { held: self.clone(), bytes })
     }
 }
@@ -93,9 +112,13 @@ impl Limiter {
         Self { memory, total, held, used: 0, elements: 0, room: 0, refused: None, elements_refused: false, last: 0 }
     }
 
+    fn most(&self) -> Most {
+        Most { total: self.total, one: self.memory }
+    }
+
     /// The instance is about to be made, and has so many bytes beside memories and tables. False: that is more than the plugin may have.
     pub(super) fn make(&mut self, room: usize) -> bool {
-        let may = self.held.take(room, self.total);
+        let may = self.held.take(room, self.most());
         if may {
             self.room += room;
         } else {
@@ -140,7 +163,7 @@ impl ResourceLimiter for Limiter {
             self.refused = Some(MemoryLimit::Instance(self.memory));
             return Ok(false);
         }
-        if !self.held.take(more, self.total) {
+        if !self.held.take(more, self.most()) {
             self.refused = Some(MemoryLimit::Plugin(self.total));
             return Ok(false);
         }
@@ -166,7 +189,7 @@ impl ResourceLimiter for Limiter {
         if most.is_some_and(|most| desired > most) {
             return Ok(false);
         }
-        if !self.held.take((sum - self.elements) * ELEMENT, self.total) {
+        if !self.held.take((sum - self.elements) * ELEMENT, self.most()) {
             self.refused = Some(MemoryLimit::Plugin(self.total));
             return Ok(false);
         }
@@ -281,13 +304,25 @@ mod tests {
         let held = Held::default();
         let mut limiter = Limiter::new(100, 100, held.clone());
         assert!(limiter.table_growing(0, 5, None).unwrap());
-        let kept = held.keep(50, 100).unwrap();
-        assert!(held.keep(11, 100).is_none());
+        let kept = held.keep(50, Most { total: 100, one: 0 }).unwrap();
+        assert!(held.keep(11, Most { total: 100, one: 0 }).is_none());
         assert!(!limiter.table_growing(5, 7, None).unwrap());
         assert_eq!((limiter.memory_refused(), limiter.table_was_refused()), (Some(MemoryLimit::Plugin(100)), false));
         drop(kept);
         assert!(limiter.memory_growing(0, 60, None).unwrap());
         assert_eq!((limiter.release(), held.bytes()), (60, 0));
+    }
+
+    #[test]
+    fn invariant_12_what_the_host_remembers_is_the_plugins_memory_and_leaves_room_for_one_instance() {
+        let held = Held::default();
+        held.remembered().store(70, Ordering::Relaxed);
+        let [mut first, mut second] = [(); 2].map(|()| Limiter::new(50, 100, held.clone()));
+        assert!(first.memory_growing(0, 50, None).unwrap());
+        assert!(!second.memory_growing(0, 1, None).unwrap());
+        assert_eq!((second.memory_refused(), held.bytes()), (Some(MemoryLimit::Plugin(100)), 120));
+        held.remembered().store(40, Ordering::Relaxed);
+        assert!(second.memory_growing(0, 10, None).unwrap());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! One content of a plugin, ready to be called.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicUsize};
 use std::time::Duration;
 
 use pilothouse_core::key::Key;
@@ -24,7 +24,7 @@ pub const DESCRIBE_DEADLINE: Duration = Duration::from_secs(5);
 pub struct Limits {
     /// Bytes of linear memory.
     pub memory: usize,
-    /// Bytes of linear memory that all instances of the plugin hold together, whatever they serve.
+    /// Bytes of linear memory that all instances of the plugin hold together, whatever they serve, with what the host remembers for it.
     pub total_memory: usize,
     /// Lowers the manifest's deadline; never raises it.
     pub deadline: Option<Duration>,
@@ -127,6 +127,11 @@ impl Revision {
     /// What it said it is and needs.
     pub fn manifest(&self) -> &Arc<Manifest> {
         &self.manifest
+    }
+
+    /// Counts what the host remembers for the plugin, over all its revisions: with its instances it is the plugin's memory.
+    pub fn remembered(&self) -> &Arc<AtomicUsize> {
+        self.instances.remembered()
     }
 
     /// What a call may take.

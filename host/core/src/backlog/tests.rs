@@ -207,7 +207,7 @@ fn kinds_that_are_told_no_more_are_forgotten_in_flight_too() {
 
 #[test]
 fn what_is_gone_and_not_told_is_bounded() {
-    let mut backlog = Backlog::with_max_gone(MAPPER, 2, usize::MAX);
+    let mut backlog = Backlog::within(MAPPER, &Vanished::new(2, usize::MAX));
     for name in ["a", "b", "c", "d"] {
         push(&mut backlog, name, 0, 1);
         push(&mut backlog, name, 1, 0);
@@ -221,7 +221,7 @@ fn what_is_gone_and_not_told_is_bounded() {
 fn bytes_of_what_is_gone_and_not_told_are_bounded() {
     let mut one = Backlog::new(MAPPER);
     push(&mut one, "a", 1, 0);
-    let mut backlog = Backlog::with_max_gone(MAPPER, usize::MAX, 2 * one.bytes());
+    let mut backlog = Backlog::within(MAPPER, &Vanished::new(usize::MAX, 2 * one.bytes()));
     for name in ["a", "b", "c", "d"] {
         push(&mut backlog, name, 1, 0);
     }

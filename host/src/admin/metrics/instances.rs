@@ -23,7 +23,7 @@ pub struct Instances {
     pub mapped: u64,
     /// How long calls, and starts of instances ahead of them, ran in the sandbox.
     pub computed: Duration,
-    /// Bytes of their memories and tables, and of what they handed over and the host still writes.
+    /// Bytes of their memories and tables, of what they handed over and the host still writes, and of what the host remembers for the plugin.
     pub memory: usize,
     /// The most that one has had.
     pub peak: usize,
@@ -46,7 +46,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, instances: &[Instances
         instances.iter().map(|instances| ([("plugin", instances.plugin.as_str())], instances.computed.as_secs_f64()));
     let help = "Wall time in which calls, and starts of instances ahead of them, ran in the sandbox, imports included, and not what they waited for";
     counters(encoder, "pilothouse_plugin_guest_seconds", help, computed)?;
-    let help = "Memories, tables, functions and globals of the plugin's instances, and what they handed over and the host still writes";
+    let help = "Memories, tables, functions and globals of the plugin's instances, what they handed over and the host still writes, and what the host remembers for the plugin";
     gauges(encoder, "pilothouse_plugin_memory_bytes", help, each(|of| of.memory as u64))?;
     let help = "The most linear memory that one instance of the revision that serves has had, under its present limits";
     gauges(encoder, "pilothouse_plugin_memory_peak_bytes", help, each(|of| of.peak as u64))

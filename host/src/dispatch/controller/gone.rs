@@ -11,26 +11,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use pilothouse_core::{
-    backlog::{MAX_GONE, MAX_GONE_BYTES},
-    key::Key,
-    object::Object,
-    store::Change,
-};
+use pilothouse_core::{backlog::Vanished, budget::Share, key::Key, object::Object, store::Change};
 
 use crate::dispatch::lines::Unsaid;
-
-/// How much is kept of one controller.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::dispatch) struct Most {
-    pub(in crate::dispatch) objects: usize,
-    /// As [`Object::bytes`] has them.
-    pub(in crate::dispatch) bytes: usize,
-}
-
-/// As many as are kept for a mapper; their bytes are those of 25,000 Pods, more than go at once where all is well, and an eighth of what the
-/// plugin's instances may take together.
-const MOST: Most = Most { objects: MAX_GONE, bytes: MAX_GONE_BYTES };
 
 /// So much room is kept when nothing is.
 const ROOM: usize = 1024;
@@ -39,12 +22,14 @@ const ROOM: usize = 1024;
 pub(super) struct Gone(Mutex<Inner>);
 
 struct Inner {
-    most: Most,
     kept: HashMap<Key, Kept>,
     /// By when they vanished.
     order: BTreeMap<u64, Key>,
     vanished: u64,
-    bytes: usize,
+    /// Of what is kept for all controllers of the plugin.
+    objects: Share,
+    /// The same, as [`Object::bytes`] has them.
+    bytes: Share,
     let_go: Unsaid,
 }
 
@@ -66,22 +51,16 @@ pub struct GoneFigures {
 }
 
 impl Gone {
-    /// Nothing vanished yet.
-    pub(super) fn new() -> Self {
+    /// Nothing vanished yet. No more is kept than `most` allows.
+    pub(super) fn within(most: &Vanished) -> Self {
         Self(Mutex::new(Inner {
-            most: MOST,
             kept: HashMap::new(),
             order: BTreeMap::new(),
             vanished: 0,
-            bytes: 0,
+            objects: most.objects.share(),
+            bytes: most.bytes.share(),
             let_go: Unsaid::default(),
         }))
-    }
-
-    /// Keeps no more than this.
-    #[cfg(test)]
-    pub(super) fn keep(&self, most: Most) {
-        self.0.lock().most = most;
     }
 
     /// An object changed, `now` since some origin: keeps what vanished. Where its end does not matter to the plugin, nobody will ask for it.
@@ -150,19 +129,20 @@ impl Gone {
     /// How much there is.
     pub(super) fn figures(&self) -> GoneFigures {
         let inner = self.0.lock();
-        GoneFigures { objects: inner.kept.len(), bytes: inner.bytes, dropped: inner.let_go.all() }
+        GoneFigures { objects: inner.kept.len(), bytes: inner.bytes.holds(), dropped: inner.let_go.all() }
     }
 }
 
 impl Inner {
     fn is_too_much(&self) -> bool {
-        self.kept.len() > self.most.objects || self.bytes > self.most.bytes
+        self.objects.is_over() || self.bytes.is_over()
     }
 
     /// Keeps what vanished under a key of which nothing is kept.
     fn insert(&mut self, last: Arc<Object>) {
         self.vanished += 1;
-        self.bytes += last.bytes();
+        self.objects.add(1);
+        self.bytes.add(last.bytes());
         self.order.insert(self.vanished, last.key().clone());
         self.kept.insert(last.key().clone(), Kept { last, number: self.vanished });
     }
@@ -170,7 +150,8 @@ impl Inner {
     fn remove(&mut self, key: &Key) {
         let Some(Kept { last, number }) = self.kept.remove(key) else { return };
         self.order.remove(&number);
-        self.bytes -= last.bytes();
+        self.objects.remove(1);
+        self.bytes.remove(last.bytes());
         if self.kept.is_empty() && self.kept.capacity() > ROOM {
             self.kept = HashMap::new();
         }
@@ -207,7 +188,7 @@ mod tests {
 
     #[test]
     fn invariant_5_what_vanished_again_while_it_was_reconciled_is_kept() {
-        let (gone, first, second) = (Gone::new(), named("a"), named("a"));
+        let (gone, first, second) = (Gone::within(&Vanished::default()), named("a"), named("a"));
         note(&gone, &vanished(&first), true);
         assert!(is_kept(&gone, &first));
         note(&gone, &vanished(&second), true);
@@ -220,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_is_there_again_and_what_does_not_matter_is_not_kept() {
-        let (gone, last) = (Gone::new(), named("a"));
+        let (gone, last) = (Gone::within(&Vanished::default()), named("a"));
         note(&gone, &vanished(&last), true);
         let came = Change { old: None, new: Some(named("a")), missed: false };
         assert!(note(&gone, &came, true).is_empty());
@@ -232,7 +213,7 @@ mod tests {
 
     #[test]
     fn an_end_that_turns_out_not_to_matter_is_dismissed_unless_the_object_came_again() {
-        let (gone, first, second) = (Gone::new(), named("a"), named("a"));
+        let (gone, first, second) = (Gone::within(&Vanished::default()), named("a"), named("a"));
         let dismiss = |last| {
             let mut discarded = Vec::new();
             gone.dismiss(last, |key| discarded.push(key.clone()));
@@ -252,9 +233,8 @@ mod tests {
     fn invariant_12_what_vanished_first_is_let_go_of_where_there_is_too_much() {
         let objects = ["a", "b", "c", "d", "e"].map(named);
         let bytes = objects[0].bytes();
-        for most in [Most { objects: 2, bytes: usize::MAX }, Most { objects: usize::MAX, bytes: 3 * bytes - 1 }] {
-            let gone = Gone::new();
-            gone.keep(most);
+        for most in [Vanished::new(2, usize::MAX), Vanished::new(usize::MAX, 3 * bytes - 1)] {
+            let gone = Gone::within(&most);
             let note = |change| note(&gone, &change, true);
             let [a, b, c, d, e] = &objects;
             assert!(note(vanished(a)).is_empty() && note(vanished(b)).is_empty());
@@ -275,9 +255,24 @@ mod tests {
     }
 
     #[test]
+    fn invariant_12_controllers_of_a_plugin_keep_together_what_one_may() {
+        let most = Vanished::new(4, usize::MAX);
+        let all: Vec<Gone> = (0..16).map(|_| Gone::within(&most)).collect();
+        for (number, gone) in all.iter().enumerate() {
+            for vanish in 0..3 {
+                note(gone, &vanished(&named(&format!("{number}-{vanish}"))), true);
+            }
+        }
+        let figures: Vec<_> = all.iter().map(Gone::figures).collect();
+        assert_eq!(figures.iter().map(|of| of.objects).sum::<usize>(), 4);
+        assert_eq!(figures.iter().map(|of| of.dropped).sum::<u64>(), 16 * 3 - 4);
+        drop(all);
+        assert_eq!((most.objects.used(), most.bytes.used()), (0, 0));
+    }
+
+    #[test]
     fn that_there_is_too_much_is_said_when_it_begins_and_once_in_a_while() {
-        let (gone, minute) = (Gone::new(), Duration::from_secs(60));
-        gone.keep(Most { objects: 1, bytes: usize::MAX });
+        let (gone, minute) = (Gone::within(&Vanished::new(1, usize::MAX)), Duration::from_secs(60));
         let at = |now: Duration| gone.note(&vanished(&named(&format!("{now:?}"))), true, now, |_| {});
         assert_eq!([at(NOW), at(2 * NOW), at(3 * NOW), at(4 * NOW)], [None, Some(1), None, None]);
         assert_eq!([at(2 * NOW + minute), at(3 * NOW + minute)], [Some(3), None]);

@@ -38,10 +38,11 @@ use crate::{
     dispatch::{
         feed,
         judging::{Case, JudgingFigures, Listener},
-        mapper::{Asks, MOST_NAMES, Whom},
+        mapper::{Asks, Whom},
         pending::{BacklogFigures, HookFailure},
         queue::Cause,
         reading::Reading,
+        remembered::{MOST_NAMES, Remembered},
         routes::{Routes, Wanted},
     },
     informer::{InformerKey, Origin},
@@ -101,11 +102,11 @@ impl Source {
 
 impl Waking {
     /// Listens to nothing yet.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(remembered: &Remembered) -> Self {
         Self {
             routes: Routes::default(),
-            reads: Arc::default(),
-            asks: Asks::new(),
+            reads: Arc::new(Mutex::new(Tracker::within(&remembered.reads))),
+            asks: Asks::within(remembered),
             judges: AtomicBool::new(false),
             woken: Woken::default(),
         }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     cluster::{Patch, WriteOptions},
-    dispatch::{CallFailure, Cause, Hook, Record, controller::Most, hook::HookError, record::Failed},
+    dispatch::{CallFailure, Cause, Hook, Record, hook::HookError, record::Failed},
     wasm::CallError,
     writer::Fence,
 };
@@ -137,7 +137,7 @@ async fn takes_no_deletion(guest: &Guest) {
     }
     scene.activate(guest).await;
     let controller = scene.controller();
-    controller.keep_gone(Most { objects: 2, bytes: usize::MAX });
+    controller.record().remembered().gone.objects.set_most(2);
     let has_failed = |key: &Key| controller.last_error(key).is_some();
     comes_true("each has failed", || keys.iter().all(has_failed)).await;
     for (key, vanished) in keys.iter().zip(1..) {
@@ -353,8 +353,12 @@ async fn fresh() -> (Scene, Record) {
     let scene = Scene::new().await;
     // Nothing waits from here on, so that it does not go on by itself.
     tokio::time::pause();
-    let record =
-        Record::new(PluginName::new("apples").expect("a name"), Arc::new(Fence::open()), &scene.dispatch.parts);
+    let record = Record::new(
+        PluginName::new("apples").expect("a name"),
+        Arc::new(Fence::open()),
+        &scene.dispatch.parts,
+        &Arc::default(),
+    );
     (scene, record)
 }
 
@@ -394,8 +398,12 @@ async fn failures_that_come_too_fast_are_counted_and_not_logged() {
     let fails: [&dyn Fn(&Record) -> bool; 3] = [&refused, &hook_refused, &hook_trapped];
     let (scene, _) = fresh().await;
     for fail in fails {
-        let record =
-            Record::new(PluginName::new("apples").expect("a name"), Arc::new(Fence::open()), &scene.dispatch.parts);
+        let record = Record::new(
+            PluginName::new("apples").expect("a name"),
+            Arc::new(Fence::open()),
+            &scene.dispatch.parts,
+            &Arc::default(),
+        );
         assert!((0..BURST).all(|_| fail(&record)));
         assert_eq!(record.lines_dropped(), 0);
         assert!(!(0..100).any(|_| fail(&record)));

@@ -3,10 +3,7 @@
 use pilothouse_core::{object::Object, store::Change, workqueue::CHANGE};
 
 use super::*;
-use crate::dispatch::{
-    mapper::{MOST_NAMES, Whom},
-    queue::Cause,
-};
+use crate::dispatch::{mapper::Whom, queue::Cause, remembered::MOST_NAMES};
 use crate::informer::Origin;
 
 #[tokio::test]

@@ -19,6 +19,32 @@ pub fn give_back_large_buffers() {
     }
 }
 
+/// Fewer freed bytes than this are left to the allocator: they will be used again, and it walks over all that is free to give them back.
+const WORTHWHILE: usize = 32 << 20;
+
+/// Decides when [`give_back_freed`] is worth its time.
+#[derive(Debug, Default)]
+pub struct Freed {
+    /// What had ended when memory was last given back.
+    ended: u64,
+    /// The most that was held since.
+    most: usize,
+}
+
+impl Freed {
+    /// `true` if memory should be given back now: something has ended since it last was, or much less is held than before.
+    ///
+    /// `ended` counts informers, controllers and observers that have ended since the start. `held` is the sum of what is counted, in bytes.
+    pub fn is_due(&mut self, ended: u64, held: usize) -> bool {
+        self.most = self.most.max(held);
+        let is_due = ended != self.ended || self.most - held >= WORTHWHILE;
+        if is_due {
+            *self = Self { ended, most: held };
+        }
+        is_due
+    }
+}
+
 /// Gives pages back that hold nothing but what was freed. For after much that is small was freed: what lies behind it in a heap keeps it
 /// otherwise. What the engine knows of a component is some 80 kB in small parts, and goes with its code.
 ///
@@ -31,5 +57,23 @@ pub fn give_back_freed() {
         unsafe {
             libc::malloc_trim(0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invariant_12_memory_goes_back_when_something_ended_and_when_much_was_freed() {
+        let mut freed = Freed::default();
+        let mut looks = |ended, held| freed.is_due(ended, held);
+        assert!(!looks(0, 10 * WORTHWHILE));
+        assert!(!looks(0, 9 * WORTHWHILE + 1));
+        assert!(looks(0, 9 * WORTHWHILE), "much was freed");
+        assert!(!looks(0, 9 * WORTHWHILE), "it was given back");
+        assert!(looks(2, 9 * WORTHWHILE), "something ended");
+        assert!(!looks(2, 9 * WORTHWHILE));
+        assert!(!looks(2, 10 * WORTHWHILE), "more is held");
     }
 }

@@ -34,6 +34,7 @@ pub use crate::admin::Metrics;
 
 use crate::{
     admin,
+    allocator::{self, Freed},
     cluster::Cluster,
     dispatch::{Controller, Dispatch, Parts},
     guests::Guests,
@@ -199,6 +200,7 @@ impl Host {
             .context("cannot start the thread that serves health and metrics")?;
         let (sender, changes) = mpsc::channel(CHANGES);
         info!(directory = %self.options.plugins.display(), "watching for plugins");
+        let (view, mut freed) = (self.view(), Freed::default());
         let mut source = tokio::spawn(Source::new(self.options.plugins.clone()).run(sender));
         let mut lifecycle = tokio::spawn(self.lifecycle.run(changes));
 
@@ -207,7 +209,7 @@ impl Host {
             _ = &mut source => Some("the task that watches plugins' files"),
             _ = &mut lifecycle => Some("the task that loads plugins"),
             _ = &mut admin => Some("the thread that serves health and metrics"),
-            never = tidy(|| self.dispatch.forget_rested()) => match never {},
+            never = tidy(|| view.tidy(&mut freed)) => match never {},
         };
         // No plugin is loaded any more; those that serve finish what they have.
         source.abort();
@@ -228,7 +230,7 @@ impl Host {
 }
 
 /// Calls who lets go of what is remembered and means nothing any more, at once and then each time that [`TIDY`] has passed.
-async fn tidy(let_go: impl Fn()) -> Infallible {
+async fn tidy(mut let_go: impl FnMut()) -> Infallible {
     let mut due = tokio::time::interval(TIDY);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -252,6 +254,17 @@ pub struct HostView {
 }
 
 impl HostView {
+    /// Forgets what has no use any more, and gives unused memory back to the system.
+    fn tidy(&self, freed: &mut Freed) {
+        self.dispatch.forget_rested();
+        let held = self.informers.all().iter().map(|informer| informer.size().1).sum::<usize>()
+            + self.engine.instances().iter().map(|(_, of)| of.memory).sum::<usize>();
+        if freed.is_due(self.informers.stopped() + self.dispatch.ended(), held) {
+            // It takes the time that it takes to walk over what is free.
+            drop(tokio::task::spawn_blocking(allocator::give_back_freed));
+        }
+    }
+
     /// Lets go of the code of plugins that were not called since this was last done. The host does it by itself, once a minute.
     pub fn unmap_idle(&self) {
         self.engine.unmap_idle();

@@ -272,6 +272,78 @@ pub(crate) async fn invariant_8_a_plugin_whose_predicates_take_long_costs_nobody
     while_they_fail(&bad, served).await
 }
 
+pub(crate) async fn invariant_12_a_plugin_that_selects_the_same_many_times_has_it_once(scene: Scene) -> Result<()> {
+    let (mut host, elsewhere) = beside_myapple(&scene, "selecting").await?;
+    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
+    for apple in &bad {
+        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
+    }
+    eventually("one informer serves all selectors", async || {
+        let running = host.metrics().await?.sum("pilothouse_informer_running", &[("kind", "Secret")]);
+        ensure!(running == 1.0, "{running} informers run for Secrets");
+        Ok(())
+    })
+    .await?;
+    while_they_fail(&bad, others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await
+}
+
+pub(crate) async fn invariant_12_a_plugin_that_reads_by_very_much_is_remembered_within_its_memory(
+    scene: Scene,
+) -> Result<()> {
+    // A quarter of it is for reads: 20 objects in 4 controllers come to more.
+    const MOST: f64 = (80 << 20) as f64 / 4.0;
+    let guest = Plugin::guest("tracking")?.confined_to(&scene.namespace).limited(&json!({"totalMemoryMiB": 80}))?;
+    let (mut host, elsewhere) = serves_beside_myapple(&scene, guest).await?;
+    let bad: Vec<Apple> = (0..20).map(|number| scene.apple(&format!("bad-{number}"))).collect();
+    for apple in &bad {
+        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
+    }
+    let held = eventually("what was read is too much to remember", async || {
+        let metrics = host.metrics().await?;
+        let held = metrics.sum_where("pilothouse_tracked_bytes", |label| label("controller").starts_with("tracking/"));
+        ensure!(held > MOST / 2.0, "{held} bytes are remembered");
+        Ok(held)
+    })
+    .await?;
+    ensure!(held < MOST * 1.1, "{held} bytes are remembered of what four controllers read");
+    let memory = host.metrics().await?.sum("pilothouse_plugin_memory_bytes", &[("plugin", "tracking")]);
+    ensure!(memory >= held / 2.0, "{memory} bytes are the plugin's");
+    while_they_fail(&bad[..2], others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await?;
+    // It hears of what it read all the same.
+    let before = woken_by_reads(&mut host).await?;
+    put(&scene, "new", json!({}), "red").await?;
+    eventually("it is woken by what it read", async || {
+        let now = woken_by_reads(&mut host).await?;
+        ensure!(now > before, "{now} keys were woken");
+        Ok(())
+    })
+    .await
+}
+
+pub(crate) async fn invariant_12_a_plugin_that_reads_very_long_names_costs_nobody_else_anything(
+    scene: Scene,
+) -> Result<()> {
+    let (mut host, elsewhere) = beside_myapple(&scene, "naming").await?;
+    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
+    for apple in &bad {
+        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
+    }
+    let held = host.metrics().await?.sum("pilothouse_tracked_bytes", &[]);
+    ensure!(held < (2 << 20) as f64, "{held} bytes are remembered");
+    while_they_fail(&bad, others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await
+}
+
+pub(crate) async fn invariant_12_a_plugin_of_very_many_controllers_costs_nobody_else_anything(
+    scene: Scene,
+) -> Result<()> {
+    let (mut host, elsewhere) = beside_myapple(&scene, "sprawling").await?;
+    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
+    for apple in &bad {
+        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
+    }
+    while_they_fail(&bad, others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await
+}
+
 async fn woken_by_reads(host: &mut Host) -> Result<f64> {
     Ok(host.metrics().await?.sum("pilothouse_wakes_total", &[("by", "read")]))
 }
@@ -346,6 +418,7 @@ pub(crate) async fn a_plugin_that_cannot_be_used_is_refused_with_the_reason(scen
         ("describe_fails", ["describe", "refused"], "nothing suits me"),
         ("describe_loops", ["describe", "deadline"], "deadline"),
         ("describe_nonsense", ["describe", "manifest"], "No Name!"),
+        ("describe_oversized", ["describe", "manifest"], "has 257 entries; at most 256 are taken"),
         ("describe_traps", ["describe", "trap"], "trapped"),
         ("describe_unexported", ["describe", "manifest"], "does not export pilothouse:plugin/mapper@0.1.0"),
         ("greedy", ["link", "link"], "test:greedy/secrets"),

@@ -72,6 +72,11 @@ pub const GUESTS: &[Guest] = &[
         expected: Expected::NotDescribed,
         does: "has two controllers of one impossible name, an empty kind, a selector and a CRD that are none",
     },
+    Guest {
+        name: "describe_oversized",
+        expected: Expected::NotDescribed,
+        does: "has more controllers, watches and selectors by fields than there may be, and a CRD of 4 MiB",
+    },
     Guest { name: "describe_traps", expected: Expected::NotDescribed, does: "panics while it describes itself" },
     Guest {
         name: "describe_unexported",
@@ -164,6 +169,11 @@ pub const GUESTS: &[Guest] = &[
         does: "maps ConfigMaps with the label `mistake` by making it: traps, loops, fails, names too many keys or none that is",
     },
     Guest {
+        name: "naming",
+        expected: Expected::Works,
+        does: "for bad-* reads 900 ConfigMaps of the longest names, none of which is there; it behaves well otherwise",
+    },
+    Guest {
         name: "nonsense",
         expected: Expected::Contained,
         does: "answers with the mistake that spec.color names (see its source); any other color is well-behaved",
@@ -232,9 +242,19 @@ pub const GUESTS: &[Guest] = &[
         does: "does what myapple does and adds revision=2 to the data of every child: another revision of it",
     },
     Guest {
+        name: "selecting",
+        expected: Expected::Works,
+        does: "reads Secrets by 250 selectors of which each selects all; it behaves well",
+    },
+    Guest {
         name: "slow",
         expected: Expected::Works,
         does: "computes for some 10 ms times spec.quantity before it answers; it behaves well",
+    },
+    Guest {
+        name: "sprawling",
+        expected: Expected::Works,
+        does: "has 256 controllers, of which 255 are for ConfigMaps and find nothing to do; it behaves well",
     },
     Guest {
         name: "stepping",
@@ -242,6 +262,11 @@ pub const GUESTS: &[Guest] = &[
         does: "changes its child <name>-steps at each call, spec.quantity times in all; silent, failing and panicking ones change it once",
     },
     Guest { name: "tabulating", expected: Expected::Contained, does: "for bad-* makes a table larger without end" },
+    Guest {
+        name: "tracking",
+        expected: Expected::Works,
+        does: "for bad-* reads ConfigMaps by 550 long selectors of its own in each of four controllers; it behaves well otherwise",
+    },
     Guest { name: "trapping", expected: Expected::Contained, does: "for bad-* panics with the message `a bad apple`" },
     Guest {
         name: "trespasser",

@@ -52,7 +52,7 @@ const FAILING: Group<'_> = Group {
 };
 /// Each way to misbehave, in the order of the figures of `hostile-each` and `hostile-three`. The last waits until its deadline for an API server
 /// that does not answer it.
-const WAYS: [&str; 22] = [
+const WAYS: [&str; 26] = [
     "asking",
     "filling",
     "flooding",
@@ -65,13 +65,17 @@ const WAYS: [&str; 22] = [
     "judging",
     "looping",
     "mapping_badly",
+    "naming",
     "nonsense",
     "observing_badly",
     "oversized",
     "recursing",
     "recursing_wide",
     "reentering",
+    "selecting",
+    "sprawling",
     "tabulating",
+    "tracking",
     "trapping",
     "trespasser",
     WAITING,
@@ -82,10 +86,10 @@ const HOOKS: [&str; 2] = ["mapping_badly", "observing_badly"];
 const HOOK_MISTAKES: [&str; 5] = ["trap", "loop", "fail", "flood", "nowhere"];
 /// The one for which the API server is not to answer.
 const WAITING: &str = "waiting";
-/// The guests that are refused before they serve: what they say of themselves never ends, they have not all exports that they speak of, and an
-/// import too many. In the order of the figures of `hostile-loading`, after which come those that
+/// The guests that are refused before they serve: one never ends describing itself, one is too large, one lacks exports that it declares, and
+/// one has an import too many. In the order of the figures of `hostile-loading`, after which come those that
 /// [misbehave as they are made](Plugin::misbehaving_as_made).
-const REFUSED: [&str; 3] = ["describe_loops", "describe_unexported", "greedy"];
+const REFUSED: [&str; 4] = ["describe_loops", "describe_oversized", "describe_unexported", "greedy"];
 /// Those that go on until their deadline.
 const ENDLESS: [&str; 2] = ["describe-loops", "starting"];
 /// Those that no settings could help: the host remembers that it refused them. They come as other files, and are compiled again.

@@ -1,0 +1,70 @@
+//! Describes more than a manifest may hold: controllers, watches, selectors by fields, and definitions.
+
+#![cfg(target_arch = "wasm32")]
+
+use pilothouse_sdk::contract;
+use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
+    Controller, Failure, Guest, InstancePolicy, Manifest, Outcome, Permission, Request, Verb, Watch,
+};
+use pilothouse_sdk::{Error, TypeMeta};
+
+struct Oversized;
+
+fn maps() -> TypeMeta {
+    TypeMeta::new("v1", "ConfigMap")
+}
+
+fn watch() -> Watch {
+    Watch {
+        of: maps(),
+        namespaces: vec![],
+        labels: None,
+        fields: None,
+        metadata_only: false,
+        without: vec![],
+        compressed: false,
+        when: vec![],
+    }
+}
+
+fn controller(number: usize) -> Controller {
+    let read = |read: usize| Watch { fields: Some(format!("data.x={number}-{read}")), ..watch() };
+    Controller {
+        name: format!("maps-{number}"),
+        for_: watch(),
+        owns: vec![],
+        watches: vec![],
+        reads: (0..16).map(read).collect(),
+        max_concurrency: 16,
+        resync_seconds: None,
+        timeout_ms: None,
+    }
+}
+
+impl Guest for Oversized {
+    fn describe(_: String) -> Result<Manifest, String> {
+        Ok(Manifest {
+            version: "1".into(),
+            description: String::new(),
+            controllers: (0..257).map(controller).collect(),
+            indexes: vec![],
+            observes: vec![],
+            permissions: vec![Permission {
+                of: maps(),
+                subresource: None,
+                verbs: vec![Verb::Read],
+                namespaces: vec![],
+                names: vec![],
+            }],
+            crds: vec![" ".repeat(4 << 20)],
+            config_schema: None,
+            instances: InstancePolicy::Fresh,
+        })
+    }
+
+    fn reconcile(_: String, _: Request) -> Result<Outcome, Failure> {
+        Err(Error::terminal("nobody should load this").into())
+    }
+}
+
+contract::export!(Oversized with_types_in contract);

@@ -6,6 +6,7 @@
 use std::marker::PhantomData;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::contract::pilothouse::plugin::client as wire;
 use crate::{Key, Object, host};
@@ -160,6 +161,10 @@ impl Patch {
 /// }
 /// ```
 ///
+/// # Without the permission to read
+/// A write answers with what identifies the object: apiVersion, kind, and of the metadata name, namespace, uid, resourceVersion, generation
+/// and the times of creation and deletion. Where that alone is no `K`, create, update and apply return what was sent, with that metadata.
+///
 /// # Errors
 /// All methods fail with [`Error`]; those that send an object with [`Error::Invalid`] where it cannot be JSON.
 #[derive(Clone, Copy, Debug)]
@@ -186,27 +191,32 @@ impl<'a> Client<'a> {
 
     /// Makes an object. `metadata.name` may be absent where `metadata.generateName` is there.
     pub fn create<K: Object>(&self, object: &K) -> Result<K, Error> {
-        decode(&host::create(&encode(object)?)?)
+        let sent = encode(object)?;
+        decode_written(&host::create(&sent)?, &sent)
     }
 
     /// Replaces an object. A `resourceVersion` in it must still be the current one; without it the last writer wins.
     pub fn update<K: Object>(&self, object: &K) -> Result<K, Error> {
-        decode(&host::update(&encode(object)?, self.subresource)?)
+        let sent = encode(object)?;
+        decode_written(&host::update(&sent, self.subresource)?, &sent)
     }
 
-    /// Changes an object.
+    /// Changes an object. A kind with members that must be there cannot be decoded from the identity that a plugin is answered which may
+    /// not read it.
     pub fn patch<K: Object>(&self, key: impl Into<Key>, patch: &Patch) -> Result<K, Error> {
         decode(&host::patch(&K::type_meta(), &key.into(), &patch.0, self.subresource)?)
     }
 
     /// Server-side apply. A field that another manager owns with another value is a conflict.
     pub fn apply<K: Object>(&self, object: &K) -> Result<K, Error> {
-        decode(&host::apply(&encode(object)?, self.subresource, false)?)
+        let sent = encode(object)?;
+        decode_written(&host::apply(&sent, self.subresource, false)?, &sent)
     }
 
     /// Server-side apply that takes fields over from other managers.
     pub fn force_apply<K: Object>(&self, object: &K) -> Result<K, Error> {
-        decode(&host::apply(&encode(object)?, self.subresource, true)?)
+        let sent = encode(object)?;
+        decode_written(&host::apply(&sent, self.subresource, true)?, &sent)
     }
 
     /// Deletes an object; its dependents follow in the background. Success where it is gone, or waits for its finalizers.
@@ -236,6 +246,20 @@ impl<'a> Client<'a> {
 fn encode<K: Object>(object: &K) -> Result<String, Error> {
     let invalid = |error| Error::Invalid(format!("{} {} cannot be JSON: {error}", K::type_meta(), object.key()));
     object.to_json().map_err(invalid)
+}
+
+/// Decodes the answer to a write of `sent`, which may hold no more than what identifies the object.
+fn decode_written<K: Object>(answer: &str, sent: &str) -> Result<K, Error> {
+    decode(answer).or_else(|error| {
+        let both = || {
+            let (mut whole, answer) =
+                (serde_json::from_str::<Value>(sent).ok()?, serde_json::from_str::<Value>(answer).ok()?);
+            let metadata = whole.get_mut("metadata")?.as_object_mut()?;
+            metadata.extend(answer.get("metadata")?.as_object()?.clone());
+            serde_json::from_value(whole).ok()
+        };
+        both().ok_or(error)
+    })
 }
 
 fn decode<K: Object>(answer: &str) -> Result<K, Error> {

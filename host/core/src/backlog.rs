@@ -313,9 +313,9 @@ impl Backlog {
         self.drop_beyond_bound();
     }
 
-    /// Forgets kinds that the plugin is told of no more.
-    pub fn retain(&mut self, mut keep: impl FnMut(&TypeMeta) -> bool) {
-        let gone: Vec<_> = self.entries.keys().filter(|subject| !keep(&subject.of)).cloned().collect();
+    /// Keeps only the objects for which `keep` returns `true`.
+    pub fn retain(&mut self, mut keep: impl FnMut(&TypeMeta, &Key) -> bool) {
+        let gone: Vec<_> = self.entries.keys().filter(|subject| !keep(&subject.of, &subject.key)).cloned().collect();
         for subject in gone {
             self.stop_waiting(&subject);
             self.land(&subject);

@@ -40,8 +40,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 pub use self::file::{AdminFile, GrantRule, Kinds, Limits, Parts};
-use crate::key::TypeMeta;
-use crate::manifest::{Permission, Verb};
+use crate::key::{Key, TypeMeta};
+use crate::manifest::{Permission, Verb, Watch};
 use crate::object::Subresource;
 
 /// What one plugin may do.
@@ -67,6 +67,24 @@ pub enum Namespaces {
     All,
     /// In these, in order.
     Some(Vec<String>),
+}
+
+/// Objects of a kind that a plugin may read: those with one of the names in one of the namespaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readable {
+    /// Empty: every namespace, and objects without one.
+    pub namespaces: Vec<String>,
+    /// Empty: every name.
+    pub names: Vec<String>,
+}
+
+/// Where an informer looks for objects that a plugin may read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Scope {
+    /// `None`: every namespace, and objects without one.
+    pub namespace: Option<String>,
+    /// `None`: every name.
+    pub name: Option<String>,
 }
 
 /// What is asked of one permission and not allowed everywhere it is asked.
@@ -149,49 +167,116 @@ impl Grants {
         namespace: Option<&str>,
         name: Option<&str>,
     ) -> Result<(), Denied> {
-        let wanted = Wanted { verb, of, subresource, namespace, name };
-        let denied = |by| Denied {
-            verb,
-            of: of.clone(),
-            subresource,
-            namespace: namespace.map(str::to_owned),
-            name: name.map(str::to_owned),
-            by,
-        };
+        self.lacked_by(Wanted { verb, of, subresource, namespace, name }).map_or(Ok(()), |by| {
+            Err(Denied {
+                verb,
+                of: of.clone(),
+                subresource,
+                namespace: namespace.map(str::to_owned),
+                name: name.map(str::to_owned),
+                by,
+            })
+        })
+    }
+
+    /// Returns `true` if the plugin may see this object. Every path by which objects reach a plugin asks this when it delivers them.
+    ///
+    /// It costs some ten nanoseconds for each permission and rule, and allocates nothing.
+    pub fn may_see(&self, of: &TypeMeta, key: &Key) -> bool {
+        let (namespace, name) = (key.namespace.as_deref(), Some(&*key.name));
+        self.lacked_by(Wanted { verb: Verb::Read, of, subresource: None, namespace, name }).is_none()
+    }
+
+    fn lacked_by(&self, wanted: Wanted<'_>) -> Option<LackedBy> {
         if !self.asked.iter().any(|permission| permission.covers(wanted)) {
-            return Err(denied(LackedBy::Manifest));
+            return Some(LackedBy::Manifest);
         }
         match &self.allowed {
-            Allowed::AllAsked => Ok(()),
-            Allowed::Rules(rules) if rules.iter().any(|rule| rule.covers(wanted)) => Ok(()),
-            Allowed::Rules(_) => Err(denied(LackedBy::Administrator)),
+            Allowed::AllAsked => None,
+            Allowed::Rules(rules) if rules.iter().any(|rule| rule.covers(wanted)) => None,
+            Allowed::Rules(_) => Some(LackedBy::Administrator),
         }
+    }
+
+    /// Returns what the plugin may read of a kind: what a permission and a rule have in common, for each such pair. Some of it may be
+    /// listed twice.
+    pub fn readable(&self, of: &TypeMeta) -> Vec<Readable> {
+        let reads =
+            |asked: &&Permission| asked.verbs.contains(&Verb::Read) && asked.subresource.is_none() && asked.of == *of;
+        let mut readable = Vec::new();
+        for asked in self.asked.iter().filter(reads) {
+            match &self.allowed {
+                Allowed::AllAsked => {
+                    readable.push(Readable { namespaces: asked.namespaces.clone(), names: asked.names.clone() });
+                }
+                Allowed::Rules(rules) => {
+                    let rules = rules.iter().filter(|rule| rule.verbs.contains(&Verb::Read) && rule.is_for(of, None));
+                    readable.extend(rules.filter_map(|rule| {
+                        let namespaces = in_both(&asked.namespaces, &rule.namespaces)?;
+                        Some(Readable { namespaces, names: in_both(&asked.names, &rule.names)? })
+                    }));
+                }
+            }
+        }
+        readable
+    }
+
+    /// Returns what the plugin may read of what it watches.
+    pub fn readable_of(&self, watch: &Watch) -> Vec<Readable> {
+        let readable = self.readable(&watch.of).into_iter().filter_map(|Readable { namespaces, mut names }| {
+            let namespaces = in_both(&watch.namespaces, &namespaces)?;
+            let all = names.is_empty();
+            names.retain(|name| watch.fields.as_ref().is_none_or(|fields| fields.admits("metadata.name", name)));
+            (all || !names.is_empty()).then_some(Readable { namespaces, names })
+        });
+        readable.collect()
+    }
+
+    /// Returns where informers have to look so that they hold what the plugin may read of what it watches: each name by itself where only
+    /// names are granted. So one Secret needs neither all Secrets in memory nor a role that may list them all.
+    ///
+    /// With more than `most` names these are the namespaces of the names: what else is there is held, and not shown.
+    pub fn scopes(&self, watch: &Watch, most: usize) -> Vec<Scope> {
+        let mut readable = self.readable_of(watch);
+        // What covers others comes first.
+        readable.sort_by_key(|readable| (!readable.names.is_empty(), !readable.namespaces.is_empty()));
+        let mut whole: BTreeSet<Option<String>> = BTreeSet::new();
+        let mut named: BTreeSet<(Option<String>, String)> = BTreeSet::new();
+        for Readable { namespaces, names } in &readable {
+            for namespace in places(namespaces) {
+                if whole.contains(&None) || whole.contains(&namespace) {
+                    continue;
+                }
+                if names.is_empty() {
+                    whole.insert(namespace);
+                    continue;
+                }
+                for name in names {
+                    if named.len() <= most && !named.contains(&(None, name.clone())) {
+                        named.insert((namespace.clone(), name.clone()));
+                    }
+                }
+            }
+        }
+        if named.len() > most {
+            named.clear();
+            whole.extend(readable.iter().flat_map(|readable| places(&readable.namespaces)));
+        }
+        if whole.contains(&None) {
+            return vec![Scope { namespace: None, name: None }];
+        }
+        let whole = whole.into_iter().map(|namespace| Scope { namespace, name: None });
+        whole.chain(named.into_iter().map(|(namespace, name)| Scope { namespace, name: Some(name) })).collect()
     }
 
     /// Where the plugin may read objects of a kind: all of them, or those of the names it is granted.
     pub fn readable_namespaces(&self, of: &TypeMeta) -> Namespaces {
-        let asked = self
-            .asked
-            .iter()
-            .filter(|asked| asked.verbs.contains(&Verb::Read) && asked.subresource.is_none() && asked.of == *of);
         let mut some = BTreeSet::new();
-        for asked in asked {
-            let everywhere = [Vec::new()];
-            let allowed: Box<dyn Iterator<Item = &Vec<String>>> = match &self.allowed {
-                Allowed::AllAsked => Box::new(everywhere.iter()),
-                Allowed::Rules(rules) => {
-                    let rules = rules.iter().filter(|rule| rule.verbs.contains(&Verb::Read) && rule.is_for(of, None));
-                    Box::new(rules.map(|rule| &rule.namespaces))
-                }
-            };
-            for allowed in allowed {
-                match (asked.namespaces.is_empty(), allowed.is_empty()) {
-                    (true, true) => return Namespaces::All,
-                    (true, false) => some.extend(allowed.iter().cloned()),
-                    (false, true) => some.extend(asked.namespaces.iter().cloned()),
-                    (false, false) => some.extend(asked.namespaces.iter().filter(|one| allowed.contains(one)).cloned()),
-                }
+        for Readable { namespaces, .. } in self.readable(of) {
+            if namespaces.is_empty() {
+                return Namespaces::All;
             }
+            some.extend(namespaces);
         }
         if some.is_empty() { Namespaces::None } else { Namespaces::Some(some.into_iter().collect()) }
     }
@@ -251,6 +336,22 @@ fn refused_of(asked: &Permission, rules: &[GrantRule]) -> Vec<Refused> {
         allowed_in,
     });
     refused.collect()
+}
+
+/// Each of these namespaces, or all where the list is empty.
+fn places(namespaces: &[String]) -> impl Iterator<Item = Option<String>> {
+    namespaces.is_empty().then_some(None).into_iter().chain(namespaces.iter().cloned().map(Some))
+}
+
+/// What two sides have in common, where an empty list means all. `None`: nothing.
+fn in_both(one: &[String], other: &[String]) -> Option<Vec<String>> {
+    match (one, other) {
+        (all, some) | (some, all) if all.is_empty() => Some(some.to_vec()),
+        (one, other) => {
+            let both: Vec<_> = one.iter().filter(|listed| other.contains(listed)).cloned().collect();
+            (!both.is_empty()).then_some(both)
+        }
+    }
 }
 
 /// One side's names: an empty list means all.

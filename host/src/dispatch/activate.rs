@@ -6,6 +6,7 @@
 //! ```
 
 use std::{
+    cell::RefCell,
     collections::{BTreeSet, HashSet},
     sync::Arc,
     time::Duration,
@@ -15,7 +16,7 @@ use arc_swap::ArcSwap;
 use futures::future::join_all;
 use pilothouse_core::{
     backoff::{self, Backoff},
-    grant::{Grants, Namespaces},
+    grant::{Grants, Scope},
     manifest::{self, Manifest, Watch},
     predicate::Predicate,
     reflector::State,
@@ -27,7 +28,7 @@ use super::{
     Dispatch, Parts, Running,
     controller::{Controller, Serving, Source},
     imports::Access,
-    observing::{self, Observing},
+    observing::{self, Observing, Shown},
     record::Record,
     routes::Wanted,
 };
@@ -46,6 +47,10 @@ const SYNC_WITHIN: Duration = Duration::from_secs(120);
 /// How long the look for a new plugin's kinds may take. A server that answers does so in some milliseconds.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
+/// Leases on single names that a plugin has at most: each has a watch of its own. With more names a watch holds the whole namespace. It is
+/// what the informers' plan leaves alone of a plugin's narrow selectors.
+pub(super) const NAMED: usize = 64;
+
 /// What a revision needs to begin, and has.
 struct Prepared {
     writer: Writer,
@@ -53,7 +58,7 @@ struct Prepared {
     /// The record's, if there is one.
     fence: Arc<Fence>,
     controllers: Vec<(manifest::Controller, Vec<Wanted<Source>>)>,
-    observed: Vec<Wanted<()>>,
+    observed: Vec<Wanted<Shown>>,
     /// Of all these, each once.
     leases: Vec<Arc<Lease>>,
     view: View,
@@ -65,10 +70,7 @@ impl Dispatch {
         let _waiting = Waiting { dispatch: self, name: &name };
         let running = self.active.lock().plugins.get(&name).cloned().unwrap_or_default();
         // What is taken away is gone at once, however long what is new may take, and though it may fail.
-        running.controllers.iter().for_each(|controller| controller.serving().access.allow(&candidate.grants));
-        if let Some(observing) = &running.observing {
-            observing.access().allow(&candidate.grants);
-        }
+        running.allow(&candidate.grants);
         let fence = running.record.as_ref().map_or_else(|| Arc::new(Fence::open()), |record| record.fence().clone());
         let prepared = self.prepare(&candidate, fence).await?;
         if !running.controllers.is_empty() {
@@ -90,10 +92,15 @@ impl Dispatch {
         self.install(name, &writer, &manifest.crds).await?;
         self.check_watchable(manifest).await?;
 
+        let leasing = Leasing { candidate, named: RefCell::default() };
         let controllers: Vec<_> =
-            manifest.controllers.iter().map(|spec| (spec.clone(), self.wanted(candidate, spec))).collect();
-        let observed: Vec<Wanted<()>> =
-            manifest.observes.iter().flat_map(|watch| self.listen(candidate, watch, ())).collect();
+            manifest.controllers.iter().map(|spec| (spec.clone(), self.wanted(&leasing, spec))).collect();
+        let observed = manifest.observes.iter().flat_map(|watch| {
+            let leases = self.lease(&leasing, watch).into_iter();
+            let shown = leasing.shown(watch);
+            leases.map(move |lease| Wanted { lease, source: shown.clone(), when: watch.when.clone() })
+        });
+        let observed: Vec<Wanted<Shown>> = observed.collect();
         let cached = controllers.iter().flat_map(|(_, wanted)| wanted.iter().map(|wanted| &wanted.lease));
         let mut keys = HashSet::new();
         let leases: Vec<Arc<Lease>> = cached
@@ -117,7 +124,8 @@ impl Dispatch {
         let begin = || Arc::new(Record::new(name.clone(), fence, &self.parts, revision.remembered()));
         let record = running.record.clone().unwrap_or_else(begin);
         record.remembered().limit(revision.limits().total_memory);
-        let access = Arc::new(Access::new(view.clone(), writer, held, manifest, record.clone()));
+        let before = running.access();
+        let access = Arc::new(Access::new(view.clone(), writer, held, manifest, record.clone(), before.as_ref()));
         let controllers = controllers.into_iter().map(|(spec, mut wanted)| {
             let own: Vec<_> = wanted.iter().map(|wanted| wanted.lease.key().clone()).collect();
             let reconciled = wanted.iter().filter(|wanted| wanted.source == Source::For);
@@ -208,17 +216,16 @@ impl Dispatch {
     }
 
     /// What a controller listens to. Its informers start here, if they do not run.
-    fn wanted(&self, candidate: &Candidate, spec: &manifest::Controller) -> Vec<Wanted<Source>> {
+    fn wanted(&self, leasing: &Leasing<'_>, spec: &manifest::Controller) -> Vec<Wanted<Source>> {
         let owns = spec.owns.iter().map(|owned| (owned, Source::Owns));
         let watches = spec.watches.iter().map(|mapped| (&mapped.watch, Source::Watches(mapped.mapping.clone())));
         let reads = spec.reads.iter().map(|read| (read, Source::Reads { awaited: true }));
         let all = std::iter::once((&spec.for_, Source::For)).chain(owns).chain(watches).chain(reads);
-        all.flat_map(|(watch, source)| self.listen(candidate, watch, source)).collect()
-    }
-
-    fn listen<S: Clone>(&self, candidate: &Candidate, watch: &Watch, source: S) -> Vec<Wanted<S>> {
-        let leases = self.lease(candidate, watch).into_iter();
-        leases.map(|lease| Wanted { lease, source: source.clone(), when: watch.when.clone() }).collect()
+        let wanted = all.flat_map(|(watch, source)| {
+            let leases = self.lease(leasing, watch).into_iter();
+            leases.map(move |lease| Wanted { lease, source: source.clone(), when: watch.when.clone() })
+        });
+        wanted.collect()
     }
 
     /// What a plugin sees of what it listens to. Where its manifest declares indexes, they live as long as this view: a subscription may
@@ -231,31 +238,17 @@ impl Dispatch {
         }))
     }
 
-    /// One lease for all namespaces, or one for each that is asked for and granted.
-    fn lease(&self, candidate: &Candidate, watch: &Watch) -> Vec<Arc<Lease>> {
-        let Candidate { revision, grants, .. } = candidate;
+    /// One lease for each [scope](Grants::scopes) of what is asked for and granted.
+    fn lease(&self, leasing: &Leasing<'_>, watch: &Watch) -> Vec<Arc<Lease>> {
+        let revision = &leasing.candidate.revision;
         // One lease may serve several watches of the kind: what they ask for must be one thing.
         let compressed =
             revision.manifest().watches().filter(|other| other.of == watch.of).all(|other| other.compressed);
-        let acquire = |namespace: Option<&str>| {
-            let key = InformerKey {
-                of: watch.of.clone(),
-                namespace: namespace.map(Into::into),
-                labels: watch.labels.clone().unwrap_or_default(),
-                fields: watch.fields.clone().unwrap_or_default(),
-                keep: watch.keep.clone(),
-            };
+        let acquire = |key: InformerKey| {
             let (informers, name) = (&self.parts.informers, revision.plugin().as_str());
             Arc::new(if compressed { informers.acquire_compressed(key, name) } else { informers.acquire(key, name) })
         };
-        if !watch.namespaces.is_empty() {
-            return watch.namespaces.iter().map(|namespace| acquire(Some(namespace))).collect();
-        }
-        match grants.readable_namespaces(&watch.of) {
-            Namespaces::All => vec![acquire(None)],
-            Namespaces::Some(namespaces) => namespaces.iter().map(|namespace| acquire(Some(namespace))).collect(),
-            Namespaces::None => Vec::new(),
-        }
+        leasing.keys(watch).into_iter().map(acquire).collect()
     }
 
     /// Waits for the informers of a new revision while the old one serves.
@@ -283,6 +276,52 @@ impl Dispatch {
     }
 }
 
+/// The leases of one activation.
+struct Leasing<'a> {
+    candidate: &'a Candidate,
+    /// Those on single names.
+    named: RefCell<HashSet<InformerKey>>,
+}
+
+impl Leasing<'_> {
+    /// What a watch asks informers for: single names where only names are granted, as long as the plugin has at most [`NAMED`] of these.
+    fn keys(&self, watch: &Watch) -> Vec<InformerKey> {
+        let grants = &self.candidate.grants;
+        let key = |Scope { namespace, name }: &Scope| {
+            let fields = watch.fields.clone().unwrap_or_default();
+            InformerKey {
+                of: watch.of.clone(),
+                namespace: namespace.as_deref().map(Into::into),
+                labels: watch.labels.clone().unwrap_or_default(),
+                fields: match name {
+                    Some(name) => fields.and_equal("metadata.name", name),
+                    None => fields,
+                },
+                keep: watch.keep.clone(),
+            }
+        };
+        let scopes = grants.scopes(watch, NAMED);
+        let named: Vec<InformerKey> = scopes.iter().filter(|scope| scope.name.is_some()).map(key).collect();
+        let mut all = self.named.borrow_mut();
+        let new = named.iter().filter(|key| !all.contains(*key)).count();
+        if all.len() + new > NAMED {
+            return grants.scopes(watch, 0).iter().map(key).collect();
+        }
+        all.extend(named);
+        scopes.iter().map(key).collect()
+    }
+
+    /// What an observer is shown of what its leases on a watch hold.
+    fn shown(&self, watch: &Watch) -> Shown {
+        let readable = self.candidate.grants.readable_of(watch);
+        let has_names = readable.iter().any(|readable| !readable.names.is_empty());
+        let is_all = readable.iter().any(|readable| readable.names.is_empty() && readable.namespaces.is_empty());
+        let by_name = || self.keys(watch).iter().any(|key| self.named.borrow().contains(key));
+        // A name that comes to be granted has a lease of its own, but where there are too many.
+        if has_names && !is_all && !by_name() { Some(readable.into()) } else { None }
+    }
+}
+
 impl Prepared {
     /// What must have synced before this takes the place of what is `running`. What a controller waits for already keeps no newer revision,
     /// and no newer grants, from taking its place.
@@ -296,6 +335,22 @@ impl Prepared {
 }
 
 impl Running {
+    /// What the revision that serves reads and writes through: one for all of it.
+    fn access(&self) -> Option<Arc<Access>> {
+        let controller = self.controllers.first().map(|controller| controller.serving().access.clone());
+        controller.or_else(|| self.observing.as_ref().map(|observing| observing.access()))
+    }
+
+    /// Takes away at once what is not allowed any more: from calls, from what waits for one, and from what vanished.
+    pub(super) fn allow(&self, grants: &Grants) {
+        let Some(access) = self.access() else { return };
+        access.allow(grants);
+        self.controllers.iter().for_each(|controller| controller.restrict());
+        if let Some(observing) = &self.observing {
+            observing.restrict();
+        }
+    }
+
     /// The controller that goes on as this one.
     fn successor_of(&self, spec: &manifest::Controller) -> Option<&Arc<Controller>> {
         self.controllers.iter().find(|running| running.continues(spec))

@@ -290,6 +290,13 @@ impl Controller {
         self.staff_when_synced();
     }
 
+    /// Forgets what waits for the plugin, or vanished, and may not be seen any more.
+    pub(super) fn restrict(&self) {
+        let serving = self.serving();
+        self.gone.retain(|key| serving.access.may_see(&serving.spec.for_.of, key));
+        self.asks().restrict(&serving.access);
+    }
+
     /// Looks again for keys to take: they were held back, and are not any more.
     pub(super) fn wake_workers(&self) {
         self.queue.wake_all();
@@ -298,7 +305,7 @@ impl Controller {
     /// The object under a key as it is now, or as it was last if it is gone. None: nothing is known of it, or nothing that the
     /// plugin may read.
     pub(super) fn look_up(&self, serving: &Serving, key: &Key) -> Option<(Arc<Object>, bool)> {
-        if !serving.access.reader.may_read(&serving.spec.for_.of, key) {
+        if !serving.access.may_see(&serving.spec.for_.of, key) {
             self.gone.forget(key);
             return None;
         }

@@ -1,7 +1,7 @@
 //! What a plugin's imports do in one call: reads through its [`Reader`](super::reader::Reader), and requests through its writer.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -34,6 +34,8 @@ pub(super) struct Access {
     /// What reader and writer go by.
     grants: Arc<ArcSwap<Grants>>,
     asked: Vec<Permission>,
+    /// Those of activations before this one: calls that began under them may go on.
+    earlier: Vec<Weak<Access>>,
 }
 
 impl Access {
@@ -42,20 +44,26 @@ impl Access {
         self.grants.load().readable_namespaces(&TypeMeta::new("v1", "Secret")) != Namespaces::None
     }
 
-    /// `grants` are what `writer` goes by.
+    /// `grants` are what `writer` goes by, `before` what the activation before this one had.
     pub(super) fn new(
         view: View,
         writer: Writer,
         grants: Arc<ArcSwap<Grants>>,
         manifest: &Manifest,
         record: Arc<Record>,
+        before: Option<&Arc<Self>>,
     ) -> Self {
+        let earlier = before.into_iter().flat_map(|before| {
+            let others = before.earlier.iter().filter(|earlier| earlier.strong_count() > 0).cloned();
+            others.chain([Arc::downgrade(before)])
+        });
         Self {
             reader: Reader::new(view, grants.clone(), manifest),
             writer,
             record,
             grants,
             asked: manifest.permissions.clone(),
+            earlier: earlier.collect(),
         }
     }
 
@@ -63,6 +71,12 @@ impl Access {
     /// this one asked for.
     pub(super) fn allow(&self, grants: &Grants) {
         self.grants.store(Arc::new(grants.for_asked(&self.asked)));
+        self.earlier.iter().filter_map(Weak::upgrade).for_each(|earlier| earlier.allow(grants));
+    }
+
+    /// Returns `true` if the plugin may see this object now: see [`Grants::may_see`].
+    pub(super) fn may_see(&self, of: &TypeMeta, key: &Key) -> bool {
+        self.grants.load().may_see(of, key)
     }
 }
 

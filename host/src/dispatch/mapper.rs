@@ -33,7 +33,7 @@ use super::{
     controller::Controller,
     feed,
     hook::{self, Hook, HookError},
-    imports::CallImports,
+    imports::{Access, CallImports},
     pending::{self, BacklogFigures, HookFailure, Pending},
     remembered::Remembered,
     resync,
@@ -117,6 +117,11 @@ impl Asks {
         let name = |whom| ((whom, object.type_meta().clone(), object.key().clone()), origin);
         self.names.lock().add(whom.into_iter().map(name));
         self.named.notify_one();
+    }
+
+    /// Forgets what waits and may not be seen any more.
+    pub(super) fn restrict(&self, access: &Access) {
+        self.pending.retain(|of, key| access.may_see(of, key));
     }
 
     /// The plugin knows whom the change concerns.
@@ -214,7 +219,10 @@ async fn map(controller: &Controller, batch: &Batch) -> Result<(), HookError> {
     }
     let span = info_span!("map", plugin = %controller.plugin(), controller = controller.name(), changes = batch.changes().len());
     let imports = Arc::new(CallImports::new(serving.access.clone()));
-    let news = pending::news(batch);
+    let news = pending::news(batch, &serving.access);
+    if news.is_empty() {
+        return Ok(());
+    }
     let call = pin!(serving.revision.map(imports, controller.name(), &news));
     let (keys, _) =
         hook::call(Hook::Map, batch, controller.record(), span, |called| controller.called(called), call).await?;

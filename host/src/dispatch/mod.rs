@@ -8,6 +8,7 @@
 mod activate;
 mod awaiting;
 mod controller;
+mod cursor;
 mod deferred;
 mod failing;
 mod feed;

@@ -16,7 +16,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use pilothouse_core::{backlog::Batch, key::TypeMeta, store::Change};
+use pilothouse_core::{backlog::Batch, grant::Readable, key::TypeMeta, store::Change};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, info_span, warn};
 
@@ -35,6 +35,9 @@ use crate::{
     wasm::{Limits, Revision},
 };
 
+/// What an observer may see of what a lease holds; `None`: all of it. When it changes, the observer gets every object anew as added.
+pub(super) type Shown = Option<Arc<[Readable]>>;
+
 /// What is called now.
 pub(super) struct Serving {
     pub(super) revision: Arc<Revision>,
@@ -45,7 +48,7 @@ pub(super) struct Serving {
 pub struct Observing {
     plugin: PluginName,
     serving: ArcSwap<Serving>,
-    routes: Routes<()>,
+    routes: Routes<Shown>,
     /// A task judges what predicates do not say at a glance.
     judges: AtomicBool,
     pending: Pending,
@@ -58,7 +61,7 @@ pub struct Observing {
 
 impl Observing {
     /// Begins to listen to all in `wanted`, and to tell of it: first of what is there.
-    pub(super) fn start(record: Arc<Record>, serving: Serving, wanted: Vec<Wanted<()>>, parts: &Parts) -> Arc<Self> {
+    pub(super) fn start(record: Arc<Record>, serving: Serving, wanted: Vec<Wanted<Shown>>, parts: &Parts) -> Arc<Self> {
         let plugin = record.plugin().clone();
         let this = Arc::new(Self {
             serving: ArcSwap::from_pointee(serving),
@@ -114,11 +117,18 @@ impl Observing {
     }
 
     /// Puts another revision in place of the one that is called. What waits is told to it; of informers that stay it hears nothing twice.
-    pub(super) fn swap(self: &Arc<Self>, serving: Serving, wanted: Vec<Wanted<()>>) {
+    pub(super) fn swap(self: &Arc<Self>, serving: Serving, wanted: Vec<Wanted<Shown>>) {
         let kinds: Vec<TypeMeta> = wanted.iter().map(|wanted| wanted.lease.key().of.clone()).collect();
         self.serving.store(Arc::new(serving));
         self.listen(wanted);
-        self.pending.retain(|of| kinds.contains(of));
+        let access = self.access();
+        self.pending.retain(|of, key| kinds.contains(of) && access.may_see(of, key));
+    }
+
+    /// Forgets what waits and may not be seen any more.
+    pub(super) fn restrict(&self) {
+        let access = self.access();
+        self.pending.retain(|of, key| access.may_see(of, key));
     }
 
     /// What the revision that is called reads and writes through.
@@ -140,12 +150,19 @@ impl Observing {
         self.task.close();
     }
 
-    fn listen(self: &Arc<Self>, wanted: Vec<Wanted<()>>) {
+    fn may_see(&self, change: &Change) -> bool {
+        self.serving.load().access.may_see(change.object().type_meta(), change.key())
+    }
+
+    fn listen(self: &Arc<Self>, wanted: Vec<Wanted<Shown>>) {
         let judges = wanted.iter().any(|wanted| wanted.when.may_wait());
         let left = self.routes.replace(wanted, |listener| {
             let this = Arc::downgrade(self);
             Box::new(move |change: &Change, origin| {
                 let Some(this) = this.upgrade() else { return };
+                if !this.may_see(change) {
+                    return;
+                }
                 if this.routes.hear(&listener, change, origin) == Some(true) {
                     this.pending.add(change);
                 }
@@ -169,8 +186,8 @@ impl Observing {
 
     /// Judges what predicates do not say at a glance.
     async fn judge(&self) {
-        let judged = |case: &Case<'_, ()>, matters: bool| {
-            if matters {
+        let judged = |case: &Case<'_, Shown>, matters: bool| {
+            if matters && self.may_see(&case.unseen.change) {
                 self.pending.add_merged(&case.unseen.change, case.unseen.merged);
             }
         };
@@ -195,7 +212,10 @@ impl Observing {
         let serving = self.serving.load_full();
         let span = info_span!("observe", plugin = %self.plugin, changes = batch.changes().len());
         let imports = Arc::new(CallImports::new(serving.access.clone()));
-        let news = pending::news(batch);
+        let news = pending::news(batch, &serving.access);
+        if news.is_empty() {
+            return Ok(());
+        }
         let merged = batch.changes().iter().filter(|told| told.merged > 1).count();
         if merged > 0 {
             debug!(plugin = %self.plugin, merged, "changes came faster than the observer took them: some are told as one");

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::{
     backlog::{Backlog, Batch, MAPPER, Pending as Told, Vanished},
-    key::TypeMeta,
+    key::{Key, TypeMeta},
     store::Change,
 };
 use tokio::{
@@ -16,7 +16,7 @@ use tokio::{
 };
 use tracing::error;
 
-use super::hook::HookError;
+use super::{hook::HookError, imports::Access};
 use crate::name::PluginName;
 use crate::wasm::News;
 
@@ -124,8 +124,8 @@ impl Pending {
         }
     }
 
-    /// Forgets kinds that the plugin is told of no more.
-    pub(super) fn retain(&self, keep: impl FnMut(&TypeMeta) -> bool) {
+    /// Keeps only the objects for which `keep` returns `true`.
+    pub(super) fn retain(&self, keep: impl FnMut(&TypeMeta, &Key) -> bool) {
         self.inner.lock().backlog.retain(keep);
         self.ended.send_modify(|ended| *ended += 1);
     }
@@ -202,8 +202,9 @@ pub(super) async fn persist<F: Future<Output = ()>>(plugin: PluginName, work: im
     }
 }
 
-/// In the contract's words.
-pub(super) fn news(batch: &Batch) -> Vec<News> {
+/// The changes of a batch that the plugin may see at this moment, in the contract's words. Both sides of a change have one kind and one
+/// key, so the plugin may see both or neither.
+pub(super) fn news(batch: &Batch, access: &Access) -> Vec<News> {
     let news = |told: &Told| News {
         of: told.of.clone(),
         old: told.old.clone(),
@@ -211,7 +212,11 @@ pub(super) fn news(batch: &Batch) -> Vec<News> {
         merged: told.merged,
         missed: told.missed,
     };
-    batch.changes().iter().map(news).collect()
+    let visible = |told: &&Told| {
+        let object = told.new.as_ref().or(told.old.as_ref());
+        object.is_some_and(|object| access.may_see(&told.of, object.key()))
+    };
+    batch.changes().iter().filter(visible).map(news).collect()
 }
 
 /// The first objects of a batch, for people: `Pod a/b, Pod a/c and 7 more`.

@@ -22,7 +22,7 @@ use pilothouse_core::{
     store,
 };
 
-use super::reading::Reading;
+use super::{cursor, reading::Reading};
 use crate::{
     informer::{Moment, View, WORK, precedes},
     wasm::{KeyPage, Page, Query, ReadError},
@@ -61,11 +61,6 @@ impl Reader {
     pub(super) fn new(view: View, grants: Arc<ArcSwap<Grants>>, manifest: &Manifest) -> Self {
         let indexes = manifest.indexes.iter().map(|index| (index.name.clone(), (index.of.clone(), index.path.clone())));
         Self { view, grants, indexes: indexes.collect() }
-    }
-
-    /// True if the plugin may read this object.
-    pub(super) fn may_read(&self, of: &TypeMeta, key: &Key) -> bool {
-        self.granted(of, key.namespace.as_deref(), Some(&key.name)).is_ok()
     }
 
     pub(super) fn get(&self, of: &TypeMeta, key: &Key, reading: &Reading) -> Result<Option<Arc<Object>>, ReadError> {
@@ -116,7 +111,7 @@ impl Reader {
             last = Some(object.key().clone());
             true
         });
-        page.next = page.next.or_else(|| rest.as_ref().map(Key::to_string));
+        page.next = page.next.or_else(|| Some(self.next(&query.of, rest.as_ref()?)));
         refused.map_or(Ok(page), Err)
     }
 
@@ -133,8 +128,13 @@ impl Reader {
             page.items.push(object.key().clone());
             true
         });
-        page.next = page.next.or_else(|| rest.as_ref().map(Key::to_string));
+        page.next = page.next.or_else(|| Some(self.next(&query.of, rest.as_ref()?)));
         Ok(page)
+    }
+
+    /// The cursor of a page after which the next begins at this key.
+    fn next(&self, of: &TypeMeta, last: &Key) -> String {
+        if self.grants.load().may_see(of, last) { last.to_string() } else { cursor::seal(last) }
     }
 
     /// The keys in `view` that an index holds under an object's name; where both live in namespaces, in the same one.
@@ -171,7 +171,8 @@ impl Reader {
         if self.view.covering(of, namespace).next().is_none() && self.view.of(of).next().is_none() {
             return Err(self.not_cached(of, namespace));
         }
-        let after = query.after.as_deref().map(cursor).transpose()?;
+        let not_next = |text: &str| ReadError::Invalid(format!("after {text:?} is not the `next` of a page"));
+        let after = query.after.as_deref().map(|text| cursor::open(text).ok_or_else(|| not_next(text))).transpose()?;
         let index = query.index.as_ref().map(|(name, value)| match self.indexes.get(name) {
             Some((kind, path)) if kind == of => Ok((path, value.as_str())),
             Some((kind, _)) => Err(ReadError::Invalid(format!("index {name:?} is of {kind}, and not of {of}"))),
@@ -223,7 +224,7 @@ impl Reader {
             let objects = found.iter().map(|(object, _)| object);
             let ready = |object: &&Arc<Object>| complete.as_ref().is_none_or(|last| object.key() <= last);
             for object in objects.take_while(ready) {
-                if !self.may_read(of, object.key()) {
+                if !self.grants.load().may_see(of, object.key()) {
                     continue;
                 }
                 if !take(object) {
@@ -283,18 +284,6 @@ fn limit(query: &Query, most: usize) -> usize {
 
 fn too_large(bytes: usize) -> ReadError {
     ReadError::TooLarge(u64::try_from(bytes).unwrap_or(u64::MAX))
-}
-
-/// A page's `next`, read back.
-fn cursor(text: &str) -> Result<Key, ReadError> {
-    let (namespace, name) = match text.split_once('/') {
-        Some((namespace, name)) => (Some(namespace), name),
-        None => (None, text),
-    };
-    if name.is_empty() || name.contains('/') || namespace == Some("") {
-        return Err(ReadError::Invalid(format!("after {text:?} is not the `next` of a page")));
-    }
-    Ok(Key::new(namespace, name))
 }
 
 #[cfg(test)]

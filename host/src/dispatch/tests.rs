@@ -112,7 +112,10 @@ struct Scene {
 
 impl Scene {
     async fn new() -> Self {
-        let api = Api::start().await;
+        Self::at(Api::start().await).await
+    }
+
+    async fn at(api: Api) -> Self {
         let (sender, ended) = mpsc::unbounded_channel();
         let seen = Arc::new(Seen(sender, Mutex::default(), Faults::default()));
         let dispatch = Arc::new(Dispatch::new(Parts {

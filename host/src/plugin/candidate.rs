@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use pilothouse_core::grant::{self, AdminFile, Grants, LackedBy, Namespaces};
+use pilothouse_core::grant::{self, AdminFile, Grants, LackedBy};
 use pilothouse_core::informer::{Runs, bounded, plan};
 use pilothouse_core::manifest::{Manifest, Verb, Watch};
 
@@ -165,19 +165,15 @@ struct Unread<'a> {
 impl<'a> Unread<'a> {
     fn of(watch: &'a Watch, grants: &Grants) -> Option<Self> {
         let denied = |namespace: Option<&str>| grants.check(Verb::Read, &watch.of, None, namespace, None).err();
+        let readable = grants.readable_of(watch);
         if watch.namespaces.is_empty() {
-            if grants.readable_namespaces(&watch.of) != Namespaces::None {
+            if !readable.is_empty() {
                 return None;
             }
             let by = denied(None).map_or(LackedBy::Administrator, |denied| denied.by);
             return Some(Self { watch, namespaces: Vec::new(), by });
         }
-        let readable = grants.readable_namespaces(&watch.of);
-        let lacking = |namespace: &&String| match &readable {
-            Namespaces::All => false,
-            Namespaces::Some(some) => !some.contains(namespace),
-            Namespaces::None => true,
-        };
+        let lacking = |namespace: &&String| !readable.iter().any(|readable| readable.namespaces.contains(namespace));
         let namespaces: Vec<&str> = watch.namespaces.iter().filter(lacking).map(String::as_str).collect();
         let by = namespaces.first().and_then(|namespace| denied(Some(namespace)))?.by;
         Some(Self { watch, namespaces, by })

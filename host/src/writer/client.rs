@@ -9,7 +9,7 @@ use pilothouse_core::{
     manifest::Verb,
     object::{Object, Subresource},
 };
-use serde_json::value::RawValue;
+use serde_json::{json, value::RawValue};
 
 use super::{Closed, Error, Writer};
 use crate::{
@@ -64,6 +64,23 @@ fn small(what: &str, bytes: usize) -> Result<(), ClientError> {
     Err(ClientError::Invalid(format!("{what} has {bytes} bytes, and an API server takes at most {MAX_OBJECT}")))
 }
 
+/// What a plugin is answered of the metadata of an object that it may not read: what says which object it is, and what the API server
+/// alone writes. Labels, annotations, finalizers and owners are not among it: a JSON patch may copy any part of an object to them.
+const IDENTITY: [&str; 7] =
+    ["name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"];
+
+/// Cuts an object to its apiVersion, its kind and its [`IDENTITY`].
+fn identity(object: &Object) -> Result<Object, ParseError> {
+    let of = object.type_meta();
+    let json = object.json();
+    let whole: Members<'_> = members(&json).unwrap_or_default();
+    let metadata: Members<'_> =
+        whole.get("metadata").and_then(|metadata| members(metadata.get()).ok()).unwrap_or_default();
+    let kept: Members<'_> = metadata.into_iter().filter(|(member, _)| IDENTITY.contains(&member.as_str())).collect();
+    let cut = json!({ "apiVersion": &*of.api_version, "kind": &*of.kind, "metadata": kept });
+    Object::parse_unstored(cut.to_string().as_bytes(), of)
+}
+
 /// The members of a JSON object, of which none is parsed: a few are wanted, and the others may be large.
 fn members(object: &str) -> serde_json::Result<Members<'_>> {
     serde_json::from_str(object)
@@ -82,6 +99,8 @@ impl Writer {
     pub async fn get(&self, of: &TypeMeta, key: &Key) -> Result<Arc<Object>, ClientError> {
         let key = self.placed((Verb::Read, of, None), key.namespace.as_deref(), Some(&key.name)).await?;
         let body = self.cluster.get(of, key.namespace.as_deref(), &key.name).await.map_err(ClientError::Request)?;
+        // The answer may have taken long.
+        self.grants.load().check(Verb::Read, of, None, key.namespace.as_deref(), Some(&key.name))?;
         Object::parse_unstored(&body, of).map(Arc::new).map_err(ClientError::Answer)
     }
 
@@ -138,6 +157,31 @@ impl Writer {
         Ok(self.delete(of, &key, &options).await?)
     }
 
+    /// Returns what the plugin may see of the answer to a write. The whole answer is in the cache. A plugin that may read the object or the
+    /// scale sees a scale whole.
+    fn visible(
+        &self,
+        of: &TypeMeta,
+        key: &Key,
+        subresource: Option<Subresource>,
+        answer: Arc<Object>,
+    ) -> Result<Arc<Object>, ClientError> {
+        // A review is stored nowhere: its answer is what the plugin asked for.
+        if self.cluster.known(of).is_some_and(|endpoint| !endpoint.is_stored) {
+            return Ok(answer);
+        }
+        // To be created, it may have had no name.
+        let key = if key.name.is_empty() { answer.key() } else { key };
+        let grants = self.grants.load();
+        let scale = Some(Subresource::Scale);
+        let is_scale = subresource == scale
+            && grants.check(Verb::Read, of, scale, key.namespace.as_deref(), Some(&key.name)).is_ok();
+        if is_scale || grants.may_see(of, key) {
+            return Ok(answer);
+        }
+        identity(&answer).map(Arc::new).map_err(ClientError::Answer)
+    }
+
     /// Only a whole object that is stored may enter the cache: the answer about a scale is of another kind, and a review has neither uid nor
     /// version. The plugin gets each of them.
     async fn written_part(
@@ -149,13 +193,12 @@ impl Writer {
         sent: impl Future<Output = Result<bytes::Bytes, cluster::Error>>,
     ) -> Result<Arc<Object>, ClientError> {
         let answer = self.answered(verb, of, key, sent).await?;
-        if subresource == Some(Subresource::Scale) {
-            let scale = TypeMeta::new("autoscaling/v1", "Scale");
-            return Object::parse(&answer, &scale).map(Arc::new).map_err(ClientError::Answer);
-        }
-        self.take_in(of, &answer)
-            .or_else(|_| Object::parse_unstored(&answer, of).map(Arc::new))
-            .map_err(ClientError::Answer)
+        let answer = if subresource == Some(Subresource::Scale) {
+            Object::parse(&answer, &TypeMeta::new("autoscaling/v1", "Scale")).map(Arc::new)
+        } else {
+            self.take_in(of, &answer).or_else(|_| Object::parse_unstored(&answer, of).map(Arc::new))
+        };
+        self.visible(of, key, subresource, answer.map_err(ClientError::Answer)?)
     }
 
     /// Reads where an object goes, if it may. To be created, `metadata.generateName` may stand for a name, which is then empty, and what is

@@ -198,7 +198,7 @@ fn kinds_that_are_told_no_more_are_forgotten_in_flight_too() {
     push(&mut backlog, "b", 0, 1);
     let batch = backlog.take(NOW, 1, usize::MAX).unwrap();
     push(&mut backlog, "a", 1, 2);
-    backlog.retain(|of| *of != pods());
+    backlog.retain(|of, _| *of != pods());
     assert_eq!((backlog.len(), backlog.bytes(), backlog.tried_until(u64::MAX)), (0, 0, true));
     push(&mut backlog, "a", 2, 3);
     backlog.failed(batch, NOW);

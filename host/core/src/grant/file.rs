@@ -25,10 +25,11 @@ pub struct AdminFile {
     /// The argument of `describe` and `reconcile`, any JSON; `{}` where the file has none.
     #[serde(deserialize_with = "config")]
     pub config: Value,
-    /// What the plugin may do of what it asks.
+    /// What the plugin may do of what it asks. Null grants nothing.
     #[serde(deserialize_with = "null_is_default")]
     pub grants: Vec<GrantRule>,
-    /// Bounds that go before the plugin's own where they are tighter.
+    /// Bounds that go before the plugin's own where they are tighter. Null leaves the host's bounds, as a file without `limits` does:
+    /// it has no line that could be lost.
     #[serde(deserialize_with = "null_is_default")]
     pub limits: Limits,
 }
@@ -39,38 +40,40 @@ impl Default for AdminFile {
     }
 }
 
-/// Bounds of a plugin; none: the host's.
+/// Bounds of a plugin; none: the host's. A bound that is null is refused: its author meant to set one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Linear memory of one instance, in MiB.
-    #[serde(rename = "memoryMiB")]
+    #[serde(rename = "memoryMiB", deserialize_with = "given")]
     pub memory_mib: Option<NonZeroU32>,
     /// Memory and tables of all instances of the plugin together, what they handed over, and what the host remembers for it, in MiB; at
     /// least what one may have.
-    #[serde(rename = "totalMemoryMiB")]
+    #[serde(rename = "totalMemoryMiB", deserialize_with = "given")]
     pub total_memory_mib: Option<NonZeroU32>,
     /// Watches at the API server that the plugin's manifest may cause.
+    #[serde(deserialize_with = "given")]
     pub watches: Option<NonZeroU32>,
     /// How long one call may run, in milliseconds.
-    #[serde(rename = "timeoutMs")]
+    #[serde(rename = "timeoutMs", deserialize_with = "given")]
     pub timeout_ms: Option<NonZeroU32>,
     /// How often one call may call the host.
-    #[serde(rename = "hostCalls")]
+    #[serde(rename = "hostCalls", deserialize_with = "given")]
     pub host_calls: Option<NonZeroU32>,
     /// How much one call may exchange with the host, in MiB.
-    #[serde(rename = "hostMiB")]
+    #[serde(rename = "hostMiB", deserialize_with = "given")]
     pub host_mib: Option<NonZeroU32>,
     /// False: every call has a fresh instance, though the manifest asks for reuse. True says no more than the manifest.
+    #[serde(deserialize_with = "given")]
     pub reuse: Option<bool>,
     /// How many keys of one controller may be reconciled at once.
-    #[serde(rename = "maxConcurrency")]
+    #[serde(rename = "maxConcurrency", deserialize_with = "given")]
     pub max_concurrency: Option<NonZeroU32>,
     /// Its part of the guests' threads where others want theirs too, against their weights: 1 to 10000, 100 where none is given.
     #[serde(rename = "cpuWeight", deserialize_with = "weight")]
     pub cpu_weight: Option<NonZeroU32>,
     /// What it may use of the guests' threads at most, in thousandths of a core.
-    #[serde(rename = "cpuMilli")]
+    #[serde(rename = "cpuMilli", deserialize_with = "given")]
     pub cpu_milli: Option<NonZeroU32>,
     /// How many reconciles a second each controller may begin in the long run, and at once after a rest.
     #[serde(rename = "reconcilesPerSecond", deserialize_with = "rate")]
@@ -79,10 +82,10 @@ pub struct Limits {
     #[serde(rename = "requestsPerSecond", deserialize_with = "rate")]
     pub requests_per_second: Option<NonZeroU32>,
     /// How long a key waits after its first failure, in milliseconds; twice as long after each further one.
-    #[serde(rename = "backoffBaseMs")]
+    #[serde(rename = "backoffBaseMs", deserialize_with = "given")]
     pub backoff_base_ms: Option<NonZeroU32>,
     /// How long it waits at most.
-    #[serde(rename = "backoffCapMs")]
+    #[serde(rename = "backoffCapMs", deserialize_with = "given")]
     pub backoff_cap_ms: Option<NonZeroU32>,
 }
 
@@ -122,26 +125,22 @@ fn per_second(often: NonZeroU32) -> Rate {
 }
 
 fn weight<'de, D: Deserializer<'de>>(text: D) -> Result<Option<NonZeroU32>, D::Error> {
-    let weight = Option::<NonZeroU32>::deserialize(text)?;
-    match weight {
-        Some(weight) if weight.get() > fair::MAX_WEIGHT => {
-            Err(D::Error::custom(format_args!("{weight} is no weight: it is 1 to {}", fair::MAX_WEIGHT)))
-        }
-        weight => Ok(weight),
+    let weight = NonZeroU32::deserialize(text)?;
+    if weight.get() > fair::MAX_WEIGHT {
+        return Err(D::Error::custom(format_args!("{weight} is no weight: it is 1 to {}", fair::MAX_WEIGHT)));
     }
+    Ok(Some(weight))
 }
 
 /// Faster than this no queue hands out keys anyway.
 const MAX_RATE: u32 = 1_000_000;
 
 fn rate<'de, D: Deserializer<'de>>(text: D) -> Result<Option<NonZeroU32>, D::Error> {
-    let rate = Option::<NonZeroU32>::deserialize(text)?;
-    match rate {
-        Some(rate) if rate.get() > MAX_RATE => {
-            Err(D::Error::custom(format_args!("{rate} is too many a second: it is 1 to {MAX_RATE}")))
-        }
-        rate => Ok(rate),
+    let rate = NonZeroU32::deserialize(text)?;
+    if rate.get() > MAX_RATE {
+        return Err(D::Error::custom(format_args!("{rate} is too many a second: it is 1 to {MAX_RATE}")));
     }
+    Ok(Some(rate))
 }
 
 /// One line of `grants`: `{ apiVersion: v1, kind: ConfigMap, verbs: [read] }`.
@@ -187,10 +186,15 @@ pub enum Parts {
 struct RuleText {
     api_version: String,
     kind: String,
-    verbs: Vec<String>,
-    namespaces: Option<Vec<String>>,
-    names: Option<Vec<String>>,
+    verbs: Vec<Option<String>>,
+    #[serde(default, deserialize_with = "given")]
+    namespaces: Option<List>,
+    #[serde(default, deserialize_with = "given")]
+    names: Option<List>,
 }
+
+/// A list as the file has it: it may be null, and so may what is in it.
+type List = Option<Vec<Option<String>>>;
 
 impl TryFrom<RuleText> for GrantRule {
     type Error = String;
@@ -230,15 +234,16 @@ fn kind(text: &str) -> Result<(Kinds, Parts), String> {
     Ok((kinds, parts))
 }
 
-fn verbs(texts: &[String]) -> Result<BTreeSet<Verb>, String> {
+fn verbs(texts: &[Option<String>]) -> Result<BTreeSet<Verb>, String> {
     let mut verbs = BTreeSet::new();
     for text in texts {
+        let text = text.as_deref().unwrap_or_default();
         if text == "*" {
             verbs.extend(Verb::ALL);
             continue;
         }
         let Some(verb) = Verb::ALL.into_iter().find(|verb| verb.as_str() == text) else {
-            let hint = if matches!(text.as_str(), "get" | "list" | "watch") { " it is part of read;" } else { "" };
+            let hint = if matches!(text, "get" | "list" | "watch") { " it is part of read;" } else { "" };
             let all = Verb::ALL.map(Verb::as_str).join(", ");
             return Err(format!("unknown verb {text:?}:{hint} there are {all}, and \"*\" for all"));
         };
@@ -247,12 +252,15 @@ fn verbs(texts: &[String]) -> Result<BTreeSet<Verb>, String> {
     if verbs.is_empty() { Err("verbs is empty, so the rule grants nothing".to_owned()) } else { Ok(verbs) }
 }
 
-/// An empty list would read as "none" to one person and as "all" to the next.
-fn some(list: Option<Vec<String>>, name: &str) -> Result<Vec<String>, String> {
-    match list {
-        Some(list) if list.is_empty() => Err(format!("{name} is empty: leave it out to grant all")),
-        list => Ok(list.unwrap_or_default()),
+/// An empty list would read as "none" to one person and as "all" to the next. So would a list whose lines are all commented out.
+fn some(list: Option<List>, name: &str) -> Result<Vec<String>, String> {
+    let Some(list) = list else { return Ok(Vec::new()) };
+    let Some(list) = list else { return Err(format!("{name} is null: leave the key out to grant all")) };
+    if list.is_empty() {
+        return Err(format!("{name} is empty: leave it out to grant all"));
     }
+    let listed = list.into_iter().map(|one| one.filter(|one| !one.is_empty()));
+    listed.collect::<Option<_>>().ok_or_else(|| format!("{name} has an entry that is empty or null"))
 }
 
 fn no_config() -> Value {
@@ -261,6 +269,11 @@ fn no_config() -> Value {
 
 fn config<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_else(no_config))
+}
+
+/// Reads a key that is there, as its type takes it: null is not as good as no key.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
 /// A key whose lines are all commented out is null in YAML.

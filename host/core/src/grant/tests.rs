@@ -343,6 +343,119 @@ fn what_a_file_leaves_out_is_the_default() {
 }
 
 #[test]
+fn invariant_7_a_key_without_a_value_grants_and_loosens_nothing() {
+    let refused = |yaml: &str| file(yaml).unwrap_err().lines().next().unwrap_or_default().to_owned();
+    let rule = |rest: &str| refused(&format!("grants:\n- apiVersion: v1\n  kind: Secret\n  {rest}\n"));
+    for list in ["namespaces", "names"] {
+        for null in ["", " null", " ~", "\n  # - default"] {
+            let message = rule(&format!("verbs: [read]\n  {list}:{null}"));
+            assert!(
+                message.contains(&format!("{list} is null: leave the key out to grant all")),
+                "{null:?}: {message}"
+            );
+        }
+        for null in ["['']", "[a, null]", "[~]", "\n  -"] {
+            let message = rule(&format!("verbs: [read]\n  {list}: {null}"));
+            assert!(message.contains(&format!("{list} has an entry that is empty or null")), "{null:?}: {message}");
+        }
+    }
+    for verbs in ["", " null", " ~", " [null]", " ['']"] {
+        rule(&format!("verbs:{verbs}"));
+    }
+    for yaml in ["apiVersion: v1\n  kind:\n  verbs: [read]", "apiVersion:\n  kind: Pod\n  verbs: [read]"] {
+        refused(&format!("grants:\n- {yaml}\n"));
+    }
+    refused("grants:\n-\n");
+    refused("grants: [null]");
+    refused("enabled:\n");
+    // Each bound that the file knows.
+    let known = refused("limits: { none: 1 }");
+    let known: Vec<&str> = known.split_once("expected one of ").unwrap().1.split(", ").collect();
+    assert!(known.len() >= 12, "{known:?}");
+    for limit in known {
+        for null in ["", " null", " ~"] {
+            refused(&format!("limits:\n  {limit}:{null}\n"));
+        }
+    }
+    let json = json!({"grants": [{"apiVersion": "v1", "kind": "Secret", "verbs": ["read"], "names": null}]});
+    assert!(serde_json::from_value::<AdminFile>(json).is_err());
+}
+
+#[test]
+fn invariant_7_what_may_be_seen_is_what_may_be_read() {
+    let secrets = TypeMeta::new("v1", "Secret");
+    let seen = |name| apples().may_see(&secrets, &Key::new(Some("a"), name));
+    assert_eq!([seen("token"), seen("other")], [true, false]);
+    // A cluster-scoped object is in none of the namespaces.
+    assert!(!apples().may_see(&TypeMeta::new("v1", "ConfigMap"), &Key::new(None, "red")));
+    // May be written, and not be seen.
+    let blind = Grants::all_asked(&[asks("v1", "Secret", &[Verb::Apply, Verb::Patch, Verb::Create])]);
+    assert!(!blind.may_see(&secrets, &Key::new(Some("a"), "token")));
+}
+
+#[test]
+fn readable_is_what_both_sides_name() {
+    let secrets = TypeMeta::new("v1", "Secret");
+    let asked = [
+        of_names(asks("v1", "Secret", &[Verb::Read]), &["a", "b"]),
+        in_namespaces(asks("v1", "Secret", &[Verb::Read]), &["x"]),
+    ];
+    let read = |allowed: &str| {
+        let readable = Grants::new(&asked, &rules(allowed)).readable(&secrets);
+        readable
+            .into_iter()
+            .map(|Readable { namespaces, names }| format!("{namespaces:?} {names:?}"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(read("[{ apiVersion: v1, kind: Secret, verbs: [read] }]"), [r#"[] ["a", "b"]"#, r#"["x"] []"#]);
+    assert_eq!(
+        read("[{ apiVersion: v1, kind: Secret, verbs: [read], names: [b, c], namespaces: [x, y] }]"),
+        [r#"["x", "y"] ["b"]"#, r#"["x"] ["b", "c"]"#]
+    );
+    // Nothing in common: not everything.
+    assert_eq!(read("[{ apiVersion: v1, kind: Secret, verbs: [read], names: [c], namespaces: [y] }]"), [""; 0]);
+    assert_eq!(Grants::all_asked(&asked).readable(&secrets).len(), 2);
+    let apart = rules("[{ apiVersion: v1, kind: Secret, verbs: [read], names: [c], namespaces: [y] }]");
+    assert_eq!(Grants::new(&asked, &apart).readable_namespaces(&secrets), Namespaces::None);
+}
+
+#[test]
+fn names_are_looked_for_one_by_one_and_all_together_where_they_are_many() {
+    let asked = [asks("v1", "Secret", &[Verb::Read])];
+    let scopes = |watch: &Watch, allowed: &str, most| {
+        let scopes = Grants::new(&asked, &rules(allowed)).scopes(watch, most);
+        let text = |Scope { namespace, name }: Scope| {
+            format!("{}/{}", namespace.as_deref().unwrap_or("*"), name.as_deref().unwrap_or("*"))
+        };
+        scopes.into_iter().map(text).collect::<Vec<_>>().join(" ")
+    };
+    let rule = |rest: &str| format!("[{{ apiVersion: v1, kind: Secret, verbs: [read]{rest} }}]");
+    let all = Watch::all(TypeMeta::new("v1", "Secret"));
+    assert_eq!(scopes(&all, &rule(""), 64), "*/*");
+    assert_eq!(scopes(&all, &rule(", names: [b, a, b]"), 64), "*/a */b");
+    assert_eq!(scopes(&all, &rule(", names: [a, b], namespaces: [x, y]"), 4), "x/a x/b y/a y/b");
+    assert_eq!(scopes(&all, &rule(", names: [a, b], namespaces: [x, y]"), 3), "x/* y/*");
+    assert_eq!(scopes(&all, &rule(", names: [a, b]"), 1), "*/*");
+    assert_eq!(scopes(&all, "[]", 64), "");
+    // What is granted whole needs no names, and what is granted everywhere no namespaces.
+    let mixed = "
+        - { apiVersion: v1, kind: Secret, verbs: [read], names: [a], namespaces: [x, y] }
+        - { apiVersion: v1, kind: Secret, verbs: [read], names: [b] }
+        - { apiVersion: v1, kind: Secret, verbs: [read], names: [b, c], namespaces: [z] }
+        - { apiVersion: v1, kind: Secret, verbs: [read], namespaces: [x] }";
+    assert_eq!(scopes(&all, mixed, 64), "x/* */b y/a z/c");
+    // The manifest narrows it further.
+    let some = Watch { namespaces: vec!["x".to_owned()], ..all.clone() };
+    assert_eq!(scopes(&some, &rule(", names: [a]"), 64), "x/a");
+    assert_eq!(scopes(&some, &rule(", names: [a], namespaces: [y]"), 64), "");
+    let fields = |text| Watch { fields: Some(crate::selector::FieldSelector::parse(text).unwrap()), ..all.clone() };
+    assert_eq!(scopes(&fields("metadata.name=a"), &rule(", names: [a, b]"), 64), "*/a");
+    assert_eq!(scopes(&fields("metadata.name!=a"), &rule(", names: [a, b]"), 64), "*/b");
+    assert_eq!(scopes(&fields("metadata.name=c"), &rule(", names: [a, b]"), 0), "");
+    assert_eq!(scopes(&fields("type=Opaque"), &rule(", names: [a]"), 64), "*/a");
+}
+
+#[test]
 fn what_a_file_gets_wrong_is_named() {
     let wrong = |yaml: &str| file(yaml).unwrap_err();
     let grant = |rest: &str| wrong(&format!("grants:\n  - {{ apiVersion: v1, kind: Pod, {rest} }}\n"));

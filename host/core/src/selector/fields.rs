@@ -57,6 +57,21 @@ impl FieldSelector {
         Ok(Self { requirements })
     }
 
+    /// The same, and a field must have this value.
+    #[must_use]
+    pub fn and_equal(mut self, field: &str, value: &str) -> Self {
+        let required = FieldRequirement { field: field.to_owned(), equal: true, value: value.to_owned() };
+        if let Err(at) = self.requirements.binary_search(&required) {
+            self.requirements.insert(at, required);
+        }
+        self
+    }
+
+    /// Returns `false` if a requirement of this field excludes the value.
+    pub fn admits(&self, field: &str, value: &str) -> bool {
+        self.requirements.iter().all(|required| required.field != field || (required.value == value) == required.equal)
+    }
+
     /// True if nothing is required.
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
@@ -139,6 +154,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_value_that_is_required_besides_reads_as_if_it_were_written() {
+        let with = |text: &str| FieldSelector::parse(text).unwrap().and_equal("metadata.name", "a=b");
+        assert_eq!(with(""), FieldSelector::parse(r"metadata.name=a\=b").unwrap());
+        assert_eq!(
+            with(r"spec.x!=1,metadata.name=a\=b"),
+            FieldSelector::parse(r"metadata.name=a\=b,spec.x!=1").unwrap()
+        );
+    }
 
     fn canonical(text: &str) -> String {
         FieldSelector::parse(text).unwrap().to_string()

@@ -121,6 +121,13 @@ impl Gone {
         }
     }
 
+    /// Forgets what may not be seen any more.
+    pub(super) fn retain(&self, mut keep: impl FnMut(&Key) -> bool) {
+        let mut inner = self.0.lock();
+        let gone: Vec<Key> = inner.kept.keys().filter(|key| !keep(key)).cloned().collect();
+        gone.iter().for_each(|key| inner.remove(key));
+    }
+
     /// Nobody may see it any more.
     pub(super) fn forget(&self, key: &Key) {
         self.0.lock().remove(key);

@@ -153,7 +153,7 @@ impl Controller {
     async fn judge(&self) {
         let judged = |case: &Case<'_, Source>, matters: bool| {
             let (source, change) = (&case.listener.source, &case.unseen.change);
-            if matters {
+            if matters && self.serving.load().access.may_see(change.object().type_meta(), change.key()) {
                 self.lead(source, change, case.origin());
             } else if let (Source::For, Some(last), None) = (source, &change.old, &change.new) {
                 self.gone.dismiss(last, |key| self.discard(key));
@@ -162,8 +162,11 @@ impl Controller {
         self.waking.routes.judge(&self.record, judged).await;
     }
 
-    /// Wakes the keys that a change concerns, or leaves that to [`judge`](Self::judge). The informer is locked meanwhile.
+    /// Wakes the keys that a change concerns if the plugin may see what changed, or leaves that to [`judge`](Self::judge). The informer is locked meanwhile.
     fn hear(&self, listener: &Arc<Listener<Source>>, change: &Change, origin: Origin) {
+        if !self.serving.load().access.may_see(change.object().type_meta(), change.key()) {
+            return;
+        }
         let source = &listener.source;
         if let Source::Reads { .. } = source {
             return self.hear_read(change, origin);

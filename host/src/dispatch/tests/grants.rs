@@ -1,6 +1,28 @@
 //! What an administrator does not grant is neither reconciled nor read (invariant 7).
 
+use std::{collections::BTreeSet, fmt};
+
+use pilothouse_core::{
+    manifest::{self, Permission},
+    object::Object,
+    selector::Selector,
+};
+use serde_json::Value;
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{Layer, layer, layer::SubscriberExt, registry::LookupSpan};
+
 use super::*;
+use crate::{
+    dispatch::{
+        activate::NAMED,
+        hook::Hook,
+        imports::{Access, CallImports},
+    },
+    wasm::{ClientError, Import, Imports, PatchBody, Query, Request, testing::request},
+};
 
 #[tokio::test]
 async fn invariant_7_an_object_whose_name_is_not_granted_is_not_reconciled() {
@@ -44,7 +66,7 @@ async fn invariant_7_what_is_taken_away_is_gone_though_what_is_new_never_comes()
     assert_eq!(scene.next().await, ReconcileResult::Success);
     let controller = scene.controller();
     let (maps, key) = (TypeMeta::new("v1", "ConfigMap"), Key::new(Some("default"), "a"));
-    assert!(controller.serving().access.reader.may_read(&maps, &key));
+    assert!(controller.serving().access.may_see(&maps, &key));
     // It asks for a kind that nobody serves, and ConfigMaps are no longer granted everywhere.
     let mut candidate = scene.candidate(&Guest::new().reads("example.com/v1", "Pear")).await;
     let file: grant::AdminFile = serde_saphyr::from_str(
@@ -63,8 +85,8 @@ async fn invariant_7_what_is_taken_away_is_gone_though_what_is_new_never_comes()
         activated = scene.dispatch.activate(candidate) => panic!("it waits for its informers: {activated:?}"),
         () = soon("it waits", waits) => {}
     }
-    assert!(!controller.serving().access.reader.may_read(&maps, &key));
-    assert!(controller.serving().access.reader.may_read(&apples(), &key));
+    assert!(!controller.serving().access.may_see(&maps, &key));
+    assert!(controller.serving().access.may_see(&apples(), &key));
 }
 
 #[tokio::test]
@@ -89,4 +111,514 @@ async fn namespaces_of_a_kind_that_has_none_are_said() {
         }
     })
     .await;
+}
+
+/// What each object has in it that a plugin must not see.
+const INSIDE: &str = "T09QU0VDUkVU";
+
+/// Granted.
+const MINE: &str = "mine";
+
+/// Granted besides.
+const AFTER: &str = "mine-too";
+
+/// Not granted.
+const OTHER: &str = "other";
+
+/// Every way by which something of an object reaches a plugin. A way that is added here needs a row in [`Shown::reaches`]; an import, a hook or
+/// a member of the request that is added needs a line in [`every_path`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Path {
+    Reconcile,
+    Gone,
+    LastError,
+    Map,
+    Observe,
+    ObserveDeleted,
+    CacheGet,
+    CacheList,
+    CacheKeys,
+    NextOfList,
+    NextOfKeys,
+    ClientGet,
+    ClientCreate,
+    ClientUpdate,
+    ClientPatch,
+    ClientPatchCopies,
+    ClientApply,
+}
+
+fn every_path() -> BTreeSet<Path> {
+    let import = |import: Import| -> &[Path] {
+        match import {
+            Import::CacheGet => &[Path::CacheGet],
+            Import::CacheList => &[Path::CacheList, Path::NextOfList],
+            Import::CacheKeys => &[Path::CacheKeys, Path::NextOfKeys],
+            Import::ClientGet => &[Path::ClientGet],
+            Import::ClientCreate => &[Path::ClientCreate],
+            Import::ClientUpdate => &[Path::ClientUpdate],
+            Import::ClientPatch => &[Path::ClientPatch, Path::ClientPatchCopies],
+            Import::ClientApply => &[Path::ClientApply],
+            // These answer with nothing of an object.
+            Import::ClientDelete | Import::ClockNow | Import::LogWrite => &[],
+        }
+    };
+    let hook = |hook: Hook| -> &[Path] {
+        match hook {
+            Hook::Map => &[Path::Map],
+            Hook::Observe => &[Path::Observe, Path::ObserveDeleted],
+        }
+    };
+    let requested = |request: &Request| -> &[Path] {
+        // The key comes with the object, and is its own.
+        let Request { controller: _, key: _, object: _, phase: _, attempt: _, last_error: _ } = request;
+        &[Path::Reconcile, Path::Gone, Path::LastError]
+    };
+    let imports = Import::ALL.into_iter().flat_map(import);
+    let hooks = [Hook::Map, Hook::Observe].into_iter().flat_map(hook);
+    imports.chain(hooks).chain(requested(&request())).copied().collect()
+}
+
+/// Writes what its arguments hold to the log.
+fn tells_all() -> Guest {
+    // A text that lies in a record, if it is there.
+    let option = |at: usize| {
+        let (text, length) = (at + 4, at + 8);
+        format!(
+            "(if (i32.load8_u offset={at} (local.get $at)) (then (call $log (i32.const 2) \
+             (i32.load offset={text} (local.get $at)) (i32.load offset={length} (local.get $at)) (i32.const 0) (i32.const 0))))"
+        )
+    };
+    let changes = |first: usize, size: usize| {
+        format!(
+            "(local $at i32) (local $n i32) (local.set $at (local.get {first})) (local.set $n (local.get {})) \
+             (loop $each {} {} (local.set $at (i32.add (local.get $at) (i32.const {size}))) \
+             (br_if $each (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))",
+            first + 1,
+            option(16),
+            option(28),
+        )
+    };
+    let text = |at: usize| {
+        format!("(call $log (i32.const 2) (local.get {at}) (local.get {}) (i32.const 0) (i32.const 0))", at + 1)
+    };
+    let reconcile = format!("{} (if (local.get 13) (then {})) {ANSWER}", text(9), text(14));
+    Guest::new()
+        .owns_nothing()
+        .maps("v1", "ConfigMap", Mapping::Plugin)
+        .observes("v1", "ConfigMap")
+        .reconcile(&reconcile)
+        .map(&format!("{} {MAPS}", changes(4, 40)))
+        .observe(&format!("{} {TAKES}", changes(2, 48)))
+}
+
+/// The lines that plugins write, each after the name of the call that writes it.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Lines {
+    fn has(&self, call: &str, name: &str) -> bool {
+        let name = format!(r#""name":"{name}""#);
+        self.0.lock().iter().any(|line| line.starts_with(call) && line.contains(&name))
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, context: layer::Context<'_, S>) {
+        struct Text(String);
+        impl Visit for Text {
+            fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        if event.metadata().target() == "pilothouse::plugin_log" {
+            let mut text = Text(String::new());
+            event.record(&mut text);
+            let call = context.event_span(event).map_or("", |span| span.name());
+            self.0.lock().push(format!("{call} {}", text.0));
+        }
+    }
+}
+
+/// A plugin that is granted some names.
+struct Shown {
+    scene: Scene,
+    lines: Lines,
+    imports: CallImports,
+    controller: Arc<Controller>,
+}
+
+impl Shown {
+    /// Grants two names, and so many more.
+    async fn new(more: usize, lines: Lines) -> Self {
+        Self::with(granted(more), lines).await
+    }
+
+    async fn with(grants: Grants, lines: Lines) -> Self {
+        let scene = Scene::new().await;
+        scene.api.serve_apples().await;
+        for name in [OTHER, MINE, AFTER] {
+            scene.api.create(with_inside(config_map(name))).await;
+        }
+        let mut candidate = scene.candidate(&tells_all()).await;
+        candidate.grants = Arc::new(grants);
+        soon("it becomes active", scene.dispatch.activate(candidate)).await.expect("it can serve");
+        let controller = scene.controller();
+        comes_true("its informers sync", || controller.waits_for().is_empty()).await;
+        let imports = CallImports::new(controller.serving().access.clone());
+        let shown = Self { scene, lines, imports, controller };
+        shown.is_told(AFTER).await;
+        shown
+    }
+
+    /// Does what makes an object come to the plugin by a path, and says whether anything of it came.
+    async fn reaches(&self, path: Path, name: &str) -> bool {
+        let (key, api) = (Key::new(Some("default"), name), &self.scene.api);
+        let map = || with_inside(config_map(name));
+        let inside = |answer: Result<Arc<Object>, ClientError>| match answer {
+            Ok(object) => object.json().contains(INSIDE),
+            Err(ClientError::NotGranted(_)) => false,
+            Err(error) => panic!("{error:?}"),
+        };
+        let named = |texts: &[String]| texts.iter().any(|text| text.contains(&format!(r#""{name}""#)));
+        match path {
+            Path::Reconcile => {
+                let came = self.comes("reconcile", name, async || api.create(apple(name)).await).await;
+                self.forgets(name).await;
+                came
+            }
+            Path::Gone => {
+                api.create(apple(name)).await;
+                if self.access().may_see(&apples(), &key) {
+                    comes_true("it is reconciled", || self.lines.has("reconcile", name)).await;
+                    self.rests().await;
+                }
+                self.comes("reconcile", name, async || api.delete(&apples(), &key).await).await
+            }
+            Path::LastError => {
+                let come = async || {
+                    self.controller.note_error(&key, Some(format!(r#"it has "name":"{name}""#)));
+                    api.create(apple(name)).await;
+                };
+                // The object itself names it as well.
+                let came = self.comes("reconcile it has", name, come).await;
+                self.forgets(name).await;
+                came
+            }
+            Path::Map => self.comes("map", name, async || api.update(map()).await).await,
+            Path::Observe => self.comes("observe", name, async || api.update(map()).await).await,
+            Path::ObserveDeleted => {
+                let come = async || {
+                    api.delete(&maps(), &key).await;
+                    api.create(map()).await;
+                };
+                self.comes("observe", name, come).await
+            }
+            Path::CacheGet => matches!(self.imports.cached(&maps(), &key), Ok(Some(_))),
+            Path::CacheList => named(&self.imports.cached_list(&query(0)).expect("some may be read").items),
+            Path::CacheKeys => {
+                let page = self.imports.cached_keys(&query(0)).expect("some may be read");
+                page.items.contains(&key)
+            }
+            Path::NextOfList | Path::NextOfKeys => {
+                // More than are looked at for a page of one.
+                let few =
+                    |number: usize| format!("{name}-{}{number:02}", if path == Path::NextOfList { "l" } else { "k" });
+                for number in 0..50 {
+                    api.create(config_map(&few(number))).await;
+                }
+                let view = self.controller.serving().view.clone();
+                let is_wide = view.leases().any(|lease| lease.key().of == maps() && lease.key().fields.is_empty());
+                let last = Key::new(Some("default"), &few(49));
+                comes_true("they are cached", || !is_wide || view.get(&maps(), &last).is_some()).await;
+                let mut query = query(1);
+                loop {
+                    query.after = match path {
+                        Path::NextOfList => self.imports.cached_list(&query).expect("some may be read").next,
+                        _ => self.imports.cached_keys(&query).expect("some may be read").next,
+                    };
+                    match &query.after {
+                        Some(next) if next.contains(name) && !next.ends_with(AFTER) => return true,
+                        Some(_) => {}
+                        None => return false,
+                    }
+                }
+            }
+            Path::ClientGet => inside(self.imports.get(maps(), key).await),
+            Path::ClientCreate => {
+                api.delete(&maps(), &key).await;
+                inside(self.imports.create(map().to_string()).await)
+            }
+            Path::ClientUpdate => inside(self.imports.update(map().to_string(), None).await),
+            Path::ClientPatch => inside(self.imports.patch(maps(), key, PatchBody::Merge("{}".to_owned()), None).await),
+            Path::ClientPatchCopies => {
+                let copies = r#"[{"op":"add","path":"/metadata/annotations","value":{}},
+                    {"op":"copy","from":"/data/p","path":"/metadata/annotations/p"},
+                    {"op":"remove","path":"/data"}]"#;
+                inside(self.imports.patch(maps(), key, PatchBody::Json(copies.to_owned()), None).await)
+            }
+            Path::ClientApply => {
+                let mut applied = config_map(name);
+                applied["data"] = json!({ "q": "1" });
+                inside(self.imports.apply(applied.to_string(), None, true).await)
+            }
+        }
+    }
+
+    /// Whether a call writes of an object after it `came`. One that may be seen is waited for. Of one that may not nothing has come when
+    /// something has that came later.
+    async fn comes(&self, call: &str, name: &str, came: impl AsyncFn()) -> bool {
+        self.lines.0.lock().clear();
+        came().await;
+        if self.access().may_see(&maps(), &Key::new(Some("default"), name)) {
+            comes_true("it comes", || self.lines.has(call, name)).await;
+            return true;
+        }
+        let api = &self.scene.api;
+        if call.starts_with("reconcile") {
+            api.create(apple(AFTER)).await;
+            comes_true("what came later is reconciled", || self.lines.has("reconcile", AFTER)).await;
+            self.forgets(AFTER).await;
+        } else {
+            api.update(with_inside(config_map(AFTER))).await;
+            self.is_told(AFTER).await;
+        }
+        self.lines.has(call, name)
+    }
+
+    fn access(&self) -> Arc<Access> {
+        self.controller.serving().access.clone()
+    }
+
+    /// Waits until mapper and observer were told of a ConfigMap.
+    async fn is_told(&self, name: &str) {
+        comes_true("it is told", || ["map", "observe"].into_iter().all(|call| self.lines.has(call, name))).await;
+    }
+
+    /// Deletes a MyApple, and waits until that is reconciled.
+    async fn forgets(&self, name: &str) {
+        let key = Key::new(Some("default"), name);
+        self.scene.api.delete(&apples(), &key).await;
+        let view = self.controller.serving().view.clone();
+        comes_true("the cache knows", || view.get(&apples(), &key).is_none()).await;
+        self.rests().await;
+    }
+
+    async fn rests(&self) {
+        let controller = &self.controller;
+        let rests = || controller.active_workers() == 0 && controller.queue().lock().is_idle();
+        comes_true("nothing is to be reconciled", || rests() && controller.gone().objects == 0).await;
+    }
+}
+
+fn query(limit: u32) -> Query {
+    let labels = Selector::default();
+    Query { of: maps(), namespace: None, labels, index: None, fields: Vec::new(), limit, after: None }
+}
+
+fn with_inside(mut map: Value) -> Value {
+    static CHANGES: AtomicUsize = AtomicUsize::new(0);
+    map["data"] = json!({ "p": INSIDE, "change": CHANGES.fetch_add(1, Ordering::Relaxed).to_string() });
+    map
+}
+
+/// All of ConfigMaps, MyApples and Pears.
+fn asked() -> [Permission; 3] {
+    [maps(), apples(), TypeMeta::new("example.com/v1", "Pear")].map(|of| Permission {
+        of,
+        subresource: None,
+        verbs: manifest::Verb::ALL.into(),
+        namespaces: Vec::new(),
+        names: Vec::new(),
+    })
+}
+
+/// Two names may be read, and so many more; all may be written.
+fn granted(more: usize) -> Grants {
+    granted_names(&[], more)
+}
+
+fn granted_names(some: &[&str], more: usize) -> Grants {
+    let more = (0..more).map(|number| format!("more-{number}"));
+    let names: Vec<String> = [MINE, AFTER].iter().chain(some).map(|name| (*name).to_owned()).chain(more).collect();
+    let names = names.join(", ");
+    let file: grant::AdminFile = serde_saphyr::from_str(&format!(
+        "grants:\n- {{apiVersion: v1, kind: ConfigMap, verbs: [create, update, patch, apply, delete]}}\n\
+         - {{apiVersion: v1, kind: ConfigMap, verbs: [read], names: [{names}]}}\n\
+         - {{apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read], names: [{names}]}}\n\
+         - {{apiVersion: example.com/v1, kind: Pear, verbs: [read]}}\n"
+    ))
+    .expect("an administrator's file");
+    Grants::new(&asked(), &file.grants)
+}
+
+async fn names_bind_every_path(more: usize) {
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
+    let shown = Shown::new(more, lines).await;
+    for path in every_path() {
+        for name in [OTHER, MINE] {
+            assert_eq!(shown.reaches(path, name).await, name == MINE, "{path:?} of {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn invariant_7_names_bind_every_path_by_which_objects_reach_a_plugin() {
+    names_bind_every_path(0).await;
+}
+
+/// Where names are too many for leases of their own, others of the kind are in the cache, and must not leave it.
+#[tokio::test]
+async fn invariant_7_names_bind_every_path_though_all_of_the_kind_is_cached() {
+    names_bind_every_path(NAMED).await;
+}
+
+/// What may never be activated: it reads a kind that nobody serves. Its grants are what the administrator allows from now on.
+async fn narrows(scene: &Scene, guest: &Guest) {
+    let mut candidate = scene.candidate(&guest.clone().version("2.0.0").reads("example.com/v1", "Pear")).await;
+    candidate.grants = Arc::new(granted(0));
+    let waits = async {
+        while scene.dispatch.waiting().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        activated = scene.dispatch.activate(candidate) => panic!("it waits for its informers: {activated:?}"),
+        () = soon("it waits", waits) => {}
+    }
+}
+
+#[tokio::test]
+async fn invariant_7_what_is_taken_away_comes_by_no_path_though_what_is_new_never_comes() {
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
+    let shown = Shown::with(Grants::all_asked(&asked()), lines).await;
+    for path in [Path::Observe, Path::Map, Path::Reconcile] {
+        assert!(shown.reaches(path, OTHER).await, "{path:?}");
+    }
+    narrows(&shown.scene, &tells_all()).await;
+    // What the manifest does not ask for is not what was taken away.
+    let asked = |path: &Path| {
+        !matches!(path, Path::ClientCreate | Path::ClientUpdate | Path::ClientPatch | Path::ClientPatchCopies)
+    };
+    for path in every_path().into_iter().filter(asked) {
+        for name in [OTHER, MINE] {
+            assert_eq!(shown.reaches(path, name).await, name == MINE, "{path:?} of {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn invariant_7_what_waited_and_is_taken_away_is_forgotten_at_once() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    for name in [OTHER, MINE] {
+        scene.api.create(config_map(name)).await;
+        scene.api.create(apple(name)).await;
+    }
+    // It takes nothing, so all of it waits.
+    let message = "cannot".to_owned();
+    let fails = Guest::new().answer(Answer::Failure { message, terminal: false, status: None }).owns_nothing();
+    let fails =
+        fails.maps("v1", "ConfigMap", Mapping::Plugin).map(MISTAKEN).observes("v1", "ConfigMap").observe(MISTAKEN);
+    scene.activate(&fails).await;
+    scene.told("observe failed", 1).await;
+    scene.told("map failed", 1).await;
+    let (controller, observing) = (scene.controller(), scene.dispatch.observing().remove(0));
+    for name in [OTHER, MINE] {
+        scene.api.delete(&apples(), &Key::new(Some("default"), name)).await;
+    }
+    comes_true("both vanished", || controller.gone().objects == 2).await;
+    assert!(controller.unmapped().objects > 1 && observing.figures().objects > 1);
+    narrows(&scene, &fails).await;
+    assert_eq!([controller.unmapped().objects, observing.figures().objects, controller.gone().objects], [1, 1, 1]);
+    assert_eq!(controller.gone_keys(), [Key::new(Some("default"), MINE)]);
+}
+
+#[tokio::test]
+async fn invariant_7_a_call_that_began_before_two_changes_of_grants_loses_what_the_second_takes() {
+    let scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    let candidate = async |version: &'static str, grants: Grants| {
+        let mut candidate = scene.candidate(&Guest::new().version(version)).await;
+        candidate.grants = Arc::new(grants);
+        candidate
+    };
+    scene.dispatch.activate(candidate("1.0.0", Grants::all_asked(&asked())).await).await.expect("it can serve");
+    let first = scene.controller().serving().access.clone();
+    scene.dispatch.activate(candidate("2.0.0", Grants::all_asked(&asked())).await).await.expect("it can serve");
+    let other = Key::new(Some("default"), OTHER);
+    assert!(first.may_see(&apples(), &other));
+    scene.dispatch.activate(candidate("3.0.0", granted(0)).await).await.expect("it can serve");
+    assert!(!first.may_see(&apples(), &other));
+    assert!(first.may_see(&apples(), &Key::new(Some("default"), MINE)));
+}
+
+#[tokio::test]
+async fn an_observer_is_told_of_names_that_come_to_be_granted() {
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
+    // By their own leases, and out of one that holds the kind.
+    for more in [0, NAMED] {
+        let shown = Shown::new(more, lines.clone()).await;
+        assert!(shown.reaches(Path::Observe, MINE).await);
+        assert!(!lines.has("observe", OTHER));
+        let mut candidate = shown.scene.candidate(&tells_all()).await;
+        candidate.grants = Arc::new(granted_names(&[OTHER], more));
+        soon("it becomes active", shown.scene.dispatch.activate(candidate)).await.expect("it can serve");
+        comes_true("it is told", || lines.has("observe", OTHER)).await;
+        lines.0.lock().clear();
+    }
+}
+
+#[tokio::test]
+async fn one_granted_name_needs_neither_the_others_in_memory_nor_a_role_to_list_them() {
+    let (api, sent) = Api::overheard().await;
+    let mut scene = Scene::at(api).await;
+    scene.api.serve_apples().await;
+    let secret = |name: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "namespace": "default", "name": name },
+            "stringData": { "p": "x".repeat(10_000) },
+        })
+    };
+    for number in 0..20 {
+        scene.api.create(secret(&format!("other-{number}"))).await;
+    }
+    scene.api.create(secret("token")).await;
+    sent.lock().clear();
+    let guest = Guest::new().owns_nothing().reads("v1", "Secret").observes("v1", "Secret").observe(TAKES);
+    let mut candidate = scene.candidate(&guest).await;
+    let file: grant::AdminFile = serde_saphyr::from_str(
+        "grants:\n- {apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read]}\n\
+         - {apiVersion: v1, kind: Secret, verbs: [read], namespaces: [default], names: [token, to-come]}\n",
+    )
+    .expect("an administrator's file");
+    candidate.grants = Arc::new(Grants::new(&candidate.revision.manifest().permissions, &file.grants));
+    soon("it becomes active", scene.dispatch.activate(candidate)).await.expect("it can serve");
+    scene.told("observe done", 1).await;
+    scene.api.create(apple("a")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    let secrets = TypeMeta::new("v1", "Secret");
+    let informers = scene.dispatch.parts.informers.all();
+    let of_secrets = informers.iter().filter(|informer| informer.key().of == secrets);
+    let held: Vec<(String, usize)> =
+        of_secrets.map(|informer| (informer.key().to_string(), informer.size().0)).collect();
+    assert_eq!(
+        held,
+        [
+            ("v1 Secret in default where metadata.name=to-come".to_owned(), 0),
+            ("v1 Secret in default where metadata.name=token".to_owned(), 1),
+        ]
+    );
+    // What it is asked for names the object, as RBAC's `resourceNames` wants it.
+    let sent = String::from_utf8_lossy(&sent.lock()).into_owned();
+    let asked: Vec<&str> = sent.lines().filter(|line| line.starts_with("GET ") && line.contains("/secrets")).collect();
+    let named = |line: &&str| {
+        line.starts_with("GET /api/v1/namespaces/default/secrets?") && line.contains("fieldSelector=metadata.name%3Dto")
+    };
+    assert!(!asked.is_empty() && asked.iter().all(named), "{asked:?}");
 }

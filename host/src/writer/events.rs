@@ -373,7 +373,7 @@ mod tests {
         assert_eq!((lines.len, lines.of[&quiet].len()), (WAITING, 1));
         let first: Vec<_> = (0..3).map(|_| lines.next().unwrap().message).collect();
         assert_eq!(first, ["0", "77", "1"]);
-        assert_eq!(lines.turns, [busy.clone()]);
+        assert_eq!(lines.turns, std::slice::from_ref(&busy));
         while lines.next().is_some() {}
         assert_eq!((lines.len, lines.of.len(), lines.turns.len()), (0, 0, 0));
     }

@@ -50,7 +50,9 @@ impl Api {
     }
 
     fn at(address: SocketAddr, server: Arc<Server>, stop: CancellationToken) -> Self {
-        let config = kube::Config::new(format!("http://{address}").parse().expect("an address is a URI"));
+        let mut config = kube::Config::new(format!("http://{address}").parse().expect("an address is a URI"));
+        // As the host's own client: a refusal reaches who asked.
+        config.default_retry = false;
         let client = kube::Client::try_from(config).expect("a client of plain HTTP");
         let cluster = Cluster::new(client, &address.to_string(), Handle::current(), Arc::new(()));
         Self { cluster, server, _serving: stop.drop_guard() }

@@ -514,10 +514,10 @@ fn metadata_of(key: InformerKey) -> InformerKey {
     InformerKey { keep: Keep::new(true, []).expect("metadata can be kept alone"), ..key }
 }
 
-/// The Accept headers of requests whose line begins so.
+/// The Accept headers of requests whose line begins so. The body of a request stands before the head of the next one.
 fn accepted(sent: &[u8], line: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(sent).into_owned();
-    let heads = text.split("\r\n\r\n").filter(|head| head.starts_with(line));
+    let heads = text.split("\r\n\r\n").filter_map(|head| Some(&head[head.find(line)?..]));
     let accept = |head: &str| {
         let mut headers = head.lines().filter_map(|header| header.split_once(": "));
         headers.find(|(name, _)| name.eq_ignore_ascii_case("accept")).map(|(_, value)| value.to_owned())

@@ -15,6 +15,8 @@
 pub mod admin;
 pub mod apple;
 pub mod cluster;
+#[cfg(test)]
+mod docs;
 mod embedded;
 pub mod host;
 pub mod kubectl;

@@ -43,10 +43,13 @@ fn invariant_8_the_next_permit_goes_to_the_account_with_the_fewest_requests_in_f
     assert!(!permits.begin(at(0), quiet));
     permits.push(at(0), quiet, "quiet");
     // Others without a request in flight came before it; those with one come after it.
-    let without = hogs.iter().filter(|hog| permits.usage(**hog).in_flight == 0).count();
+    let mut without = hogs.iter().filter(|hog| permits.usage(**hog).in_flight == 0).count();
     let mut before = 0;
     loop {
-        let busy = hogs.iter().find(|hog| permits.usage(**hog).in_flight > 1).or(hogs.first()).unwrap();
+        let of = |least: usize| hogs.iter().find(|hog| permits.usage(**hog).in_flight >= least);
+        let busy = of(2).or_else(|| of(1)).unwrap();
+        // Its turn is older than that of the quiet one until it has begun another request.
+        without += usize::from(permits.usage(*busy).in_flight == 1);
         permits.end(at(0), *busy);
         match begun(&mut permits, at(0)).as_slice() {
             [(id, _)] if *id == quiet => break,

@@ -83,7 +83,6 @@ facts! {
 
     /// Three times it is believed, though it follows each by itself. Ten minutes after the first it is believed again.
     who_finds_restores_again_and_again_tells_nobody_of_the_fourth { PAGED, "
-        opened       => watching
         cut          => waiting, wait 0.8..1.6
         elapsed      => list 1
         page 6       => tell, relist went_back, resolving, resolve

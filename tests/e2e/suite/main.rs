@@ -24,6 +24,7 @@ mod reload;
 mod restores;
 mod server;
 mod starvation;
+mod text;
 mod thousand;
 mod troubles;
 
@@ -177,6 +178,12 @@ fn main() -> ExitCode {
             writes_are_counted_and_reads_are_not,
         }
         starvation { a_host_that_the_server_throttles_says_so_waits_and_loses_nothing }
+        text {
+            a_child_a_status_and_an_apply_keep_every_character,
+            any_text_key_and_number_is_stored_as_it_was_applied,
+            yaml_is_read_as_kubernetes_reads_it,
+            invariant_5_an_object_that_nests_too_deep_shows_as_unreadable_and_its_deletion_is_reconciled,
+        }
         thousand { a_thousand_myapples_converge }
         troubles { quarantine_failing_keys_and_storms_are_told_with_their_reason }
     })

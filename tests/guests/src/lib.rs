@@ -174,6 +174,11 @@ pub const GUESTS: &[Guest] = &[
         does: "for bad-* reads 900 ConfigMaps of the longest names, none of which is there; it behaves well otherwise",
     },
     Guest {
+        name: "nesting",
+        expected: Expected::Works,
+        does: "logs `called` with the name and phase of each Tree, a kind of the test's, and what the cache says of the one that its label `beside` names",
+    },
+    Guest {
         name: "nonsense",
         expected: Expected::Contained,
         does: "answers with the mistake that spec.color names (see its source); any other color is well-behaved",
@@ -250,6 +255,11 @@ pub const GUESTS: &[Guest] = &[
         name: "slow",
         expected: Expected::Works,
         does: "computes for some 10 ms times spec.quantity before it answers; it behaves well",
+    },
+    Guest {
+        name: "spelling",
+        expected: Expected::Works,
+        does: "writes spec.color into the child <name>-child, the ConfigMap <name>-applied through the client, and condition Spelled",
     },
     Guest {
         name: "sprawling",

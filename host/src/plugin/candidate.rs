@@ -113,7 +113,9 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
     let name = revision.plugin();
     let unread: Vec<Unread<'_>> = manifest.watches().filter_map(|watch| Unread::of(watch, &grants)).collect();
     if !unread.is_empty() {
-        let reasons: Vec<String> = unread.iter().map(ToString::to_string).collect();
+        // Many watches of one kind lack one grant.
+        let mut reasons: Vec<String> = unread.iter().map(ToString::to_string).collect();
+        reasons.dedup();
         // Where only the manifest lacks something, no line of the administrator's helps.
         let help = if unread.iter().all(|unread| unread.by == LackedBy::Manifest) {
             String::new()

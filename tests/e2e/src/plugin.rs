@@ -131,12 +131,13 @@ impl Plugin {
         self.with_yaml(json!({ "grants": grants }).to_string())
     }
 
-    /// The same, granted in one namespace only what the example plugin needs, and its CRD: two plugins for one kind would
-    /// be at odds otherwise.
+    /// The same, granted in one namespace only what the example plugin and the guests need, and the plugin's CRD: two plugins for one
+    /// kind would be at odds otherwise.
     #[must_use]
     pub fn confined_to(self, namespace: &str) -> Self {
+        let secrets = Permission::to(&["read"], "v1", "Secret").within(namespace);
         let here = Permission::of_myapple().map(|permission| permission.within(namespace));
-        self.granted(&[here.as_slice(), &[Permission::of_its_crd()]].concat())
+        self.granted(&[here.as_slice(), &[secrets, Permission::of_its_crd()]].concat())
     }
 
     /// The same under these `limits`, beside what is [granted](Self::granted).

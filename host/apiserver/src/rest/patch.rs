@@ -11,7 +11,7 @@ use crate::convert;
 use crate::managed;
 use crate::object::{meta_str, name, set_meta};
 use crate::patch;
-use crate::request::{Params, options_error, text_header};
+use crate::request::{FieldValidation, Params, options_error, text_header};
 use crate::schema::{Reason, Schema};
 use crate::status::{Result, Status};
 
@@ -110,8 +110,16 @@ fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answer> {
     }
     let body::Decoded { value: mut applied, duplicates } =
         body::yaml(body).map_err(|why| Status::bad_request(format!("error decoding YAML: {why}")))?;
-    if let Some(path) = duplicates.first() {
-        return Err(Status::unknown(format!("error decoding YAML: duplicate field \"{path}\"")));
+    // As in any other body, the last of two counts.
+    let duplicates = duplicates.iter().map(|path| format!("duplicate field \"{path}\""));
+    match call.validation {
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => call.warnings.extend(duplicates),
+        FieldValidation::Strict => {
+            if let Some(first) = duplicates.into_iter().next() {
+                return Err(Status::bad_request(format!("error strict decoding YAML: {first}")));
+            }
+        }
     }
     let (api_version, kind) = match call.part {
         Part::Scale => ("autoscaling/v1".to_owned(), "Scale"),

@@ -15,7 +15,7 @@
 //! and its managedFields say that this plugin applied it. So it survives restarts, and nothing else is ever deleted.
 //!
 //! The cache lags behind the server, and what it shows of a child may have changed hands. So each write to a child names what it was
-//! decided on ([`Basis`]), and the server refuses it where something else is there. Then the child is looked at live, once:
+//! decided on (`Basis`), and the server refuses it where something else is there. Then the child is looked at live, once:
 //!
 //! ```text
 //! the cache shows     the write is good for     409

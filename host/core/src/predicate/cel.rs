@@ -40,7 +40,7 @@ const MAX_CONDITIONALS: usize = 16;
 /// Bytes of an object that is evaluated, twice what etcd holds.
 const MAX_OBJECT: usize = 3 << 20;
 /// What all expressions of one judgement may spend: about two milliseconds. A unit is some 20 ns of a core in a release build; what costs
-/// how much is [`meter`]'s to say.
+/// how much is `meter`'s to say.
 pub const BUDGET: u64 = 100_000;
 /// What making both objects into values may cost: about twenty milliseconds, for some 50,000 values. It is bounded apart, so that a large object
 /// of which an expression reads little can be judged.

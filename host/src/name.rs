@@ -56,6 +56,31 @@ impl PluginName {
         Ok(Self(text.into()))
     }
 
+    /// The name of the plugin in a file with this stem. Cargo writes `my_operator.wasm` for the package `my-operator`, so `_` stands for `-`,
+    /// and capital letters for small ones.
+    ///
+    /// # Errors
+    /// If that is not a name either.
+    ///
+    /// ```
+    /// # use pilothouse::name::PluginName;
+    /// assert_eq!(PluginName::of_file("my_operator").unwrap().as_str(), "my-operator");
+    /// assert!(PluginName::of_file("my operator").is_err());
+    /// ```
+    pub fn of_file(stem: &str) -> Result<Self, NameError> {
+        Self::new(&stem.to_ascii_lowercase().replace('_', "-")).map_err(|error| match error {
+            NameError::Character(_) => NameError::Character(stem.to_owned()),
+            other => other,
+        })
+    }
+
+    /// A name like `stem`, to be suggested in place of it. `None` if nothing of it can stand in a name.
+    pub fn suggested(stem: &str) -> Option<Self> {
+        let word = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+        let text: String = stem.chars().map(word).take(Self::MAX).collect();
+        Self::new(text.trim_matches('-')).ok()
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -97,5 +122,20 @@ mod tests {
             assert_eq!(PluginName::new(bad), Err(NameError::Character(bad.to_owned())), "{bad:?}");
         }
         assert!(matches!(PluginName::new(&"ä".repeat(64)), Err(NameError::Long(_, 64))));
+    }
+
+    #[test]
+    fn a_file_as_cargo_names_it_is_a_plugin_and_another_gets_a_suggestion() {
+        for (stem, name) in
+            [("my_operator", "my-operator"), ("my-operator", "my-operator"), ("MyOperator", "myoperator")]
+        {
+            assert_eq!(PluginName::of_file(stem).unwrap().as_str(), name);
+        }
+        assert_eq!(PluginName::of_file("my operator"), Err(NameError::Character("my operator".to_owned())));
+        let suggested = |stem| PluginName::suggested(stem).map(|name| name.to_string());
+        assert_eq!(suggested("My Operator (2)").as_deref(), Some("my-operator--2"));
+        assert_eq!(suggested("_a.b_").as_deref(), Some("a-b"));
+        assert_eq!(suggested("ä"), None);
+        assert_eq!(suggested(&"x".repeat(100)).map(|name| name.len()), Some(PluginName::MAX));
     }
 }

@@ -23,7 +23,9 @@ pub(super) fn main(args: &InspectArgs) -> anyhow::Result<()> {
     let cannot = || format!("cannot inspect {}", args.plugin.display());
     let bytes = fs::read(&args.plugin).with_context(cannot)?;
     let stem = args.plugin.file_stem().unwrap_or_default().to_string_lossy();
-    let name = PluginName::new(&stem).with_context(cannot)?;
+    // What a file is called does not matter for what is in it.
+    let name =
+        PluginName::of_file(&stem).or_else(|error| PluginName::suggested(&stem).ok_or(error)).with_context(cannot)?;
     let admin = admin_file(args).with_context(cannot)?;
     let (config, limits) = (Arc::from(admin.config.to_string()), admin.limits);
     let size = bytes.len();

@@ -2,7 +2,7 @@
 //!
 //! Blocking file access and no time of its own: [`super::source`] says when to look.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
@@ -148,8 +148,8 @@ impl Directory {
         let mut looked = Looked { changes: Vec::new(), again: None };
         match self.names(&mut problems) {
             Ok(names) => {
-                for name in &names {
-                    self.look_at(name, now, &mut looked, &mut problems);
+                for (name, stem) in &names {
+                    self.look_at(name, stem, now, &mut looked, &mut problems);
                 }
                 self.sweep(&names, now, &mut looked);
             }
@@ -169,37 +169,63 @@ impl Directory {
         looked
     }
 
-    /// The plugins that have a file.
-    fn names(&self, problems: &mut Vec<Problem>) -> io::Result<BTreeSet<PluginName>> {
-        let mut names = BTreeSet::new();
+    /// The plugins that have a file, and the stem of its name.
+    fn names(&self, problems: &mut Vec<Problem>) -> io::Result<BTreeMap<PluginName, String>> {
+        let mut names = BTreeMap::<PluginName, String>::new();
         let mut misnamed = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let file = entry?.file_name();
             match kind(&file) {
-                Kind::Plugin(Ok(name)) => {
-                    names.insert(name);
+                Kind::Plugin(stem, Ok(name)) => {
+                    let passed_over = match names.get(&name) {
+                        // Of two files of one plugin, the one that has its name counts, and then the first in order.
+                        Some(other) if rank(&name, other) < rank(&name, &stem) => Some(stem),
+                        _ => names.insert(name.clone(), stem),
+                    };
+                    if let Some(stem) = passed_over {
+                        misnamed.push((name, format!("{stem}.wasm")));
+                    }
                 }
-                Kind::Plugin(Err(message)) => {
-                    problems
-                        .push(Problem { path: self.path.join(&file), message: format!("{message}: rename the file") });
+                Kind::Plugin(stem, Err(message)) => {
+                    let remedy = PluginName::suggested(&stem).map_or_else(
+                        || "rename the file".to_owned(),
+                        |name| format!("rename the file and its settings: mv '{stem}.wasm' {name}.wasm"),
+                    );
+                    problems.push(Problem { path: self.path.join(&file), message: format!("{message}: {remedy}") });
                 }
-                Kind::Yml(name) => misnamed.push((name, file)),
+                Kind::Yml(name) => misnamed.push((name, file.to_string_lossy().into_owned())),
                 Kind::Other => {}
             }
         }
         for (name, file) in misnamed {
-            if names.contains(&name) {
-                let message = format!("is not read: the settings of plugin {name} belong into {name}.yaml");
-                problems.push(Problem { path: self.path.join(&file), message });
-            }
+            let Some(stem) = names.get(&name) else { continue };
+            let message = if file.ends_with(".wasm") {
+                format!("is not read: plugin {name} is read from {stem}.wasm; remove one of the two")
+            } else {
+                format!("is not read: the settings of plugin {name} belong into {stem}.yaml")
+            };
+            problems.push(Problem { path: self.path.join(&file), message });
         }
         // A directory is read in no order.
         problems.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(names)
     }
 
-    fn look_at(&mut self, name: &PluginName, now: Instant, looked: &mut Looked, problems: &mut Vec<Problem>) {
-        let (wasm, yaml) = (self.path.join(format!("{name}.wasm")), self.path.join(format!("{name}.yaml")));
+    /// Where the settings of a plugin are: beside its file under the same stem, or else under the plugin's name.
+    fn settings_of(&self, name: &PluginName, stem: &str) -> PathBuf {
+        let [beside, named] = [stem, name.as_str()].map(|stem| self.path.join(format!("{stem}.yaml")));
+        if is_missing(&beside) { named } else { beside }
+    }
+
+    fn look_at(
+        &mut self,
+        name: &PluginName,
+        stem: &str,
+        now: Instant,
+        looked: &mut Looked,
+        problems: &mut Vec<Problem>,
+    ) {
+        let (wasm, yaml) = (self.path.join(format!("{stem}.wasm")), self.settings_of(name, stem));
         if let Some(known) = self.plugins.get_mut(name) {
             known.missing_since = None;
             let yaml_holds = match &known.yaml {
@@ -256,9 +282,9 @@ impl Directory {
     }
 
     /// Forgets the plugins whose file has been missing for long enough.
-    fn sweep(&mut self, present: &BTreeSet<PluginName>, now: Instant, looked: &mut Looked) {
+    fn sweep(&mut self, present: &BTreeMap<PluginName, String>, now: Instant, looked: &mut Looked) {
         self.plugins.retain(|name, known| {
-            if present.contains(name) {
+            if present.contains_key(name) {
                 return true;
             }
             let missing = now.saturating_duration_since(*known.missing_since.get_or_insert(now));
@@ -275,8 +301,8 @@ impl Directory {
 /// What a file is by its name.
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
-    /// Ends in `.wasm`, with a name that is one or why it is none.
-    Plugin(Result<PluginName, String>),
+    /// Ends in `.wasm`: its stem, and the plugin's name or why it has none.
+    Plugin(String, Result<PluginName, String>),
     /// `<name>.yml`.
     Yml(PluginName),
     Other,
@@ -289,12 +315,23 @@ fn kind(file: &OsStr) -> Kind {
         return Kind::Other;
     }
     if let Some(stem) = text.strip_suffix(".wasm") {
-        return Kind::Plugin(PluginName::new(stem).map_err(|error| error.to_string()));
+        // A name that is not UTF-8 cannot be opened by its text.
+        let name = if file.to_str().is_some() {
+            PluginName::of_file(stem).map_err(|error| error.to_string())
+        } else {
+            Err("the file's name is not UTF-8 text".to_owned())
+        };
+        return Kind::Plugin(stem.to_owned(), name);
     }
-    match text.strip_suffix(".yml").map(PluginName::new) {
+    match text.strip_suffix(".yml").map(PluginName::of_file) {
         Some(Ok(name)) => Kind::Yml(name),
         _ => Kind::Other,
     }
+}
+
+/// The order in which files of one plugin count.
+fn rank<'a>(name: &PluginName, stem: &'a str) -> (bool, &'a str) {
+    (stem != name.as_str(), stem)
 }
 
 fn is_missing(path: &Path) -> bool {

@@ -198,7 +198,7 @@ fn temporary_files_of_editors_and_volumes_are_let_be() {
 #[test]
 fn names_that_are_none_are_said_and_the_others_go_on() {
     let mut scene = Scene::empty();
-    scene.write("My_Apple.wasm", "1");
+    scene.write("My Apple.wasm", "1");
     scene.write("red.wasm", "1");
     scene.write("red.yml", "enabled: true");
     fs::create_dir(scene.path("green.wasm")).unwrap();
@@ -208,9 +208,9 @@ fn names_that_are_none_are_said_and_the_others_go_on() {
         found("red", "1", None),
         Change::Looked(vec![
             problem(
-                "My_Apple.wasm",
-                "plugin name \"My_Apple\" may only have lower-case letters, digits and `-`, and must begin and end with a \
-                 letter or a digit: rename the file",
+                "My Apple.wasm",
+                "plugin name \"My Apple\" may only have lower-case letters, digits and `-`, and must begin and end with a \
+                 letter or a digit: rename the file and its settings: mv 'My Apple.wasm' my-apple.wasm",
             ),
             problem("red.yml", "is not read: the settings of plugin red belong into red.yaml"),
             problem("green.wasm", "cannot read the plugin: it is not a regular file"),
@@ -220,11 +220,33 @@ fn names_that_are_none_are_said_and_the_others_go_on() {
     assert_eq!(scene.look(), expected);
     // Said once.
     assert_eq!(scene.look(), []);
-    fs::remove_file(scene.path("My_Apple.wasm")).unwrap();
+    fs::remove_file(scene.path("My Apple.wasm")).unwrap();
     fs::remove_file(scene.path("red.yml")).unwrap();
     fs::remove_dir(scene.path("green.wasm")).unwrap();
     fs::remove_file(scene.path("lost.wasm")).unwrap();
     assert_eq!(scene.look(), [Change::Looked(Vec::new())]);
+}
+
+#[test]
+fn a_file_as_cargo_names_it_is_taken_with_its_settings_under_either_name() {
+    let mut scene = Scene::empty();
+    scene.write("my_operator.wasm", "1");
+    scene.write("my-operator.yaml", "enabled: true");
+    let nothing = Change::Looked(Vec::new());
+    assert_eq!(scene.look(), [found("my-operator", "1", Some("enabled: true"))]);
+    // Settings under the file's own stem come first.
+    scene.write("my_operator.yaml", "enabled: false");
+    assert_eq!(scene.look(), [found("my-operator", "1", Some("enabled: false"))]);
+    // Of two files of one plugin, the one under its name counts, and the other is named.
+    scene.write("my-operator.wasm", "2");
+    let problem = Problem {
+        path: scene.path("my_operator.wasm"),
+        message: "is not read: plugin my-operator is read from my-operator.wasm; remove one of the two".to_owned(),
+    };
+    let changes = scene.look();
+    assert_eq!(changes, [found("my-operator", "2", Some("enabled: true")), Change::Looked(vec![problem])]);
+    fs::remove_file(scene.path("my-operator.wasm")).unwrap();
+    assert_eq!(scene.look(), [found("my-operator", "1", Some("enabled: false")), nothing]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Owns what an informer is identified by, when one [covers](InformerKey::covers) another, the [`Filter`] through which the wider
 //! one then shows the narrower, with objects cut to what was asked for, and the [`plan`]: the fewest informers that serve a set of
-//! requests. What one plugin may cause is [`bounded`]. Starting and stopping informers, and moving whoever uses one to another, are the host's.
+//! requests. [`bounded`] limits what one plugin may cause. The host starts and stops informers, and moves leases between them.
 //!
 //! ```text
 //! asked for                            run

@@ -108,7 +108,7 @@ impl<S> Judging<S> {
         None
     }
 
-    /// The next change to judge, when there is one. For one who asks.
+    /// Waits for the next change to judge. One task calls this.
     ///
     /// # Cancellation
     /// Safe: nothing is taken but what is returned.

@@ -12,7 +12,7 @@
 //! fill the queue with names of nothing.
 //!
 //! Where the reconciled kind is not served yet, or the task gets no turn, names would gather here in the end. So beyond a
-//! [bound](super::remembered::MOST_NAMES) they are let go of, and every key is looked at instead: whoever they lead to is among those.
+//! [bound](super::remembered::MOST_NAMES) they are dropped, and every key is looked at instead: the keys that they lead to are among those.
 //!
 //! An object that names the changed one only after the change is a change itself, and wakes its own key: so to look the index up later
 //! loses nothing. Both are asked once the reconciled objects are there, and a key that a plugin names wakes only if it is one of them.

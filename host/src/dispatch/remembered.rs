@@ -16,8 +16,8 @@ use pilothouse_core::{
 /// Of the default of 1 GiB it is [`reads::MAX_BYTES`], the most there is.
 const READS: usize = 4;
 
-/// What objects may take that are gone and still to be reconciled, and those that the plugin is still to be told of. Of the default of 1 GiB
-/// it is [`MAX_GONE_BYTES`], the most there is.
+/// Share for deleted objects that are still to be reconciled, and again for those that `map` and `observe` have not taken. Of the default of
+/// 1 GiB it is [`MAX_GONE_BYTES`], the most there is.
 const GONE: usize = 8;
 
 /// What reasons of failures, and what statuses may take that are left to the next call: 4 MiB of 1 GiB, which is the most as well.
@@ -35,7 +35,7 @@ pub(super) struct Remembered {
     pub(super) reads: Budget,
     /// What vanished and is still to be reconciled.
     pub(super) gone: Vanished,
-    /// What vanished and is still to be told to `map` and `observe`.
+    /// Deleted objects that `map` and `observe` have not taken yet.
     pub(super) untold: Vanished,
     /// Why keys fail.
     pub(super) reasons: Budget,

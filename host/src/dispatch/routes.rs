@@ -1,7 +1,7 @@
 //! Who listens to which informers, and for what.
 //!
 //! Owns the subscriptions of a controller, or of an observer: each to one lease, for one [source](Listener::source) of the manifest, under
-//! the predicate of the revision that serves. What is done with a change is for whoever listens. A subscription begins with what is there, some
+//! the predicate of the revision that serves. The listener decides what is done with a change. A subscription begins with what is there, some
 //! objects at a time: [`Routes::introduce`]. What predicates do not say at a glance waits for [`Routes::judge`].
 
 use std::sync::{

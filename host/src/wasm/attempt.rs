@@ -119,7 +119,7 @@ fn open(path: &Path) -> io::Result<Option<(File, u32)>> {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        // Whoever had it locked before may have removed it.
+        // The process that held the lock before may have removed the file.
         if mark.metadata()?.nlink() == 0 {
             continue;
         }

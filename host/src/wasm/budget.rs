@@ -31,7 +31,7 @@ struct Shared {
     /// MiB that the compilers which run now may take.
     granted: Mutex<u64>,
     ended: Notify,
-    /// Held by whoever is next: none overtakes it.
+    /// Held by the compilation that is next, so that none overtakes it.
     next: tokio::sync::Mutex<()>,
 }
 

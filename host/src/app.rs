@@ -31,7 +31,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use crate::admin::Metrics;
-
 use crate::{
     admin,
     allocator::{self, Freed},

@@ -50,8 +50,6 @@ use crate::{
 };
 
 mod line;
-#[cfg(test)]
-mod tests;
 
 /// The threads. Clones share them; they end when the last clone and the last account are gone, or by [`Guests::stop`].
 #[derive(Clone)]
@@ -414,3 +412,6 @@ fn cpu_time() -> Duration {
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,6 @@
 //! What a plugin is called.
 
-use std::fmt;
-use std::str::FromStr;
-use std::sync::Arc;
+use std::{fmt, str::FromStr, sync::Arc};
 
 /// A plugin's name: the stem of its file, `myapple` of `myapple.wasm`.
 ///

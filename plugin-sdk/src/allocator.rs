@@ -13,8 +13,10 @@
 //!
 //! [`macro@crate::plugin`] makes it the plugin's, unless it is told that there is another.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::{Cell, UnsafeCell};
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::{Cell, UnsafeCell},
+};
 
 /// What a call on an object of 50 kB takes, twice. Larger ones are rare, and gain little: they compute for a millisecond. And what is
 /// there is looked through after a call.

@@ -13,8 +13,11 @@ use std::marker::PhantomData;
 
 use serde::de::DeserializeOwned;
 
-use crate::contract::pilothouse::plugin::cache::{Query, ReadError};
-use crate::{Key, Object, TypeMeta, host};
+use crate::{
+    Key, Object, TypeMeta,
+    contract::pilothouse::plugin::cache::{Query, ReadError},
+    host,
+};
 
 /// Why a read gave nothing.
 #[derive(Debug, thiserror::Error)]

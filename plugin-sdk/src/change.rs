@@ -1,8 +1,9 @@
 //! What became of an object, for handlers that look at changes themselves.
 
-use crate::contract::mapping::exports::pilothouse::plugin::mapper;
-use crate::contract::observing::exports::pilothouse::plugin::observer;
-use crate::{Key, Object, TypeMeta};
+use crate::{
+    Key, Object, TypeMeta,
+    contract::{mapping::exports::pilothouse::plugin::mapper, observing::exports::pilothouse::plugin::observer},
+};
 
 /// What became of an object of kind `K`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,11 +8,11 @@ use std::marker::PhantomData;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::contract::pilothouse::plugin::client as wire;
-use crate::{Key, Object, host};
-
-pub use crate::contract::pilothouse::plugin::client::{Preconditions, Propagation, Reason, StatusError};
-pub use crate::contract::pilothouse::plugin::types::Subresource;
+pub use crate::contract::pilothouse::plugin::{
+    client::{Preconditions, Propagation, Reason, StatusError},
+    types::Subresource,
+};
+use crate::{Key, Object, contract::pilothouse::plugin::client as wire, host};
 
 /// Why a request did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,13 +3,15 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::cache::Cache;
-use crate::client::Client;
-use crate::condition::{self, ConditionStatus};
-use crate::contract::exports::pilothouse::plugin::controller::Request;
-use crate::{Key, Object, host};
-
 pub use crate::contract::exports::pilothouse::plugin::controller::Phase;
+use crate::{
+    Key, Object,
+    cache::Cache,
+    client::Client,
+    condition::{self, ConditionStatus},
+    contract::exports::pilothouse::plugin::controller::Request,
+    host,
+};
 
 /// What a reconcile knows besides the object, and what it may ask of the host.
 #[derive(Debug)]

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::contract::exports::pilothouse::plugin::controller as wire;
-use crate::contract::mapping::exports::pilothouse::plugin::mapper;
-use crate::mapping::{Function, Mapping};
-use crate::permission::Permission;
-use crate::watch::{Watch, Watched};
-use crate::{Context, Error, Key, Object, Outcome, Predicate};
+use crate::{
+    Context, Error, Key, Object, Outcome, Predicate,
+    contract::{exports::pilothouse::plugin::controller as wire, mapping::exports::pilothouse::plugin::mapper},
+    mapping::{Function, Mapping},
+    permission::Permission,
+    watch::{Watch, Watched},
+};
 
 /// One reconcile loop: a kind, the kinds of its children and of what else it looks at, and a function.
 ///

@@ -2,11 +2,15 @@
 
 use serde::de::DeserializeOwned;
 
-use crate::contract::exports::pilothouse::plugin::controller::{Failure, Manifest, Outcome, Request};
-use crate::contract::mapping::exports::pilothouse::plugin::mapper;
-use crate::contract::observing::exports::pilothouse::plugin::observer;
-use crate::exports::Exports;
-use crate::{Error, Key, Plugin};
+use crate::{
+    Error, Key, Plugin,
+    contract::{
+        exports::pilothouse::plugin::controller::{Failure, Manifest, Outcome, Request},
+        mapping::exports::pilothouse::plugin::mapper,
+        observing::exports::pilothouse::plugin::observer,
+    },
+    exports::Exports,
+};
 
 /// The function that makes a plugin out of its configuration: `fn() -> Plugin`, or `fn(C) -> Result<Plugin, Error>` for any
 /// `C` that serde can read.

@@ -195,9 +195,9 @@ pub use watch::Watch;
 /// use pilothouse_sdk::prelude::*;
 /// ```
 pub mod prelude {
-    pub use crate::cache::Cache;
     pub use crate::{
         Change, Conditions, Context, Controller, Error, Host, Key, Mapper, Mapping, Object, Observed, Observer,
-        Outcome, Permission, Phase, Plugin, Predicate, Verb, Watch, debug, error, info, plugin, trace, warn,
+        Outcome, Permission, Phase, Plugin, Predicate, Verb, Watch, cache::Cache, debug, error, info, plugin, trace,
+        warn,
     };
 }

@@ -10,9 +10,8 @@
 //!
 //! A field's value is anything with `Display`; `format_args!("{x:?}")` shows the rest.
 
-use crate::host;
-
 pub use crate::contract::pilothouse::plugin::log::Level;
+use crate::host;
 
 /// Writes a line. The macros [`error!`](crate::error!), [`warn!`](crate::warn!), [`info!`](crate::info!),
 /// [`debug!`](crate::debug!) and [`trace!`](crate::trace!) are nearer at hand.

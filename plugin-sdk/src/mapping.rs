@@ -2,12 +2,13 @@
 
 use std::marker::PhantomData;
 
-use crate::cache::Cache;
-use crate::change::Change;
-use crate::contract::exports::pilothouse::plugin::controller as wire;
-use crate::contract::mapping::exports::pilothouse::plugin::mapper;
-use crate::exports::ExportsMapper;
-use crate::{Error, Key, Object};
+use crate::{
+    Error, Key, Object,
+    cache::Cache,
+    change::Change,
+    contract::{exports::pilothouse::plugin::controller as wire, mapping::exports::pilothouse::plugin::mapper},
+    exports::ExportsMapper,
+};
 
 /// Whom an object of kind `T` concerns when it changes: keys of the kind that the controller is for.
 ///

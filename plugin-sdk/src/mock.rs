@@ -58,25 +58,25 @@ mod script;
 mod selector;
 mod world;
 
-use std::collections::BTreeSet;
-use std::rc::Rc;
-use std::time::Duration;
+use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
 use jiff::Timestamp;
-use serde::Serialize;
-
-use crate::contract::exports::pilothouse::plugin::controller as wire;
-use crate::contract::mapping::exports::pilothouse::plugin::mapper;
-use crate::contract::observing::exports::pilothouse::plugin::observer;
-use crate::entry::{self, Define};
-use crate::host::with_host;
-use crate::{Change, Key, Object, Permission};
-
 pub use outcome::{Failure, Outcome};
 pub use request::Request;
 pub use script::{Call, Expected};
+use serde::Serialize;
 use world::World;
 pub use world::{By, Line, Wake};
+
+use crate::{
+    Change, Key, Object, Permission,
+    contract::{
+        exports::pilothouse::plugin::controller as wire, mapping::exports::pilothouse::plugin::mapper,
+        observing::exports::pilothouse::plugin::observer,
+    },
+    entry::{self, Define},
+    host::with_host,
+};
 
 /// The manifest that a plugin answers to a configuration, or why it refuses it.
 ///

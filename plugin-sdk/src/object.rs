@@ -6,8 +6,7 @@
 //! - any other kind is a struct of the fields you care about with [`derive(Object)`](macro@crate::Object).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 
 pub use crate::contract::pilothouse::plugin::types::{Key, TypeMeta};
 

@@ -2,11 +2,10 @@
 
 use jiff::Timestamp;
 
-use crate::cache::Cache;
-use crate::client::Client;
-use crate::contract::observing::exports::pilothouse::plugin::observer as wire;
-use crate::watch::Watched;
-use crate::{Error, Object, Observed, TypeMeta, Watch, context};
+use crate::{
+    Error, Object, Observed, TypeMeta, Watch, cache::Cache, client::Client, context,
+    contract::observing::exports::pilothouse::plugin::observer as wire, watch::Watched,
+};
 
 /// What a handler may ask of the host that calls it.
 #[derive(Debug)]

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::contract::exports::pilothouse::plugin::controller as wire;
-use crate::{Error, Object};
+use crate::{Error, Object, contract::exports::pilothouse::plugin::controller as wire};
 
 /// What should be, after this reconcile.
 ///

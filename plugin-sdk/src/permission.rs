@@ -1,10 +1,10 @@
 //! What a plugin asks to be allowed. The administrator may grant less; nothing is allowed that was not asked for.
 
-use crate::contract::exports::pilothouse::plugin::controller as wire;
-use crate::contract::pilothouse::plugin::types::Subresource;
-use crate::{Object, TypeMeta};
-
 pub use crate::contract::exports::pilothouse::plugin::controller::Verb;
+use crate::{
+    Object, TypeMeta,
+    contract::{exports::pilothouse::plugin::controller as wire, pilothouse::plugin::types::Subresource},
+};
 
 /// Something the plugin may do, if the administrator grants it.
 ///

@@ -4,16 +4,18 @@
 //! CustomResourceDefinition is only rendered when the host asks for the description.
 
 use kube::CustomResourceExt;
-use schemars::JsonSchema;
-use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, generate::SchemaSettings};
 
-use crate::contract::exports::pilothouse::plugin::controller as wire;
-use crate::contract::mapping::exports::pilothouse::plugin::mapper;
-use crate::contract::observing::exports::pilothouse::plugin::observer;
-use crate::exports::ExportsObserver;
-use crate::observer::{Host, Observes};
-use crate::permission::{self, Permission};
-use crate::{Controller, Error, Key, Object, Observed, TypeMeta, Watch};
+use crate::{
+    Controller, Error, Key, Object, Observed, TypeMeta, Watch,
+    contract::{
+        exports::pilothouse::plugin::controller as wire, mapping::exports::pilothouse::plugin::mapper,
+        observing::exports::pilothouse::plugin::observer,
+    },
+    exports::ExportsObserver,
+    observer::{Host, Observes},
+    permission::{self, Permission},
+};
 
 /// What a plugin is, and what it does.
 ///

@@ -3,8 +3,7 @@
 //! The contract knows one form only, a list of alternatives that are lists of conditions. Any combination is brought into it
 //! when the plugin describes itself.
 
-use std::collections::BTreeSet;
-use std::ops::Not;
+use std::{collections::BTreeSet, ops::Not};
 
 use crate::contract::exports::pilothouse::plugin::controller::{Condition, Test};
 

@@ -2,9 +2,7 @@
 
 use std::marker::PhantomData;
 
-use crate::contract::exports::pilothouse::plugin::controller as wire;
-use crate::permission::Permission;
-use crate::{Object, Predicate};
+use crate::{Object, Predicate, contract::exports::pilothouse::plugin::controller as wire, permission::Permission};
 
 /// Which objects of kind `K` are cached, how much of each, and which of their changes matter. At first: all of everything.
 ///

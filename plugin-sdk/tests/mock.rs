@@ -2,16 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Secret},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use pilothouse_sdk::{
+    client::{self, Patch, Preconditions, Propagation, Reason},
+    mock::{Expected, Line, MockHost, describe},
+    prelude::*,
+};
 use serde::{Deserialize, Serialize};
-
-use pilothouse_sdk::client::{self, Patch, Preconditions, Propagation, Reason};
-use pilothouse_sdk::mock::{Expected, Line, MockHost, describe};
-use pilothouse_sdk::prelude::*;
 
 fn map(name: &str, data: &[(&str, &str)]) -> ConfigMap {
     let mut map = ConfigMap::default();

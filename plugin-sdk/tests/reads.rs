@@ -4,11 +4,15 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Node, Pod, Secret},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use kube::core::PartialObjectMeta;
-use pilothouse_sdk::mock::{By, MockHost, Wake};
-use pilothouse_sdk::prelude::*;
+use pilothouse_sdk::{
+    mock::{By, MockHost, Wake},
+    prelude::*,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

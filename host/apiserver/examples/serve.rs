@@ -5,8 +5,7 @@
 //! KUBECONFIG=kubeconfig.yaml kubectl get namespaces
 //! ```
 
-use std::io;
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use pilothouse_apiserver::{Server, serve};
 

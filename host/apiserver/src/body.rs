@@ -8,10 +8,12 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::protobuf;
-use crate::request::text_header;
-use crate::status::{Result, Status};
-use crate::yaml;
+use crate::{
+    protobuf,
+    request::text_header,
+    status::{Result, Status},
+    yaml,
+};
 
 /// What kube-apiserver accepts: 3 MiB.
 pub(crate) const LIMIT: usize = 3 << 20;

@@ -4,9 +4,7 @@
 //! name of its own that leads to such an address (DNS rebinding) it may even read them. `curl`, `kubectl` and client libraries send
 //! neither `Origin` nor `Sec-Fetch-Site`; a browser sends one of them with every request that changes something.
 
-use http::request::Parts;
-use http::uri::Authority;
-use http::{HeaderMap, HeaderName, Method, header};
+use http::{HeaderMap, HeaderName, Method, header, request::Parts, uri::Authority};
 
 /// Says why a request is refused that a web page may have made a browser send; none if it may pass.
 ///

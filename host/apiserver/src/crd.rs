@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::names::{is_label, is_subdomain};
-use crate::object::{array, is_deleting, name, now, set_at};
-use crate::resources::{Column, Defined, GroupResource, Registry, Resource, ScalePaths, priority};
-use crate::schema::{Cause, Reason, Schema};
+use crate::{
+    names::{is_label, is_subdomain},
+    object::{array, is_deleting, name, now, set_at},
+    resources::{Column, Defined, GroupResource, Registry, Resource, ScalePaths, priority},
+    schema::{Cause, Reason, Schema},
+};
 
 /// Holds a definition until its objects are gone.
 pub(crate) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";

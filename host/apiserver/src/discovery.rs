@@ -3,8 +3,10 @@
 use http::{HeaderMap, header};
 use serde_json::{Value, json};
 
-use crate::request::text_header;
-use crate::resources::{Purpose, Registry, Resource, Version};
+use crate::{
+    request::text_header,
+    resources::{Purpose, Registry, Resource, Version},
+};
 
 /// The form of `/api` and `/apis` that a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
-use crate::object::{Key, Object, finalizers, is_deleting, owners, uid};
-use crate::resources::GroupResource;
-use crate::storage::HISTORY_EVENTS;
+use crate::{
+    object::{Key, Object, finalizers, is_deleting, owners, uid},
+    resources::GroupResource,
+    storage::HISTORY_EVENTS,
+};
 
 /// The finalizer of an object that goes after its dependents.
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";

@@ -1,36 +1,37 @@
 //! From a request to its response: routing, negotiation, bodies, warnings, counting.
 
-use std::convert::Infallible;
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
-use http::header::{self, HeaderValue};
-use http::{HeaderMap, Method, Request, Response, StatusCode, request};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, StreamBody};
+use http::{
+    HeaderMap, Method, Request, Response, StatusCode,
+    header::{self, HeaderValue},
+    request,
+};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use crate::VERSION;
-use crate::body;
-use crate::browser;
-use crate::discovery;
-use crate::faults::answer::{spoil, through};
-use crate::faults::connection::Line;
-use crate::faults::stream::WatchFaults;
-use crate::faults::subject::Subject;
-use crate::faults::{Plan, Refusal, Verb, admin};
-use crate::metrics::{Labels, OnEnd};
-use crate::object::{Key, to_json};
-use crate::openapi;
-use crate::present::Form;
-use crate::request::{Params, Route, Target, fault_verb, text_header, verb};
-use crate::resources::{Purpose, Resource};
-use crate::rest::delete::Options;
-use crate::rest::{Answer, Call, Part, create, delete, get, list, patch, update};
-use crate::server::Server;
-use crate::status::{Result, Status};
-use crate::watch::{Watch, no_streaming_lists};
+use crate::{
+    VERSION, body, browser, discovery,
+    faults::{
+        Plan, Refusal, Verb, admin,
+        answer::{spoil, through},
+        connection::Line,
+        stream::WatchFaults,
+        subject::Subject,
+    },
+    metrics::{Labels, OnEnd},
+    object::{Key, to_json},
+    openapi,
+    present::Form,
+    request::{Params, Route, Target, fault_verb, text_header, verb},
+    resources::{Purpose, Resource},
+    rest::{Answer, Call, Part, create, delete, delete::Options, get, list, patch, update},
+    server::Server,
+    status::{Result, Status},
+    watch::{Watch, no_streaming_lists},
+};
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 

@@ -11,15 +11,17 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::crd;
-use crate::graph::{FOREGROUND, ORPHAN, Work};
-use crate::object::{
-    Key, Object, OwnerRef, array, finalizers, is_deleting, namespace, owners, set_finalizers, set_meta,
+use crate::{
+    crd,
+    graph::{FOREGROUND, ORPHAN, Work},
+    object::{
+        Key, Object, OwnerRef, array, finalizers, is_deleting, namespace, owners, remove_meta, set_finalizers,
+        set_meta, uid,
+    },
+    resources::{GroupResource, Registry, Resource},
+    rest::delete::{Options, Propagation, remove},
+    server::Server,
 };
-use crate::object::{remove_meta, uid};
-use crate::resources::{GroupResource, Registry, Resource};
-use crate::rest::delete::{Options, Propagation, remove};
-use crate::server::Server;
 
 /// Does the work that commits leave behind, for as long as it is polled.
 pub(crate) async fn run(server: Arc<Server>) {

@@ -2,17 +2,18 @@
 //!
 //! A kind that is not named here is a plain document.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Map, Value, json};
 
-use crate::crd;
-use crate::object::{array, name, set_at, set_meta};
-use crate::resources::{GroupResource, Resource};
-use crate::rest::Part;
-use crate::schema::{Cause, Reason};
-use crate::server::Server;
-use crate::status::{Result, Status};
+use crate::{
+    crd,
+    object::{array, name, set_at, set_meta},
+    resources::{GroupResource, Resource},
+    rest::Part,
+    schema::{Cause, Reason},
+    server::Server,
+    status::{Result, Status},
+};
 
 /// Namespaces that exist from the start and cannot be deleted, and the one that exists and can be.
 pub(crate) const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];

@@ -7,9 +7,7 @@
 //!
 //! A request is counted when it has been answered; a watch, when it ends.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::sync::Arc;
+use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 
 use parking_lot::Mutex;
 

@@ -2,11 +2,13 @@
 
 use serde_json::Value;
 
-use crate::graph::{FOREGROUND, ORPHAN};
-use crate::object::array;
-use crate::resources::{NameRule, Resource};
-use crate::schema::{Cause, Reason};
-use crate::selector::{is_label_value, is_qualified_name};
+use crate::{
+    graph::{FOREGROUND, ORPHAN},
+    object::array,
+    resources::{NameRule, Resource},
+    schema::{Cause, Reason},
+    selector::{is_label_value, is_qualified_name},
+};
 
 /// Keys and values of all annotations together.
 const ANNOTATIONS_BYTES: usize = 256 << 10;

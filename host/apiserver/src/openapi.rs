@@ -8,9 +8,11 @@ use std::hash::{DefaultHasher, Hasher};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::VERSION;
-use crate::object::to_json;
-use crate::resources::{Purpose, Registry, Resource, Version};
+use crate::{
+    VERSION,
+    object::to_json,
+    resources::{Purpose, Registry, Resource, Version},
+};
 
 /// A group version's document.
 #[derive(Debug, Clone)]

@@ -5,12 +5,14 @@ use http::{HeaderMap, header};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 
-use crate::convert;
-use crate::object::{Object, to_json};
-use crate::request::{Params, text_header};
-use crate::resources::Resource;
-use crate::status::{Result, Status};
-use crate::table::{self, Include};
+use crate::{
+    convert,
+    object::{Object, to_json},
+    request::{Params, text_header},
+    resources::Resource,
+    status::{Result, Status},
+    table::{self, Include},
+};
 
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

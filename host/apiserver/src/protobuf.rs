@@ -9,8 +9,7 @@
 
 mod fields;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Map, Value};
 
 use crate::status::{Result, Status};

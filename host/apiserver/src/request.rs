@@ -7,9 +7,11 @@
 
 use http::{HeaderMap, Method, Uri, header};
 
-use crate::faults::Verb;
-use crate::schema::{Cause, Reason};
-use crate::status::{Result, Status};
+use crate::{
+    faults::Verb,
+    schema::{Cause, Reason},
+    status::{Result, Status},
+};
 
 /// A path below `/api/v1` or `/apis/GROUP/VERSION`. Names are percent-decoded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

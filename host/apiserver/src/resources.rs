@@ -3,15 +3,19 @@
 //! Built-in kinds come from the table in `builtin`, custom ones from CustomResourceDefinitions (`crd`). Everything else
 //! treats them alike and asks a [`Resource`] where they differ.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use serde_json::Value;
 
-use crate::builtin;
-use crate::openapi::{self, Document};
-use crate::schema::Schema;
+use crate::{
+    builtin,
+    openapi::{self, Document},
+    schema::Schema,
+};
 
 /// A resource whatever its version: the key under which objects are kept. Displays as messages name it: `deployments.apps`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,9 +6,11 @@
 
 use serde_json::Value;
 
-use crate::object::{array, name, namespace};
-use crate::resources::Resource;
-use crate::status::{Result, Status};
+use crate::{
+    object::{array, name, namespace},
+    resources::Resource,
+    status::{Result, Status},
+};
 
 /// What a list or a watch wants to see of a resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

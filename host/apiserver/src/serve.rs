@@ -1,24 +1,28 @@
 //! Connections: accepted, served, and cut.
 
-use std::convert::Infallible;
-use std::future::Future;
-use std::io;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{convert::Infallible, future::Future, io, sync::Arc, time::Duration};
 
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
 use tracing::{debug, warn};
 
-use crate::faults::connection::{Line, Socket};
-use crate::faults::subject::Subject;
-use crate::faults::{Reply, Verb};
-use crate::handle::handle;
-use crate::housekeeping;
-use crate::server::Server;
+use crate::{
+    faults::{
+        Reply, Verb,
+        connection::{Line, Socket},
+        subject::Subject,
+    },
+    handle::handle,
+    housekeeping,
+    server::Server,
+};
 
 /// After a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

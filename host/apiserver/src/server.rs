@@ -1,21 +1,20 @@
 //! The server's state: what is kept, what is served, what is counted.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::convert;
-use crate::crd;
-use crate::faults::Faults;
-use crate::faults::admin::Snapshots;
-use crate::kinds;
-use crate::metrics::Metrics;
-use crate::object::{Object, is_deleting, name, new_uid, now, set_meta};
-use crate::resources::{Defined, GroupResource, Registry, Resource};
-use crate::storage::{Refused, Saved, Store};
+use crate::{
+    convert, crd,
+    faults::{Faults, admin::Snapshots},
+    kinds,
+    metrics::Metrics,
+    object::{Object, is_deleting, name, new_uid, now, set_meta},
+    resources::{Defined, GroupResource, Registry, Resource},
+    storage::{Refused, Saved, Store},
+};
 
 /// A Kubernetes API in memory: all its objects, its custom resources, and its recent history.
 ///

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use crate::managed;
-use crate::patch;
-use crate::resources::{GroupResource, Resource};
-use crate::schema::Cause;
+use crate::{
+    managed, patch,
+    resources::{GroupResource, Resource},
+    schema::Cause,
+};
 
 /// A request that is refused.
 #[derive(Debug, Clone, PartialEq)]

@@ -13,18 +13,22 @@
 //! still the one that was read, its namespace exists and is not going, its resource is not going. What a commit leaves to be
 //! done by garbage collection is noted in [`Graph`].
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::num::NonZeroU32;
-use std::ops::Bound;
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    num::NonZeroU32,
+    ops::Bound,
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
-use crate::graph::{Graph, Work};
-use crate::object::{Key, Object, is_deleting};
-use crate::resources::GroupResource;
+use crate::{
+    graph::{Graph, Work},
+    object::{Key, Object, is_deleting},
+    resources::GroupResource,
+};
 
 /// Events that are kept for watches and pages, over all resources.
 pub(crate) const HISTORY_EVENTS: usize = 10_000;

@@ -2,11 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::jsonpath;
-use crate::object::{array, meta_str};
-use crate::request::Params;
-use crate::resources::{Column, Resource};
-use crate::status::{Result, Status};
+use crate::{
+    jsonpath,
+    object::{array, meta_str},
+    request::Params,
+    resources::{Column, Resource},
+    status::{Result, Status},
+};
 
 /// What a row carries beside its cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,33 +7,33 @@
 //! A watch holds a position in the store's log and reads on when the client has taken what it was sent. So a slow client
 //! costs nothing; when the log no longer reaches back to it, it gets a 410 and starts over.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::VecDeque, convert::Infallible, num::NonZeroU32, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use futures::Stream;
-use futures::stream;
+use futures::{Stream, stream};
 use http_body::Frame;
 use serde_json::{Value, json};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 
-use crate::faults::answer;
-use crate::faults::stream::{End, Held, WatchFaults, put};
-use crate::faults::{Answer, Bookmark, Plan};
-use crate::metrics::OnEnd;
-use crate::object::{Key, Object, set_meta};
-use crate::present::Form;
-use crate::request::Params;
-use crate::resources::Resource;
-use crate::rest::list::{Match, Query, refuse};
-use crate::schema::Reason;
-use crate::server::Server;
-use crate::status::{Result, Status};
-use crate::storage::{Change, Event};
+use crate::{
+    faults::{
+        Answer, Bookmark, Plan, answer,
+        stream::{End, Held, WatchFaults, put},
+    },
+    metrics::OnEnd,
+    object::{Key, Object, set_meta},
+    present::Form,
+    request::Params,
+    resources::Resource,
+    rest::list::{Match, Query, refuse},
+    schema::Reason,
+    server::Server,
+    status::{Result, Status},
+    storage::{Change, Event},
+};
 
 /// Events that are put into one frame.
 const BATCH: usize = 256;

@@ -14,8 +14,7 @@
 //! | U+007F–U+009F without U+0085, U+FFFE, U+FFFF | refused |
 //! | `\/`, `\ud83d` in quotes; a key of more than 1,024 characters | refused |
 
-use std::borrow::Cow;
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap};
 
 use base64::Engine as _;
 use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};

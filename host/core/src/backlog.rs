@@ -39,17 +39,21 @@
 //! # Ok::<(), pilothouse_core::ParseError>(())
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use hashbrown::HashMap;
 
-use crate::backoff::Limits;
-use crate::budget::{Budget, Share};
-use crate::key::{Key, TypeMeta};
-use crate::object::Object;
-use crate::store::Change;
+use crate::{
+    backoff::Limits,
+    budget::{Budget, Share},
+    key::{Key, TypeMeta},
+    object::Object,
+    store::Change,
+};
 
 /// Delays of failed calls: those of the workqueue, because keys wait behind them.
 pub const MAPPER: Limits = Limits { base: Duration::from_millis(5), cap: Duration::from_secs(1000) };

@@ -138,8 +138,9 @@ impl Random {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -37,9 +37,6 @@
 //! assert_eq!(storm.by.map(|by| by.cause), Some("its child"));
 //! ```
 
-#[cfg(test)]
-mod tests;
-
 use std::{hash::Hash, time::Duration};
 
 use hashbrown::HashMap;
@@ -307,3 +304,6 @@ impl<C: Clone + Eq> Busy<C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,16 +40,15 @@
 //! What it leaves to others: whether an object may be taken over (the writer), and sending.
 
 mod fields;
-#[cfg(test)]
-mod tests;
 mod tree;
 
 use hashbrown::HashMap;
-use serde_json::value::RawValue;
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Number, Value, value::RawValue};
 
-use self::fields::{Element, Fields};
-use self::tree::{Members, Tree};
+use self::{
+    fields::{Element, Fields},
+    tree::{Members, Tree},
+};
 use crate::object::{Object, Subresource};
 
 /// Members of `metadata` that are the object's identity and the server's own notes. They are never in field sets (`stripMeta`
@@ -430,3 +429,6 @@ impl<'a> Scalar<'a> {
         Some(whole.map_or(Self::Float(float.to_bits()), Self::Whole))
     }
 }
+
+#[cfg(test)]
+mod tests;

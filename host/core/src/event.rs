@@ -16,9 +16,6 @@
 //! assert_eq!(again, Some(Act { name: "a.1".into(), count: 2, message: "no".into() }));
 //! ```
 
-#[cfg(test)]
-mod tests;
-
 use std::{
     hash::{BuildHasher, Hash},
     time::Duration,
@@ -169,3 +166,6 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

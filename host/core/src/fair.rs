@@ -46,9 +46,6 @@ use std::{
     time::Duration,
 };
 
-#[cfg(test)]
-mod tests;
-
 /// An account with a cap may use up at once what it left unused in so much time: the period of the kernel's own CPU limits.
 pub const BURST: Duration = Duration::from_millis(100);
 
@@ -469,3 +466,6 @@ impl<T> FairQueue<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,17 +32,19 @@
 //! Reading the file, and asking at each read and write, are the host's.
 
 mod file;
-#[cfg(test)]
-mod tests;
 mod yaml;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 pub use self::file::{AdminFile, GrantRule, Kinds, Limits, Parts};
-use crate::key::{Key, TypeMeta};
-use crate::manifest::{Permission, Verb, Watch};
-use crate::object::Subresource;
+use crate::{
+    key::{Key, TypeMeta},
+    manifest::{Permission, Verb, Watch},
+    object::Subresource,
+};
 
 /// What one plugin may do.
 #[derive(Clone, Debug, PartialEq)]
@@ -440,3 +442,6 @@ impl fmt::Display for Refused {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,19 +16,17 @@
 
 mod check;
 pub mod raw;
-#[cfg(test)]
-mod tests;
 
-use std::collections::BTreeSet;
-use std::fmt;
-use std::time::Duration;
+use std::{collections::BTreeSet, fmt, time::Duration};
 
-use crate::field::FieldPath;
-use crate::informer::InformerKey;
-use crate::key::TypeMeta;
-use crate::object::{Keep, Subresource};
-use crate::predicate::Predicate;
-use crate::selector::{FieldSelector, Selector};
+use crate::{
+    field::FieldPath,
+    informer::InformerKey,
+    key::TypeMeta,
+    object::{Keep, Subresource},
+    predicate::Predicate,
+    selector::{FieldSelector, Selector},
+};
 
 /// How long one call may run where the manifest says nothing (`wit/controller.wit`).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -313,3 +311,6 @@ impl fmt::Display for Invalid {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

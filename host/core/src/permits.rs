@@ -41,9 +41,6 @@ use std::{
 
 use crate::{backoff::Random, rate::Rate};
 
-#[cfg(test)]
-mod tests;
-
 /// An account may have this many times the free permits in flight: of 64 permits one account alone gets 48, and two get 27 each.
 pub const SHARE: usize = 3;
 
@@ -331,3 +328,6 @@ impl<T> Permits<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

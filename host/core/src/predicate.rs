@@ -35,14 +35,16 @@
 //! # Ok::<(), pilothouse_core::ParseError>(())
 //! ```
 
-use std::cell::OnceCell;
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::{
+    cell::OnceCell,
+    hash::{Hash, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
 
-use crate::json::Reader;
-use crate::object::Object;
-use crate::store::Change;
+use crate::{json::Reader, object::Object, store::Change};
 
 mod cel;
 

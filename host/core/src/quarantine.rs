@@ -35,9 +35,6 @@
 //! assert!(!plugin.is_quarantined());
 //! ```
 
-#[cfg(test)]
-mod tests;
-
 use std::time::Duration;
 
 use crate::backoff::{Limits, Random};
@@ -132,3 +129,6 @@ impl Quarantine {
         self.until.take().is_some()
     }
 }
+
+#[cfg(test)]
+mod tests;

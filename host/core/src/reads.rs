@@ -36,17 +36,18 @@
 //! # Ok::<(), pilothouse_core::ParseError>(())
 //! ```
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use hashbrown::{DefaultHashBuilder, HashSet, HashTable};
 
-use crate::budget::{Budget, Share};
-use crate::field::{FieldPath, FieldSet};
-use crate::key::{Key, TypeMeta};
-use crate::object::Object;
-use crate::selector::Selector;
-use crate::store::Change;
+use crate::{
+    budget::{Budget, Share},
+    field::{FieldPath, FieldSet},
+    key::{Key, TypeMeta},
+    object::Object,
+    selector::Selector,
+    store::Change,
+};
 
 mod anchor;
 mod dependency;

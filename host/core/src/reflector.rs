@@ -71,8 +71,6 @@ mod answer;
 mod machine;
 #[cfg(test)]
 mod model;
-#[cfg(test)]
-mod tests;
 
 pub use machine::Reflector;
 
@@ -268,3 +266,6 @@ impl RelistReason {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

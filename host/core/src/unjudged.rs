@@ -39,8 +39,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
 
-use crate::key::Key;
-use crate::store::Change;
+use crate::{key::Key, store::Change};
 
 /// Changes of one object that are kept apart: a reconcile writes an object once or twice, and its own writes are what predicates leave out
 /// most often.

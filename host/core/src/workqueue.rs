@@ -36,8 +36,6 @@
 //! ```
 
 mod lines;
-#[cfg(test)]
-mod tests;
 
 use std::{
     collections::BTreeMap,
@@ -46,10 +44,10 @@ use std::{
 };
 
 use hashbrown::{DefaultHashBuilder, HashTable};
+use lines::Lines;
 
 pub use crate::backoff::Limits;
 use crate::rate::Rate;
-use lines::Lines;
 
 /// The priority of a change.
 pub const CHANGE: i32 = 0;
@@ -554,3 +552,6 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,7 @@
 //! The fuzz targets' corpus, replayed through the laws that they check.
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-use std::fs;
-use std::panic::catch_unwind;
-use std::path::Path;
+use std::{fs, panic::catch_unwind, path::Path};
 
 #[expect(unreachable_pub, reason = "a library to the fuzz targets, a module here")]
 #[path = "../fuzz/src/lib.rs"]

@@ -7,20 +7,30 @@
 //! - A probe is answered though others hold as many connections as there may be: the newest connection is always served.
 //! - A connection ends after [`Limits::whole`], however slowly its client sends and reads.
 
-use std::collections::VecDeque;
-use std::future::Future;
-use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::{
+    collections::VecDeque,
+    future::Future,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper::service::{Service as _, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{self, AbortHandle, JoinSet};
+use hyper::{
+    server::conn::http1,
+    service::{Service as _, service_fn},
+};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::{self, AbortHandle, JoinSet},
+};
 use tracing::{debug, warn};
 
 /// How long requests in flight may take after the shutdown: all are answered from memory, so only a client that reads slowly

@@ -17,8 +17,7 @@ use tokio::{
 use tracing::error;
 
 use super::{hook::HookError, imports::Access};
-use crate::name::PluginName;
-use crate::wasm::News;
+use crate::{name::PluginName, wasm::News};
 
 /// Changes in one call. A guest's call costs some ten microseconds: with a hundred changes in it that is nothing.
 const BATCH: usize = 100;

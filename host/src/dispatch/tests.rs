@@ -24,10 +24,12 @@ use pilothouse_core::{
 use serde_json::json;
 use tokio::{runtime::Handle, sync::mpsc};
 
-use super::record::Record;
-use super::resync::look_at_each;
-use super::routes::{Routes, Wanted};
-use super::{Attempt, Called, Controller, Dispatch, Observer, Parts, ReconcileResult};
+use super::{
+    Attempt, Called, Controller, Dispatch, Observer, Parts, ReconcileResult,
+    record::Record,
+    resync::look_at_each,
+    routes::{Routes, Wanted},
+};
 use crate::{
     guests::Guests,
     informer::{InformerKey, Informers},

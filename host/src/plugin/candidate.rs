@@ -1,17 +1,19 @@
 //! A revision that would serve: with what it may do, checked before it is let to.
 
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{fmt, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use pilothouse_core::grant::{self, AdminFile, Grants, LackedBy};
-use pilothouse_core::informer::{Runs, bounded, plan};
-use pilothouse_core::manifest::{Manifest, Verb, Watch};
+use pilothouse_core::{
+    grant::{self, AdminFile, Grants, LackedBy},
+    informer::{Runs, bounded, plan},
+    manifest::{Manifest, Verb, Watch},
+};
 
 use super::lifecycle::Mode;
-use crate::name::PluginName;
-use crate::wasm::{Limits, Revision};
+use crate::{
+    name::PluginName,
+    wasm::{Limits, Revision},
+};
 
 /// Who lets revisions serve.
 pub trait Activate: Send + Sync + 'static {

@@ -1,21 +1,25 @@
 //! One task for each plugin, and what they share.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use tokio::sync::{mpsc, watch};
-use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::MissedTickBehavior;
+use tokio::{
+    sync::{mpsc, watch},
+    task::{Id, JoinError, JoinSet},
+    time::MissedTickBehavior,
+};
 use tracing::{Instrument as _, error, info_span, warn};
 
-use super::candidate::Activate;
-use super::source::{Change, Problem};
-use super::status::{Observer, State, Statuses};
-use super::task::{Task, Wish};
-use crate::guests::Guests;
-use crate::name::PluginName;
-use crate::wasm::Engine;
+use super::{
+    candidate::Activate,
+    source::{Change, Problem},
+    status::{Observer, State, Statuses},
+    task::{Task, Wish},
+};
+use crate::{guests::Guests, name::PluginName, wasm::Engine};
 
 /// A plugin that is not called for this long, or up to twice as long, has no code in memory.
 const IDLE: Duration = Duration::from_secs(60);

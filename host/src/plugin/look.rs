@@ -2,18 +2,22 @@
 //!
 //! Blocking file access and no time of its own: [`super::source`] says when to look.
 
-use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    fs::{self, File, Metadata},
+    io::{self, Read},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
 
 use super::source::{Change, Found, Problem, SettingsFile};
-use crate::name::PluginName;
-use crate::wasm::{Digest, MAX_FILE, PluginFile};
+use crate::{
+    name::PluginName,
+    wasm::{Digest, MAX_FILE, PluginFile},
+};
 
 /// A file that is missing is taken for removed after this long: replacing one by hand (`rm`, then `cp`; a linker that deletes
 /// its output first) leaves a gap.

@@ -18,20 +18,28 @@
 //! - A directory that is missing or cannot be read removes nothing: that is said, and what was found stays. More often than
 //!   not it is a volume that is away.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use notify::event::{AccessKind, AccessMode};
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use notify::{
+    EventKind, RecommendedWatcher, RecursiveMode, Watcher,
+    event::{AccessKind, AccessMode},
+};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{Instant, timeout, timeout_at},
+};
 use tracing::warn;
 
 use super::look::{Directory, Folder};
-use crate::name::PluginName;
-use crate::wasm::{Digest, PluginFile};
+use crate::{
+    name::PluginName,
+    wasm::{Digest, PluginFile},
+};
 
 /// How often to look where no event comes.
 const POLL: Duration = Duration::from_secs(2);

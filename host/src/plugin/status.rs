@@ -1,17 +1,18 @@
 //! What is known of every plugin, for people, probes and metrics.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::manifest::Policy;
 
 use super::source::Problem;
-use crate::name::PluginName;
-use crate::wasm::Digest;
+use crate::{name::PluginName, wasm::Digest};
 
 /// How many plugins that are gone are still shown.
 const GONE: usize = 16;

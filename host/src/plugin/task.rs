@@ -1,26 +1,33 @@
 //! One plugin: from its newest files to the revision that serves.
 
-use std::pin::pin;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
-use pilothouse_core::backoff::{Backoff, COSTLY, RECONNECT};
-use pilothouse_core::grant::AdminFile;
+use pilothouse_core::{
+    backoff::{Backoff, COSTLY, RECONNECT},
+    grant::AdminFile,
+};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info, warn};
 
-use super::candidate::{Candidate, Settings, Verified, call_limits, told, verify};
-use super::lifecycle::Shared;
-use super::source::{Found, SettingsFile};
-use super::status::{Failure, Serving, Stage, State, Status};
-use crate::guests::Account;
-use crate::name::PluginName;
-use crate::wasm::{CallError, Compiled, DescribeError, Digest, Linked, LoadError, PluginFile, Revision};
-use crate::yaml;
+use super::{
+    candidate::{Candidate, Settings, Verified, call_limits, told, verify},
+    lifecycle::Shared,
+    source::{Found, SettingsFile},
+    status::{Failure, Serving, Stage, State, Status},
+};
+use crate::{
+    guests::Account,
+    name::PluginName,
+    wasm::{CallError, Compiled, DescribeError, Digest, Linked, LoadError, PluginFile, Revision},
+    yaml,
+};
 
 /// What should become of the plugin.
 #[derive(Debug, Clone)]

@@ -5,12 +5,16 @@
 
 use std::fmt::Display;
 
-use pilothouse_core::field::FieldPath;
-use pilothouse_core::key::{Key, TypeMeta};
-use pilothouse_core::selector::Selector;
+use pilothouse_core::{
+    field::FieldPath,
+    key::{Key, TypeMeta},
+    selector::Selector,
+};
 
-use super::bindings::pilothouse::plugin::{cache, client, types};
-use super::imports::Query;
+use super::{
+    bindings::pilothouse::plugin::{cache, client, types},
+    imports::Query,
+};
 
 /// Bytes of an object's name. Kubernetes lets most kinds have 253; names of RBAC are as long as a URL may be, and who writes one of a
 /// thousand bytes is not known.

@@ -5,9 +5,11 @@
 //! some 15 kB of each of a hundred idle plugins. Of several plugins one is mapped after the other: for one in Rust that is a tenth of a
 //! millisecond.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{self, Sender};
-use std::thread;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc::{self, Sender},
+    thread,
+};
 
 #[cfg(test)]
 use futures::FutureExt as _;

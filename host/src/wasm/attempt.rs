@@ -6,11 +6,13 @@
 //! is compiled again at once, with half the memory. From the third on ten minutes pass before each try, and each halves the
 //! memory again. Another content of the file is another digest, and begins anew.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Read as _, Seek as _, Write as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
 
 /// Ends of the host in a row from which a file has to wait.
 const SUSPECT: u32 = 3;
@@ -138,8 +140,7 @@ fn write(mark: &mut File, ended: u32) -> io::Result<()> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed test should panic")]
 mod tests {
-    use super::super::Digest;
-    use super::*;
+    use super::{super::Digest, *};
 
     /// As where the host ends: nothing is dropped, and the lock is gone.
     fn host_ends(attempt: Attempt) {

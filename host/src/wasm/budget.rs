@@ -1,13 +1,14 @@
 //! How much memory compilers may take together, so that the container's limit holds for them and the host.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::container::{Room, room};
-use super::error::LoadError;
+use super::{
+    container::{Room, room},
+    error::LoadError,
+};
 
 const MIB: u64 = 1 << 20;
 

@@ -21,14 +21,16 @@
 //! - Hosts may share a directory. A file that one removes stays what it is for another that has it open.
 //! - Together the files take no more than the bound, and those that this process uses. The longest unused go first.
 
-use std::collections::HashSet;
-use std::fmt;
-use std::fs::{self, DirBuilder, File, TryLockError};
-use std::hash::{Hash, Hasher};
-use std::io::{self, Read as _, Seek as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::{
+    collections::HashSet,
+    fmt,
+    fs::{self, DirBuilder, File, TryLockError},
+    hash::{Hash, Hasher},
+    io::{self, Read as _, Seek as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
 
 use sha2::{Digest as _, Sha256};
 use tempfile::NamedTempFile;

@@ -4,22 +4,20 @@
 //! little, and the writer parses them. What the guest returns is bounded here ([`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_OBJECT`],
 //! [`MAX_KEYS`], [`MAX_MESSAGE`]) and, before it is copied, by [`super::MAX_TRANSFER`].
 
-use std::borrow::Cow;
-use std::collections::BTreeSet;
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
-use pilothouse_core::key::{Key, TypeMeta};
-use pilothouse_core::object::Object;
+use pilothouse_core::{
+    key::{Key, TypeMeta},
+    object::Object,
+};
 
-use super::CallError;
-use super::arguments;
-use super::bindings::exports::pilothouse::plugin::controller as wit;
-use super::bindings::mapping::exports::pilothouse::plugin::mapper;
-use super::bindings::observing::exports::pilothouse::plugin::observer;
-use super::bindings::pilothouse::plugin::types::KeyParam;
-use super::bindings::{mapping, observing};
+use super::{
+    CallError, arguments,
+    bindings::{
+        exports::pilothouse::plugin::controller as wit, mapping, mapping::exports::pilothouse::plugin::mapper,
+        observing, observing::exports::pilothouse::plugin::observer, pilothouse::plugin::types::KeyParam,
+    },
+};
 
 /// How many children an outcome may hold. A reconcile that wants more is rather one that is wrong.
 pub const MAX_CHILDREN: usize = 10_000;

@@ -10,25 +10,30 @@
 //! standard error   at the end, for REFUSED, a line of JSON
 //! ```
 
-use std::borrow::Cow;
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsFd as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::ExitCode;
-use std::time::Duration;
+use std::{
+    borrow::Cow,
+    fs::File,
+    io::{self, Read as _, Write as _},
+    os::fd::AsFd as _,
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::ExitCode,
+    time::Duration,
+};
 
 use rustix::process::{self, Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 use wit_component::ComponentEncoder;
 
-use super::cache::{Key, seal};
-use super::call::{MAX_MESSAGE, shorten};
-use super::component::{Layer, chain, header};
-use super::engine::Tier;
-use super::error::LoadError;
-use super::turns::SMALL;
-use super::{Digest, MAX_FILE, confinement, contents, engine};
+use super::{
+    Digest, MAX_FILE,
+    cache::{Key, seal},
+    call::{MAX_MESSAGE, shorten},
+    component::{Layer, chain, header},
+    confinement, contents, engine,
+    engine::Tier,
+    error::LoadError,
+    turns::SMALL,
+};
 use crate::prompt::{NICE, NICE_AWAITED, be_last};
 
 /// Address space in MiB: five times what a plugin of 18 MB with an interpreter inside takes.

@@ -10,28 +10,31 @@
 //! bytes are mapped again, whatever became of the directory, and nothing has to be verified anew. Baseline code goes as a whole when what is
 //! optimized takes its place.
 
-use std::fs::File;
-use std::io;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    fs::File,
+    io,
+    os::{fd::AsRawFd as _, unix::fs::FileExt as _},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 
-use super::aside::Aside;
-use super::bindings::mapping::MappingIndices;
-use super::bindings::observing::ObservingIndices;
-use super::bindings::{self, PluginIndices};
-use super::cache::SEAL;
-use super::call::{MAX_MESSAGE, shorten};
-use super::child::Room;
-use super::component::{chain, fits, found, offered};
-use super::engine::{Tier, settings};
-use super::error::{LoadError, is_shortage};
-use super::host::Host;
+use super::{
+    aside::Aside,
+    bindings::{self, PluginIndices, mapping::MappingIndices, observing::ObservingIndices},
+    cache::SEAL,
+    call::{MAX_MESSAGE, shorten},
+    child::Room,
+    component::{chain, fits, found, offered},
+    engine::{Tier, settings},
+    error::{LoadError, is_shortage},
+    host::Host,
+};
 
 /// An engine of the one settings or the other, what it links, and where.
 pub(super) struct Sandbox {

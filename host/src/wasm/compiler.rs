@@ -1,18 +1,24 @@
 //! Who starts compilers, and understands how they end.
 
-use std::fs::File;
-use std::path::PathBuf;
-use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
+use std::{
+    fs::File,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::process::Command;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
+    process::Command,
+};
 
-use super::attempt::Attempt;
-use super::budget::Budget;
-use super::child::{self, Refused};
-use super::engine::Tier;
-use super::error::LoadError;
+use super::{
+    attempt::Attempt,
+    budget::Budget,
+    child::{self, Refused},
+    engine::Tier,
+    error::LoadError,
+};
 
 /// From its start to its end: five times its time on the cores, as it runs behind everything else.
 const DEADLINE: Duration = Duration::from_secs(600);

@@ -9,9 +9,11 @@
 
 use std::sync::{Arc, Weak};
 
-use super::code::{Code, Ready};
-use super::error::LoadError;
-use super::{Digest, Engine, MAX_FILE};
+use super::{
+    Digest, Engine, MAX_FILE,
+    code::{Code, Ready},
+    error::LoadError,
+};
 
 /// The contract's package, as `wit/` names it.
 pub(super) const PACKAGE: &str = "pilothouse:plugin@0.1.0";

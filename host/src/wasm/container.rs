@@ -10,9 +10,11 @@
 //! there and above        what it says     memory.max, .current        memory.limit_in_bytes, .usage_in_bytes
 //! ```
 
-use std::fs::File;
-use std::io::Read as _;
-use std::path::{Component, Path, PathBuf};
+use std::{
+    fs::File,
+    io::Read as _,
+    path::{Component, Path, PathBuf},
+};
 
 /// The most of a file that is read: a machine with many mounts has some hundred kB of them.
 const FILE: u64 = 1 << 20;

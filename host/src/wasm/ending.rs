@@ -7,9 +7,11 @@
 //! much in each call would begin the next beside the end of the last. The kernel lets nobody change the process's memory map while much of it is
 //! given back, as the next call wants to, and nobody look at it while somebody waits to change it, as the end of every instance does.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{self, SyncSender, TrySendError};
-use std::thread;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc::{self, SyncSender, TrySendError},
+    thread,
+};
 
 use crate::prompt::{NICE, be_last};
 
@@ -48,8 +50,10 @@ impl<T: Send + 'static> Ending<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, Sender, channel};
-    use std::thread::ThreadId;
+    use std::{
+        sync::mpsc::{Receiver, Sender, channel},
+        thread::ThreadId,
+    };
 
     use super::*;
 

@@ -1,35 +1,39 @@
 //! The engine that all plugins share, and its clock.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
+use load::Said;
 use parking_lot::Mutex;
+pub use settings::Tier;
+pub(super) use settings::settings;
+use settings::{HAS_BASELINE, SLOTS, pooled};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{info, warn};
 use wasmtime::PoolingAllocationConfig;
 
-use super::aside::Aside;
-use super::cache::Cache;
-use super::code::{Code, Ready, Sandbox, Source};
-use super::compiler::Compiler;
-use super::component::{Compiled, header};
-use super::ending::Ending;
-use super::epochs::{Epochs, Running};
-use super::error::{EngineError, LoadError};
-use super::instances::{Instance, LARGE};
-use super::tally::{InstanceFigures, Tallies, Tally};
-use super::turns::Turns;
-use super::{Digest, child};
-use crate::allocator;
-use crate::guests::runs_suspect;
-use crate::name::PluginName;
-
-use load::Said;
-pub use settings::Tier;
-pub(super) use settings::settings;
-use settings::{HAS_BASELINE, SLOTS, pooled};
+use super::{
+    Digest,
+    aside::Aside,
+    cache::Cache,
+    child,
+    code::{Code, Ready, Sandbox, Source},
+    compiler::Compiler,
+    component::{Compiled, header},
+    ending::Ending,
+    epochs::{Epochs, Running},
+    error::{EngineError, LoadError},
+    instances::{Instance, LARGE},
+    tally::{InstanceFigures, Tallies, Tally},
+    turns::Turns,
+};
+use crate::{allocator, guests::runs_suspect, name::PluginName};
 
 mod load;
 mod settings;

@@ -1,10 +1,14 @@
 //! The engines' epoch: it advances while guests run, and stands still while none does, so that an idle host does not wake up, nor one of
 //! which all calls wait for the API server. Between two ticks it advances when somebody asks for it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
 use self::timer::Timer;
 use crate::prompt::be_prompt;
@@ -129,9 +133,7 @@ impl Shared {
 /// The kernel's: to set it going wakes nobody, and so costs a call that is over before the tick next to nothing.
 #[cfg(target_os = "linux")]
 mod timer {
-    use std::io;
-    use std::os::fd::OwnedFd;
-    use std::thread;
+    use std::{io, os::fd::OwnedFd, thread};
 
     use rustix::time::{
         Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -177,8 +179,7 @@ mod timer {
 
 #[cfg(not(target_os = "linux"))]
 mod timer {
-    use std::io;
-    use std::thread;
+    use std::{io, thread};
 
     use parking_lot::{Condvar, Mutex};
 

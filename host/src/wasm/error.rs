@@ -1,12 +1,16 @@
 //! Why a file did not become a plugin, and why a call came to nothing.
 
-use std::fmt::{self, Write as _};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{
+    fmt::{self, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
 
-use super::call::shorten;
-use super::host::{Closed, Excess};
-use super::limits::{Limiter, MAX_TABLE_ELEMENTS, MemoryLimit};
+use super::{
+    call::shorten,
+    host::{Closed, Excess},
+    limits::{Limiter, MAX_TABLE_ELEMENTS, MemoryLimit},
+};
 
 /// The innermost calls of a guest that are told: deeper ones seldom say more.
 const FRAMES: usize = 10;
@@ -505,8 +509,7 @@ impl fmt::Write for Line {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limits::Held;
-    use super::*;
+    use super::{super::limits::Held, *};
 
     #[test]
     fn what_the_machine_is_short_of_is_told_from_what_a_plugin_asks_for() {

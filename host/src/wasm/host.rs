@@ -1,21 +1,28 @@
 //! The host's side of the imports: the contract's words to [`Imports`] and back.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
-use pilothouse_core::key::{Key, TypeMeta};
-use pilothouse_core::object::{Object, Subresource};
+use pilothouse_core::{
+    key::{Key, TypeMeta},
+    object::{Object, Subresource},
+};
 use wasmtime::Result;
 
-use super::MAX_TRANSFER;
-use super::arguments::{self, key_bytes, line_bytes, object_bytes, patch_bytes, preconditions_bytes, query_bytes};
-use super::bindings::pilothouse::plugin::types::KeyResult as WitKey;
-use super::bindings::pilothouse::plugin::{cache, client, clock, log, types};
-use super::call::{MAX_MESSAGE, shorten};
-use super::imports::{Import, Imports, LogLine};
-use super::limits::{Held, Limiter};
-use super::revision::Limits;
+use super::{
+    MAX_TRANSFER,
+    arguments::{self, key_bytes, line_bytes, object_bytes, patch_bytes, preconditions_bytes, query_bytes},
+    bindings::pilothouse::plugin::{cache, client, clock, log, types, types::KeyResult as WitKey},
+    call::{MAX_MESSAGE, shorten},
+    imports::{Import, Imports, LogLine},
+    limits::{Held, Limiter},
+    revision::Limits,
+};
 use crate::guests::without_core;
 
 /// What a store holds: as long as its instance, and for the call that it serves.
@@ -313,8 +320,7 @@ mod tests {
 
     use tokio::runtime::Handle;
 
-    use super::super::testing::Fake;
-    use super::*;
+    use super::{super::testing::Fake, *};
     use crate::guests::Guests;
 
     fn maps() -> types::TypeMeta {

@@ -3,20 +3,21 @@
 //! The sandbox knows neither cache nor API server. Whoever starts a call hands in what its imports do, bound to the plugin, its
 //! grants and the reconcile at hand; tests hand in a fake.
 
-use std::fmt;
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use futures::future::BoxFuture;
-use pilothouse_core::field::FieldPath;
-use pilothouse_core::key::{Key, TypeMeta};
-use pilothouse_core::object::{Object, Subresource};
-use pilothouse_core::selector::Selector;
-
-pub use super::bindings::pilothouse::plugin::cache::ReadError;
-pub use super::bindings::pilothouse::plugin::client::{
-    Error as ClientError, PatchBody, Preconditions, Propagation, Reason, StatusError,
+use pilothouse_core::{
+    field::FieldPath,
+    key::{Key, TypeMeta},
+    object::{Object, Subresource},
+    selector::Selector,
 };
-pub use super::bindings::pilothouse::plugin::log::Level;
+
+pub use super::bindings::pilothouse::plugin::{
+    cache::ReadError,
+    client::{Error as ClientError, PatchBody, Preconditions, Propagation, Reason, StatusError},
+    log::Level,
+};
 
 /// A function that guests may import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,35 +12,38 @@
 //! Instances are kept where the manifest asks for that and the administrator lets it. What a kept one takes along lies in its own memory,
 //! tables and globals. What the host knows of a call ([`Host`]) begins anew with each: its imports, its deadline, what it may ask and say.
 
-use std::fmt;
-use std::future::poll_fn;
-use std::panic::AssertUnwindSafe;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Poll;
-use std::time::Duration;
+use std::{
+    fmt,
+    future::poll_fn,
+    panic::AssertUnwindSafe,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
 
 use futures::FutureExt as _;
 use parking_lot::Mutex;
 use pilothouse_core::manifest::Policy;
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tracing::{error, warn};
 use wasmtime::{Store, UpdateDeadline, component};
 
-use super::MAX_TRANSFER;
-use super::bindings::Plugin;
-use super::bindings::mapping::Mapping;
-use super::bindings::observing::Observing;
-use super::code::Ready;
-use super::component::Linked;
-use super::error::{CallError, Ended, Stage};
-use super::host::{Host, InLine};
-use super::imports::Imports;
-use super::limits::{Kept, MemoryLimit, Most};
-use super::revision::Limits;
-use super::tally::{Alive, Tally};
+use super::{
+    MAX_TRANSFER,
+    bindings::{Plugin, mapping::Mapping, observing::Observing},
+    code::Ready,
+    component::Linked,
+    error::{CallError, Ended, Stage},
+    host::{Host, InLine},
+    imports::Imports,
+    limits::{Kept, MemoryLimit, Most},
+    revision::Limits,
+    tally::{Alive, Tally},
+};
 use crate::name::PluginName;
 
 /// Calls that one instance serves. A plugin that leaks a little at each begins anew now and then, and a start that takes a millisecond
@@ -513,9 +516,10 @@ mod tests {
 
     use tokio::time::sleep;
 
-    use super::super::Engine;
-    use super::super::testing::Guest;
-    use super::*;
+    use super::{
+        super::{Engine, testing::Guest},
+        *,
+    };
 
     #[tokio::test]
     async fn description_takes_no_slot_of_the_pool() {

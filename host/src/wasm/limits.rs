@@ -1,7 +1,9 @@
 //! What one instance may take of the host's memory, and all of a plugin's together.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use wasmtime::ResourceLimiter;
 

@@ -1,12 +1,12 @@
 //! The manifest, from the contract's records to the core's.
 
-use pilothouse_core::manifest::raw;
-use pilothouse_core::manifest::{Invalid, Manifest, Mapping, Policy, Problem, Verb};
+use pilothouse_core::manifest::{Invalid, Manifest, Mapping, Policy, Problem, Verb, raw};
 
-use super::bindings::exports::pilothouse::plugin::controller as wit;
-use super::bindings::pilothouse::plugin::types;
-use super::component::{MAPPER, OBSERVER};
-use super::host::subresource;
+use super::{
+    bindings::{exports::pilothouse::plugin::controller as wit, pilothouse::plugin::types},
+    component::{MAPPER, OBSERVER},
+    host::subresource,
+};
 
 /// Takes the manifest over, or says all that is wrong with it.
 pub(super) fn from_wit(manifest: wit::Manifest) -> Result<Manifest, Invalid> {

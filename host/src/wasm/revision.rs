@@ -1,18 +1,25 @@
 //! One content of a plugin, ready to be called.
 
-use std::sync::{Arc, atomic::AtomicUsize};
-use std::time::Duration;
+use std::{
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
 
-use pilothouse_core::key::Key;
-use pilothouse_core::manifest::{DEFAULT_TIMEOUT, Manifest};
+use pilothouse_core::{
+    key::Key,
+    manifest::{DEFAULT_TIMEOUT, Manifest},
+};
 
-use super::call::{self, Failure, News, Outcome, Request};
-use super::component::Linked;
-use super::error::{CallError, DescribeError};
-use super::imports::Imports;
-use super::instances::{Instance, Instances, calling};
-use super::limits::Kept;
-use super::{Digest, manifest};
+use super::{
+    Digest,
+    call::{self, Failure, News, Outcome, Request},
+    component::Linked,
+    error::{CallError, DescribeError},
+    imports::Imports,
+    instances::{Instance, Instances, calling},
+    limits::Kept,
+    manifest,
+};
 use crate::name::PluginName;
 
 /// How long `describe` may run, where the administrator does not say less. It computes a constant; runtimes that start slowly

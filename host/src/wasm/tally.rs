@@ -1,14 +1,17 @@
 //! What instances come to: those of a plugin, over all its revisions, and of all plugins.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 
-use super::instances::Instances;
-use super::limits::Held;
+use super::{instances::Instances, limits::Held};
 use crate::name::PluginName;
 
 /// What the instances of one plugin come to, over all its revisions.

@@ -10,13 +10,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-use std::fmt::Write as _;
-use std::path::Path;
-
-use wit_component::StringEncoding;
-use wit_parser::Resolve;
+use std::{fmt::Write as _, path::Path};
 
 use image::{BASE, Image, Record};
+use wit_component::StringEncoding;
+use wit_parser::Resolve;
 
 mod fake;
 mod image;

@@ -2,19 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-use pilothouse_core::field::FieldPath;
-use pilothouse_core::key::{Key, TypeMeta};
-use pilothouse_core::manifest::{
-    Controller, DEFAULT_RESYNC, Index, Manifest, MappedWatch, Mapping, Permission, Policy, Verb, Watch,
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
-use pilothouse_core::object::Subresource;
 
-use super::testing::{self as guest, Answer, Fake, Guest, apple, request};
-use super::*;
+use pilothouse_core::{
+    field::FieldPath,
+    key::{Key, TypeMeta},
+    manifest::{Controller, DEFAULT_RESYNC, Index, Manifest, MappedWatch, Mapping, Permission, Policy, Verb, Watch},
+    object::Subresource,
+};
+
+use super::{
+    testing::{self as guest, Answer, Fake, Guest, apple, request},
+    *,
+};
 use crate::name::PluginName;
 
 mod ahead;

@@ -17,8 +17,10 @@
 //! A file that takes minutes holds up large ones and no small one: those have a tenth of a second each to wait for, and the reload of a
 //! plugin in Rust is awaited by somebody.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;

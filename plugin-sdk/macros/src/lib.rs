@@ -4,9 +4,12 @@
 
 use proc_macro::TokenStream;
 use quote::{ToTokens, quote};
-use syn::parse::{Parse, ParseStream};
-use syn::spanned::Spanned;
-use syn::{Data, DeriveInput, Fields, ItemFn, LitStr, Token, parse_macro_input};
+use syn::{
+    Data, DeriveInput, Fields, ItemFn, LitStr, Token,
+    parse::{Parse, ParseStream},
+    parse_macro_input,
+    spanned::Spanned,
+};
 
 #[proc_macro_attribute]
 pub fn plugin(arguments: TokenStream, item: TokenStream) -> TokenStream {

@@ -1,12 +1,13 @@
 //! The host of a native test: whoever is installed on this thread for the length of one call into the plugin.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::{cell::RefCell, rc::Rc};
 
-use crate::contract::pilothouse::plugin::cache::{KeyPage, Page, Query, ReadError};
-use crate::contract::pilothouse::plugin::client::{Error, PatchBody, Preconditions, Propagation};
-use crate::contract::pilothouse::plugin::log::Level;
-use crate::contract::pilothouse::plugin::types::{Key, Subresource, TypeMeta};
+use crate::contract::pilothouse::plugin::{
+    cache::{KeyPage, Page, Query, ReadError},
+    client::{Error, PatchBody, Preconditions, Propagation},
+    log::Level,
+    types::{Key, Subresource, TypeMeta},
+};
 
 /// What the contract imports, one method for each function.
 pub(crate) trait Host {

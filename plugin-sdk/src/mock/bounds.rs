@@ -3,11 +3,14 @@
 //! A test is not to pass here with what no cluster would serve. What bounds a call as a whole (its time, its memory, what it exchanges with
 //! the host) is left out: natively a plugin has the test's own.
 
-use super::field::Path;
-use super::selector::Selector;
-use crate::contract::exports::pilothouse::plugin::controller::{Children, Failure, Outcome};
-use crate::contract::pilothouse::plugin::cache::Query;
-use crate::{Key, TypeMeta};
+use super::{field::Path, selector::Selector};
+use crate::{
+    Key, TypeMeta,
+    contract::{
+        exports::pilothouse::plugin::controller::{Children, Failure, Outcome},
+        pilothouse::plugin::cache::Query,
+    },
+};
 
 /// Bytes.
 const API_VERSION: usize = 253 + 1 + 63;

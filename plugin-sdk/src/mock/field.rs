@@ -1,7 +1,6 @@
 //! Field paths: `spec.nodeName`, `spec.volumes[*].configMap.name`, `metadata.annotations["example.com/team"]`.
 
-use std::collections::BTreeSet;
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use serde_json::{Map, Value, json};
 

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::field::Path;
-use super::keep::Keep;
-use super::predicate;
-use super::selector::{FieldSelector, Selector, is_label_key};
+use super::{
+    field::Path,
+    keep::Keep,
+    predicate,
+    selector::{FieldSelector, Selector, is_label_key},
+};
 use crate::contract::exports::pilothouse::plugin::controller::{Controller, Manifest, Mapping, Test, Watch};
 
 /// Every watch of a manifest.

@@ -5,8 +5,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::contract::exports::pilothouse::plugin::controller as wire;
-use crate::{Object, TypeMeta};
+use crate::{Object, TypeMeta, contract::exports::pilothouse::plugin::controller as wire};
 
 /// What a reconcile wants.
 #[derive(Clone, Debug, PartialEq, Eq)]

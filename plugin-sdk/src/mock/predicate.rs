@@ -1,11 +1,14 @@
 //! Which changes matter to a watch.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
-use kube_cel::KubeCelExt;
-use kube_cel::cel::objects::{Key, Map, Value as CelValue};
-use kube_cel::cel::{Context, Program};
+use kube_cel::{
+    KubeCelExt,
+    cel::{
+        Context, Program,
+        objects::{Key, Map, Value as CelValue},
+    },
+};
 use serde_json::Value;
 
 use crate::contract::exports::pilothouse::plugin::controller::{Condition, Test};

@@ -1,9 +1,7 @@
 //! One call of a reconcile, to be described and made.
 
 use super::{Failure, MockHost, Outcome, bounds};
-use crate::contract::exports::pilothouse::plugin::controller as wire;
-use crate::host::with_host;
-use crate::{Key, Object, Phase};
+use crate::{Key, Object, Phase, contract::exports::pilothouse::plugin::controller as wire, host::with_host};
 
 /// One call of a plugin: made by [`MockHost::request`].
 #[derive(Clone, Debug)]

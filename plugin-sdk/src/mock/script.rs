@@ -2,8 +2,10 @@
 
 use serde_json::Value;
 
-use crate::client::{Error, Subresource};
-use crate::{Key, Object, TypeMeta, Verb};
+use crate::{
+    Key, Object, TypeMeta, Verb,
+    client::{Error, Subresource},
+};
 
 /// A request that the plugin is expected to make of the API server.
 ///

@@ -8,21 +8,29 @@ mod backlog;
 mod view;
 mod wakes;
 
-use std::cell::{Ref, RefCell, RefMut};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
+use std::{
+    cell::{Ref, RefCell, RefMut},
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::outcome::Failure;
-use super::script::{Call, Expected, verb};
-use super::{apply, keys};
-use crate::client::Subresource;
-use crate::contract::exports::pilothouse::plugin::controller::{Children, Controller, Manifest, Outcome, Permission};
-use crate::contract::observing::exports::pilothouse::plugin::observer;
-use crate::log::Level;
-use crate::{Key, TypeMeta, Verb};
+use super::{
+    apply, keys,
+    outcome::Failure,
+    script::{Call, Expected, verb},
+};
+use crate::{
+    Key, TypeMeta, Verb,
+    client::Subresource,
+    contract::{
+        exports::pilothouse::plugin::controller::{Children, Controller, Manifest, Outcome, Permission},
+        observing::exports::pilothouse::plugin::observer,
+    },
+    log::Level,
+};
 
 /// A line that the plugin logged.
 #[derive(Clone, Debug, PartialEq, Eq)]

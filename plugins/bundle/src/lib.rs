@@ -11,12 +11,13 @@ mod resource;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Secret},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use pilothouse_sdk::prelude::*;
-use sha2::{Digest, Sha256};
-
 pub use resource::{Bundle, BundleSpec, BundleStatus};
+use sha2::{Digest, Sha256};
 
 /// The annotation by which a ConfigMap asks to be in the Bundle of that name.
 pub const FOR: &str = "config.example.com/for";

@@ -5,11 +5,15 @@
 use std::collections::BTreeMap;
 
 use bundle::{Bundle, BundleSpec, BundleStatus, CHECKSUM, FOR, bundle};
-use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Secret},
+};
 use kube::CustomResourceExt;
-use pilothouse_sdk::mock::{MockHost, describe};
-use pilothouse_sdk::{Key, Permission, Verb};
+use pilothouse_sdk::{
+    Key, Permission, Verb,
+    mock::{MockHost, describe},
+};
 
 const SHOP: (&str, &str) = ("default", "shop");
 

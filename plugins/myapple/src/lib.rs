@@ -8,10 +8,8 @@ mod resource;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use pilothouse_sdk::prelude::*;
-
 pub use resource::{MyApple, MyAppleSpec, MyAppleStatus, Size};
 
 /// The plugin.

@@ -4,12 +4,16 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use k8s_openapi::{
+    api::core::v1::ConfigMap,
+    apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
+};
 use kube::CustomResourceExt;
 use myapple::{MyApple, MyAppleSpec, MyAppleStatus, Size, myapple};
-use pilothouse_sdk::mock::{MockHost, Outcome, describe};
-use pilothouse_sdk::{Object, Permission, Verb};
+use pilothouse_sdk::{
+    Object, Permission, Verb,
+    mock::{MockHost, Outcome, describe},
+};
 
 const PIE: (&str, &str) = ("default", "pie");
 const PIE_UID: &str = "6e0d3c1a-0000-4000-8000-000000000001";

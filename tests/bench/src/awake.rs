@@ -1,14 +1,15 @@
 //! Keeps the machine's cores from falling asleep, behind all other work.
 
-use std::hint::black_box;
-use std::io::{self, Read};
-use std::thread;
+use std::{
+    hint::black_box,
+    io::{self, Read},
+    thread,
+};
 
 use anyhow::{Context, Result, ensure};
 use tokio::runtime::Runtime;
 
-use crate::child::Child;
-use crate::processes;
+use crate::{child::Child, processes};
 
 pub(crate) const NAME: &str = "awake";
 

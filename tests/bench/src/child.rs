@@ -1,12 +1,13 @@
 //! A process that is told what to do in lines, and answers each with a line.
 
-use std::process::Stdio;
-use std::time::Duration;
+use std::{process::Stdio, time::Duration};
 
 use anyhow::{Context, Result};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{ChildStdin, ChildStdout, Command};
-use tokio::time::timeout;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
+    process::{ChildStdin, ChildStdout, Command},
+    time::timeout,
+};
 
 /// The slowest answer is that of a dynamic client-go informer to a first list: half a minute for 100,000 objects, and more on a machine
 /// that has other work.

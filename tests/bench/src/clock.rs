@@ -1,10 +1,8 @@
 //! The time that the measuring thread, or another process, was given, whatever else the machine does.
 
-use std::fs;
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use anyhow::{Context, Result};
-
 use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time of the calling thread while `work` runs, system calls included.

@@ -26,8 +26,10 @@ mod server;
 pub mod statistics;
 mod toolchains;
 
-use std::env;
-use std::path::{Path, PathBuf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 

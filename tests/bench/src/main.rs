@@ -1,12 +1,17 @@
 //! `pilothouse-bench [LINE…]`: measures all lines or those named, prints a table, and writes `bench.json` into the target folder.
 
-use std::process::{Command, ExitCode, Stdio};
-use std::{env, fs};
+use std::{
+    env, fs,
+    process::{Command, ExitCode, Stdio},
+};
 
 use anyhow::{Context, Result, bail, ensure};
-use pilothouse_bench::lines::{ALL, Line, Measure, Peer, named};
-use pilothouse_bench::report::{Measured, Others, Row, shown, table};
-use pilothouse_bench::{processes, target};
+use pilothouse_bench::{
+    lines::{ALL, Line, Measure, Peer, named},
+    processes,
+    report::{Measured, Others, Row, shown, table},
+    target,
+};
 
 /// Before a line's name: measure it once, in this process, and print the values as JSON.
 const MEASURE: &str = "--measure";

@@ -4,10 +4,11 @@
 //! `make real-assets` downloads these modules. `PILOTHOUSE_MANIFESTS` names another folder of YAML and JSON files, such as a dump of
 //! a cluster by `kubectl get -o yaml`.
 
-use std::collections::HashSet;
-use std::env;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashSet,
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};

@@ -6,23 +6,29 @@
 //! unmap  done            lets go of the code of plugins that were not called since this was last asked
 //! ```
 
-use std::env;
-use std::io::{self, BufRead};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::{
+    env,
+    io::{self, BufRead},
+    path::PathBuf,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
-use pilothouse::app::{self, Host, HostView, Options};
-use pilothouse::cluster::{self, ConnectOptions};
-use pilothouse::plugin::Mode;
-use tokio::net::TcpListener;
-use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use pilothouse::{
+    app::{self, Host, HostView, Options},
+    cluster::{self, ConnectOptions},
+    plugin::Mode,
+};
+use tokio::{net::TcpListener, task::spawn_blocking, time::sleep};
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::layer::{Context as Within, Layer, SubscriberExt};
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{
+    layer::{Context as Within, Layer, SubscriberExt},
+    util::SubscriberInitExt,
+};
 
 use crate::server::say;
 

@@ -8,24 +8,30 @@
 //! expire     creates one more pod, unseen, and ends the watch as expired, so that its client lists again
 //! ```
 
-use std::convert::Infallible;
-use std::env;
-use std::io::{self, BufRead, Write};
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    convert::Infallible,
+    env,
+    io::{self, BufRead, Write},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
-use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{Query, State};
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{Query, State},
+    http::header::CONTENT_TYPE,
+    response::{IntoResponse, Response},
+    routing::get,
+};
 use futures::stream;
 use serde::Deserialize;
-use tokio::net::TcpListener;
-use tokio::runtime::{Handle, Runtime};
-use tokio::sync::{RwLock, mpsc, watch};
+use tokio::{
+    net::TcpListener,
+    runtime::{Handle, Runtime},
+    sync::{RwLock, mpsc, watch},
+};
 
 use crate::objects::{Pod, scatter};
 

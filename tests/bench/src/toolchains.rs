@@ -4,9 +4,11 @@
 //! registry ── npm, pip ──► target/bench-NAME: the tool ── source, wit ──► target/bench-NAME/myapple.wasm
 //! ```
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
 
 use anyhow::{Context, Result, bail};
 

@@ -7,9 +7,11 @@ use http::Request;
 use kube::Client;
 use serde_json::Value;
 
-use crate::cluster::{client, get};
-use crate::metrics::Metrics;
-use crate::wait::eventually;
+use crate::{
+    cluster::{client, get},
+    metrics::Metrics,
+    wait::eventually,
+};
 
 /// What a host logs when the endpoint is open, with its `address`.
 const SERVING: &str = "serving health and metrics";

@@ -5,14 +5,11 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use http::header;
 use http_body_util::BodyExt;
-use kube::Client;
-use kube::client::Body;
+use kube::{Client, client::Body};
 use pilothouse_real::Versions;
 use serde_json::{Value, json};
 
-use crate::embedded::Embedded;
-use crate::metrics::Metrics;
-use crate::wait::eventually;
+use crate::{embedded::Embedded, metrics::Metrics, wait::eventually};
 
 /// Which API server the tests run against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,9 @@
 //! Pages that name tests name tests that there are.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// The text of every Rust file below a folder, without what was built.
 fn sources(folder: &Path, text: &mut String) {

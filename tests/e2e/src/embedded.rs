@@ -1,20 +1,23 @@
 //! The embedded API server, in this process and yet killable.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use anyhow::{Context, Result};
 use kube::Client;
 use pilothouse_apiserver::{Server, Snapshot, serve};
 use pilothouse_real::port;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio::sync::{Mutex, oneshot};
-use tokio::task::JoinHandle;
+use tokio::{
+    net::TcpListener,
+    sync::{Mutex, oneshot},
+    task::JoinHandle,
+};
 
-use crate::cluster::client;
-use crate::wait::eventually;
+use crate::{cluster::client, wait::eventually};
 
 /// The data of a server, and what serves it.
 #[derive(Debug)]

@@ -1,17 +1,17 @@
 //! The host under test: the real binary, as a process.
 
-use std::env;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use pilothouse_real::process::Process;
 use serde_json::Value;
 
-use crate::admin::Admin;
-use crate::metrics::Metrics;
-use crate::wait::eventually;
+use crate::{admin::Admin, metrics::Metrics, wait::eventually};
 
 /// Names the binary under test; without it, the one that `make build` leaves.
 pub const VARIABLE: &str = "PILOTHOUSE_BIN";

@@ -1,13 +1,17 @@
 //! A wire between a host and its API server that can be cut while the server goes on.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 use kube::config::Kubeconfig;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::broadcast;
-use tokio::task::JoinHandle;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::broadcast,
+    task::JoinHandle,
+};
 
 /// Passes bytes on, of any number of connections. Dropped, it takes no new ones; those that are open end with their ends.
 #[derive(Debug)]

@@ -1,22 +1,30 @@
 //! What one test sees: an API server for itself, a namespace, a folder of plugins, and hosts.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::{DynamicObject, ListParams, PostParams};
-use kube::{Api, Client};
+use kube::{
+    Api, Client,
+    api::{DynamicObject, ListParams, PostParams},
+};
 use pilothouse_real::process;
 use serde_json::{from_value, json};
 use tempfile::TempDir;
 
-use crate::apple::{Apple, resource};
-use crate::cluster::Cluster;
-use crate::host::{Access, Host, Order, Pod, built};
-use crate::plugin::{Plugin, Plugins};
-use crate::wait::eventually;
+use crate::{
+    apple::{Apple, resource},
+    cluster::Cluster,
+    host::{Access, Host, Order, Pod, built},
+    plugin::{Plugin, Plugins},
+    wait::eventually,
+};
 
 /// Where a test takes place.
 pub struct Scene {

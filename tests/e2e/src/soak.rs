@@ -17,21 +17,27 @@ mod server;
 mod watched;
 mod world;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
 use pilothouse_core::key::Key;
 use serde_json::{Value, json};
 
-use self::faults::{Act, Episode};
-use self::random::Random;
 pub use self::report::{Memory, Report};
-use self::server::Server;
-use self::watched::{USER_AGENT, Watched};
+use self::{
+    faults::{Act, Episode},
+    random::Random,
+    server::Server,
+    watched::{USER_AGENT, Watched},
+};
 use crate::wait::within;
 
 /// What is to be run.

@@ -5,25 +5,30 @@
 //! server is started for each test. A real one takes seconds to start: one that a passed test leaves is cleaned and used
 //! again.
 
-use std::collections::BTreeSet;
-use std::panic::AssertUnwindSafe;
-use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    panic::AssertUnwindSafe,
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
+use futures::{FutureExt, future::LocalBoxFuture};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{DeleteParams, DynamicObject, ListParams};
-use kube::{Api, ResourceExt};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, DynamicObject, ListParams},
+};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tokio::runtime::Runtime;
 
-use crate::apple::resource;
-use crate::cluster::{Cluster, Kind};
-use crate::scene::Scene;
-use crate::wait::eventually;
+use crate::{
+    apple::resource,
+    cluster::{Cluster, Kind},
+    scene::Scene,
+    wait::eventually,
+};
 
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(600);

@@ -1,8 +1,7 @@
 //! A host whose own user may not do what its plugins need.
 
 use anyhow::{Result, ensure};
-use pilothouse_e2e::suite::NotHere;
-use pilothouse_e2e::{Plugin, Scene, eventually};
+use pilothouse_e2e::{Plugin, Scene, eventually, suite::NotHere};
 
 pub(crate) async fn a_host_that_may_do_nothing_says_so(scene: Scene) -> Result<()> {
     let Some(kubeconfig) = scene.cluster.kubeconfig_of_nobody() else {

@@ -1,8 +1,10 @@
 //! What a MyApple gets, and what becomes of it.
 
 use anyhow::{Context, Result, ensure};
-use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, ListParams},
+};
 use pilothouse_e2e::{Plugin, Scene, eventually};
 use serde_json::json;
 

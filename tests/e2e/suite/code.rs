@@ -1,16 +1,20 @@
 //! Compiled code: kept from one start to the next, never damaged, and made where it harms nobody.
 
-use std::fs;
-use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::{
+    fs,
+    io::{ErrorKind, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
-use pilothouse_e2e::host::{LogLine, binary};
-use pilothouse_e2e::suite::NotHere;
-use pilothouse_e2e::{Host, Plugin, Scene, eventually};
+use pilothouse_e2e::{
+    Host, Plugin, Scene, eventually,
+    host::{LogLine, binary},
+    suite::NotHere,
+};
 
 /// How often a file is compiled by the baseline compiler: there is none for other machines.
 const SOON: f64 = if cfg!(target_arch = "x86_64") { 1.0 } else { 0.0 };

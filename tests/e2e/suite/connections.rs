@@ -1,16 +1,15 @@
 //! How many connections the host has to its API server.
 
-use std::fs;
-use std::sync::Arc;
+use std::{fs, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
-use pilothouse::cluster::{ConnectOptions, connect};
-use pilothouse::informer::{InformerKey, Informers};
+use pilothouse::{
+    cluster::{ConnectOptions, connect},
+    informer::{InformerKey, Informers},
+};
 use pilothouse_core::key::TypeMeta;
-use pilothouse_e2e::cluster::Kind;
-use pilothouse_e2e::suite::NotHere;
-use pilothouse_e2e::{Scene, eventually};
+use pilothouse_e2e::{Scene, cluster::Kind, eventually, suite::NotHere};
 use tokio::runtime::Handle;
 
 /// Namespaces need not exist to be watched.

@@ -3,8 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
-use pilothouse_e2e::plugin::Permission;
-use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
+use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually, plugin::Permission};
 use serde_json::{Value, from_value, json};
 
 pub(crate) async fn invariant_3_a_plugin_sees_its_own_writes_in_the_same_call(scene: Scene) -> Result<()> {

@@ -2,10 +2,11 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Api;
-use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
-use pilothouse_e2e::plugin::Permission;
-use pilothouse_e2e::{Plugin, Scene, eventually};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, ObjectMeta, PostParams},
+};
+use pilothouse_e2e::{Plugin, Scene, eventually, plugin::Permission};
 
 const NAME: &str = "myapples.stable.example.com";
 

@@ -1,9 +1,7 @@
 //! What `/metrics` and `/debug/plugins` say of each plugin.
 
 use anyhow::{Context, Result, ensure};
-use pilothouse_e2e::metrics::Metrics;
-use pilothouse_e2e::plugin::Permission;
-use pilothouse_e2e::{Plugin, Scene, eventually};
+use pilothouse_e2e::{Plugin, Scene, eventually, metrics::Metrics, plugin::Permission};
 use serde_json::Value;
 
 /// A series by plugin, and where `/debug/plugins` has the same.

@@ -2,8 +2,7 @@
 
 use anyhow::{Result, ensure};
 use kube::api::ListParams;
-use pilothouse_e2e::plugin::Permission;
-use pilothouse_e2e::{Plugin, Scene, eventually};
+use pilothouse_e2e::{Plugin, Scene, eventually, plugin::Permission};
 
 use crate::hostile::{other_apples, others_go_on, serves_beside_myapple, while_they_fail};
 

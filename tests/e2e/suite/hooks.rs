@@ -6,8 +6,10 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use pilothouse_e2e::{Host, Plugin, Scene, eventually};
 use serde_json::{Value, from_value, json};
 
-use crate::contract::served_by;
-use crate::hostile::{beside_myapple, other_apples, others_go_on, serves_beside_myapple};
+use crate::{
+    contract::served_by,
+    hostile::{beside_myapple, other_apples, others_go_on, serves_beside_myapple},
+};
 
 pub(crate) async fn each_mapping_wakes_whom_it_names(scene: Scene) -> Result<()> {
     let (_host, gala) = served_by(&scene, "mapping").await?;

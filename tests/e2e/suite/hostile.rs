@@ -1,15 +1,11 @@
 //! Plugins that loop, trap, use up what there is, and talk nonsense: each costs itself a call, and nobody else anything.
 
-use std::borrow::Borrow;
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{borrow::Borrow, collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::{try_join, try_join_all};
 use kube::api::{Patch, PatchParams};
-use pilothouse_e2e::admin::Admin;
-use pilothouse_e2e::plugin::MISTAKES;
-use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
+use pilothouse_e2e::{Apple, Host, Plugin, Scene, admin::Admin, eventually, plugin::MISTAKES};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 

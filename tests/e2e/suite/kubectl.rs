@@ -3,9 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use pilothouse_e2e::kubectl::Kubectl;
-use pilothouse_e2e::suite::NotHere;
-use pilothouse_e2e::{Plugin, Scene, eventually, host};
+use pilothouse_e2e::{Plugin, Scene, eventually, host, kubectl::Kubectl, suite::NotHere};
 use pilothouse_real::process::Process;
 
 const GALA: &str = "\

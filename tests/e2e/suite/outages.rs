@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use futures::future::try_join_all;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
 use pilothouse_e2e::{Apple, Plugin, Scene};
 use serde_json::json;
 

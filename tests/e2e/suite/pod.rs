@@ -1,15 +1,10 @@
 //! A host as a pod has it: no kubeconfig, but a service account's token in a file, and the API server's address in the environment.
 
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::{path::Path, process::Command, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use kube::config::Kubeconfig;
-use pilothouse_e2e::cluster::Kind;
-use pilothouse_e2e::suite::NotHere;
-use pilothouse_e2e::wait::within;
-use pilothouse_e2e::{Plugin, Pod, Scene};
+use pilothouse_e2e::{Plugin, Pod, Scene, cluster::Kind, suite::NotHere, wait::within};
 use serde_json::{Value, json};
 
 /// kube reads the token file anew after a minute at most; the plugin's next try comes after as long again, at worst.

@@ -1,8 +1,7 @@
 //! Ways to an API server that lead through a proxy.
 
 use anyhow::{Result, ensure};
-use pilothouse_e2e::proxy::Proxy;
-use pilothouse_e2e::{Plugin, Scene};
+use pilothouse_e2e::{Plugin, Scene, proxy::Proxy};
 
 /// A host whose kubeconfig names a proxy does all of its work through it.
 async fn works_through(scene: Scene, scheme: &str) -> Result<()> {

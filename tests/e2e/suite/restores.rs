@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::ResourceExt;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use pilothouse_e2e::cluster::Kind;
-use pilothouse_e2e::suite::NotHere;
-use pilothouse_e2e::wait::within;
-use pilothouse_e2e::{Plugin, Scene, eventually};
+use kube::{
+    ResourceExt,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use pilothouse_e2e::{Plugin, Scene, cluster::Kind, eventually, suite::NotHere, wait::within};
 use pilothouse_real::Versions;
 use serde_json::{from_value, json};
 

@@ -7,9 +7,7 @@ use http::header;
 use pilothouse::cluster::{self, ConnectOptions, Patch, WriteOptions};
 use pilothouse_core::key::TypeMeta;
 use pilothouse_e2e::{Host, Plugin, Scene, eventually};
-use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::TestRunner;
+use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use serde_json::{Value, json};
 
 use crate::contract::served_by;

@@ -1,14 +1,14 @@
 //! Many at once.
 
-use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
-use kube::ResourceExt;
-use kube::api::ListParams;
-use pilothouse_e2e::wait::within;
-use pilothouse_e2e::{Apple, Plugin, Scene};
+use kube::{ResourceExt, api::ListParams};
+use pilothouse_e2e::{Apple, Plugin, Scene, wait::within};
 
 const COUNT: usize = 1_000;
 const EACH: u32 = 3;

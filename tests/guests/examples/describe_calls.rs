@@ -3,8 +3,7 @@
 #![cfg(target_arch = "wasm32")]
 
 use pilothouse_guests::apple;
-use pilothouse_sdk::contract::pilothouse::plugin::clock;
-use pilothouse_sdk::prelude::*;
+use pilothouse_sdk::{contract::pilothouse::plugin::clock, prelude::*};
 
 #[plugin]
 fn describe_calls() -> Plugin {

@@ -2,12 +2,13 @@
 
 #![cfg(target_arch = "wasm32")]
 
-use pilothouse_sdk::contract;
-use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
-    Condition, Controller, Failure, Guest, Index, InstancePolicy, Manifest, MappedWatch, Mapping, Outcome, Permission,
-    Request, Test, Verb, Watch,
+use pilothouse_sdk::{
+    Error, TypeMeta, contract,
+    contract::exports::pilothouse::plugin::controller::{
+        Condition, Controller, Failure, Guest, Index, InstancePolicy, Manifest, MappedWatch, Mapping, Outcome,
+        Permission, Request, Test, Verb, Watch,
+    },
 };
-use pilothouse_sdk::{Error, TypeMeta};
 
 struct Nonsense;
 

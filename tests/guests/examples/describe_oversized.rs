@@ -2,11 +2,12 @@
 
 #![cfg(target_arch = "wasm32")]
 
-use pilothouse_sdk::contract;
-use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
-    Controller, Failure, Guest, InstancePolicy, Manifest, Outcome, Permission, Request, Verb, Watch,
+use pilothouse_sdk::{
+    Error, TypeMeta, contract,
+    contract::exports::pilothouse::plugin::controller::{
+        Controller, Failure, Guest, InstancePolicy, Manifest, Outcome, Permission, Request, Verb, Watch,
+    },
 };
-use pilothouse_sdk::{Error, TypeMeta};
 
 struct Oversized;
 

@@ -3,11 +3,13 @@
 #![cfg(target_arch = "wasm32")]
 
 use pilothouse_guests::apple;
-use pilothouse_sdk::contract;
-use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
-    Failure, Guest, Manifest, MappedWatch, Mapping, Outcome, Request,
+use pilothouse_sdk::{
+    Error, Plugin, contract,
+    contract::exports::pilothouse::plugin::controller::{
+        Failure, Guest, Manifest, MappedWatch, Mapping, Outcome, Request,
+    },
+    entry,
 };
-use pilothouse_sdk::{Error, Plugin, entry};
 
 struct Unexported;
 

@@ -4,11 +4,11 @@
 #![cfg(target_arch = "wasm32")]
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use pilothouse_sdk::contract;
-use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
-    Children, Failure, Guest, Manifest, Outcome, Request,
+use pilothouse_sdk::{
+    Arena, Controller, Plugin, contract,
+    contract::exports::pilothouse::plugin::controller::{Children, Failure, Guest, Manifest, Outcome, Request},
+    entry, info,
 };
-use pilothouse_sdk::{Arena, Controller, Plugin, entry, info};
 
 const MARK: &str = "\"guests.example.com/mark\":\"";
 

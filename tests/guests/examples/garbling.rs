@@ -4,12 +4,12 @@
 #![expect(unsafe_code, reason = "no safe code makes such a text")]
 
 use pilothouse_guests::apple::{self, MyApple, is_bad};
-use pilothouse_sdk::contract;
-use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
-    Children, Failure, Guest, Manifest, Outcome, Request,
+use pilothouse_sdk::{
+    Error, Object as _, Plugin, contract,
+    contract::exports::pilothouse::plugin::controller::{Children, Failure, Guest, Manifest, Outcome, Request},
+    entry,
+    log::{self, Level},
 };
-use pilothouse_sdk::log::{self, Level};
-use pilothouse_sdk::{Error, Object as _, Plugin, entry};
 
 struct Garbling;
 

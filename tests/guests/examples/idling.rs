@@ -3,11 +3,11 @@
 #![cfg(target_arch = "wasm32")]
 
 use pilothouse_guests::apple;
-use pilothouse_sdk::contract;
-use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
-    Children, Failure, Guest, Manifest, Outcome, Request,
+use pilothouse_sdk::{
+    Arena, Plugin, contract,
+    contract::exports::pilothouse::plugin::controller::{Children, Failure, Guest, Manifest, Outcome, Request},
+    entry,
 };
-use pilothouse_sdk::{Arena, Plugin, entry};
 
 // As `#[plugin]` gives one.
 #[global_allocator]

@@ -2,8 +2,7 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{self, MyApple, Status, config_map};
-use pilothouse_sdk::client::Patch;
-use pilothouse_sdk::prelude::*;
+use pilothouse_sdk::{client::Patch, prelude::*};
 use serde_json::json;
 
 #[plugin]

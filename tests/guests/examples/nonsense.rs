@@ -18,11 +18,11 @@
 #![cfg(target_arch = "wasm32")]
 
 use pilothouse_guests::apple::{self, MyApple};
-use pilothouse_sdk::contract;
-use pilothouse_sdk::contract::exports::pilothouse::plugin::controller::{
-    Child, Children, Failure, Guest, Manifest, Outcome, Request,
+use pilothouse_sdk::{
+    Error, Plugin, contract,
+    contract::exports::pilothouse::plugin::controller::{Child, Children, Failure, Guest, Manifest, Outcome, Request},
+    entry,
 };
-use pilothouse_sdk::{Error, Plugin, entry};
 use serde_json::json;
 
 struct Nonsense;

@@ -2,8 +2,7 @@
 //! one less.
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use pilothouse_sdk::client::Patch;
-use pilothouse_sdk::prelude::*;
+use pilothouse_sdk::{client::Patch, prelude::*};
 use serde_json::json;
 
 #[plugin]

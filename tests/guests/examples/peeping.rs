@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use pilothouse_guests::apple::{self, MyApple, Status, found};
-use pilothouse_sdk::cache::Error as ReadError;
-use pilothouse_sdk::prelude::*;
+use pilothouse_sdk::{cache::Error as ReadError, prelude::*};
 use serde_json::Value;
 
 #[plugin]

@@ -3,12 +3,13 @@
 #![cfg(target_arch = "wasm32")]
 #![expect(unsafe_code, reason = "an allocator is unsafe")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use pilothouse_guests::apple::{self, MyApple, is_bad, well_behaved};
-use pilothouse_sdk::contract::pilothouse::plugin::clock;
-use pilothouse_sdk::prelude::*;
+use pilothouse_sdk::{contract::pilothouse::plugin::clock, prelude::*};
 
 /// The system's, which looks at the clock if it is told to.
 struct Looking;

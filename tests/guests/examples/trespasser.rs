@@ -4,9 +4,11 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use pilothouse_guests::apple::{MyApple, Status, config_map};
-use pilothouse_sdk::cache;
-use pilothouse_sdk::client::{self, Patch};
-use pilothouse_sdk::prelude::*;
+use pilothouse_sdk::{
+    cache,
+    client::{self, Patch},
+    prelude::*,
+};
 use serde_json::json;
 
 #[plugin]

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use pilothouse_sdk::ControllerBuilder;
-use pilothouse_sdk::prelude::*;
+use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use pilothouse_sdk::{ControllerBuilder, prelude::*};
 use serde::{Deserialize, Serialize};
 
 /// The kind that most guests are for. It is not this crate's: the `myapple` plugin brings its definition.

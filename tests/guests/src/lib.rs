@@ -292,9 +292,7 @@ pub const GUESTS: &[Guest] = &[
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-    use std::fs;
-    use std::path::Path;
+    use std::{collections::BTreeSet, fs, path::Path};
 
     use super::GUESTS;
 

@@ -21,6 +21,7 @@ use pilothouse_core::{
     rate::Rate,
     workqueue::{CHANGE, Item, Pace},
 };
+use queue::{Cause, Next, Queue, Taker};
 use shuttle::{
     Config, Runner,
     future::block_on,
@@ -31,8 +32,6 @@ use shuttle::{
     },
     thread::{self, JoinHandle},
 };
-
-use queue::{Cause, Next, Queue, Taker};
 use sync::{Instant, timeout_at};
 
 /// From which orders are drawn: the same at each run.

@@ -3,9 +3,11 @@
 //! `KUBEBUILDER_ASSETS` wins where it is set, as with envtest. Otherwise they lie in the user's cache folder, in a folder
 //! named by their versions; the first who needs them builds them with Go, and a lock keeps a second builder waiting.
 
-use std::env;
-use std::fs::{self, File, TryLockError};
-use std::path::{Path, PathBuf};
+use std::{
+    env,
+    fs::{self, File, TryLockError},
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
 

@@ -1,21 +1,26 @@
 //! The three servers of one cluster, their data and their life.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
-use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{
+    Client,
+    config::{KubeConfigOptions, Kubeconfig},
+};
 use tempfile::TempDir;
 
-use crate::assets::Assets;
-use crate::credentials::{self, ADMIN, Credentials, NOBODY, OPERATOR};
-use crate::etcd;
-use crate::port;
-use crate::process::{self, Process};
+use crate::{
+    assets::Assets,
+    credentials::{self, ADMIN, Credentials, NOBODY, OPERATOR},
+    etcd, port,
+    process::{self, Process},
+};
 
 /// A server that is not ready by then has a problem that waiting does not solve. Ready takes 2 s on an idle machine.
 const READY: Duration = Duration::from_secs(60);

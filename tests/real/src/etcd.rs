@@ -1,7 +1,6 @@
 //! What a test does to etcd itself: copies of its data, and its revision.
 
-use std::fs;
-use std::path::Path;
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use kube::Client;

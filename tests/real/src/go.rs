@@ -1,9 +1,11 @@
 //! Builds the servers from their Go modules: `go/go.mod` names them as tools, and there is no Go code.
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
 

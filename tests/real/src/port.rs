@@ -1,8 +1,10 @@
 //! Ports that are free now, and that no outgoing connection takes later.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
-use std::net::{Ipv4Addr, TcpListener};
+use std::{
+    collections::hash_map::RandomState,
+    hash::BuildHasher,
+    net::{Ipv4Addr, TcpListener},
+};
 
 use anyhow::{Context, Result};
 

@@ -1,11 +1,13 @@
 //! One child process that dies with the process that started it, and whose output is kept in a file.
 
-use std::fs::{self, OpenOptions};
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{LazyLock, mpsc};
-use std::time::{Duration, Instant};
+use std::{
+    fs::{self, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{LazyLock, mpsc},
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};

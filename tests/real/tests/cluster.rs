@@ -3,8 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
-use kube::api::PostParams;
+use kube::{Api, api::PostParams};
 use pilothouse_real::{Cluster, Versions};
 use serde_json::{from_value, json};
 

@@ -1,9 +1,11 @@
 //! A child process dies with its parent, and its output is at hand.
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use pilothouse_real::process::Process;
 

@@ -2,24 +2,26 @@
 //!
 //! Answers are for people: a line of text, or a table. A rule that is added and the list of all are to be had as JSON too.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use bytes::Bytes;
 use http::{Response, StatusCode, header, request};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 
-use super::rule::{By, InvalidRule, Requests, Rule, word};
-use super::{Listed, RuleId};
-use crate::body;
-use crate::handle::{Body, respond};
-use crate::object::to_json;
-use crate::request::text_header;
-use crate::server::{Server, Snapshot};
+use super::{
+    Listed, RuleId,
+    rule::{By, InvalidRule, Requests, Rule, word},
+};
+use crate::{
+    body,
+    handle::{Body, respond},
+    object::to_json,
+    request::text_header,
+    server::{Server, Snapshot},
+};
 
 /// Snapshots by name: each keeps the objects that have changed since.
 const MAX_SNAPSHOTS: usize = 16;

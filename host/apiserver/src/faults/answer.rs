@@ -1,22 +1,26 @@
 //! Carries out what befalls a request: late, replaced, cut or spoilt answers.
 
-use std::convert::Infallible;
-use std::future::Future;
-use std::sync::Arc;
+use std::{convert::Infallible, future::Future, sync::Arc};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use http::header::{self, HeaderValue};
-use http::{Response, StatusCode};
+use http::{
+    Response, StatusCode,
+    header::{self, HeaderValue},
+};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::{Value, json};
 
-use super::connection::Line;
-use super::rule::{Answer, By, Content, Mangle};
-use super::{Draw, Plan, Reply};
-use crate::handle::{Body, respond};
-use crate::object::to_json;
+use super::{
+    Draw, Plan, Reply,
+    connection::Line,
+    rule::{Answer, By, Content, Mangle},
+};
+use crate::{
+    handle::{Body, respond},
+    object::to_json,
+};
 
 /// The answer to a request that `plan` befalls. `answer` is polled only if the request is carried out. What `plan` says of a
 /// watch is the affair of its [`WatchFaults`](super::stream::WatchFaults).

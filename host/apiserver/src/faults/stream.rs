@@ -3,23 +3,24 @@
 //! A watch asks before each thing that it sends. It counts its own events, so that what befalls them does not depend on
 //! other watches.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::MutexGuard;
 use serde_json::Value;
-use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::{oneshot, watch},
+    time::{Instant, sleep_until},
+};
 
-use super::answer::half;
-use super::connection::Line;
-use super::rule::{Bookmark, By, Cut, Fault, Mangle, Truncate};
-use super::subject::Subject;
-use super::{Draw, Plan, RuleId, State};
-use crate::object::to_json;
-use crate::server::Server;
+use super::{
+    Draw, Plan, RuleId, State,
+    answer::half,
+    connection::Line,
+    rule::{Bookmark, By, Cut, Fault, Mangle, Truncate},
+    subject::Subject,
+};
+use crate::{object::to_json, server::Server};
 
 /// How a watch ends before its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,10 +2,12 @@
 //!
 //! Numbers are those of the `generated.proto` files of `k8s.io/api` and `k8s.io/apimachinery`, which never change them.
 
-use super::Field;
-use super::Type::{
-    Bytes, Flag, FlagPointer, Inline, IntOrString, Map, Message, Messages, Number, NumberPointer, Quantity, Text,
-    Texts, Time,
+use super::{
+    Field,
+    Type::{
+        Bytes, Flag, FlagPointer, Inline, IntOrString, Map, Message, Messages, Number, NumberPointer, Quantity, Text,
+        Texts, Time,
+    },
 };
 
 /// The fields of a kind's message.

@@ -4,13 +4,14 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::{Answer, Call, check_fields, check_kind, warnings, write};
-use crate::body::Decoded;
-use crate::kinds;
-use crate::managed;
-use crate::object::{self, Key, meta_str, name_suffix, new_uid, now, remove_meta, set_meta};
-use crate::resources::Purpose;
-use crate::status::{Result, Status};
-use crate::storage::Refused;
+use crate::{
+    body::Decoded,
+    kinds, managed,
+    object::{self, Key, meta_str, name_suffix, new_uid, now, remove_meta, set_meta},
+    resources::Purpose,
+    status::{Result, Status},
+    storage::Refused,
+};
 
 /// How often a generated name is tried: what kube-apiserver does.
 const GENERATED_NAMES: usize = 8;

@@ -9,15 +9,17 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::{Answer, Call};
-use crate::convert;
-use crate::graph::{FOREGROUND, ORPHAN};
-use crate::kinds;
-use crate::object::{Object, finalizers, is_deleting, meta_str, now, set_finalizers, set_meta, uid};
-use crate::request::Params;
-use crate::resources::{GroupResource, Resource};
-use crate::schema::{Cause, Reason};
-use crate::server::Server;
-use crate::status::{Result, Status, success};
+use crate::{
+    convert,
+    graph::{FOREGROUND, ORPHAN},
+    kinds,
+    object::{Object, finalizers, is_deleting, meta_str, now, set_finalizers, set_meta, uid},
+    request::Params,
+    resources::{GroupResource, Resource},
+    schema::{Cause, Reason},
+    server::Server,
+    status::{Result, Status, success},
+};
 
 /// What becomes of an object's dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

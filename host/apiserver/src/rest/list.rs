@@ -1,20 +1,20 @@
 //! GET of a collection: which revision, which objects, which page.
 
-use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::{num::NonZeroU32, sync::Arc};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::json;
 
-use crate::object::{Key, Object};
-use crate::present::ListMeta;
-use crate::request::{Params, options_error};
-use crate::resources::Resource;
-use crate::schema::Reason;
-use crate::selector::Selector;
-use crate::server::Server;
-use crate::status::{Result, Status};
+use crate::{
+    object::{Key, Object},
+    present::ListMeta,
+    request::{Params, options_error},
+    resources::Resource,
+    schema::Reason,
+    selector::Selector,
+    server::Server,
+    status::{Result, Status},
+};
 
 /// How a list or a watch treats `resourceVersion`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,17 +3,20 @@
 use http::{HeaderMap, header};
 use serde_json::Value;
 
-use super::create::{Tracking, insert, place};
-use super::write::{Replaced, replace};
-use super::{Answer, Call, Part, check_fields, check_kind, check_name, scale};
-use crate::body;
-use crate::convert;
-use crate::managed;
-use crate::object::{meta_str, name, set_meta};
-use crate::patch;
-use crate::request::{FieldValidation, Params, options_error, text_header};
-use crate::schema::{Reason, Schema};
-use crate::status::{Result, Status};
+use super::{
+    Answer, Call, Part, check_fields, check_kind, check_name,
+    create::{Tracking, insert, place},
+    scale,
+    write::{Replaced, replace},
+};
+use crate::{
+    body, convert, managed,
+    object::{meta_str, name, set_meta},
+    patch,
+    request::{FieldValidation, Params, options_error, text_header},
+    schema::{Reason, Schema},
+    status::{Result, Status},
+};
 
 /// Which patch a body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

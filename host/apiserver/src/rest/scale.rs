@@ -3,16 +3,19 @@
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::create::Tracking;
-use super::write::{Replaced, replace};
-use super::{Answer, Call, Part};
-use crate::convert;
-use crate::names;
-use crate::object::{meta_str, set_at, set_meta};
-use crate::resources::Resource;
-use crate::schema::{Cause, Schema};
-use crate::selector::label_selector_text;
-use crate::status::{Result, Status};
+use super::{
+    Answer, Call, Part,
+    create::Tracking,
+    write::{Replaced, replace},
+};
+use crate::{
+    convert, names,
+    object::{meta_str, set_at, set_meta},
+    resources::Resource,
+    schema::{Cause, Schema},
+    selector::label_selector_text,
+    status::{Result, Status},
+};
 
 /// The scale of an object. Custom resources without a number of replicas have none.
 pub(crate) fn of(resource: &Resource, object: &Value) -> Result<Value> {

@@ -2,14 +2,19 @@
 
 use serde_json::Value;
 
-use super::create::{Tracking, insert, place};
-use super::write::{Replaced, replace};
-use super::{Answer, Call, Part, check_fields, check_kind, check_name, scale};
-use crate::body::Decoded;
-use crate::object::meta_str;
-use crate::resources::Resource;
-use crate::schema::Cause;
-use crate::status::{Result, Status};
+use super::{
+    Answer, Call, Part, check_fields, check_kind, check_name,
+    create::{Tracking, insert, place},
+    scale,
+    write::{Replaced, replace},
+};
+use crate::{
+    body::Decoded,
+    object::meta_str,
+    resources::Resource,
+    schema::Cause,
+    status::{Result, Status},
+};
 
 /// Replaces the object (or the part of it) that the request names by what its body says.
 pub(crate) fn update(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {

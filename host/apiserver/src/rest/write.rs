@@ -5,15 +5,13 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::create::Tracking;
-use super::{Answer, Call, Part, scale};
-use crate::convert;
-use crate::kinds;
-use crate::managed;
-use crate::names;
-use crate::object::{Object, copy_field, copy_meta, finalizers, is_deleting, meta_str, remove_meta, set_meta};
-use crate::schema::{Cause, Reason};
-use crate::status::{Result, Status};
+use super::{Answer, Call, Part, create::Tracking, scale};
+use crate::{
+    convert, kinds, managed, names,
+    object::{Object, copy_field, copy_meta, finalizers, is_deleting, meta_str, remove_meta, set_meta},
+    schema::{Cause, Reason},
+    status::{Result, Status},
+};
 
 /// How a replacement ended.
 pub(super) enum Replaced {

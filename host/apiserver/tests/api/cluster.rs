@@ -1,19 +1,21 @@
 //! A served server and a small client for it.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{self, HeaderMap};
-use hyper::{Request, Response};
+use hyper::{
+    Request, Response,
+    body::{Bytes, Incoming},
+    header::{self, HeaderMap},
+};
 use hyper_util::rt::TokioIo;
 use pilothouse_apiserver::{Server, serve};
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    task::JoinHandle,
+};
 
 /// Longer than anything takes that happens at all.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -2,8 +2,10 @@
 
 use pilothouse_apiserver::faults::{Answer, By, Fault, Listed, Requests, Rule, Verb};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::cluster::{CONFIG_MAPS, Cluster, MERGE, config_map, pair};
 

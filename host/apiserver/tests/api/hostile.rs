@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::cluster::{APPLES, APPLY, CONFIG_MAPS, Cluster, JSON_PATCH, MERGE, STRATEGIC};
 

@@ -3,8 +3,7 @@
 //! The splitting itself does not check the objects, so text that `serde_json` refuses may come through: what is then
 //! asked is that the pieces are pieces of it. `Status`, which is read whole, must be JSON.
 
-use std::ops::Range;
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use pilothouse_core::list::{ListMeta, Status, WatchLine, list_page, watch_line};
 

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use pilothouse_core::key::{Key, TypeMeta};
-use pilothouse_core::object::{Object, OwnerRef, ResourceVersion, Subresource, Uid};
+use pilothouse_core::{
+    key::{Key, TypeMeta},
+    object::{Object, OwnerRef, ResourceVersion, Subresource, Uid},
+};
 
 use super::tree::Tree;
 

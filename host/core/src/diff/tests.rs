@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 
 use self::model::{Operation, Path, Schema, Server, Storage};
 use super::{Rules, Values};
-use crate::key::TypeMeta;
-use crate::object::{Object, Subresource};
+use crate::{
+    key::TypeMeta,
+    object::{Object, Subresource},
+};
 
 const US: &str = "pilothouse.apples";
 

@@ -3,18 +3,18 @@
 //! It is read through serde, so that the host may take YAML or JSON. What is not understood is refused by name: a misspelt
 //! `namespaces` must not grant the whole cluster.
 
-use std::collections::BTreeSet;
-use std::num::NonZeroU32;
-use std::time::Duration;
+use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
 
-use crate::fair::{self, Share};
-use crate::manifest::Verb;
-use crate::object::Subresource;
-use crate::rate::Rate;
-use crate::workqueue::{LIMITS, Limits as Backoff, Pace};
+use crate::{
+    fair::{self, Share},
+    manifest::Verb,
+    object::Subresource,
+    rate::Rate,
+    workqueue::{LIMITS, Limits as Backoff, Pace},
+};
 
 /// What an administrator says of one plugin. Without a file it is the default: enabled, no configuration, nothing granted.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

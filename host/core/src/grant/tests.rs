@@ -7,8 +7,10 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::rate::Rate;
-use crate::workqueue::{Limits as Backoff, Pace};
+use crate::{
+    rate::Rate,
+    workqueue::{Limits as Backoff, Pace},
+};
 
 fn asks(api_version: &str, kind: &str, verbs: &[Verb]) -> Permission {
     Permission {

@@ -3,9 +3,11 @@
 //! The rules for names are Kubernetes' own (RFC 1123 labels and subdomains). The bounds are the host's: a manifest is read
 //! for every revision and shown to people, and nobody writes one a hundred times larger by hand.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fmt;
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    fmt,
+    time::Duration,
+};
 
 use serde_json::Value;
 
@@ -13,8 +15,7 @@ use super::{
     Controller, DEFAULT_RESYNC, DEFAULT_TIMEOUT, Invalid, MAX_CONCURRENCY, MAX_TIMEOUT, Manifest, Permission, Problem,
     Verb, Watch, raw,
 };
-use crate::key::TypeMeta;
-use crate::object::Keep;
+use crate::{key::TypeMeta, object::Keep};
 
 mod watches;
 

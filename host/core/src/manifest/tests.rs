@@ -4,8 +4,10 @@ use insta::assert_snapshot;
 use proptest::prelude::*;
 
 use super::*;
-use crate::object::Keep;
-use crate::predicate::{Condition, Expression, Test};
+use crate::{
+    object::Keep,
+    predicate::{Condition, Expression, Test},
+};
 
 fn of(api_version: &str, kind: &str) -> raw::TypeMeta {
     raw::TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() }

@@ -13,18 +13,26 @@
 //!
 //! A field of something that is no object fails, as in CEL; the interpreter alone would call it false.
 
-use std::collections::HashMap;
-use std::fmt;
-use std::hash::{Hash, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::{
+    collections::HashMap,
+    fmt,
+    hash::{Hash, Hasher},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-use kube_cel::KubeCelExt;
-use kube_cel::cel::common::types::CelBool;
-use kube_cel::cel::objects::{Key, Map};
-use kube_cel::cel::parser::{Expression as Ast, Parser};
-use kube_cel::cel::{Context, ExecutionError, Value};
+use kube_cel::{
+    KubeCelExt,
+    cel::{
+        Context, ExecutionError, Value,
+        common::types::CelBool,
+        objects::{Key, Map},
+        parser::{Expression as Ast, Parser},
+    },
+};
 use serde::de::{self, Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 use crate::field::FieldPath;

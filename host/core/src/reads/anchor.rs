@@ -5,18 +5,21 @@
 //! namespace. An object is looked up by
 //! all that is true of it, before the change and after it.
 
-use std::borrow::Cow;
-use std::collections::BTreeSet;
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::{
+    borrow::Cow,
+    collections::BTreeSet,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use hashbrown::{Equivalent, HashMap};
 
-use super::ids::Ids;
-use super::{Aspect, Selection};
-use crate::field::{FieldPath, FieldSet};
-use crate::object::Object;
-use crate::selector::{Requirement, Selector, Values};
+use super::{Aspect, Selection, ids::Ids};
+use crate::{
+    field::{FieldPath, FieldSet},
+    object::Object,
+    selector::{Requirement, Selector, Values},
+};
 
 /// A requirement of more values than this is filed under its label's presence.
 const MAX_VALUES: usize = 8;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::anchor::Sides;
-use super::ids::Ids;
-use super::{Aspect, Selection};
-use crate::field::{FieldPath, FieldSet};
-use crate::key::Key;
-use crate::object::Object;
-use crate::selector::Requirement;
+use super::{Aspect, Selection, anchor::Sides, ids::Ids};
+use crate::{
+    field::{FieldPath, FieldSet},
+    key::Key,
+    object::Object,
+    selector::Requirement,
+};
 
 /// What was read of a kind.
 #[derive(Debug, PartialEq, Eq)]

@@ -3,16 +3,18 @@
 //! A dependency lives as long as one key has it, through its last success or through the run that goes on; a key as long as it
 //! has either.
 
-use std::collections::BTreeMap;
-use std::hash::BuildHasher;
-use std::sync::Arc;
+use std::{collections::BTreeMap, hash::BuildHasher, sync::Arc};
 
-use super::dependency::{Dependency, Thing, ThingRef};
-use super::ids::Ids;
-use super::{Kind, MAX_READ_BYTES, MAX_READS, Reads, Run, Running, Scope, Tracked, Tracker, anchor};
-use crate::field::FieldSet;
-use crate::key::{Key, TypeMeta};
-use crate::reads::anchor::Anchors;
+use super::{
+    Kind, MAX_READ_BYTES, MAX_READS, Reads, Run, Running, Scope, Tracked, Tracker, anchor,
+    dependency::{Dependency, Thing, ThingRef},
+    ids::Ids,
+};
+use crate::{
+    field::FieldSet,
+    key::{Key, TypeMeta},
+    reads::anchor::Anchors,
+};
 
 /// Namespaces that may gather before the first are looked through.
 const NAMESPACES: usize = 64;

@@ -1,7 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,7 +1,6 @@
 //! Field selectors, in the syntax that `kubectl --field-selector` and the API server take.
 
-use std::borrow::Cow;
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 /// What fields must be; empty: everything matches.
 ///

@@ -3,8 +3,10 @@
 use pilothouse_core::{object::Object, store::Change, workqueue::CHANGE};
 
 use super::*;
-use crate::dispatch::{mapper::Whom, queue::Cause, remembered::MOST_NAMES};
-use crate::informer::Origin;
+use crate::{
+    dispatch::{mapper::Whom, queue::Cause, remembered::MOST_NAMES},
+    informer::Origin,
+};
 
 #[tokio::test]
 async fn a_mapping_names_whom_a_change_concerns() {

@@ -1,18 +1,24 @@
 //! What a look at a directory sees, and that the system's events lead to a look.
 
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
-use super::super::look::{Directory, GAP};
-use super::super::{Change, Found, Problem, SettingsFile, Source};
-use crate::name::PluginName;
-use crate::wasm::{Digest, PluginFile};
+use super::super::{
+    Change, Found, Problem, SettingsFile, Source,
+    look::{Directory, GAP},
+};
+use crate::{
+    name::PluginName,
+    wasm::{Digest, PluginFile},
+};
 
 /// Longer than anything takes that happens at all.
 const LIMIT: Duration = Duration::from_secs(120);

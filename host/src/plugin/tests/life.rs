@@ -1,24 +1,21 @@
 //! Plugins on their way from files to revisions that serve.
 
-use std::collections::BTreeSet;
-use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeSet, num::NonZeroU32, sync::Arc, time::Duration};
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use futures::{FutureExt as _, future::BoxFuture};
 use parking_lot::Mutex;
-use pilothouse_core::key::TypeMeta;
-use pilothouse_core::manifest::Verb;
-use tokio::runtime::Handle;
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use pilothouse_core::{key::TypeMeta, manifest::Verb};
+use tokio::{runtime::Handle, sync::mpsc, task::JoinHandle};
 
 use super::super::*;
-use crate::guests::Guests;
-use crate::name::PluginName;
-use crate::wasm::testing::{self as guest, Guest};
-use crate::wasm::{Digest, Engine, PluginFile};
+use crate::{
+    guests::Guests,
+    name::PluginName,
+    wasm::{
+        Digest, Engine, PluginFile,
+        testing::{self as guest, Guest},
+    },
+};
 
 /// Allows all that [`Guest`] asks for.
 pub(super) const GRANTS: &str = "

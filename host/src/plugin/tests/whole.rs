@@ -1,13 +1,14 @@
 //! From a directory's files to what serves.
 
-use std::fs;
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
-use super::super::*;
-use super::life::{GRANTS, World, failure, serving};
+use super::{
+    super::*,
+    life::{GRANTS, World, failure, serving},
+};
 use crate::wasm::testing::Guest;
 
 #[tokio::test]

@@ -1,9 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::sync::Barrier;
-use std::time::Duration;
+use std::{io::Write as _, os::unix::fs::PermissionsExt as _, sync::Barrier, time::Duration};
 
 use tempfile::TempDir;
 

@@ -10,27 +10,32 @@
 //! to be compiled. What the baseline compiler cannot do, as it does not know every instruction, is left to the other at once; and so is
 //! everything where there is no baseline compiler.
 
-use std::collections::HashSet;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    collections::HashSet,
+    fs::File,
+    io,
+    os::unix::fs::{FileExt as _, MetadataExt as _},
+    path::Path,
+    sync::{Arc, Weak, atomic::Ordering},
+    time::{Duration, Instant, SystemTime},
+};
 
 use parking_lot::Mutex;
 use tempfile::NamedTempFile;
 use tracing::{Instrument as _, info, warn};
 
-use super::super::attempt::{Attempt, Suspect};
-use super::super::cache::{Key, verify};
-use super::super::code::{Code, Sandbox, Source};
-use super::super::compiler::Compiler;
-use super::super::component::{Compiled, header};
-use super::super::error::LoadError;
-use super::super::{Digest, PluginFile};
-use super::{Compiles, Engine, Tier};
+use super::{
+    super::{
+        Digest, PluginFile,
+        attempt::{Attempt, Suspect},
+        cache::{Key, verify},
+        code::{Code, Sandbox, Source},
+        compiler::Compiler,
+        component::{Compiled, header},
+        error::LoadError,
+    },
+    Compiles, Engine, Tier,
+};
 use crate::allocator;
 
 /// How often is said that a file is still being compiled, or waits for that: one with an interpreter inside takes some seconds.

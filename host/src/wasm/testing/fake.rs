@@ -1,13 +1,16 @@
 //! What a guest is called over, and a host that it can ask.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use futures::{FutureExt as _, future::BoxFuture};
 use parking_lot::Mutex;
-use pilothouse_core::key::{Key, TypeMeta};
-use pilothouse_core::object::{Object, Subresource};
+use pilothouse_core::{
+    key::{Key, TypeMeta},
+    object::{Object, Subresource},
+};
 
 use super::super::{
     ClientError, Import, Imports, KeyPage, LogLine, Page, PatchBody, Phase, Preconditions, Propagation, Query,

@@ -2,18 +2,22 @@
 
 use serde_json::{Value, json};
 
-use super::view::page_after;
-use super::wakes::Read;
-use super::{Id, Line, State, World, identify};
-use crate::client::{self, Preconditions, Propagation, Reason, StatusError, Subresource};
-use crate::contract::pilothouse::plugin::cache::{KeyPage, Page, Query, ReadError};
-use crate::contract::pilothouse::plugin::client::{Error, PatchBody};
-use crate::host::Host;
-use crate::log::Level;
-use crate::mock::apply::{apply, merge};
-use crate::mock::script::{Call, Ending, Request};
-use crate::mock::{bounds, keys};
-use crate::{Key, TypeMeta, Verb};
+use super::{Id, Line, State, World, identify, view::page_after, wakes::Read};
+use crate::{
+    Key, TypeMeta, Verb,
+    client::{self, Preconditions, Propagation, Reason, StatusError, Subresource},
+    contract::pilothouse::plugin::{
+        cache::{KeyPage, Page, Query, ReadError},
+        client::{Error, PatchBody},
+    },
+    host::Host,
+    log::Level,
+    mock::{
+        apply::{apply, merge},
+        bounds, keys,
+        script::{Call, Ending, Request},
+    },
+};
 
 /// Objects and keys in a page, and bytes of JSON in a page or an object: the contract's.
 const PAGE: usize = 500;

@@ -2,8 +2,10 @@
 
 use serde_json::Value;
 
-use super::view::{Cached, Sides};
-use super::{Id, State};
+use super::{
+    Id, State,
+    view::{Cached, Sides},
+};
 use crate::contract::observing::exports::pilothouse::plugin::observer::Change;
 
 /// What became of one object since the observer was told of it last.

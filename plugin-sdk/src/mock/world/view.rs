@@ -1,20 +1,25 @@
 //! What the plugin has of the cluster: which objects are cached for it, how much of each, and which it may read.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::{collections::BTreeMap, ops::Bound};
 
 use serde_json::Value;
 
 use super::{Id, State, World};
-use crate::contract::exports::pilothouse::plugin::controller::{Condition, Manifest, Watch};
-use crate::contract::pilothouse::plugin::cache::{Query, ReadError};
-use crate::mock::bounds;
-use crate::mock::field::{Path, project};
-use crate::mock::keep::Keep;
-use crate::mock::manifest::watches;
-use crate::mock::predicate;
-use crate::mock::selector::{FieldSelector, Selector};
-use crate::{Key, TypeMeta, Verb};
+use crate::{
+    Key, TypeMeta, Verb,
+    contract::{
+        exports::pilothouse::plugin::controller::{Condition, Manifest, Watch},
+        pilothouse::plugin::cache::{Query, ReadError},
+    },
+    mock::{
+        bounds,
+        field::{Path, project},
+        keep::Keep,
+        manifest::watches,
+        predicate,
+        selector::{FieldSelector, Selector},
+    },
+};
 
 pub(super) type Objects = BTreeMap<Id, Value>;
 

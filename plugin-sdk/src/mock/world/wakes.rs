@@ -4,12 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::view::{Cached, Objects, Sides};
-use super::{Id, State, World};
-use crate::contract::exports::pilothouse::plugin::controller::{Controller, Mapping};
-use crate::contract::mapping::exports::pilothouse::plugin::mapper;
-use crate::contract::pilothouse::plugin::cache::Query;
-use crate::{Key, TypeMeta, Verb};
+use super::{
+    Id, State, World,
+    view::{Cached, Objects, Sides},
+};
+use crate::{
+    Key, TypeMeta, Verb,
+    contract::{
+        exports::pilothouse::plugin::controller::{Controller, Mapping},
+        mapping::exports::pilothouse::plugin::mapper,
+        pilothouse::plugin::cache::Query,
+    },
+};
 
 /// A key that a change wakes, and why.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,14 +1,15 @@
 //! The real host as a process. A plugin of its logs that it was called; the line has the time.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::process::Command;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    fs::File,
+    io::{BufRead, BufReader},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
-use pilothouse_e2e::admin::Admin;
-use pilothouse_e2e::{Plugin, Plugins, host};
+use pilothouse_e2e::{Plugin, Plugins, admin::Admin, host};
 use pilothouse_real::process::Process;
 use serde::Deserialize;
 use tempfile::TempDir;

@@ -1,15 +1,18 @@
 //! kube-runtime's controller as its documentation shows it: typed objects, the default watch, no debouncing.
 
-use std::convert::Infallible;
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::{
+    convert::Infallible,
+    sync::{Arc, mpsc::Sender},
+};
 
 use anyhow::{Context, Result};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, ResourceExt};
-use kube_runtime::controller::{Action, Controller};
-use kube_runtime::watcher;
+use kube_runtime::{
+    controller::{Action, Controller},
+    watcher,
+};
 use tokio::runtime::Runtime;
 
 use super::{MARK, Seen, now, obey};

@@ -1,10 +1,12 @@
 //! Nobody's controller: one thread that reads the same watch off the same wire and does nothing with it. How soon it has an event is what
 //! the machine takes to bring one, and to wake who waits for it.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
-use std::sync::mpsc::Sender;
-use std::thread;
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
+    sync::mpsc::Sender,
+    thread,
+};
 
 use anyhow::{Context, Result};
 use memchr::memmem;

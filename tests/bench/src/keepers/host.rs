@@ -1,14 +1,17 @@
 //! The host's own informer, with what a controller hangs on it: a route to the owner, and a workqueue.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use anyhow::{Context, Result};
-use pilothouse::cluster::Cluster;
-use pilothouse::informer::{InformerKey, Informers, Intake, Lease};
-use pilothouse_core::key::{Key, TypeMeta};
-use pilothouse_core::route::{Mapping, keys};
-use pilothouse_core::workqueue::{CHANGE, Workqueue};
+use pilothouse::{
+    cluster::Cluster,
+    informer::{InformerKey, Informers, Intake, Lease},
+};
+use pilothouse_core::{
+    key::{Key, TypeMeta},
+    route::{Mapping, keys},
+    workqueue::{CHANGE, Workqueue},
+};
 use tokio::runtime::Handle;
 
 use super::Keeper;

@@ -1,19 +1,28 @@
 //! kube-runtime's watcher and reflector as its documentation shows them: the default list and watch, with backoff, managedFields dropped
 //! before the store. It has no index, and no workqueue that can be had without its controller.
 
-use std::fmt::Debug;
-use std::hash::Hash;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    fmt::Debug,
+    hash::Hash,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use anyhow::{Context, Result};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ApiResource, DynamicObject};
-use kube::{Api, Client, Resource};
-use kube_runtime::reflector::{Lookup, Store, store::Writer};
-use kube_runtime::watcher::{self, Event};
-use kube_runtime::{WatchStreamExt, watcher as watch};
+use kube::{
+    Api, Client, Resource,
+    api::{ApiResource, DynamicObject},
+};
+use kube_runtime::{
+    WatchStreamExt,
+    reflector::{Lookup, Store, store::Writer},
+    watcher as watch,
+    watcher::{self, Event},
+};
 use serde::de::DeserializeOwned;
 
 use super::Keeper;

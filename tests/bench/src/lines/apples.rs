@@ -1,18 +1,20 @@
 //! MyApples of any size, for calls of the example plugin without a host.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use futures::FutureExt;
-use futures::future::BoxFuture;
-use pilothouse::name::PluginName;
-use pilothouse::wasm::{
-    Children, ClientError, Compiled, Engine, Imports, KeyPage, Limits, Outcome, Page, PatchBody, Phase, Preconditions,
-    Propagation, Query, ReadError, Request, Revision,
+use futures::{FutureExt, future::BoxFuture};
+use pilothouse::{
+    name::PluginName,
+    wasm::{
+        Children, ClientError, Compiled, Engine, Imports, KeyPage, Limits, Outcome, Page, PatchBody, Phase,
+        Preconditions, Propagation, Query, ReadError, Request, Revision,
+    },
 };
-use pilothouse_core::key::{Key, TypeMeta};
-use pilothouse_core::object::{Object, Subresource};
+use pilothouse_core::{
+    key::{Key, TypeMeta},
+    object::{Object, Subresource},
+};
 use pilothouse_e2e::Plugin;
 use serde_json::{Value, json};
 

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use pilothouse_core::key::TypeMeta;
-use pilothouse_core::object::Keep;
-use pilothouse_core::reflector::{Config, Effect, Input, PAGE_SIZE, Reflector};
-use pilothouse_core::store::{Change, Store};
+use pilothouse_core::{
+    key::TypeMeta,
+    object::Keep,
+    reflector::{Config, Effect, Input, PAGE_SIZE, Reflector},
+    store::{Change, Store},
+};
 
 use crate::objects::Pod;
 

@@ -3,19 +3,25 @@
 use std::hint::black_box;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::ConfigMap,
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
+    jiff::Timestamp,
+};
 use pilothouse::wasm::{Engine, Limits, Phase};
 use pilothouse_e2e::Plugin;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
 
-use super::Peer;
-use super::apples::{Calls, apple, child};
-use crate::clock::{cpu_time, micros_each, thread_time};
-use crate::peers::engine;
-use crate::statistics::median;
+use super::{
+    Peer,
+    apples::{Calls, apple, child},
+};
+use crate::{
+    clock::{cpu_time, micros_each, thread_time},
+    peers::engine,
+    statistics::median,
+};
 
 const CALLS: usize = 500;
 const PASSES: usize = 9;

@@ -1,7 +1,6 @@
 //! A plugin's file to machine code.
 
-use std::hint::black_box;
-use std::time::Instant;
+use std::{hint::black_box, time::Instant};
 
 use anyhow::{Context, Result};
 use pilothouse::wasm::{Compiler, Engine, PluginFile};

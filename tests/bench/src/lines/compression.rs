@@ -2,19 +2,17 @@
 //!
 //! All kinds are mixed: objects of one kind have more in common.
 
-use std::hint::black_box;
-use std::sync::Arc;
-use std::time::Instant;
+use std::{hint::black_box, sync::Arc, time::Instant};
 
 use anyhow::{Context, Result};
-use pilothouse_core::dictionary::Dictionary;
-use pilothouse_core::key::TypeMeta;
-use pilothouse_core::object::Object;
-use pilothouse_core::store::{Store, Work};
+use pilothouse_core::{
+    dictionary::Dictionary,
+    key::TypeMeta,
+    object::Object,
+    store::{Store, Work},
+};
 
-use crate::manifests;
-use crate::report::shown;
-use crate::statistics::percentile;
+use crate::{manifests, report::shown, statistics::percentile};
 
 /// Reads of each object.
 const PASSES: usize = 5;

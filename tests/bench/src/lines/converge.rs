@@ -1,16 +1,19 @@
 //! Many new objects until each has what it asks for.
 
-use std::collections::HashSet;
-use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
 use futures::{StreamExt, TryStreamExt, stream};
-use kube::ResourceExt;
-use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::{
+    ResourceExt,
+    api::{ListParams, WatchEvent, WatchParams},
+};
 use pilothouse_e2e::{Apple, Kind};
-use tokio::runtime::Runtime;
-use tokio::time::timeout;
+use tokio::{runtime::Runtime, time::timeout};
 
 use super::scene::Scene;
 

@@ -3,17 +3,19 @@
 use std::hint::black_box;
 
 use anyhow::{Context, Result, ensure};
-use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use pilothouse_core::diff::holds;
-use pilothouse_core::key::TypeMeta;
-use pilothouse_core::object::Object;
+use kube::{
+    Client,
+    api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
+};
+use pilothouse_core::{diff::holds, key::TypeMeta, object::Object};
 use pilothouse_e2e::{Cluster, Kind};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::clock::{cpu_time, micros_each};
-use crate::statistics::median;
+use crate::{
+    clock::{cpu_time, micros_each},
+    statistics::median,
+};
 
 const MANAGER: &str = "pilothouse.bench";
 const NAMESPACE: &str = "default";

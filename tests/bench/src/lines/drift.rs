@@ -1,17 +1,20 @@
 //! A child edited behind the host's back, until it is set back.
 
-use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
 use futures::{Stream, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::ResourceExt;
-use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::{
+    ResourceExt,
+    api::{ListParams, WatchEvent, WatchParams},
+};
 use pilothouse_e2e::{Apple, Kind};
 use serde_json::json;
-use tokio::runtime::Runtime;
-use tokio::time::timeout;
+use tokio::{runtime::Runtime, time::timeout};
 
 use super::scene::Scene;
 use crate::statistics::percentile;

@@ -4,15 +4,19 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bytes::BytesMut;
-use pilothouse_core::key::{Key, TypeMeta};
-use pilothouse_core::reflector::Input;
-use pilothouse_core::route::{Mapping, keys};
-use pilothouse_core::workqueue::{CHANGE, Workqueue};
+use pilothouse_core::{
+    key::{Key, TypeMeta},
+    reflector::Input,
+    route::{Mapping, keys},
+    workqueue::{CHANGE, Workqueue},
+};
 
 use super::cache::{Cache, watch_line};
-use crate::clock::cpu_time;
-use crate::objects::{Pod, scatter};
-use crate::statistics::median;
+use crate::{
+    clock::cpu_time,
+    objects::{Pod, scatter},
+    statistics::median,
+};
 
 /// Objects that are cached already.
 pub(crate) const CACHED: u64 = 50_000;

@@ -1,28 +1,40 @@
 //! From an event to the reconcile that it causes while other plugins do their worst, beside the same while they have nothing to do.
 
-use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
-use futures::TryFutureExt as _;
-use futures::future::{Either, select, try_join, try_join_all};
-use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use pilothouse_e2e::admin::Admin;
-use pilothouse_e2e::plugin::{MISTAKES, Permission};
-use pilothouse_e2e::{Apple, Plugin};
-use serde_json::json;
-use tokio::runtime::Runtime;
-use tokio::time::{sleep, timeout};
-
-use crate::clock::cpu_time_of;
-use crate::controllers::{
-    NAMESPACE, Stage,
-    host::{Host, Says},
+use futures::{
+    TryFutureExt as _,
+    future::{Either, select, try_join, try_join_all},
+    stream::{self, StreamExt as _, TryStreamExt as _},
 };
-use crate::statistics::percentile;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use pilothouse_e2e::{
+    Apple, Plugin,
+    admin::Admin,
+    plugin::{MISTAKES, Permission},
+};
+use serde_json::json;
+use tokio::{
+    runtime::Runtime,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    clock::cpu_time_of,
+    controllers::{
+        NAMESPACE, Stage,
+        host::{Host, Says},
+    },
+    statistics::percentile,
+};
 
 /// So many that it takes eight slow ones to show; so few that a plugin may log that it is called for each of them, again and again with a
 /// rest between: a thousand times, and a hundred times a second.
@@ -470,8 +482,7 @@ async fn provoke_hooks(maps: &Api<ConfigMap>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::named;
-    use super::*;
+    use super::{super::named, *};
 
     #[test]
     fn each_figure_is_named_after_its_way_to_misbehave() {

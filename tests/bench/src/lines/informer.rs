@@ -3,9 +3,11 @@
 use anyhow::Result;
 
 use super::Peer;
-use crate::keepers::{host, kube_runtime, measure as measure_keeper};
-use crate::peers::go;
-use crate::processes;
+use crate::{
+    keepers::{host, kube_runtime, measure as measure_keeper},
+    peers::go,
+    processes,
+};
 
 /// What others keep the same pods with. The design's budgets are shares of client-go's bytes.
 pub(super) const PEERS: &[Peer] = &[

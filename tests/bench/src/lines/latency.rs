@@ -4,12 +4,17 @@ use anyhow::{Context, Result};
 use tokio::runtime::Runtime;
 
 use super::Peer;
-use crate::awake::awake;
-use crate::controllers::host::{self, Says};
-use crate::controllers::{Called, PAUSE, Program, Stage, kube_runtime, reader};
-use crate::peers::go;
-use crate::processes;
-use crate::statistics::percentile;
+use crate::{
+    awake::awake,
+    controllers::{
+        Called, PAUSE, Program, Stage,
+        host::{self, Says},
+        kube_runtime, reader,
+    },
+    peers::go,
+    processes,
+    statistics::percentile,
+};
 
 /// One after another.
 const CHANGES: usize = 500;

@@ -3,8 +3,7 @@
 use anyhow::Result;
 
 use super::cache::Cache;
-use crate::memory::held_here;
-use crate::report::shown;
+use crate::{memory::held_here, report::shown};
 
 const OBJECTS: u64 = 100_000;
 

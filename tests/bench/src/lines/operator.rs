@@ -1,31 +1,44 @@
 //! An operator under load on a real API server: the example plugin in the host, and the same as one writes it with controller-runtime.
 
-use std::collections::HashSet;
-use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
-use kube::{Api, ResourceExt};
-use pilothouse::name::PluginName;
-use pilothouse::wasm::{Engine, Limits};
+use k8s_openapi::{
+    api::core::v1::ConfigMap, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, PostParams, WatchEvent, WatchParams},
+};
+use pilothouse::{
+    name::PluginName,
+    wasm::{Engine, Limits},
+};
 use pilothouse_e2e::{Apple, Cluster, Kind, Plugin};
 use pilothouse_real::assets::Assets;
 use serde_json::json;
-use tokio::runtime::Runtime;
-use tokio::time::{interval, sleep, timeout};
+use tokio::{
+    runtime::Runtime,
+    time::{interval, sleep, timeout},
+};
 
-use super::scene::{NAMESPACE, Scene};
-use super::{Peer, converge};
-use crate::child::Child;
-use crate::clock::cpu_time_of;
-use crate::controllers::create_namespace;
-use crate::memory::{held_by, resident_of};
-use crate::peers::go;
-use crate::statistics::percentile;
+use super::{
+    Peer, converge,
+    scene::{NAMESPACE, Scene},
+};
+use crate::{
+    child::Child,
+    clock::cpu_time_of,
+    controllers::create_namespace,
+    memory::{held_by, resident_of},
+    peers::go,
+    statistics::percentile,
+};
 
 const APPLES: usize = 3_000;
 const EACH: u32 = 3;

@@ -1,21 +1,23 @@
 //! A host with many plugins that have nothing to do.
 
-use std::fs;
-use std::path::Path;
-use std::time::Duration;
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
-use kube::api::PostParams;
+use kube::{Api, api::PostParams};
 use pilothouse_e2e::{Cluster, Kind, Plugin};
 use serde_json::{from_value, json};
-use tokio::runtime::Runtime;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    runtime::Runtime,
+    time::{sleep, timeout},
+};
 
-use crate::child::Child;
-use crate::memory::{Rollup, rollup_of};
-use crate::{many, processes, target};
+use crate::{
+    child::Child,
+    many,
+    memory::{Rollup, rollup_of},
+    processes, target,
+};
 
 /// The code of a thousand takes minutes, unless an earlier run left it in the cache.
 const OPTIMIZED: Duration = Duration::from_secs(1800);

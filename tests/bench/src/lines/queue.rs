@@ -1,16 +1,19 @@
 //! A key through the workqueue: add, get, done.
 
-use std::hint::black_box;
-use std::time::Duration;
+use std::{hint::black_box, time::Duration};
 
 use anyhow::{Result, ensure};
-use pilothouse_core::key::Key;
-use pilothouse_core::workqueue::{CHANGE, Workqueue};
+use pilothouse_core::{
+    key::Key,
+    workqueue::{CHANGE, Workqueue},
+};
 
 use super::Peer;
-use crate::clock::{cpu_time, micros_each};
-use crate::peers::go;
-use crate::statistics::median;
+use crate::{
+    clock::{cpu_time, micros_each},
+    peers::go,
+    statistics::median,
+};
 
 /// Keys that wait at once.
 const KEYS: usize = 10_000;

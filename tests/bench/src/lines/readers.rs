@@ -1,21 +1,24 @@
 //! Plugins that list everything while events come in: how long an event waits to be taken in, and how much is read meanwhile.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
 use pilothouse::informer::{Lease, Moment, WORK};
-use pilothouse_core::key::TypeMeta;
-use pilothouse_core::object::Object;
-use pilothouse_core::selector::Selector;
-use pilothouse_core::store::Query;
+use pilothouse_core::{key::TypeMeta, object::Object, selector::Selector, store::Query};
 use tokio::runtime::Runtime;
 
-use crate::keepers::{host, objects, serve};
-use crate::objects::{Pod, scatter};
-use crate::statistics::percentile;
+use crate::{
+    keepers::{host, objects, serve},
+    objects::{Pod, scatter},
+    statistics::percentile,
+};
 
 const READERS: usize = 8;
 const EVENTS: u64 = 20_000;

@@ -1,19 +1,22 @@
 //! What it costs to know what each key has read, and to find by a change who is to be woken.
 
-use std::hint::black_box;
-use std::sync::Arc;
+use std::{hint::black_box, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
-use pilothouse_core::key::{Key, TypeMeta};
-use pilothouse_core::object::Object;
-use pilothouse_core::reads::{Aspect, Selection, Tracker};
-use pilothouse_core::selector::Selector;
-use pilothouse_core::store::Change;
+use pilothouse_core::{
+    key::{Key, TypeMeta},
+    object::Object,
+    reads::{Aspect, Selection, Tracker},
+    selector::Selector,
+    store::Change,
+};
 
-use crate::clock::{cpu_time, micros_each};
-use crate::memory::held_here;
-use crate::report::shown;
-use crate::statistics::median;
+use crate::{
+    clock::{cpu_time, micros_each},
+    memory::held_here,
+    report::shown,
+    statistics::median,
+};
 
 /// Keys of the controller.
 const KEYS: usize = 10_000;

@@ -1,18 +1,23 @@
 //! From a plugin's file that is replaced to the new revision that serves, while its objects change all the time.
 
-use std::pin::pin;
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use anyhow::{Context, Result};
 use futures::future::{Either, select, try_join_all};
 use pilothouse_e2e::{Apple, Plugin};
 use serde_json::json;
-use tokio::runtime::Runtime;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::{
+    runtime::Runtime,
+    time::{MissedTickBehavior, interval, sleep, timeout},
+};
 
-use crate::controllers::Stage;
-use crate::controllers::host::{Host, Says};
-use crate::statistics::percentile;
+use crate::{
+    controllers::{
+        Stage,
+        host::{Host, Says},
+    },
+    statistics::percentile,
+};
 
 const NAMESPACE: &str = "changing";
 /// So many that none is changed often enough for a breaker to open.

@@ -1,18 +1,20 @@
 //! A hundred operators in a ring: each is called for a ConfigMap of its own, and changes that of the next.
 
-use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
 use futures::{Stream, TryStreamExt as _};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams};
-use pilothouse_e2e::plugin::Permission;
-use pilothouse_e2e::{Kind, Plugin};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+};
+use pilothouse_e2e::{Kind, Plugin, plugin::Permission};
 use serde_json::{from_value, json};
-use tokio::runtime::Runtime;
-use tokio::time::timeout;
+use tokio::{runtime::Runtime, time::timeout};
 
 use super::scene::Scene;
 

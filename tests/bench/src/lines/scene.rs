@@ -1,16 +1,13 @@
 //! The real host as a process, with plugins, against an API server: the embedded one in this process, or a real one.
 
-use std::fs;
-use std::process::Command;
+use std::{fs, process::Command};
 
 use anyhow::{Context, Result, ensure};
-use pilothouse_e2e::admin::Admin;
-use pilothouse_e2e::{Apple, Cluster, Kind, Plugin, Plugins, eventually, host};
+use pilothouse_e2e::{Apple, Cluster, Kind, Plugin, Plugins, admin::Admin, eventually, host};
 use pilothouse_real::process::Process;
 use tempfile::TempDir;
 
-use crate::controllers::create_namespace;
-use crate::memory;
+use crate::{controllers::create_namespace, memory};
 
 pub(super) const NAMESPACE: &str = "orchard";
 

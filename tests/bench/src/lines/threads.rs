@@ -1,12 +1,13 @@
 //! Calls on the threads for plugins: what a second thread brings.
 
-use std::num::NonZeroUsize;
-use std::time::Instant;
+use std::{num::NonZeroUsize, time::Instant};
 
 use anyhow::{Context, Result};
-use pilothouse::guests::Guests;
-use pilothouse::name::PluginName;
-use pilothouse::wasm::{Engine, Limits, Phase};
+use pilothouse::{
+    guests::Guests,
+    name::PluginName,
+    wasm::{Engine, Limits, Phase},
+};
 use pilothouse_e2e::Plugin;
 use tokio::runtime::Builder;
 

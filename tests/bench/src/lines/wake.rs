@@ -5,12 +5,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use pilothouse::wasm::{CACHE_BYTES, Cache, Compiler, Engine, Limits, Phase, PluginFile};
 use pilothouse_e2e::Plugin;
-use tokio::runtime::Runtime;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    runtime::Runtime,
+    time::{sleep, timeout},
+};
 
 use super::apples::{Calls, apple};
-use crate::statistics::percentile;
-use crate::toolchains::{JAVASCRIPT, PYTHON};
+use crate::{
+    statistics::percentile,
+    toolchains::{JAVASCRIPT, PYTHON},
+};
 
 const SIZE: usize = 6_000;
 const TIMES: usize = 300;

@@ -4,15 +4,21 @@ use std::hint::black_box;
 
 use anyhow::{Context, Result, ensure};
 use tokio::runtime::Builder;
-use wasmtime::component::{Component, Linker};
-use wasmtime::{Config, Engine, Store};
+use wasmtime::{
+    Config, Engine, Store,
+    component::{Component, Linker},
+};
 use wit_component::ComponentEncoder;
 
-use self::bindings::Plugin;
-use self::bindings::exports::pilothouse::plugin::controller::{Children, Outcome, Phase, Request};
-use self::bindings::pilothouse::plugin::types::KeyParam;
-use crate::clock::{micros_each, thread_time};
-use crate::statistics::median;
+use self::bindings::{
+    Plugin,
+    exports::pilothouse::plugin::controller::{Children, Outcome, Phase, Request},
+    pilothouse::plugin::types::KeyParam,
+};
+use crate::{
+    clock::{micros_each, thread_time},
+    statistics::median,
+};
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::semicolon_if_nothing_returned, reason = "generated")]
 mod bindings {

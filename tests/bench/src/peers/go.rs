@@ -1,9 +1,11 @@
 //! The Go programs of `tests/bench/go`: client-go's informers and workqueue, and controller-runtime's queue and controller.
 
-use std::env::consts::EXE_SUFFIX;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::{
+    env::consts::EXE_SUFFIX,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::OnceLock,
+};
 
 use anyhow::{Context, Result, bail, ensure};
 

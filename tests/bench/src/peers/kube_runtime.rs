@@ -3,16 +3,16 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod as Typed;
 use kube::api::WatchEvent;
-use kube_runtime::reflector::store::Writer;
-use kube_runtime::watcher::Event;
-use pilothouse_core::key::TypeMeta;
-use pilothouse_core::object::Object;
+use kube_runtime::{reflector::store::Writer, watcher::Event};
+use pilothouse_core::{key::TypeMeta, object::Object};
 
-use crate::clock::cpu_time;
-use crate::lines::event::{CACHED, EVENTS, PASSES, lines};
-use crate::memory::{held_here, peak, reset_peak};
-use crate::objects::Pod;
-use crate::statistics::median;
+use crate::{
+    clock::cpu_time,
+    lines::event::{CACHED, EVENTS, PASSES, lines},
+    memory::{held_here, peak, reset_peak},
+    objects::Pod,
+    statistics::median,
+};
 
 /// What the report calls it.
 pub(crate) const NAME: &str = "kube-runtime 5 reflector of typed Pods";

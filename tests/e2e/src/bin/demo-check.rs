@@ -1,16 +1,22 @@
 //! Runs the demo unattended: starts the command that it is given (`pilothouse dev …`), checks what a person would see and
 //! try, and ends it.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail, ensure};
-use kube::api::{DeleteParams, DynamicObject, ListParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, ResourceExt};
-use pilothouse_e2e::apple::{Apple, resource};
-use pilothouse_e2e::wait::{eventually, within};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, DynamicObject, ListParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use pilothouse_e2e::{
+    apple::{Apple, resource},
+    wait::{eventually, within},
+};
 use pilothouse_real::process::{Process, last_lines};
 use serde_json::json;
 

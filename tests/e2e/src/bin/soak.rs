@@ -1,9 +1,6 @@
 //! `soak [--seconds N] [--seed N] [--rate N]`: the host's informers through every fault of the embedded API server.
 
-use std::path::Path;
-use std::process::ExitCode;
-use std::time::Duration;
-use std::{env, fs};
+use std::{env, fs, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use pilothouse_e2e::soak::{Order, run};

@@ -1,7 +1,9 @@
 //! What goes wrong in a run, and when.
 
-use std::num::{NonZeroU32, NonZeroU64};
-use std::time::Duration;
+use std::{
+    num::{NonZeroU32, NonZeroU64},
+    time::Duration,
+};
 
 use pilothouse_apiserver::faults::{
     Answer, Bookmark, By, Content, Cut, Delay, Fault, Lag, Mangle, Often, Requests, Rule, Stale, Streaming, Truncate,
@@ -9,9 +11,7 @@ use pilothouse_apiserver::faults::{
 };
 use serde_json::{Value, json};
 
-use super::random::Random;
-use super::watched::USER_AGENT;
-use super::world::KINDS;
+use super::{random::Random, watched::USER_AGENT, world::KINDS};
 
 /// One kind of trouble.
 pub(super) struct Trouble {

@@ -1,15 +1,11 @@
 //! What a run showed, and whether that is good.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::{collections::BTreeMap, fmt::Write as _, sync::atomic::Ordering, time::Duration};
 
 use anyhow::Result;
 use serde::Serialize;
 
-use super::watched::Watched;
-use super::{Order, Run, Struck};
+use super::{Order, Run, Struck, watched::Watched};
 
 /// Lists that one informer may begin in a minute. Its delays double from 0.8 s, so that failures begin 7 in the worst minute, and
 /// relists, which have delays of their own, as many; and a list by pages may follow a streaming one twice. Without delays that

@@ -1,23 +1,24 @@
 //! The API server of a run, as a process of its own, and what is asked of it beside what the host asks.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use http::{Method, Request};
 use http_body_util::BodyExt;
-use kube::Client;
-use kube::client::Body;
+use kube::{Client, client::Body};
 use pilothouse_apiserver::faults::Rule;
 use pilothouse_real::process::Process;
 use serde_json::{Value, json};
 
-use super::random::Random;
-use super::world::{self, Change, NAMESPACES};
-use crate::cluster::client;
-use crate::host::binary;
-use crate::wait::eventually;
+use super::{
+    random::Random,
+    world::{self, Change, NAMESPACES},
+};
+use crate::{cluster::client, host::binary, wait::eventually};
 
 /// What never takes so long: writes and lists are spared by the rules, but for those about connections.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -1,22 +1,27 @@
 //! The host's side of a run: informers as the host has them, what their subscribers were told, and what they asked the server.
 
-use std::collections::BTreeMap;
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::{
+    collections::{BTreeMap, hash_map::DefaultHasher},
+    hash::{Hash, Hasher},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 use http::{HeaderValue, Request, header};
 use kube::client::Body;
 use parking_lot::Mutex;
-use pilothouse::cluster::Cluster;
-use pilothouse::informer::{InformerKey, Informers, Lease, Origin, told};
-use pilothouse_core::key::Key;
-use pilothouse_core::object::Keep;
-use pilothouse_core::reflector::State;
-use pilothouse_core::selector::{FieldSelector, Selector};
-use pilothouse_core::store::Change;
+use pilothouse::{
+    cluster::Cluster,
+    informer::{InformerKey, Informers, Lease, Origin, told},
+};
+use pilothouse_core::{
+    key::Key,
+    object::Keep,
+    reflector::State,
+    selector::{FieldSelector, Selector},
+    store::Change,
+};
 use tokio::runtime::Handle;
 
 use super::world::Subject;

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::super::{Controller, Index, MappedWatch, Mapping, Watch, raw};
-use super::{Name, Problems, bounded, check_names, quoted};
-use crate::field::FieldPath;
-use crate::object::Keep;
-use crate::predicate::{Condition, Expression, Predicate, Test};
-use crate::selector::{self, FieldSelector, Selector};
+use super::{
+    super::{Controller, Index, MappedWatch, Mapping, Watch, raw},
+    Name, Problems, bounded, check_names, quoted,
+};
+use crate::{
+    field::FieldPath,
+    object::Keep,
+    predicate::{Condition, Expression, Predicate, Test},
+    selector::{self, FieldSelector, Selector},
+};
 
 /// Lists of one `when`, and conditions of one list. Each is looked at for every change of the kind.
 const MAX_CONDITIONS: usize = 16;

@@ -1,7 +1,6 @@
 //! Which fields of `object` and `old` an expression reads, as far as its text tells.
 
-use kube_cel::cel::common::ast::operators::INDEX;
-use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue};
+use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators::INDEX};
 
 use super::meter::plain;
 use crate::field::FieldPath;

@@ -10,18 +10,26 @@
 //! Prices are in units of some 20 ns ([`BUDGET`](super::BUDGET)). They are those of the slowest that was found, by time and by allocations:
 //! `host/core/tests/predicates.rs` compares them with what the interpreter allocates.
 
-use std::cell::{Cell, RefCell};
-use std::sync::Arc;
-
-use kube_cel::cel::common::ast::operators::{
-    ADD, CONDITIONAL, EQUALS, GREATER, GREATER_EQUALS, IN, INDEX, LESS, LESS_EQUALS, LOGICAL_AND, LOGICAL_NOT,
-    LOGICAL_OR, NEGATE, NOT_EQUALS, NOT_STRICTLY_FALSE,
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
 };
-use kube_cel::cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue};
-use kube_cel::cel::common::types::{CelBytes, CelList, CelMap, CelMapKey, CelString};
-use kube_cel::cel::common::value::Val;
-use kube_cel::cel::extractors::This;
-use kube_cel::cel::{Context, ExecutionError, FunctionContext, ResolveResult, Value};
+
+use kube_cel::cel::{
+    Context, ExecutionError, FunctionContext, ResolveResult, Value,
+    common::{
+        ast::{
+            CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue,
+            operators::{
+                ADD, CONDITIONAL, EQUALS, GREATER, GREATER_EQUALS, IN, INDEX, LESS, LESS_EQUALS, LOGICAL_AND,
+                LOGICAL_NOT, LOGICAL_OR, NEGATE, NOT_EQUALS, NOT_STRICTLY_FALSE,
+            },
+        },
+        types::{CelBytes, CelList, CelMap, CelMapKey, CelString},
+        value::Val,
+    },
+    extractors::This,
+};
 use regex::Regex;
 
 /// Gives its argument back, and pays for copying it. An expression cannot name it: no identifier has an `@`.

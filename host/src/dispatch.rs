@@ -28,18 +28,6 @@ mod remembered;
 mod resync;
 mod routes;
 mod sync;
-#[cfg(test)]
-mod tests;
-
-pub use controller::{Controller, GoneFigures, ReadFigures};
-pub use failing::{FailingKey, GivenUp};
-pub(crate) use feed::VALUES;
-pub use hook::{Called, Hook};
-pub use judging::JudgingFigures;
-pub use observing::Observing;
-pub use pending::{BacklogFigures, HookFailure};
-pub use queue::{Cause, Queue};
-pub use record::{CallFailure, Quarantined, Record};
 
 use std::{
     collections::BTreeMap,
@@ -50,12 +38,21 @@ use std::{
     time::Duration,
 };
 
+pub use controller::{Controller, GoneFigures, ReadFigures};
+pub use failing::{FailingKey, GivenUp};
+pub(crate) use feed::VALUES;
 use futures::{
     FutureExt,
     future::{BoxFuture, join_all},
 };
+pub use hook::{Called, Hook};
+pub use judging::JudgingFigures;
+pub use observing::Observing;
 use parking_lot::Mutex;
+pub use pending::{BacklogFigures, HookFailure};
 use pilothouse_core::permits::Usage;
+pub use queue::{Cause, Queue};
+pub use record::{CallFailure, Quarantined, Record};
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
@@ -314,3 +311,6 @@ impl Activate for Dispatch {
         .boxed()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,8 +29,6 @@ mod plugin;
 mod process;
 mod requests;
 mod routes;
-#[cfg(test)]
-mod tests;
 
 use std::{
     collections::BTreeMap,
@@ -202,3 +200,6 @@ impl fmt::Debug for Series {
         f.debug_struct("Series").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

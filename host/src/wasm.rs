@@ -67,8 +67,6 @@ mod revision;
 mod tally;
 #[cfg(test)]
 pub(crate) mod testing;
-#[cfg(test)]
-mod tests;
 mod turns;
 
 pub use cache::{CACHE_BYTES, Cache, CacheError};
@@ -99,3 +97,6 @@ pub const MAX_FILE: usize = 64 << 20;
 /// server takes in one request (3 MiB). It bounds what the host copies, which may be more than the guest has memory: many
 /// strings may lie in the same place.
 pub const MAX_TRANSFER: usize = 32 << 20;
+
+#[cfg(test)]
+mod tests;

@@ -23,16 +23,13 @@ pub(crate) mod node;
 mod prune;
 mod rules;
 mod structural;
-#[cfg(test)]
-mod tests;
 mod validate;
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
-
 use go::{quoted, shown};
 use node::{FREE, Node};
+use serde_json::{Map, Value, json};
 
 /// What a kind's objects look like.
 #[derive(Debug, Clone)]
@@ -217,3 +214,6 @@ impl Reason {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

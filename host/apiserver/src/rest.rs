@@ -19,22 +19,23 @@ pub(crate) mod update;
 mod warnings;
 mod write;
 
-use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::{num::NonZeroU32, sync::Arc};
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::convert;
-use crate::managed::Manager;
-use crate::names;
-use crate::object::{self, Key, Object};
-use crate::request::FieldValidation;
-use crate::resources::{GroupResource, Resource};
-use crate::schema::Cause;
-use crate::server::Server;
-use crate::status::{Result, Status};
-use crate::storage::Refused;
+use crate::{
+    convert,
+    managed::Manager,
+    names,
+    object::{self, Key, Object},
+    request::FieldValidation,
+    resources::{GroupResource, Resource},
+    schema::Cause,
+    server::Server,
+    status::{Result, Status},
+    storage::Refused,
+};
 
 /// The part of an object that a request is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

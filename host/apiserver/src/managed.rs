@@ -24,14 +24,11 @@ mod laws;
 mod path;
 mod set;
 mod shape;
-#[cfg(test)]
-mod tests;
 mod walk;
-
-use serde_json::{Map, Value};
 
 use entries::{Entry, Operation};
 use path::Element;
+use serde_json::{Map, Value};
 use set::Set;
 use walk::Comparison;
 
@@ -287,3 +284,6 @@ fn conflicts(owners: &[Entry], taken: &Set) -> Vec<Conflict> {
     });
     conflicts.collect()
 }
+
+#[cfg(test)]
+mod tests;

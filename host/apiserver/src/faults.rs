@@ -47,23 +47,26 @@ mod rule;
 pub(crate) mod stream;
 pub(crate) mod subject;
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt;
-use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    num::NonZeroU32,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
-use serde::Serialize;
-use tokio::sync::{oneshot, watch};
-use tokio::time::Instant;
-
 pub use rule::{
     Answer, Bookmark, By, Content, Cut, Delay, Fault, InvalidRule, Lag, Mangle, Often, Requests, Rule, Stale,
     Streaming, Truncate, Verb,
 };
+use serde::Serialize;
 use stream::End;
 use subject::{Matcher, Subject};
+use tokio::{
+    sync::{oneshot, watch},
+    time::Instant,
+};
 
 /// Rules that are kept, those that are over included: more than a person keeps apart, and few enough to ask all of them.
 const MAX_RULES: usize = 256;

@@ -34,19 +34,16 @@ mod moment;
 mod packing;
 mod registry;
 mod source;
-#[cfg(test)]
-mod tests;
 mod view;
 
 pub use health::{Failures, Health, Lapse, Relists, Tally};
 pub use lease::{Lease, Subscription};
 pub use moment::Moment;
 pub use pilothouse_core::informer::InformerKey;
+use pilothouse_core::{reflector::State, store::Change};
 pub use registry::{Holding, Informers, Intake, Use};
 pub use source::Informer;
 pub use view::{View, precedes};
-
-use pilothouse_core::{reflector::State, store::Change};
 
 /// Objects that a read looks at before it lets the informer go on: some hundred microseconds, where it has to look at labels.
 pub const WORK: usize = 500;
@@ -75,3 +72,6 @@ pub fn told(state: &State) -> String {
         State::Denied(why) => format!("denied; grant the host's account list and watch: {why}"),
     }
 }
+
+#[cfg(test)]
+mod tests;

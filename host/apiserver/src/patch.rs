@@ -10,18 +10,15 @@
 
 mod list;
 mod strategic;
-#[cfg(test)]
-mod tests;
 
 use json_patch::{PatchOperation, ReplaceOperation, jsonptr::PointerBuf};
 use serde_json::Value;
+pub use strategic::strategic;
 
 use crate::schema::{
     Schema,
     node::{MAX_DEPTH, deeper_than},
 };
-
-pub use strategic::strategic;
 
 /// Operations that a JSON patch may have, as in kube-apiserver.
 const OPERATIONS: usize = 10_000;
@@ -132,3 +129,6 @@ fn check_object(patch: &Value) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,22 +20,27 @@ pub(crate) mod kube_runtime;
 pub(crate) mod reader;
 pub(crate) mod wire;
 
-use std::io::{self, BufRead};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    io::{self, BufRead},
+    sync::mpsc::{self, Receiver, Sender},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
 use pilothouse_e2e::{Cluster, Kind};
 use serde_json::{Value, from_value, json};
-use tokio::process::Command;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    process::Command,
+    time::{sleep, timeout},
+};
 
 use self::wire::Wire;
-use crate::child::Child;
-use crate::server::say;
+use crate::{child::Child, server::say};
 
 /// The annotation by which changes are told apart.
 pub(crate) const MARK: &str = "guests.example.com/mark";

@@ -31,10 +31,11 @@ mod wake;
 use anyhow::Result;
 
 pub(crate) use self::cache::watch_line;
-
-use crate::peers::kube_runtime;
-use crate::report::Budget::{self, AtLeast, AtMost};
-use crate::toolchains::{JAVASCRIPT, PYTHON};
+use crate::{
+    peers::kube_runtime,
+    report::Budget::{self, AtLeast, AtMost},
+    toolchains::{JAVASCRIPT, PYTHON},
+};
 
 /// Measures each figure of a line once, in the order of [`Line::figures`]. A peer that has not all of them measures the first.
 pub type Measure = fn() -> Result<Vec<f64>>;

@@ -34,16 +34,6 @@ mod events;
 mod fence;
 mod mark;
 mod settled;
-#[cfg(test)]
-mod tests;
-
-pub(crate) use basis::is_known;
-pub use client::ClientError;
-pub use crd::CrdError;
-pub use desired::ChildError;
-pub(crate) use events::cut;
-pub use events::{Events, Level};
-pub use fence::{Closed, Fence, WITHDRAWN_AFTER};
 
 use std::{
     collections::HashSet,
@@ -53,7 +43,14 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+pub(crate) use basis::is_known;
 use bytes::Bytes;
+pub use client::ClientError;
+pub use crd::CrdError;
+pub use desired::ChildError;
+pub(crate) use events::cut;
+pub use events::{Events, Level};
+pub use fence::{Closed, Fence, WITHDRAWN_AFTER};
 use futures::{StreamExt, stream};
 use pilothouse_core::{
     ParseError, diff,
@@ -708,3 +705,6 @@ impl Writer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,17 +17,14 @@ mod gate;
 mod http2;
 mod kubeconfig;
 mod request;
-#[cfg(test)]
-mod tests;
-
-pub use connect::{ConnectError, ConnectOptions, connect};
-pub use discovery::Endpoint;
-pub(crate) use request::Select;
-pub use request::{DeleteOptions, Error, Patch, Status, Stream, WriteOptions};
 
 use std::sync::Arc;
 
+pub use connect::{ConnectError, ConnectOptions, connect};
+pub use discovery::Endpoint;
 use pilothouse_core::{permits::Usage, rate::Rate};
+pub(crate) use request::Select;
+pub use request::{DeleteOptions, Error, Patch, Status, Stream, WriteOptions};
 use tokio::runtime::Handle;
 
 use self::{
@@ -100,3 +97,6 @@ impl Cluster {
         &self.host
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,8 +20,6 @@ mod debug;
 pub mod metrics;
 mod plugins;
 mod server;
-#[cfg(test)]
-mod tests;
 
 pub use debug::{InformerRow, Inspect, LeaseRow};
 pub use metrics::Metrics;
@@ -71,3 +69,6 @@ pub enum Release {
     /// No plugin of that name is at work, but these.
     Unknown(Vec<String>),
 }
+
+#[cfg(test)]
+mod tests;

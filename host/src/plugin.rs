@@ -25,11 +25,12 @@ mod look;
 mod source;
 mod status;
 mod task;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use candidate::call_limits;
 pub use candidate::{Activate, ActivateError, Candidate};
 pub use lifecycle::{Lifecycle, Mode};
 pub use source::{Change, Content, Found, Problem, SettingsFile, Source};
 pub use status::{Failure, Observer, Serving, Snapshot, Stage, State, Status, Statuses};
+
+#[cfg(test)]
+mod tests;

@@ -14,17 +14,16 @@
 pub(crate) mod host;
 pub(crate) mod kube_runtime;
 
-use std::env;
-use std::io::{self, BufRead};
-use std::time::{Duration, Instant};
+use std::{
+    env,
+    io::{self, BufRead},
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail, ensure};
-use tokio::process::Command;
-use tokio::time::sleep;
+use tokio::{process::Command, time::sleep};
 
-use crate::child::Child;
-use crate::clock::cpu_time_of;
-use crate::{memory, processes, server};
+use crate::{child::Child, clock::cpu_time_of, memory, processes, server};
 
 /// How many objects, where not 100,000.
 const OBJECTS: &str = "BENCH_OBJECTS";

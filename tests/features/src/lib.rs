@@ -1,2 +1,2 @@
-//! Nothing by itself. The dependencies of this package have the features that only tests ask for, as tests' own dependencies have others:
-//! built beside the host, whatever both need is the same, and Cargo compiles it once.
+//! An empty library. Its dependencies name the features that only tests need. Built beside the host, it makes Cargo compile each
+//! dependency once, with one set of features.

@@ -1,9 +1,9 @@
-//! A controller's workqueue (`host/src/dispatch/queue.rs`) among threads: in whichever order they take their steps, each key that was
-//! added is taken, by one worker at a time, and whoever waits is woken.
+//! A controller's workqueue (`host/src/dispatch/queue.rs`) among threads. In every order of their steps, each key that was added is
+//! taken, by one worker at a time, and each waiter is woken.
 //!
-//! Shuttle runs each scenario some ten thousand times, in orders drawn from a seed: at random, and by priorities that change few times
-//! (probabilistic concurrency testing), which finds what needs one unlucky moment. A wake-up that is lost leaves threads that wait for
-//! ever, which Shuttle calls a deadlock; it prints the order of steps with it, for `shuttle::replay`.
+//! Shuttle runs each scenario about ten thousand times. It draws the orders from a seed: half of them at random, half by priorities that
+//! change a few times (probabilistic concurrency testing), which finds faults that need one unlucky moment. A lost wake-up leaves threads
+//! that wait for ever. Shuttle reports that as a deadlock, with the order of steps for `shuttle::replay`.
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
@@ -34,10 +34,10 @@ use shuttle::{
 };
 use sync::{Instant, timeout_at};
 
-/// From which orders are drawn: the same at each run.
+/// The seed of all orders, the same at each run.
 const SEED: u64 = 20_261_122;
 
-/// Orders of each kind.
+/// Number of orders of each kind.
 const ORDERS: usize = 40_000;
 
 /// Moments at which an order by priorities changes them.
@@ -91,15 +91,15 @@ fn explore(orders: impl Scheduler + 'static, scenario: fn()) {
 struct Scene {
     queue: Queue,
     keys: [Watched; 2],
-    /// Workers that are wanted.
+    /// Number of workers that should run.
     wanted: AtomicU32,
     held: AtomicBool,
-    /// The queue is shut down once each key has been seen after so many changes, and was taken so often.
+    /// The queue is shut down once each key was seen after this many changes and was taken this often.
     changes: u32,
     takes: u32,
 }
 
-/// What becomes of one key.
+/// The state of one key.
 #[derive(Default)]
 struct Watched {
     changes: AtomicU32,
@@ -159,7 +159,7 @@ impl Scene {
     }
 }
 
-/// Starts a worker that goes on until the queue ends, or it is not wanted.
+/// Starts a worker that runs until the queue ends or the worker is not wanted any more.
 fn worker(scene: &Arc<Scene>, number: u32, next: fn(u32) -> Next) -> JoinHandle<()> {
     let scene = scene.clone();
     thread::spawn(move || {
@@ -174,7 +174,7 @@ fn worker(scene: &Arc<Scene>, number: u32, next: fn(u32) -> Next) -> JoinHandle<
     })
 }
 
-/// Starts a worker that waits no longer than this.
+/// Starts a worker that waits at most this long.
 fn impatient(scene: &Arc<Scene>, patience: Duration) -> JoinHandle<()> {
     let scene = scene.clone();
     thread::spawn(move || {
@@ -259,7 +259,7 @@ fn a_worker_that_is_not_wanted_leaves_its_keys_to_others() {
     let fewer = {
         let scene = scene.clone();
         thread::spawn(move || {
-            // The others go when they are woken: for a key, which they pass on, or by the queue's end.
+            // The others end when they are woken: for a key, which they pass on, or by the end of the queue.
             scene.wanted.store(1, SeqCst);
         })
     };
@@ -314,7 +314,7 @@ fn pair(scene: &Arc<Scene>) -> [JoinHandle<()>; 2] {
     })
 }
 
-/// Keys that are to come after these delays: nobody may sleep through what comes while another works.
+/// Adds keys with these delays. No worker may sleep through a key that comes due while another works.
 fn together(delays: [Duration; 2]) {
     let scene = Arc::new(Scene::new(Pace::default(), 1, 1));
     let items = taken(&scene);
@@ -357,7 +357,7 @@ fn a_worker_that_ends_with_its_key_leaves_the_next_change_to_others() {
     };
     let changers = [[0, 1], [1, 0]].map(|order| changer(&scene, order));
     all(changers);
-    // Only now: nobody else rings the bell.
+    // Only now, so that nothing else wakes the worker.
     let stays = worker(&scene, 1, |_| Next::Done);
     all([ends, stays]);
 }

@@ -1,5 +1,4 @@
-//! Locks, bells and time of the queue under test: threads take turns at each of their steps, and time passes only while a thread has
-//! it [pass].
+//! Locks, notifications and time of the queue under test. Threads switch at each step. Time passes only while a thread runs [`pass`].
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +16,7 @@ use shuttle::{
     sync::{self, Condvar},
 };
 
-/// As parking_lot's.
+/// Like `parking_lot::Mutex`.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
@@ -31,26 +30,26 @@ impl<T> Mutex<T> {
     }
 }
 
-/// As tokio's, but whoever waits may be the one whom the bell wakes, and not who has waited longest: nothing should hang on that.
+/// Like `tokio::sync::Notify`, except that `notify_one` wakes any waiter, not the oldest. The queue must not depend on that order.
 #[derive(Debug, Default)]
 pub(crate) struct Notify(Mutex<Bell>);
 
 #[derive(Debug, Default)]
 struct Bell {
-    /// It rang for one, and nobody waited.
+    /// `notify_one` was called without a waiter.
     permit: bool,
     waiting: Vec<(u64, Waker)>,
-    /// Who was woken as the one, and does not know it yet.
+    /// The waiter that `notify_one` chose and that has not run yet.
     woken: Vec<u64>,
-    /// The last number given to somebody who waits.
+    /// The last number given to a waiter.
     number: u64,
-    /// How often it rang for all.
+    /// Number of calls of `notify_waiters`.
     for_all: u64,
 }
 
 pub(crate) struct Notified<'a> {
     notify: &'a Notify,
-    /// [`Bell::for_all`] when it was made.
+    /// [`Bell::for_all`] at the time when this was created.
     for_all: u64,
     waits: Option<u64>,
 }
@@ -88,7 +87,7 @@ impl Notify {
 }
 
 impl Bell {
-    /// Whether `number` was woken as the one, which it knows from now on.
+    /// Takes the wake-up of `notify_one` if it was meant for `number`.
     fn told(&mut self, number: u64) -> bool {
         let place = self.woken.iter().position(|woken| *woken == number);
         place.map(|place| self.woken.swap_remove(place)).is_some()
@@ -126,13 +125,13 @@ impl Drop for Notified<'_> {
         bell.waiting.retain(|(waiting, _)| *waiting != number);
         if bell.told(number) {
             drop(bell);
-            // It was woken, and will do nothing about it.
+            // It was woken and is dropped: another waiter must get the wake-up.
             self.notify.notify_one();
         }
     }
 }
 
-/// Since the start of the run.
+/// Time since the start of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Instant(Duration);
 
@@ -161,7 +160,7 @@ shuttle::lazy_static! {
 #[derive(Default)]
 struct Clock {
     state: Mutex<State>,
-    /// Somebody waits for a time, or time is to stop.
+    /// A thread waits for a time, or time shall stop.
     changed: Condvar,
 }
 
@@ -174,7 +173,7 @@ struct State {
     number: u64,
 }
 
-/// Lets time pass, from one moment that somebody waits for to the next, until it [stops](stop).
+/// Advances time to the next moment that a thread waits for, again and again, until [`stop`].
 pub(crate) fn pass() {
     let mut state = CLOCK.state.lock();
     while !state.stopped {
@@ -195,7 +194,7 @@ pub(crate) fn stop() {
     CLOCK.changed.notify_all();
 }
 
-/// The future's end, or nothing where the time is over sooner.
+/// Returns the future's output, or `None` if `until` comes first.
 pub(crate) fn timeout_at<F: Future>(due: Instant, future: F) -> Timeout<F> {
     Timeout { due, future: Box::pin(future), sleeps: None }
 }
@@ -203,7 +202,7 @@ pub(crate) fn timeout_at<F: Future>(due: Instant, future: F) -> Timeout<F> {
 pub(crate) struct Timeout<F> {
     due: Instant,
     future: Pin<Box<F>>,
-    /// As which sleeper.
+    /// The sleeper's number.
     sleeps: Option<u64>,
 }
 

@@ -1,2 +1,4 @@
-//! Nothing by itself. The tests of this package compile files of the host with locks and bells in place of the real ones that let Shuttle
-//! choose who goes on at each step: `queue` does so with a controller's workqueue among its threads.
+//! An empty library: this package has only tests.
+//!
+//! They compile files of the host with substitutes for its locks and notifications. Through these Shuttle chooses which thread runs at
+//! each step. `queue` tests a controller's workqueue this way.

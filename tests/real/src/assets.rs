@@ -1,7 +1,7 @@
 //! Where the servers' binaries are.
 //!
-//! `KUBEBUILDER_ASSETS` wins where it is set, as with envtest. Otherwise they lie in the user's cache folder, in a folder
-//! named by their versions; the first who needs them builds them with Go, and a lock keeps a second builder waiting.
+//! `KUBEBUILDER_ASSETS` wins where it is set, as with envtest. Otherwise they lie in the user's cache folder, in a folder named after
+//! their versions. The first test that needs them builds them with Go; a lock makes a second builder wait.
 
 use std::{
     env,
@@ -31,7 +31,7 @@ pub struct Assets {
 }
 
 impl Assets {
-    /// The binaries if they are there: nothing is built.
+    /// Returns the binaries if they are there. Builds nothing.
     ///
     /// # Errors
     /// `KUBEBUILDER_ASSETS` is set and a binary is missing in its folder; no home folder is known.
@@ -42,8 +42,8 @@ impl Assets {
         Ok(Self::complete(cache_folder()?))
     }
 
-    /// The binaries, built first where they are not there yet: some five minutes on two cores. `say` gets a line now and
-    /// then about what happens.
+    /// Returns the binaries, and builds them first if they are missing, which takes about five minutes on two cores. `say` gets a line
+    /// of progress from time to time.
     ///
     /// # Errors
     /// As [`Assets::present`]; Go is missing or too old; a build failed.
@@ -54,7 +54,7 @@ impl Assets {
         let folder = cache_folder()?;
         let parent = folder.parent().context("the cache folder has no parent")?;
         fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
-        // Held until the function returns; the kernel releases it where the process is killed.
+        // Held until the function returns. The kernel releases it if the process is killed.
         let _lock = lock(&beside(&folder, ".lock"), &mut say)?;
         if let Some(built_meanwhile) = Self::complete(folder.clone()) {
             return Ok(built_meanwhile);
@@ -94,7 +94,7 @@ impl Assets {
         self.folder.join(KUBECTL)
     }
 
-    /// The folder that the user named: everything must be there.
+    /// Checks the folder that the user named: every binary must be there.
     fn named(folder: PathBuf) -> Result<Self> {
         let missing: Vec<&str> = BINARIES.into_iter().filter(|name| !folder.join(name).is_file()).collect();
         if !missing.is_empty() {
@@ -124,7 +124,7 @@ fn cache_folder() -> Result<PathBuf> {
             .join(".cache"),
     };
     let versions = go::Versions::wanted();
-    // The dots of the versions would be taken for an extension.
+    // `with_extension` would take the dots of the versions for an extension.
     let name = format!("kubernetes-{}-etcd-{}", versions.kubernetes, versions.etcd).replace('.', "_");
     Ok(cache.join("pilothouse").join(name))
 }

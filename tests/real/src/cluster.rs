@@ -1,4 +1,4 @@
-//! The three servers of one cluster, their data and their life.
+//! The three servers of one cluster: their start, their end and their data.
 
 use std::{
     fs,
@@ -22,38 +22,38 @@ use crate::{
     process::{self, Process},
 };
 
-/// A server that is not ready by then has a problem that waiting does not solve. Ready takes 2 s on an idle machine.
+/// Time within which a server must be ready. It takes 2 s on an idle machine.
 const READY: Duration = Duration::from_secs(60);
-/// How often a starting server is asked.
+/// Pause between two questions to a starting server.
 const POLL: Duration = Duration::from_millis(100);
-/// How often a server is started anew because another process took its port.
+/// Number of starts of a server whose port another process takes.
 const PORT_ATTEMPTS: u32 = 5;
-/// How much of a server's log an error carries.
+/// Number of log lines in an error.
 const LOG_LINES: usize = 20;
 
-/// Folders of etcd's data: that is used, and that was saved.
+/// Folders of etcd's data: the one in use, and the saved copy.
 const ETCD_DATA: &str = "etcd";
 const ETCD_SAVED: &str = "etcd-saved";
 
-/// What becomes of resource versions when etcd's data goes back.
+/// What happens to resource versions when etcd's data is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Versions {
-    /// They go back as well: versions that were given out are given out again.
+    /// They go back as well: the server gives out the same versions a second time.
     Back,
-    /// They go on above all that were given out, and what is below is compacted, as by
-    /// `etcdutl snapshot restore --bump-revision --mark-compacted`.
+    /// They continue above all versions that were given out, and older ones are compacted. `etcdutl snapshot restore --bump-revision
+    /// --mark-compacted` does the same.
     Raised,
 }
 
 /// A running cluster: an API server on its own etcd, with the garbage collector and the namespace controller.
 ///
-/// Dropped, it stops, and its data is removed. Its processes do not outlive the test process, however that ends.
+/// Dropping it stops the servers and removes their data. They do not outlive the test process, however that ends.
 #[derive(Debug)]
 pub struct Cluster {
     assets: Assets,
     etcd_ports: Ports,
     port: u16,
-    // Before the folder: the servers stop before their data goes.
+    // Before the folder, so that the servers stop before their data is removed.
     servers: Mutex<Servers>,
     folder: TempDir,
 }
@@ -66,22 +66,22 @@ struct Servers {
     etcd: Option<Process>,
 }
 
-/// Those of etcd.
+/// The ports of etcd.
 #[derive(Clone, Copy, Debug)]
 struct Ports {
     client: u16,
     peer: u16,
 }
 
-/// How one start of a server ended that did not end well.
+/// Why one start of a server failed.
 enum Failed {
-    /// Another process took the port meanwhile.
+    /// Another process took the port first.
     PortTaken,
     Otherwise(anyhow::Error),
 }
 
 impl Cluster {
-    /// Starts a cluster; returns when its API server is ready. Where the binaries are missing, they are built first.
+    /// Starts a cluster and returns when its API server is ready. Builds missing binaries first.
     ///
     /// # Errors
     /// The binaries are missing and cannot be built, or a server does not become ready: the error has its last log lines.
@@ -112,12 +112,12 @@ impl Cluster {
         self.kubeconfig_of(ADMIN)
     }
 
-    /// A kubeconfig file of a user whom the server knows and who was granted nothing.
+    /// A kubeconfig file of a user without any permission.
     pub fn kubeconfig_of_nobody(&self) -> PathBuf {
         self.kubeconfig_of(NOBODY)
     }
 
-    /// A kubeconfig file of the ordinary user [`OPERATOR`], whom a test may grant what it needs.
+    /// A kubeconfig file of the ordinary user [`OPERATOR`], to whom a test grants what it needs.
     pub fn kubeconfig_of_operator(&self) -> PathBuf {
         self.kubeconfig_of(OPERATOR)
     }
@@ -135,7 +135,7 @@ impl Cluster {
         let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
             .context("cannot use the cluster's kubeconfig")?;
-        // A test wants to see what the server said: kube would send a request again where the answer is 429, 503 or 504.
+        // A test wants to see each answer. kube would retry a request after 429, 503 and 504.
         config.default_retry = false;
         Client::try_from(config).context("cannot make a client")
     }
@@ -145,13 +145,12 @@ impl Cluster {
         self.assets.kubectl()
     }
 
-    /// Ends the API server as a crash does (SIGKILL): every connection is cut, and new ones are refused.
+    /// Kills the API server (SIGKILL): every connection is cut, and new ones are refused.
     pub fn kill_apiserver(&self) {
         self.servers().apiserver = None;
     }
 
-    /// Starts the API server again, on the same data and the same port; returns when it is ready. One that runs is killed
-    /// first.
+    /// Starts the API server again with the same data and port, and returns when it is ready. A running one is killed first.
     ///
     /// # Errors
     /// It does not become ready: the error has its last log lines.
@@ -160,8 +159,7 @@ impl Cluster {
         self.start_apiserver(self.port).await.map_err(Failed::into_error)
     }
 
-    /// Ends etcd as a crash does (SIGKILL) and starts it again, on the same data and the same ports; returns when it is
-    /// healthy.
+    /// Kills etcd (SIGKILL), starts it again with the same data and ports, and returns when it is healthy.
     ///
     /// # Errors
     /// It does not become healthy: the error has its last log lines.
@@ -170,7 +168,7 @@ impl Cluster {
         self.start_etcd(self.etcd_ports).await.map_err(Failed::into_error)
     }
 
-    /// Copies etcd's data, which is stopped for that as by a crash, for [`Cluster::restore`]. An earlier copy is replaced.
+    /// Copies etcd's data for [`Cluster::restore`]. etcd is killed for that and started again. Replaces an earlier copy.
     ///
     /// # Errors
     /// The data cannot be copied, or etcd does not become healthy again.
@@ -180,8 +178,8 @@ impl Cluster {
         self.start_etcd(self.etcd_ports).await.map_err(Failed::into_error)
     }
 
-    /// Stops all servers as a crash does, takes etcd's data back to what [`Cluster::save`] copied, and starts them again; returns when
-    /// the API server is ready.
+    /// Kills all servers, restores the data that [`Cluster::save`] copied, and starts the servers again. Returns when the API server is
+    /// ready.
     ///
     /// # Errors
     /// Nothing was saved, or a server does not become ready.
@@ -195,7 +193,7 @@ impl Cluster {
             etcd.raise_above(newest).await?;
         }
         self.start_apiserver(self.port).await.map_err(Failed::into_error)?;
-        // As everybody who restores is told to do with all that watches: it would wait for what was lost.
+        // Kubernetes' guide to restores says: restart all watching components. This one would wait for versions that were lost.
         self.start_controller_manager()
     }
 
@@ -267,7 +265,7 @@ impl Cluster {
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("default={peer}")])
-            // The data is worth nothing after the test.
+            // The data is not needed after the test.
             .arg("--unsafe-no-fsync");
         let process = self.started("etcd", command)?;
         self.servers().etcd = Some(process);
@@ -308,7 +306,7 @@ impl Cluster {
         self.until_ready("kube-apiserver", &client, "/readyz", |servers| servers.apiserver.as_mut()).await
     }
 
-    /// It needs no time to wait for: what it does, it does eventually, and it finds the API server again by itself.
+    /// Nothing waits for it: it finds the API server by itself, now and after a restart.
     fn start_controller_manager(&self) -> Result<()> {
         let mut command = Command::new(self.assets.kube_controller_manager());
         command
@@ -326,7 +324,7 @@ impl Cluster {
 
     fn started(&self, name: &str, command: Command) -> Result<Process, Failed> {
         let log = self.log(name);
-        // What an earlier life of the server printed would be taken for the present one's.
+        // Without this, lines of the server's earlier run would be taken for those of this one.
         if log.exists() {
             fs::rename(&log, log.with_extension("earlier.log")).map_err(|error| Failed::Otherwise(error.into()))?;
         }

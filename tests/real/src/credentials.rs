@@ -1,4 +1,4 @@
-//! Keys, certificates and tokens of one cluster, made anew for each.
+//! Keys, certificates and tokens, generated for each cluster.
 
 use std::{fs, path::Path};
 
@@ -13,12 +13,11 @@ pub(crate) const SERVICE_ACCOUNT_KEY: &str = "service-account.key";
 pub(crate) const SERVICE_ACCOUNT_PUBLIC_KEY: &str = "service-account.pub";
 pub(crate) const TOKENS: &str = "tokens.csv";
 
-/// A member of `system:masters`: may do anything.
+/// A member of `system:masters`, with all permissions.
 pub(crate) const ADMIN: &str = "admin";
-/// Known to the server and granted nothing.
+/// A user without any permission.
 pub(crate) const NOBODY: &str = "nobody";
-/// Known to the server, granted nothing, and free for a test to grant something: unlike the administrator, whom priority and fairness
-/// lets pass, it is an ordinary user.
+/// An ordinary user to whom tests grant permissions. Unlike the administrator, it is subject to priority and fairness.
 pub const OPERATOR: &str = "operator";
 
 /// What clients need to know.
@@ -27,7 +26,7 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// Makes all of them and writes the server's part to `folder`.
+    /// Generates all of them and writes the server's part to `folder`.
     pub(crate) fn write_to(folder: &Path) -> Result<Self> {
         let ca_key = KeyPair::generate().context("cannot make a key")?;
         let mut ca_params = CertificateParams::new(Vec::new())?;

@@ -1,4 +1,4 @@
-//! What a test does to etcd itself: copies of its data, and its revision.
+//! Copies etcd's data and raises its revision.
 
 use std::{fs, path::Path};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use kube::Client;
 use serde_json::{Value, json};
 
-/// Replaces `to`, if it is there, by a copy of the folder `from`. etcd must not run.
+/// Copies the folder `from` to `to`, which it replaces. etcd must not run.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         fs::remove_dir_all(to).with_context(|| format!("cannot remove {}", to.display()))?;
@@ -46,7 +46,7 @@ impl Api {
         revision(&answer)
     }
 
-    /// Changes something outside of Kubernetes' keys until the revision is above `newest`, and forgets all changes up to there.
+    /// Writes a key that Kubernetes does not use until the revision is above `newest`, then compacts the history up to there.
     pub(crate) async fn raise_above(&self, newest: u64) -> Result<()> {
         let mut revision = self.revision().await?;
         ensure!(revision <= newest, "the data to be raised is at revision {revision}, above {newest} already");

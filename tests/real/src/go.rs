@@ -11,11 +11,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::Process;
 
-/// Part of this program, so that it builds the same wherever it runs.
+/// Compiled into this program, so that it builds the same versions everywhere.
 const GO_MOD: &str = include_str!("../go/go.mod");
 const GO_SUM: &str = include_str!("../go/go.sum");
 
-/// The packages and the names of the binaries that they give, in the order in which they are moved.
+/// The packages and the names of their binaries, in the order in which they are moved.
 const PACKAGES: [(&str, &str, &str); 4] = [
     ("go.etcd.io/etcd/server/v3", "server", "etcd"),
     ("k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver", "kube-apiserver"),
@@ -26,10 +26,10 @@ const PACKAGES: [(&str, &str, &str); 4] = [
 const INSTALL: &str = "install Go from https://go.dev/dl, or set KUBEBUILDER_ASSETS to a folder that has etcd, \
                        kube-apiserver, kube-controller-manager and kubectl";
 
-/// How often a line about the progress is said.
+/// Time between two lines of progress.
 const REPORT: Duration = Duration::from_secs(15);
 
-/// What `go.mod` asks for.
+/// The versions in `go.mod`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Versions {
     /// Such as `1.26.0`.
@@ -98,7 +98,7 @@ pub(crate) fn build(folder: &Path, say: &mut impl FnMut(&str)) -> Result<()> {
     fs::remove_file(&log).context("cannot remove the build's log")
 }
 
-/// The version of a Go that can build the module; one that is older but knows how fetches a newer one by itself.
+/// Returns the version of the installed Go if it can build the module. Go 1.21 and later fetches a newer toolchain by itself.
 fn usable_go(module: &Path, wanted: &Versions) -> Result<String> {
     let output = match go_in(module).args(["env", "GOVERSION"]).output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -126,19 +126,19 @@ fn at_least(version: &str, wanted: &str) -> bool {
             .collect()
     };
     let (version, wanted) = (numbers(version), numbers(wanted));
-    // `1.26` stands for its first release.
+    // `1.26` means `1.26.0`.
     let first_two = |numbers: &[u32]| (numbers.first().copied(), numbers.get(1).copied());
     first_two(&version) >= first_two(&wanted)
 }
 
-/// `go` on the module's copy, whatever the user's own settings for other work are.
+/// Returns a `go` command in the module's copy, independent of the user's settings.
 fn go_in(module: &Path) -> Command {
     let mut command = Command::new("go");
     command.current_dir(module).env("CGO_ENABLED", "0").env("GOWORK", "off").env("GOFLAGS", "");
     command
 }
 
-/// Without the version flags `/version` says `v0.0.0-master+$Format`, and clients that look at it go astray.
+/// Linker flags that set the version. Without them `/version` says `v0.0.0-master+$Format`, which misleads clients.
 fn link_flags(wanted: &Versions) -> String {
     let mut parts = wanted.kubernetes.split('.');
     let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -149,7 +149,7 @@ fn link_flags(wanted: &Versions) -> String {
     )
 }
 
-/// One line out of what `go build -v` printed: each line of it is a module that was fetched or a package that was compiled.
+/// Summarises the output of `go build -v` in one line. Each line of that output is a fetched module or a compiled package.
 fn progress(printed: &str, so_far: Duration) -> String {
     let compiled = printed.lines().filter(|line| !line.starts_with("go: ")).count();
     let latest = printed.lines().next_back().unwrap_or("nothing yet");

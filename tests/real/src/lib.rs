@@ -1,8 +1,8 @@
 //! A real Kubernetes API for tests: etcd, kube-apiserver and kube-controller-manager on this machine.
 //!
-//! [`assets`] finds the servers' binaries, or builds them once with Go. [`Cluster`] starts them on free ports, stops
-//! them when dropped, and can kill and restart them in between, and take their data back. [`process`] is what keeps a child process from outliving
-//! the test that started it, and its last log lines at hand; it serves for any other program under test as well.
+//! - [`assets`] finds the servers' binaries, or builds them once with Go.
+//! - [`Cluster`] starts the servers on free ports and stops them when dropped. It can kill, restart and restore them.
+//! - [`process`] runs any program under test: it ends with the test, and its last log lines are at hand.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {

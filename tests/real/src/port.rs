@@ -1,4 +1,4 @@
-//! Ports that are free now, and that no outgoing connection takes later.
+//! Free ports that no outgoing connection takes later.
 
 use std::{
     collections::hash_map::RandomState,
@@ -8,15 +8,13 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Below Linux's range for outgoing connections (32768 to 60999), so that a server that is killed finds its port free
-/// again when it is restarted.
+/// Ports below Linux's range for outgoing connections (32768 to 60999): a restarted server finds its port free again.
 const RANGE: std::ops::Range<u16> = 20_000..32_000;
 
-/// A port of the loopback address on which nobody listens at the moment. Another process may take it before its user
-/// does: who starts a server on it tries again with another port if that happens.
+/// Returns a port of the loopback address without a listener. Another process may take it first: the caller then retries with another.
 ///
 /// # Errors
-/// Every port that was tried is taken.
+/// Every port that was tried is in use.
 pub fn free() -> Result<u16> {
     let span = u64::from(RANGE.end - RANGE.start);
     (0..100_u32)

@@ -1,4 +1,4 @@
-//! One child process that dies with the process that started it, and whose output is kept in a file.
+//! A child process that dies with its parent and whose output goes to a file.
 
 use std::{
     fs::{self, OpenOptions},
@@ -12,10 +12,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
-/// How often [`Process::wait`] looks.
+/// Interval at which [`Process::wait`] polls.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A running program. Dropped, it is killed.
+/// A running program. Dropping it kills the program.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -24,7 +24,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`. What it prints, on both outputs, is appended to the file `log`; its input is empty.
+    /// Starts `command` with empty input. Both of its outputs are appended to the file `log`.
     ///
     /// # Errors
     /// The log cannot be opened, or the program cannot be started.
@@ -46,29 +46,29 @@ impl Process {
         self.child.id()
     }
 
-    /// How it ended, if it did.
+    /// Returns its exit status, or `None` while it runs.
     pub fn exited(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Asks it to end (SIGTERM). Nothing happens if it has ended already.
+    /// Sends SIGTERM. Does nothing if the process has ended.
     pub fn terminate(&mut self) {
         if self.exited().is_none() {
             let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
             let id = id.expect("the id of a child process is positive");
-            // The child is not reaped yet, so the id is still its own; a failure means that it has ended since.
+            // The child is not reaped yet, so the id is still its own. An error means that it has just ended.
             let _ended = rustix::process::kill_process(id, Signal::TERM);
         }
     }
 
-    /// Ends it at once (SIGKILL), and returns when it has ended.
+    /// Sends SIGKILL and returns when the process has ended.
     pub fn kill(&mut self) {
-        // Both fail only where it has ended already.
+        // Both fail only if it has ended already.
         let _ended = self.child.kill();
         let _reaped = self.child.wait();
     }
 
-    /// Returns how it ended.
+    /// Waits for its end and returns its exit status.
     ///
     /// # Errors
     /// It still runs after `limit`.
@@ -117,8 +117,8 @@ type Order = (Command, mpsc::SyncSender<io::Result<Child>>);
 
 /// Starts a child that the kernel kills when this process ends, however it ends.
 ///
-/// The kernel watches the *thread* that started the child, and a test's thread ends with the test; so one thread that
-/// lasts as long as the process starts them all.
+/// The kernel watches the *thread* that started the child, and a test's thread ends with the test. So one thread, which lasts as long as
+/// the process, starts all children.
 fn start_for_life(mut command: Command) -> io::Result<Child> {
     static STARTER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
         let (orders, taken) = mpsc::channel::<Order>();
@@ -126,7 +126,7 @@ fn start_for_life(mut command: Command) -> io::Result<Child> {
             .name("starter".to_owned())
             .spawn(move || {
                 for (mut command, answer) in taken {
-                    // Nobody waits for the answer only if the asking thread was unwound; the child is then killed below.
+                    // The receiver is gone only if the asking thread panicked. The child is then killed below.
                     if let Err(mpsc::SendError(Ok(mut unwanted))) = answer.send(command.spawn()) {
                         let _ended = unwanted.kill();
                     }
@@ -159,6 +159,6 @@ fn die_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(ask) };
 }
 
-/// Elsewhere a child is killed when its `Process` is dropped, and outlives a test process that is killed.
+/// On other systems a child is killed when its `Process` is dropped. It outlives a test process that is killed.
 #[cfg(not(target_os = "linux"))]
 fn die_with_parent(_: &mut Command) {}

@@ -40,7 +40,7 @@ fn child_dies_with_a_killed_parent() {
         .find_map(|line| line.unwrap().strip_prefix("child ")?.parse().ok())
         .unwrap();
     let runs = || {
-        // The third field is the state; nobody may have reaped it yet.
+        // The third field is the state. A zombie counts as dead: its parent may not have reaped it yet.
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
         !matches!(stat.rsplit(") ").next().and_then(|rest| rest.chars().next()), None | Some('Z' | 'X'))
     };

@@ -1,4 +1,4 @@
-//! Builds the real servers where they are missing, and prints the folder that has them.
+//! Builds the real servers if they are missing, and prints their folder.
 
 use std::process::ExitCode;
 

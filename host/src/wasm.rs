@@ -15,6 +15,9 @@
 //! is in memory while the plugin is called ([`Engine::unmap_idle`]). What is new serves as a baseline compiler made it, until it is optimized
 //! ([`Tier`]).
 //!
+//! Three rooms, each of which knows those before it: `contract` (what plugins and host say to each other), `load` (a file to code), `run`
+//! (engine, instances, calls). Below them lie [`Limits`], [`Tier`], and the count of a plugin's memory.
+//!
 //! A component may also export `mapper` and `observer`: then [`Revision::map`] and [`Revision::observe`] call them, under the same
 //! limits. Each call has a fresh instance, unless the manifest asks for reuse: then one that has answered is kept, and serves the next call of
 //! whichever of the three.
@@ -38,57 +41,44 @@
 //! Over many calls an instance that is kept may hold half of [`Limits::memory`]. How much a plugin logs then, and how often it is called, is
 //! for those who call.
 
-mod arguments;
-mod aside;
-mod attempt;
-mod bindings;
-mod budget;
-mod cache;
-mod call;
-mod child;
-mod code;
-mod compiler;
-mod component;
-mod confinement;
-mod container;
-mod contents;
-mod digest;
-mod ending;
-mod engine;
-mod epochs;
-mod error;
-mod file;
-mod host;
-mod imports;
-mod instances;
+mod contract;
 mod limits;
-mod manifest;
-mod revision;
-mod tally;
+mod load;
+mod memory;
+mod run;
 #[cfg(test)]
 pub(crate) mod testing;
-mod turns;
+mod tier;
 
-pub use cache::{CACHE_BYTES, Cache, CacheError};
-pub use call::{
-    Child, Children, Failure, MAX_CHILDREN, MAX_KEYS, MAX_MESSAGE, MAX_OBJECT, MAX_OUTCOME, News, Outcome, Phase,
-    Request,
+pub use contract::{
+    call::{
+        Child, Children, Failure, MAX_CHILDREN, MAX_KEYS, MAX_MESSAGE, MAX_OBJECT, MAX_OUTCOME, News, Outcome, Phase,
+        Request,
+    },
+    error::{CallError, DescribeError},
+    host::Excess,
+    imports::{
+        ClientError, Import, Imports, KeyPage, Level, LogLine, Page, PatchBody, Preconditions, Propagation, Query,
+        ReadError, Reason, StatusError,
+    },
 };
-pub use child::compile_for;
-pub use compiler::Compiler;
-pub use component::{Compiled, Linked};
-pub use digest::Digest;
-pub use engine::{CompileFigures, Engine, Figures, Tier};
-pub use error::{CallError, DescribeError, EngineError, LoadError};
-pub use file::PluginFile;
-pub use host::Excess;
-pub use imports::{
-    ClientError, Import, Imports, KeyPage, Level, LogLine, Page, PatchBody, Preconditions, Propagation, Query,
-    ReadError, Reason, StatusError,
+pub use limits::Limits;
+pub use load::{
+    cache::{CACHE_BYTES, Cache, CacheError},
+    child::compile_for,
+    compiler::Compiler,
+    digest::Digest,
+    error::LoadError,
+    file::PluginFile,
 };
-pub use limits::Kept;
-pub use revision::{DESCRIBE_DEADLINE, Limits, Revision};
-pub use tally::InstanceFigures;
+pub use memory::Kept;
+pub use run::{
+    component::{Compiled, Linked},
+    engine::{CompileFigures, Engine, EngineError, Figures},
+    revision::{DESCRIBE_DEADLINE, Revision},
+    tally::InstanceFigures,
+};
+pub use tier::Tier;
 
 /// The largest file that is compiled, in bytes. A plugin in Rust has 0.6 to 1.2 MB, one with an interpreter inside 12 to 20 MB.
 pub const MAX_FILE: usize = 64 << 20;

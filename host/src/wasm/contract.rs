@@ -1,0 +1,10 @@
+//! The contract in Rust: its types, its imports, what a call takes and gives, and how a call fails.
+
+pub(crate) mod arguments;
+pub(crate) mod bindings;
+pub(crate) mod call;
+pub(crate) mod error;
+pub(crate) mod host;
+pub(crate) mod imports;
+pub(crate) mod interface;
+pub(crate) mod manifest;

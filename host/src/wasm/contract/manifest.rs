@@ -1,0 +1,130 @@
+//! The manifest, from the contract's records to the core's.
+
+use pilothouse_core::manifest::{Invalid, Manifest, Mapping, Policy, Problem, Verb, raw};
+
+use super::{
+    bindings::{exports::pilothouse::plugin::controller as wit, pilothouse::plugin::types},
+    host::subresource,
+    interface::{MAPPER, OBSERVER},
+};
+
+/// Takes the manifest over, or says all that is wrong with it.
+pub(crate) fn from_wit(manifest: wit::Manifest) -> Result<Manifest, Invalid> {
+    raw::Manifest {
+        version: manifest.version,
+        description: manifest.description,
+        controllers: manifest.controllers.into_iter().map(controller).collect(),
+        indexes: manifest.indexes.into_iter().map(index).collect(),
+        observes: manifest.observes.into_iter().map(watch).collect(),
+        permissions: manifest.permissions.into_iter().map(permission).collect(),
+        crds: manifest.crds,
+        config_schema: manifest.config_schema,
+        instances: match manifest.instances {
+            wit::InstancePolicy::Fresh => Policy::Fresh,
+            wit::InstancePolicy::Reuse => Policy::Reuse,
+        },
+    }
+    .check()
+}
+
+/// What the manifest needs the plugin to export, it must.
+pub(crate) fn check_exports(manifest: &Manifest, mapper: bool, observer: bool) -> Result<(), Invalid> {
+    let mut problems = Vec::new();
+    for (controller, place) in manifest.controllers.iter().zip(0..) {
+        for (watch, at) in controller.watches.iter().zip(0..) {
+            if watch.mapping == Mapping::Plugin && !mapper {
+                problems.push(Problem {
+                    at: format!("controllers[{place}].watches[{at}].mapping"),
+                    what: format!("asks the plugin, and the component does not export {MAPPER}: export it, or choose another mapping"),
+                });
+            }
+        }
+    }
+    if !manifest.observes.is_empty() && !observer {
+        problems.push(Problem {
+            at: "observes".to_owned(),
+            what: format!("is for the plugin's observer, and the component does not export {OBSERVER}: export it, or observe nothing"),
+        });
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Invalid { problems }) }
+}
+
+fn controller(controller: wit::Controller) -> raw::Controller {
+    raw::Controller {
+        name: controller.name,
+        for_: watch(controller.for_),
+        owns: controller.owns.into_iter().map(watch).collect(),
+        watches: controller.watches.into_iter().map(mapped_watch).collect(),
+        reads: controller.reads.into_iter().map(watch).collect(),
+        max_concurrency: controller.max_concurrency,
+        resync_seconds: controller.resync_seconds,
+        timeout_ms: controller.timeout_ms,
+    }
+}
+
+fn watch(watch: wit::Watch) -> raw::Watch {
+    raw::Watch {
+        of: type_meta(watch.of),
+        namespaces: watch.namespaces,
+        labels: watch.labels,
+        fields: watch.fields,
+        metadata_only: watch.metadata_only,
+        without: watch.without,
+        compressed: watch.compressed,
+        when: watch.when.into_iter().map(|all| all.into_iter().map(condition).collect()).collect(),
+    }
+}
+
+fn mapped_watch(mapped: wit::MappedWatch) -> raw::MappedWatch {
+    let mapping = match mapped.mapping {
+        wit::Mapping::Owner => raw::Mapping::Owner,
+        wit::Mapping::AnyOwner => raw::Mapping::AnyOwner,
+        wit::Mapping::SameKey => raw::Mapping::SameKey,
+        wit::Mapping::Label(label) => raw::Mapping::Label(label),
+        wit::Mapping::Index(index) => raw::Mapping::Index(index),
+        wit::Mapping::Plugin => raw::Mapping::Plugin,
+    };
+    raw::MappedWatch { watch: watch(mapped.watch), mapping }
+}
+
+fn condition(condition: wit::Condition) -> raw::Condition {
+    let test = match condition.test {
+        wit::Test::Generation => raw::Test::Generation,
+        wit::Test::Labels => raw::Test::Labels,
+        wit::Test::Annotations => raw::Test::Annotations,
+        wit::Test::Finalizers => raw::Test::Finalizers,
+        wit::Test::Deletion => raw::Test::Deletion,
+        wit::Test::ResourceVersion => raw::Test::ResourceVersion,
+        wit::Test::Cel(expression) => raw::Test::Cel(expression),
+    };
+    raw::Condition { test, negated: condition.negated }
+}
+
+fn index(index: wit::Index) -> raw::Index {
+    raw::Index { name: index.name, of: type_meta(index.of), path: index.path }
+}
+
+fn permission(permission: wit::Permission) -> raw::Permission {
+    raw::Permission {
+        of: type_meta(permission.of),
+        subresource: permission.subresource.map(subresource),
+        verbs: permission.verbs.into_iter().map(verb).collect(),
+        namespaces: permission.namespaces,
+        names: permission.names,
+    }
+}
+
+fn type_meta(of: types::TypeMeta) -> raw::TypeMeta {
+    raw::TypeMeta { api_version: of.api_version, kind: of.kind }
+}
+
+fn verb(verb: wit::Verb) -> Verb {
+    match verb {
+        wit::Verb::Read => Verb::Read,
+        wit::Verb::Create => Verb::Create,
+        wit::Verb::Update => Verb::Update,
+        wit::Verb::Patch => Verb::Patch,
+        wit::Verb::Apply => Verb::Apply,
+        wit::Verb::Delete => Verb::Delete,
+    }
+}

@@ -1,0 +1,161 @@
+//! How much memory compilers may take together, so that the container's limit holds for them and the host.
+
+use std::{path::PathBuf, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::{
+    container::{Room, room},
+    error::LoadError,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// Less than this, in MiB, is not tried: the smallest plugins in Rust take some 60, and a compiler some 25 before it has looked at its file.
+const LEAST: u64 = 48;
+
+/// What is left to the host while compilers run, as a part of the container's limit: its caches and its plugins' calls grow meanwhile.
+const RESERVED_PART: u64 = 8;
+
+/// The same in MiB, at least: compiled code is written meanwhile, which takes memory of the kernel.
+const RESERVED: u64 = 24;
+
+/// Memory for compilers. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Where the container's limits are looked up: `/`.
+    root: PathBuf,
+    /// MiB that the compilers which run now may take.
+    granted: Mutex<u64>,
+    ended: Notify,
+    /// Held by the compilation that is next, so that none overtakes it.
+    next: tokio::sync::Mutex<()>,
+}
+
+/// MiB that one compiler may take, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) mib: u64,
+    /// The container's limit in MiB, if that is why it is less than was asked for.
+    pub(crate) limit: Option<u64>,
+    of: Budget,
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        let mut granted = self.of.0.granted.lock();
+        *granted = granted.saturating_sub(self.mib);
+        drop(granted);
+        self.of.0.ended.notify_one();
+    }
+}
+
+impl Budget {
+    pub(crate) fn new(root: impl Into<PathBuf>) -> Self {
+        let (granted, ended, next) = (Mutex::default(), Notify::new(), tokio::sync::Mutex::default());
+        Self(Arc::new(Shared { root: root.into(), granted, ended, next }))
+    }
+
+    /// Memory for one compiler: `wanted` MiB, or less where it runs alone and the container has no more. Waits for others to end where
+    /// there is not enough beside them.
+    ///
+    /// # Errors
+    /// If what is left is too little for any file.
+    pub(crate) async fn take(&self, wanted: u64) -> Result<Grant, LoadError> {
+        let _next = self.0.next.lock().await;
+        loop {
+            let room = room(&self.0.root);
+            {
+                let mut granted = self.0.granted.lock();
+                match judge(room, *granted, wanted) {
+                    Verdict::Grant { mib, limit } => {
+                        *granted += mib;
+                        return Ok(Grant { mib, limit, of: self.clone() });
+                    }
+                    Verdict::Wait => {}
+                    Verdict::Refuse { left, limit } => return Err(LoadError::NoRoom { left, limit }),
+                }
+            }
+            self.0.ended.notified().await;
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Grant { mib: u64, limit: Option<u64> },
+    Wait,
+    Refuse { left: u64, limit: u64 },
+}
+
+/// What a compiler gets that wants so many MiB, where others may take `granted`. These may not have taken it all yet.
+fn judge(room: Option<Room>, granted: u64, wanted: u64) -> Verdict {
+    let Some(Room { limit, left }) = room else { return Verdict::Grant { mib: wanted, limit: None } };
+    let limit = limit / MIB;
+    let reserved = (limit / RESERVED_PART).max(RESERVED);
+    let left = (left / MIB).saturating_sub(reserved).saturating_sub(granted);
+    match () {
+        () if left >= wanted => Verdict::Grant { mib: wanted, limit: None },
+        () if granted > 0 => Verdict::Wait,
+        () if left >= LEAST => Verdict::Grant { mib: left, limit: Some(limit) },
+        () => Verdict::Refuse { left, limit },
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
+mod tests {
+    use super::*;
+
+    fn of(limit: u64, left: u64) -> Option<Room> {
+        Some(Room { limit: limit * MIB, left: left * MIB })
+    }
+
+    #[test]
+    fn a_compiler_gets_what_the_container_leaves_and_no_more_than_it_wants() {
+        let all = Verdict::Grant { mib: 2048, limit: None };
+        assert_eq!(judge(None, 4096, 2048), all);
+        assert_eq!(judge(of(8192, 8000), 512, 2048), all);
+        assert_eq!(judge(of(512, 450), 0, 2048), Verdict::Grant { mib: 386, limit: Some(512) });
+        assert_eq!(judge(of(128, 100), 0, 512), Verdict::Grant { mib: 76, limit: Some(128) });
+        assert_eq!(judge(of(128, 50), 0, 512), Verdict::Refuse { left: 26, limit: 128 });
+        assert_eq!(judge(of(128, 0), 0, 512), Verdict::Refuse { left: 0, limit: 128 });
+    }
+
+    #[test]
+    fn a_compiler_waits_for_those_that_may_take_what_is_left() {
+        assert_eq!(judge(of(1024, 900), 386, 512), Verdict::Wait);
+        assert_eq!(judge(of(1024, 1024), 384, 512), Verdict::Grant { mib: 512, limit: None });
+        assert_eq!(judge(of(128, 0), 10, 512), Verdict::Wait);
+    }
+
+    #[tokio::test]
+    async fn memory_is_given_back_and_the_first_who_waits_is_next() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("proc/self/cgroup", "0::/\n");
+        write("proc/self/mountinfo", "30 23 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+        write("sys/fs/cgroup/memory.max", &(512 * MIB).to_string());
+        write("sys/fs/cgroup/memory.current", &(48 * MIB).to_string());
+        let budget = Budget::new(root.path());
+        let first = budget.take(2048).await.unwrap();
+        assert_eq!((first.mib, first.limit), (400, Some(512)));
+        let mut second = std::pin::pin!(budget.take(300));
+        let mut third = std::pin::pin!(budget.take(64));
+        assert!(futures::poll!(&mut second).is_pending());
+        assert!(futures::poll!(&mut third).is_pending());
+        drop(first);
+        let second = second.await.unwrap();
+        assert_eq!((second.mib, second.limit), (300, None));
+        assert_eq!(third.await.unwrap().mib, 64);
+        assert_eq!(*budget.0.granted.lock(), 300);
+    }
+}

@@ -1,0 +1,220 @@
+//! Who starts compilers, and understands how they end.
+
+use std::{
+    fs::File,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
+    process::Command,
+};
+
+use super::{
+    super::{
+        contract::call::{MAX_MESSAGE, shorten},
+        tier::Tier,
+    },
+    attempt::Attempt,
+    budget::Budget,
+    child::{self, Refused},
+    error::LoadError,
+};
+
+/// From its start to its end: five times its time on the cores, as it runs behind everything else.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// At most so many threads compile: each takes address space.
+const THREADS: usize = 4;
+
+/// Where the host has ended over a file, its compiler gets half the memory, and half of that after the next time; but not less MiB than
+/// a small plugin takes.
+const LEAST_HALVED: u64 = 64;
+
+/// What is said where memory runs out, whichever limit it is: by the allocator, and by the engine, which may panic over it.
+const OUT_OF_MEMORY: [&str; 2] = ["memory allocation of ", "out of memory (failed to allocate "];
+
+/// How glibc is to allocate, where it does: each arena reserves address space, of which there is a limit. And a compiler allocates much and
+/// ends soon, so that a fifth of its time is the kernel's if it asks for little at a time, in small pages, and gives it back.
+const ALLOCATOR: &str = "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1:glibc.malloc.top_pad=16777216:\
+    glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824";
+
+/// How much of the end of what a compiler says is read.
+const SAID: usize = 16 << 10;
+
+/// The program that compiles: this one, as a process of its own.
+#[derive(Debug, Clone)]
+pub struct Compiler {
+    program: PathBuf,
+    /// For all compilers that run.
+    budget: Budget,
+}
+
+impl Compiler {
+    /// The program that is running, which has the command `compile`: even if its file was replaced since.
+    ///
+    /// # Errors
+    /// If the process does not know what it runs.
+    pub fn this_program() -> std::io::Result<Self> {
+        let program = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
+        Ok(Self { program, budget: Budget::new("/") })
+    }
+
+    /// Compiles `file` for engines of this tier into `code`, which is the compiler's standard output. It takes less memory where the host
+    /// has ended over the file before.
+    ///
+    /// # Errors
+    /// If the file will not do, or the compiler does not come to its end.
+    ///
+    /// # Cancellation
+    /// Dropping the future kills the compiler.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O and time. The compiler ends with the thread that starts it, so that thread must last: a worker
+    /// of the runtime, and not one of those that are there for what blocks.
+    pub(crate) async fn compile(
+        &self,
+        tier: Tier,
+        file: &[u8],
+        code: File,
+        attempt: Option<&Attempt>,
+    ) -> Result<(), LoadError> {
+        let memory = child::memory(file.len());
+        let halved = attempt.map_or(0, Attempt::ended);
+        let wanted = memory.checked_shr(halved).unwrap_or(0).max(LEAST_HALVED);
+        let grant = self.budget.take(wanted).await?;
+        let exceeded = || match (attempt, grant.limit) {
+            (Some(attempt), _) if halved > 0 => {
+                LoadError::Halved { mib: grant.mib, ended: halved, mark: attempt.path().to_owned() }
+            }
+            (_, Some(limit)) => LoadError::Container { mib: grant.mib, limit },
+            (_, None) => LoadError::Memory(grant.mib),
+        };
+        let mut compiler = Command::new(&self.program);
+        compiler
+            .arg0("pilothouse")
+            .args(["compile", "--parent", &std::process::id().to_string()])
+            .args(["--memory", &memory.to_string(), "--data", &grant.mib.to_string()])
+            .args((tier == Tier::Baseline).then_some("--baseline"))
+            // What reads a hostile file has no need of the host's secrets.
+            .env_clear()
+            .env("RAYON_NUM_THREADS", threads().to_string())
+            .env("GLIBC_TUNABLES", ALLOCATOR)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::from(code))
+            .stderr(Stdio::piped())
+            // What a terminal sends to the host is the host's to decide on.
+            .process_group(0)
+            .kill_on_drop(true);
+        let mut running = compiler.spawn().map_err(LoadError::Compiler)?;
+        let (input, said) = (running.stdin.take(), running.stderr.take());
+        let feed = async {
+            if let Some(mut input) = input {
+                // One that ended before it read all says why by how it ended.
+                let _ = input.write_all(file).await;
+            }
+        };
+        let all = async { tokio::join!(feed, tail(said), running.wait()) };
+        match tokio::time::timeout(DEADLINE, all).await {
+            Ok((_, said, ended)) => understand(ended.map_err(LoadError::Compiler)?, &said, exceeded),
+            Err(_) => Err(LoadError::Deadline(DEADLINE)),
+        }
+    }
+}
+
+/// One fewer than there are cores, if there are several. Where one that serves is preempted and somebody else has the core next, the kernel
+/// gives it back some milliseconds later, however low the other's priority; and what a container may use is used up by all who are in it.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).clamp(1, THREADS))
+}
+
+/// The end of what it says, which is read to its end.
+async fn tail(said: Option<impl AsyncRead + Unpin>) -> String {
+    let mut end = Vec::new();
+    if let Some(mut said) = said {
+        let mut part = [0; 4096];
+        while let Ok(read @ 1..) = said.read(&mut part).await {
+            end.extend_from_slice(part.get(..read).unwrap_or_default());
+            end.drain(..end.len().saturating_sub(SAID));
+        }
+    }
+    String::from_utf8_lossy(&end).into_owned()
+}
+
+/// What the end of a compiler means for its file. `exceeded` is what it means that it had too little memory.
+fn understand(ended: ExitStatus, said: &str, exceeded: impl Fn() -> LoadError) -> Result<(), LoadError> {
+    use std::os::unix::process::ExitStatusExt as _;
+    // What a panic ends with says how to see more of it.
+    let tells = |line: &&str| !line.is_empty() && !line.starts_with("note: ");
+    let last = said.lines().map(str::trim).rfind(tells).unwrap_or_default();
+    let is_out_of_memory = |said: &str| OUT_OF_MEMORY.iter().any(|words| said.contains(words));
+    match (ended.code(), ended.signal()) {
+        (Some(0), _) => Ok(()),
+        (Some(code), _) if code == i32::from(child::REFUSED) => match serde_json::from_str::<Refused>(last) {
+            Ok(Refused::Compile(why)) if is_out_of_memory(&why) => Err(exceeded()),
+            Ok(refused) => Err(refused.into()),
+            Err(_) => Err(died(ended, last)),
+        },
+        (Some(code), _) if code == i32::from(child::UNWRITTEN) => {
+            Err(LoadError::Compiler(std::io::Error::other(format!("cannot write the compiled code: {last}"))))
+        }
+        _ if said.contains("has overflowed its stack") => Err(LoadError::Stack),
+        _ if is_out_of_memory(said) => Err(exceeded()),
+        (_, Some(signal)) if signal == rustix::process::Signal::XCPU.as_raw() => Err(LoadError::Deadline(child::CPU)),
+        (_, Some(signal)) if signal == rustix::process::Signal::XFSZ.as_raw() => {
+            Err(LoadError::Compile(format!("its code takes more than {} MiB", child::CODE >> 20)))
+        }
+        (_, Some(signal)) if signal == rustix::process::Signal::KILL.as_raw() => Err(LoadError::Killed),
+        _ => Err(died(ended, last)),
+    }
+}
+
+fn died(ended: ExitStatus, last: &str) -> LoadError {
+    LoadError::Died { how: ended.to_string(), said: shorten(last.to_owned(), MAX_MESSAGE) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    #[test]
+    fn end_of_a_compiler_is_understood() {
+        let exit = |code: i32| ExitStatus::from_raw(code << 8);
+        let signal = ExitStatus::from_raw;
+        let (abort, segv, xcpu, kill, xfsz) = (6, 11, 24, 9, 25);
+        let overflow = "\nthread 'main' (7) has overflowed its stack\nfatal runtime error: stack overflow, aborting\n";
+        let unhandled = "thread 'main' (7) panicked at x:\nunhandled out-of-memory error: out of memory (failed to allocate 9 bytes)\n";
+        for (ended, said, told) in [
+            (exit(0), "", None),
+            (exit(3), "{\"Compile\":\"no function\"}\n", Some("cannot compile: no function")),
+            (exit(3), "\"Metadata\"", Some("the file is a plain core module")),
+            (exit(4), "No space left on device\n", Some("cannot run the compiler")),
+            (signal(abort), overflow, Some("the compiler died of a stack overflow over the file: it is damaged")),
+            (signal(abort), "memory allocation of 9 bytes failed\n", Some("the compiler needs more than its 2048 MiB")),
+            (exit(101), unhandled, Some("the compiler needs more than its 2048 MiB")),
+            (exit(3), "{\"Compile\":\"out of memory (failed to allocate 9 bytes)\"}", Some("more than its 2048 MiB")),
+            (signal(xcpu), "", Some("the compiler was stopped over the file after 120 s")),
+            (signal(xfsz), "", Some("cannot compile: its code takes more than 512 MiB")),
+            (signal(kill), "", Some("the compiler was killed over the file")),
+            (signal(segv), "", Some("the compiler died over the file (signal: 11 (SIGSEGV)")),
+            (
+                exit(101),
+                "panicked at x:\nat the disco\nnote: look there\n\n",
+                Some("(exit status: 101); it said: at the disco"),
+            ),
+        ] {
+            let understood = understand(ended, said, || LoadError::Memory(2048)).map_err(|error| error.to_string());
+            match told {
+                None => assert_eq!(understood, Ok(())),
+                Some(told) => {
+                    let error = understood.expect_err(told);
+                    assert!(error.contains(told), "{error}");
+                }
+            }
+        }
+    }
+}

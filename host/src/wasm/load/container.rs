@@ -1,0 +1,250 @@
+//! What the memory limits of the container leave.
+//!
+//! A container's memory limit is that of a control group, and those above it count as well. Since Kubernetes 1.28 the kernel ends all
+//! processes of a container whose limit is reached (`memory.oom.group`): a compiler that reaches it takes the host with it. So
+//! who starts one looks here first.
+//!
+//! ```text
+//! /proc/self/cgroup      which group      0::/kubepods/pod1/c1        4:memory:/kubepods/pod1/c1
+//! /proc/self/mountinfo   where it is      /sys/fs/cgroup (cgroup2)    /sys/fs/cgroup/memory (cgroup, memory)
+//! there and above        what it says     memory.max, .current        memory.limit_in_bytes, .usage_in_bytes
+//! ```
+
+use std::{
+    fs::File,
+    io::Read as _,
+    path::{Component, Path, PathBuf},
+};
+
+/// The most of a file that is read: a machine with many mounts has some hundred kB of them.
+const FILE: u64 = 1 << 20;
+
+/// Version 1 says `no limit` as the largest number of whole pages. Nothing has as many bytes as this.
+const UNLIMITED: u64 = 1 << 60;
+
+/// The limit that leaves least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// What may be used, in bytes.
+    pub(crate) limit: u64,
+    /// What of it is not used, in bytes. Cached files that nobody has used for a while count as not used.
+    pub(crate) left: u64,
+}
+
+/// The limit of this process's control groups that leaves least; none where there is no limit. `root` is `/`.
+pub(crate) fn room(root: &Path) -> Option<Room> {
+    let groups = text(&root.join("proc/self/cgroup"))?;
+    let mounts = text(&root.join("proc/self/mountinfo"))?;
+    let all = groups.lines().filter_map(Group::parse).flat_map(|group| group.limits(root, &mounts));
+    all.min_by_key(|room| room.left)
+}
+
+/// A control group that this process belongs to, of a hierarchy that knows of memory.
+#[derive(Debug)]
+struct Group<'a> {
+    version: Version,
+    path: &'a str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl<'a> Group<'a> {
+    /// From a line of `/proc/self/cgroup`: number, controllers and path, between colons.
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut parts = line.splitn(3, ':');
+        let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let version = match controllers {
+            "" if number == "0" => Version::Two,
+            controllers if controllers.split(',').any(|controller| controller == "memory") => Version::One,
+            _ => return None,
+        };
+        Some(Self { version, path })
+    }
+
+    /// The limits of the group and of those above it, as far as they can be seen from here.
+    fn limits(&self, root: &Path, mounts: &str) -> Vec<Room> {
+        let mount = mounts.lines().filter_map(Mount::parse).find(|mount| mount.version == Some(self.version));
+        let Some(mount) = mount else { return Vec::new() };
+        // A container sees its own group as the root, and perhaps the path that it has outside.
+        let below = Path::new(self.path).strip_prefix(mount.root).unwrap_or(Path::new(""));
+        let below: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+        let top = root.join(mount.point.trim_start_matches('/'));
+        below.ancestors().filter_map(|below| self.version.room(&top.join(below))).collect()
+    }
+}
+
+/// A mounted hierarchy of control groups.
+struct Mount<'a> {
+    version: Option<Version>,
+    /// Which of its groups is seen as the first.
+    root: &'a str,
+    point: &'a str,
+}
+
+impl<'a> Mount<'a> {
+    /// From a line of `/proc/self/mountinfo`: see proc(5).
+    fn parse(line: &'a str) -> Option<Self> {
+        let (mount, system) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let (root, point) = (mount.next()?, mount.next()?);
+        let mut system = system.split(' ');
+        let version = match (system.next()?, system.nth(1).unwrap_or_default()) {
+            ("cgroup2", _) => Some(Version::Two),
+            ("cgroup", options) if options.split(',').any(|option| option == "memory") => Some(Version::One),
+            _ => None,
+        };
+        Some(Self { version, root, point })
+    }
+}
+
+impl Version {
+    fn room(self, group: &Path) -> Option<Room> {
+        let (limit, used, cached) = match self {
+            Self::One => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+            Self::Two => ("memory.max", "memory.current", "inactive_file"),
+        };
+        // `max` is no number, and no limit.
+        let limit: u64 = text(&group.join(limit))?.trim().parse().ok().filter(|limit| *limit < UNLIMITED)?;
+        let used: u64 = text(&group.join(used))?.trim().parse().ok()?;
+        let counts = text(&group.join("memory.stat")).unwrap_or_default();
+        let cached = counts.lines().find_map(|line| line.strip_prefix(cached)?.trim().parse::<u64>().ok());
+        let used = used.saturating_sub(cached.unwrap_or(0));
+        Some(Room { limit, left: limit.saturating_sub(used) })
+    }
+}
+
+fn text(file: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(file).ok()?.take(FILE).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A root directory with these files.
+    fn root(files: &[(&str, &str)]) -> TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    fn room_of(files: &[(&str, &str)]) -> Option<(u64, u64)> {
+        let root = root(files);
+        room(root.path()).map(|Room { limit, left }| (limit / MIB, left / MIB))
+    }
+
+    const V2: (&str, &str) =
+        ("proc/self/mountinfo", "30 23 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n");
+    const V1: (&str, &str) = (
+        "proc/self/mountinfo",
+        "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
+         32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+         35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+         41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+    );
+
+    #[test]
+    fn version_2_counts_what_is_used_and_leaves_out_idle_caches() {
+        let room = room_of(&[
+            V2,
+            ("proc/self/cgroup", "0::/\n"),
+            ("sys/fs/cgroup/memory.max", "536870912\n"),
+            ("sys/fs/cgroup/memory.current", "209715200\n"),
+            ("sys/fs/cgroup/memory.stat", "anon 100\nfile 7\ninactive_file 104857600\nactive_file 5\n"),
+        ]);
+        assert_eq!(room, Some((512, 412)));
+    }
+
+    #[test]
+    fn a_group_above_may_leave_less() {
+        let groups = [
+            V2,
+            ("proc/self/cgroup", "0::/pod/container\n"),
+            ("sys/fs/cgroup/pod/memory.max", "629145600"),
+            ("sys/fs/cgroup/pod/memory.current", "524288000"),
+            ("sys/fs/cgroup/pod/container/memory.max", "536870912"),
+            ("sys/fs/cgroup/pod/container/memory.current", "104857600"),
+        ];
+        assert_eq!(room_of(&groups), Some((600, 100)));
+    }
+
+    #[test]
+    fn no_limit_is_none() {
+        assert_eq!(room_of(&[]), None);
+        assert_eq!(room_of(&[V2, ("proc/self/cgroup", "0::/a\n")]), None);
+        let none = [
+            V2,
+            ("proc/self/cgroup", "0::/a\n"),
+            ("sys/fs/cgroup/a/memory.max", "max\n"),
+            ("sys/fs/cgroup/a/memory.current", "5\n"),
+        ];
+        assert_eq!(room_of(&none), None);
+        let none = [
+            V1,
+            ("proc/self/cgroup", "4:memory:/a\n0::/\n"),
+            ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "5\n"),
+        ];
+        assert_eq!(room_of(&none), None);
+    }
+
+    #[test]
+    fn version_1_is_found_among_its_hierarchies() {
+        let room = room_of(&[
+            V1,
+            ("proc/self/cgroup", "9:name=systemd:/\n4:memory:/a/b\n1:cpu:/\n0::/\n"),
+            ("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "536870912\n"),
+            ("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "209715200\n"),
+            ("sys/fs/cgroup/memory/a/b/memory.stat", "inactive_file 1\ntotal_inactive_file 104857600\n"),
+        ]);
+        assert_eq!(room, Some((512, 412)));
+    }
+
+    #[test]
+    fn a_container_that_sees_its_path_outside_finds_its_group_at_the_mounts_root() {
+        let outside = "35 31 0:32 /docker/c1 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
+        let room = room_of(&[
+            ("proc/self/mountinfo", outside),
+            ("proc/self/cgroup", "4:memory:/docker/c1\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "536870912"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "104857600"),
+        ]);
+        assert_eq!(room, Some((512, 412)));
+        // As in a namespace that was entered later.
+        let room = room_of(&[
+            V2,
+            ("proc/self/cgroup", "0::/../../other\n"),
+            ("sys/fs/cgroup/memory.max", "536870912"),
+            ("sys/fs/cgroup/memory.current", "536870913"),
+        ]);
+        assert_eq!(room, Some((512, 0)));
+    }
+
+    #[test]
+    fn what_is_no_number_is_no_limit() {
+        let odd = [
+            V2,
+            ("proc/self/cgroup", "0\n::\n0::/\nx:y\n"),
+            ("sys/fs/cgroup/memory.max", "-1"),
+            ("sys/fs/cgroup/memory.current", "many"),
+        ];
+        assert_eq!(room_of(&odd), None);
+    }
+}

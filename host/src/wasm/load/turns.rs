@@ -1,0 +1,364 @@
+//! Who may compile now: whoever waits, waits no longer than for what is as small as itself.
+//!
+//! ```text
+//! large files ─► the smallest first ─► a place for any file, large ones before others
+//!                                      ▲
+//! small files ─► the smallest first ─┬─┘
+//!                                    └► a place for small files alone
+//!
+//! what is compiled already, and could be better ─► in their order ─► a place that is given, and held, while nothing else is compiled
+//! ```
+//!
+//! In either line one is overtaken by no more than [`OVERTAKEN`] that came later: however many files come that are smaller, the largest has
+//! its turn.
+//!
+//! Of one file there is one at work: whoever comes with the same waits for it, and finds it compiled.
+//!
+//! A file that takes minutes holds up large ones and no small one: those have a tenth of a second each to wait for, and the reload of a
+//! plugin in Rust is awaited by somebody.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::digest::Digest;
+
+/// Files below so many bytes are small: plugins in Rust have half of it and take a tenth of a second, those with an interpreter inside ten
+/// times as much.
+pub(crate) const SMALL: usize = 2 << 20;
+
+/// So many that came later may go before a file, as they are smaller: an update of some plugins at once goes before one file that takes
+/// minutes, and what comes after that waits for it.
+const OVERTAKEN: u32 = 8;
+
+/// Those who wait for a turn, and those who have one. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Turns(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Which file is at work, by place.
+    taken: [Option<Digest>; 2],
+    /// By size, then by arrival.
+    small: Waiting,
+    large: Waiting,
+    arrivals: u64,
+    /// Those for whom nobody waits, by arrival.
+    last: VecDeque<oneshot::Sender<Turn>>,
+    /// Tells the one that is at work that somebody else is.
+    last_taken: Option<CancellationToken>,
+}
+
+type Waiting = BTreeMap<(usize, u64), Waits>;
+
+/// One who waits.
+#[derive(Debug)]
+struct Waits {
+    file: Digest,
+    turn: oneshot::Sender<Turn>,
+    /// Turns that went to those who came later.
+    overtaken: u32,
+}
+
+/// Where one may compile: each uses several cores, and those who serve need them too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Whatever is next.
+    Any,
+    /// A small file.
+    Small,
+    /// What nobody waits for.
+    Last,
+}
+
+/// The right to compile, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    turns: Turns,
+    /// None: it was given to nobody.
+    place: Option<Place>,
+    wanted: CancellationToken,
+}
+
+impl Turns {
+    /// Waits for a turn with a file of this content, and so many bytes.
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves the line.
+    pub(crate) async fn take(&self, file: Digest, bytes: usize) -> Turn {
+        let (sender, turn) = oneshot::channel();
+        {
+            let inner = &mut *self.0.lock();
+            inner.arrivals += 1;
+            let number = inner.arrivals;
+            let waiting = if bytes < SMALL { &mut inner.small } else { &mut inner.large };
+            // Who has left meanwhile would be found only when it is next.
+            waiting.retain(|_, waits| !waits.turn.is_closed());
+            waiting.insert((bytes, number), Waits { file, turn: sender, overtaken: 0 });
+            self.give(inner);
+        }
+        turn.await.expect("who waits is kept until it has its turn")
+    }
+
+    /// Waits until nothing else is compiled or waits for that. What comes later does not wait for its end: see [`Turn::wanted`]. Who gave up a
+    /// turn for that is the next.
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves the line.
+    pub(crate) async fn take_last(&self, gave_up: bool) -> Turn {
+        let (sender, turn) = oneshot::channel();
+        {
+            let inner = &mut *self.0.lock();
+            if gave_up {
+                inner.last.push_front(sender);
+            } else {
+                inner.last.push_back(sender);
+            }
+            self.give(inner);
+        }
+        turn.await.expect("who waits is kept until it has its turn")
+    }
+
+    /// How many wait for a turn with a file that is not compiled.
+    pub(crate) fn waiting(&self) -> usize {
+        let inner = self.0.lock();
+        let wait = |waiting: &Waiting| waiting.values().filter(|waits| !waits.turn.is_closed()).count();
+        wait(&inner.small) + wait(&inner.large)
+    }
+
+    /// Gives free places to whoever is next.
+    fn give(&self, inner: &mut Inner) {
+        for place in [Place::Small, Place::Any] {
+            while inner.taken[place as usize].is_none() {
+                let taken = inner.taken;
+                let large = if place == Place::Any { first(&mut inner.large, &taken) } else { None };
+                let next = large.or_else(|| first(&mut inner.small, &taken));
+                let Some(Waits { file, turn, .. }) = next else { break };
+                match turn.send(self.turn(place)) {
+                    Ok(()) => {
+                        inner.taken[place as usize] = Some(file);
+                        inner.last_taken.iter().for_each(CancellationToken::cancel);
+                    }
+                    // It has left. Nothing was taken, and the lock is held.
+                    Err(mut turn) => turn.place = None,
+                }
+            }
+        }
+        // Then nobody is left in the other lines.
+        while inner.last_taken.is_none() && inner.taken == [None, None] {
+            let Some(next) = inner.last.pop_front() else { break };
+            let turn = self.turn(Place::Last);
+            let wanted = turn.wanted.clone();
+            match next.send(turn) {
+                Ok(()) => inner.last_taken = Some(wanted),
+                Err(mut turn) => turn.place = None,
+            }
+        }
+    }
+
+    fn turn(&self, place: Place) -> Turn {
+        Turn { turns: self.clone(), place: Some(place), wanted: CancellationToken::new() }
+    }
+}
+
+/// Takes who is next out of the line, of those whose file is not at work: the smallest, unless one was overtaken often enough.
+fn first(waiting: &mut Waiting, taken: &[Option<Digest>]) -> Option<Waits> {
+    let may =
+        || waiting.iter().filter(|(_, waits)| !taken.contains(&Some(waits.file))).map(|(place, waits)| (*place, waits));
+    let enough = may().filter(|(_, waits)| waits.overtaken >= OVERTAKEN).min_by_key(|((_, number), _)| *number);
+    let (place, _) = enough.or_else(|| may().next())?;
+    let next = waiting.remove(&place)?;
+    waiting.iter_mut().filter(|((_, number), _)| *number < place.1).for_each(|(_, waits)| waits.overtaken += 1);
+    Some(next)
+}
+
+impl Turn {
+    /// Returns when a file is compiled for which somebody waits. Never for who was in line with those.
+    pub(crate) async fn wanted(&self) {
+        self.wanted.cancelled().await;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            let inner = &mut *self.turns.0.lock();
+            match place {
+                Place::Any | Place::Small => inner.taken[place as usize] = None,
+                Place::Last => inner.last_taken = None,
+            }
+            self.turns.give(inner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    const LARGE: usize = SMALL;
+
+    /// Waits in line, in the order of calls, each with a file of its own.
+    async fn waits(turns: &Turns, bytes: usize) -> JoinHandle<Turn> {
+        let number = turns.0.lock().arrivals;
+        waits_with(turns, &number.to_be_bytes(), bytes).await
+    }
+
+    async fn waits_with(turns: &Turns, file: &[u8], bytes: usize) -> JoinHandle<Turn> {
+        let (turns, file) = (turns.clone(), Digest::of(file));
+        let waits = tokio::spawn(async move { turns.take(file, bytes).await });
+        tokio::task::yield_now().await;
+        waits
+    }
+
+    async fn waits_last(turns: &Turns, gave_up: bool) -> JoinHandle<Turn> {
+        let turns = turns.clone();
+        let waits = tokio::spawn(async move { turns.take_last(gave_up).await });
+        tokio::task::yield_now().await;
+        waits
+    }
+
+    /// Who has its turn, by name.
+    async fn have(waiting: &[(&'static str, &JoinHandle<Turn>)]) -> Vec<&'static str> {
+        tokio::task::yield_now().await;
+        waiting.iter().filter(|(_, waits)| waits.is_finished()).map(|(name, _)| *name).collect()
+    }
+
+    async fn ends(turn: JoinHandle<Turn>) {
+        drop(turn.await.expect("it has its turn"));
+    }
+
+    #[tokio::test]
+    async fn small_file_does_not_wait_for_a_large_one() {
+        let turns = Turns::default();
+        let (large, other) = (waits(&turns, LARGE).await, waits(&turns, LARGE).await);
+        let (small, second) = (waits(&turns, 10).await, waits(&turns, 10).await);
+        let all = async || have(&[("large", &large), ("other", &other), ("small", &small), ("second", &second)]).await;
+        assert_eq!(all().await, ["large", "small"]);
+        assert_eq!(turns.waiting(), 2);
+        ends(small).await;
+        assert_eq!(have(&[("large", &large), ("other", &other), ("second", &second)]).await, ["large", "second"]);
+        ends(large).await;
+        assert_eq!(have(&[("other", &other), ("second", &second)]).await, ["other", "second"]);
+    }
+
+    #[tokio::test]
+    async fn smallest_is_next_and_of_equals_the_first() {
+        let turns = Turns::default();
+        let (large, small) = (waits(&turns, LARGE).await, waits(&turns, 1).await);
+        let [c, b, a] = [waits(&turns, 7).await, waits(&turns, 7).await, waits(&turns, 5).await];
+        let (larger, less) = (waits(&turns, LARGE + 2).await, waits(&turns, LARGE + 1).await);
+        assert_eq!(have(&[("a", &a), ("b", &b), ("c", &c), ("larger", &larger), ("less", &less)]).await, [""; 0]);
+        ends(small).await;
+        assert_eq!(have(&[("a", &a), ("b", &b), ("c", &c)]).await, ["a"]);
+        ends(a).await;
+        assert_eq!(have(&[("b", &b), ("c", &c)]).await, ["c"]);
+        ends(large).await;
+        assert_eq!(have(&[("b", &b), ("larger", &larger), ("less", &less)]).await, ["less"]);
+        ends(less).await;
+        assert_eq!(have(&[("b", &b), ("larger", &larger)]).await, ["larger"]);
+        // Where no large one waits, both places are there for small ones.
+        ends(larger).await;
+        assert_eq!(have(&[("b", &b), ("c", &c)]).await, ["b", "c"]);
+    }
+
+    #[tokio::test]
+    async fn file_is_overtaken_by_smaller_ones_so_often_and_no_more() {
+        for size in [LARGE + 100, SMALL - 1] {
+            let turns = Turns::default();
+            // Each line has one place.
+            let _any = if size < SMALL { Some(waits(&turns, LARGE).await) } else { None };
+            let mut turn = waits(&turns, size).await;
+            let (largest, larger) = (waits(&turns, size).await, waits(&turns, size - 1).await);
+            let both = || [("largest", &largest), ("larger", &larger)];
+            for smaller in 2..OVERTAKEN as usize + 2 {
+                let overtakes = waits(&turns, size - smaller).await;
+                ends(turn).await;
+                assert_eq!(have(&both()).await, [""; 0]);
+                turn = overtakes;
+            }
+            let smallest = waits(&turns, size - 50).await;
+            ends(turn).await;
+            // Though the other was overtaken as often, and is smaller.
+            assert_eq!(have(&both()).await, ["largest"]);
+            ends(largest).await;
+            assert_eq!(have(&[("larger", &larger), ("smallest", &smallest)]).await, ["larger"]);
+            ends(larger).await;
+            assert_eq!(have(&[("smallest", &smallest)]).await, ["smallest"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn same_file_waits_for_itself_and_holds_up_no_other() {
+        let turns = Turns::default();
+        let first = waits_with(&turns, b"a", 1).await;
+        let (same, other) = (waits_with(&turns, b"a", 1).await, waits_with(&turns, b"b", 2).await);
+        assert_eq!(have(&[("first", &first), ("same", &same), ("other", &other)]).await, ["first", "other"]);
+        ends(other).await;
+        assert_eq!(have(&[("same", &same)]).await, [""; 0]);
+        ends(first).await;
+        assert_eq!(have(&[("same", &same)]).await, ["same"]);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_has_its_turn_while_nothing_else_is_compiled_and_holds_up_nothing() {
+        let turns = Turns::default();
+        let (small, large) = (waits(&turns, 1).await, waits(&turns, LARGE).await);
+        let (a, leaves, b, c) = (
+            waits_last(&turns, false).await,
+            waits_last(&turns, false).await,
+            waits_last(&turns, false).await,
+            waits_last(&turns, false).await,
+        );
+        leaves.abort();
+        leaves.await.expect_err("it was cancelled");
+        assert_eq!(turns.waiting(), 0);
+        ends(small).await;
+        assert_eq!(have(&[("a", &a), ("b", &b)]).await, [""; 0]);
+        ends(large).await;
+        assert_eq!(have(&[("a", &a), ("b", &b)]).await, ["a"]);
+        let a = a.await.expect("it has its turn");
+        assert!(a.wanted().now_or_never().is_none());
+        // They begin at once, though another is at work, which is told.
+        let (small, large) = (waits(&turns, 1).await, waits(&turns, LARGE).await);
+        assert_eq!(have(&[("small", &small), ("large", &large), ("b", &b)]).await, ["small", "large"]);
+        assert!(a.wanted().now_or_never().is_some());
+        drop(a);
+        let a = waits_last(&turns, true).await;
+        ends(large).await;
+        assert_eq!(have(&[("a", &a), ("b", &b), ("c", &c)]).await, [""; 0]);
+        ends(small).await;
+        assert_eq!(have(&[("a", &a), ("b", &b), ("c", &c)]).await, ["a"]);
+        ends(a).await;
+        assert_eq!(have(&[("b", &b), ("c", &c)]).await, ["b"]);
+        ends(b).await;
+        assert_eq!(have(&[("c", &c)]).await, ["c"]);
+    }
+
+    #[tokio::test]
+    async fn who_leaves_the_line_or_its_turn_holds_up_nobody() {
+        let turns = Turns::default();
+        let take = || turns.take(Digest::of(b"other"), LARGE);
+        let first = take().now_or_never().expect("nobody else is there");
+        let (leaves, stays) = (waits(&turns, LARGE).await, waits(&turns, LARGE + 1).await);
+        leaves.abort();
+        leaves.await.expect_err("it was cancelled");
+        drop(first);
+        let turn = stays.await.expect("it has its turn");
+        assert_eq!(turn.place, Some(Place::Any));
+        // Given, and dropped before it was looked at.
+        let mut given = Box::pin(take());
+        assert!((&mut given).now_or_never().is_none());
+        drop(turn);
+        drop(given);
+        assert!(take().now_or_never().is_some());
+    }
+}

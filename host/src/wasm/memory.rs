@@ -1,0 +1,350 @@
+//! What one instance may take of the host's memory, and all of a plugin's together.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use wasmtime::ResourceLimiter;
+
+/// Core instances and tables of one component: a guest in Rust has one to three of each, one of componentize-js 0.23 as well, and one of
+/// componentize-py 0.25 fourteen, or more than twenty where its WASI is linked in.
+pub(crate) const MAX_INSTANCES: usize = 64;
+
+/// Memories of one component: components of componentize-js 0.23 and componentize-py 0.25 have one, whatever is linked into them. However
+/// little is in it, each reserves 4 GiB of address space, of which there are 128 TiB for all plugins.
+const MAX_MEMORIES: usize = 8;
+
+/// Elements of all tables together, of [`ELEMENT`] bytes each: a component of componentize-js 0.23 has 7,690, one of componentize-py 0.25
+/// 5,760.
+pub(crate) const MAX_TABLE_ELEMENTS: usize = 100_000;
+
+/// Bytes of an element of a table.
+const ELEMENT: usize = size_of::<usize>();
+
+/// Bytes that are a plugin's. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held {
+    /// Of its instances together, in memories and tables, and for functions and globals, and of what they handed over.
+    instances: Arc<AtomicUsize>,
+    /// What the host remembers for it: what its keys have read, say.
+    remembered: Arc<AtomicUsize>,
+}
+
+/// How much of a plugin's memory its instances may hold together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    /// With what the host remembers.
+    pub(crate) total: usize,
+    /// As much as one instance may take is there for instances whatever the host remembers: else what was remembered would end every call.
+    pub(crate) one: usize,
+}
+
+impl Held {
+    /// How many.
+    pub(crate) fn bytes(&self) -> usize {
+        self.instances.load(Ordering::Relaxed) + self.remembered.load(Ordering::Relaxed)
+    }
+
+    /// Counts what the host remembers.
+    pub(crate) fn remembered(&self) -> &Arc<AtomicUsize> {
+        &self.remembered
+    }
+
+    /// Takes so many more for instances, if they are no more than `most` then.
+    fn take(&self, more: usize, most: Most) -> bool {
+        let most = most.total.saturating_sub(self.remembered.load(Ordering::Relaxed)).max(most.one.min(most.total));
+        let sum = |held: usize| held.checked_add(more).filter(|sum| more == 0 || *sum <= most);
+        self.instances.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.instances.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Holds so many more until what is returned is dropped, if they are no more than `most` then.
+    pub(crate) fn keep(&self, bytes: usize, most: Most) -> Option<Kept> {
+        self.take(bytes, most).then(|| Kept { held: self.clone(), bytes })
+    }
+}
+
+/// What a plugin handed over and the host still holds, in bytes of the plugin's memory.
+#[derive(Debug)]
+#[must_use = "dropped, it is not counted"]
+pub struct Kept {
+    held: Held,
+    bytes: usize,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.held.give_back(self.bytes);
+    }
+}
+
+/// Which limit of memory kept a guest from having more, or from handing it over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// Of one instance: so many bytes.
+    Instance(usize),
+    /// Of all instances of the plugin together, with what they handed over.
+    Plugin(usize),
+}
+
+/// Counts what an instance's memories and tables take, and remembers that it wanted more than it may have: to the engine a
+/// guest that runs out of memory dies of `unreachable`, like any other.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    memory: usize,
+    total: usize,
+    held: Held,
+    used: usize,
+    elements: usize,
+    /// Functions and globals.
+    room: usize,
+    refused: Option<MemoryLimit>,
+    elements_refused: bool,
+    /// What the last granted growth of a memory added, to be taken back where it fails all the same.
+    last: usize,
+}
+
+impl Limiter {
+    /// At most `memory` bytes of linear memory, in all memories together; and no more than makes `total` with what others hold.
+    pub(crate) fn new(memory: usize, total: usize, held: Held) -> Self {
+        Self { memory, total, held, used: 0, elements: 0, room: 0, refused: None, elements_refused: false, last: 0 }
+    }
+
+    fn most(&self) -> Most {
+        Most { total: self.total, one: self.memory }
+    }
+
+    /// The instance is about to be made, and has so many bytes beside memories and tables. False: that is more than the plugin may have.
+    pub(crate) fn make(&mut self, room: usize) -> bool {
+        let may = self.held.take(room, self.most());
+        if may {
+            self.room += room;
+        } else {
+            self.refused = Some(MemoryLimit::Plugin(self.total));
+        }
+        may
+    }
+
+    /// The next call into the same instance begins, which holds what it holds.
+    pub(crate) fn again(&mut self) {
+        (self.refused, self.elements_refused) = (None, false);
+    }
+
+    /// The instance ends: what it holds, of that so many bytes of linear memory, is nobody's.
+    pub(crate) fn release(&mut self) -> usize {
+        let (used, elements) = (std::mem::take(&mut self.used), std::mem::take(&mut self.elements));
+        self.held.give_back(used + elements * ELEMENT + std::mem::take(&mut self.room));
+        used
+    }
+
+    /// Bytes of linear memory that the instance holds. It gives none back.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// What was in the way when more memory was asked for than there was to be had.
+    pub(crate) fn memory_refused(&self) -> Option<MemoryLimit> {
+        self.refused
+    }
+
+    /// Whether more than [`MAX_TABLE_ELEMENTS`] were asked for.
+    pub(crate) fn table_was_refused(&self) -> bool {
+        self.elements_refused
+    }
+}
+
+impl ResourceLimiter for Limiter {
+    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        let more = desired.saturating_sub(current);
+        self.last = 0;
+        if self.used.checked_add(more).is_none_or(|sum| sum > self.memory) {
+            self.refused = Some(MemoryLimit::Instance(self.memory));
+            return Ok(false);
+        }
+        if !self.held.take(more, self.most()) {
+            self.refused = Some(MemoryLimit::Plugin(self.total));
+            return Ok(false);
+        }
+        self.used += more;
+        self.last = more;
+        Ok(true)
+    }
+
+    fn memory_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
+        let failed = std::mem::take(&mut self.last);
+        self.used = self.used.saturating_sub(failed);
+        self.held.give_back(failed);
+        Ok(())
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, most: Option<usize>) -> wasmtime::Result<bool> {
+        let sum = self.elements.saturating_add(desired.saturating_sub(current));
+        if sum > MAX_TABLE_ELEMENTS {
+            self.elements_refused = true;
+            return Ok(false);
+        }
+        // It would fail all the same. What is granted is never taken back: nothing tells which growth it was that failed.
+        if most.is_some_and(|most| desired > most) {
+            return Ok(false);
+        }
+        if !self.held.take((sum - self.elements) * ELEMENT, self.most()) {
+            self.refused = Some(MemoryLimit::Plugin(self.total));
+            return Ok(false);
+        }
+        self.elements = sum;
+        Ok(true)
+    }
+
+    fn instances(&self) -> usize {
+        MAX_INSTANCES
+    }
+
+    fn tables(&self) -> usize {
+        MAX_INSTANCES
+    }
+
+    fn memories(&self) -> usize {
+        MAX_MEMORIES
+    }
+}
+
+impl Drop for Limiter {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
+mod tests {
+    use super::*;
+
+    fn limiter(memory: usize) -> Limiter {
+        Limiter::new(memory, usize::MAX, Held::default())
+    }
+
+    #[test]
+    fn instances_of_a_plugin_share_a_limit_and_give_back_what_they_held() {
+        let held = Held::default();
+        let [mut first, mut second] = [(); 2].map(|()| Limiter::new(100, 150, held.clone()));
+        assert!(first.memory_growing(0, 100, None).unwrap());
+        assert!(!second.memory_growing(0, 51, None).unwrap());
+        assert_eq!(second.memory_refused(), Some(MemoryLimit::Plugin(150)));
+        assert!(second.memory_growing(0, 50, None).unwrap());
+        assert_eq!(held.bytes(), 150);
+        drop(first);
+        assert_eq!(held.bytes(), 50);
+        assert!(second.memory_growing(50, 100, None).unwrap());
+        drop(second);
+        assert_eq!(held.bytes(), 0);
+    }
+
+    #[test]
+    fn memories_share_one_limit() {
+        let mut limiter = limiter(100);
+        assert!(limiter.memory_growing(0, 60, None).unwrap());
+        assert!(!limiter.memory_growing(0, 41, None).unwrap());
+        assert_eq!(limiter.memory_refused(), Some(MemoryLimit::Instance(100)));
+        assert!(limiter.memory_growing(0, 40, None).unwrap());
+        assert!(!limiter.memory_growing(60, usize::MAX, None).unwrap());
+    }
+
+    #[test]
+    fn growth_that_failed_is_not_counted() {
+        let mut limiter = limiter(100);
+        assert!(limiter.memory_growing(0, 100, None).unwrap());
+        limiter.memory_grow_failed(wasmtime::Error::msg("no memory")).unwrap();
+        assert_eq!(limiter.held.bytes(), 0);
+        assert!(limiter.memory_growing(0, 100, None).unwrap());
+        assert_eq!(limiter.memory_refused(), None);
+    }
+
+    #[test]
+    fn elements_that_were_granted_are_not_taken_back() {
+        let mut limiter = limiter(100);
+        assert!(limiter.table_growing(0, MAX_TABLE_ELEMENTS, None).unwrap());
+        limiter.table_grow_failed(wasmtime::Error::msg("overflow")).unwrap();
+        assert!(!limiter.table_growing(MAX_TABLE_ELEMENTS, MAX_TABLE_ELEMENTS + 1, None).unwrap());
+    }
+
+    #[test]
+    fn growth_beyond_what_the_table_declares_takes_nothing() {
+        let mut limiter = limiter(100);
+        assert!(!limiter.table_growing(0, 11, Some(10)).unwrap());
+        assert!(!limiter.table_was_refused());
+        assert!(limiter.table_growing(0, MAX_TABLE_ELEMENTS, None).unwrap());
+    }
+
+    #[test]
+    fn what_an_instance_held_is_given_back_once() {
+        let held = Held::default();
+        let [mut ends, mut stays] = [100, 100].map(|memory| Limiter::new(memory, usize::MAX, held.clone()));
+        assert!(ends.memory_growing(0, 60, None).unwrap() && stays.memory_growing(0, 50, None).unwrap());
+        assert_eq!((ends.release(), held.bytes()), (60, 50));
+        drop(ends);
+        assert_eq!(held.bytes(), 50);
+    }
+
+    #[test]
+    fn next_call_has_what_the_one_before_left_of_the_limit_and_no_refusal() {
+        let mut limiter = limiter(100);
+        assert!(limiter.memory_growing(0, 60, None).unwrap());
+        assert!(!limiter.memory_growing(60, 101, None).unwrap());
+        assert!(!limiter.table_growing(0, MAX_TABLE_ELEMENTS + 1, None).unwrap());
+        limiter.again();
+        assert_eq!((limiter.used(), limiter.memory_refused(), limiter.table_was_refused()), (60, None, false));
+        assert!(limiter.memory_growing(60, 100, None).unwrap());
+        assert!(!limiter.memory_growing(100, 101, None).unwrap());
+    }
+
+    #[test]
+    fn tables_and_what_was_handed_over_count_like_memory() {
+        let held = Held::default();
+        let mut limiter = Limiter::new(100, 100, held.clone());
+        assert!(limiter.table_growing(0, 5, None).unwrap());
+        let kept = held.keep(50, Most { total: 100, one: 0 }).unwrap();
+        assert!(held.keep(11, Most { total: 100, one: 0 }).is_none());
+        assert!(!limiter.table_growing(5, 7, None).unwrap());
+        assert_eq!((limiter.memory_refused(), limiter.table_was_refused()), (Some(MemoryLimit::Plugin(100)), false));
+        drop(kept);
+        assert!(limiter.memory_growing(0, 60, None).unwrap());
+        assert_eq!((limiter.release(), held.bytes()), (60, 0));
+    }
+
+    #[test]
+    fn invariant_12_what_the_host_remembers_is_the_plugins_memory_and_leaves_room_for_one_instance() {
+        let held = Held::default();
+        held.remembered().store(70, Ordering::Relaxed);
+        let [mut first, mut second] = [(); 2].map(|()| Limiter::new(50, 100, held.clone()));
+        assert!(first.memory_growing(0, 50, None).unwrap());
+        assert!(!second.memory_growing(0, 1, None).unwrap());
+        assert_eq!((second.memory_refused(), held.bytes()), (Some(MemoryLimit::Plugin(100)), 120));
+        held.remembered().store(40, Ordering::Relaxed);
+        assert!(second.memory_growing(0, 10, None).unwrap());
+    }
+
+    #[test]
+    fn room_of_an_instance_counts_like_memory() {
+        let held = Held::default();
+        let [mut first, mut second] = [(); 2].map(|()| Limiter::new(100, 100, held.clone()));
+        assert!(first.make(60));
+        assert!(!second.make(41));
+        assert_eq!((second.memory_refused(), held.bytes()), (Some(MemoryLimit::Plugin(100)), 60));
+        assert!(!first.memory_growing(0, 41, None).unwrap());
+        assert!(first.memory_growing(0, 40, None).unwrap());
+        assert_eq!((first.release(), held.bytes()), (40, 0));
+        drop(first);
+        assert_eq!(held.bytes(), 0);
+    }
+
+    #[test]
+    fn table_limit_is_not_taken_for_the_memory_limit() {
+        let mut limiter = limiter(100);
+        assert!(!limiter.table_growing(0, MAX_TABLE_ELEMENTS + 1, None).unwrap());
+        assert!(limiter.table_was_refused() && limiter.memory_refused().is_none());
+    }
+}

@@ -1,0 +1,153 @@
+//! What instances come to: those of a plugin, over all its revisions, and of all plugins.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use super::{super::memory::Held, instances::Instances};
+use crate::name::PluginName;
+
+/// What the instances of one plugin come to, over all its revisions.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    plugin: PluginName,
+    alive: AtomicUsize,
+    made: AtomicU64,
+    pub(crate) reused: AtomicU64,
+    pub(crate) mapped: AtomicU64,
+    /// Nanoseconds.
+    pub(crate) computed: AtomicU64,
+    pub(crate) held: Held,
+    /// One for each revision under each set of limits that still is somebody's.
+    each: Mutex<Vec<Weak<Instances>>>,
+}
+
+/// What is known of a plugin's instances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InstanceFigures {
+    /// Those that there are: they serve a call, or are there for the next.
+    pub alive: usize,
+    /// Of these there for the next call: kept, or made ahead.
+    pub kept: usize,
+    /// That were made since the plugin was loaded.
+    pub made: u64,
+    /// Calls that were served by one that had served before.
+    pub reused: u64,
+    /// Calls that had to map the code first, as the plugin was not called of late.
+    pub mapped: u64,
+    /// How long calls, and starts of instances ahead of them, ran in the sandbox, their imports included and their waiting not.
+    pub computed: Duration,
+    /// Bytes that they hold in memories and tables, and the host of what they handed over.
+    pub memory: usize,
+    /// The most that one of the revision that serves has had, under its present limits.
+    pub peak: usize,
+}
+
+impl Tally {
+    fn new(plugin: PluginName) -> Self {
+        Self {
+            plugin,
+            alive: AtomicUsize::new(0),
+            made: AtomicU64::new(0),
+            reused: AtomicU64::new(0),
+            mapped: AtomicU64::new(0),
+            computed: AtomicU64::new(0),
+            held: Held::default(),
+            each: Mutex::default(),
+        }
+    }
+
+    /// Whose it is.
+    pub(crate) fn plugin(&self) -> &PluginName {
+        &self.plugin
+    }
+
+    /// Counts the instances of these from now on.
+    pub(crate) fn add(&self, instances: &Arc<Instances>) {
+        self.each.lock().push(Arc::downgrade(instances));
+    }
+
+    /// How things are.
+    pub(crate) fn figures(&self) -> InstanceFigures {
+        let each = self.each();
+        InstanceFigures {
+            alive: self.alive.load(Ordering::Relaxed),
+            kept: each.iter().map(|instances| instances.kept()).sum(),
+            made: self.made.load(Ordering::Relaxed),
+            reused: self.reused.load(Ordering::Relaxed),
+            mapped: self.mapped.load(Ordering::Relaxed),
+            computed: Duration::from_nanos(self.computed.load(Ordering::Relaxed)),
+            memory: self.held.bytes(),
+            peak: each.iter().map(|instances| instances.peak()).max().unwrap_or_default(),
+        }
+    }
+
+    /// Ends instances that nobody has called for a while.
+    pub(crate) fn drop_idle(&self) {
+        self.each().iter().for_each(|instances| instances.drop_idle());
+    }
+
+    /// Ends instances that were made ahead, of code that is not called of late.
+    pub(crate) fn drop_ahead(&self) {
+        self.each().iter().for_each(|instances| instances.drop_ahead());
+    }
+
+    /// Not under the lock: whoever is the last to hold one ends its instances.
+    fn each(&self) -> Vec<Arc<Instances>> {
+        let mut each = self.each.lock();
+        each.retain(|instances| instances.strong_count() > 0);
+        each.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// One of the instances of a plugin, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Alive(Arc<Tally>);
+
+impl Alive {
+    pub(crate) fn new(tally: Arc<Tally>) -> Self {
+        tally.alive.fetch_add(1, Ordering::Relaxed);
+        Self(tally)
+    }
+
+    /// It is made now.
+    pub(crate) fn made(&self) {
+        self.0.made.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.alive.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The tallies of all plugins that have one.
+#[derive(Debug, Default)]
+pub(crate) struct Tallies(Mutex<BTreeMap<PluginName, Weak<Tally>>>);
+
+impl Tallies {
+    /// The plugin's: the one that there is, or a new one.
+    pub(crate) fn of(&self, plugin: &PluginName) -> Arc<Tally> {
+        let mut tallies = self.0.lock();
+        if let Some(tally) = tallies.get(plugin).and_then(Weak::upgrade) {
+            return tally;
+        }
+        tallies.retain(|_, tally| tally.strong_count() > 0);
+        let tally = Arc::new(Tally::new(plugin.clone()));
+        tallies.insert(plugin.clone(), Arc::downgrade(&tally));
+        tally
+    }
+
+    /// All of them, by plugin.
+    pub(crate) fn all(&self) -> Vec<Arc<Tally>> {
+        self.0.lock().values().filter_map(Weak::upgrade).collect()
+    }
+}

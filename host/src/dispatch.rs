@@ -6,15 +6,13 @@
 //! Guests run on threads of their own, apart from the I/O runtime: a busy one delays no request and no health check.
 
 mod activate;
-mod awaiting;
 mod controller;
 mod cursor;
-mod deferred;
-mod failing;
 mod feed;
 mod hook;
 mod imports;
 mod judging;
+mod ledger;
 mod lines;
 mod mapper;
 mod observing;
@@ -38,8 +36,7 @@ use std::{
     time::Duration,
 };
 
-pub use controller::{Controller, GoneFigures, ReadFigures};
-pub use failing::{FailingKey, GivenUp};
+pub use controller::{Controller, ReadFigures};
 pub(crate) use feed::VALUES;
 use futures::{
     FutureExt,
@@ -47,6 +44,10 @@ use futures::{
 };
 pub use hook::{Called, Hook};
 pub use judging::JudgingFigures;
+pub use ledger::{
+    failing::{FailingKey, GivenUp},
+    gone::GoneFigures,
+};
 pub use observing::Observing;
 use parking_lot::Mutex;
 pub use pending::{BacklogFigures, HookFailure};

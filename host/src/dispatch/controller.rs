@@ -8,7 +8,6 @@
 //! vanished keys, belong to it and outlive its revisions: a swap replaces what serves the next key, and nothing else (invariant 9). Which
 //! keys a change wakes is for [`waking`], who works on them for [`workers`].
 
-mod gone;
 mod waking;
 mod workers;
 
@@ -32,15 +31,18 @@ use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
+pub use self::waking::ReadFigures;
 pub(super) use self::waking::Source;
-use self::{gone::Gone, waking::Waking, workers::Workers};
-pub use self::{gone::GoneFigures, waking::ReadFigures};
+use self::{waking::Waking, workers::Workers};
 use super::{
     Attempt, Called, Observer, Parts, ReconcileResult,
-    awaiting::{self, Awaiting},
-    deferred::Deferred,
-    failing::{Failing, FailingKey, GivenUp},
     imports::Access,
+    ledger::{
+        awaiting::{self, Awaiting},
+        deferred::Deferred,
+        failing::{Failing, FailingKey, GivenUp},
+        gone::{Gone, GoneFigures},
+    },
     mapper, pending,
     queue::Queue,
     record::Record,

@@ -9,23 +9,25 @@ use parking_lot::Mutex;
 use pilothouse_core::{key::Key, workqueue::CHANGE};
 use tokio::sync::watch;
 
-use super::{controller::Controller, queue::Cause};
-use crate::writer;
+use crate::{
+    dispatch::{controller::Controller, queue::Cause},
+    writer,
+};
 
 /// The keys of one controller: no more than the objects that it reconciles.
 #[derive(Default)]
-pub(super) struct Awaiting(Mutex<HashSet<Key>>);
+pub(in crate::dispatch) struct Awaiting(Mutex<HashSet<Key>>);
 
 impl Awaiting {
     /// A key has nothing to be reconciled any more.
-    pub(super) fn forget(&self, key: &Key) {
+    pub(in crate::dispatch) fn forget(&self, key: &Key) {
         self.0.lock().remove(key);
     }
 }
 
 impl Controller {
     /// A key's reconcile failed over caches that are not to be believed.
-    pub(super) fn await_watch(&self, key: &Key) {
+    pub(in crate::dispatch) fn await_watch(&self, key: &Key) {
         self.awaiting().0.lock().insert(key.clone());
         // The watch may have come back since the reconcile asked.
         if self.is_known(key) {
@@ -50,7 +52,7 @@ impl Controller {
 }
 
 /// Wakes a controller's keys, each time that an informer turns to something else.
-pub(super) async fn run(controller: Arc<Controller>, mut turns: watch::Receiver<u64>) {
+pub(in crate::dispatch) async fn run(controller: Arc<Controller>, mut turns: watch::Receiver<u64>) {
     while turns.changed().await.is_ok() {
         controller.wake_known();
     }

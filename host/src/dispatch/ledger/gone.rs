@@ -2,7 +2,7 @@
 //!
 //! When a key is reconciled is for its queue to know; whoever looks a key up asks here after the cache. What is kept is bounded: a plugin that
 //! takes nothing, over a kind whose names are not used again, would make it grow for ever. What vanished first is let go of first, and with it
-//! goes whatever else is known of its key, which is for the [controller](super::Controller) to see to.
+//! goes whatever else is known of its key, which is for the [controller](crate::dispatch::controller::Controller) to see to.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,7 +19,7 @@ use crate::dispatch::lines::Unsaid;
 const ROOM: usize = 1024;
 
 /// What vanished. Locked after informers, and before whatever else knows of keys.
-pub(super) struct Gone(Mutex<Inner>);
+pub(in crate::dispatch) struct Gone(Mutex<Inner>);
 
 struct Inner {
     kept: HashMap<Key, Kept>,
@@ -52,7 +52,7 @@ pub struct GoneFigures {
 
 impl Gone {
     /// Nothing vanished yet. No more is kept than `most` allows.
-    pub(super) fn within(most: &Vanished) -> Self {
+    pub(in crate::dispatch) fn within(most: &Vanished) -> Self {
         Self(Mutex::new(Inner {
             kept: HashMap::new(),
             order: BTreeMap::new(),
@@ -68,7 +68,7 @@ impl Gone {
     /// `discard` gets the keys of which nothing is known from now on. None of them changes meanwhile: what comes again later is noted here
     /// first, and enters the queue then. So it must not ask for anything here. The result is how many were let go of because there were too
     /// many, when that is to be said.
-    pub(super) fn note(
+    pub(in crate::dispatch) fn note(
         &self,
         change: &Change,
         matters: bool,
@@ -95,7 +95,7 @@ impl Gone {
 
     /// The end of this object turned out not to matter to the plugin. Nothing happens if the object came again since, or vanished once more;
     /// else `discard` gets its key, as in [`note`](Self::note).
-    pub(super) fn dismiss(&self, last: &Arc<Object>, mut discard: impl FnMut(&Key)) {
+    pub(in crate::dispatch) fn dismiss(&self, last: &Arc<Object>, mut discard: impl FnMut(&Key)) {
         let mut inner = self.0.lock();
         if inner.kept.get(last.key()).is_some_and(|kept| Arc::ptr_eq(&kept.last, last)) {
             inner.remove(last.key());
@@ -104,17 +104,17 @@ impl Gone {
     }
 
     /// What vanished under this key.
-    pub(super) fn get(&self, key: &Key) -> Option<Arc<Object>> {
+    pub(in crate::dispatch) fn get(&self, key: &Key) -> Option<Arc<Object>> {
         self.0.lock().kept.get(key).map(|kept| kept.last.clone())
     }
 
     /// All keys under which something vanished.
-    pub(super) fn keys(&self) -> Vec<Key> {
+    pub(in crate::dispatch) fn keys(&self) -> Vec<Key> {
         self.0.lock().order.values().cloned().collect()
     }
 
     /// This state was reconciled and is not needed any more. Its key's is another if it came and went again meanwhile, and stays.
-    pub(super) fn reconciled(&self, last: &Arc<Object>) {
+    pub(in crate::dispatch) fn reconciled(&self, last: &Arc<Object>) {
         let mut inner = self.0.lock();
         if inner.kept.get(last.key()).is_some_and(|kept| Arc::ptr_eq(&kept.last, last)) {
             inner.remove(last.key());
@@ -122,19 +122,19 @@ impl Gone {
     }
 
     /// Forgets what may not be seen any more.
-    pub(super) fn retain(&self, mut keep: impl FnMut(&Key) -> bool) {
+    pub(in crate::dispatch) fn retain(&self, mut keep: impl FnMut(&Key) -> bool) {
         let mut inner = self.0.lock();
         let gone: Vec<Key> = inner.kept.keys().filter(|key| !keep(key)).cloned().collect();
         gone.iter().for_each(|key| inner.remove(key));
     }
 
     /// Nobody may see it any more.
-    pub(super) fn forget(&self, key: &Key) {
+    pub(in crate::dispatch) fn forget(&self, key: &Key) {
         self.0.lock().remove(key);
     }
 
     /// How much there is.
-    pub(super) fn figures(&self) -> GoneFigures {
+    pub(in crate::dispatch) fn figures(&self) -> GoneFigures {
         let inner = self.0.lock();
         GoneFigures { objects: inner.kept.len(), bytes: inner.bytes.holds(), dropped: inner.let_go.all() }
     }

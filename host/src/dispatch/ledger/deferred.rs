@@ -13,7 +13,7 @@ use pilothouse_core::{
 };
 
 /// At most one for each key that waits in the queue.
-pub(super) struct Deferred(Mutex<Held>);
+pub(in crate::dispatch) struct Deferred(Mutex<Held>);
 
 struct Held {
     statuses: HashMap<Key, (Uid, Box<str>)>,
@@ -22,12 +22,12 @@ struct Held {
 
 impl Deferred {
     /// Holds nothing yet, and no more than this budget allows.
-    pub(super) fn within(statuses: &Budget) -> Self {
+    pub(in crate::dispatch) fn within(statuses: &Budget) -> Self {
         Self(Mutex::new(Held { statuses: HashMap::new(), bytes: statuses.share() }))
     }
 
     /// Holds the status of an object, of whose key there is none here. False: there is no room, and it is to be written now.
-    pub(super) fn put(&self, key: &Key, uid: &Uid, status: &str) -> bool {
+    pub(in crate::dispatch) fn put(&self, key: &Key, uid: &Uid, status: &str) -> bool {
         let Held { statuses, bytes } = &mut *self.0.lock();
         let fits = bytes.fits(status.len());
         if fits {
@@ -38,7 +38,7 @@ impl Deferred {
     }
 
     /// All that is held, for a controller that has ended: no call comes any more.
-    pub(super) fn take_all(&self) -> Vec<(Key, Uid, Box<str>)> {
+    pub(in crate::dispatch) fn take_all(&self) -> Vec<(Key, Uid, Box<str>)> {
         let Held { statuses, bytes } = &mut *self.0.lock();
         bytes.set(0);
         std::mem::take(statuses).into_iter().map(|(key, (uid, status))| (key, uid, status)).collect()
@@ -46,7 +46,7 @@ impl Deferred {
 
     /// The status that was left to the call over this key that begins now, if it is about the same object; none: nothing is there, and what
     /// was left is nobody's.
-    pub(super) fn take(&self, key: &Key, uid: Option<&Uid>) -> Option<Box<str>> {
+    pub(in crate::dispatch) fn take(&self, key: &Key, uid: Option<&Uid>) -> Option<Box<str>> {
         let Held { statuses, bytes } = &mut *self.0.lock();
         let (of, status) = statuses.remove(key)?;
         bytes.remove(status.len());

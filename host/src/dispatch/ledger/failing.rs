@@ -24,7 +24,7 @@ const BRIEF: usize = 256;
 const GIVEN_UP: usize = 20;
 
 /// At most one entry for each key that is being retried.
-pub(super) struct Failing(Mutex<All>);
+pub(in crate::dispatch) struct Failing(Mutex<All>);
 
 struct All {
     keys: HashMap<Key, Failure>,
@@ -67,12 +67,12 @@ pub struct GivenUp {
 
 impl Failing {
     /// No key fails. Reasons are kept whole as long as this budget allows.
-    pub(super) fn within(reasons: &Budget) -> Self {
+    pub(in crate::dispatch) fn within(reasons: &Budget) -> Self {
         Self(Mutex::new(All { keys: HashMap::new(), bytes: reasons.share(), given_up: VecDeque::new() }))
     }
 
     /// A key was tried, and is not tried again for this reason.
-    pub(super) fn give_up(&self, key: &Key, error: &str) {
+    pub(in crate::dispatch) fn give_up(&self, key: &Key, error: &str) {
         self.note(key, None);
         let given_up = &mut self.0.lock().given_up;
         if given_up.len() == GIVEN_UP {
@@ -82,12 +82,12 @@ impl Failing {
     }
 
     /// The last of those that were given up, and not tried since.
-    pub(super) fn given_up(&self) -> Vec<GivenUp> {
+    pub(in crate::dispatch) fn given_up(&self) -> Vec<GivenUp> {
         self.0.lock().given_up.iter().cloned().collect()
     }
 
     /// A key was tried, and is to be tried again for this reason; none: it is not.
-    pub(super) fn note(&self, key: &Key, error: Option<String>) {
+    pub(in crate::dispatch) fn note(&self, key: &Key, error: Option<String>) {
         let All { keys, bytes, given_up } = &mut *self.0.lock();
         given_up.retain(|given_up| given_up.key != *key);
         let before = keys.remove(key);
@@ -102,12 +102,12 @@ impl Failing {
     }
 
     /// Why the last try of a key failed, if it did.
-    pub(super) fn last_error(&self, key: &Key) -> Option<String> {
+    pub(in crate::dispatch) fn last_error(&self, key: &Key) -> Option<String> {
         self.0.lock().keys.get(key).map(|failure| failure.error.clone())
     }
 
     /// How many keys fail, and those that do for longest, at most so many. How often they have is left out.
-    pub(super) fn longest(&self, most: usize) -> (usize, Vec<FailingKey>) {
+    pub(in crate::dispatch) fn longest(&self, most: usize) -> (usize, Vec<FailingKey>) {
         let now = Instant::now();
         let all = &self.0.lock().keys;
         let mut longest = BinaryHeap::new();

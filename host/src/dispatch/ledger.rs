@@ -1,0 +1,6 @@
+//! What a controller knows of its keys.
+
+pub(super) mod awaiting;
+pub(super) mod deferred;
+pub(super) mod failing;
+pub(super) mod gone;

@@ -13,18 +13,18 @@ use crate::{
     wait::eventually,
 };
 
-/// What a host logs when the endpoint is open, with its `address`.
+/// Log message with the endpoint's `address`.
 const SERVING: &str = "serving health and metrics";
 
-/// A client of it. Clones share it.
+/// A client of the admin endpoint. Clones share its connection.
 #[derive(Clone)]
 pub struct Admin(Client);
 
 impl Admin {
-    /// Of the host that logged this line as JSON, if it is the one that says where the endpoint is.
+    /// Creates a client from the log line (JSON) that has the endpoint's address; `None` for any other line.
     ///
     /// # Errors
-    /// It is that line, and there is no address in it.
+    /// The line has no address in it.
     pub fn logged(line: &[u8]) -> Result<Option<Self>> {
         let line: Value = serde_json::from_slice(line).unwrap_or_default();
         if line["message"] != SERVING {
@@ -37,28 +37,28 @@ impl Admin {
         Ok(Some(Self(client(kube::Config::new(url))?)))
     }
 
-    /// The status and the body of a GET.
+    /// Sends a GET and returns the status and the body.
     ///
     /// # Errors
-    /// No answer.
+    /// The host does not answer.
     pub async fn get(&self, path: &str) -> Result<(u16, String)> {
         get(&self.0, path).await
     }
 
-    /// What the host says on `/metrics`.
+    /// Scrapes the host's `/metrics`.
     ///
     /// # Errors
-    /// No answer, or another than that.
+    /// The host does not answer with 200 and metrics.
     pub async fn metrics(&self) -> Result<Metrics> {
         let (code, text) = self.get("/metrics").await?;
         ensure!(code == 200, "the host answers {code} to /metrics");
         Ok(Metrics::parse(&text))
     }
 
-    /// Returns when the code of all plugins that are loaded is optimized: nothing is compiled any more.
+    /// Waits until the code of all loaded plugins is optimized.
     ///
     /// # Errors
-    /// It is not in time.
+    /// The code is not optimized in time.
     pub async fn code_is_optimized(&self) -> Result<()> {
         eventually("the code of all plugins is optimized", async || {
             let left = self.metrics().await?.sum("pilothouse_code_unoptimized", &[]);
@@ -68,10 +68,10 @@ impl Admin {
         .await
     }
 
-    /// Ends a plugin's quarantine, if it is in one.
+    /// Ends a plugin's quarantine, if it is quarantined.
     ///
     /// # Errors
-    /// No answer, or the host does not know the plugin.
+    /// The host does not answer, or does not know the plugin.
     pub async fn release(&self, plugin: &str) -> Result<()> {
         let path = format!("/debug/plugins/{plugin}/release");
         let request = Request::post(&path).body(Vec::new()).context("no request")?;

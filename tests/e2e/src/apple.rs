@@ -1,4 +1,4 @@
-//! A MyApple and its children, as tests speak of them.
+//! A handle on one MyApple and its children.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub struct Apple {
 }
 
 impl Apple {
-    /// Speaks of it; nothing is created.
+    /// Creates the handle. Sends no request.
     pub fn new(client: Client, namespace: &str, name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -38,10 +38,10 @@ impl Apple {
         }
     }
 
-    /// Creates it, green and small, once the server serves its kind.
+    /// Creates a small green MyApple, once the server serves the kind.
     ///
     /// # Errors
-    /// The server refuses, or does not serve the kind in time.
+    /// The server rejects it, or does not serve the kind in time.
     pub async fn create(&self, quantity: u32) -> Result<&Self> {
         self.create_with("green", quantity).await
     }
@@ -63,10 +63,10 @@ impl Apple {
         Ok(self)
     }
 
-    /// What the server has.
+    /// Gets the MyApple from the server.
     ///
     /// # Errors
-    /// It is not there, or the server does not answer.
+    /// It does not exist, or the server does not answer.
     pub async fn get(&self) -> Result<DynamicObject> {
         self.apples.get(&self.name).await.with_context(|| format!("cannot get the MyApple {}", self.name))
     }
@@ -74,7 +74,7 @@ impl Apple {
     /// Changes members of the spec.
     ///
     /// # Errors
-    /// The server refuses.
+    /// The server rejects the change.
     pub async fn set(&self, spec: Value) -> Result<()> {
         let patch = Patch::Merge(json!({ "spec": spec }));
         answered(async || self.apples.patch(&self.name, &PatchParams::default(), &patch).await)
@@ -83,25 +83,25 @@ impl Apple {
         Ok(())
     }
 
-    /// Wants another number of children.
+    /// Changes the number of children in the spec.
     ///
     /// # Errors
-    /// The server refuses.
+    /// The server rejects the change.
     pub async fn scale(&self, quantity: u32) -> Result<()> {
         self.set(json!({ "quantity": quantity })).await
     }
 
-    /// Deletes it.
+    /// Deletes the MyApple.
     ///
     /// # Errors
-    /// The server refuses.
+    /// The server rejects the request.
     pub async fn delete(&self) -> Result<()> {
         let deleted = self.apples.delete(&self.name, &DeleteParams::default()).await;
         deleted.with_context(|| format!("cannot delete the MyApple {}", self.name))?;
         Ok(())
     }
 
-    /// The name of a child: they are counted from 0.
+    /// Returns a child's name. Children are counted from 0.
     pub fn child(&self, index: u32) -> String {
         format!("{}-{index}", self.name)
     }
@@ -109,7 +109,7 @@ impl Apple {
     /// Merges `data` into a child's data, as another writer.
     ///
     /// # Errors
-    /// The server refuses.
+    /// The server rejects the patch.
     pub async fn edit_child(&self, index: u32, data: Value) -> Result<()> {
         let patch = Patch::Merge(json!({ "data": data }));
         let child = self.child(index);
@@ -119,10 +119,10 @@ impl Apple {
         Ok(())
     }
 
-    /// The ConfigMaps whose controlling owner it is, in the order of their names.
+    /// Returns the ConfigMaps that it controls, sorted by name.
     ///
     /// # Errors
-    /// It is not there, or the server does not answer.
+    /// The MyApple does not exist, or the server does not answer.
     pub async fn children(&self) -> Result<Vec<ConfigMap>> {
         let uid = self.get().await?.uid().context("the server gave it no uid")?;
         let all = self.maps.list(&ListParams::default()).await.context("cannot list the ConfigMaps")?;
@@ -132,11 +132,11 @@ impl Apple {
             .collect())
     }
 
-    /// Returns when everything is as its spec says: exactly its children exist, each as the spec says, its status counts
-    /// them, and the condition Ready is true of its present generation.
+    /// Waits until the cluster matches the spec: exactly its children exist with the right content, its status counts them, and the
+    /// condition Ready is true for its present generation.
     ///
     /// # Errors
-    /// It is not so in time: says what is different.
+    /// The cluster does not match in time. The error says what differs.
     pub async fn settles(&self) -> Result<()> {
         eventually(&format!("the MyApple {} has what it asks for", self.name), async || self.settled().await).await
     }
@@ -165,10 +165,10 @@ impl Apple {
         Ok(())
     }
 
-    /// Returns its status once it is `wanted`.
+    /// Waits until its status satisfies `wanted`, and returns the status.
     ///
     /// # Errors
-    /// It is not so in time.
+    /// The status does not in time.
     pub async fn status_is(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
         eventually(&format!("the status of the MyApple {} is {what}", self.name), async || {
             let status = self.get().await?.data["status"].take();
@@ -178,10 +178,10 @@ impl Apple {
         .await
     }
 
-    /// Returns the condition Ready once it is False with a message that has all of `parts`.
+    /// Waits until the condition Ready is False with a message that contains all of `parts`, and returns the condition.
     ///
     /// # Errors
-    /// It is not so in time.
+    /// The condition does not in time.
     pub async fn is_not_ready_because(&self, parts: &[&str]) -> Result<Value> {
         eventually(&format!("the MyApple {} is not ready because of {parts:?}", self.name), async || {
             let object = self.get().await?;
@@ -195,8 +195,8 @@ impl Apple {
     }
 }
 
-/// What the server says to a request that may be sent twice: right after a restart, a connection that the test's client kept
-/// open turns out to be dead only when it is used, and a server may have no room yet, or no connection to etcd.
+/// Retries a request that may be sent twice. Right after a restart the client's open connection may be dead, and the server may be
+/// overloaded or without etcd.
 async fn answered<T>(send: impl AsyncFn() -> kube::Result<T>) -> Result<kube::Result<T>> {
     eventually("the API server answers", async || match send().await {
         Err(kube::Error::Api(status)) if matches!(status.code, 429 | 500..) => Err(anyhow::Error::new(*status)),

@@ -1,4 +1,4 @@
-//! The API server of a test: the embedded one, or the real one, behind one face.
+//! The API server of a test: one interface over the embedded and the real one.
 
 use std::path::PathBuf;
 
@@ -14,20 +14,20 @@ use crate::{embedded::Embedded, metrics::Metrics, wait::eventually};
 /// Which API server the tests run against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The one of `pilothouse dev`, served in this process.
+    /// The server of `pilothouse dev`, in this process.
     Embedded,
     /// etcd and kube-apiserver.
     Real,
 }
 
-/// Where an embedded server is told how to fail.
+/// Path of the embedded server at which fault rules are set.
 const FAULTS: &str = "/debug/faults";
 
-/// Chooses the API server: `embedded`, which is the default, or `real`.
+/// Environment variable that selects the API server: `embedded` (default) or `real`.
 pub const VARIABLE: &str = "PILOTHOUSE_E2E";
 
 impl Kind {
-    /// What the environment asks for.
+    /// Returns the server that the environment selects.
     ///
     /// # Errors
     /// `PILOTHOUSE_E2E` is neither of the two words.
@@ -40,7 +40,7 @@ impl Kind {
     }
 }
 
-/// A running API server, and a client that may do anything.
+/// A running API server with a client that has all permissions.
 pub struct Cluster {
     server: Server,
     client: Client,
@@ -53,10 +53,10 @@ enum Server {
 }
 
 impl Cluster {
-    /// Starts one.
+    /// Starts an API server.
     ///
     /// # Errors
-    /// It does not start: says why.
+    /// The server does not start. The error says why.
     pub async fn start(kind: Kind) -> Result<Self> {
         Ok(match kind {
             Kind::Embedded => {
@@ -70,7 +70,7 @@ impl Cluster {
         })
     }
 
-    /// Which one it is.
+    /// Which server this is.
     pub fn kind(&self) -> Kind {
         match self.server {
             Server::Embedded(_) => Kind::Embedded,
@@ -78,16 +78,16 @@ impl Cluster {
         }
     }
 
-    /// A client that may do anything.
+    /// A client with all permissions.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// From now on an embedded server never answers the host's questions for one ConfigMap, which of our guests only `waiting` asks. A real one
-    /// answers each at once.
+    /// Makes an embedded server never answer the host's GETs of single ConfigMaps. Of the guests, only `waiting` sends these. A real
+    /// server keeps answering.
     ///
     /// # Errors
-    /// It does not take the rule.
+    /// The server rejects the rule.
     pub async fn hang(&self) -> Result<()> {
         if self.kind() == Kind::Embedded {
             let on = json!({"resource": "configmaps", "verbs": ["get"], "userAgent": "pilothouse"});
@@ -97,10 +97,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// From now on an embedded server shows the host no change of a resource: watches stay open, and are silent. A real one shows them.
+    /// Silences an embedded server's watches of a resource: they stay open and send nothing. A real server keeps sending.
     ///
     /// # Errors
-    /// It does not take the rule.
+    /// The server rejects the rule.
     pub async fn hold(&self, resource: &str) -> Result<()> {
         if self.kind() == Kind::Embedded {
             let on = json!({"resource": resource, "verbs": ["watch"], "userAgent": "pilothouse"});
@@ -110,10 +110,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Succeeds if the host has met what [`hang`](Self::hang) asked for.
+    /// Succeeds if [`hang`](Self::hang) held up a request of the host.
     ///
     /// # Errors
-    /// The embedded server has answered all.
+    /// The embedded server has answered all requests.
     pub async fn has_hung(&self) -> Result<()> {
         if self.kind() == Kind::Embedded {
             let rules: Value = self
@@ -138,7 +138,7 @@ impl Cluster {
         }
     }
 
-    /// A kubeconfig file of a user who was granted nothing; none where the server does not know users.
+    /// A kubeconfig file of a user without any permission; `None` if the server does not know users.
     pub fn kubeconfig_of_nobody(&self) -> Option<PathBuf> {
         match &self.server {
             Server::Embedded(_) => None,
@@ -146,7 +146,7 @@ impl Cluster {
         }
     }
 
-    /// A kubeconfig file of the ordinary user [`OPERATOR`](pilothouse_real::OPERATOR), who was granted nothing yet; none where the server
+    /// A kubeconfig file of the ordinary user [`OPERATOR`](pilothouse_real::OPERATOR), who has no permission yet; `None` if the server
     /// does not know users.
     pub fn kubeconfig_of_operator(&self) -> Option<PathBuf> {
         match &self.server {
@@ -155,7 +155,7 @@ impl Cluster {
         }
     }
 
-    /// Ends the server without a farewell: connections are cut, new ones are refused.
+    /// Kills the server: connections are cut, new ones are refused.
     pub async fn kill(&self) {
         match &self.server {
             Server::Embedded(server) => server.stop().await,
@@ -163,10 +163,10 @@ impl Cluster {
         }
     }
 
-    /// Starts a killed server again, on its data and its port.
+    /// Starts a killed server again, with its data and port.
     ///
     /// # Errors
-    /// It does not start: says why.
+    /// The server does not start. The error says why.
     pub async fn restart(&self) -> Result<()> {
         match &self.server {
             Server::Embedded(server) => server.restart().await,
@@ -174,11 +174,11 @@ impl Cluster {
         }
     }
 
-    /// Ends etcd as a crash does and starts it again, on its data and its port; returns when the API server has found it. Nothing
-    /// happens where there is none.
+    /// Kills etcd and starts it again, with its data and port. Returns when the API server has found it. Does nothing on an embedded
+    /// server.
     ///
     /// # Errors
-    /// It does not start: says why.
+    /// etcd does not start. The error says why.
     pub async fn restart_etcd(&self) -> Result<()> {
         match &self.server {
             Server::Embedded(_) => Ok(()),
@@ -189,10 +189,10 @@ impl Cluster {
         }
     }
 
-    /// Keeps a copy of all data, for [`Cluster::restore`].
+    /// Copies all data, for [`Cluster::restore`].
     ///
     /// # Errors
-    /// It cannot be copied, or the server does not come back from it.
+    /// The data cannot be copied, or the server does not come back afterwards.
     pub async fn save(&self) -> Result<()> {
         match &self.server {
             Server::Embedded(server) => server.save().await,
@@ -201,8 +201,7 @@ impl Cluster {
         self.is_ready().await
     }
 
-    /// Stops the server, takes its data back to what was saved, and starts it again. The embedded one knows only
-    /// [`Versions::Back`].
+    /// Stops the server, restores the saved data, and starts the server again. The embedded one supports only [`Versions::Back`].
     ///
     /// # Errors
     /// Nothing was saved, or the server does not start.
@@ -222,18 +221,18 @@ impl Cluster {
         .await
     }
 
-    /// What the server says on `/metrics`.
+    /// Scrapes the server's `/metrics`.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The server does not answer.
     pub async fn metrics(&self) -> Result<Metrics> {
         let (code, text) = get(&self.client, "/metrics").await?;
         anyhow::ensure!(code == 200, "the API server answered {code} to /metrics");
         Ok(Metrics::parse(&text))
     }
 
-    /// How many requests that write one of `resources` (in plural, as in URLs) the server has answered so far, successful
-    /// or not, from whomever they came.
+    /// Counts the write requests for `resources` (plural, as in URLs) that the server has answered so far, from all clients, successful or
+    /// not.
     ///
     /// # Errors
     /// The server does not answer.
@@ -244,7 +243,7 @@ impl Cluster {
         }))
     }
 
-    /// The server's last log lines, where it has a log.
+    /// The server's last log lines, if it has a log.
     pub fn last_lines(&self, count: usize) -> String {
         match &self.server {
             Server::Embedded(_) => String::new(),
@@ -253,13 +252,13 @@ impl Cluster {
     }
 }
 
-/// A client that tells what the server said: kube's own would send a request again where the answer is 429, 503 or 504.
+/// Creates a client without retries. kube's own client retries after 429, 503 and 504.
 pub(crate) fn client(mut config: kube::Config) -> Result<Client> {
     config.default_retry = false;
     Client::try_from(config).context("cannot make a client")
 }
 
-/// The status and the body of a GET, whatever the status is.
+/// Sends a GET and returns the status and the body, whatever the status is.
 pub(crate) async fn get(client: &Client, path: &str) -> Result<(u16, String)> {
     let request = http::Request::get(path).body(Body::empty()).context("cannot ask for that path")?;
     let response = client.send(request).await.with_context(|| format!("no answer to GET {path}"))?;

@@ -1,11 +1,11 @@
-//! Pages that name tests name tests that there are.
+//! Checks that tests named in the docs exist.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// The text of every Rust file below a folder, without what was built.
+/// Returns the text of every Rust file below a folder, without build output.
 fn sources(folder: &Path, text: &mut String) {
     let entries = fs::read_dir(folder).expect("a folder of the repository can be read");
     for path in entries.map(|entry| entry.expect("an entry can be read").path()) {

@@ -1,4 +1,4 @@
-//! The embedded API server, in this process and yet killable.
+//! The embedded API server in this process. It can be killed and restarted.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{cluster::client, wait::eventually};
 
-/// The data of a server, and what serves it.
+/// A server's data and the task that serves it.
 #[derive(Debug)]
 pub(crate) struct Embedded {
     server: Arc<Server>,
@@ -29,7 +29,7 @@ pub(crate) struct Embedded {
     folder: TempDir,
 }
 
-/// Dropped, it stops soon.
+/// A running server. Dropping it stops it soon.
 #[derive(Debug)]
 struct Serving {
     stop: oneshot::Sender<()>,
@@ -61,11 +61,11 @@ impl Embedded {
         client(kube::Config::new(url))
     }
 
-    /// Cuts every connection, and refuses new ones; returns when that is so.
+    /// Cuts every connection and refuses new ones. Returns when that is done.
     pub(crate) async fn stop(&self) {
         if let Some(Serving { stop, task }) = self.serving.lock().await.take() {
             drop(stop);
-            // A task that panicked has cut its connections too.
+            // A task that panicked has closed its connections too.
             let _ended = task.await;
         }
     }
@@ -75,7 +75,7 @@ impl Embedded {
         *self.saved.lock().await = Some(self.server.snapshot());
     }
 
-    /// Goes back to what was saved, while nobody is served.
+    /// Restores the saved data. The server must be stopped.
     pub(crate) async fn restore(&self) -> Result<()> {
         self.stop().await;
         self.server.restore(self.saved.lock().await.as_ref().context("nothing was saved")?);

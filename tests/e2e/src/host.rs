@@ -1,4 +1,4 @@
-//! The host under test: the real binary, as a process.
+//! The host under test: the real binary as a process.
 
 use std::{
     env,
@@ -13,12 +13,12 @@ use serde_json::Value;
 
 use crate::{admin::Admin, metrics::Metrics, wait::eventually};
 
-/// Names the binary under test; without it, the one that `make build` leaves.
+/// Environment variable with the path of the binary under test. The default is the one of `make build`.
 pub const VARIABLE: &str = "PILOTHOUSE_BIN";
-/// More than the grace that the host gives to what is in flight (30 s).
+/// More than the host's grace for calls in flight (30 s).
 const END: Duration = Duration::from_secs(45);
 
-/// A host process and its admin endpoint. Dropped, it is killed.
+/// A host process and its admin endpoint. Dropping it kills the process.
 pub struct Host {
     order: Order,
     process: Process,
@@ -29,23 +29,23 @@ pub struct Host {
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) plugins: PathBuf,
-    /// Where compiled code is kept.
+    /// The cache directory.
     pub(crate) cache: PathBuf,
-    /// That is a volume that has no room for any.
+    /// `true` if the cache directory is a volume without free space.
     pub(crate) is_full: bool,
     pub(crate) access: Access,
-    /// A folder for logs; each start has its own.
+    /// A folder for logs. Each start has its own log.
     pub(crate) logs: PathBuf,
 }
 
-/// How it finds the API server, and as whom.
+/// How the host finds the API server and authenticates.
 #[derive(Clone, Debug)]
 pub(crate) enum Access {
     Kubeconfig(PathBuf),
     Pod(Pod),
 }
 
-/// What a pod gives a host: no kubeconfig, a service account's folder where every pod has it, and the server in the environment.
+/// What a pod gives a host: a service account's folder and the server's address in the environment, but no kubeconfig.
 #[derive(Clone, Debug)]
 pub struct Pod {
     /// The files `token`, `ca.crt` and `namespace`.
@@ -55,9 +55,9 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// A command that sees the folder as `/var/run/secrets/kubernetes.io/serviceaccount`, in a mount namespace of its own.
+    /// Returns a command that sees the folder as `/var/run/secrets/kubernetes.io/serviceaccount`, in its own mount namespace.
     fn command(&self, program: &Path) -> Result<Command> {
-        // The folder is opened before /run is covered, as what is below may be part of it.
+        // The folder is opened before /run is covered, because it may lie below /run.
         const MOUNT: &str = r#"set -e
             cd "$1"
             shift
@@ -79,11 +79,11 @@ impl Pod {
 }
 
 impl Host {
-    /// Starts the binary; returns at once.
+    /// Starts the binary and returns at once.
     pub(crate) fn start(order: Order) -> Result<Self> {
         let mut command = match &order.access {
             Access::Kubeconfig(_) if order.is_full => {
-                // In a mount namespace of its own. The host would find nothing wrong with the directory.
+                // In its own mount namespace. The directory itself is as usual.
                 const MOUNT: &str = r#"mount -t tmpfs -o size=64k,mode=0700 tmpfs "$1" && shift && exec "$@""#;
                 let mut command = Command::new("unshare");
                 let program = std::path::absolute(binary()?).context("no working directory")?;
@@ -104,7 +104,7 @@ impl Host {
         Ok(Self { order, process, admin: None })
     }
 
-    /// Every line that it logged since it was started.
+    /// Returns every line that it has logged since its start.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -116,18 +116,18 @@ impl Host {
             .collect())
     }
 
-    /// Returns the first log line that holds all of `parts`, once there is one.
+    /// Waits for a log line that contains all of `parts`, and returns it.
     ///
     /// # Errors
-    /// There is none in time.
+    /// No such line comes in time.
     pub async fn logs(&self, parts: &[&str]) -> Result<LogLine> {
         self.logs_at(&["ERROR", "WARN", "INFO"], parts).await
     }
 
-    /// As [`Host::logs`], for lines that tell of a problem.
+    /// As [`Host::logs`], for warnings and errors only.
     ///
     /// # Errors
-    /// There is none in time.
+    /// No such line comes in time.
     pub async fn warns(&self, parts: &[&str]) -> Result<LogLine> {
         self.logs_at(&["ERROR", "WARN"], parts).await
     }
@@ -143,20 +143,20 @@ impl Host {
         .await
     }
 
-    /// What `/readyz?verbose` says of one plugin: its line, and the indented ones that follow.
+    /// Returns the lines of `/readyz?verbose` about one plugin: its own and the indented ones below.
     ///
     /// # Errors
-    /// As [`Host::get`]; or it says nothing of that plugin.
+    /// As [`Host::get`], or the plugin is not listed.
     pub async fn readiness_of(&mut self, plugin: &str) -> Result<String> {
         let (_, detail) = self.get("/readyz?verbose").await?;
         let check = detail.split("\n[").find(|check| check.contains(&format!("plugin {plugin} ")));
         Ok(check.with_context(|| format!("/readyz does not speak of {plugin}: {detail}"))?.to_owned())
     }
 
-    /// Returns when `/readyz?verbose` says that the host is ready, and each plugin and informer as well.
+    /// Waits until `/readyz?verbose` shows the host, each plugin and each informer as ready.
     ///
     /// # Errors
-    /// It does not in time, or the process ended.
+    /// They are not ready in time, or the process ended.
     pub async fn ready(&mut self) -> Result<()> {
         eventually("the host is ready", async || {
             let (code, text) = self.get("/readyz?verbose").await?;
@@ -169,7 +169,7 @@ impl Host {
     /// As [`Admin::code_is_optimized`].
     ///
     /// # Errors
-    /// As [`Host::get`], or it is not in time.
+    /// As [`Host::get`], or the code is not optimized in time.
     pub async fn code_is_optimized(&mut self) -> Result<()> {
         self.admin()?.code_is_optimized().await
     }
@@ -179,15 +179,15 @@ impl Host {
         self.process.id()
     }
 
-    /// The status and the body of a GET on the admin endpoint.
+    /// Sends a GET to the admin endpoint and returns the status and the body.
     ///
     /// # Errors
-    /// No answer, or the process ended.
+    /// The host does not answer, or the process ended.
     pub async fn get(&mut self, path: &str) -> Result<(u16, String)> {
         self.admin()?.get(path).await
     }
 
-    /// What it says on `/metrics`.
+    /// Scrapes its `/metrics`.
     ///
     /// # Errors
     /// As [`Host::get`].
@@ -195,7 +195,7 @@ impl Host {
         self.admin()?.metrics().await
     }
 
-    /// The plugins, as `/debug/plugins` has them in JSON.
+    /// Returns the JSON of `/debug/plugins`.
     ///
     /// # Errors
     /// As [`Host::get`].
@@ -203,7 +203,7 @@ impl Host {
         self.rows("/debug/plugins").await
     }
 
-    /// The informers that run, as `/debug/informers` has them in JSON.
+    /// Returns the running informers of `/debug/informers`, as JSON.
     ///
     /// # Errors
     /// As [`Host::get`].
@@ -217,33 +217,33 @@ impl Host {
         serde_json::from_str(&text).with_context(|| format!("{path} is no JSON"))
     }
 
-    /// Ends it as a crash does.
+    /// Kills it (SIGKILL).
     pub fn crash(&mut self) {
         self.process.kill();
     }
 
-    /// Ends it as a crash does, and starts it again with the same plugins.
+    /// Kills it (SIGKILL) and starts it again with the same plugins.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The host cannot be started.
     pub fn crash_and_restart(&mut self) -> Result<()> {
         self.process.kill();
         self.start_again()
     }
 
-    /// Ends it as a rollout does (SIGTERM), and starts it again with the same plugins.
+    /// Ends it as a rollout does (SIGTERM) and starts it again with the same plugins.
     ///
     /// # Errors
-    /// It did not end in time or with another code than 0, or it cannot be started.
+    /// The host does not end in time, ends with a code other than 0, or cannot be started.
     pub async fn terminate_and_restart(&mut self) -> Result<()> {
         self.terminate().await?;
         self.start_again()
     }
 
-    /// Ends it as a rollout does (SIGTERM); returns when it has ended.
+    /// Ends it as a rollout does (SIGTERM), and returns when it has ended.
     ///
     /// # Errors
-    /// It did not end in time, or with another code than 0.
+    /// The host does not end in time, or ends with a code other than 0.
     pub async fn terminate(&mut self) -> Result<()> {
         self.process.terminate();
         let status = self.process.wait(END).await?;
@@ -251,24 +251,24 @@ impl Host {
         Ok(())
     }
 
-    /// Starts it again, with the same plugins, after it was ended.
+    /// Starts an ended host again with the same plugins.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The host cannot be started.
     pub fn start_again(&mut self) -> Result<()> {
         *self = Self::start(self.order.clone())?;
         Ok(())
     }
 
-    /// How it ended, if it did.
+    /// Returns its exit status, or `None` while it runs.
     pub fn exited(&mut self) -> Option<ExitStatus> {
         self.process.exited()
     }
 
-    /// Its admin endpoint, whose port is in the log.
+    /// Returns its admin endpoint. The port is in the log.
     ///
     /// # Errors
-    /// It is not there yet, or the process ended.
+    /// The endpoint is not open yet, or the process ended.
     pub fn admin(&mut self) -> Result<Admin> {
         if let Some(admin) = &self.admin {
             return Ok(admin.clone());
@@ -286,13 +286,13 @@ impl Host {
 /// One line of the host's log.
 #[derive(Clone, Debug)]
 pub struct LogLine {
-    /// As it was written.
+    /// The raw line.
     pub text: String,
     value: Value,
 }
 
 impl LogLine {
-    /// A field's text, or the message.
+    /// Returns the text of a field, or of the message.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.value.get(name).or_else(|| self.value.get("fields")?.get(name))?.as_str()
     }
@@ -303,17 +303,17 @@ impl LogLine {
     }
 }
 
-/// The binary under test.
+/// Returns the path of the binary under test.
 ///
 /// # Errors
-/// It is not there: says what to do.
+/// The binary is missing. The error says how to build it.
 pub fn binary() -> Result<PathBuf> {
     let path = env::var_os(VARIABLE).map_or_else(|| built("debug/pilothouse"), PathBuf::from);
     ensure!(path.is_file(), "the host to test is not at {}: run `make build`, or set {VARIABLE}", path.display());
     Ok(path)
 }
 
-/// A path in the folder where `make build` leaves things: `target`, or what `CARGO_TARGET_DIR` says.
+/// Returns a path in Cargo's target folder: `target`, or `CARGO_TARGET_DIR`.
 pub(crate) fn built(path: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = env::var_os("CARGO_TARGET_DIR").filter(|target| !target.is_empty());

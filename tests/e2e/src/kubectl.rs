@@ -1,4 +1,4 @@
-//! kubectl as a person uses it.
+//! Runs kubectl as a person does.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,7 +13,7 @@ use tokio::{
     process::{Child, ChildStdout, Command},
 };
 
-/// kubectl for one server and one namespace, with caches of its own.
+/// kubectl for one server and one namespace, with its own caches.
 #[derive(Debug)]
 pub struct Kubectl {
     program: PathBuf,
@@ -23,7 +23,7 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// None where no kubectl of the real servers' version is there: another one would test itself rather than the server.
+    /// Returns `None` if no kubectl of the real servers' version is installed. Another version would test itself, not the server.
     ///
     /// # Errors
     /// `KUBEBUILDER_ASSETS` names a folder that is not complete.
@@ -34,18 +34,18 @@ impl Kubectl {
         Ok(Some(Self { program: assets.kubectl(), kubeconfig, namespace, home }))
     }
 
-    /// What it prints.
+    /// Runs kubectl and returns its output.
     ///
     /// # Errors
-    /// It fails: the error has what it said.
+    /// kubectl fails. The error has its error output.
     pub async fn run(&self, words: &[&str]) -> Result<String> {
         self.run_on("", words).await
     }
 
-    /// What it prints, with `input` to read.
+    /// Runs kubectl with `input` and returns its output.
     ///
     /// # Errors
-    /// It fails: the error has what it said.
+    /// kubectl fails. The error has its error output.
     pub async fn run_on(&self, input: &str, words: &[&str]) -> Result<String> {
         let mut child = self.start(words, Stdio::piped())?;
         let mut writing = child.stdin.take().context("kubectl has no input")?;
@@ -57,10 +57,10 @@ impl Kubectl {
         Ok(text(&output.stdout))
     }
 
-    /// The lines that it prints for as long as it runs, which is until they are dropped.
+    /// Runs kubectl in the background and returns its lines. Dropping them ends it.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// kubectl cannot be started.
     pub fn watch(&self, words: &[&str]) -> Result<Watching> {
         let mut child = self.start(words, Stdio::null())?;
         let lines = BufReader::new(child.stdout.take().context("kubectl has no output")?).lines();
@@ -84,7 +84,7 @@ impl Kubectl {
     }
 }
 
-/// A kubectl that goes on printing.
+/// A kubectl that keeps printing.
 #[derive(Debug)]
 pub struct Watching {
     _child: Child,
@@ -92,7 +92,7 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Returns the next line that is `wanted`.
+    /// Returns the next line that satisfies `wanted`.
     ///
     /// # Errors
     /// kubectl ended, or printed no such line within 120 s.

@@ -8,9 +8,8 @@
 //!              └──► Cluster ───── embedded (in this process) │ etcd + kube-apiserver
 //! ```
 //!
-//! One body of tests runs against both servers: `PILOTHOUSE_E2E=real` chooses the real one. The tests themselves are in
-//! `suite/`; this library is what they speak with. Every fact is waited for with [`wait::eventually`]; nothing asserts how
-//! long something takes.
+//! The same tests run against both servers; `PILOTHOUSE_E2E=real` selects the real one. The tests are in `suite/`, and this library is
+//! their toolbox. Tests wait for each fact with [`wait::eventually`]. None asserts how long something takes.
 
 pub mod admin;
 pub mod apple;

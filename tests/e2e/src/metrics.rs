@@ -1,4 +1,4 @@
-//! Metrics in the Prometheus text format, as far as tests read them.
+//! Parses as much of the Prometheus text format as the tests need.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,17 @@ struct Sample {
 }
 
 impl Metrics {
-    /// Reads what a `/metrics` endpoint answered. Lines that are no samples are passed over.
+    /// Parses the answer of a `/metrics` endpoint. Skips lines that are not samples.
     pub fn parse(text: &str) -> Self {
         Self { samples: text.lines().filter_map(sample).collect() }
     }
 
-    /// The sum over all samples of `name` for which every label in `labels` has the given value; 0 where there is none.
+    /// Returns the sum of all samples of `name` in which every label of `labels` has the given value, or 0.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.sum_where(name, |sample| labels.iter().all(|(label, value)| sample(label) == *value))
     }
 
-    /// The sum over all samples of `name` that are `wanted`, which is given a look at the labels: an absent one is empty.
+    /// Returns the sum of all samples of `name` whose labels satisfy `wanted`. An absent label reads as empty.
     pub fn sum_where(&self, name: &str, wanted: impl Fn(&dyn Fn(&str) -> String) -> bool) -> f64 {
         self.samples
             .iter()
@@ -36,12 +36,12 @@ impl Metrics {
             .sum()
     }
 
-    /// Whether there is a sample of `name` at all.
+    /// Returns `true` if `name` has a sample.
     pub fn has(&self, name: &str) -> bool {
         self.samples.iter().any(|sample| sample.name == name)
     }
 
-    /// The values that `label` has in the samples of `name`, in order and without repetition.
+    /// Returns the distinct values of `label` in the samples of `name`, sorted.
     pub fn values(&self, name: &str, label: &str) -> Vec<String> {
         let mut values: Vec<String> = self
             .samples

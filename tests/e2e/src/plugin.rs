@@ -1,4 +1,4 @@
-//! Plugin files, and the folder that the host watches.
+//! Plugin files and the folder that the host watches.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use wit_component::{ComponentEncoder, LibraryInfo};
 
 use crate::host::built;
 
-/// The colors that the guest `nonsense` takes as instructions, each another mistake.
+/// Colors that the guest `nonsense` takes as instructions. Each makes it return another invalid outcome.
 pub const MISTAKES: [&str; 12] = [
     "foreign-kind",
     "no-json",
@@ -28,8 +28,8 @@ pub const MISTAKES: [&str; 12] = [
     "status-type",
 ];
 
-/// What a plugin may do while an instance of it is made: how the plugin is called, a core module of WebAssembly text, and how many instances
-/// of that are made besides.
+/// Plugins that misbehave during instantiation: name, a core module as WebAssembly text, and how often each instance of the plugin
+/// instantiates that module besides.
 const AS_MADE: [(&str, &str, u32); 7] = [
     ("starting", "(module (func $loop (loop $again (br $again))) (start $loop))", 1),
     ("trapping", "(module (func $trap unreachable) (start $trap))", 1),
@@ -40,7 +40,7 @@ const AS_MADE: [(&str, &str, u32); 7] = [
     ("tabling", GROWS, 1),
 ];
 
-/// A module that grows a table as it starts, and gives up when it is refused that.
+/// A module whose start function grows a table until the host refuses.
 const GROWS: &str = "(module (table $table 0 funcref) (start $grow)
     (func $grow (loop $on
         (br_if $on (i32.ne (i32.const -1) (table.grow $table (ref.null func) (i32.const 1000))))
@@ -53,38 +53,38 @@ const TABULATING: &str = "tabulating";
 const TABLE: &str = r#"(module (table $table 0 funcref)
     (func (export "grow") (param i32) (result i32) (table.grow $table (ref.null func) (local.get 0))))"#;
 
-/// A plugin as it would be put into the folder: a component, and what the administrator says beside it.
+/// A plugin as an administrator puts it into the folder: a component, and perhaps a YAML file beside it.
 #[derive(Clone, Debug)]
 pub struct Plugin {
-    /// Both files are called so.
+    /// Name of both files, without extension.
     pub name: String,
     /// The content of `<name>.wasm`.
     pub wasm: Vec<u8>,
-    /// The content of `<name>.yaml`, if there is such a file.
+    /// The content of `<name>.yaml`; `None` means no such file.
     pub yaml: Option<String>,
 }
 
 impl Plugin {
-    /// The example plugin, with the grants that it comes with.
+    /// Returns the example plugin with its own grants.
     ///
     /// # Errors
-    /// It is not built: says what to do.
+    /// The plugin is not built. The error says how to build it.
     pub fn myapple() -> Result<Self> {
         Self::load(&built("plugins"), "myapple")
     }
 
-    /// The example plugin that writes no mapping, with the grants that it comes with.
+    /// Returns the example plugin without a mapping (`bundle`), with its own grants.
     ///
     /// # Errors
-    /// It is not built: says what to do.
+    /// The plugin is not built. The error says how to build it.
     pub fn bundle() -> Result<Self> {
         Self::load(&built("plugins"), "bundle")
     }
 
-    /// One of the guests of `tests/guests`, with its grants if it has any.
+    /// Returns a guest of `tests/guests`, with its grants if it has any.
     ///
     /// # Errors
-    /// It is not built: says what to do.
+    /// The guest is not built. The error says how to build it.
     pub fn guest(name: &str) -> Result<Self> {
         let mut guest = Self::load(&built("guests"), name)?;
         if name == TABULATING {
@@ -111,21 +111,21 @@ impl Plugin {
         })
     }
 
-    /// The same under another name.
+    /// Renames the plugin.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// The same with another `<name>.yaml`.
+    /// Replaces the content of `<name>.yaml`.
     #[must_use]
     pub fn with_yaml(mut self, yaml: impl Into<String>) -> Self {
         self.yaml = Some(yaml.into());
         self
     }
 
-    /// The same with a `<name>.yaml` that grants these permissions and no others.
+    /// Replaces `<name>.yaml` by one that grants exactly these permissions.
     #[must_use]
     pub fn granted(self, permissions: &[Permission]) -> Self {
         let grants: Vec<&Value> = permissions.iter().map(|permission| &permission.0).collect();
@@ -133,8 +133,8 @@ impl Plugin {
         self.with_yaml(json!({ "grants": grants }).to_string())
     }
 
-    /// The same, granted in one namespace only what the example plugin and the guests need, and the plugin's CRD: two plugins for one
-    /// kind would be at odds otherwise.
+    /// Grants what the example plugin and the guests need, in one namespace only, and the plugin's CRD. The namespace keeps two plugins
+    /// for one kind apart.
     #[must_use]
     pub fn confined_to(self, namespace: &str) -> Self {
         let secrets = Permission::to(&["read"], "v1", "Secret").within(namespace);
@@ -142,10 +142,10 @@ impl Plugin {
         self.granted(&[here.as_slice(), &[secrets, Permission::of_its_crd()]].concat())
     }
 
-    /// The same under these `limits`, beside what is [granted](Self::granted).
+    /// Adds `limits` to a plugin that was [granted](Self::granted) something.
     ///
     /// # Errors
-    /// Nothing is granted in that way.
+    /// The plugin has no grants of that form.
     pub fn limited(mut self, limits: &Value) -> Result<Self> {
         let mut yaml: Value = serde_json::from_str(self.yaml.as_deref().unwrap_or_default())?;
         yaml["limits"] = limits.clone();
@@ -153,18 +153,20 @@ impl Plugin {
         Ok(self)
     }
 
-    /// The same without `<name>.yaml`.
+    /// Removes `<name>.yaml`.
     #[must_use]
     pub fn without_yaml(mut self) -> Self {
         self.yaml = None;
         self
     }
 
-    /// A file of some kB over which a compiler takes more memory than it may have: each of so many core modules has a hundred tables of
-    /// functions, as many as there may be, whose last element is filled, so that all of them are laid out.
+    /// Returns a component of a few kB whose compilation needs more memory than the compiler may use.
+    ///
+    /// Each of its core modules has 100 function tables, the maximum. The last element of each is filled, so the compiler lays out the
+    /// whole table.
     ///
     /// # Errors
-    /// The text is no component, which would be a fault of this function.
+    /// The text is not a component, which is a fault of this function.
     pub fn that_takes_memory_to_compile(name: &str, modules: usize) -> Result<Self> {
         const ELEMENTS: u32 = 1 << 20;
         let tables = format!("(table {ELEMENTS} funcref)").repeat(100);
@@ -177,11 +179,13 @@ impl Plugin {
         Ok(Self { name: name.to_owned(), wasm, yaml: None })
     }
 
-    /// The same with one damaged byte, over which a compiler overflows its stack: in the contract's types, which a custom section
-    /// holds, `cache` becomes another package's, which uses `types` of the contract's package, whose world uses `cache`.
+    /// Damages one byte so that a compiler overflows its stack.
+    ///
+    /// The byte stands in the custom section with the contract's types. It moves `cache` to another package. That package uses `types` of
+    /// the contract's package, and the contract's world uses `cache`: a cycle.
     ///
     /// # Errors
-    /// It does not import `cache`.
+    /// The plugin does not import `cache`.
     pub fn with_a_cycle_of_packages(mut self) -> Result<Self> {
         let name = b"pilothouse:plugin/cache@0.1.0";
         let last = self.wasm.windows(name.len()).rposition(|window| window == name);
@@ -192,11 +196,10 @@ impl Plugin {
         Ok(self)
     }
 
-    /// The same as a component in which so many instances of a core module are made besides, of WebAssembly text, whenever an instance of
-    /// the plugin is.
+    /// Adds a core module (WebAssembly text) that every instance of the plugin instantiates `instances` times.
     ///
     /// # Errors
-    /// The text is no core module, or the plugin no core module with a component's metadata, as plugins in Rust are.
+    /// The text is not a core module, or the plugin is not a core module with a component's metadata, as plugins in Rust are.
     pub fn beside(mut self, module: &str, instances: u32) -> Result<Self> {
         let module = wat::parse_str(module).context("the text is no core module")?;
         let mut encoder = ComponentEncoder::default();
@@ -204,7 +207,7 @@ impl Plugin {
         self.wasm = encoder.encode().context("the plugin cannot become a component")?;
         let index = core_modules(&self.wasm).context("the component's sections cannot be read")?;
         section(&mut self.wasm, CORE_MODULE, &module)?;
-        // Each instantiates that module with no arguments.
+        // Each of them instantiates the module without arguments.
         let mut made = leb128(instances);
         let instance = [vec![0], leb128(index), vec![0]].concat();
         made.extend(instance.repeat(usize::try_from(instances)?));
@@ -212,12 +215,13 @@ impl Plugin {
         Ok(self)
     }
 
-    /// Those that misbehave while an instance is made, each in another way, that it is named after: a start function that loops or traps,
-    /// many instances and too many, too much memory, a large table and one that grows, too many globals, and a function of too long a
-    /// name. Apart from that they are the guest `second`.
+    /// Returns copies of the guest `second` that misbehave during instantiation, each named after what it does.
+    ///
+    /// Their start functions loop or trap, or they have too many instances, too much memory, too large tables, too many globals, or a
+    /// function with too long a name.
     ///
     /// # Errors
-    /// The guest is not built, or none that can be made [otherwise](Self::beside).
+    /// The guest is not built, or a module cannot be [added](Self::beside) to it.
     pub fn misbehaving_as_made() -> Result<Vec<Self>> {
         let second = Self::guest("second")?;
         let globals = format!("(module {})", "(global i32 (i32.const 0))".repeat(20_000));
@@ -230,7 +234,7 @@ impl Plugin {
             .collect()
     }
 
-    /// The same code with another digest: a custom section that holds `mark` is appended.
+    /// Appends a custom section that holds `mark`: the same code with another digest.
     #[must_use]
     pub fn revision(mut self, mark: u8) -> Self {
         // Section 0, 10 bytes: the length of the name, the name, the content.
@@ -241,7 +245,7 @@ impl Plugin {
     }
 }
 
-/// Sections of a component, by the numbers that they begin with.
+/// Numbers of a component's sections.
 const CORE_MODULE: u8 = 1;
 const CORE_INSTANCES: u8 = 2;
 
@@ -252,9 +256,9 @@ fn section(component: &mut Vec<u8>, number: u8, content: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// How many core modules a component has, not counting what components within it have.
+/// Counts a component's core modules, without those of nested components.
 fn core_modules(component: &[u8]) -> Option<u32> {
-    // What every binary begins with: magic, version, layer.
+    // Every binary begins with magic, version and layer.
     let mut rest = component.get(8..)?;
     let mut modules = 0;
     while let Some((number, after)) = rest.split_first() {
@@ -284,19 +288,19 @@ fn leb128(mut number: u32) -> Vec<u8> {
 pub struct Permission(Value);
 
 impl Permission {
-    /// For all objects of a kind, or of a subresource of it (`MyApple/status`).
+    /// Grants verbs for all objects of a kind, or of one of its subresources (`MyApple/status`).
     pub fn to(verbs: &[&str], api_version: &str, kind: &str) -> Self {
         Self(json!({"apiVersion": api_version, "kind": kind, "verbs": verbs}))
     }
 
-    /// The same in one namespace only.
+    /// Limits the grant to one namespace.
     #[must_use]
     pub fn within(mut self, namespace: &str) -> Self {
         self.0["namespaces"] = json!([namespace]);
         self
     }
 
-    /// What the example plugin needs to serve MyApples that are there.
+    /// Returns the grants that the example plugin needs to serve MyApples.
     pub fn of_myapple() -> [Self; 3] {
         [
             Self::to(&["read"], "stable.example.com/v1", "MyApple"),
@@ -305,7 +309,7 @@ impl Permission {
         ]
     }
 
-    /// What it needs to bring its own CRD.
+    /// Returns the grant that the example plugin needs to install its CRD.
     pub fn of_its_crd() -> Self {
         Self::to(&["apply"], "apiextensions.k8s.io/v1", "CustomResourceDefinition")
     }
@@ -315,15 +319,15 @@ impl Permission {
 #[derive(Debug)]
 pub struct Plugins {
     folder: TempDir,
-    /// Beside the folder, so that a file can be moved in as a whole.
+    /// A folder on the same file system, from which files are moved in atomically.
     aside: TempDir,
 }
 
 impl Plugins {
-    /// One with nothing in it. Dropped, it is gone.
+    /// Creates an empty folder. Dropping it removes it.
     ///
     /// # Errors
-    /// There is no place for temporary files.
+    /// No temporary folder can be created.
     pub fn empty() -> Result<Self> {
         Ok(Self {
             folder: tempfile::tempdir().context("cannot create a folder for plugins")?,
@@ -331,12 +335,12 @@ impl Plugins {
         })
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Puts a plugin in, or another revision in its place: each file is moved in as a whole, the grants first.
+    /// Adds or replaces a plugin. Each file is moved in atomically, the grants first.
     ///
     /// # Errors
     /// The files cannot be written.
@@ -345,7 +349,7 @@ impl Plugins {
         self.move_in(&format!("{}.wasm", plugin.name), &plugin.wasm)
     }
 
-    /// Puts in what the administrator says of a plugin, and leaves the component as it is.
+    /// Replaces a plugin's YAML file and leaves its component as it is.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -356,7 +360,7 @@ impl Plugins {
         }
     }
 
-    /// Writes the first `length` bytes of a plugin over the file that is there, in place, as a copy does that broke off.
+    /// Overwrites a plugin's file in place with its first `length` bytes, as an interrupted copy does.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -366,7 +370,7 @@ impl Plugins {
         fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Takes a plugin out.
+    /// Removes a plugin's files.
     ///
     /// # Errors
     /// The files cannot be removed.

@@ -17,10 +17,10 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// The longest request for a tunnel that is read.
+/// Maximum size of a request for a tunnel, in bytes.
 const MAX_HEAD: usize = 4096;
 
-/// Passes tunnels on, and counts them. Dropped, it takes no new ones.
+/// Opens tunnels and counts them. Dropping it stops new ones.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -32,7 +32,7 @@ impl Proxy {
     /// Listens on a free port of this machine.
     ///
     /// # Errors
-    /// There is none.
+    /// No port is free.
     pub async fn start() -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot listen")?;
         let address = listener.local_addr().context("a listener has an address")?;
@@ -42,7 +42,7 @@ impl Proxy {
             while let Ok((near, _)) = listener.accept().await {
                 let counted = Arc::clone(&counted);
                 tokio::spawn(async move {
-                    // Whatever a client does wrong ends its own connection.
+                    // A client's error ends only its own connection.
                     if let Ok((near, far)) = open(near).await {
                         counted.fetch_add(1, Ordering::Relaxed);
                         pass(near, far).await;
@@ -53,7 +53,7 @@ impl Proxy {
         Ok(Self { address, tunnels, accepting })
     }
 
-    /// Tunnels that were opened so far.
+    /// Number of tunnels opened so far.
     pub fn tunnels(&self) -> usize {
         self.tunnels.load(Ordering::Relaxed)
     }
@@ -79,7 +79,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Reads what the client wants to reach, connects to it, and says so.
+/// Reads the client's target, connects to it, and confirms.
 async fn open(mut near: TcpStream) -> Result<(TcpStream, TcpStream)> {
     let mut first = [0];
     near.read_exact(&mut first).await?;
@@ -122,6 +122,6 @@ async fn open_socks(mut near: TcpStream) -> Result<(TcpStream, TcpStream)> {
 }
 
 async fn pass(mut near: TcpStream, mut far: TcpStream) {
-    // A tunnel ends when either side does.
+    // A tunnel ends when either side closes.
     let _ended = copy_bidirectional(&mut near, &mut far).await;
 }

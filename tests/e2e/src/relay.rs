@@ -1,4 +1,4 @@
-//! A wire between a host and its API server that can be cut while the server goes on.
+//! A TCP relay between a host and its API server. It can cut connections while the server keeps running.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -13,7 +13,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Passes bytes on, of any number of connections. Dropped, it takes no new ones; those that are open end with their ends.
+/// Forwards the bytes of any number of connections. Dropping it stops new ones; open ones last until either side closes.
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
@@ -22,14 +22,14 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// One that leads to `server`.
+    /// Starts a relay to `server`.
     ///
     /// # Errors
-    /// There is no port to listen on.
+    /// No port is free.
     pub async fn to(server: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot listen")?;
         let address = listener.local_addr().context("a listener has an address")?;
-        // Nobody is told twice.
+        // A cut reaches each connection once.
         let (cut, _) = broadcast::channel(1);
         let cuts = cut.clone();
         let accepting = tokio::spawn(async move {
@@ -40,10 +40,10 @@ impl Relay {
         Ok(Self { address, cut, accepting })
     }
 
-    /// Copies a kubeconfig that leads to `server` into `folder`, so that it leads here.
+    /// Copies a kubeconfig for `server` into `folder`, with the relay's address in it.
     ///
     /// # Errors
-    /// It cannot be read or written, or has no address.
+    /// The kubeconfig cannot be read or written, or has no address.
     pub async fn before(kubeconfig: &Path, folder: &Path) -> Result<(Self, PathBuf)> {
         let mut file = Kubeconfig::read_from(kubeconfig).context("cannot read the kubeconfig")?;
         let cluster = file.clusters.iter_mut().find_map(|cluster| cluster.cluster.as_mut());
@@ -57,9 +57,9 @@ impl Relay {
         Ok((relay, path))
     }
 
-    /// Ends every connection; new ones are taken.
+    /// Cuts every open connection. New ones are accepted.
     pub fn cut(&self) {
-        // Fails only where there is none.
+        // Fails only if no connection is open.
         let _ended = self.cut.send(());
     }
 }

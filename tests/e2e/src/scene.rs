@@ -1,4 +1,4 @@
-//! What one test sees: an API server for itself, a namespace, a folder of plugins, and hosts.
+//! The surroundings of one test: its own API server, namespace, folder of plugins, and hosts.
 
 use std::{
     path::{Path, PathBuf},
@@ -26,7 +26,7 @@ use crate::{
     wait::eventually,
 };
 
-/// Where a test takes place.
+/// The surroundings of one test.
 pub struct Scene {
     /// The API server.
     pub cluster: Arc<Cluster>,
@@ -34,9 +34,9 @@ pub struct Scene {
     pub namespace: String,
     /// The folder that every host of the test watches.
     pub plugins: Plugins,
-    /// Where its hosts keep compiled code: shared by all tests, unless one asks for its own.
+    /// Cache directory of its hosts. All tests share one, unless a test asks for its own.
     cache: PathBuf,
-    /// That is a volume without room.
+    /// `true` if the cache directory is a volume without free space.
     is_full: bool,
     logs: Arc<Logs>,
 }
@@ -57,7 +57,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// A client that may do anything.
+    /// A client with all permissions.
     pub fn client(&self) -> Client {
         self.cluster.client()
     }
@@ -73,16 +73,16 @@ impl Scene {
         Ok(self)
     }
 
-    /// Lets its hosts keep compiled code in a folder of their own, which is returned.
+    /// Gives this test's hosts a cache directory of their own, and returns it.
     pub fn with_cache_of_its_own(&mut self) -> PathBuf {
         self.cache = self.logs.folder.path().join("cache");
         self.cache.clone()
     }
 
-    /// Lets its hosts keep compiled code where there is no room for any. The folder is returned, which others see empty.
+    /// Gives this test's hosts a cache directory without free space, and returns it. Other processes see it empty.
     ///
     /// # Errors
-    /// The folder cannot be made.
+    /// The folder cannot be created.
     pub fn with_cache_without_room(&mut self) -> Result<PathBuf> {
         self.is_full = true;
         let cache = self.with_cache_of_its_own();
@@ -90,20 +90,20 @@ impl Scene {
         Ok(cache)
     }
 
-    /// Starts a host on the folder; returns when it is ready.
+    /// Starts a host with the folder's plugins and returns when it is ready.
     ///
     /// # Errors
-    /// It does not start, or does not get ready.
+    /// The host does not start, or does not become ready.
     pub async fn host(&self) -> Result<Host> {
         let mut host = self.starting_host()?;
         host.ready().await?;
         Ok(host)
     }
 
-    /// Starts a host on the folder; returns at once.
+    /// Starts a host with the folder's plugins and returns at once.
     ///
     /// # Errors
-    /// It does not start.
+    /// The host does not start.
     pub fn starting_host(&self) -> Result<Host> {
         self.host_as(self.cluster.kubeconfig())
     }
@@ -111,15 +111,15 @@ impl Scene {
     /// As [`Scene::starting_host`], with another kubeconfig.
     ///
     /// # Errors
-    /// It does not start.
+    /// The host does not start.
     pub fn host_as(&self, kubeconfig: PathBuf) -> Result<Host> {
         self.host_with(Access::Kubeconfig(kubeconfig))
     }
 
-    /// As [`Scene::starting_host`], with no kubeconfig and what a pod has in its place.
+    /// As [`Scene::starting_host`], with a pod's service account in place of a kubeconfig.
     ///
     /// # Errors
-    /// It does not start.
+    /// The host does not start.
     pub fn host_in(&self, pod: Pod) -> Result<Host> {
         self.host_with(Access::Pod(pod))
     }
@@ -134,12 +134,12 @@ impl Scene {
         })
     }
 
-    /// A MyApple of the test's namespace, which need not exist.
+    /// Names a MyApple of the test's namespace. It need not exist.
     pub fn apple(&self, name: &str) -> Apple {
         Apple::new(self.client(), &self.namespace, name)
     }
 
-    /// A MyApple of another namespace.
+    /// Names a MyApple of another namespace.
     pub fn apple_in(&self, namespace: &str, name: &str) -> Apple {
         Apple::new(self.client(), namespace, name)
     }
@@ -149,10 +149,10 @@ impl Scene {
         Api::namespaced(self.client(), &self.namespace)
     }
 
-    /// Returns when the caches of a host that runs the plugin `myapple` hold as many MyApples and ConfigMaps as the server has.
+    /// Waits until the caches of a host with the plugin `myapple` hold as many MyApples and ConfigMaps as the server.
     ///
     /// # Errors
-    /// They do not in time: says what they hold.
+    /// They do not in time. The error says what they hold.
     pub async fn is_cached(&self, host: &mut Host) -> Result<()> {
         let apples: Api<DynamicObject> = Api::all_with(self.client(), &resource());
         let maps: Api<ConfigMap> = Api::all(self.client());
@@ -175,7 +175,7 @@ impl Scene {
     /// Creates a namespace.
     ///
     /// # Errors
-    /// The server refuses.
+    /// The server rejects the request.
     pub async fn create_namespace(&self, name: &str) -> Result<()> {
         let namespace: Namespace = from_value(json!({"metadata": {"name": name}})).context("not a namespace")?;
         let namespaces: Api<Namespace> = Api::all(self.client());
@@ -193,7 +193,7 @@ impl Scene {
     }
 }
 
-/// The logs of a test's hosts, which outlive the test.
+/// The logs of a test's hosts. They outlive the test.
 #[derive(Debug)]
 pub(crate) struct Logs {
     folder: TempDir,

@@ -1,9 +1,7 @@
-//! Runs the tests: owns the runtime and the API servers, gives each test a [`Scene`] of its own, and prints what is needed
-//! to understand a failure.
+//! Runs the tests. It owns the runtime and the API servers, gives each test its own [`Scene`], and prints the logs of a failed test.
 //!
-//! A test has its API server for itself, so that it may count requests, kill the server, and delete CRDs. An embedded
-//! server is started for each test. A real one takes seconds to start: one that a passed test leaves is cleaned and used
-//! again.
+//! A test has an API server for itself, so it may count requests, kill the server, and delete CRDs. Each test gets a new embedded server.
+//! A real one takes seconds to start, so the runner cleans the server of a passed test and uses it again.
 
 use std::{
     collections::BTreeSet,
@@ -30,16 +28,16 @@ use crate::{
     wait::eventually,
 };
 
-/// A test that takes longer hangs.
+/// Time after which a test counts as hanging.
 const LIMIT: Duration = Duration::from_secs(600);
-/// How much of each log a failure shows.
+/// Number of lines of each log in a failure's report.
 const LOG_LINES: usize = 60;
 
-/// One test: a fact, and what shows it.
+/// One test: a fact and the function that checks it.
 pub struct Test {
     /// The fact.
     pub name: &'static str,
-    /// Shows it, or fails.
+    /// Checks the fact.
     pub run: fn(Scene) -> LocalBoxFuture<'static, Result<()>>,
 }
 
@@ -54,7 +52,7 @@ macro_rules! tests {
     };
 }
 
-/// What a test returns that cannot be run here: the reason is shown, and the test counts as ignored.
+/// Returned by a test that cannot run here. The reason is shown, and the test counts as ignored.
 #[derive(Debug)]
 pub struct NotHere(pub &'static str);
 
@@ -66,7 +64,7 @@ impl std::fmt::Display for NotHere {
 
 impl std::error::Error for NotHere {}
 
-/// Runs those of `tests` that the command line asks for; it is understood as `cargo test` understands it.
+/// Runs those of `tests` that the command line selects, with the arguments of `cargo test`.
 pub fn run(tests: Vec<Test>) -> ExitCode {
     let arguments = Arguments::from_args();
     let kind = match Kind::chosen() {
@@ -86,7 +84,7 @@ pub fn run(tests: Vec<Test>) -> ExitCode {
     let servers = Arc::new(Servers { kind, left: Mutex::default() });
     let trials = tests.into_iter().map(|test| trial(&test, Arc::clone(&runtime), Arc::clone(&servers))).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
-    // Stops the servers and removes their data; `Conclusion::exit` would not.
+    // Stops the servers and removes their data, which `Conclusion::exit` would skip.
     drop(servers);
     conclusion.exit_code()
 }
@@ -121,11 +119,11 @@ async fn shown(run: fn(Scene) -> LocalBoxFuture<'static, Result<()>>, servers: &
             .unwrap_or_else(|| "panicked".to_owned()),
         Err(_) => format!("did not end within {} s", LIMIT.as_secs()),
     };
-    // Once more below the logs: what cuts a long report keeps its end.
+    // The summary again, below the logs: tools that cut a long report keep its end.
     Err(Failed::from(format!("{problem}\n{}\n{}\n{problem}", logs.last_lines(LOG_LINES), cluster.last_lines(10))))
 }
 
-/// The API servers, and those that passed tests left.
+/// Starts API servers and keeps those of passed tests for reuse.
 struct Servers {
     kind: Kind,
     left: Mutex<Vec<Arc<Cluster>>>,
@@ -147,8 +145,8 @@ impl Servers {
     }
 }
 
-/// Removes what would disturb the next test: MyApples, and what they owned. Namespaces have names of their own, and kinds
-/// stay: the garbage collector takes half a minute to take notice of a new one.
+/// Removes what would disturb the next test: MyApples and their children. Namespaces differ by test. CRDs stay, because the garbage
+/// collector takes half a minute to notice a new kind.
 async fn clean(cluster: &Cluster) -> Result<()> {
     let apples: Api<DynamicObject> = Api::all_with(cluster.client(), &resource());
     let maps: Api<ConfigMap> = Api::all(cluster.client());

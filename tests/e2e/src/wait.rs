@@ -1,25 +1,25 @@
-//! Waiting for a fact instead of for a time.
+//! Waits for a fact, not for a time.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::time::Instant;
 
-/// What does not happen by then is taken never to happen. A slow machine under load may need most of it, and the garbage collector of
-/// kube-controller-manager a quarter of it: it looks for new kinds every 30 s.
+/// Time after which a fact counts as false. A slow machine under load may need most of it. kube-controller-manager's garbage collector
+/// needs a quarter: it looks for new kinds every 30 s.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// How often a fact is looked for.
+/// Pause between two looks.
 const POLL: Duration = Duration::from_millis(25);
 
-/// Looks until `look` succeeds, and returns what it found.
+/// Calls `look` until it succeeds, and returns its result.
 ///
 /// # Errors
-/// It did not within 120 s: the error names `what`, and has the last error of `look` as its cause.
+/// `look` did not succeed within 120 s. The error names `what` and has the last error of `look` as its cause.
 pub async fn eventually<T>(what: &str, look: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     within(DEADLINE, what, look).await
 }
 
-/// As [`eventually`], with another deadline: for what is long even on an idle machine.
+/// As [`eventually`], with another deadline, for facts that take long even on an idle machine.
 ///
 /// # Errors
 /// As [`eventually`].

@@ -32,6 +32,7 @@ use tracing::{info, warn};
 
 pub use crate::admin::Metrics;
 use crate::{
+    acting::Acting,
     admin,
     allocator::{self, Freed},
     cluster::Cluster,
@@ -151,7 +152,9 @@ impl Host {
         let guests = guests(engine.clone())?;
         let intake = Intake::start().context("cannot start the threads for informers")?;
         let informers = Informers::new(cluster.clone(), intake.handle().clone());
-        let events = Events::start(cluster.clone(), &machine(), &Handle::current());
+        // For now every process acts.
+        let acting = Acting::new(true);
+        let events = Events::start(cluster.clone(), acting.clone(), &machine(), &Handle::current());
         let dispatch = Arc::new(Dispatch::new(Parts {
             cluster: cluster.clone(),
             informers: informers.clone(),
@@ -159,6 +162,7 @@ impl Host {
             observer: metrics.clone(),
             writes: metrics.clone(),
             events: events.clone(),
+            acting,
         }));
         let lifecycle = Lifecycle::new(engine.clone(), dispatch.clone(), options.mode, guests.clone(), metrics.clone());
         let statuses = lifecycle.statuses();

@@ -58,6 +58,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use crate::{
+    acting::Acting,
     cluster::Cluster,
     guests::Guests,
     informer::Informers,
@@ -139,6 +140,8 @@ pub struct Parts {
     pub writes: Arc<dyn WriteObserver>,
     /// Where people are told of what befalls objects.
     pub events: Events,
+    /// Whether this process may act.
+    pub acting: Acting,
 }
 
 /// The controllers of all active plugins.

@@ -6,10 +6,11 @@
 //!                  └────────── the answers ◄─── writer ◄┘
 //! ```
 //!
-//! Layers, each using only those before it: `yaml` (administrators' files), [`name`] (of a plugin), [`guests`] (the threads that plugins run on), [`cluster`] (the API
+//! Layers, each using only those before it: `yaml` (administrators' files), [`name`] (of a plugin), [`acting`] (whether this process may act), [`guests`] (the threads that plugins run on), [`cluster`] (the API
 //! server), [`informer`] (what is cached of it) and [`wasm`] (the sandbox), [`writer`] and [`plugin`] (files to revisions), [`dispatch`]
 //! (keys to calls, outcomes to writes), [`admin`], [`app`], [`cli`].
 
+pub mod acting;
 pub mod admin;
 pub mod allocator;
 pub mod app;

@@ -37,7 +37,7 @@ use crate::{
     informer::{InformerKey, Lease, View, told},
     name::PluginName,
     plugin::{ActivateError, Candidate},
-    writer::{self, CrdError, Fence, Writer},
+    writer::{self, Closed, CrdError, Fence, Writer},
 };
 
 /// How long the informers that a new revision needs may take before the old one goes on: controller-runtime's
@@ -71,7 +71,10 @@ impl Dispatch {
         let running = self.active.lock().plugins.get(&name).cloned().unwrap_or_default();
         // What is taken away is gone at once, however long what is new may take, and though it may fail.
         running.allow(&candidate.grants);
-        let fence = running.record.as_ref().map_or_else(|| Arc::new(Fence::open()), |record| record.fence().clone());
+        let fence = match &running.record {
+            Some(record) => record.fence().clone(),
+            None => Arc::new(Fence::new(self.parts.acting.clone())),
+        };
         let prepared = self.prepare(&candidate, fence).await?;
         if !running.controllers.is_empty() {
             self.sync(&name, &View::new(prepared.awaited(&running))).await?;
@@ -89,7 +92,9 @@ impl Dispatch {
         let cluster = cluster.for_plugin(name.as_str(), candidate.limits.requests());
         let (informers, writes) = (informers.clone(), writes.clone());
         let writer = Writer::new(cluster, informers, name.as_str(), held.clone(), fence.clone(), writes);
+        let warm = self.warm(candidate);
         self.install(name, &writer, &manifest.crds).await?;
+        drop(warm);
         self.check_watchable(manifest).await?;
 
         let leasing = Leasing { candidate, named: RefCell::default() };
@@ -184,11 +189,35 @@ impl Dispatch {
         controller
     }
 
-    /// Installs the definitions that the plugin brings, where it may. Waits for an API server that does not answer.
-    async fn install(&self, name: &PluginName, writer: &Writer, definitions: &[String]) -> Result<(), ActivateError> {
+    /// Caches what a candidate needs that has to wait until this process may act.
+    fn warm(&self, candidate: &Candidate) -> Vec<Arc<Lease>> {
+        let manifest = candidate.revision.manifest();
+        if manifest.crds.is_empty() || self.parts.acting.is_allowed() {
+            return Vec::new();
+        }
+        let leasing = Leasing { candidate, named: RefCell::default() };
+        manifest.watches().flat_map(|watch| self.lease(&leasing, watch)).collect()
+    }
+
+    /// Installs the definitions that the plugin brings, where it may. Waits until this process may act and the API server answers.
+    pub(super) async fn install(
+        &self,
+        name: &PluginName,
+        writer: &Writer,
+        definitions: &[String],
+    ) -> Result<(), ActivateError> {
+        if definitions.is_empty() {
+            return Ok(());
+        }
         let mut backoff = Backoff::new(backoff::RECONNECT, 0);
         let origin = Instant::now();
         loop {
+            if !self.parts.acting.is_allowed() {
+                let why =
+                    "this process may not act now; the plugin's CustomResourceDefinitions are installed when it may";
+                self.waiting.lock().insert(name.clone(), why.to_owned());
+                self.parts.acting.allowed().await;
+            }
             let error = match writer.install(definitions).await {
                 Ok(()) => return Ok(()),
                 Err(error) if !passes(&error) => return Err(ActivateError::new(&error)),
@@ -374,7 +403,11 @@ struct NotSynced(String);
 
 /// True for what may pass by itself: the server is away, busy, or does not let us yet.
 fn passes(error: &CrdError) -> bool {
-    let CrdError::Install { source: writer::Error::Request { source, .. }, .. } = error else { return false };
+    let source = match error {
+        CrdError::Install { source: writer::Error::Request { source, .. }, .. } => source,
+        CrdError::Install { source: writer::Error::Closed(Closed::NotActing), .. } => return true,
+        _ => return false,
+    };
     match source {
         cluster::Error::Unreachable(_) | cluster::Error::Missing(_) | cluster::Error::Answer { .. } => true,
         cluster::Error::Status(status) => matches!(status.code, 401 | 403 | 409 | 429 | 500..),

@@ -22,7 +22,7 @@ use crate::{
         ClientError, Import, Imports, KeyPage, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError,
         Reason, StatusError,
     },
-    writer::{self, Writer},
+    writer::{self, Closed, Writer},
 };
 
 /// What a plugin reaches out of its calls. One for each activation, whatever is called.
@@ -207,8 +207,10 @@ fn refusal(error: writer::ClientError) -> ClientError {
     let api = |code, reason, message, causes| ClientError::Api(StatusError { code, reason, message, causes });
     match error {
         writer::ClientError::Denied(denied) => ClientError::NotGranted(denied.to_string()),
+        // Whoever acts instead is as far away as a server that does not answer.
+        writer::ClientError::Closed(closed @ Closed::NotActing) => ClientError::Unreachable(closed.to_string()),
         // Its grants end with it.
-        writer::ClientError::Closed(closed) => ClientError::NotGranted(closed.to_string()),
+        writer::ClientError::Closed(closed @ Closed::Withdrawn) => ClientError::NotGranted(closed.to_string()),
         writer::ClientError::Invalid(why) => ClientError::Invalid(why),
         writer::ClientError::Request(cluster::Error::Status(status)) => {
             api(status.code, reason(&status), status.message, status.causes)

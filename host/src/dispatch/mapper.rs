@@ -171,7 +171,7 @@ pub(super) async fn run(controller: Arc<Controller>) {
                     tokio::task::yield_now().await;
                 }
             }
-            telling = asks.pending.next() => {
+            telling = asks.pending.next(controller.record().acting()) => {
                 let told = map(&controller, telling.batch()).await;
                 telling.end(told);
             }

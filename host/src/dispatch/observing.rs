@@ -196,7 +196,7 @@ impl Observing {
 
     async fn run(self: Arc<Self>) {
         let mut dropped = 0;
-        while let Some(telling) = self.stopping.run_until_cancelled(self.pending.next()).await {
+        while let Some(telling) = self.stopping.run_until_cancelled(self.pending.next(self.record.acting())).await {
             let told = self.tell(telling.batch()).await;
             telling.end(told);
             let given_up = self.figures().dropped;

@@ -17,7 +17,7 @@ use tokio::{
 use tracing::error;
 
 use super::{hook::HookError, imports::Access};
-use crate::{name::PluginName, wasm::News};
+use crate::{acting::Acting, name::PluginName, wasm::News};
 
 /// Changes in one call. A guest's call costs some ten microseconds: with a hundred changes in it that is nothing.
 const BATCH: usize = 100;
@@ -90,12 +90,13 @@ impl Pending {
         self.bell.notify_one();
     }
 
-    /// The next changes to tell, when there are some. For one who asks.
+    /// The next changes to tell, when there are some and this process may act. For one who asks.
     ///
     /// # Cancellation
     /// Safe: nothing is taken but what is returned.
-    pub(super) async fn next(&self) -> Telling<'_> {
+    pub(super) async fn next(&self, acting: &Acting) -> Telling<'_> {
         loop {
+            acting.allowed().await;
             let rung = self.bell.notified();
             let due = {
                 let backlog = &mut self.inner.lock().backlog;
@@ -251,13 +252,13 @@ mod tests {
     async fn what_failed_comes_again_when_it_is_due() {
         let pending = Pending::within(&Vanished::default());
         pending.add(&added("a"));
-        let telling = pending.next().await;
+        let telling = pending.next(&Acting::new(true)).await;
         let began = Instant::now();
         telling.failed(&HookError::Refused("no".to_owned()));
         assert_eq!(pending.figures(), BacklogFigures { objects: 1, delayed: 1, ..BacklogFigures::default() });
         let last = pending.last_failure().map(|last| (last.objects, last.message));
         assert_eq!(last, Some(("ConfigMap n/a".to_owned(), "no".to_owned())));
-        let again = pending.next().await;
+        let again = pending.next(&Acting::new(true)).await;
         assert_eq!(objects(again.batch()), "ConfigMap n/a");
         assert!(began.elapsed() >= MAPPER.base);
         again.done();
@@ -274,13 +275,13 @@ mod tests {
             let pending = pending.clone();
             async move { pending.tried().await }
         });
-        let telling = pending.next().await;
+        let telling = pending.next(&Acting::new(true)).await;
         assert_eq!(objects(telling.batch()), "ConfigMap n/a, ConfigMap n/b");
         tokio::task::yield_now().await;
         assert!(!tried.is_finished());
         drop(telling);
         tried.await.expect("it ends");
-        let again = pending.next().await;
+        let again = pending.next(&Acting::new(true)).await;
         assert_eq!(again.batch().changes().len(), 1);
     }
 
@@ -291,7 +292,7 @@ mod tests {
         let (plugin, tries) = (PluginName::new("apples").expect("a name"), AtomicUsize::new(0));
         let began = Instant::now();
         persist(plugin, async || {
-            let telling = pending.next().await;
+            let telling = pending.next(&Acting::new(true)).await;
             assert!(tries.fetch_add(1, Ordering::Relaxed) == 2, "on purpose");
             telling.done();
         })

@@ -38,6 +38,7 @@ use super::{
     remembered::Remembered,
 };
 use crate::{
+    acting::Acting,
     name::PluginName,
     wasm::{CallError, Import, LogLine},
     writer::{Events, Fence, Level},
@@ -144,6 +145,11 @@ impl Record {
     /// Whether it may begin writes. All its revisions share this.
     pub(super) fn fence(&self) -> &Arc<Fence> {
         &self.fence
+    }
+
+    /// Returns the switch of this process.
+    pub(super) fn acting(&self) -> &Acting {
+        self.fence.acting()
     }
 
     /// What is remembered for it.

@@ -31,6 +31,7 @@ use super::{
     routes::{Routes, Wanted},
 };
 use crate::{
+    acting::Acting,
     guests::Guests,
     informer::{InformerKey, Informers},
     name::PluginName,
@@ -46,6 +47,7 @@ use crate::{
     writer::{Events, Fence},
 };
 
+mod acting;
 mod failures;
 mod grants;
 mod hooks;
@@ -120,13 +122,15 @@ impl Scene {
     async fn at(api: Api) -> Self {
         let (sender, ended) = mpsc::unbounded_channel();
         let seen = Arc::new(Seen(sender, Mutex::default(), Faults::default()));
+        let acting = Acting::new(true);
         let dispatch = Arc::new(Dispatch::new(Parts {
             cluster: api.cluster.clone(),
             informers: Informers::new(api.cluster.clone(), Handle::current()),
             guests: Guests::within(&Handle::current()),
             observer: seen.clone(),
             writes: Arc::new(()),
-            events: Events::start(api.cluster.clone(), "test", &Handle::current()),
+            events: Events::start(api.cluster.clone(), acting.clone(), "test", &Handle::current()),
+            acting,
         }));
         Self { api, dispatch, engine: Engine::new().expect("the sandbox"), seen, ended }
     }
@@ -206,8 +210,12 @@ async fn invariant_6_what_is_there_is_judged_before_routes_have_synced() {
     let parts = &scene.dispatch.parts;
     let key = InformerKey { namespace: Some("default".into()), ..InformerKey::all(maps()) };
     let lease = Arc::new(parts.informers.acquire(key, "test"));
-    let record =
-        Record::new(PluginName::new("apples").expect("a name"), Arc::new(Fence::open()), parts, &Arc::default());
+    let record = Record::new(
+        PluginName::new("apples").expect("a name"),
+        Arc::new(Fence::new(Acting::new(true))),
+        parts,
+        &Arc::default(),
+    );
     let expression = Expression::compile("object.metadata.name == 'b'").expect("an expression");
     let when = Predicate::new(vec![vec![Condition { test: Test::Cel(expression), negated: false }]]);
     let routes = Arc::new(Routes::default());

@@ -156,6 +156,8 @@ pub(crate) struct Guest {
     read: Vec<(&'static str, &'static str)>,
     observed: Vec<(&'static str, &'static str)>,
     indexes: Vec<(&'static str, (&'static str, &'static str), &'static str)>,
+    /// CustomResourceDefinitions that it brings.
+    definitions: Vec<String>,
     frugal: bool,
     reuse: bool,
     resync: Option<u32>,
@@ -225,6 +227,7 @@ impl Guest {
             read: Vec::new(),
             observed: Vec::new(),
             indexes: Vec::new(),
+            definitions: Vec::new(),
             frugal: false,
             reuse: false,
             resync: None,
@@ -255,6 +258,12 @@ impl Guest {
     /// Owns objects of this kind, and of no other.
     pub(crate) fn owns(self, api_version: &'static str, kind: &'static str) -> Self {
         Self { owned: vec![(api_version, kind)], ..self }
+    }
+
+    /// Brings a CustomResourceDefinition.
+    pub(crate) fn brings(mut self, definition: String) -> Self {
+        self.definitions.push(definition);
+        self
     }
 
     /// Owns nothing.
@@ -524,11 +533,22 @@ impl Guest {
             permissions.push(image.permission(*of, None, &[0, 4, 5]));
         }
         permissions.push(image.permission(self.watched, Some(0), &[4]));
+        if !self.definitions.is_empty() {
+            permissions.push(image.permission(("apiextensions.k8s.io/v1", "CustomResourceDefinition"), None, &[0, 4]));
+        }
         let permissions = image.list(&permissions);
+        let mut definition = |text: &String| {
+            let text = image.text(text);
+            Record::build(|r| {
+                r.pair(text);
+            })
+        };
+        let definitions: Vec<Vec<u8>> = self.definitions.iter().map(&mut definition).collect();
+        let definitions = image.list(&definitions);
         let (version, description) = (image.text(self.version), image.text("A plugin for tests."));
         image.record(|r| {
             r.u8(0).align(4).pair(version).pair(description).pair(controllers).pair(indexes).pair(observed);
-            r.pair(permissions).pair((0, 0)).u32(0).u32(0).u32(0).u8(u8::from(self.reuse)).align(4);
+            r.pair(permissions).pair(definitions).u32(0).u32(0).u32(0).u8(u8::from(self.reuse)).align(4);
         })
     }
 }

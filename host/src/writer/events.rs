@@ -31,6 +31,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
 use crate::{
+    acting::Acting,
     cluster::{self, Cluster, Patch, WriteOptions},
     name::PluginName,
 };
@@ -181,11 +182,12 @@ struct Counts {
 }
 
 impl Events {
-    /// Writes to `cluster`, on the runtime `io`. `instance` names this process among others, in `reportingInstance`.
-    pub fn start(cluster: Cluster, instance: &str, io: &Handle) -> Self {
+    /// Writes to `cluster`, on the runtime `io`, while `acting` is on. `instance` names this process among others, in `reportingInstance`.
+    pub fn start(cluster: Cluster, acting: Acting, instance: &str, io: &Handle) -> Self {
         let (waiting, counts, open) = (Arc::<Waiting>::default(), Arc::<Counts>::default(), CancellationToken::new());
         let recorder = Recorder {
             cluster: cluster.for_events(),
+            acting,
             instance: instance.to_owned(),
             counts: counts.clone(),
             correlator: Correlator::new(),
@@ -226,6 +228,7 @@ impl Events {
 
 struct Recorder {
     cluster: Cluster,
+    acting: Acting,
     instance: String,
     counts: Arc<Counts>,
     correlator: Correlator<About>,
@@ -238,6 +241,10 @@ impl Recorder {
         let mut used = Duration::ZERO;
         loop {
             let note = waiting.next().await;
+            if !self.acting.is_allowed() {
+                self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
             let name = || format!("{}.{:x}", event_name(&note.about.key.name), note.at.as_nanosecond());
             let Some(act) = self.correlator.judge(self.origin.elapsed(), &note.about, note.reason, &note.message, name)
             else {

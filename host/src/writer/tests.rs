@@ -22,6 +22,7 @@ use tokio::runtime::Handle;
 
 use super::{ClientError, Error, Events, Fence, Level, Owner, Report, Writer, mark::MARK};
 use crate::{
+    acting::Acting,
     cluster::{self, DeleteOptions, Patch},
     guests::Guests,
     informer::{InformerKey, Informers, Lease, View},
@@ -30,6 +31,7 @@ use crate::{
     wasm::{Child, MAX_OBJECT, MAX_OUTCOME},
 };
 
+mod acting;
 mod stale;
 
 fn config_maps() -> TypeMeta {
@@ -44,8 +46,13 @@ fn deployments() -> TypeMeta {
     TypeMeta::new("apps/v1", "Deployment")
 }
 
-/// A writer that may do everything with ConfigMaps and Deployments, and apply the status of MyApples.
+/// A writer that may do everything with ConfigMaps and Deployments, and apply definitions and the status of MyApples.
 fn writer(api: &Api, informers: &Informers) -> Writer {
+    acting_writer(api, informers, Acting::new(true))
+}
+
+/// The same, which writes while `acting` is on.
+fn acting_writer(api: &Api, informers: &Informers, acting: Acting) -> Writer {
     let everything = [Verb::Read, Verb::Create, Verb::Update, Verb::Patch, Verb::Apply, Verb::Delete];
     let asked = |of, subresource, verbs: &[Verb]| Permission {
         of,
@@ -57,10 +64,11 @@ fn writer(api: &Api, informers: &Informers) -> Writer {
     let asked = [
         asked(config_maps(), None, &everything),
         asked(deployments(), None, &everything),
+        asked(TypeMeta::new("apiextensions.k8s.io/v1", "CustomResourceDefinition"), None, &[Verb::Apply]),
         asked(apples(), Some(Subresource::Status), &[Verb::Apply]),
     ];
     let grants = Arc::new(ArcSwap::from_pointee(Grants::all_asked(&asked)));
-    Writer::new(api.cluster.clone(), informers.clone(), "apples", grants, Arc::new(Fence::open()), Arc::new(()))
+    Writer::new(api.cluster.clone(), informers.clone(), "apples", grants, Arc::new(Fence::new(acting)), Arc::new(()))
 }
 
 async fn lease(informers: &Informers, key: InformerKey) -> Arc<Lease> {
@@ -647,7 +655,7 @@ async fn settled(events: &Events, expected: [u64; 4]) {
 #[tokio::test]
 async fn an_event_that_is_told_again_is_counted_and_too_many_are_dropped() {
     let api = Api::start().await;
-    let events = Events::start(api.cluster.clone(), "test", &Handle::current());
+    let events = Events::start(api.cluster.clone(), Acting::new(true), "test", &Handle::current());
     let mut node = config_map("node-1");
     node["apiVersion"] = "v1".into();
     node["kind"] = "Node".into();
@@ -671,7 +679,7 @@ async fn an_event_that_is_told_again_is_counted_and_too_many_are_dropped() {
 #[tokio::test]
 async fn an_event_that_cannot_be_written_costs_itself_alone() {
     let api = Api::start().await;
-    let events = Events::start(api.cluster.clone(), "test", &Handle::current());
+    let events = Events::start(api.cluster.clone(), Acting::new(true), "test", &Handle::current());
     let mut elsewhere = config_map("a");
     elsewhere["metadata"] = json!({ "namespace": "nowhere", "name": "a", "uid": "u", "resourceVersion": "7" });
     events.tell(&plugin(), &parsed(&elsewhere), Level::Warning, "Failed", "no");

@@ -127,7 +127,7 @@ impl Staff {
         (0..self.wanted).filter(|number| self.at_work.insert(*number)).collect()
     }
 
-    /// Whether a worker is still wanted; if not, it is off the list.
+    /// Returns `true` if a worker is still wanted. If not, it is off the list.
     fn keeps(&mut self, number: usize) -> bool {
         let keeps = number < self.wanted;
         if !keeps {
@@ -165,7 +165,7 @@ impl Controller {
     }
 
     async fn work(&self, number: usize) {
-        while let Some((item, storm)) = self.queue.next(&Worker { controller: self, number }).await {
+        while let Some((item, storm)) = self.next_key(number).await {
             self.workers.active.fetch_add(1, Ordering::Relaxed);
             let mut held = Held { controller: self, item: &item, next: Next::Retry };
             let began = Instant::now();
@@ -198,6 +198,18 @@ impl Controller {
         }
     }
 
+    /// Waits for a worker's next key, and until this process may act. Returns `None` if the worker is not wanted any more, or the
+    /// controller ends.
+    async fn next_key(&self, number: usize) -> Option<(Item<Key>, Option<Storm<Cause>>)> {
+        loop {
+            let next = self.queue.next(&Worker { controller: self, number }).await;
+            if next.is_some() || !self.workers.staff.lock().at_work.contains(&number) || self.stopping.is_cancelled() {
+                return next;
+            }
+            self.stopping.run_until_cancelled(self.record.acting().allowed()).await?;
+        }
+    }
+
     /// A key is reconciled over and over: says so, and who causes it.
     fn tell_storm(&self, key: &Key, storm: &Storm<Cause>) {
         let within = self.queue.now().saturating_sub(storm.since);
@@ -226,7 +238,7 @@ struct Worker<'a> {
 
 impl Taker for Worker<'_> {
     fn goes_on(&self) -> bool {
-        self.controller.workers.staff.lock().keeps(self.number)
+        self.controller.record.acting().is_allowed() && self.controller.workers.staff.lock().keeps(self.number)
     }
 
     fn held(&self) -> Option<Instant> {

@@ -355,7 +355,7 @@ async fn fresh() -> (Scene, Record) {
     tokio::time::pause();
     let record = Record::new(
         PluginName::new("apples").expect("a name"),
-        Arc::new(Fence::open()),
+        Arc::new(Fence::new(Acting::new(true))),
         &scene.dispatch.parts,
         &Arc::default(),
     );
@@ -400,7 +400,7 @@ async fn failures_that_come_too_fast_are_counted_and_not_logged() {
     for fail in fails {
         let record = Record::new(
             PluginName::new("apples").expect("a name"),
-            Arc::new(Fence::open()),
+            Arc::new(Fence::new(Acting::new(true))),
             &scene.dispatch.parts,
             &Arc::default(),
         );

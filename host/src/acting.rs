@@ -1,0 +1,87 @@
+//! Says whether this process may act on the cluster.
+//!
+//! The host owns one [`Acting`], and everything that acts holds a clone of it. While it is off, caches fill and plugins load, and nothing
+//! below begins. Each kind of effect asks in one place:
+//!
+//! | effect | asks | while it is off |
+//! |---|---|---|
+//! | reconcile | `dispatch/controller/workers.rs`, a worker that looks for a key | waits |
+//! | `map`, `observe` | `dispatch/pending.rs`, the next batch | waits |
+//! | write, and any other request of a plugin | [`Fence::check`](crate::writer::Fence::check) | is refused |
+//! | CustomResourceDefinition | `dispatch/activate.rs`, before it is installed | waits |
+//! | Event | `writer/events.rs`, before it is written | is dropped |
+//!
+//! What is under way when it is turned off ends, so that its outcome is known. A call's later writes are refused.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use tokio::sync::Notify;
+
+/// Whether this process may act. Clones share one switch.
+#[derive(Clone, Debug)]
+pub struct Acting(Arc<Switch>);
+
+#[derive(Debug)]
+struct Switch {
+    is_on: AtomicBool,
+    turned: Notify,
+}
+
+impl Acting {
+    /// Creates a switch that is on or off.
+    pub fn new(is_allowed: bool) -> Self {
+        Self(Arc::new(Switch { is_on: AtomicBool::new(is_allowed), turned: Notify::new() }))
+    }
+
+    /// Turns the switch on or off, for all clones.
+    pub fn set(&self, is_allowed: bool) {
+        self.0.is_on.store(is_allowed, Ordering::Release);
+        self.0.turned.notify_waiters();
+    }
+
+    /// `true` if this process may act now.
+    pub fn is_allowed(&self) -> bool {
+        self.0.is_on.load(Ordering::Acquire)
+    }
+
+    /// Waits until this process may act.
+    ///
+    /// # Cancellation
+    /// Safe.
+    pub async fn allowed(&self) {
+        while !self.is_allowed() {
+            let turned = self.0.turned.notified();
+            // It may have been turned on before `turned` could see that.
+            if self.is_allowed() {
+                return;
+            }
+            turned.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn those_who_wait_go_on_when_it_is_turned_on() {
+        let acting = Acting::new(false);
+        let waiting = tokio::spawn({
+            let acting = acting.clone();
+            async move { acting.allowed().await }
+        });
+        tokio::task::yield_now().await;
+        acting.set(false);
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished() && !acting.is_allowed());
+        acting.set(true);
+        waiting.await.expect("it ends");
+        acting.allowed().await;
+        acting.set(false);
+        assert!(!acting.is_allowed());
+    }
+}

@@ -13,6 +13,7 @@ mod apply;
 mod connect;
 mod credentials;
 mod discovery;
+mod error;
 mod gate;
 mod http2;
 mod kubeconfig;
@@ -22,9 +23,10 @@ use std::sync::Arc;
 
 pub use connect::{ConnectError, ConnectOptions, connect};
 pub use discovery::Endpoint;
+pub use error::{Error, Status};
 use pilothouse_core::{permits::Usage, rate::Rate};
 pub(crate) use request::Select;
-pub use request::{DeleteOptions, Error, Patch, Status, Stream, WriteOptions};
+pub use request::{DeleteOptions, Patch, Stream, WriteOptions};
 use tokio::runtime::Handle;
 
 use self::{

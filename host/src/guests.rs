@@ -43,13 +43,13 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::{runtime::Handle, time::Instant};
 use tracing::error;
 
-use self::line::{Came, Line, Tell, Thread};
+use self::task_queue::{Came, Line, Tell, Thread};
 use crate::{
     name::PluginName,
     prompt::{NICE, be_last},
 };
 
-mod line;
+mod task_queue;
 
 /// The threads. Clones share them; they end when the last clone and the last account are gone, or by [`Guests::stop`].
 #[derive(Clone)]

@@ -26,23 +26,26 @@
 mod driver;
 mod handover;
 mod health;
+#[expect(clippy::module_inception, reason = "the file has the name of its type")]
+mod informer;
 mod kinds;
 mod lease;
 #[cfg(test)]
 mod model;
 mod moment;
+mod outlet;
 mod packing;
 mod registry;
-mod source;
+mod shared;
 mod view;
 
 pub use health::{Failures, Health, Lapse, Relists, Tally};
+pub use informer::Informer;
 pub use lease::{Lease, Subscription};
 pub use moment::Moment;
 pub use pilothouse_core::informer::InformerKey;
 use pilothouse_core::{reflector::State, store::Change};
 pub use registry::{Holding, Informers, Intake, Use};
-pub use source::Informer;
 pub use view::{View, precedes};
 
 /// Objects that a read looks at before it lets the informer go on: some hundred microseconds, where it has to look at labels.

@@ -172,7 +172,7 @@ impl Watches {
                 Ok(Way::Single)
             }
             Err(error) => {
-                *failed = Some((Instant::now(), super::request::chain(error.as_ref())));
+                *failed = Some((Instant::now(), super::error::chain(error.as_ref())));
                 Err(error)
             }
         }

@@ -17,8 +17,8 @@ use pilothouse_core::{object::Object, store::Change};
 
 use super::{
     Informer, Origin,
+    informer::Inner,
     lease::{Place, Seat},
-    source::Inner,
 };
 
 /// Hands the lease of `place` over from the informer that shows it to `to`. False: not yet, for `to` has not come far enough.

@@ -22,8 +22,9 @@ use tokio::sync::watch;
 
 use super::{
     Informer, Moment, Origin, Subscriber,
+    informer::Inner,
+    outlet::{Introduction, Subscribed, cut, shown},
     registry::Registry,
-    source::{Inner, Introduction, Subscribed, cut, shown},
 };
 use crate::guests::tell_later;
 

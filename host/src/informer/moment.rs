@@ -19,7 +19,7 @@ use pilothouse_core::store::{Change, Snapshot, Store};
 use super::{
     WORK,
     lease::{Place, Seat},
-    source::Outlet,
+    outlet::Outlet,
 };
 
 /// What one call sees. Dropping it lets go of what was kept for it.

@@ -32,7 +32,8 @@ use super::{
     Informer, Lease, Tally, driver,
     handover::hand_over,
     lease::{Asks, Place, Seat},
-    source::{Outlet, Shared},
+    outlet::Outlet,
+    shared::Shared,
 };
 use crate::{cluster::Cluster, guests::tell_later, prompt::be_prompt};
 

@@ -27,7 +27,7 @@ use super::{
     lease::Asks,
     packing,
     registry::{Driver, Registry},
-    source::Shared,
+    shared::Shared,
 };
 use crate::{
     cluster::Select,

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use super::{config_maps, config_maps_in, full, synced};
 use crate::{
-    informer::{Informer, InformerKey, Informers, Lease, driver, source::Shared},
+    informer::{Informer, InformerKey, Informers, Lease, driver, shared::Shared},
     testing::{Api, comes_true, config_map},
 };
 

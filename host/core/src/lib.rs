@@ -1,12 +1,25 @@
 //! The pure part of Pilothouse: store, reflector, routes, workqueue, diff, manifests and grants.
 //!
-//! Nothing here opens a socket, reads a clock or draws a random number: bytes, times and seeds come in as arguments, and
-//! what should be done goes out as values. The crate `pilothouse` drives it.
+//! Nothing here opens a socket, reads a clock or draws a random number. Bytes, times and seeds come in as arguments, and
+//! effects go out as values. The crate `pilothouse` performs them.
 //!
 //! ```text
 //!  bytes ─► list ─► object ─► store ─► Change ─► route ─► workqueue
 //!            (split)  (scan)    (indexes)
 //! ```
+//!
+//! # Layers
+//!
+//! A module imports only modules that stand before it in this list; `tests/layers.rs` checks it.
+//!
+//! - `json`, [`dictionary`], [`key`], [`field`], [`selector`]: bytes, and the identity of objects
+//! - [`rate`], [`backoff`], [`budget`], [`breaker`], [`quarantine`], [`event`]: limits in time
+//! - [`fair`], [`permits`], [`workqueue`]: who runs next
+//! - [`list`], [`object`], [`store`]: objects, from a response's bytes to the cache
+//! - [`informer`], [`reflector`]: what is watched, and how
+//! - [`predicate`], [`manifest`], [`grant`]: what a plugin asks for, and what it may do
+//! - [`route`], [`reads`], [`backlog`], [`unjudged`]: from a change to the keys that it wakes
+//! - [`diff`]: what a declared child still needs
 
 pub mod backlog;
 pub mod backoff;

@@ -19,6 +19,12 @@ use crate::{
     host,
 };
 
+host::interface!(cache {
+    fn get(of: &TypeMeta, key: &Key) -> Result<Option<String>, ReadError>;
+    fn list(query: &Query) -> Result<Page, ReadError>;
+    fn keys(query: &Query) -> Result<KeyPage, ReadError>;
+});
+
 /// Why a read gave nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -78,7 +84,7 @@ impl<'a> Cache<'a> {
     /// Where the kind may not be read, or the object does not fit `K`.
     pub fn get<K: Object>(&self, key: impl Into<Key>) -> Result<Option<K>, Error> {
         let of = K::type_meta();
-        let object = host::cache_get(&of, &key.into())?;
+        let object = import::get(&of, &key.into())?;
         object.map(|object| decode(&of, &object)).transpose()
     }
 
@@ -252,11 +258,11 @@ impl<W, V> Iterator for Pages<'_, W, V> {
 }
 
 fn fetch_objects(query: &Query) -> Result<Fetched<String>, ReadError> {
-    host::cache_list(query).map(|page| (page.items, page.next))
+    import::list(query).map(|page| (page.items, page.next))
 }
 
 fn fetch_keys(query: &Query) -> Result<Fetched<Key>, ReadError> {
-    host::cache_keys(query).map(|page| (page.items, page.next))
+    import::keys(query).map(|page| (page.items, page.next))
 }
 
 fn decode<V: DeserializeOwned>(of: &TypeMeta, object: &str) -> Result<V, Error> {

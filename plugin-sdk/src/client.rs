@@ -14,6 +14,20 @@ pub use crate::contract::pilothouse::plugin::{
 };
 use crate::{Key, Object, contract::pilothouse::plugin::client as wire, host};
 
+host::interface!(client {
+    fn get(of: &TypeMeta, key: &Key) -> Result<String, Error>;
+    fn create(object: &str) -> Result<String, Error>;
+    fn update(object: &str, subresource: Option<Subresource>) -> Result<String, Error>;
+    fn patch(of: &TypeMeta, key: &Key, body: &PatchBody, subresource: Option<Subresource>) -> Result<String, Error>;
+    fn apply(object: &str, subresource: Option<Subresource>, force: bool) -> Result<String, Error>;
+    fn delete(
+        of: &TypeMeta,
+        key: &Key,
+        propagation: Propagation,
+        preconditions: &Preconditions,
+    ) -> Result<(), Error>;
+});
+
 /// Why a request did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -186,37 +200,37 @@ impl<'a> Client<'a> {
 
     /// An object straight from the API server, past the cache.
     pub fn get<K: Object>(&self, key: impl Into<Key>) -> Result<K, Error> {
-        decode(&host::get(&K::type_meta(), &key.into())?)
+        decode(&import::get(&K::type_meta(), &key.into())?)
     }
 
     /// Makes an object. `metadata.name` may be absent where `metadata.generateName` is there.
     pub fn create<K: Object>(&self, object: &K) -> Result<K, Error> {
         let sent = encode(object)?;
-        decode_written(&host::create(&sent)?, &sent)
+        decode_written(&import::create(&sent)?, &sent)
     }
 
     /// Replaces an object. A `resourceVersion` in it must still be the current one; without it the last writer wins.
     pub fn update<K: Object>(&self, object: &K) -> Result<K, Error> {
         let sent = encode(object)?;
-        decode_written(&host::update(&sent, self.subresource)?, &sent)
+        decode_written(&import::update(&sent, self.subresource)?, &sent)
     }
 
     /// Changes an object. A kind with members that must be there cannot be decoded from the identity that a plugin is answered which may
     /// not read it.
     pub fn patch<K: Object>(&self, key: impl Into<Key>, patch: &Patch) -> Result<K, Error> {
-        decode(&host::patch(&K::type_meta(), &key.into(), &patch.0, self.subresource)?)
+        decode(&import::patch(&K::type_meta(), &key.into(), &patch.0, self.subresource)?)
     }
 
     /// Server-side apply. A field that another manager owns with another value is a conflict.
     pub fn apply<K: Object>(&self, object: &K) -> Result<K, Error> {
         let sent = encode(object)?;
-        decode_written(&host::apply(&sent, self.subresource, false)?, &sent)
+        decode_written(&import::apply(&sent, self.subresource, false)?, &sent)
     }
 
     /// Server-side apply that takes fields over from other managers.
     pub fn force_apply<K: Object>(&self, object: &K) -> Result<K, Error> {
         let sent = encode(object)?;
-        decode_written(&host::apply(&sent, self.subresource, true)?, &sent)
+        decode_written(&import::apply(&sent, self.subresource, true)?, &sent)
     }
 
     /// Deletes an object; its dependents follow in the background. Success where it is gone, or waits for its finalizers.
@@ -232,13 +246,13 @@ impl<'a> Client<'a> {
         propagation: Propagation,
         preconditions: &Preconditions,
     ) -> Result<(), Error> {
-        Ok(host::delete(&K::type_meta(), &key.into(), propagation, preconditions)?)
+        Ok(import::delete(&K::type_meta(), &key.into(), propagation, preconditions)?)
     }
 
     /// Asks for so many replicas through the `scale` subresource, whatever field the kind keeps the number in.
     pub fn scale<K: Object>(&self, key: impl Into<Key>, replicas: u32) -> Result<(), Error> {
         let patch = wire::PatchBody::Merge(format!(r#"{{"spec":{{"replicas":{replicas}}}}}"#));
-        host::patch(&K::type_meta(), &key.into(), &patch, Some(Subresource::Scale))?;
+        import::patch(&K::type_meta(), &key.into(), &patch, Some(Subresource::Scale))?;
         Ok(())
     }
 }

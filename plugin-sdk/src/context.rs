@@ -8,9 +8,9 @@ use crate::{
     Key, Object,
     cache::Cache,
     client::Client,
+    clock,
     condition::{self, ConditionStatus},
     contract::exports::pilothouse::plugin::controller::Request,
-    host,
 };
 
 /// What a reconcile knows besides the object, and what it may ask of the host.
@@ -67,7 +67,7 @@ impl Context {
     /// # Panics
     /// Where the host's clock stands beyond the year 9999, which the contract cannot rule out.
     pub fn now(&self) -> Timestamp {
-        now()
+        clock::now()
     }
 
     /// Reads from the host's cache: what the plugin's controllers are for, own, watch or read, and what it observes.
@@ -96,10 +96,4 @@ impl Context {
     ) -> Condition {
         condition::at(self.now(), self.generation, type_.into(), status.into(), reason.into(), message.into())
     }
-}
-
-/// When the call that is running began.
-pub(crate) fn now() -> Timestamp {
-    let millis = i64::try_from(host::now()).unwrap_or(i64::MAX);
-    Timestamp::from_millisecond(millis).expect("the host's clock stands before the year 10000")
 }

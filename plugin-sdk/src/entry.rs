@@ -109,7 +109,7 @@ fn log_panics() {
         let text = panic.payload_as_str().unwrap_or("no message");
         let at = panic.location().map(ToString::to_string).unwrap_or_default();
         let fields = [("panic".to_owned(), text.to_owned()), ("at".to_owned(), at)];
-        crate::host::log(crate::log::Level::Error, "the plugin panicked", &fields);
+        crate::log::write(crate::log::Level::Error, "the plugin panicked", &fields);
     }));
 }
 

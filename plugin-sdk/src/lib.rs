@@ -83,6 +83,7 @@ mod allocator;
 pub mod cache;
 mod change;
 pub mod client;
+mod clock;
 mod condition;
 mod context;
 pub mod contract;

@@ -13,10 +13,14 @@
 pub use crate::contract::pilothouse::plugin::log::Level;
 use crate::host;
 
+host::interface!(log {
+    fn write(level: Level, message: &str, fields: &[(String, String)]);
+});
+
 /// Writes a line. The macros [`error!`](crate::error!), [`warn!`](crate::warn!), [`info!`](crate::info!),
 /// [`debug!`](crate::debug!) and [`trace!`](crate::trace!) are nearer at hand.
 pub fn write(level: Level, message: &str, fields: &[(String, String)]) {
-    host::log(level, message, fields);
+    import::write(level, message, fields);
 }
 
 /// Writes a line at a level: `log!(Level::Info, "scaled", from = 3, to = 5)`.

@@ -75,7 +75,6 @@ use crate::{
         observing::exports::pilothouse::plugin::observer,
     },
     entry::{self, Define},
-    host::with_host,
 };
 
 /// The manifest that a plugin answers to a configuration, or why it refuses it.
@@ -462,7 +461,7 @@ impl MockHost {
     }
 
     fn ask(&self, controller: &str, change: mapper::Change) -> Result<Vec<Key>, String> {
-        let keys = with_host(self.world.clone(), || (self.exported.map)(controller, &[change]))?;
+        let keys = self.world.serve(|| (self.exported.map)(controller, &[change]))?;
         bounds::mapped(&keys).map(|()| keys)
     }
 
@@ -476,7 +475,7 @@ impl MockHost {
         if changes.is_empty() {
             return Ok(());
         }
-        with_host(self.world.clone(), || (self.exported.observe)(&changes)).map_err(Failure::retry)?;
+        self.world.serve(|| (self.exported.observe)(&changes)).map_err(Failure::retry)?;
         self.world.told();
         Ok(())
     }

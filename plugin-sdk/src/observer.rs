@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::{
-    Error, Object, Observed, TypeMeta, Watch, cache::Cache, client::Client, context,
+    Error, Object, Observed, TypeMeta, Watch, cache::Cache, client::Client, clock,
     contract::observing::exports::pilothouse::plugin::observer as wire, watch::Watched,
 };
 
@@ -27,7 +27,7 @@ impl Host {
     /// # Panics
     /// As [`Context::now`](crate::Context::now).
     pub fn now(&self) -> Timestamp {
-        context::now()
+        clock::now()
     }
 }
 

@@ -350,7 +350,7 @@ fn a_missing_request_fails_the_test() {
 }
 
 #[test]
-#[should_panic(expected = "no host answers here")]
+#[should_panic(expected = "there is no host here")]
 fn a_description_that_calls_the_host_fails_the_test() {
     fn plugin() -> Plugin {
         info!("describing");

@@ -1,7 +1,7 @@
 //! One call of a reconcile, to be described and made.
 
 use super::{Failure, MockHost, Outcome, bounds};
-use crate::{Key, Object, Phase, contract::exports::pilothouse::plugin::controller as wire, host::with_host};
+use crate::{Key, Object, Phase, contract::exports::pilothouse::plugin::controller as wire};
 
 /// One call of a plugin: made by [`MockHost::request`].
 #[derive(Clone, Debug)]
@@ -86,7 +86,7 @@ impl<'a> Request<'a> {
         let name = &controller.name;
         let request = wire::Request { controller: name.clone(), key: key.clone(), object, phase, attempt, last_error };
         host.world.begin_reading();
-        let result = with_host(host.world.clone(), || (host.exported.reconcile)(request));
+        let result = host.world.serve(|| (host.exported.reconcile)(request));
         let result = match bounds::answer(&result) {
             Ok(()) => result.map(Outcome::new).map_err(Failure::from),
             Err(unusable) => Err(Failure::retry(unusable)),

@@ -1,16 +1,20 @@
 //! The mock's cluster: its objects, what was applied for whom, and what outcomes do to it.
 //!
-//! The functions that a plugin calls are in `answer`, what it has of the cluster in `view`, what changes wake in `wakes`, and
+//! Each interface that a plugin calls has a file. What it has of the cluster is in `view`, what changes wake in `wakes`, and
 //! what an observer is to be told in `backlog`.
 
-mod answer;
 mod backlog;
+mod cache;
+mod client;
+mod clock;
+mod log;
 mod view;
 mod wakes;
 
 use std::{
     cell::{Ref, RefCell, RefMut},
     collections::{BTreeMap, BTreeSet, VecDeque},
+    rc::Rc,
     time::Duration,
 };
 
@@ -29,21 +33,11 @@ use crate::{
         exports::pilothouse::plugin::controller::{Children, Controller, Manifest, Outcome, Permission},
         observing::exports::pilothouse::plugin::observer,
     },
-    log::Level,
+    host::with_mock,
 };
 
-/// A line that the plugin logged.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// How bad it is.
-    pub level: Level,
-    /// The constant text.
-    pub message: String,
-    /// What varies.
-    pub fields: Vec<(String, String)>,
-}
-
 use backlog::Backlog;
+pub use log::Line;
 use view::{Objects, View};
 use wakes::Read;
 pub use wakes::{By, Wake};
@@ -99,6 +93,15 @@ impl World {
             uids: 0,
         };
         Self { state: RefCell::new(state) }
+    }
+
+    /// Calls the plugin with this world behind each interface.
+    pub(super) fn serve<T>(self: &Rc<Self>, call: impl FnOnce() -> T) -> T {
+        let call = || with_mock(&crate::cache::import::MOCK, self.clone(), call);
+        let call = || with_mock(&crate::client::import::MOCK, self.clone(), call);
+        let call = || with_mock(&crate::clock::import::MOCK, self.clone(), call);
+        let call = || with_mock(&crate::log::import::MOCK, self.clone(), call);
+        call()
     }
 
     fn state(&self) -> Ref<'_, State> {

@@ -1,17 +1,12 @@
-//! What the mock's cluster answers to the functions that a plugin calls.
+//! The interface `client` of the mock: requests end as the test scripted them, or take effect on the cluster.
 
 use serde_json::{Value, json};
 
-use super::{Id, Line, State, World, identify, view::page_after, wakes::Read};
+use super::{Id, World, identify};
 use crate::{
     Key, TypeMeta, Verb,
-    client::{self, Preconditions, Propagation, Reason, StatusError, Subresource},
-    contract::pilothouse::plugin::{
-        cache::{KeyPage, Page, Query, ReadError},
-        client::{Error, PatchBody},
-    },
-    host::Host,
-    log::Level,
+    client::{self, Preconditions, Propagation, Reason, StatusError, Subresource, import::Functions},
+    contract::pilothouse::plugin::client::{Error, PatchBody},
     mock::{
         apply::{apply, merge},
         bounds, keys,
@@ -19,61 +14,7 @@ use crate::{
     },
 };
 
-/// Objects and keys in a page, and bytes of JSON in a page or an object: the contract's.
-const PAGE: usize = 500;
-const KEYS: usize = 10_000;
-const BYTES: usize = 4 << 20;
-
-impl Host for World {
-    fn cache_get(&self, of: &TypeMeta, key: &Key) -> Result<Option<String>, ReadError> {
-        bounds::object(of, key).map_err(ReadError::Invalid)?;
-        let mut state = self.state_mut();
-        let id = (of.clone(), key.clone());
-        state.check(Verb::Read, &id, None).map_err(ReadError::NotGranted)?;
-        state.may_read(of, key.namespace.as_ref())?;
-        state.note(|| Read::Object(id.clone()));
-        let object = state.objects.get(&id).and_then(|object| state.view.show(&id, object));
-        let text = object.as_ref().map(Value::to_string);
-        match text.as_ref().map_or(0, String::len) {
-            bytes if bytes > BYTES => Err(ReadError::TooLarge(bytes as u64)),
-            _ => Ok(text),
-        }
-    }
-
-    fn cache_list(&self, query: &Query) -> Result<Page, ReadError> {
-        let mut state = self.state_mut();
-        let selected = state.select(query)?;
-        state.note(|| Read::list(query));
-        let (mut items, mut bytes) = (Vec::new(), 0);
-        let mut last: Option<&Key> = None;
-        for (key, object) in state.found(&state.objects, &selected) {
-            let text = object.to_string();
-            if text.len() > BYTES && items.is_empty() {
-                return Err(ReadError::TooLarge(text.len() as u64));
-            }
-            bytes += text.len();
-            if items.len() == limit(query, PAGE) || bytes > BYTES {
-                return Ok(Page { items, next: last.map(page_after) });
-            }
-            items.push(text);
-            last = Some(key);
-        }
-        Ok(Page { items, next: None })
-    }
-
-    fn cache_keys(&self, query: &Query) -> Result<KeyPage, ReadError> {
-        let mut state = self.state_mut();
-        let selected = state.select(query)?;
-        state.note(|| Read::keys(query));
-        let limit = limit(query, KEYS);
-        let mut items: Vec<Key> =
-            state.found(&state.objects, &selected).map(|(key, _)| key.clone()).take(limit + 1).collect();
-        let more = items.len() > limit;
-        items.truncate(limit);
-        let next = items.last().filter(|_| more).map(page_after);
-        Ok(KeyPage { items, next })
-    }
-
+impl Functions for World {
     fn get(&self, of: &TypeMeta, key: &Key) -> Result<String, Error> {
         bounds::object(of, key).map_err(Error::Invalid)?;
         let id = (of.clone(), key.clone());
@@ -174,23 +115,6 @@ impl Host for World {
         });
         answer.map(drop)
     }
-
-    fn log(&self, level: Level, message: &str, fields: &[(String, String)]) {
-        self.state_mut().lines.push(Line { level, message: message.to_owned(), fields: fields.to_vec() });
-    }
-
-    fn now(&self) -> u64 {
-        u64::try_from(World::now(self).as_millisecond()).expect("a test is set after 1970")
-    }
-}
-
-impl State {
-    /// Puts a read to what the running call has read.
-    fn note(&mut self, read: impl FnOnce() -> Read) {
-        if let Some(reading) = &mut self.reading {
-            reading.insert(read());
-        }
-    }
 }
 
 impl World {
@@ -256,14 +180,6 @@ fn part(live: Value, new: &Value, subresource: Option<Subresource>) -> Value {
     };
     result["status"] = status.clone();
     result
-}
-
-/// How many the page of a query may hold.
-fn limit(query: &Query, most: usize) -> usize {
-    match usize::try_from(query.limit) {
-        Ok(limit) if limit > 0 => limit.min(most),
-        _ => most,
-    }
 }
 
 fn parse(object: &str) -> Result<Value, Error> {

@@ -146,7 +146,7 @@ impl Cluster {
         }
     }
 
-    /// A kubeconfig file of the ordinary user [`OPERATOR`](pilothouse_real::OPERATOR), who has no permission yet; `None` if the server
+    /// A kubeconfig file of the ordinary user [`OPERATOR`](pilothouse_real::OPERATOR), without any permission yet; `None` if the server
     /// does not know users.
     pub fn kubeconfig_of_operator(&self) -> Option<PathBuf> {
         match &self.server {

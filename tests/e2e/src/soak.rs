@@ -1,14 +1,14 @@
-//! The host's informers through all that can go wrong, by a seed: are they right in the end, did they leave the server in peace, and
-//! did they hold on to no memory?
+//! Runs the host's informers through every kind of fault, drawn from a seed. In the end it checks three things: their caches are right,
+//! they did not overload the server, and they did not leak memory.
 //!
 //! ```text
 //!  writers ──► pilothouse apiserver (a process) ──faults──► 25 informers in 5 hosts (this process)
-//!                  │  rules, cuts, compaction, restore            │ stores, what subscribers were told, what was asked
+//!                  │  rules, cuts, compaction, restore            │ stores, changes sent to subscribers, requests
 //!                  └──────────────── the truth ──────────────► judge ─► Report
 //! ```
 //!
-//! Faults and changes follow from the seed. What they meet does not: requests come when they come. A run that fails will fail again
-//! with the same seed more often than with another, not always.
+//! Faults and changes follow from the seed. The timing of requests does not. So a failed run fails again with the same seed more often
+//! than with another one, but not always.
 
 mod faults;
 mod random;
@@ -40,14 +40,14 @@ use self::{
 };
 use crate::wait::within;
 
-/// What is to be run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// How long things go wrong. Under a minute: only what is recovered from in seconds, in short episodes.
+    /// How long faults happen. Below a minute there are only short episodes of faults that are recovered from in seconds.
     pub lasts: Duration,
-    /// What all is drawn from.
+    /// The seed of all draws.
     pub seed: u64,
-    /// Changes a second.
+    /// Changes per second.
     pub rate: u32,
     /// A folder for the server's log.
     pub folder: PathBuf,
@@ -56,21 +56,20 @@ pub struct Order {
 /// A run is short below this.
 const LONG: Duration = Duration::from_secs(60);
 
-/// How long all may take to be right again. The longest waits follow one on another: for an answer that does not come, 65 s; after a
-/// 403, 33 s; the longest backoff with its jitter, 60 s; the bookmark that ends a streaming list without an end, 60 s.
+/// Time within which all caches must be right again. The longest waits may follow one another: 65 s for a missing answer, 33 s after a
+/// 403, 60 s for the longest backoff with its jitter, and 60 s for the bookmark that ends a streaming list.
 const SETTLES: Duration = Duration::from_secs(220);
 
-/// In which requests are counted. After it began to fail, an informer sends in it what three delays leave room for: they double from
-/// 0.8 s.
+/// The window in which requests are counted. A failing informer has three delays in it, which double from 0.8 s.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// How often progress is told, and memory looked at.
+/// Interval of progress reports and memory samples.
 const TICK: Duration = Duration::from_secs(5);
 
-/// Runs it; `say` gets a line every few seconds. What differs is in the report.
+/// Executes a run and reports what went wrong. `say` gets a line of progress every few seconds.
 ///
 /// # Errors
-/// It could not be run.
+/// The run could not be executed.
 pub async fn run(order: &Order, mut say: impl FnMut(&str)) -> Result<Report> {
     let mut random = Random::new(order.seed);
     let server = Arc::new(Server::start(&order.folder).await?);
@@ -103,25 +102,25 @@ pub async fn run(order: &Order, mut say: impl FnMut(&str)) -> Result<Report> {
     Ok(report::judge(order, run, settled, over.elapsed()))
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run {
     server: Arc<Server>,
     watched: Vec<Watched>,
     load: Arc<Load>,
-    /// What each trouble did.
+    /// The effects of each trouble.
     struck: BTreeMap<&'static str, Struck>,
     memory: Memory,
     begun: Instant,
 }
 
-/// What one kind of trouble did.
+/// The effects of one kind of trouble.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Struck {
-    /// How often it came.
+    /// Number of episodes.
     pub times: u64,
-    /// How often it struck.
+    /// Number of requests, watches or events that it hit.
     pub hits: u64,
-    /// The most requests that one informer sent in any five seconds while it, or what came with it, was there.
+    /// Maximum number of requests of one informer in any five seconds of its episodes.
     pub densest: u64,
 }
 
@@ -129,7 +128,7 @@ pub struct Struck {
 #[derive(Debug, Default)]
 struct Load {
     stop: AtomicBool,
-    /// Held by a writer that writes; taken by who wants none to.
+    /// Held shared by each writer while it writes. Held exclusively to stop all writers.
     pause: tokio::sync::RwLock<()>,
     written: AtomicU64,
     failed: AtomicU64,
@@ -149,7 +148,7 @@ impl Run {
                     while !load.stop.load(Ordering::Relaxed) {
                         ticks.tick().await;
                         let _none_pauses = load.pause.read().await;
-                        // Faults of connections befall writers too, and two of them meet at one object.
+                        // Connection faults hit writers too, and two writers may change one object at the same time.
                         let done = server.write(&world::change(&mut random)).await.is_ok();
                         (if done { &load.written } else { &load.failed }).fetch_add(1, Ordering::Relaxed);
                     }
@@ -159,9 +158,9 @@ impl Run {
             .collect()
     }
 
-    /// Waits until a time of the run, and tells how it goes.
+    /// Waits until a time of the run, and reports progress.
     async fn until(&mut self, time: Duration, say: &mut impl FnMut(&str)) {
-        // At least once: a run whose informers take their time to be right is late for every episode.
+        // At least once: if informers recover slowly, the run is late for every episode.
         loop {
             if self.memory.is_due(self.begun.elapsed(), TICK) {
                 self.memory.look(&self.watched, self.begun.elapsed());
@@ -185,7 +184,7 @@ impl Run {
         )
     }
 
-    /// Lets an episode happen, and ends it.
+    /// Starts an episode and ends it.
     async fn play(&mut self, number: usize, episode: &Episode) -> Result<()> {
         let mut rules = Vec::new();
         for (name, act) in &episode.acts {
@@ -224,8 +223,8 @@ impl Run {
         Ok(())
     }
 
-    /// Takes the server back to how it was a while ago, as it is done: nobody is served meanwhile. If the server comes past the version
-    /// that it had before, nobody can tell: so nothing is written until all have found out.
+    /// Restores the server's data of a while ago. As in real restores, the server is stopped meanwhile. Nothing is written until all
+    /// informers have noticed, because they cannot once the server passes its former version.
     async fn restore(&mut self, number: usize, ago: Duration) -> Result<()> {
         let name = format!("episode-{number}");
         self.server.order("snapshots", &json!({ "name": name })).await?;
@@ -240,8 +239,8 @@ impl Run {
         self.settle(true).await.context("after the server's data went back")
     }
 
-    /// Returns when every store and every subscriber is right. `skipped`: informers that could not read an object are told to list
-    /// anew, because nothing else tells them what it was.
+    /// Waits until every store and every subscriber is right. With `skipped`, informers that could not read an object list again, because
+    /// nothing else shows them that object.
     async fn settle(&self, skipped: bool) -> Result<()> {
         let anew = |watched: &Watched| skipped && watched.skipped() > 0;
         let truth = self.truth().await?;
@@ -250,7 +249,7 @@ impl Run {
             let differing: Vec<usize> = (0..self.watched.len())
                 .filter(|index| difference(&self.watched[*index], &truth[*index]).is_some())
                 .collect();
-            // Time for a list in between.
+            // Leave time for a list.
             let due = cut_at.is_none_or(|at| at.elapsed() > Duration::from_secs(3));
             let watching = differing.iter().map(|index| &self.watched[*index]).filter(|watched| watched.is_watching());
             let resources: BTreeSet<&str> =
@@ -275,7 +274,7 @@ impl Run {
         .await
     }
 
-    /// What each informer ought to hold.
+    /// Returns what each informer should hold.
     async fn truth(&self) -> Result<Vec<Truth>> {
         let mut all = Vec::new();
         for watched in &self.watched {
@@ -291,8 +290,7 @@ impl Run {
 /// Objects by key: version, and the whole object.
 type Truth = BTreeMap<Key, (u64, Value)>;
 
-/// An object of a list as a store has it: with its kind, without managedFields, and without all but metadata where nothing else is
-/// watched.
+/// Turns an object of a list into what a store keeps: with its kind, without managedFields, and metadata only for a metadata watch.
 fn true_object(subject: &world::Subject, mut item: Value) -> Result<(Key, (u64, Value))> {
     item["apiVersion"] = subject.kind.api_version.into();
     item["kind"] = subject.kind.kind.into();
@@ -309,7 +307,7 @@ fn true_object(subject: &world::Subject, mut item: Value) -> Result<(Key, (u64, 
     Ok((key, (version, item)))
 }
 
-/// In what an informer, or what its subscriber was told, is not the truth.
+/// Compares an informer and its subscriber with the truth, and describes the differences.
 fn difference(watched: &Watched, truth: &Truth) -> Option<String> {
     let store = watched.store();
     let kept = |key: &Key| store.get(key).map(|(version, _)| *version);

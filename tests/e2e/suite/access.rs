@@ -1,4 +1,4 @@
-//! A host whose own user may not do what its plugins need.
+//! A host whose own user lacks permissions that its plugins need.
 
 use anyhow::{Result, ensure};
 use pilothouse_e2e::{Plugin, Scene, eventually, suite::NotHere};

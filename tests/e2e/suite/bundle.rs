@@ -1,4 +1,4 @@
-//! A plugin that writes no mapping is woken by what it read, and by nothing else.
+//! A plugin without a mapping is woken by changes of what it read, and by nothing else.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -20,7 +20,7 @@ pub(crate) async fn invariant_11_a_bundle_follows_whatever_it_read(scene: Scene)
     shop.secret("s3cret").await?;
     shop.holds(json!({"color": "blue", "size": "small"})).await?;
 
-    // What enters a selection or an index, changes there, and leaves it.
+    // An object enters a selection or an index, changes there, and leaves it.
     shop.map("theme", json!({"labels": {"bundle": "shop"}}), json!({"color": "red"})).await?;
     shop.holds(json!({"color": "red", "size": "small"})).await?;
     shop.map("extra", json!({"annotations": {"config.example.com/for": "shop"}}), json!({"more": "yes"})).await?;
@@ -42,7 +42,7 @@ pub(crate) async fn invariant_11_a_bundle_follows_whatever_it_read(scene: Scene)
     nothing_else_wakes_it(&shop, &mut host).await
 }
 
-/// Ten strangers change nothing; a change that counts comes last, so that they have been seen when it has been.
+/// Changes ten unrelated objects, then one that counts. When the last one is seen, the others were seen too.
 async fn nothing_else_wakes_it(shop: &Shop, host: &mut Host) -> Result<()> {
     let before = settled(host).await?;
     for i in 0..10 {
@@ -52,12 +52,12 @@ async fn nothing_else_wakes_it(shop: &Shop, host: &mut Host) -> Result<()> {
     shop.map("defaults", json!({}), json!({"color": "green"})).await?;
     shop.holds(json!({"color": "green", "size": "small"})).await?;
     let after = settled(host).await?;
-    // Once by the change, and once by the child that it wrote.
+    // The change wakes it once, and the child that it wrote wakes it once.
     ensure!((1.0..=2.0).contains(&(after - before)), "it was reconciled {} times", after - before);
     Ok(())
 }
 
-/// How often it was reconciled, when nothing is left to do.
+/// Waits until nothing is left to do, and returns the number of reconciles.
 async fn settled(host: &mut Host) -> Result<f64> {
     eventually("the queue is empty", async || {
         let metrics = host.metrics().await?;
@@ -97,7 +97,7 @@ impl Shop {
         Ok(())
     }
 
-    /// Creates a ConfigMap, or changes what is named of it.
+    /// Creates a ConfigMap, or merges these members into it.
     async fn map(&self, name: &str, metadata: Value, data: Value) -> Result<()> {
         if self.maps.get_opt(name).await?.is_none() {
             let map: ConfigMap = from_value(json!({"metadata": {"name": name}}))?;

@@ -1,4 +1,4 @@
-//! What a MyApple gets, and what becomes of it.
+//! The children of a MyApple, from creation to deletion.
 
 use anyhow::{Context, Result, ensure};
 use kube::{
@@ -11,7 +11,7 @@ use serde_json::json;
 pub(crate) async fn a_myapple_gets_its_children_and_its_status(scene: Scene) -> Result<()> {
     let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
     scene.apple("gala").create(3).await?.settles().await?;
-    // The status that would have said that there is no child yet is left out.
+    // The stale status, which counts no child yet, is not written.
     let deferred = host.metrics().await?.sum("pilothouse_writes_total", &[("result", "deferred")]);
     ensure!(deferred == 1.0, "{deferred} statuses were left to the next call");
     Ok(())
@@ -81,7 +81,7 @@ pub(crate) async fn children_go_with_their_myapple(scene: Scene) -> Result<()> {
     gala.delete().await?;
     no_child_is_left(&scene, "gala").await?;
 
-    // What came after the deletion has been served, and no child has come back.
+    // A change that came after the deletion has been reconciled, and no child has come back.
     scene.apple("fuji").create(2).await?.settles().await?;
     no_child_is_left(&scene, "gala").await
 }
@@ -91,7 +91,7 @@ pub(crate) async fn a_myapple_of_the_same_name_gets_children_of_its_own(scene: S
     let gala = scene.apple("gala");
     gala.create(3).await?.settles().await?;
     gala.delete().await?;
-    // The old children may still be there, owned by the MyApple that is gone.
+    // The old children, owned by the deleted MyApple, may still exist.
     gala.create(2).await?.settles().await
 }
 

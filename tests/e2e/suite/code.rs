@@ -1,4 +1,4 @@
-//! Compiled code: kept from one start to the next, never damaged, and made where it harms nobody.
+//! Compiled code: it is kept between starts, it is never damaged, and compilation harms nothing else.
 
 use std::{
     fs,
@@ -16,12 +16,12 @@ use pilothouse_e2e::{
     suite::NotHere,
 };
 
-/// How often a file is compiled by the baseline compiler: there is none for other machines.
+/// Number of baseline compilations for each file. Only x86-64 and aarch64 have a baseline compiler.
 const SOON: f64 = if cfg!(target_arch = "x86_64") { 1.0 } else { 0.0 };
 
 pub(crate) async fn a_second_start_compiles_nothing(mut scene: Scene) -> Result<()> {
     let cache = scene.with_cache_of_its_own();
-    // One that brings the kind that the others work on, and two names of one file.
+    // One plugin that brings the kind for the others, and one file under two names.
     let plugins = [Plugin::myapple()?, Plugin::guest("counting")?, Plugin::guest("counting")?.named("same")];
     let mut host = scene.with(&plugins)?.host().await?;
     host.code_is_optimized().await?;
@@ -89,7 +89,7 @@ pub(crate) async fn a_plugin_whose_code_cannot_be_optimized_serves_as_it_is(mut 
     let rows = host.plugins().await?;
     ensure!(rows.iter().all(|row| row["serving"]["code"] == "baseline"), "{rows:?}");
     ensure!(files(&cache)?.is_empty(), "the cache has {:?}", files(&cache)?);
-    // The next start begins anew.
+    // The next start compiles again.
     host.terminate_and_restart().await?;
     host.ready().await?;
     host.code_is_optimized().await?;
@@ -120,25 +120,25 @@ pub(crate) async fn who_is_being_optimized_gives_way_to_a_new_file_and_is_optimi
     host.logs(&["plugin is active", "\"plugin\":\"counting\""]).await?;
     scene.apple("gala").create(2).await?.settles().await?;
     host.code_is_optimized().await?;
-    // A compilation that was ended is none.
+    // A killed compilation leaves no code.
     ensure!(counted(&mut host).await? == [2.0, 2.0, 0.0, 2.0, 0.0], "{:?}", counted(&mut host).await?);
     ensure!(optimized(&host.log()?) == 2, "{:?}", host.log()?);
     Ok(())
 }
 
-/// A module over which an optimizing compiler takes seconds, and the baseline compiler a part of one.
+/// A module that takes the optimizing compiler seconds, and the baseline compiler a fraction of one.
 fn long_to_optimize() -> String {
     let step = "(local.set 0 (i32.xor (i32.mul (local.get 0) (i32.const 31)) (i32.shr_u (local.get 0) (i32.const 7))))";
     let function = format!("(func (param i32) (result i32) {} (local.get 0))", step.repeat(500));
     format!("(module {})", function.repeat(200))
 }
 
-/// The process that optimizes code for a host, if there is one.
+/// Finds the process that optimizes code for a host.
 fn compiler_of(host: &Host) -> Result<Option<String>> {
     let host = host.id().to_string();
     for process in fs::read_dir("/proc")? {
         let process = process?;
-        // Most that are no processes, and some that have ended.
+        // Skips entries that are not processes, and processes that have ended.
         let Ok(command) = fs::read_to_string(process.path().join("cmdline")) else { continue };
         let arguments: Vec<&str> = command.split('\0').collect();
         if arguments.starts_with(&["pilothouse", "compile", "--parent", &host]) && !arguments.contains(&"--baseline") {
@@ -186,7 +186,7 @@ pub(crate) async fn a_cache_without_room_costs_no_plugin(mut scene: Scene) -> Re
     host.code_is_optimized().await?;
     scene.apple("fuji").create(2).await?.settles().await?;
     ensure!(counted(&mut host).await? == [SOON, 1.0, 0.0, 1.0, 0.0], "{:?}", counted(&mut host).await?);
-    // Others do not see what is mounted there.
+    // Other processes do not see what is mounted there.
     ensure!(files(&cache)?.is_empty(), "the cache has {:?}", files(&cache)?);
     Ok(())
 }
@@ -206,7 +206,7 @@ pub(crate) async fn a_file_that_kills_its_compiler_costs_nobody_else_anything(sc
 
 pub(crate) async fn a_file_that_takes_its_compilers_memory_costs_nobody_else_anything(mut scene: Scene) -> Result<()> {
     let cache = scene.with_cache_of_its_own();
-    // The one ends in the allocator, the other in the engine.
+    // One fails in the allocator, the other in the engine.
     let greedy = [("greedy-1", 1), ("greedy-2", 2)];
     let mut plugins = vec![Plugin::myapple()?];
     for (name, modules) in greedy {
@@ -225,7 +225,7 @@ pub(crate) async fn a_file_that_takes_its_compilers_memory_costs_nobody_else_any
     ensure!(host.exited().is_none(), "the host ended");
     scene.apple("gala").create(2).await?.settles().await?;
     host.code_is_optimized().await?;
-    // The one that serves is compiled, and the others have failed: nothing is being written any more.
+    // The working plugin is compiled and the others have failed, so nothing is written any more.
     let (files, unfinished) = (files(&cache)?, unfinished(&cache));
     ensure!(files.len() == 1 && unfinished.is_empty(), "the cache has {files:?}, {unfinished:?}");
     Ok(())
@@ -234,7 +234,7 @@ pub(crate) async fn a_file_that_takes_its_compilers_memory_costs_nobody_else_any
 pub(crate) async fn a_host_killed_in_the_middle_of_a_compilation_leaves_nothing_and_serves_when_it_is_back(
     mut scene: Scene,
 ) -> Result<()> {
-    /// On a busy machine it may be done before anybody looks.
+    /// On a busy machine it may end before the test looks.
     const TRIES: u32 = 20;
 
     let cache = scene.with_cache_of_its_own();
@@ -263,9 +263,9 @@ pub(crate) async fn a_host_killed_in_the_middle_of_a_compilation_leaves_nothing_
     .await
 }
 
-/// Kills the host when it has begun to compile what it will keep. False: that was too late.
+/// Kills the host while it compiles code for the cache. Returns `false` if the compilation had ended before.
 async fn is_killed_before_it_has_compiled(host: &mut Host, cache: &Path) -> Result<bool> {
-    // What is being written has another name.
+    // A file that is still being written has another name.
     while unfinished(cache).is_empty() && files(cache).unwrap_or_default().is_empty() {
         ensure!(host.exited().is_none(), "the host ended");
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -277,8 +277,8 @@ async fn is_killed_before_it_has_compiled(host: &mut Host, cache: &Path) -> Resu
 pub(crate) async fn a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses_no_work(
     mut scene: Scene,
 ) -> Result<()> {
-    /// Milliseconds: from before it has read its command line until it serves, and while it optimizes the code of what serves. Before every
-    /// other one the cache is emptied, and the start after it reads what is left.
+    /// Delays of the kill in milliseconds: some before the plugin serves, some while its code is optimized. The cache is emptied before
+    /// every other start; the start after it reads what is left.
     const MOMENTS: [u64; 24] = [
         0, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 660, 1100, 250, 1300, 250, 1500, 250, 1700, 250, 1900, 250,
         2200, 250,
@@ -292,9 +292,9 @@ pub(crate) async fn a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses
     }
     for (number, moment) in MOMENTS.into_iter().enumerate() {
         if number % 2 == 0 {
-            // It has to compile.
+            // This start has to compile.
             match fs::remove_dir_all(&cache) {
-                // The last one was killed before it had made it.
+                // The previous host was killed before it had written the code.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 removed => removed?,
             }
@@ -331,14 +331,14 @@ pub(crate) async fn a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses
 }
 
 pub(crate) async fn a_compiler_has_bounds_and_comes_after_who_serves(_: Scene) -> Result<()> {
-    // For the baseline compiler somebody waits.
+    // The plugin's start waits for the baseline compiler.
     for (tier, nicer) in [(None, 5), (Some("--baseline"), 2)] {
         confines_itself(tier, nicer).await.with_context(|| format!("{tier:?}"))?;
     }
     Ok(())
 }
 
-/// Starts a compiler, looks at it while it waits for its file, and gives it one.
+/// Starts a compiler process, inspects it while it waits for its file, and gives it one.
 async fn confines_itself(tier: Option<&str>, nicer: i32) -> Result<()> {
     let arguments = ["compile", "--parent", &std::process::id().to_string(), "--memory", "512", "--data", "256"];
     let mut command = Command::new(binary()?);
@@ -363,7 +363,7 @@ async fn confines_itself(tier: Option<&str>, nicer: i32) -> Result<()> {
             let found: Vec<&str> = limit(name).split_whitespace().collect();
             ensure!(found == expected, "{name}: {found:?}");
         }
-        // A filter of system calls, where the kernel has such.
+        // The seccomp filter, if the kernel supports it.
         let status = read("status")?;
         let says = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let (privileges, filter) = (says("NoNewPrivs:"), says("Seccomp:"));
@@ -408,14 +408,14 @@ pub(crate) async fn a_file_that_needs_more_memory_than_the_container_leaves_is_r
     Ok(())
 }
 
-/// A control group with a limit of memory, as a container has one.
+/// A control group with a memory limit, like a container's.
 struct MemoryGroup {
     folder: PathBuf,
     process: u32,
 }
 
 impl MemoryGroup {
-    /// One that a process is in. None: none can be made.
+    /// Creates a control group around a process. Returns `None` if this machine does not allow that.
     fn of(process: u32, bytes: u64) -> Result<Option<Self>> {
         let root = Path::new("/sys/fs/cgroup/memory");
         let folder = root.join(format!("pilothouse-e2e-{process}"));
@@ -442,14 +442,14 @@ pub(crate) async fn a_file_over_which_the_host_ended_again_and_again_waits_befor
 ) -> Result<()> {
     let cache = scene.with_cache_of_its_own();
     let mut host = scene.with(&[Plugin::myapple()?])?.starting_host()?;
-    // What a host leaves that ends while it compiles.
+    // The mark that a host leaves when it ends during a compilation.
     let mark = eventually("the file is marked while it is compiled", async || {
         let marks = named(&cache, |name| name.ends_with(".compiling"))?;
         marks.into_iter().next().context("there is no mark")
     })
     .await?;
     host.crash();
-    // Whichever compiler was seen, the first to be started is the one that waits.
+    // The compiler that was started first is the one that waits.
     let first = if SOON > 0.0 { "baseline" } else { "optimized" };
     let name = mark.file_name().and_then(|name| name.to_str()).context("no name")?;
     let mark = cache.join(name.replace("optimized", first));
@@ -470,14 +470,15 @@ pub(crate) async fn a_file_over_which_the_host_ended_again_and_again_waits_befor
     Ok(())
 }
 
-/// How nice a process is: proc_pid_stat(5), the 19th field. The second may hold blanks, and ends with the last parenthesis.
+/// Returns a process' nice value, the 19th field of proc_pid_stat(5). The second field may contain blanks and ends with the last
+/// parenthesis.
 fn nice(process: &str) -> Result<i32> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let (_, after) = stat.rsplit_once(')').context("no name")?;
     Ok(after.split_whitespace().nth(19 - 3).context("too few fields")?.parse()?)
 }
 
-/// What the host compiled soon and well, found in its cache, did not find, and found damaged.
+/// The host's counters: baseline compilations, optimized compilations, and the cache's hits, misses and damaged files.
 async fn counted(host: &mut Host) -> Result<[f64; 5]> {
     let metrics = host.metrics().await?;
     let cache = |result| metrics.sum("pilothouse_code_cache_total", &[("result", result)]);
@@ -500,7 +501,7 @@ fn files(cache: &Path) -> Result<Vec<PathBuf>> {
     named(cache, |name| name.ends_with(".cwasm"))
 }
 
-/// What is being written, or was when its writer was killed.
+/// Returns the temporary files in the cache: those being written, or left by a killed writer.
 fn unfinished(cache: &Path) -> Vec<PathBuf> {
     named(cache, |name| name.starts_with("pilothouse-tmp-")).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Others who write what a plugin wants to be otherwise.
+//! Other writers change what a plugin applied.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -47,7 +47,7 @@ pub(crate) async fn a_child_that_somebody_took_away_unseen_is_not_pruned(scene: 
     gala.maps.patch("gala-1", &PatchParams::default(), &theirs).await.context("cannot take it away")?;
 
     gala.scale(1).await?;
-    // The status is written after the children are.
+    // The status is written after the children.
     let generation = gala.get().await?.metadata.generation;
     gala.status_is("of the present spec", |status| {
         status["available"] == 1 && status["observedGeneration"] == json!(generation)

@@ -1,4 +1,4 @@
-//! How many connections the host has to its API server.
+//! The number of connections from the host to its API server.
 
 use std::{fs, sync::Arc};
 
@@ -43,12 +43,12 @@ pub(crate) async fn many_watches_share_a_few_connections(scene: Scene) -> Result
     })
     .await?;
     let opened = connections(port)?.saturating_sub(before);
-    // 64 watches on each, and those of HTTP/1.1 that discovery has.
+    // Each connection carries 64 watches. Discovery has its own connections, with HTTP/1.1.
     ensure!(opened <= WATCHES.div_ceil(64) + 8, "{WATCHES} watches have {opened} connections");
     Ok(())
 }
 
-/// Connections of this process to a port of this machine. Other tests in it have servers, and so ports, of their own.
+/// Counts the connections of this process to a local port. Other tests in this process have servers, and so ports, of their own.
 fn connections(port: u16) -> Result<usize> {
     let remote = format!(":{port:04X}");
     let of = |file: &str| -> Result<usize> {

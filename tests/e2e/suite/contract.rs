@@ -1,4 +1,4 @@
-//! What the contract promises to plugins, where it takes a host and an API server to show it.
+//! Promises of the contract that need a host and an API server to be tested.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -90,19 +90,19 @@ pub(crate) async fn a_failed_call_is_tried_again_and_told_why(scene: Scene) -> R
     gala.create_with("retry", 1).await?;
     let status = gala.status_is("what it was told", |status| status["available"] == 1).await?;
     let message = &status["conditions"][0]["message"];
-    ensure!(message == "attempt 3, last error: attempt 2 failed", "it was told: {message}");
+    ensure!(message == "attempt 3, last error: attempt 2 failed", "unexpected message: {message}");
     Ok(())
 }
 
 pub(crate) async fn a_terminal_failure_is_not_tried_again_until_something_changes(scene: Scene) -> Result<()> {
     let (mut host, gala) = served_by(&scene, "failing").await?;
     gala.create_with("terminal", 1).await?.status_is("7", |status| status["available"] == 7).await?;
-    // What came later has been served twice, with a change in between, and no delay has kept the failed one.
+    // A later object has been reconciled twice, with a change in between, while the failed one waits.
     let fuji = scene.apple("fuji");
     fuji.create_with("retry", 1).await?.status_is("1", |status| status["available"] == 1).await?;
     let metrics = host.metrics().await?;
     let terminal = metrics.sum("controller_runtime_terminal_reconcile_errors_total", &[]);
-    // Its own status may wake it once more.
+    // Its own status update may wake it once more.
     ensure!((1.0..=2.0).contains(&terminal), "{terminal} terminal failures");
     let given_up = given_up(&mut host).await?;
     let [of] = given_up.as_slice() else { anyhow::bail!("given up: {given_up:?}") };
@@ -121,7 +121,7 @@ pub(crate) async fn a_terminal_failure_is_not_tried_again_until_something_change
     .await
 }
 
-/// The keys that the plugin `failing` gave up, as `/debug/plugins` has them.
+/// Returns the keys on which the plugin `failing` gave up, from `/debug/plugins`.
 async fn given_up(host: &mut Host) -> Result<Vec<Value>> {
     let rows = host.plugins().await?;
     let row = rows.iter().find(|row| row["plugin"] == "failing");
@@ -131,7 +131,7 @@ async fn given_up(host: &mut Host) -> Result<Vec<Value>> {
 
 pub(crate) async fn invariant_10_a_call_in_flight_at_sigterm_is_finished(scene: Scene) -> Result<()> {
     let (mut host, gala) = served_by(&scene, "slow").await?;
-    // Some tenths of a second, or seconds on a slow machine: within the time that the host gives it to finish.
+    // It takes tenths of a second, or seconds on a slow machine, which is within the host's grace.
     gala.create(50).await?;
     eventually("the call is in flight", async || {
         let working = host.metrics().await?.sum("controller_runtime_active_workers", &[]);
@@ -146,8 +146,8 @@ pub(crate) async fn invariant_10_a_call_in_flight_at_sigterm_is_finished(scene: 
     Ok(())
 }
 
-/// A host with `guest` for the scene's namespace, and a MyApple there that does not exist yet. The example plugin brings the
-/// kind, and is confined to another namespace.
+/// Starts a host with `guest` for the scene's namespace, and names a MyApple there that does not exist yet. The example plugin brings
+/// the kind and is confined to another namespace.
 pub(crate) async fn served_by(scene: &Scene, guest: &str) -> Result<(Host, Apple)> {
     let other = format!("{}-other", scene.namespace);
     scene.create_namespace(&other).await?;

@@ -46,7 +46,7 @@ pub(crate) async fn a_kind_that_is_deleted_and_comes_back_is_served_again(scene:
     host.ready().await
 }
 
-/// What the plugin brings, as it would be created by hand.
+/// The plugin's CRD, as a person would create it.
 async fn definition(scene: &Scene) -> Result<CustomResourceDefinition> {
     let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
     let mut definition =

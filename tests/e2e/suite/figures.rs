@@ -1,10 +1,10 @@
-//! What `/metrics` and `/debug/plugins` say of each plugin.
+//! `/metrics` and `/debug/plugins` show the same figures of each plugin.
 
 use anyhow::{Context, Result, ensure};
 use pilothouse_e2e::{Plugin, Scene, eventually, metrics::Metrics, plugin::Permission};
 use serde_json::Value;
 
-/// A series by plugin, and where `/debug/plugins` has the same.
+/// A metric with a plugin label, and the same figure's place in `/debug/plugins`.
 const BOTH: [(&str, &str); 14] = [
     ("pilothouse_plugin_cpu_seconds_total", "/cpu_seconds"),
     ("pilothouse_plugin_guest_seconds_total", "/guest_seconds"),
@@ -45,7 +45,7 @@ pub(crate) async fn what_a_plugin_does_is_told_of_it_and_of_no_other(scene: Scen
     }
     host.warns(&["reconcile failed", &format!("{failing}/bad-1"), "a bad apple"]).await?;
 
-    // At a moment at which nobody is at work.
+    // Both are read at a moment when no call runs.
     let (metrics, rows) = eventually("both say the same", async || {
         let (metrics, rows) = (host.metrics().await?, host.plugins().await?);
         rows.iter().try_for_each(|row| is_the_same(&metrics, row))?;
@@ -74,7 +74,7 @@ pub(crate) async fn what_a_plugin_does_is_told_of_it_and_of_no_other(scene: Scen
         ensure!(of("pilothouse_plugin_instances_reused_total", plugin) == 0.0, "{plugin} does not ask for it");
         let (computed, called) =
             (of("pilothouse_plugin_guest_seconds_total", plugin), of("pilothouse_call_seconds_sum", plugin));
-        // Its description is no call.
+        // `describe` does not count as a call.
         ensure!(computed < called + 10.0, "{plugin} computed for {computed} s in calls of {called} s");
     }
     for import in ["cache.get", "client.create", "client.patch", "client.delete"] {
@@ -107,13 +107,13 @@ pub(crate) async fn what_a_plugin_does_is_told_of_it_and_of_no_other(scene: Scen
         let fails = controller == "trapping/";
         ensure!((failed > 0.0, panicked > 0.0) == (fails, fails), "{controller}: {failed} failed, {panicked} panicked");
     }
-    // Only where the kernel lets a pool pay.
+    // The pool exists only if the kernel makes it cheap.
     let [free, used] = ["free", "used"].map(|state| metrics.sum("pilothouse_pool_slots", &[("state", state)]));
     ensure!(!metrics.has("pilothouse_pool_slots") || (free > 0.0 && free + used == 256.0), "{free} free, {used} used");
     let (trapped, all) =
         (of_kind("pilothouse_traps_total", "trapping", "kind", "trap"), of("pilothouse_traps_total", "trapping"));
-    ensure!(trapped > 0.0 && trapped == all, "of {all} calls that came to nothing {trapped} trapped");
-    ensure!(of("pilothouse_traps_total", "imperative") == 0.0, "a call of imperative came to nothing");
+    ensure!(trapped > 0.0 && trapped == all, "{trapped} of {all} failed calls trapped");
+    ensure!(of("pilothouse_traps_total", "imperative") == 0.0, "a call of imperative failed");
     let failed = &row("trapping")?["failed_call"];
     let named = failed["backtrace"].as_array().is_some_and(|frames| !frames.is_empty());
     ensure!(failed["kind"] == "trap" && named, "what failed last was {failed}");
@@ -131,13 +131,13 @@ pub(crate) async fn what_a_plugin_does_is_told_of_it_and_of_no_other(scene: Scen
     Ok(())
 }
 
-/// A row of `/debug/plugins` has what `/metrics` says of the plugin.
+/// Compares a row of `/debug/plugins` with the plugin's metrics.
 fn is_the_same(metrics: &Metrics, row: &Value) -> Result<()> {
     let plugin = row["plugin"].as_str().context("a row has no name")?;
     let equal = |name: &str, labels: &[(&str, &str)], told: &Value| {
         let (told, sum) =
-            (told.as_f64().with_context(|| format!("no number is told as {name}"))?, metrics.sum(name, labels));
-        ensure!(metrics.has(name) && (told - sum).abs() < 1e-6, "{name} of {plugin} is {sum}, and {told} is told");
+            (told.as_f64().with_context(|| format!("{name} is not a number"))?, metrics.sum(name, labels));
+        ensure!(metrics.has(name) && (told - sum).abs() < 1e-6, "{name} of {plugin} is {sum} and not {told}");
         Ok(())
     };
     for (name, at) in BOTH {
@@ -167,7 +167,7 @@ fn is_the_same(metrics: &Metrics, row: &Value) -> Result<()> {
         equal("controller_runtime_max_concurrent_reconciles", &[label], &controller["workers"])?;
         equal("controller_runtime_active_workers", &[label], &controller["processing"])?;
         equal("workqueue_depth", &[label], &controller["ready"])?;
-        // Nobody works on anything where they say the same.
+        // If both are equal before and after, no call ran between.
         for name in ["workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds"] {
             let idle = controller["processing"] == 0;
             ensure!(!idle || (metrics.has(name) && metrics.sum(name, &[label]) == 0.0), "{name} of {label:?}");

@@ -1,4 +1,4 @@
-//! What a plugin was not granted does not happen.
+//! The host denies what a plugin was not granted.
 
 use anyhow::{Result, ensure};
 use kube::api::ListParams;
@@ -21,7 +21,7 @@ pub(crate) async fn a_plugin_without_a_yaml_is_refused_with_what_to_write(scene:
     })
     .await?;
 
-    // The administrator writes it, and the plugin runs.
+    // The administrator writes the grants, and the plugin runs.
     scene.with(&[Plugin::myapple()?])?;
     scene.apple("gala").create(2).await?.settles().await?;
     host.ready().await
@@ -65,7 +65,7 @@ pub(crate) async fn a_namespace_that_is_not_granted_is_left_alone(scene: Scene) 
 
     let elsewhere = scene.apple_in(&other, "gala");
     elsewhere.create(2).await?;
-    // What came later, in the namespace that is granted, has been served.
+    // A later object in the granted namespace has been reconciled.
     scene.apple("gala").create(2).await?.settles().await?;
     let alone = elsewhere.get().await?;
     ensure!(alone.data.get("status").is_none(), "it has a status: {}", alone.data["status"]);
@@ -75,20 +75,23 @@ pub(crate) async fn a_namespace_that_is_not_granted_is_left_alone(scene: Scene) 
 }
 
 pub(crate) async fn invariant_7_a_trespasser_is_denied_every_step(scene: Scene) -> Result<()> {
-    // Less than the plugin asks for: no Secret may be read, and ConfigMaps only.
+    // Fewer grants than the plugin asks for: it may read ConfigMaps only, and no Secret.
     let [apples, status, _] = Permission::of_myapple();
     let granted = [apples, status, Permission::to(&["read"], "v1", "ConfigMap")].map(|it| it.within(&scene.namespace));
-    // The other one brings the kind.
+    // The other plugin brings the kind.
     let (mut host, elsewhere) = serves_beside_myapple(&scene, Plugin::guest("trespasser")?.granted(&granted)).await?;
     let gala = scene.apple("gala");
     gala.create(1).await?;
     let status = gala.status_is("what it was told", |status| status["available"] == 1).await?;
     let told = status["conditions"].as_array().cloned().unwrap_or_default();
-    ensure!(told.len() == 14, "it was told {} things: {status}", told.len());
+    ensure!(told.len() == 14, "{} messages: {status}", told.len());
     for condition in &told {
-        ensure!(condition["status"] == "True" && condition["reason"] == "NotGranted", "it was told: {condition}");
+        ensure!(
+            condition["status"] == "True" && condition["reason"] == "NotGranted",
+            "unexpected condition: {condition}"
+        );
     }
-    // As often as it tries.
+    // The host denies every try.
     while_they_fail(&[&gala], others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await?;
     ensure!(scene.config_maps().get_opt("stolen").await?.is_none(), "it made an object");
     Ok(())

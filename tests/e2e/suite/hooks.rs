@@ -1,4 +1,4 @@
-//! What a plugin may export besides `reconcile`: `mapper`, which says whom a change concerns, and `observer`, which is told of changes.
+//! The optional exports of a plugin: `mapper` names the objects that a change concerns, and `observer` gets every change.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -28,7 +28,7 @@ pub(crate) async fn each_mapping_wakes_whom_it_names(scene: Scene) -> Result<()>
         (5, "red", json!({"labels": {"by": "index"}})),
         (6, "any-3", json!({"labels": {"by": "function"}, "annotations": {"apples": "fuji gala"}})),
     ] {
-        // The same about somebody else, before.
+        // Before, the change concerned another object.
         let mut other = metadata.clone();
         other["annotations"] = json!({"apples": "fuji"});
         other["labels"]["apple"] = json!("fuji");
@@ -37,7 +37,7 @@ pub(crate) async fn each_mapping_wakes_whom_it_names(scene: Scene) -> Result<()>
         create(&scene, name, metadata).await?;
         called(times).await?;
     }
-    // What it names no longer is concerned too.
+    // An object that it no longer names is woken too.
     let change = Patch::Merge(json!({"metadata": {"labels": {"apple": "fuji"}}}));
     scene.config_maps().patch("any-1", &PatchParams::default(), &change).await?;
     called(7).await
@@ -58,10 +58,10 @@ pub(crate) async fn an_observer_is_told_of_every_change_in_order(scene: Scene) -
     create_with(&scene, "there", json!({"labels": {"observed": ""}}), "0").await?;
     let mut host = scene.with(&[Plugin::guest("observing")?])?.host().await?;
     let told = async |lines: &[&str]| {
-        eventually(&format!("it was told {lines:?}"), async || {
+        eventually(&format!("the observer gets {lines:?}"), async || {
             let map = scene.config_maps().get("told").await?;
             let told = map.data.and_then(|mut data| data.remove("told")).unwrap_or_default();
-            ensure!(told.lines().eq(lines.iter().copied()), "it was told {told:?}");
+            ensure!(told.lines().eq(lines.iter().copied()), "unexpected changes: {told:?}");
             Ok(())
         })
         .await
@@ -73,7 +73,7 @@ pub(crate) async fn an_observer_is_told_of_every_change_in_order(scene: Scene) -
     scene.config_maps().patch("new", &PatchParams::default(), &change).await?;
     told(&["added there 0", "added new 1", "updated new 1 2"]).await?;
 
-    // A newer revision hears of what is new, and of nothing twice.
+    // A newer revision gets new changes, and none twice.
     scene.with(&[Plugin::guest("observing")?.revision(1)])?;
     eventually("the newer revision serves", async || {
         let reloads = host.metrics().await?.sum("pilothouse_plugin_reloads_total", &[("plugin", "observing")]);
@@ -86,7 +86,7 @@ pub(crate) async fn an_observer_is_told_of_every_change_in_order(scene: Scene) -
 }
 
 pub(crate) async fn invariant_8_an_observer_that_fails_holds_up_nobody(scene: Scene) -> Result<()> {
-    // Who never returns is stopped soon; it has as much time to describe itself.
+    // The deadline of a call that never returns is short. `describe` has the same deadline.
     let limits = json!({"timeoutMs": 1000});
     let guest = Plugin::guest("observing_badly")?.confined_to(&scene.namespace).limited(&limits)?;
     let ((mut host, elsewhere), gala) = (serves_beside_myapple(&scene, guest).await?, scene.apple("gala"));
@@ -95,9 +95,9 @@ pub(crate) async fn invariant_8_an_observer_that_fails_holds_up_nobody(scene: Sc
     }
     errors_are(&mut host, "observe", 3.0).await?;
     gala.create(1).await?.status_is("good", |status| status["available"] == 1).await?;
-    // What could not be told is told when it can be: of those that fail for ever, all wait on.
+    // Changes that failed are delivered as soon as the export works. Those that always fail keep waiting.
     create(&scene, "bad-relief-relief", json!({})).await?;
-    eventually("it was told of one more", async || {
+    eventually("the observer gets one more change", async || {
         let waiting = host.metrics().await?.sum("pilothouse_backlog_objects", &[("export", "observe")]);
         ensure!(waiting == 3.0, "{waiting} wait");
         Ok(())
@@ -106,7 +106,7 @@ pub(crate) async fn invariant_8_an_observer_that_fails_holds_up_nobody(scene: Sc
     while_it_fails(&scene, &mut host, "observe", &elsewhere).await
 }
 
-/// The plugin is told of changes all the while that it fails over, each in another way, and another one's objects are served.
+/// Each of these changes makes the plugin fail in another way, again and again. The other plugin's objects are reconciled all the while.
 async fn while_it_fails(scene: &Scene, host: &mut Host, export: &str, elsewhere: &str) -> Result<()> {
     let maps = scene.config_maps();
     let changes = async {
@@ -129,7 +129,7 @@ async fn while_it_fails(scene: &Scene, host: &mut Host, export: &str, elsewhere:
     }
 }
 
-/// How often an export failed.
+/// Counts the failed calls of an export.
 async fn errors(host: &mut Host, export: &str) -> Result<f64> {
     Ok(host.metrics().await?.sum("pilothouse_hooks_total", &[("export", export), ("result", "error")]))
 }

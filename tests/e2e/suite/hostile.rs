@@ -1,4 +1,4 @@
-//! Plugins that loop, trap, use up what there is, and talk nonsense: each costs itself a call, and nobody else anything.
+//! Plugins that loop, trap, exhaust resources, or return nonsense. Each loses its own call and disturbs no other plugin.
 
 use std::{borrow::Borrow, collections::BTreeMap, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::reads::put;
 
-/// What fails on `bad-1` and `bad-2`: the guest, and what the log says of the one and of the other.
+/// Guests that fail on `bad-1` and `bad-2`, each with its log messages for the two objects.
 const HOSTILE: [(&str, [&str; 2]); 14] = [
     ("asking", [LATE; 2]),
     ("flooding_requests", [LATE; 2]),
@@ -44,7 +44,7 @@ const HOSTILE: [(&str, [&str; 2]); 14] = [
     ("waiting", [LATE; 2]),
 ];
 
-/// Ten times what a kubelet's probe waits for an answer: machines that run tests are slow at times.
+/// Ten times the timeout of a kubelet's probe, because machines that run tests are slow at times.
 const ANSWERS: Duration = Duration::from_secs(10);
 
 const LATE: &str = "plugin was stopped at its deadline of 300 ms";
@@ -68,7 +68,7 @@ pub(crate) async fn invariant_8_a_plugin_that_the_host_tells_too_much_costs_itse
     scene: Scene,
 ) -> Result<()> {
     let limits = json!({"hostMiB": 1});
-    // A few looks at it are enough, which even a slow machine does within the deadline.
+    // A few probes are enough, which even a slow machine does within the deadline.
     put(&scene, "large", json!({}), &"x".repeat(256 << 10)).await?;
     have_no_children(&is_limited(&scene, &limits, "more than 1 MiB").await?).await
 }
@@ -97,7 +97,8 @@ pub(crate) async fn invariant_8_a_plugin_that_floods_the_server_with_writes_cost
     floods(&scene, "flooding_writes").await
 }
 
-/// 128 objects of the guest are at work at once, and others are served. The guest never has more than its part of the permits.
+/// 128 objects of the guest are reconciled at once while another plugin's objects are served. The guest never gets more than its share of
+/// the permits.
 async fn floods(scene: &Scene, guest: &str) -> Result<()> {
     let (mut host, elsewhere) = beside_myapple(scene, guest).await?;
     let names: Vec<String> = (0..128).map(|number| format!("bad-{number}")).collect();
@@ -174,7 +175,7 @@ pub(crate) async fn invariant_8_a_plugin_that_floods_the_log_costs_nobody_else_a
     try_join_all(bad.iter().map(async |apple| apple.create(1).await.map(drop))).await?;
     let served = async {
         others_go_on(&mut host, &other_apples(&scene, &elsewhere)).await?;
-        // Each call is bounded, and all of them together.
+        // Each call has a bound, and all calls together have one.
         host.warns(&["plugin logged too many lines in one call"]).await?;
         host.warns(&["too much is logged by the plugin, or about its failures: lines are dropped", "flooding"]).await?;
         let dropped = host.metrics().await?.sum("pilothouse_plugin_log_dropped_total", &[("plugin", "flooding")]);
@@ -184,7 +185,7 @@ pub(crate) async fn invariant_8_a_plugin_that_floods_the_log_costs_nobody_else_a
     while_they_fail(&bad, served).await
 }
 
-/// It does what it should, in pieces in which nothing makes it give way.
+/// The guest works correctly, in long stretches that never yield.
 pub(crate) async fn invariant_8_a_plugin_that_holds_its_thread_costs_nobody_else_anything(scene: Scene) -> Result<()> {
     let (mut host, elsewhere) = beside_myapple(&scene, "filling").await?;
     let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
@@ -206,7 +207,7 @@ pub(crate) async fn invariant_8_a_plugin_that_holds_its_thread_costs_nobody_else
     while_they_fail(&bad, served).await
 }
 
-/// What it reads by is compared with what changes while an informer of all is locked.
+/// The host compares the guest's selections with each change while a shared informer is locked.
 pub(crate) async fn invariant_8_a_plugin_that_would_hear_of_everything_costs_nobody_else_anything(
     scene: Scene,
 ) -> Result<()> {
@@ -215,11 +216,11 @@ pub(crate) async fn invariant_8_a_plugin_that_would_hear_of_everything_costs_nob
     for apple in &bad {
         apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
     }
-    // The example plugin reads nothing beside what it owns.
+    // The example plugin reads only its own children.
     let reads = host.metrics().await?.sum("pilothouse_tracked_reads", &[]);
     ensure!((1.0..=100.0).contains(&reads), "{reads} things that were read are remembered");
     while_they_fail(&bad, others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await?;
-    // It hears of what it read all the same.
+    // What it read still wakes it.
     let before = woken_by_reads(&mut host).await?;
     put(&scene, "new", json!({}), "red").await?;
     eventually("it is woken by what it read", async || {
@@ -230,7 +231,7 @@ pub(crate) async fn invariant_8_a_plugin_that_would_hear_of_everything_costs_nob
     .await
 }
 
-/// The host evaluates what its manifest says of each change: as it begins, and whenever something changes.
+/// The host evaluates the manifest's predicates for every object at the start, and for each change.
 pub(crate) async fn invariant_8_a_plugin_whose_predicates_take_long_costs_nobody_else_anything(
     scene: Scene,
 ) -> Result<()> {
@@ -286,7 +287,7 @@ pub(crate) async fn invariant_12_a_plugin_that_selects_the_same_many_times_has_i
 pub(crate) async fn invariant_12_a_plugin_that_reads_by_very_much_is_remembered_within_its_memory(
     scene: Scene,
 ) -> Result<()> {
-    // A quarter of it is for reads: 20 objects in 4 controllers come to more.
+    // A quarter of the budget is for reads. 20 objects in 4 controllers exceed it.
     const MOST: f64 = (80 << 20) as f64 / 4.0;
     let guest = Plugin::guest("tracking")?.confined_to(&scene.namespace).limited(&json!({"totalMemoryMiB": 80}))?;
     let (mut host, elsewhere) = serves_beside_myapple(&scene, guest).await?;
@@ -305,7 +306,7 @@ pub(crate) async fn invariant_12_a_plugin_that_reads_by_very_much_is_remembered_
     let memory = host.metrics().await?.sum("pilothouse_plugin_memory_bytes", &[("plugin", "tracking")]);
     ensure!(memory >= held / 2.0, "{memory} bytes are the plugin's");
     while_they_fail(&bad[..2], others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await?;
-    // It hears of what it read all the same.
+    // What it read still wakes it.
     let before = woken_by_reads(&mut host).await?;
     put(&scene, "new", json!({}), "red").await?;
     eventually("it is woken by what it read", async || {
@@ -344,7 +345,7 @@ async fn woken_by_reads(host: &mut Host) -> Result<f64> {
     Ok(host.metrics().await?.sum("pilothouse_wakes_total", &[("by", "read")]))
 }
 
-/// How often the plugin held a thread and did not give way.
+/// Counts how often the plugin held a thread without yielding.
 async fn held(host: &mut Host, plugin: &str) -> Result<f64> {
     Ok(host.metrics().await?.sum("pilothouse_plugin_turns_held_total", &[("plugin", plugin)]))
 }
@@ -353,7 +354,7 @@ pub(crate) async fn invariant_8_all_of_them_at_once_cost_nobody_else_anything(sc
     scene.cluster.hang().await?;
     let other = format!("{}-other", scene.namespace);
     scene.create_namespace(&other).await?;
-    // One that does what it should, and says too much.
+    // A plugin that works correctly and logs too much.
     let guests: Vec<&str> = HOSTILE.iter().map(|(guest, _)| *guest).chain(["flooding"]).collect();
     let namespace = |guest: &str| format!("{}-{}", scene.namespace, name_of(guest));
     let mut plugins = vec![Plugin::myapple()?.confined_to(&other)];
@@ -366,7 +367,7 @@ pub(crate) async fn invariant_8_all_of_them_at_once_cost_nobody_else_anything(sc
     let (good, bad) = (of_all("good"), [of_all("bad-1"), of_all("bad-2")].concat());
     try_join_all(bad.iter().map(async |apple| apple.create(1).await.map(drop))).await?;
     let served = async {
-        // All at the same time: a plugin that fails is called ever more seldom.
+        // All at the same time, because the host calls a failing plugin less and less often.
         let good = good.iter().map(async |apple| {
             apple.create(1).await?.status_is("good", |status| status["available"] == 1).await.map(drop)
         });
@@ -448,10 +449,10 @@ pub(crate) async fn a_plugin_that_misbehaves_while_an_instance_is_made_is_refuse
     are_refused(&scene, &plugins, &reasons.map(|(name, step, reason)| (name.to_owned(), step, reason))).await
 }
 
-/// A plugin that is refused: its name, the step that fails and why, in the metric's words, and what people are told.
+/// A plugin that the host rejects: its name, the failing step and the reason as in the metric, and the message.
 type Refused = (String, [&'static str; 2], &'static str);
 
-/// The host says of each of these plugins why it is refused; and the example plugin, which is one of them all, serves.
+/// The host reports why it rejects each of these plugins. The example plugin among them works.
 async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[Refused]) -> Result<()> {
     let mut host = scene.with(plugins)?.starting_host()?;
     for (name, _, reason) in reasons {
@@ -464,7 +465,7 @@ async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[Refused]) -> 
     }
     let failures = load_failures(&mut host, reasons).await?;
     ensure!(failures.iter().all(|&times| times > 0.0), "not all failures are counted: {failures:?}");
-    // With another word of the administrator's each is looked at, and fails, once more: those that go on for ever, too.
+    // A change of its YAML file makes the host load each once more, and each fails again, even those that loop.
     let refused = plugins.iter().filter(|plugin| reasons.iter().any(|(name, ..)| *name == plugin.name));
     let again = async {
         for turn in 1.. {
@@ -496,7 +497,8 @@ async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[Refused]) -> 
     }
 }
 
-/// How often each of these plugins was refused for that reason. A slow machine may have another one at times, such as a deadline.
+/// Counts how often each of these plugins was rejected for that reason. A slow machine may see other reasons at times, such as a
+/// deadline.
 async fn load_failures(host: &mut Host, refused: &[Refused]) -> Result<Vec<f64>> {
     let metrics = host.metrics().await?;
     let of = |(name, [stage, kind], _): &Refused| {
@@ -506,21 +508,21 @@ async fn load_failures(host: &mut Host, refused: &[Refused]) -> Result<Vec<f64>>
     Ok(refused.iter().map(of).collect())
 }
 
-/// Of the guest, two objects that it fails on, which are returned, and one that it does not fail on; of myapple, others.
+/// Creates two objects on which the guest fails, which are returned, one on which it does not, and others for myapple.
 async fn is_contained(scene: &Scene, guest: &str) -> Result<[Apple; 2]> {
     let told = HOSTILE.iter().find(|(name, _)| *name == guest).context("the log is to say something of it")?.1;
     fails_alone(scene, confined(guest, &scene.namespace)?, told).await
 }
 
-/// The guest, in this namespace.
+/// Returns the guest with grants for this namespace.
 fn confined(guest: &str, namespace: &str) -> Result<Plugin> {
     let plugin = Plugin::guest(guest)?.confined_to(namespace);
-    // Its deadline is to end it, however quick the host is.
+    // Its deadline must end it, however fast the host is.
     let asks_on = json!({"hostCalls": 1_000_000_000, "hostMiB": 1_000_000});
     if guest == "asking" { plugin.limited(&asks_on) } else { Ok(plugin) }
 }
 
-/// The same of the guest `asking`, under these limits: the log says that of both.
+/// Does the same with the guest `asking` under these limits. The log has these messages for both objects.
 async fn is_limited(scene: &Scene, limits: &Value, told: &str) -> Result<[Apple; 2]> {
     fails_alone(scene, Plugin::guest("asking")?.confined_to(&scene.namespace).limited(limits)?, [told; 2]).await
 }
@@ -537,7 +539,7 @@ async fn fails_alone(scene: &Scene, guest: Plugin, told: [&str; 2]) -> Result<[A
     ensure!(good.maps.get_opt("good-good").await?.is_some(), "the good one has no child");
 
     failed(&host, &scene.namespace, told).await?;
-    // Tried again, and failing again, while others are served.
+    // They are retried and fail again while others are served.
     let admin = host.admin()?;
     let served = async {
         let before = errors(&mut host, &name).await?;
@@ -564,7 +566,7 @@ async fn have_no_children(bad: &[Apple]) -> Result<()> {
     Ok(())
 }
 
-/// A host with `guest` for the scene's namespace, and the example plugin for another, whose name is returned.
+/// Starts a host with `guest` for the scene's namespace and the example plugin for another, whose name is returned.
 pub(crate) async fn beside_myapple(scene: &Scene, guest: &str) -> Result<(Host, String)> {
     serves_beside_myapple(scene, Plugin::guest(guest)?.confined_to(&scene.namespace)).await
 }
@@ -578,12 +580,12 @@ pub(crate) async fn serves_beside_myapple(scene: &Scene, guest: Plugin) -> Resul
     Ok((host, other))
 }
 
-/// Files of the tests are named as Rust names modules, plugins as Kubernetes names things.
+/// Turns the name of a Rust file into a plugin's name.
 fn name_of(guest: &str) -> String {
     guest.replace('_', "-")
 }
 
-/// The log says of `bad-1` and of `bad-2` of a namespace why they failed.
+/// Waits until the log says why `bad-1` and `bad-2` of a namespace failed.
 async fn failed(host: &Host, namespace: &str, told: [&str; 2]) -> Result<()> {
     for (name, told) in ["bad-1", "bad-2"].iter().zip(told) {
         host.warns(&["reconcile failed", &format!("{namespace}/{name}"), told]).await?;
@@ -591,7 +593,7 @@ async fn failed(host: &Host, namespace: &str, told: [&str; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Reconciles that failed, of all controllers of a plugin.
+/// Counts failed reconciles over all controllers of a plugin.
 async fn errors(host: &mut Host, plugin: &str) -> Result<f64> {
     let controller = format!("{plugin}/");
     Ok(host.metrics().await?.sum_where("controller_runtime_reconcile_total", |label| {
@@ -599,7 +601,7 @@ async fn errors(host: &mut Host, plugin: &str) -> Result<f64> {
     }))
 }
 
-/// As [`while_they_fail`]; and the plugin of these objects is not left alone, however often it fails.
+/// As [`while_they_fail`]. Besides, the plugin of these objects is never quarantined, however often it fails.
 async fn while_they_are_called(
     bad: &[impl Borrow<Apple>],
     admin: &Admin,
@@ -618,7 +620,7 @@ async fn while_they_are_called(
     }
 }
 
-/// Changes objects all the while, so that their failures do not become rare.
+/// Keeps changing objects, so that their retries do not become rare.
 pub(crate) async fn while_they_fail(bad: &[impl Borrow<Apple>], what: impl Future<Output = Result<()>>) -> Result<()> {
     let stir = async {
         for quantity in (1..=9).cycle() {
@@ -642,7 +644,7 @@ async fn is_healthy(host: &mut Host) -> Result<()> {
     Ok(())
 }
 
-/// While others fail: the example plugin serves these, which are new, without an error, and the health endpoint answers all along.
+/// While other plugins fail, the example plugin serves these new objects without an error, and the health endpoint keeps answering.
 pub(crate) async fn others_go_on(host: &mut Host, apples: &[Apple]) -> Result<()> {
     let served = try_join_all(apples.iter().map(async |apple| apple.create(3).await?.settles().await));
     let healthy = async {

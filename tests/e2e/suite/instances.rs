@@ -1,4 +1,4 @@
-//! Instances that serve call after call, where a plugin asks for it.
+//! Instances that serve many calls, for plugins that ask for reuse.
 
 use anyhow::{Context, Result, ensure};
 use pilothouse_e2e::{Apple, Host, Plugin, Scene};
@@ -20,10 +20,10 @@ pub(crate) async fn an_instance_that_is_kept_remembers_and_that_of_another_revis
     let memory = figure(&mut host, "memory_bytes").await?;
     let pages = figure(&mut host, "memory_peak_bytes").await?;
     ensure!(pages >= 65_536.0 && pages % 65_536.0 == 0.0, "the memory of an instance had {pages} bytes");
-    // A small table, a thousand functions and some globals besides.
+    // Besides, it has a small table, a thousand functions and some globals.
     let besides = memory - pages;
     ensure!((1.0..262_144.0).contains(&besides), "an instance had {besides} bytes besides its memory");
-    // Every object is looked at again.
+    // Every object is reconciled again.
     scene.plugins.put(&Plugin::guest("remembering")?.revision(1))?;
     answers(&gala, 103).await?;
     gala.scale(4).await?;

@@ -30,7 +30,7 @@ pub(crate) async fn kubectl_works_with_the_development_server(scene: Scene) -> R
     scene.with(&[Plugin::myapple()?.without_yaml()])?;
     let mut command = Command::new(host::binary()?);
     command.arg("dev").arg("--plugins").arg(scene.plugins.path()).arg("--kubeconfig-out").arg(&kubeconfig);
-    // Many machines have these in every shell. The server of `dev` is on this machine, and nothing listens on that port.
+    // Many machines set proxy variables in every shell. The server of `dev` is local, and nothing listens on the proxy's port.
     command.env("HTTP_PROXY", "http://127.0.0.1:9").env("HTTPS_PROXY", "http://127.0.0.1:9");
     let mut dev = Process::start("pilothouse dev", command, &scene.folder().join("dev.log"))?;
     eventually("the development server answers", async || kubectl.run(&["get", "namespaces"]).await).await?;
@@ -48,7 +48,7 @@ pub(crate) async fn kubectl_describe_says_why_an_object_is_not_reconciled(scene:
     };
     let other = format!("{}-other", scene.namespace);
     scene.create_namespace(&other).await?;
-    // The one for its kind, which the guest works on as well.
+    // The example plugin, for the kind on which the guest works as well.
     let plugins = [Plugin::myapple()?.confined_to(&other), Plugin::guest("trapping")?.confined_to(&scene.namespace)];
     let mut host = scene.with(&plugins)?.host().await?;
     scene.apple("bad-1").create(1).await?;
@@ -88,7 +88,7 @@ async fn walk_through(kubectl: &Kubectl) -> Result<()> {
     let described = kubectl.run(&["describe", "ma", "gala"]).await?;
     ensure!(described.contains("Quantity:") && described.contains("AllAvailable"), "{described}");
 
-    // As `kubectl edit` sends it.
+    // The patch that `kubectl edit` sends.
     patch(kubectl, r#"{"spec":{"quantity":5}}"#).await?;
     children_are(kubectl, &["gala-0", "gala-1", "gala-2", "gala-3", "gala-4"]).await?;
     patch(kubectl, r#"{"spec":{"quantity":1}}"#).await?;

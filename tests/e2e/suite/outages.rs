@@ -1,4 +1,4 @@
-//! Hosts and API servers that go down and come back.
+//! Hosts and API servers that stop and come back.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(crate) async fn a_restarted_api_server_is_found_again(scene: Scene) -> Resul
     fuji.edit_child(0, json!({"color": "rotten"})).await?;
     fuji.settles().await?;
 
-    // In the middle of the work.
+    // In the middle of its work.
     let many = create_many(&scene, 20).await?;
     scene.cluster.kill().await;
     scene.cluster.restart().await?;
@@ -52,7 +52,7 @@ pub(crate) async fn a_restart_of_api_server_or_etcd_begins_no_more_than_a_list_o
     fuji.create(2).await?.settles().await?;
     let before = relists(&mut host).await?;
     for restart in 0..RESTARTS {
-        // What the host has heard of last is older than what the server knows first: so its watches expire.
+        // The host's last version is older than the server's first, so its watches expire.
         scene.create_namespace(&format!("{}-{restart}", scene.namespace)).await?;
         if restart % 2 == 0 {
             scene.cluster.kill().await;
@@ -133,7 +133,7 @@ pub(crate) async fn invariant_10_sigterm_under_load_ends_with_success(scene: Sce
     all_settle(&many).await
 }
 
-/// Returns when reconciles are being made.
+/// Waits until reconciles run.
 async fn all_busy(host: &mut pilothouse_e2e::Host) -> Result<()> {
     let before = host.metrics().await?.sum("controller_runtime_reconcile_total", &[]);
     pilothouse_e2e::eventually("a hundred more reconciles", async || {

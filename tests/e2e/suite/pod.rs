@@ -1,4 +1,4 @@
-//! A host as a pod has it: no kubeconfig, but a service account's token in a file, and the API server's address in the environment.
+//! A host as in a pod: a service account's token in a file and the server's address in the environment, but no kubeconfig.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -7,7 +7,7 @@ use kube::config::Kubeconfig;
 use pilothouse_e2e::{Plugin, Pod, Scene, cluster::Kind, suite::NotHere, wait::within};
 use serde_json::{Value, json};
 
-/// kube reads the token file anew after a minute at most; the plugin's next try comes after as long again, at worst.
+/// The host reads the token file again after at most a minute. The plugin's next retry comes at most a minute later.
 const ROTATED: Duration = Duration::from_secs(150);
 
 pub(crate) async fn a_pods_service_account_is_used_and_its_rotated_token_followed(scene: Scene) -> Result<()> {
@@ -33,7 +33,7 @@ pub(crate) async fn a_pods_service_account_is_used_and_its_rotated_token_followe
 
     let second = account.token(&scene, "second").await?;
     write(&folder, "token", second.as_bytes())?;
-    // A token lives as long as what it is bound to.
+    // A token is valid as long as the object that it is bound to exists.
     account.revoke(&scene, "first", &first).await?;
     let fuji = scene.apple("fuji");
     fuji.create(2).await?;
@@ -41,7 +41,7 @@ pub(crate) async fn a_pods_service_account_is_used_and_its_rotated_token_followe
     host.ready().await
 }
 
-/// As the kubelet does it: no reader sees half a file.
+/// Replaces the files atomically, as the kubelet does.
 fn write(folder: &Path, name: &str, content: &[u8]) -> Result<()> {
     let new = folder.join(format!("{name}.new"));
     std::fs::write(&new, content).with_context(|| format!("cannot write {}", new.display()))?;
@@ -52,7 +52,7 @@ fn may_unshare() -> bool {
     Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success())
 }
 
-/// Address and certificate authority of the server of a kubeconfig.
+/// Returns the server's address and certificate authority from a kubeconfig.
 fn server_and_ca(kubeconfig: &Path) -> Result<(http::Uri, Vec<u8>)> {
     let file = Kubeconfig::read_from(kubeconfig).context("cannot read the cluster's kubeconfig")?;
     let cluster = file.clusters.into_iter().find_map(|cluster| cluster.cluster).context("it names no cluster")?;
@@ -62,7 +62,7 @@ fn server_and_ca(kubeconfig: &Path) -> Result<(http::Uri, Vec<u8>)> {
     Ok((server, ca))
 }
 
-/// A service account that may do anything.
+/// A service account with all permissions.
 struct Account {
     namespace: String,
 }
@@ -82,7 +82,7 @@ impl Account {
         Ok(Self { namespace })
     }
 
-    /// A token that is bound to a Secret of this name, which is created.
+    /// Creates a Secret of this name and a token that is bound to it.
     async fn token(&self, scene: &Scene, secret: &str) -> Result<String> {
         let core = format!("/api/v1/namespaces/{}", self.namespace);
         let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret}});
@@ -98,7 +98,7 @@ impl Account {
         Ok(answer["status"]["token"].as_str().context("the server gives no token")?.to_owned())
     }
 
-    /// Ends the token that is bound to that Secret; returns when the server no longer takes it.
+    /// Invalidates the token that is bound to that Secret. Returns when the server rejects it.
     async fn revoke(&self, scene: &Scene, secret: &str, token: &str) -> Result<()> {
         let path = format!("/api/v1/namespaces/{}/secrets/{secret}", self.namespace);
         let request = http::Request::delete(path).body(Vec::new()).context("cannot write the request")?;

@@ -1,9 +1,9 @@
-//! Ways to an API server that lead through a proxy.
+//! API servers behind a proxy.
 
 use anyhow::{Result, ensure};
 use pilothouse_e2e::{Plugin, Scene, proxy::Proxy};
 
-/// A host whose kubeconfig names a proxy does all of its work through it.
+/// A host whose kubeconfig names a proxy sends all of its requests through it.
 async fn works_through(scene: Scene, scheme: &str) -> Result<()> {
     let proxy = Proxy::start().await?;
     let kubeconfig = proxy.before(&scene.cluster.kubeconfig(), scheme, scene.folder())?;

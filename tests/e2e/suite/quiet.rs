@@ -1,4 +1,4 @@
-//! Nothing to do means nothing sent.
+//! A host with nothing to do sends no request.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -9,7 +9,7 @@ use kube::{
 use pilothouse_e2e::{Host, Plugin, Scene, eventually};
 use serde_json::{Value, json};
 
-/// Everything that the host could have written.
+/// The resources that the host could write.
 const WRITTEN: [&str; 4] = ["configmaps", "myapples", "customresourcedefinitions", "events"];
 const WRITING: [&str; 4] = ["POST", "PUT", "PATCH", "DELETE"];
 
@@ -88,7 +88,7 @@ pub(crate) async fn what_the_server_keeps_otherwise_than_it_was_sent_is_sent_onc
     let rounds = 5;
     for round in 1..=rounds {
         let reconciled = reconciles(&mut host).await?;
-        // As the Deployment's own controller writes one at each step of a rollout.
+        // The Deployment controller writes such a status at each step of a rollout.
         let status = json!({"status": {"observedGeneration": round}});
         deployments.patch_status("gala-juice", &PatchParams::default(), &Patch::Merge(status)).await?;
         eventually("its owner is reconciled once more", async || {
@@ -102,7 +102,7 @@ pub(crate) async fn what_the_server_keeps_otherwise_than_it_was_sent_is_sent_onc
     let skipped = applies(&mut host, "skipped").await? - skipped;
     ensure!(skipped >= 2.0 * f64::from(rounds), "{skipped} applies were left out");
 
-    // What somebody changes is set back all the same.
+    // A foreign change is still repaired.
     let less = json!({"spec": {"replicas": 1}});
     deployments.patch("gala-juice", &PatchParams::default(), &Patch::Merge(less)).await?;
     eventually("there are two again", async || {
@@ -113,14 +113,14 @@ pub(crate) async fn what_the_server_keeps_otherwise_than_it_was_sent_is_sent_onc
     .await
 }
 
-/// A child as people write it, and what somebody else may change in it.
+/// A child as people write it, and changes that others may make to it.
 struct Furniture {
     api_version: &'static str,
     kind: &'static str,
     plural: &'static str,
-    /// All but its identity.
+    /// Everything except its identity.
     content: Value,
-    /// JSON patches, one request each. Each touches what the plugin applied.
+    /// JSON patches, one for each request. Each changes a field that the plugin applied.
     changes: Vec<Value>,
 }
 
@@ -174,7 +174,7 @@ impl Furniture {
     }
 }
 
-/// Nine that a real server stores in another form than they are sent, and five that it does not.
+/// Nine children that a real server stores in another form than they were sent, and five that it stores as sent.
 fn furniture() -> Vec<Furniture> {
     let labels = || json!({"app": "shop"});
     let pod = |container: Value| json!({"metadata": {"labels": labels()}, "spec": {"containers": [container]}});
@@ -267,7 +267,7 @@ fn furniture() -> Vec<Furniture> {
             "PersistentVolumeClaim",
             "persistentvolumeclaims",
             json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": storage()}}),
-            // The server lets nobody change the spec of a claim that is not bound.
+            // The server rejects changes of an unbound claim's spec.
             &[replace("/metadata/labels/app", json!("barn"))],
         ),
         Furniture::of(
@@ -335,11 +335,11 @@ fn furniture() -> Vec<Furniture> {
     ]
 }
 
-/// What must be as before once a foreign change is repaired.
+/// Returns what must be as before once a foreign change is repaired.
 fn lasting(mut live: Value) -> Value {
     if let Some(metadata) = live["metadata"].as_object_mut() {
         metadata.retain(|member, _| !["resourceVersion", "generation", "managedFields"].contains(&member.as_str()));
-        // A real server counts the changes of a DaemonSet there, too.
+        // A real server counts a DaemonSet's changes in an annotation, too.
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
             annotations.remove("deprecated.daemonset.template.generation");
         }
@@ -362,7 +362,7 @@ pub(crate) async fn ordinary_children_cost_no_request_after_a_restart_either_and
     let mut versions = Vec::new();
     for one in &furniture {
         let live = one.live(&scene).await?;
-        // Only what the diff cannot prove is marked.
+        // Only children that the diff cannot prove equal carry the mark.
         let is_plain = ["Secret", "Role", "Service", "Ingress", "CronJob", "PodDisruptionBudget", "RoleBinding"];
         let is_marked = live["metadata"]["annotations"]["pilothouse.dev/applied"].is_string();
         ensure!(!(is_marked && is_plain.contains(&one.kind)), "the {} is marked", one.kind);
@@ -441,7 +441,7 @@ async fn requests(host: &mut Host) -> Result<f64> {
     Ok(host.metrics().await?.sum("rest_client_requests_total", &[]))
 }
 
-/// Fails while keys wait or are at work.
+/// Fails while keys are queued or in reconcile.
 async fn idle(host: &mut Host) -> Result<()> {
     let metrics = host.metrics().await?;
     let waiting = metrics.sum("workqueue_depth", &[]);

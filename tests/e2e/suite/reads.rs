@@ -1,4 +1,4 @@
-//! What a plugin reads from the cache: who is woken by it, how it comes in pages, and what is denied.
+//! Reads of the cache: wake-ups, pages and denials.
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
@@ -27,7 +27,7 @@ pub(crate) async fn invariant_11_a_key_is_woken_by_the_object_the_selection_and_
         .map(drop)
     };
     says(1, ["absent", "", "", "absent"]).await?;
-    // Others of the same kinds wake nobody: what counts comes after them.
+    // Unrelated objects of the same kinds wake nothing. A change that counts comes after them.
     put(&scene, "fuji-settings", json!({}), "yellow").await?;
     put(&scene, "fuji-1", json!({"for": "fuji"}), "yellow").await?;
     put(&scene, "gala-settings", json!({}), "red").await?;
@@ -36,7 +36,7 @@ pub(crate) async fn invariant_11_a_key_is_woken_by_the_object_the_selection_and_
     says(3, ["red", "gala-2", "green", "absent"]).await?;
     put(&scene, "gala-1", json!({"for": "gala"}), "blue").await?;
     says(4, ["red", "gala-1 gala-2", "blue green", "absent"]).await?;
-    // Of the selection's objects it read one field, and whether they are there.
+    // It read one field of the selection's objects, and their existence.
     let annotated = Patch::Merge(json!({"metadata": {"annotations": {"a": "b"}}}));
     scene.config_maps().patch("gala-1", &PatchParams::default(), &annotated).await?;
     put(&scene, "gala-1", json!({"for": "gala"}), "white").await?;
@@ -54,7 +54,7 @@ pub(crate) async fn invariant_11_a_key_is_woken_by_the_object_the_selection_and_
 pub(crate) async fn a_list_of_any_length_comes_page_by_page(scene: Scene) -> Result<()> {
     const COUNT: usize = 600;
     let (_host, gala) = served_by(&scene, "listing").await?;
-    // More than a page holds by number, and by bytes.
+    // More objects than a page holds, and more bytes.
     let value = "x".repeat(8 << 10);
     for chunk in (0..COUNT).collect::<Vec<_>>().chunks(50) {
         try_join_all(chunk.iter().map(async |i| {
@@ -109,17 +109,17 @@ pub(crate) async fn invariant_7_a_read_that_is_not_granted_is_denied_and_one_tha
         ("BadPath", "Invalid"),
     ] {
         let told = told(&status, name, "reason");
-        ensure!(told == Some(reason), "{name}: it was told {told:?}");
+        ensure!(told == Some(reason), "{name}: unexpected answer: {told:?}");
     }
     Ok(())
 }
 
-/// The message of a condition.
+/// Returns a condition's message.
 fn message<'a>(status: &'a Value, name: &str) -> Option<&'a str> {
     told(status, name, "message")
 }
 
-/// A text of a condition.
+/// Returns a text of a condition.
 fn told<'a>(status: &'a Value, name: &str, of: &str) -> Option<&'a str> {
     let conditions = status["conditions"].as_array()?;
     conditions.iter().find(|condition| condition["type"] == name)?[of].as_str()

@@ -1,4 +1,4 @@
-//! Plugin files that appear, change, break and vanish under a running host.
+//! Plugin files that appear, change, break and disappear while a host runs.
 
 use std::time::Duration;
 
@@ -119,7 +119,7 @@ pub(crate) async fn a_removed_plugin_stops_and_the_others_go_on(scene: Scene) ->
     scene.create_namespace(&west).await?;
     let east = Plugin::myapple()?.named("east").confined_to(&scene.namespace);
     let west_plugin = Plugin::myapple()?.named("west").confined_to(&west);
-    // The same operator twice, each for a namespace of its own.
+    // The same operator twice, each for its own namespace.
     let mut host = scene.with(&[east.clone(), west_plugin])?.host().await?;
     let eastern = scene.apple("gala");
     eastern.create(2).await?.settles().await?;
@@ -134,7 +134,7 @@ pub(crate) async fn a_removed_plugin_stops_and_the_others_go_on(scene: Scene) ->
     .await?;
     let before = eastern.get().await?;
     eastern.scale(4).await?;
-    // What came later, to the other, has been served.
+    // The other plugin has reconciled a later change.
     scene.apple_in(&west, "fuji").create(2).await?.settles().await?;
     ensure!(eastern.children().await?.len() == 2, "the removed plugin still makes children");
     ensure!(eastern.get().await?.data["status"] == before.data["status"], "the removed plugin still writes status");
@@ -150,7 +150,7 @@ pub(crate) async fn a_new_plugin_starts_without_a_restart(scene: Scene) -> Resul
     host.ready().await
 }
 
-/// In the log, in the metrics, and in the detail of `/readyz`.
+/// Checks the log, the metrics, and the details of `/readyz`.
 async fn is_reported(host: &mut Host) -> Result<()> {
     eventually("the failure is counted", async || {
         let failures = host.metrics().await?.sum("pilothouse_plugin_load_failures_total", &[("plugin", "myapple")]);
@@ -159,7 +159,7 @@ async fn is_reported(host: &mut Host) -> Result<()> {
     })
     .await?;
     host.warns(&["myapple", "cannot bring the plugin up"]).await?;
-    // It is the last to know.
+    // `/readyz` shows it last.
     eventually("/readyz says so", async || {
         let told = host.readiness_of("myapple").await?;
         ensure!(told.contains("failed to compile") && told.contains("goes on"), "it says: {told}");

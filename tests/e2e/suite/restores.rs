@@ -1,4 +1,4 @@
-//! The server's data goes back while a host watches.
+//! The server's data is restored from a backup while a host watches.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use pilothouse_e2e::{Plugin, Scene, cluster::Kind, eventually, suite::NotHere, w
 use pilothouse_real::Versions;
 use serde_json::{from_value, json};
 
-/// Versions that are lost. A server that starts writes by itself, leases and the like; and a version that it comes to again before
-/// the host has looked is none that went back.
+/// Number of versions that the restore loses. A starting server writes by itself, leases for example. If it passes the host's version
+/// before the host looks, nothing seems to have gone back.
 const LOST: usize = 500;
 
-/// The garbage collector of kube-controller-manager looks for kinds every 30 s, and starts anew with the data.
+/// kube-controller-manager's garbage collector looks for kinds every 30 s, and starts again after a restore.
 const COLLECTED: Duration = Duration::from_secs(120);
 
 pub(crate) async fn invariant_4_a_server_whose_versions_went_back_is_followed(scene: Scene) -> Result<()> {
@@ -49,13 +49,13 @@ async fn is_followed(scene: &Scene, versions: Versions, reason: &str) -> Result<
     scene.is_cached(&mut host).await?;
 
     scene.cluster.restore(versions).await?;
-    // A host that still took it for red would leave a red child alone.
+    // A host that still believed it to be red would not repair a red child.
     painted.edit_child(0, json!({"color": "red"})).await?;
     for apple in [&painted, &scaled, &deleted] {
         apple.settles().await?;
     }
     ensure!(late.get().await.is_err(), "the server has what was created after the copy");
-    // The informer of ConfigMaps may be back before that of MyApples: then children come back for a while whose owner is lost.
+    // The informer of ConfigMaps may recover before that of MyApples. Then children of a lost owner come back for a while.
     within(COLLECTED, "what was created after the copy has no children", async || {
         let left = late.maps.list(&ListParams::default()).await?;
         let left: Vec<_> = left.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("late-")).collect();
@@ -74,7 +74,7 @@ async fn is_followed(scene: &Scene, versions: Versions, reason: &str) -> Result<
     .await?;
     scene.is_cached(&mut host).await?;
 
-    // Deletes and creates arrive as well.
+    // The host sees deletions and creations as well.
     deleted.scale(1).await?;
     let new = scene.apple("new");
     new.create(1).await?.settles().await?;
@@ -82,7 +82,7 @@ async fn is_followed(scene: &Scene, versions: Versions, reason: &str) -> Result<
     host.ready().await
 }
 
-/// Makes changes that are nobody's business.
+/// Makes changes that concern no plugin.
 async fn pass_versions(scene: &Scene) -> Result<()> {
     let maps = scene.config_maps();
     let map: ConfigMap = from_value(json!({"metadata": {"name": "counter"}})).context("it is a ConfigMap")?;

@@ -1,4 +1,4 @@
-//! What the other tests take for granted of the API server itself.
+//! Properties of the API server on which the other tests rely.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;

@@ -1,4 +1,4 @@
-//! A server that has no room for the host's requests.
+//! A server without capacity for the host's requests.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -23,13 +23,13 @@ const FLOW_CONTROL: &str = "/apis/flowcontrol.apiserver.k8s.io/v1";
 const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
-/// The longest wait between two tries, with its jitter, after a minute or more of failures; and then some.
+/// More than the longest wait between two retries, with its jitter, after a minute of failures.
 const LIFTED: Duration = Duration::from_secs(120);
 
-/// Between two requests for the only seat: sooner than anybody who waits as he should.
+/// Pause between two requests for the only seat, shorter than any client's backoff.
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// The shortest wait after a failure, which doubles.
+/// The first wait after a failure. It doubles with each further failure.
 const FIRST_WAIT: f64 = 0.8;
 
 pub(crate) async fn a_host_that_the_server_throttles_says_so_waits_and_loses_nothing(scene: Scene) -> Result<()> {
@@ -50,7 +50,7 @@ pub(crate) async fn a_host_that_the_server_throttles_says_so_waits_and_loses_not
     post(&scene, &format!("{FLOW_CONTROL}/prioritylevelconfigurations"), &no_room()).await?;
     post(&scene, &format!("{FLOW_CONTROL}/flowschemas"), &for_the_operator()).await?;
     let crowd = Crowd::gather(&scene, &operator).await?;
-    // Watches that are open would stay open.
+    // Open watches would stay open.
     let begun = Instant::now();
     relay.cut();
     fuji.create(2).await?;
@@ -71,7 +71,7 @@ pub(crate) async fn a_host_that_the_server_throttles_says_so_waits_and_loses_not
         Ok(())
     })
     .await?;
-    // In this order: while the host is asked, time passes, and it may fail once more.
+    // The order matters: while the test asks the host, time passes and it may fail once more.
     let failed = self::failures(&mut host, None).await? - failures;
     let most = informers as f64 * tries_in(begun.elapsed());
     ensure!(failed <= most, "{failed} failures, delays that double allow {most}: {:?}", host.informers().await?);
@@ -91,17 +91,17 @@ pub(crate) async fn a_host_that_the_server_throttles_says_so_waits_and_loses_not
     Ok(())
 }
 
-/// Requests of the operator that take the only seat of its priority level: a level of no seats lets one request pass at a time. They
-/// create an object for which the server asks a webhook that does not answer.
+/// Requests of the operator that occupy the only seat of its priority level. A level without seats still lets one request pass at a time.
+/// Each request creates an object for which the server calls a webhook that does not answer.
 struct Crowd {
     namespace: String,
-    /// Connections are taken by the kernel, and nobody reads them.
+    /// The kernel accepts connections, and no code reads them.
     _webhook: TcpListener,
     _requests: JoinSet<()>,
 }
 
 impl Crowd {
-    /// Returns when the server turns others away.
+    /// Waits until the server rejects other requests.
     async fn gather(scene: &Scene, operator: &Client) -> Result<Self> {
         let namespace = format!("{}-crowd", scene.namespace);
         scene.create_namespace(&namespace).await?;
@@ -117,7 +117,7 @@ impl Crowd {
                     ..ConfigMap::default()
                 };
                 loop {
-                    // Refused at once while another has the seat, or in the end by the webhook's absence.
+                    // Rejected at once while another request has the seat, or after the webhook's timeout.
                     let _refused = maps.create(&PostParams::default(), &map).await;
                     tokio::time::sleep(BETWEEN).await;
                 }
@@ -147,7 +147,7 @@ fn silent_webhook(namespace: &str, address: SocketAddr) -> Value {
             "name": "silent.example.com", "clientConfig": {"url": format!("https://{address}/")},
             "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}],
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-            // The longest that the server waits.
+            // The server's maximum.
             "timeoutSeconds": 30, "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"],
         }],
     })
@@ -160,7 +160,7 @@ async fn client(kubeconfig: &Path) -> Result<Client> {
     Client::try_from(config).context("cannot make a client")
 }
 
-/// How many times one informer can have failed by now, if each failure doubles the wait for the next.
+/// Returns how often one informer can have failed by now if each failure doubles the wait.
 fn tries_in(elapsed: Duration) -> f64 {
     (elapsed.as_secs_f64() / FIRST_WAIT + 1.0).log2().floor() + 1.0
 }
@@ -178,7 +178,7 @@ fn administrator(name: &str) -> Value {
     })
 }
 
-/// A priority level that lets nothing pass.
+/// A priority level without seats.
 fn no_room() -> Value {
     let limited = json!({
         "nominalConcurrencyShares": 0, "lendablePercent": 0, "borrowingLimitPercent": 0,
@@ -190,7 +190,7 @@ fn no_room() -> Value {
     })
 }
 
-/// All that the operator asks for has that level.
+/// Assigns all requests of the operator to that level.
 fn for_the_operator() -> Value {
     let everything = json!({
         "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"], "clusterScope": true,
@@ -198,7 +198,7 @@ fn for_the_operator() -> Value {
     json!({
         "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema", "metadata": {"name": "starved"},
         "spec": {
-            // Before all others but the one that is exempt.
+            // Before all other flow schemas except the exempt one.
             "matchingPrecedence": 2,
             "priorityLevelConfiguration": {"name": "starved"},
             "rules": [{

@@ -1,4 +1,4 @@
-//! Text that reaches the API server and comes back as it was, and objects that the host cannot read.
+//! Texts that reach the API server and come back unchanged, and objects that the host cannot read.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::contract::served_by;
 
-/// Each was lost, changed or refused when an apply carried it as it stands.
+/// Texts that are lost, changed or rejected if an apply sends them as they are.
 const TEXTS: [&str; 10] = [
     "x\u{85}y",
     "a \u{2028} b",
@@ -45,7 +45,7 @@ pub(crate) async fn a_child_a_status_and_an_apply_keep_every_character(scene: Sc
     Ok(())
 }
 
-/// Members of an object whose kind takes any.
+/// Members of an object whose kind accepts any members.
 fn members() -> impl Strategy<Value = Value> {
     let odd = prop::sample::select(vec![
         '\u{85}', '\u{2028}', '\u{2029}', '\u{feff}', '\u{fffe}', '\u{ffff}', '\u{7f}', '\u{90}', ' ', '\t', '\n', '"',
@@ -53,7 +53,7 @@ fn members() -> impl Strategy<Value = Value> {
     ]);
     let text = prop::collection::vec(prop_oneof![odd, any::<char>()], 0..20)
         .prop_map(|chars| chars.into_iter().collect::<String>());
-    // No more digits, and no larger power of ten, than any reader keeps.
+    // Only digits and powers of ten that every reader keeps.
     let float = (-999_999_i32..999_999, -15_i32..16).prop_map(|(digits, exponent)| format!("{digits}e{exponent}"));
     let leaf = prop_oneof![
         4 => text.clone().prop_map(Value::from),
@@ -82,7 +82,7 @@ pub(crate) async fn any_text_key_and_number_is_stored_as_it_was_applied(scene: S
             of.api_version, of.kind
         )
     };
-    // The same objects each time, so that a failure can be looked at.
+    // The same objects at each run, so that a failure can be reproduced.
     let mut runner = TestRunner::deterministic();
     for case in 0..60 {
         let tree = members().new_tree(&mut runner).map_err(anyhow::Error::msg)?;
@@ -106,7 +106,7 @@ pub(crate) async fn any_text_key_and_number_is_stored_as_it_was_applied(scene: S
     Ok(())
 }
 
-/// As Python writes JSON: nothing but ASCII, and slashes escaped.
+/// Writes JSON in ASCII only, as Python does, with escaped slashes.
 fn ascii(json: &str) -> String {
     let escaped = |c: char| match c {
         '/' => "\\/".to_owned(),
@@ -116,7 +116,7 @@ fn ascii(json: &str) -> String {
     json.chars().map(escaped).collect()
 }
 
-/// Whether two values are the same, numbers by what they are worth.
+/// Returns `true` if two values are equal, with numbers compared by value.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => match (a.as_i64(), b.as_i64()) {
@@ -131,7 +131,7 @@ fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Bodies as people write them, sent as they stand.
+/// Bodies as people write them, sent unchanged.
 pub(crate) async fn yaml_is_read_as_kubernetes_reads_it(scene: Scene) -> Result<()> {
     trees(&scene).await?;
     let path = format!("/apis/guests.example.com/v1/namespaces/{}/trees", scene.namespace);
@@ -171,7 +171,7 @@ pub(crate) async fn yaml_is_read_as_kubernetes_reads_it(scene: Scene) -> Result<
         let answer = send(&scene, "PATCH", &uri, "application/apply-patch+yaml", body).await;
         ensure!(answer.is_err(), "{text:?} was taken");
     }
-    // The last of two counts, and a strict reader refuses both.
+    // The last of two wins. A strict reader rejects both.
     let twice = |name: &str| format!("{head}metadata: {{name: {name}}}\nspec: {{a: 1, a: 2}}\n");
     for (form, method, content) in
         [("created", "POST", "application/yaml"), ("applied", "PATCH", "application/apply-patch+yaml")]
@@ -206,7 +206,7 @@ pub(crate) async fn invariant_5_an_object_that_nests_too_deep_shows_as_unreadabl
     let create = async |name: &str, levels| send(&scene, "POST", &path, "application/json", tree(name, levels)).await;
     let delete =
         async |name: &str| send(&scene, "DELETE", &format!("{path}/{name}"), "application/json", "{}".to_owned()).await;
-    // One is there before the host, and comes with its list.
+    // One exists before the host starts, and comes with its list.
     create("listed", 200).await?;
     let tall: Value = serde_json::from_str(&create("tall", 3).await?)?;
     create("beside", 3).await?;
@@ -241,7 +241,7 @@ async fn given_up(host: &mut Host, key: &str, why: &str) -> Result<()> {
     .await
 }
 
-/// A kind that takes any spec, once the server serves it.
+/// Defines a kind that accepts any spec, and waits until the server serves it.
 async fn trees(scene: &Scene) -> Result<()> {
     let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let definition = json!({
@@ -257,7 +257,7 @@ async fn trees(scene: &Scene) -> Result<()> {
     });
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     match send(scene, "POST", path, "application/json", definition.to_string()).await {
-        // Another test was first.
+        // Another test has created it.
         Err(error) if format!("{error:#}").contains("already exists") => {}
         other => drop(other?),
     }
@@ -267,7 +267,7 @@ async fn trees(scene: &Scene) -> Result<()> {
     .await
 }
 
-/// Sends a body as it stands. Returns the answer as it stands: kube reads no object that nests too deep.
+/// Sends a body unchanged and returns the raw answer, because kube cannot read an object that nests too deep.
 async fn send(scene: &Scene, method: &str, uri: &str, content: &str, body: String) -> Result<String> {
     let request = http::Request::builder().method(method).uri(uri).header(header::CONTENT_TYPE, content);
     let request = request.body(body.into_bytes()).context("cannot write the request")?;

@@ -1,4 +1,4 @@
-//! Many at once.
+//! A thousand plugins at once.
 
 use std::{
     collections::BTreeSet,

@@ -1,10 +1,10 @@
-//! What is wrong with a plugin, told with the reason.
+//! Reports about a plugin's faults name their reason.
 
 use anyhow::{Context, Result, ensure};
 use pilothouse_e2e::{Plugin, Scene, eventually};
 use serde_json::Value;
 
-/// Two plugins: one fails over every object, and one has an object that changes without end.
+/// Two plugins: one fails on every object, and one has an object that never stops changing.
 pub(crate) async fn quarantine_failing_keys_and_storms_are_told_with_their_reason(scene: Scene) -> Result<()> {
     const BAD: usize = 3;
 
@@ -69,7 +69,7 @@ pub(crate) async fn quarantine_failing_keys_and_storms_are_told_with_their_reaso
 
     let (code, table) = host.get("/debug/plugins").await?;
     ensure!(code == 200 && table.contains("is reconciled over and over"), "{code}: {table}");
-    // The last state is reached all the same.
+    // The last state is still reached.
     gala.settles().await
 }
 

@@ -1,5 +1,4 @@
-//! Runs the demo unattended: starts the command that it is given (`pilothouse dev …`), checks what a person would see and
-//! try, and ends it.
+//! Runs the demo unattended: starts the given command (`pilothouse dev …`), checks what a person would see and try, and ends it.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,9 +19,9 @@ use pilothouse_e2e::{
 use pilothouse_real::process::{Process, last_lines};
 use serde_json::json;
 
-/// More than the grace that the host gives to what is in flight (30 s).
+/// More than the host's grace for calls in flight (30 s).
 const END: Duration = Duration::from_secs(45);
-/// What stands before the path in the first lines that the demo prints.
+/// The text before the path in the demo's first lines.
 const KUBECONFIG: &str = "kubeconfig";
 
 #[tokio::main]
@@ -64,7 +63,7 @@ async fn check(output: &Path) -> Result<()> {
     let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
     let client = Client::try_from(config)?;
 
-    // A plugin is compiled first, on a machine that may be busy.
+    // The plugin is compiled first, and the machine may be busy.
     let apples = within(Duration::from_secs(240), "the demo's MyApples appear", async || {
         let apples: Api<DynamicObject> = Api::all_with(client.clone(), &resource());
         let apples = apples.list(&ListParams::default()).await?;

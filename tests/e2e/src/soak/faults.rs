@@ -1,4 +1,4 @@
-//! What goes wrong in a run, and when.
+//! The faults of a run and their times.
 
 use std::{
     num::{NonZeroU32, NonZeroU64},
@@ -16,25 +16,25 @@ use super::{random::Random, watched::USER_AGENT, world::KINDS};
 /// One kind of trouble.
 pub(super) struct Trouble {
     pub(super) name: &'static str,
-    /// To come back from it may take minutes, by contract: the host waits for an answer for 65 s, and after 401 or 403 for 30 s.
-    /// Short runs leave it out.
+    /// `true` if recovery may take minutes by contract: the host waits 65 s for an answer, and 30 s after a 401 or 403. Short runs leave
+    /// these faults out.
     pub(super) slow: bool,
     what: What,
 }
 
 enum What {
-    /// A rule that is there for a while: the fault, and what it befalls.
+    /// A rule for a limited time: the fault and its subject.
     Rule(Fault, &'static [Verb]),
-    /// An order, at once: path and body.
+    /// A single request to the server: path and body.
     Order(&'static str, fn() -> Value),
-    /// All data goes back.
+    /// A restore of all data.
     Restore,
 }
 
-/// What is to be done.
+/// The actions of an episode.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
-    /// Rules, and a cut of watches that makes somebody ask.
+    /// Rules, and a cut of watches that causes requests.
     Rules(Vec<Rule>, Option<Value>),
     Order(&'static str, Value),
     Restore,
@@ -140,14 +140,14 @@ fn rules(fault: &Fault, verbs: &[Verb], random: &mut Random) -> Act {
     };
     let count = (!lasts && random.below(3) == 0).then(|| NonZeroU64::MIN.saturating_add(random.draw() % 20));
     let on = match verbs {
-        // Nobody knows who connects.
+        // The server does not know who connects.
         CONNECT => Requests::to("*", verbs),
         DISCOVERY => spared(Requests::to("*", verbs)),
         _ => spared(Requests::to(if random.below(2) == 0 { resource } else { "*" }, verbs)),
     };
     let mut rules = vec![Rule { often, count, seed: Some(random.draw()), ..Rule::new(fault.clone()).on(on) }];
     if verbs == LISTS {
-        // Otherwise a list is a watch.
+        // Without this rule a list is a streaming watch.
         let on = spared(Requests::to(resource, WATCHES));
         rules.push(Rule::new(Fault::StreamingLists(Streaming::Refused)).on(on));
     }
@@ -162,8 +162,8 @@ fn rules(fault: &Fault, verbs: &[Verb], random: &mut Random) -> Act {
     Act::Rules(rules, (!lasts && !open_ones).then_some(cut))
 }
 
-/// Episodes for `total`, each trouble as often as the others as far as that goes; every second episode has two. A restored server
-/// is an episode alone.
+/// Plans episodes for `total`. Each trouble is equally frequent if possible. Every second episode has two troubles; a restore is always
+/// alone.
 pub(super) fn schedule(total: Duration, short: bool, random: &mut Random) -> Vec<Episode> {
     let troubles: Vec<Trouble> = all().into_iter().filter(|trouble| !(short && trouble.slow)).collect();
     let mut episodes = Vec::new();

@@ -1,4 +1,4 @@
-//! Numbers by a seed: the same seed, the same run, as far as time allows.
+//! Random numbers from a seed.
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
@@ -9,7 +9,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Another one, that draws other numbers.
+    /// Splits off a generator with other numbers.
     pub(super) fn fork(&mut self) -> Self {
         Self(self.draw())
     }
@@ -22,18 +22,18 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Less than `bound`, which is not 0.
+    /// Draws a number below `bound`, which must not be 0.
     pub(super) fn below(&mut self, bound: usize) -> usize {
         let bound = u64::try_from(bound).unwrap_or(u64::MAX);
         usize::try_from(self.draw() % bound).expect("it is less than a usize")
     }
 
-    /// One of `all`, which is not empty.
+    /// Draws one of `all`, which must not be empty.
     pub(super) fn one<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }
 
-    /// Puts `all` in another order.
+    /// Shuffles `all`.
     pub(super) fn shuffle<T>(&mut self, all: &mut [T]) {
         for end in (1..all.len()).rev() {
             all.swap(end, self.below(end + 1));

@@ -1,4 +1,4 @@
-//! What a run showed, and whether that is good.
+//! The results of a run and their verdict.
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::atomic::Ordering, time::Duration};
 
@@ -7,31 +7,35 @@ use serde::Serialize;
 
 use super::{Order, Run, Struck, watched::Watched};
 
-/// Lists that one informer may begin in a minute. Its delays double from 0.8 s, so that failures begin 7 in the worst minute, and
-/// relists, which have delays of their own, as many; and a list by pages may follow a streaming one twice. Without delays that
-/// grow, it would be 40 and more.
+/// Maximum number of lists that one informer may begin in a minute.
+///
+/// Its delays double from 0.8 s, so failures begin 7 lists in the worst minute. Relists have their own delays and begin as many. Twice, a
+/// paged list may follow a streaming one. Without growing delays there would be 40 and more.
 const LISTS_A_MINUTE: u64 = 16;
 
-/// Requests that one informer may send in five seconds. Three failures with their delays bring six requests (a look and a watch each),
-/// three relists twelve (a streaming list, two pages, a watch); watches that are cut after an event are opened again at once, as often
-/// as there are events. That is 18, and a third more for what meets by chance; no run has shown more than six. Without delays that grow,
-/// it would be hundreds.
+/// Maximum number of requests that one informer may send in five seconds.
+///
+/// - Three failures with their delays cause 6 requests: a look and a watch each.
+/// - Three relists cause 12: a streaming list, two pages and a watch each.
+/// - A watch that is cut after an event is opened again at once, as often as events come.
+///
+/// A third is added for coincidences. No run has shown more than six. Without growing delays there would be hundreds.
 const REQUESTS_IN_5_S: u64 = 24;
 
-/// Memory at the end, beside the most of the second minute: bytes counted by stores follow the objects, whose number and sizes stay
-/// about the same.
+/// Bound for the stores' bytes at the end, relative to the maximum of the second minute. The objects' number and sizes stay about the
+/// same.
 const COUNTED: f64 = 1.25;
-/// Resident memory has, beside those, what the allocator keeps: fragments of lists and buffers.
+/// The same for resident memory, which also has what the allocator keeps: fragments of lists and buffers.
 const RESIDENT: f64 = 1.25;
 const RESIDENT_MORE: u64 = 24 << 20;
 
-/// Bytes over a run.
+/// Memory over a run, in bytes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Memory {
-    /// The most in the second minute, or what was seen first after it: resident in this process, and counted by all stores. None: the
-    /// run was shorter.
+    /// Maximum of the second minute, or the first sample after it: resident in this process, and counted by all stores. `None` if the run
+    /// was shorter.
     pub warm: Option<(u64, u64)>,
-    /// At the end.
+    /// Values at the end.
     pub last: (u64, u64),
     #[serde(skip)]
     looked: Option<Duration>,
@@ -72,7 +76,7 @@ impl Memory {
     }
 }
 
-/// Bytes that are resident in this process, where the kernel tells.
+/// Returns the resident bytes of this process, if the kernel reports them.
 fn resident() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let kilobytes = text.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"))?;
@@ -83,47 +87,47 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// One informer over a run.
+/// The results of one informer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Informer {
-    /// What it watches.
+    /// The collection that it watches.
     pub of: String,
-    /// Objects at the end.
+    /// Number of objects at the end.
     pub objects: usize,
-    /// Changes that its subscriber was told.
+    /// Changes that its subscriber received.
     pub changes: u64,
     /// Lists that it began.
     pub lists: u64,
-    /// The most of them in one minute.
+    /// Maximum number of lists in one minute.
     pub lists_in_worst_minute: u64,
     /// Looks at the server's version.
     pub looks: u64,
-    /// Watches that it opened, without those that begin with a list.
+    /// Watches that it opened, without streaming lists.
     pub watches: u64,
-    /// Why it listed again what it had listed.
+    /// The reasons of its relists.
     pub relists: BTreeMap<&'static str, u64>,
     /// Objects that it could not read.
     pub skipped: u64,
 }
 
-/// What a run showed.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What all was drawn from.
+    /// The seed of all draws.
     pub seed: u64,
-    /// How long things went wrong, in seconds.
+    /// How long faults happened, in seconds.
     pub seconds: u64,
-    /// Changes that were made, and those that failed.
+    /// Changes that succeeded, and changes that failed.
     pub written: (u64, u64),
-    /// What each trouble did.
+    /// The effects of each trouble.
     pub troubles: BTreeMap<&'static str, Struck>,
-    /// Each informer.
+    /// The results of each informer.
     pub informers: Vec<Informer>,
-    /// Bytes: resident, and counted.
+    /// Memory: resident, and counted by stores.
     pub memory: Memory,
-    /// How long it took until all was right again, in seconds.
+    /// How long all caches took to be right again, in seconds.
     pub settled_after: f64,
-    /// What is not as it should be. Empty: all is well.
+    /// Problems found. Empty means success.
     pub wrong: Vec<String>,
 }
 
@@ -175,7 +179,7 @@ fn informer(watched: &Watched) -> Informer {
 }
 
 impl Report {
-    /// For people.
+    /// Formats the report for people.
     pub fn table(&self) -> String {
         let mut text = format!("{:<50}{:>6}{:>8}{:>10}\n", "TROUBLE", "TIMES", "STRUCK", "IN 5 S");
         let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("writing to a string succeeds");

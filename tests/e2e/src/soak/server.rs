@@ -1,4 +1,4 @@
-//! The API server of a run, as a process of its own, and what is asked of it beside what the host asks.
+//! The API server of a run, as its own process, and the requests of the test to it.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,14 +20,14 @@ use super::{
 };
 use crate::{cluster::client, host::binary, wait::eventually};
 
-/// What never takes so long: writes and lists are spared by the rules, but for those about connections.
+/// Timeout of the test's own requests. Only rules about connections affect them.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// `pilothouse apiserver`, and a client of it.
 pub(super) struct Server {
     client: Client,
     url: http::Uri,
-    /// Dropped, it ends.
+    /// Killed when dropped.
     _process: Process,
 }
 
@@ -51,12 +51,12 @@ impl Server {
         Ok(Self { client: client(kube::Config::new(url.clone()))?, url, _process: process })
     }
 
-    /// Where it is.
+    /// The server's address.
     pub(super) fn url(&self) -> &http::Uri {
         &self.url
     }
 
-    /// Makes the namespaces, the definition and the first objects.
+    /// Creates the namespaces, the CRD and the first objects.
     pub(super) async fn fill(&self, random: &mut Random) -> Result<()> {
         for name in NAMESPACES {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -70,7 +70,7 @@ impl Server {
         Ok(())
     }
 
-    /// Makes a change, whatever is there.
+    /// Makes a change, whether the object exists or not.
     pub(super) async fn write(&self, change: &Change) -> Result<()> {
         let Change { collection, name, object } = change;
         let path = format!("{collection}/{name}");
@@ -88,7 +88,7 @@ impl Server {
         Ok(())
     }
 
-    /// All objects of a collection that the selectors match, as the server has them now.
+    /// Lists the objects of a collection that match the selectors.
     pub(super) async fn list(&self, collection: &str, labels: &str, fields: &str) -> Result<Vec<Value>> {
         let [labels, fields] =
             [labels, fields].map(|text| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>());
@@ -100,14 +100,14 @@ impl Server {
         }
     }
 
-    /// Adds a rule, and returns its number.
+    /// Adds a fault rule and returns its number.
     pub(super) async fn add(&self, rule: &Rule) -> Result<u64> {
         let rule = serde_json::to_value(rule).context("a rule is JSON")?;
         let answer = self.wanted(Method::POST, "/debug/faults", Some(&rule)).await?;
         answer["id"].as_u64().with_context(|| format!("a rule without a number: {answer}"))
     }
 
-    /// How often each rule has struck, by number.
+    /// Returns how often each rule was applied, by number.
     pub(super) async fn hits(&self) -> Result<Vec<(u64, u64)>> {
         let list = self.wanted(Method::GET, "/debug/faults", None).await?;
         let rules = list.as_array().context("the rules are no list")?.iter();
@@ -123,17 +123,17 @@ impl Server {
         self.wanted(Method::DELETE, "/debug/faults", None).await.map(drop)
     }
 
-    /// Forgets a snapshot.
+    /// Deletes a snapshot.
     pub(super) async fn forget(&self, snapshot: &str) -> Result<()> {
         self.wanted(Method::DELETE, &format!("/debug/snapshots/{snapshot}"), None).await.map(drop)
     }
 
-    /// Any other order to `/debug/`.
+    /// Sends a request to `/debug/`.
     pub(super) async fn order(&self, path: &str, body: &Value) -> Result<()> {
         self.wanted(Method::POST, &format!("/debug/{path}"), Some(body)).await.map(drop)
     }
 
-    /// The answer, which has to be good; a text as a string.
+    /// Sends a request and returns the body of a successful answer, with text as a JSON string.
     async fn wanted(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
         let (code, text) =
             eventually("the API server answers", async || self.ask(method.clone(), path, body).await).await?;
@@ -158,7 +158,7 @@ impl Server {
     }
 }
 
-/// An object out of a merge patch.
+/// Turns a merge patch into an object.
 fn without_nulls(patch: &Value) -> Value {
     match patch {
         Value::Object(members) => {

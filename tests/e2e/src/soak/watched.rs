@@ -1,4 +1,4 @@
-//! The host's side of a run: informers as the host has them, what their subscribers were told, and what they asked the server.
+//! The host's side of a run: its informers, the changes that their subscribers received, and the requests that they sent.
 
 use std::{
     collections::{BTreeMap, hash_map::DefaultHasher},
@@ -27,45 +27,45 @@ use tokio::runtime::Handle;
 use super::world::Subject;
 use crate::cluster::client;
 
-/// The User-Agent of the informers: rules befall them alone.
+/// The informers' User-Agent, by which rules select them.
 pub(super) const USER_AGENT: &str = "pilothouse-soak";
 
-/// One informer, and what is known of it.
+/// One informer and the test's records about it.
 pub(super) struct Watched {
     pub(super) subject: Subject,
     pub(super) lease: Lease,
     mirror: Arc<Mutex<Mirror>>,
     asked: Arc<Mutex<Asked>>,
-    /// Leases run out without them.
+    /// The leases, which keep the informer running.
     _informers: Informers,
 }
 
-/// What a subscriber knows who was only told of changes.
+/// A subscriber's copy of the cache, built from changes alone.
 #[derive(Default)]
 struct Mirror {
     objects: BTreeMap<Key, Seen>,
     changes: u64,
-    /// Changes whose old side is not what was told before.
+    /// Changes whose old object differs from the one received before.
     out_of_order: Vec<String>,
 }
 
-/// A version of an object: its resourceVersion, and a hash of its text.
+/// A version of an object: its resourceVersion and a hash of its text.
 pub(super) type Seen = (u64, u64);
 
-/// What an informer asked for. As long as the run has minutes.
+/// Counts an informer's requests. Its size grows with the run's minutes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Asked {
-    /// Lists that were begun, streaming ones too; not their further pages. By minute since the start of the run.
+    /// Number of lists begun in each minute of the run, including streaming ones, without further pages.
     pub(super) lists: BTreeMap<u64, u64>,
     /// Looks at the server's version.
     pub(super) looks: u64,
-    /// Watches that go on from a version.
+    /// Watches that start at a version.
     pub(super) watches: u64,
-    /// When each request was sent that nobody has looked at yet.
+    /// Times of the requests since the last [`Asked::densest`].
     sent: Vec<Duration>,
 }
 
-/// Changes out of order that are kept to be shown: one is too many.
+/// Number of changes out of order that are kept for the report. One is already a fault.
 const SHOWN: usize = 5;
 
 /// Starts one host's informers.
@@ -91,7 +91,7 @@ fn watched(informers: &Informers, subject: Subject, asked: Arc<Mutex<Asked>>) ->
     Ok(Watched { subject, lease, mirror, asked, _informers: informers.clone() })
 }
 
-/// A client that counts what is asked for: by path, which differs between the informers of one host.
+/// Creates a client that counts requests by path. The paths of one host's informers differ.
 fn recorded(url: &http::Uri, paths: BTreeMap<String, Arc<Mutex<Asked>>>, begun: Instant) -> Result<kube::Client> {
     let inner = client(kube::Config::new(url.clone()))?;
     let service = tower::service_fn(move |mut request: Request<Body>| {
@@ -121,7 +121,7 @@ impl Asked {
         }
     }
 
-    /// The most requests in any `window`, of those since the last call.
+    /// Returns the maximum number of requests in any `window` since the last call.
     fn densest(&mut self, window: Duration) -> u64 {
         let sent = std::mem::take(&mut self.sent);
         let within = |(first, from): (usize, &Duration)| {
@@ -153,7 +153,7 @@ pub(super) fn seen(version: u64, text: &str) -> Seen {
 }
 
 impl Watched {
-    /// What is in the store, as one who subscribes now is told: version and text by key.
+    /// Returns the store's content as a new subscriber receives it: version and text hash by key.
     pub(super) fn store(&self) -> BTreeMap<Key, (u64, String)> {
         let held = Arc::new(Mutex::new(BTreeMap::new()));
         let taken = held.clone();
@@ -167,7 +167,7 @@ impl Watched {
         std::mem::take(&mut *held.lock())
     }
 
-    /// What its subscriber has put together of the changes that it was told of.
+    /// Returns the copy that its subscriber built from changes.
     pub(super) fn replayed(&self) -> BTreeMap<Key, Seen> {
         self.mirror.lock().objects.clone()
     }
@@ -184,22 +184,22 @@ impl Watched {
         self.asked.lock().clone()
     }
 
-    /// The most requests that it sent in any `window`, of those since the last call.
+    /// Returns the maximum number of requests in any `window` since the last call.
     pub(super) fn densest(&self, window: Duration) -> u64 {
         self.asked.lock().densest(window)
     }
 
-    /// Objects that could not be read, so far.
+    /// Number of objects that it could not read.
     pub(super) fn skipped(&self) -> u64 {
         self.lease.informer().tally().skipped
     }
 
-    /// Lists after the first, by reason.
+    /// Number of relists by reason.
     pub(super) fn relists(&self) -> Vec<(&'static str, u64)> {
         self.lease.informer().tally().relists.iter().map(|(reason, count)| (reason.as_str(), *count)).collect()
     }
 
-    /// The bytes that its store holds, counted.
+    /// Bytes that its store counts.
     pub(super) fn bytes(&self) -> usize {
         self.lease.informer().size().1
     }
@@ -208,7 +208,7 @@ impl Watched {
         *self.lease.synced().borrow() && self.lease.state() == State::Watching
     }
 
-    /// What it is doing, for people.
+    /// Describes its state for people.
     pub(super) fn told(&self) -> String {
         told(&self.lease.state())
     }

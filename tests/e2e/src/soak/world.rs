@@ -1,11 +1,11 @@
-//! What there is in the cluster, and what is watched of it.
+//! The objects of the cluster and the collections that are watched.
 
 use pilothouse_core::key::TypeMeta;
 use serde_json::{Value, json};
 
 use super::random::Random;
 
-/// The namespaces that objects are in.
+/// The objects' namespaces.
 pub(super) const NAMESPACES: [&str; 3] = ["red", "green", "blue"];
 
 /// A kind whose objects come and go.
@@ -13,13 +13,13 @@ pub(super) const NAMESPACES: [&str; 3] = ["red", "green", "blue"];
 pub(super) struct Kind {
     pub(super) api_version: &'static str,
     pub(super) kind: &'static str,
-    /// As faults name it.
+    /// Its name in fault rules.
     pub(super) resource: &'static str,
-    /// Before the namespace, in a path.
+    /// The part of a path before the namespace.
     prefix: &'static str,
     plural: &'static str,
     pub(super) namespaced: bool,
-    /// Names in each namespace.
+    /// Number of names in each namespace.
     names: usize,
 }
 
@@ -66,7 +66,7 @@ impl Kind {
     }
 }
 
-/// What one informer watches.
+/// The collection that one informer watches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject {
     pub(super) kind: &'static Kind,
@@ -90,7 +90,7 @@ impl std::fmt::Display for Subject {
     }
 }
 
-/// Twenty-five, in five hosts: within a host none covers another, so that each has a watch of its own. Four are of metadata alone.
+/// Returns twenty-five collections for five hosts. Within a host none covers another, so each has its own watch. Four are metadata only.
 pub(super) fn hosts() -> [Vec<Subject>; 5] {
     let [maps, secrets, accounts, apples, roles] = &KINDS;
     let of = |kind, namespace, labels| Subject { kind, namespace, labels, fields: "", metadata_only: false };
@@ -124,7 +124,7 @@ pub(super) fn hosts() -> [Vec<Subject>; 5] {
             fields(maps, None, "metadata.name!=soak-7"),
             fields(secrets, red, "metadata.name=soak-3"),
             fields(accounts, None, "metadata.namespace=green"),
-            // Objects come and go by what others write.
+            // Objects enter and leave this selection by others' writes.
             fields(apples, None, "spec.tier=web"),
             metadata(fields(roles, None, "metadata.name!=soak-2")),
         ],
@@ -134,26 +134,26 @@ pub(super) fn hosts() -> [Vec<Subject>; 5] {
 /// One change of one object.
 #[derive(Debug)]
 pub(super) struct Change {
-    /// Of the collection.
+    /// The path of the collection.
     pub(super) collection: String,
     pub(super) name: String,
-    /// The object as it is to be. None: it is to be gone.
+    /// The desired object, or `None` to delete it.
     pub(super) object: Option<Value>,
 }
 
-/// Any change of any object.
+/// Draws a change of any object.
 pub(super) fn change(random: &mut Random) -> Change {
     let kind = random.one(&KINDS);
     let namespace = kind.namespaced.then(|| *random.one(&NAMESPACES));
     let index = random.below(kind.names);
-    // So that about four of five names are taken.
+    // About four of five names exist.
     if random.below(5) == 0 {
         return Change { collection: kind.path(namespace), name: name(index), object: None };
     }
     written(kind, namespace, index, random)
 }
 
-/// Every object that can be, once.
+/// Returns one change for every possible object.
 pub(super) fn first(random: &mut Random) -> Vec<Change> {
     let mut all = Vec::new();
     for kind in &KINDS {
@@ -170,10 +170,10 @@ fn name(index: usize) -> String {
 }
 
 fn written(kind: &Kind, namespace: Option<&str>, index: usize, random: &mut Random) -> Change {
-    // Null in a merge patch: the label goes.
+    // Null in a merge patch removes the label.
     let color = random.one(&[json!("a"), json!("b"), Value::Null]).clone();
     let tier = random.one(&[json!("web"), json!("db"), Value::Null]).clone();
-    // From a small one to a common one.
+    // From a small object to one of usual size.
     let text = "x".repeat(200 + random.below(1800));
     let note = format!("{}-{text}", random.draw());
     let mut object = json!({
@@ -187,7 +187,7 @@ fn written(kind: &Kind, namespace: Option<&str>, index: usize, random: &mut Rand
     Change { collection: kind.path(namespace), name: name(index), object: Some(object) }
 }
 
-/// The definition of MyApples, with anything in them, and a field to select by.
+/// The CRD of MyApples: they accept any members and have a selectable field.
 pub(super) fn definition() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",

@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
 use std::fs;
 
 use super::problems;

@@ -1,10 +1,11 @@
-//! The command line: what a person or a Deployment says, turned into calls of the rest.
+//! The command line: one file for each command, with its arguments.
 //!
-//! Owns arguments, the configuration file, logging's form, and everything that is printed.
+//! Owns arguments, the configuration file, logging, and everything that is printed.
 
 mod apiserver;
-mod args;
+mod compile;
 mod config;
+mod describe;
 mod dev;
 mod feed;
 mod inspect;
@@ -14,36 +15,75 @@ mod run;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
-use self::args::{Args, Command};
-use crate::{
-    allocator,
-    wasm::{self, Tier},
-};
+use crate::{allocator, app};
 
-/// Runs the command that the process's arguments name. Never returns before it is done.
+/// Runs Kubernetes operators as sandboxed WebAssembly plugins in one process.
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Args),
+    Dev(dev::Args),
+    Apiserver(apiserver::Args),
+    Inspect(inspect::Args),
+    #[command(hide = true)]
+    Compile(compile::Args),
+}
+
+/// Runs the command that the process's arguments name, to its end.
 pub fn main() -> ExitCode {
-    let args = Args::parse();
-    // What compiles ends soon, and takes less time where it gives back nothing before.
-    if !matches!(args.command, Command::Compile(_)) {
+    let command = Cli::parse().command;
+    // A compiler process ends soon, and is faster when it returns no memory before.
+    if !matches!(command, Command::Compile(_)) {
         allocator::give_back_large_buffers();
     }
-    let done = match args.command {
+    let done = match command {
         Command::Run(args) => run::main(args),
         Command::Dev(args) => dev::main(args),
         Command::Apiserver(args) => apiserver::main(&args),
         Command::Inspect(args) => inspect::main(&args),
-        Command::Compile(args) => {
-            let tier = if args.baseline { Tier::Baseline } else { Tier::Optimized };
-            return wasm::compile_for(args.parent, args.memory, args.data, tier);
-        }
+        Command::Compile(args) => return compile::main(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a command on the runtime for input and output. Does not wait for a compilation that is still running at its end.
+fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = app::io_runtime()?;
+    let done = runtime.block_on(command);
+    runtime.shutdown_background();
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_consistent_and_every_command_shows_examples() {
+        let mut command = Cli::command();
+        command.build();
+        command.clone().debug_assert();
+        for command in
+            command.get_subcommands().filter(|command| command.get_name() != "help" && !command.is_hide_set())
+        {
+            let help = command.clone().render_long_help().to_string();
+            assert!(help.contains("Examples:\n  pilothouse "), "{help}");
         }
     }
 }

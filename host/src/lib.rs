@@ -6,17 +6,27 @@
 //!                  └────────── the answers ◄─── writer ◄┘
 //! ```
 //!
-//! Layers, each using only those before it: `yaml` (administrators' files), [`name`] (of a plugin), [`acting`] (whether this process may act), [`guests`] (the threads that plugins run on), [`cluster`] (the API
-//! server), [`informer`] (what is cached of it) and [`wasm`] (the sandbox), [`writer`] and [`plugin`] (files to revisions), [`dispatch`]
-//! (keys to calls, outcomes to writes), [`admin`], [`app`], [`cli`].
+//! Layers. Each uses only those above it in this list:
+//!
+//! 1. `yaml` (administrators' files), [`name`] (of a plugin), [`allocator`] (memory given back to the system), `prompt` (priorities of threads), `acting` (whether this
+//!    process may act)
+//! 2. [`guests`] (the threads that plugins run on), [`cluster`] (the API server)
+//! 3. [`wasm`] (the sandbox), [`informer`] (what is cached of the cluster)
+//! 4. [`plugin`] (files to revisions), `writer` (outcomes to requests)
+//! 5. `dispatch` (keys to calls, outcomes to writes)
+//! 6. `admin` (the HTTP server for health, metrics and figures)
+//! 7. [`app`] (the parts put together)
+//! 8. [`cli`] (the commands)
+//!
+//! Public is what the binary, `tests/bench` and `tests/e2e` use.
 
-pub mod acting;
-pub mod admin;
+mod acting;
+mod admin;
 pub mod allocator;
 pub mod app;
 pub mod cli;
 pub mod cluster;
-pub mod dispatch;
+mod dispatch;
 pub mod guests;
 pub mod informer;
 pub mod name;
@@ -25,5 +35,5 @@ mod prompt;
 #[cfg(test)]
 mod testing;
 pub mod wasm;
-pub mod writer;
+mod writer;
 mod yaml;

@@ -14,9 +14,34 @@ use pilothouse_apiserver::Server;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-use super::{args::ApiserverArgs, run::stop_signal};
+use super::run::stop_signal;
 
-pub(super) fn main(args: &ApiserverArgs) -> anyhow::Result<()> {
+/// Run the embedded API server alone
+///
+/// It speaks the Kubernetes API well enough for kubectl and client libraries, keeps everything in memory, and lets everyone do
+/// everything: for tests and development. Under /debug/faults it makes go wrong what goes wrong in clusters: watches that are
+/// cut, held or silent, 410, 429, 5xx, resets, hangs, stale reads; under /debug/snapshots it goes back to an earlier state.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "Examples:
+  pilothouse apiserver --port 8001 --kubeconfig-out dev.kubeconfig
+  kubectl --kubeconfig dev.kubeconfig get namespaces
+
+Faults on demand:
+  curl http://127.0.0.1:8001/debug/faults -d '{\"on\": {\"resource\": \"configmaps\", \"verbs\": [\"list\"]},
+    \"fault\": {\"status\": {\"code\": 429, \"retryAfterSeconds\": 2}}, \"count\": 3}'
+  curl http://127.0.0.1:8001/debug/faults
+  curl http://127.0.0.1:8001/debug/faults/cut -d '{\"on\": {\"resource\": \"deployments.apps\"}}'
+  curl http://127.0.0.1:8001/debug/faults -X DELETE")]
+pub(super) struct Args {
+    /// The port on 127.0.0.1; 0: a free one
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) port: u16,
+    /// Where to write the kubeconfig [default: a file in a new directory below the temporary one]
+    #[arg(long, value_name = "FILE")]
+    pub(super) kubeconfig_out: Option<PathBuf>,
+}
+
+pub(super) fn main(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
     runtime.block_on(async {
         let stop = stop_signal()?;

@@ -10,8 +10,18 @@ use std::{
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use super::args::{LogFormat, RunArgs};
+use super::{logging::LogFormat, run};
 use crate::{cluster::ConnectOptions, yaml};
+
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct CacheArgs {
+    /// Where compiled plugins are kept [default: $XDG_CACHE_HOME/pilothouse, ~/.cache/pilothouse or /var/cache/pilothouse]
+    ///
+    /// The directory must belong to the host alone; it is made with mode 0700, and takes at most 1 GiB, or what the plugins in use
+    /// take. In a pod, name a directory below the volume's.
+    #[arg(long, value_name = "DIR")]
+    pub(super) cache_dir: Option<PathBuf>,
+}
 
 /// What the file may say.
 #[derive(Debug, Default, Deserialize)]
@@ -40,7 +50,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn new(args: RunArgs) -> anyhow::Result<Self> {
+    pub(super) fn new(args: run::Args) -> anyhow::Result<Self> {
         let file = match &args.config {
             Some(path) => read(path)?,
             None => File::default(),
@@ -90,7 +100,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::args::{Args, Command};
+    use crate::cli::{Cli, Command};
 
     fn settings(config: &str, more: &[&str]) -> anyhow::Result<Settings> {
         let dir = tempfile::tempdir()?;
@@ -98,7 +108,7 @@ mod tests {
         std::fs::write(&path, config)?;
         let path = path.display().to_string();
         let words = ["pilothouse", "run", "--config", &path].into_iter().chain(more.iter().copied());
-        let Command::Run(args) = Args::try_parse_from(words)?.command else { bail!("not run") };
+        let Command::Run(args) = Cli::try_parse_from(words)?.command else { bail!("not run") };
         Settings::new(args)
     }
 

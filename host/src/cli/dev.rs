@@ -1,18 +1,62 @@
 //! `pilothouse dev`: an embedded API server, plugins that may do what they ask for, and a line for everything that happens.
 
-use std::{fmt::Write as _, path::Path, pin::pin, sync::Arc, time::Duration};
+use std::{
+    fmt::Write as _,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context;
 use pilothouse_core::key::TypeMeta;
 use tokio::{net::TcpListener, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{apiserver::Embedded, args::DevArgs, config, logging, manifests::Manifests, run::stop_signal};
+use super::{
+    apiserver::Embedded,
+    config::{self, CacheArgs},
+    logging,
+    manifests::Manifests,
+    run::stop_signal,
+};
 use crate::{
     app::{self, Host, HostView, Options},
     cluster::{self, Cluster, ConnectOptions},
     plugin::Mode,
 };
+
+/// Run plugins against an API server of their own, with no cluster
+///
+/// Starts an embedded API server, applies the manifests, runs the plugins with the permissions they ask for, and shows what
+/// happens: what changed, which plugin was called, what it wrote, how long each took.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "Examples:
+  pilothouse dev --plugins target/plugins --manifests plugins/myapple/examples
+  pilothouse dev --plugins target/plugins --port 8001 --kubeconfig-out dev.kubeconfig")]
+pub(super) struct Args {
+    /// The directory of plugins
+    #[arg(long, value_name = "DIR")]
+    pub(super) plugins: PathBuf,
+    /// A file or directory of YAML or JSON manifests to apply at the start, as `kubectl apply -f` does
+    #[arg(long, value_name = "PATH")]
+    pub(super) manifests: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) cache: CacheArgs,
+    /// The API server's port on 127.0.0.1; 0: a free one
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) port: u16,
+    /// Where to write the kubeconfig [default: a file in a new directory below the temporary one]
+    #[arg(long, value_name = "FILE")]
+    pub(super) kubeconfig_out: Option<PathBuf>,
+    /// Where /healthz, /readyz and /metrics are served; port 0: a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    pub(super) admin_address: SocketAddr,
+    /// Which log lines are shown beside what happens, such as `debug`
+    #[arg(long, value_name = "FILTER", env = "PILOTHOUSE_LOG", default_value = "warn,pilothouse=info")]
+    pub(super) log: String,
+}
 
 /// How long to wait for the plugins to come to rest before saying what to try: some never do.
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
@@ -20,20 +64,16 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 /// How long calls in flight may take to finish at the end.
 const GRACE: Duration = Duration::from_secs(30);
 
-pub(super) fn main(args: DevArgs) -> anyhow::Result<()> {
+pub(super) fn main(args: Args) -> anyhow::Result<()> {
     logging::start_feed(&args.log)?;
     let manifests = match &args.manifests {
         Some(path) => Manifests::read(path)?,
         None => Manifests::default(),
     };
-    let runtime = app::io_runtime()?;
-    let done = runtime.block_on(dev(args, manifests));
-    // A compilation under way is for nobody any more.
-    runtime.shutdown_background();
-    done
+    super::block_on(dev(args, manifests))
 }
 
-async fn dev(args: DevArgs, manifests: Manifests) -> anyhow::Result<()> {
+async fn dev(args: Args, manifests: Manifests) -> anyhow::Result<()> {
     let mut signal = pin!(stop_signal()?);
     let embedded = Embedded::bind(args.port, args.kubeconfig_out.clone()).await?;
     let kubeconfig = embedded.kubeconfig.clone();

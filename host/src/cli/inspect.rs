@@ -1,58 +1,54 @@
 //! `pilothouse inspect`: what a plugin is and asks for.
 
-use std::{fmt::Write as _, fs, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{fmt::Write as _, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use anyhow::Context;
+use clap::ValueEnum;
 use pilothouse_core::{
-    grant::{self, AdminFile, Grants},
+    grant::{self, Grants},
     manifest::{MappedWatch, Mapping, Watch},
     predicate::{Condition, Predicate, Test},
 };
 use serde_json::json;
 
-use super::args::{InspectArgs, Output};
-use crate::{
-    app,
-    name::PluginName,
-    plugin::call_limits,
-    wasm::{PluginFile, Revision},
-    yaml,
-};
+use super::describe::{Described, describe};
+use crate::wasm::Revision;
 
-pub(super) fn main(args: &InspectArgs) -> anyhow::Result<()> {
-    let cannot = || format!("cannot inspect {}", args.plugin.display());
-    let bytes = fs::read(&args.plugin).with_context(cannot)?;
-    let stem = args.plugin.file_stem().unwrap_or_default().to_string_lossy();
-    // What a file is called does not matter for what is in it.
-    let name =
-        PluginName::of_file(&stem).or_else(|error| PluginName::suggested(&stem).ok_or(error)).with_context(cannot)?;
-    let admin = admin_file(args).with_context(cannot)?;
-    let (config, limits) = (Arc::from(admin.config.to_string()), admin.limits);
-    let size = bytes.len();
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
-    let revision = runtime.block_on(async {
-        let linked = app::engine(None)?.load(PluginFile::new(bytes)).await?.link().await?;
-        let revision = linked.describe(name, config, call_limits(&limits)).await?;
-        anyhow::Ok(revision)
-    });
-    let revision = revision.with_context(cannot)?;
+/// Show what a plugin is and asks for
+///
+/// Loads and describes it in the sandbox as the host would, and prints its manifest, its imports, its size, and the permissions it
+/// asks for in the form in which the administrator's file grants them.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "Examples:
+  pilothouse inspect target/plugins/myapple.wasm
+  pilothouse inspect target/plugins/myapple.wasm --output json | jq .permissions")]
+pub(super) struct Args {
+    /// The plugin: a component, or a core module that wit-bindgen made
+    #[arg(value_name = "PLUGIN.wasm")]
+    pub(super) plugin: PathBuf,
+    /// How to print it
+    #[arg(long, short, value_enum, default_value_t)]
+    pub(super) output: Output,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Output {
+    /// For people
+    #[default]
+    Text,
+    /// For programs
+    Json,
+}
+
+pub(super) fn main(args: &Args) -> anyhow::Result<()> {
+    let described = super::block_on(describe(&args.plugin));
+    let Described { revision, size, limits } =
+        described.with_context(|| format!("cannot inspect {}", args.plugin.display()))?;
     match args.output {
         Output::Text => print!("{}", text(&revision, size, &limits)),
         Output::Json => println!("{:#}", as_json(&revision, size, &limits)),
     }
     Ok(())
-}
-
-/// The administrator's file beside the plugin, if there is one: some plugins describe themselves by its configuration.
-fn admin_file(args: &InspectArgs) -> anyhow::Result<AdminFile> {
-    let path = args.plugin.with_extension("yaml");
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(AdminFile::default()),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
-    };
-    yaml::read(&text).map_err(anyhow::Error::msg).with_context(|| format!("cannot use {}", path.display()))
 }
 
 /// A bound under its key in `limits` of the administrator's file.
@@ -310,8 +306,14 @@ fn as_json(revision: &Revision, size: usize, limits: &grant::Limits) -> serde_js
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_core::grant::AdminFile;
+
     use super::*;
-    use crate::wasm::{Engine, testing::Guest};
+    use crate::{
+        name::PluginName,
+        plugin::call_limits,
+        wasm::{Engine, testing::Guest},
+    };
 
     async fn shown(yaml: &str) -> (Revision, grant::Limits) {
         let file: AdminFile = serde_saphyr::from_str(yaml).expect("it is an administrator's file");

@@ -3,14 +3,32 @@
 use std::io::IsTerminal;
 
 use anyhow::Context;
+use clap::ValueEnum;
 use tracing::Level;
 use tracing_subscriber::{EnvFilter, Layer, filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-use super::{
-    args::LogFormat,
-    feed::{self, Feed},
-};
+use super::feed::{self, Feed};
 use crate::dispatch::VALUES;
+
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct LogArgs {
+    /// How log lines look [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(super) log_format: Option<LogFormat>,
+    /// Which log lines are written, such as `debug` or `info,pilothouse::informer=debug` [default: info]
+    #[arg(long, value_name = "FILTER", env = "PILOTHOUSE_LOG")]
+    pub(super) log: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object a line
+    Json,
+}
 
 /// Logs to standard error, as the settings say.
 pub(super) fn start(format: LogFormat, filter: &str) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | reconcile | `dispatch/controller/workers.rs`, a worker that looks for a key | waits |
 //! | `map`, `observe` | `dispatch/pending.rs`, the next batch | waits |
-//! | write, and any other request of a plugin | [`Fence::check`](crate::writer::Fence::check) | is refused |
+//! | write, and any other request of a plugin | `writer::Fence::check` | is refused |
 //! | CustomResourceDefinition | `dispatch/activate.rs`, before it is installed | waits |
 //! | Event | `writer/events.rs`, before it is written | is dropped |
 //!

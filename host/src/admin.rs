@@ -27,7 +27,9 @@ pub use plugins::{
     BacklogRow, ControllerRow, FailedCallRow, FailingRow, GivenUpRow, GoneRow, HookFailureRow, InstancesRow, LimitsRow,
     LoadFailureRow, PluginRow, QuarantineRow, ServingRow, StormRow,
 };
-pub use server::{State, serve, start};
+#[cfg(test)]
+use server::serve;
+pub use server::{State, start};
 
 /// One thing that is as it should be, or is not.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

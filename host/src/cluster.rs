@@ -1,7 +1,7 @@
 //! The connection to one API server: where it is, how its kinds are addressed, and requests to it.
 //!
 //! Owns configuration, discovery, ordinary requests with their errors, and the count of what was sent. It decides nothing about
-//! what to read or write: that is for [`crate::informer`] and [`crate::writer`].
+//! what to read or write: that is for [`crate::informer`] and `writer`.
 //!
 //! ```text
 //! kubeconfig │ service account ─► credentials ─► Cluster ─► discovery: TypeMeta → Endpoint

@@ -36,7 +36,7 @@ use std::{
     time::Duration,
 };
 
-pub use controller::{Controller, ReadFigures};
+pub use controller::Controller;
 pub(crate) use feed::VALUES;
 use futures::{
     FutureExt,
@@ -52,8 +52,7 @@ pub use observing::Observing;
 use parking_lot::Mutex;
 pub use pending::{BacklogFigures, HookFailure};
 use pilothouse_core::permits::Usage;
-pub use queue::{Cause, Queue};
-pub use record::{CallFailure, Quarantined, Record};
+pub use record::{Quarantined, Record};
 use tokio_util::task::TaskTracker;
 use tracing::info;
 

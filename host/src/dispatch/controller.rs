@@ -31,7 +31,6 @@ use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
-pub use self::waking::ReadFigures;
 pub(super) use self::waking::Source;
 use self::{waking::Waking, workers::Workers};
 use super::{

@@ -40,7 +40,6 @@ pub(super) struct Desired {
 
 /// Why a returned child is none: the plugin's mistake.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say it")]
 pub enum ChildError {
     #[error("child {at} is no JSON object: {why}")]
     Json { at: usize, why: String },

@@ -62,6 +62,7 @@ const COMPONENT: &str = "pilothouse";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// For information.
+    #[allow(dead_code, reason = "the other type of Event that Kubernetes has")]
     Normal,
     /// Somebody should look at it.
     Warning,

@@ -6,7 +6,12 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     cluster::{Patch, WriteOptions},
-    dispatch::{CallFailure, Cause, Hook, Record, hook::HookError, record::Failed},
+    dispatch::{
+        Hook, Record,
+        hook::HookError,
+        queue::Cause,
+        record::{CallFailure, Failed},
+    },
     wasm::CallError,
     writer::Fence,
 };

@@ -1,4 +1,4 @@
-//! Keeps the machine's cores from falling asleep, behind all other work.
+//! Keeps the machine's cores awake, at the lowest priority.
 
 use std::{
     hint::black_box,
@@ -13,7 +13,7 @@ use crate::{child::Child, processes};
 
 pub(crate) const NAME: &str = "awake";
 
-/// The lowest priority: nobody waits for it.
+/// The lowest priority.
 const BEHIND: i32 = 19;
 
 /// Computes on each core until the input ends.

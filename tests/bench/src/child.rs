@@ -1,4 +1,4 @@
-//! A process that is told what to do in lines, and answers each with a line.
+//! A child process with a line protocol: it answers each command line with one line.
 
 use std::{process::Stdio, time::Duration};
 
@@ -9,11 +9,11 @@ use tokio::{
     time::timeout,
 };
 
-/// The slowest answer is that of a dynamic client-go informer to a first list: half a minute for 100,000 objects, and more on a machine
-/// that has other work.
+/// Timeout of an answer. The slowest is a dynamic client-go informer's first list: half a minute for 100,000 objects, and more on a busy
+/// machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// It ends when this is dropped: it is killed; and when this process is killed: its input ends.
+/// A child process. It is killed when this is dropped. If this process is killed, the child ends because its input ends.
 pub(crate) struct Child {
     name: String,
     process: tokio::process::Child,
@@ -22,7 +22,7 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts it. What it says on standard error goes to ours.
+    /// Starts the child. It inherits standard error.
     pub(crate) fn start(name: &str, mut command: Command) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut process = command.spawn().with_context(|| format!("cannot start {name}"))?;
@@ -36,14 +36,14 @@ impl Child {
         self.process.id().with_context(|| format!("{} has ended", self.name))
     }
 
-    /// The next line that it says.
+    /// Reads the child's next line.
     pub(crate) async fn answer(&mut self) -> Result<String> {
         let line = timeout(LIMIT, self.answers.next_line()).await;
         let line = line.with_context(|| format!("{} says nothing for {} s", self.name, LIMIT.as_secs()))?;
         line.ok().flatten().with_context(|| format!("{} has ended", self.name))
     }
 
-    /// Says `command` and gives its answer.
+    /// Sends `command` and returns the answer.
     pub(crate) async fn ask(&mut self, command: &str) -> Result<String> {
         let said = self.commands.write_all(format!("{command}\n").as_bytes()).await;
         said.with_context(|| format!("{} does not listen", self.name))?;

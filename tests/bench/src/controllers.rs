@@ -1,13 +1,13 @@
-//! Controllers of ConfigMaps, each in a process of its own: how soon each is called for a change.
+//! Measures how soon a controller of ConfigMaps is called for a change. Each controller has its own process.
 //!
 //! ```text
-//! patch ─► API server ─► wire, which notes when the event passes ─► controller, which notes when it is called
+//! patch ─► API server ─► wire, which records when the event passes ─► controller, which records when it is called
 //! ```
 //!
-//! The API server is the embedded one, in the measuring process. One object is changed at a time, and nobody has anything else to do
-//! then. Both ends are read off the same clock: that of the day, of which all programs of a machine have one.
+//! The API server is the embedded one, in the measuring process. One object is changed at a time, while nothing else runs. Both ends read
+//! the wall clock, which all programs of a machine share.
 //!
-//! Others than the host are told what to do in lines, and answer each with a line:
+//! Controllers other than the host speak a line protocol:
 //!
 //! ```text
 //!            says ready
@@ -42,22 +42,22 @@ use tokio::{
 use self::wire::Wire;
 use crate::{child::Child, server::say};
 
-/// The annotation by which changes are told apart.
+/// The annotation that identifies a change.
 pub(crate) const MARK: &str = "guests.example.com/mark";
-/// Where all happens.
+/// The namespace of all objects.
 pub(crate) const NAMESPACE: &str = "orchard";
-/// So many that none is changed often enough for a breaker to open.
+/// Number of objects: enough that no object changes often enough to open a breaker.
 const MAPS: usize = 40;
-/// Bytes of each, about as many as a Pod has.
+/// Bytes of each object, about as many as a Pod has.
 const SIZE: usize = 4 << 10;
-/// Before and after a change is told: all threads are at rest again.
+/// Pause before and after a change, in which all threads become idle again.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
-/// No change takes longer to be reconciled, however much else is to be done.
+/// Maximum time until a change is reconciled, however busy the machine is.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Whoever is called for changes.
+/// A controller under measurement.
 pub(crate) trait Called {
-    /// When it was called for the change with this mark.
+    /// Returns when it was called for the change with this mark.
     async fn called(&mut self, mark: &str) -> Result<Duration>;
 }
 
@@ -68,7 +68,7 @@ pub(crate) async fn create_namespace(cluster: &Cluster, name: &str) -> Result<()
     created.map(drop).with_context(|| format!("cannot create the namespace {name}"))
 }
 
-/// An API server with ConfigMaps, and the wire to it.
+/// An API server with ConfigMaps, and the wire in front of it.
 pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
     pub(crate) wire: Wire,
@@ -96,8 +96,8 @@ impl Stage {
         Api::namespaced(self.cluster.client(), NAMESPACE)
     }
 
-    /// Microseconds from when the event is written to the controller's connection until the controller is called for it, of each of
-    /// so many changes, one after another, with a pause before and after each is told.
+    /// Makes changes one after another, with pauses, and measures each: microseconds from when the event is written to the controller's
+    /// connection until the controller is called.
     pub(crate) async fn latencies(
         &mut self,
         controller: &mut impl Called,
@@ -112,7 +112,7 @@ impl Stage {
         Ok(latencies)
     }
 
-    /// Returns when a change is reconciled: whatever came before is too.
+    /// Waits until a change is reconciled. All earlier ones are then reconciled too.
     pub(crate) async fn settles(&mut self, controller: &mut impl Called) -> Result<()> {
         self.latency(controller, PAUSE).await.map(drop)
     }
@@ -124,12 +124,12 @@ impl Stage {
         let patch = Patch::Merge(json!({"metadata": {"annotations": {MARK: mark}}}));
         let name = name(self.changes % MAPS);
         self.maps().patch(&name, &PatchParams::default(), &patch).await.context("cannot change a ConfigMap")?;
-        // Whoever asks does not take the core that is needed to answer.
+        // Polling must not take the core that is needed for the answer.
         sleep(pause).await;
         let called = timeout(LIMIT, controller.called(&mark)).await;
         let called = called.with_context(|| format!("{mark} is not reconciled within {} s", LIMIT.as_secs()))??;
         let passed = self.wire.passed().with_context(|| format!("{mark} did not pass the wire"))?;
-        called.checked_sub(passed).with_context(|| format!("{mark} was reconciled before it was told"))
+        called.checked_sub(passed).with_context(|| format!("{mark} was reconciled before its event passed"))
     }
 }
 
@@ -144,15 +144,15 @@ fn map(number: usize) -> Value {
     })
 }
 
-/// Nanoseconds since 1970, as all processes of the machine have them.
+/// Nanoseconds since 1970, by the wall clock.
 pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// When a reconcile was entered, and the mark that it saw.
+/// A reconcile: when it was entered, and the mark that it saw.
 type Seen = (Duration, String);
 
-/// Speaks the protocol above until the input ends; `start` begins to work on the server of an address.
+/// Speaks the protocol above until the input ends. `start` starts the controller for the server at an address.
 fn obey(start: impl Fn(&str, Sender<Seen>) -> Result<()>) -> Result<()> {
     let mut calls: Option<Receiver<Seen>> = None;
     say("ready")?;
@@ -180,7 +180,7 @@ fn obey(start: impl Fn(&str, Sender<Seen>) -> Result<()>) -> Result<()> {
 pub(crate) struct Program(Child);
 
 impl Program {
-    /// Starts it, and lets it work on the server at that address.
+    /// Starts the program and connects it to the server at that address.
     pub(crate) async fn start(name: &str, command: Command, url: &str) -> Result<Self> {
         let mut child = Child::start(name, command)?;
         ensure!(child.answer().await? == "ready", "{name} is not ready");
@@ -195,7 +195,7 @@ impl Called for Program {
         loop {
             let answer = self.0.ask("next").await?;
             let (at, seen) = answer.split_once(' ').with_context(|| format!("no reconcile: {answer:?}"))?;
-            // What it was called for before: the first list.
+            // Earlier calls are for the first list.
             if seen == mark {
                 return Ok(Duration::from_nanos(at.parse().with_context(|| format!("no time: {answer:?}"))?));
             }

@@ -1,8 +1,7 @@
-//! Caches of pods, each in a process of its own, on the same server: what a cache of 100,000 objects takes where it is at work.
+//! Measures the memory and CPU time of working caches of 100,000 pods, each in its own process, on the same server.
 //!
-//! A keeper does what a controller's cache does, and no more: it lists and watches, drops managedFields, stores, and where its
-//! library has that, indexes owners and enqueues the owner's key. The bench tells it what to do in lines, and it answers each
-//! with a line; memory and CPU time are read from outside, out of `/proc`.
+//! A keeper does what a controller's cache does, and no more. It lists and watches, drops managedFields, and stores. If its library can,
+//! it indexes owners and enqueues the owner's key. It speaks a line protocol. Memory and CPU time come from `/proc`.
 //!
 //! ```text
 //!            keeper says ready        has done nothing: what it holds now is not the cache's
@@ -25,28 +24,28 @@ use tokio::{process::Command, time::sleep};
 
 use crate::{child::Child, clock::cpu_time_of, memory, processes, server};
 
-/// How many objects, where not 100,000.
+/// Environment variable with the number of objects. The default is 100,000.
 const OBJECTS: &str = "BENCH_OBJECTS";
 const BATCHES: u64 = 3;
-/// Some hundred ticks of the kernel's clock for the quickest.
+/// Number of events: some hundred ticks of the kernel's clock for the fastest keeper.
 const EVENTS: u64 = 30_000;
-/// Rare enough to cost nothing.
+/// Polling interval, long enough to cost nothing.
 const POLL: Duration = Duration::from_millis(50);
-/// A process rests that has used less than a fiftieth of this.
+/// Window in which an idle process uses less than a fiftieth of a core.
 const WINDOW: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// What the commands ask of a cache in this program.
+/// The protocol's commands for a cache in this program.
 trait Keeper: Sized {
-    /// Lists, and goes on watching in the background.
+    /// Lists, then watches in the background.
     async fn start(url: &str) -> Result<Self>;
     fn objects(&self) -> usize;
     fn updates(&self) -> u64;
-    /// Bytes that are live, where that is known.
+    /// Live bytes, if the cache knows them.
     fn live(&self) -> Option<usize>;
 }
 
-/// Is that keeper until its input ends.
+/// Runs the keeper until its input ends.
 fn be<K: Keeper>() -> Result<()> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start a runtime")?;
     let mut keeper = None;
@@ -67,8 +66,13 @@ fn be<K: Keeper>() -> Result<()> {
     Ok(())
 }
 
-/// Measures a keeper: settled bytes of an object, the same by its stripped JSON, the peak while it fills by object, the peak of a
-/// relist by what is settled, and events by second of CPU.
+/// Measures a keeper. The figures are, in this order:
+///
+/// 1. settled bytes for each object,
+/// 2. the same divided by the object's stripped JSON,
+/// 3. peak bytes for each object while it fills,
+/// 4. peak of a relist divided by the settled size,
+/// 5. events per second of CPU.
 pub(crate) fn measure(name: &str, command: Command) -> Result<Vec<f64>> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start a runtime")?;
     runtime.block_on(async {
@@ -106,7 +110,7 @@ fn stripped(objects: u64) -> Result<f64> {
     Ok(total as f64 / objects as f64)
 }
 
-/// A server with pods, for as long as the child lives; and its address.
+/// Starts a server with pods, which lives as long as the child. Returns its address, too.
 pub(crate) async fn serve(objects: u64) -> Result<(Child, String)> {
     let mut command = processes::command(server::NAME)?;
     command.env(server::OBJECTS, objects.to_string());
@@ -115,14 +119,14 @@ pub(crate) async fn serve(objects: u64) -> Result<(Child, String)> {
     Ok((server, url))
 }
 
-/// One keeper, on a server of its own.
+/// A keeper with its own server.
 struct Bench {
     server: Child,
     url: String,
     keeper: Child,
     objects: u64,
     id: u32,
-    /// What it held before it began.
+    /// Bytes that it held before its start.
     base: usize,
 }
 
@@ -135,12 +139,12 @@ impl Bench {
         Ok(Self { server, url, keeper, objects, id, base: memory::held_by(id)? })
     }
 
-    /// Bytes that the cache holds now.
+    /// Returns the bytes that the cache holds now.
     fn held(&self) -> Result<usize> {
         Ok(memory::held_by(self.id)?.saturating_sub(self.base))
     }
 
-    /// The most bytes that it has held, and how many are live when it has settled.
+    /// Returns the peak bytes, and the live bytes once it has settled.
     async fn fill(&mut self) -> Result<(usize, Option<usize>)> {
         let start = Instant::now();
         let answer = self.keeper.ask(&format!("start {}", self.url)).await?;
@@ -162,7 +166,7 @@ impl Bench {
         Ok(live)
     }
 
-    /// Returns when the keeper has nothing to do any more.
+    /// Waits until the keeper is idle.
     async fn rests(&self) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < LIMIT {
@@ -172,10 +176,10 @@ impl Bench {
                 return Ok(());
             }
         }
-        bail!("the keeper does not come to rest");
+        bail!("the keeper does not become idle");
     }
 
-    /// Objects in the cache, and modifications that it has seen.
+    /// Returns the number of objects in the cache, and of modifications that it has seen.
     async fn count(&mut self) -> Result<(u64, u64)> {
         let answer = self.keeper.ask("count").await?;
         let numbers = answer.split_once(' ').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
@@ -194,7 +198,7 @@ impl Bench {
         bail!("{what} does not come to its end");
     }
 
-    /// Events that are taken in by a second of CPU.
+    /// Measures the events per second of CPU.
     async fn events(&mut self) -> Result<f64> {
         let mut total = Duration::ZERO;
         for _ in 0..BATCHES {
@@ -207,7 +211,7 @@ impl Bench {
         Ok((BATCHES * EVENTS) as f64 / total.as_secs_f64())
     }
 
-    /// The peak while all is listed again and one object is new, by what is settled before.
+    /// Measures the peak of a relist with one new object, divided by the settled size before.
     async fn relist(&mut self) -> Result<f64> {
         self.settle().await?;
         let settled = self.held()?;
@@ -215,7 +219,7 @@ impl Bench {
         self.server.ask("expire").await?;
         let all = self.objects + 1;
         self.counts("a relist", |objects, _| objects == all).await?;
-        // Some tell of the new object before they are through with the others.
+        // Some keepers report the new object before they have processed the others.
         self.rests().await?;
         Ok(memory::peak_of(self.id)?.saturating_sub(self.base) as f64 / settled as f64)
     }

@@ -1,13 +1,13 @@
-//! Benchmarks: what things cost, beside the budget they have and, where there is one, a peer in the same run.
+//! Benchmarks: costs beside their budget and, if there is one, a peer in the same run.
 //!
 //! ```text
 //! make bench ─► main ── for each line, and each round of it ──► itself as a child process: measure ─► values
 //!                 └─ median of the rounds ─► table on standard output, target/bench.json
 //! ```
 //!
-//! Each round has a process of its own, so that no line sees another's heap, and hash seeds and address layout vary as they do
-//! between two starts of the host. Times of pure code are CPU times of the measuring thread, since a machine is seldom idle; what
-//! spans threads or processes is taken by the wall clock. A budget that is not held is shown, and fails nothing.
+//! Each round has its own process, so no line sees another's heap, and hash seeds and address layout vary as between two starts of the
+//! host. Pure code is measured in CPU time of the measuring thread, because a machine is seldom idle. Work of several threads or processes is
+//! measured by the wall clock. A missed budget is shown and fails nothing.
 
 mod awake;
 mod child;
@@ -33,10 +33,10 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Where cargo builds: `target`, or what `CARGO_TARGET_DIR` says.
+/// Returns Cargo's target folder: `target`, or `CARGO_TARGET_DIR`.
 ///
 /// # Errors
-/// There is no such folder.
+/// The folder does not exist.
 pub fn target() -> Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = env::var_os("CARGO_TARGET_DIR").filter(|target| !target.is_empty());

@@ -1,7 +1,6 @@
-//! What is measured: one module for each line.
+//! The lines of the report, one module each.
 //!
-//! A line is a function that measures its figures once. It is called in a process of its own, as often as it has rounds; what it
-//! says meanwhile goes to standard error.
+//! A line is a function that measures its figures once. Each round calls it in a new process. Its messages go to standard error.
 
 mod apples;
 mod cache;
@@ -37,47 +36,47 @@ use crate::{
     toolchains::{JAVASCRIPT, PYTHON},
 };
 
-/// Measures each figure of a line once, in the order of [`Line::figures`]. A peer that has not all of them measures the first.
+/// Measures each figure of a line once, in the order of [`Line::figures`]. A peer may measure only the first ones.
 pub type Measure = fn() -> Result<Vec<f64>>;
 
-/// Something to measure.
+/// One line of the report.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
-    /// What `make bench LINE=…` calls it.
+    /// Its name in `make bench LINE=…`.
     pub name: &'static str,
-    /// What it measures.
+    /// Its figures.
     pub figures: &'static [Figure],
-    /// In how many processes.
+    /// Number of rounds, each in its own process.
     pub rounds: usize,
-    /// Gets ready what it needs, once before its rounds; an error says why it cannot be measured here.
+    /// Prepares what it needs, once before its rounds. An error says why it cannot be measured here.
     pub prepare: fn() -> Result<()>,
-    /// Measures.
+    /// Measures the figures once.
     pub measure: Measure,
-    /// Who does the same elsewhere.
+    /// Other programs that do the same.
     pub peers: &'static [Peer],
 }
 
-/// A value of a line.
+/// One figure of a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
-    /// What the report calls it.
+    /// Its name in the report.
     pub name: &'static str,
-    /// What it is in.
+    /// Its unit.
     pub unit: &'static str,
-    /// What it may be.
+    /// Its budget.
     pub budget: Option<Budget>,
 }
 
 /// Another program that does the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// Which.
+    /// Its name.
     pub name: &'static str,
-    /// Gets ready what it needs, once before its rounds; an error says why it cannot be measured here.
+    /// Prepares what it needs, once before its rounds. An error says why it cannot be measured here.
     pub prepare: fn() -> Result<()>,
-    /// Measures it on the same objects.
+    /// Measures its figures on the same objects.
     pub measure: Measure,
-    /// Figures of ours that may be at most so many times its own; beside what else they may be.
+    /// Budgets of our figures as multiples of this peer's, in addition to their own.
     pub allows: &'static [(&'static str, f64)],
 }
 
@@ -85,17 +84,17 @@ const fn figure(name: &'static str, unit: &'static str, budget: Option<Budget>) 
     Figure { name, unit, budget }
 }
 
-/// One that is linked into this program.
+/// A peer that is linked into this program.
 const fn typed(measure: Measure) -> Peer {
     Peer { name: kube_runtime::NAME, prepare: nothing, measure, allows: &[] }
 }
 
-/// Nothing to get ready.
+/// A line without preparation.
 fn nothing() -> Result<()> {
     Ok(())
 }
 
-/// What the 99th percentile beside plugins that misbehave is told in, and what it may be.
+/// Unit and budget of the 99th percentile beside misbehaving plugins.
 const QUIET: &str = "× quiet p99";
 const TWICE: Option<Budget> = Some(AtMost(2.0));
 
@@ -523,7 +522,7 @@ pub const ALL: [Line; 32] = [
     },
 ];
 
-/// The line of that name.
+/// Finds a line by name.
 pub fn named(name: &str) -> Option<&'static Line> {
     ALL.iter().find(|line| line.name == name)
 }

@@ -13,13 +13,13 @@ use pilothouse_bench::{
     target,
 };
 
-/// Before a line's name: measure it once, in this process, and print the values as JSON.
+/// Option before a line's name: measures it once, in this process, and prints the values as JSON.
 const MEASURE: &str = "--measure";
-/// The same of one of the line's peers, by its place among them.
+/// Option before a line's name and a peer's position: measures that peer.
 const MEASURE_PEER: &str = "--measure-peer";
-/// Before a name: be that process of a line.
+/// Option before a name: runs as that process of a line.
 const BE: &str = "--be";
-/// What a host says to the program that it is, to have a plugin compiled: some lines have a host, or its engine, in this one.
+/// The host's command for its compiler process. Some lines run a host, or its engine, in this program.
 const COMPILE: &str = "compile";
 
 fn main() -> ExitCode {
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == COMPILE) {
         return pilothouse::cli::main();
     }
-    // As the host does: some lines run it in this process.
+    // As the host does, because some lines run it in this process.
     pilothouse::allocator::give_back_large_buffers();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [MEASURE, name] => line(name).and_then(|line| measure(line.measure)),
@@ -62,7 +62,7 @@ fn measure(measure: Measure) -> Result<()> {
     Ok(())
 }
 
-/// Measures `lines`. A line that fails is named, and the others are measured all the same.
+/// Measures `lines`. If a line fails, the error names it, and the others are still measured.
 fn run(lines: &[&Line]) -> Result<()> {
     let path = target()?.join("bench.json");
     let before = load();
@@ -91,17 +91,17 @@ fn run(lines: &[&Line]) -> Result<()> {
     Ok(())
 }
 
-/// A peer of a line, and what was measured of it.
+/// A peer of a line and its measured rounds.
 struct Side<'a> {
     peer: &'a Peer,
-    /// Among the line's peers.
+    /// Its position among the line's peers.
     place: usize,
     is_ready: bool,
     rounds: Vec<Vec<f64>>,
 }
 
-/// All rounds of a line, and of its peers in turn with it, so that a noisy neighbour meets all. What cannot be measured here is said,
-/// and added to `absent` with the reason.
+/// Measures all rounds of a line, in turn with its peers, so that noise hits all of them. Adds what cannot be measured here to `absent`,
+/// with the reason.
 fn rounds(line: &Line, absent: &mut Vec<String>) -> Result<Vec<Measured>> {
     if let Err(why) = (line.prepare)() {
         leave_out(format!("{}: {why:#}", line.name), absent);
@@ -166,7 +166,7 @@ impl Side<'_> {
     }
 }
 
-/// What each round has of one figure.
+/// Returns one figure of each round.
 fn column(rounds: &[Vec<f64>], index: usize) -> Vec<f64> {
     rounds.iter().filter_map(|round| round.get(index).copied()).collect()
 }
@@ -176,7 +176,7 @@ fn said(line: &Line, values: &[f64]) -> String {
     figures.map(|(figure, value)| format!("{} {}", shown(*value), figure.unit)).collect::<Vec<_>>().join(", ")
 }
 
-/// Measures once in a process of its own; what it says goes to standard error.
+/// Measures once in a new process. Its messages go to standard error.
 fn in_child(arguments: &[&str]) -> Result<Vec<f64>> {
     let itself = env::current_exe().context("cannot find the program itself")?;
     let child = Command::new(itself).args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
@@ -187,7 +187,7 @@ fn in_child(arguments: &[&str]) -> Result<Vec<f64>> {
     serde_json::from_slice(&output.stdout).context("a round gave no values")
 }
 
-/// How many threads wanted to run in the last minute.
+/// The load average of the last minute.
 fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown").to_owned()

@@ -1,5 +1,5 @@
-//! Objects that people wrote, to measure what depends on how different objects are: manifests and API descriptions of Kubernetes,
-//! as its Go modules hold them.
+//! Objects written by people: manifests and API descriptions from Kubernetes' Go modules. They measure what depends on how much objects
+//! differ.
 //!
 //! `make real-assets` downloads these modules. `PILOTHOUSE_MANIFESTS` names another folder of YAML and JSON files, such as a dump of
 //! a cluster by `kubectl get -o yaml`.
@@ -15,16 +15,16 @@ use serde_json::{Map, Value, json};
 
 use crate::objects::uid;
 
-/// Fewer say nothing about objects in general.
+/// Minimum number of objects. Fewer are not representative.
 const FEWEST: usize = 1_000;
 
-/// The longest file that is read: longer ones are lists of test cases. The API's own description is read all the same.
+/// Maximum size of a file. Longer ones are lists of test cases. The API's own description is exempt.
 const LONGEST: u64 = 1 << 20;
 
-/// The description of the whole API, which is split into its thousand definitions and paths.
+/// The description of the whole API. It is split into its thousand definitions and paths.
 const DESCRIPTION: &str = "swagger.json";
 
-/// Different objects of many kinds as texts, with the metadata that a server adds.
+/// Returns different objects of many kinds as texts, with the metadata that a server adds.
 pub(crate) fn collect() -> Result<Vec<String>> {
     let folder = folder()?;
     let mut found = Found::default();
@@ -58,7 +58,7 @@ struct Found {
 }
 
 impl Found {
-    /// In the order of names, so that each run sees the same. What cannot be read is no manifest.
+    /// Reads files in the order of their names, so that each run sees the same. Skips files that are not manifests.
     fn walk(&mut self, folder: &Path) {
         let mut entries: Vec<_> =
             fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -102,7 +102,7 @@ impl Found {
         }
     }
 
-    /// An object or a list of them, if it is one.
+    /// Takes an object, or each object of a list.
     fn take(&mut self, value: Value) {
         let Value::Object(mut object) = value else { return };
         if let Some(Value::Array(items)) = object.get_mut("items") {
@@ -122,9 +122,9 @@ impl Found {
     }
 }
 
-/// The metadata as a server would give it.
+/// Adds the metadata that a server sets.
 fn served(mut metadata: Map<String, Value>, number: u64) -> Map<String, Value> {
-    // The same name is used for many an example.
+    // Many examples share a name.
     let name = metadata.get("name").and_then(Value::as_str).unwrap_or("object");
     let name = format!("{name}-{number}");
     metadata.retain(|member, value| match member.as_str() {

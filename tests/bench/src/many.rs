@@ -1,9 +1,9 @@
-//! A host as a process of the bench: what `pilothouse run` runs, and it tells when plugins were called.
+//! A host as a process of the bench. It runs what `pilothouse run` runs, and reports when plugins were called.
 //!
 //! ```text
-//! says SECONDS SECONDS   from the start of the process until a plugin was called first, and until each was called once and all is at rest
-//! left   NUMBER          of plugins' files, whose code is not optimized
-//! unmap  done            lets go of the code of plugins that were not called since this was last asked
+//! says SECONDS SECONDS   from the start of the process until the first call, and until each plugin was called once and the host is idle
+//! left   NUMBER          of plugin files whose code is not optimized yet
+//! unmap  done            unmaps the code of plugins without a call since the last `unmap`
 //! ```
 
 use std::{
@@ -33,20 +33,20 @@ use tracing_subscriber::{
 use crate::server::say;
 
 pub(crate) const NAME: &str = "host-of-many";
-/// The folder of plugins, each of which logs one line when it is called.
+/// Environment variable with the folder of plugins. Each logs one line when it is called.
 pub(crate) const PLUGINS: &str = "BENCH_HOST_PLUGINS";
-/// How many there are.
+/// Environment variable with the number of plugins.
 pub(crate) const COUNT: &str = "BENCH_HOST_COUNT";
-/// Where their code is kept.
+/// Environment variable with the cache directory.
 pub(crate) const CACHE: &str = "BENCH_HOST_CACHE";
-/// The way to the API server.
+/// Environment variable with the kubeconfig.
 pub(crate) const KUBECONFIG: &str = "BENCH_HOST_KUBECONFIG";
 
-/// What plugins log is said under this target.
+/// Tracing target of plugins' log lines.
 const LOGGED: &str = "pilothouse::plugin_log";
 const POLL: Duration = Duration::from_millis(5);
 
-/// Is that process until its input ends.
+/// Runs the process until its input ends.
 pub(crate) fn run() -> Result<()> {
     let called = Arc::new(Called { began: Instant::now(), first: OnceLock::new(), count: AtomicUsize::new(0) });
     tracing_subscriber::registry().with(Counting(Arc::clone(&called)).with_filter(LevelFilter::INFO)).try_init()?;
@@ -85,7 +85,7 @@ async fn answer(view: &HostView, called: &Called, count: usize) -> Result<()> {
     let (first, all) = (called.first.get().context("it was not called")?, called.began.elapsed());
     say(&format!("{} {}", first.as_secs_f64(), all.as_secs_f64()))?;
     let view = view.clone();
-    // It waits for whoever asks, and holds up nobody else.
+    // This thread only waits for commands.
     spawn_blocking(move || {
         for command in io::stdin().lock().lines() {
             match &*command.context("cannot read a command")? {
@@ -102,14 +102,14 @@ async fn answer(view: &HostView, called: &Called, count: usize) -> Result<()> {
     .await?
 }
 
-/// When plugins were called, and how often.
+/// Times and number of plugins' calls.
 struct Called {
     began: Instant,
     first: OnceLock<Duration>,
     count: AtomicUsize,
 }
 
-/// Counts in the place of a log.
+/// Counts log lines instead of writing them.
 struct Counting(Arc<Called>);
 
 impl<S: tracing::Subscriber> Layer<S> for Counting {

@@ -1,31 +1,32 @@
-//! What a process truly holds, as the kernel counts it.
+//! Memory of a process, as the kernel counts it.
 
 use std::fs;
 
 use anyhow::{Context, Result};
 
-/// Bytes of memory that are resident in the process `id`, its program's code included.
+/// Returns the resident bytes of the process `id`, including its program's code.
 ///
 /// # Errors
-/// There is no such process, or no `/proc`.
+/// The process does not exist, or `/proc` is missing.
 pub fn resident_of(id: u32) -> Result<usize> {
     status(&id.to_string(), "VmRSS:")
 }
 
-/// Bytes of memory that the process `id` holds for itself: resident, and not the pages of a file. Those are its program's code,
-/// which is read in as it first runs, and which the kernel takes away again where memory is short: no part of a cache, but ten
-/// megabytes of some programs.
+/// Returns the resident bytes of the process `id` without pages of files.
+///
+/// Pages of files are mostly the program's code, ten megabytes of some programs. The kernel reads them when they are first used and drops
+/// them if memory is short.
 ///
 /// # Errors
-/// There is no such process, or no `/proc`.
+/// The process does not exist, or `/proc` is missing.
 pub fn held_by(id: u32) -> Result<usize> {
     held(&id.to_string())
 }
 
-/// The same of this process.
+/// As [`held_by`] of this process.
 ///
 /// # Errors
-/// There is no `/proc`.
+/// `/proc` is missing.
 pub fn held_here() -> Result<usize> {
     held("self")
 }
@@ -34,18 +35,18 @@ fn held(process: &str) -> Result<usize> {
     status(process, "RssAnon:")
 }
 
-/// Forgets the peak of this process: it is what is resident now.
+/// Resets this process' peak to what is resident now.
 ///
 /// # Errors
-/// The kernel does not offer it.
+/// The kernel does not support it.
 pub fn reset_peak() -> Result<()> {
     reset("self")
 }
 
-/// Forgets the peak of the process `id`.
+/// Resets the peak of the process `id`.
 ///
 /// # Errors
-/// There is no such process of this user, or the kernel does not offer it.
+/// This user has no such process, or the kernel does not support it.
 pub fn reset_peak_of(id: u32) -> Result<()> {
     reset(&id.to_string())
 }
@@ -55,28 +56,28 @@ fn reset(process: &str) -> Result<()> {
     fs::write(format!("/proc/{process}/clear_refs"), "5").context("cannot reset the peak of the resident memory")
 }
 
-/// The most bytes that this process has held since [`reset_peak`].
+/// Returns the peak bytes of this process since [`reset_peak`].
 ///
 /// # Errors
-/// There is no `/proc`.
+/// `/proc` is missing.
 pub fn peak() -> Result<usize> {
     highest("self")
 }
 
-/// The most bytes that the process `id` has held since [`reset_peak_of`], or its start.
+/// Returns the peak bytes of the process `id` since [`reset_peak_of`], or since its start.
 ///
 /// # Errors
-/// There is no such process, or no `/proc`.
+/// The process does not exist, or `/proc` is missing.
 pub fn peak_of(id: u32) -> Result<usize> {
     highest(&id.to_string())
 }
 
-/// The kernel notes the peak of all that is resident. Pages of files hardly ever go: what there is of them now, there was then.
+/// The kernel's peak includes pages of files. These are hardly ever dropped, so their present size is subtracted.
 fn highest(process: &str) -> Result<usize> {
     Ok(status(process, "VmHWM:")?.saturating_sub(status(process, "RssFile:")? + status(process, "RssShmem:")?))
 }
 
-/// A line of `/proc/PID/status`, in bytes.
+/// Returns a line of `/proc/PID/status`, in bytes.
 fn status(process: &str, name: &str) -> Result<usize> {
     let path = format!("/proc/{process}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -84,21 +85,21 @@ fn status(process: &str, name: &str) -> Result<usize> {
     Ok(kilobytes << 10)
 }
 
-/// What a process holds, by whether others have it too. In bytes.
+/// Memory of a process in bytes, by whether it is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rollup {
-    /// All that is resident.
+    /// All resident memory.
     pub resident: usize,
-    /// What of it nobody else has: memory that it wrote to, and pages of files that only it maps.
+    /// Private memory: written pages, and pages of files that only this process maps.
     pub private: usize,
-    /// What of it is not a file's.
+    /// Memory without pages of files.
     pub anonymous: usize,
 }
 
-/// What the process `id` holds.
+/// Returns the memory of the process `id`.
 ///
 /// # Errors
-/// There is no such process of this user, or no `/proc`.
+/// This user has no such process, or `/proc` is missing.
 pub fn rollup_of(id: u32) -> Result<Rollup> {
     let path = format!("/proc/{id}/smaps_rollup");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -114,7 +115,7 @@ fn rollup(text: &str) -> Option<Rollup> {
     })
 }
 
-/// The number of a line such as `VmRSS:      1234 kB`.
+/// Parses the number of a line such as `VmRSS:      1234 kB`.
 fn kilobytes(text: &str, name: &str) -> Option<usize> {
     text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"))?.trim().parse().ok()
 }

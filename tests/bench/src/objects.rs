@@ -1,8 +1,8 @@
-//! Pods as a cluster has them, out of numbers: the same number gives the same pod in every run.
+//! Generates pods as a cluster has them, from numbers. The same number gives the same pod in every run.
 //!
 //! A pod is about 5 kB as the API server writes it, a fifth of it managedFields. Five pods share a ReplicaSet, two ReplicaSets a
-//! Deployment, and Deployments are spread over namespaces. No real cluster was copied: what is measured on them says how
-//! two programs compare rather than what a given cluster will see.
+//! Deployment, and Deployments are spread over namespaces. The pods are synthetic: they compare programs, and do not predict the figures of
+//! a given cluster.
 //!
 //! ```
 //! use pilothouse_bench::objects::Pod;
@@ -14,7 +14,7 @@
 
 use std::fmt::Write as _;
 
-/// Pods of one ReplicaSet.
+/// Number of pods of a ReplicaSet.
 const PODS_OF_A_SET: u64 = 5;
 const NAMESPACES: [&str; 10] = [
     "default",
@@ -30,7 +30,7 @@ const NAMESPACES: [&str; 10] = [
 ];
 const ROLES: [&str; 4] = ["frontend", "backend", "worker", "cache"];
 
-/// A number that looks random and is not: Steele's SplitMix64 of `seed`.
+/// Returns a pseudorandom number: SplitMix64 of `seed`.
 pub fn scatter(seed: u64) -> u64 {
     let mut bits = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -38,14 +38,14 @@ pub fn scatter(seed: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// A UUID of version 4 out of `seed`.
+/// Returns a UUID of version 4 for `seed`.
 pub(crate) fn uid(seed: u64) -> String {
     let (a, b) = (scatter(seed), scatter(!seed));
     let group = |bits: u64, width: u32| bits & ((1 << width) - 1);
     format!("{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}", a >> 32, group(a, 16), group(a >> 16, 12), b >> 52, group(b, 48))
 }
 
-/// `length` characters as Kubernetes appends them to names: without vowels, so that they are no words.
+/// Returns `length` characters of the set that Kubernetes appends to names. It has no vowels, so they form no words.
 fn suffix(seed: u64, length: usize) -> String {
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut bits = scatter(seed);
@@ -87,8 +87,8 @@ impl Pod {
         }
     }
 
-    /// Appends the pod at resourceVersion `version`. Versions differ in what a kubelet reports. `with_kind`: as in watches; items of
-    /// lists of built-in kinds say neither apiVersion nor kind.
+    /// Appends the pod at resourceVersion `version`. Versions differ in what a kubelet reports. With `with_kind` it has apiVersion and kind,
+    /// as in watches; items of lists have neither.
     pub fn write(&self, out: &mut String, version: u64, with_kind: bool) {
         out.push('{');
         if with_kind {
@@ -174,7 +174,7 @@ fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("a string takes all text");
 }
 
-/// Some second of the year 2026.
+/// Returns a time in the year 2026.
 fn time(seed: u64) -> String {
     let bits = scatter(seed ^ 0x7173);
     let part = |shift: u32, many: u64| (bits >> shift) % many;

@@ -1,4 +1,4 @@
-//! Others who do the same, measured on the same objects.
+//! Peers: other programs, measured on the same objects.
 
 pub(crate) mod engine;
 pub(crate) mod go;

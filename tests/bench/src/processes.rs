@@ -1,4 +1,4 @@
-//! What this program can be besides the bench: the processes that its lines measure or need.
+//! The processes that the bench's lines measure or need. This program runs as each of them.
 
 use std::env;
 
@@ -7,10 +7,10 @@ use tokio::process::Command;
 
 use crate::{awake, controllers, keepers, many, server};
 
-/// Is the process of that name, until its input ends. It answers each line that it is told with a line.
+/// Runs as the process of that name until its input ends. It answers each line with a line.
 ///
 /// # Errors
-/// There is none of that name, or it fails.
+/// No process has that name, or it fails.
 pub fn be(name: &str) -> Result<()> {
     match name {
         server::NAME => server::run(),
@@ -25,7 +25,7 @@ pub fn be(name: &str) -> Result<()> {
     }
 }
 
-/// The command that makes this program that process.
+/// Returns the command that runs this program as that process.
 pub(crate) fn command(name: &str) -> Result<Command> {
     let mut command = Command::new(env::current_exe().context("cannot find the program itself")?);
     command.args(["--be", name]);

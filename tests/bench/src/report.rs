@@ -1,4 +1,4 @@
-//! From measured values to the table and to `bench.json`.
+//! Turns measured values into the table and `bench.json`.
 //!
 //! ```
 //! use pilothouse_bench::report::{Budget, Measured};
@@ -12,12 +12,12 @@ use serde::Serialize;
 
 use crate::statistics::{median, range};
 
-/// What a value may be.
+/// The budget of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Budget {
-    /// So much or less: of times and sizes.
+    /// An upper bound, for times and sizes.
     AtMost(f64),
-    /// So much or more: of rates.
+    /// A lower bound, for rates.
     AtLeast(f64),
 }
 
@@ -43,56 +43,56 @@ impl Budget {
     }
 }
 
-/// One figure, as often as it was measured.
+/// One figure and its measured values.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// What the report calls it.
+    /// Its name in the report.
     pub name: &'static str,
-    /// What its values are in.
+    /// The unit of its values.
     pub unit: &'static str,
-    /// What they may be.
+    /// Its budget.
     pub budget: Option<Budget>,
     /// One value of each round.
     pub rounds: Vec<f64>,
-    /// Who else does the same.
+    /// Its peers.
     pub peers: Vec<Others>,
 }
 
-/// What a peer's figure came to.
+/// A peer's values of the same figure.
 #[derive(Clone, Debug)]
 pub struct Others {
-    /// Whose.
+    /// The peer's name.
     pub name: &'static str,
-    /// One value of each round; none where it could not be measured.
+    /// One value of each round; empty if it could not be measured.
     pub rounds: Vec<f64>,
-    /// So many times the peer's value is what ours may be at most; in place of the figure's own budget.
+    /// Budget of our value as a multiple of the peer's. It replaces the figure's own budget.
     pub allows: Option<f64>,
 }
 
-/// One row of the report, as `bench.json` has it: a figure beside one peer.
+/// One row of the report and of `bench.json`: a figure beside one peer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Its name.
+    /// The figure's name.
     pub line: &'static str,
     /// The median of the rounds.
     pub value: f64,
-    /// What `value`, `budget` and `peer_value` are in.
+    /// The unit of `value`, `budget` and `peer_value`.
     pub unit: &'static str,
-    /// The bound: from above, or for rates from below.
+    /// The bound: an upper one, or for rates a lower one.
     pub budget: Option<f64>,
-    /// Whether the value is within the budget.
+    /// `true` if the value is within the budget.
     pub holds: Option<bool>,
-    /// Who else was measured in the same run.
+    /// The peer that was measured in the same run.
     pub peer: Option<&'static str>,
-    /// The median of the peer's rounds; none where it could not be measured.
+    /// The median of the peer's rounds; `None` if it could not be measured.
     pub peer_value: Option<f64>,
-    /// `value` by `peer_value`.
+    /// `value` divided by `peer_value`.
     pub ratio: Option<f64>,
 }
 
 impl Measured {
-    /// A row for each peer, and one of its own if there is none, or if each of them sets another budget than its own; nothing if no round was
-    /// measured.
+    /// Returns a row for each peer. There is a row without a peer if the figure has no peer, or if every peer sets its own budget. Without a
+    /// measured round there is no row.
     pub fn rows(&self) -> Vec<Row> {
         let Some(value) = median(&self.rounds) else { return Vec::new() };
         let row = |peer: Option<&Others>| {
@@ -112,7 +112,7 @@ impl Measured {
         self.beside().into_iter().map(row).collect()
     }
 
-    /// Who stands in each row.
+    /// The peer of each row.
     fn beside(&self) -> Vec<Option<&Others>> {
         let its_own =
             self.peers.is_empty() || self.budget.is_some() && self.peers.iter().all(|peer| peer.allows.is_some());
@@ -124,7 +124,7 @@ impl Measured {
         allowed.or(self.budget)
     }
 
-    /// The cells of its lines in the table.
+    /// Returns the cells of its lines in the table.
     fn cells(&self) -> Vec<[String; COLUMNS.len()]> {
         let spread =
             range(&self.rounds).map_or_else(String::new, |(low, high)| format!("{}..{}", shown(low), shown(high)));
@@ -149,7 +149,7 @@ impl Measured {
 
 const COLUMNS: [&str; 9] = ["line", "value", "unit", "spread", "budget", "holds", "peer's", "ratio", "peer"];
 
-/// The table for people: median and spread of the rounds. Figures without a round are left out.
+/// Formats the table: median and spread of the rounds. Skips figures without a round.
 pub fn table(measured: &[Measured]) -> String {
     let head = COLUMNS.map(str::to_owned);
     let lines: Vec<_> = std::iter::once(head).chain(measured.iter().flat_map(Measured::cells)).collect();
@@ -164,7 +164,7 @@ pub fn table(measured: &[Measured]) -> String {
     table
 }
 
-/// Three digits that count, and for large numbers those before the point.
+/// Formats a number with three significant digits, and large numbers without decimals.
 pub fn shown(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();

@@ -1,11 +1,11 @@
-//! An API server that has nothing but pods, and is quick: what a cache's client sees of a real one.
+//! A fast API server that has only pods. A cache's client sees what it sees of a real one.
 //!
-//! It speaks HTTP/1.1 without TLS or compression, and renders pods as they are asked for: lists in pages or as a streaming list,
-//! and one watch. What changes is told in lines on its input:
+//! It speaks HTTP/1.1 without TLS or compression, and renders pods on demand: lists in pages or as a streaming list, and one watch. Commands
+//! on its input change pods:
 //!
 //! ```text
 //! modify N   sends N MODIFIED events; answers when they are rendered, before the first is sent
-//! expire     creates one more pod, unseen, and ends the watch as expired, so that its client lists again
+//! expire     creates one more pod without an event and ends the watch as expired, so that its client lists again
 //! ```
 
 use std::{
@@ -36,12 +36,12 @@ use tokio::{
 use crate::objects::{Pod, scatter};
 
 pub(crate) const NAME: &str = "server";
-/// How many pods there are at first.
+/// Environment variable with the number of pods at the start.
 pub(crate) const OBJECTS: &str = "BENCH_SERVER_OBJECTS";
 
-/// About what a kernel's buffer takes at once.
+/// Size of a chunk, about a kernel's socket buffer.
 const CHUNK: usize = 64 << 10;
-/// Chunks that wait for a slow reader.
+/// Number of chunks that wait for a slow reader.
 const CHUNKS: usize = 16;
 const POLL: Duration = Duration::from_millis(5);
 
@@ -49,7 +49,7 @@ const RESOURCES: &str = r#"{"kind":"APIResourceList","apiVersion":"v1","groupVer
 const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version","reason":"Expired","code":410}}
 "#;
 
-/// The address on standard output, then commands on standard input until its end.
+/// Prints its address, then obeys commands on standard input until its end.
 pub(crate) fn run() -> Result<()> {
     let objects: u64 = env::var(OBJECTS).ok().and_then(|text| text.parse().ok()).context("how many objects?")?;
     let runtime = Runtime::new().context("cannot start a runtime")?;
@@ -76,13 +76,13 @@ fn command(runtime: &Handle, pods: &Pods, line: &str) -> Result<()> {
     Ok(())
 }
 
-/// To whoever started this process.
+/// Answers the process that started this one.
 pub(crate) fn say(line: &str) -> Result<()> {
     let mut out = io::stdout();
     writeln!(out, "{line}").and_then(|()| out.flush()).context("nobody listens")
 }
 
-/// What a watch is sent.
+/// Data for a watch.
 #[derive(Clone)]
 enum News {
     Nothing,
@@ -93,7 +93,7 @@ enum News {
 
 /// The cluster.
 struct Pods {
-    /// Of each pod, by its number.
+    /// The version of each pod, by its number.
     versions: RwLock<Vec<u64>>,
     news: watch::Sender<News>,
 }
@@ -103,7 +103,7 @@ impl Pods {
         Self { versions: RwLock::new((1..=objects).collect()), news: watch::Sender::new(News::Nothing) }
     }
 
-    /// Modifies one pod after another, drawn as if at random, and tells the watch.
+    /// Modifies pods in pseudorandom order, and sends the events to the watch.
     async fn modify(&self, events: u64) {
         let mut versions = self.versions.write().await;
         let first = newest(&versions) + 1;
@@ -128,7 +128,7 @@ impl Pods {
         self.tell(News::Expired).await;
     }
 
-    /// After the first list a client may be yet to open its watch.
+    /// Waits for the watch: after its first list a client may not have opened it yet.
     async fn tell(&self, news: News) {
         while self.news.is_closed() {
             tokio::time::sleep(POLL).await;
@@ -136,7 +136,7 @@ impl Pods {
         self.news.send_replace(news);
     }
 
-    /// Feeds a watch until its client is gone or its version has expired; a streaming list comes first.
+    /// Serves a watch until its client is gone or its version has expired. A streaming list comes first.
     async fn watch(&self, initial: bool, out: mpsc::Sender<Bytes>) -> Result<(), mpsc::error::SendError<Bytes>> {
         let mut news = self.news.subscribe();
         news.mark_unchanged();

@@ -1,6 +1,6 @@
-//! The few statistics that the table needs.
+//! Statistics for the table.
 
-/// The middle of `values`, of an even number the mean of the two in the middle; none of none.
+/// Returns the median of `values`, or `None` if there are none. For an even number it is the mean of the two in the middle.
 pub fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let upper = *sorted.get(sorted.len() / 2)?;
@@ -8,14 +8,14 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// The smallest of `values` that is no smaller than `percent` of a hundred of them; none of none.
+/// Returns the smallest of `values` that is at least as large as `percent` % of them, or `None` if there are none.
 pub fn percentile(values: &[f64], percent: f64) -> Option<f64> {
     let sorted = sorted(values);
     let rank = (percent / 100.0 * sorted.len() as f64).ceil().max(1.0);
     sorted.get(rank as usize - 1).copied()
 }
 
-/// The lowest and the highest; none of none.
+/// Returns the minimum and the maximum, or `None` if there are no values.
 pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     let sorted = sorted(values);
     Some((*sorted.first()?, *sorted.last()?))

@@ -1,4 +1,4 @@
-//! The example plugin in other languages: `javascript` and `python` beside this program, made components by the usual tool of each.
+//! Builds the example plugin in other languages, `javascript` and `python` beside this program, with the usual tool of each.
 //!
 //! ```text
 //! registry ── npm, pip ──► target/bench-NAME: the tool ── source, wit ──► target/bench-NAME/myapple.wasm
@@ -14,24 +14,24 @@ use anyhow::{Context, Result, bail};
 
 use crate::target;
 
-/// A language, and how a plugin in it is built.
+/// A language and how to build a plugin in it.
 pub(crate) struct Toolchain {
-    /// Of its folders.
+    /// The name of its folders.
     name: &'static str,
-    /// The file there.
+    /// The source file there.
     source: &'static str,
-    /// The tool that builds, and the version with which the figures are comparable.
+    /// The build tool, and the version with which figures are comparable.
     tool: &'static str,
-    /// Commands that install it into a folder, each with what to do where it cannot be run.
+    /// Commands that install the tool into a folder, each with a remedy if it cannot be run.
     install: fn(&Path) -> Vec<(Command, &'static str)>,
-    /// The command that builds a component, of that source and the contract.
+    /// The command that builds a component from the source and the contract.
     build: fn(&Paths) -> Command,
 }
 
-/// Where things are.
+/// The folders of a build.
 struct Paths {
     folder: PathBuf,
-    /// A copy: tools leave files beside it.
+    /// A copy of the source, because tools leave files beside it.
     source: PathBuf,
     contract: PathBuf,
     component: PathBuf,
@@ -49,7 +49,7 @@ pub(crate) const JAVASCRIPT: Toolchain = Toolchain {
     build: |paths| {
         let mut build = Command::new(paths.folder.join("node_modules/.bin/componentize-js"));
         build.arg(&paths.source).arg("--wit").arg(&paths.contract).args(["--world-name", "plugin"]);
-        // What it would import of WASI is not given to a plugin.
+        // The host offers no WASI imports to plugins.
         build.args(["--disable", "stdio", "random", "clocks", "http", "fetch-event", "--out"]).arg(&paths.component);
         build
     },
@@ -82,11 +82,11 @@ pub(crate) const PYTHON: Toolchain = Toolchain {
 const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js@0.23.0";
 const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
 
-/// Says which version of the tool a folder holds, all of it.
+/// File that marks a complete installation and names the tool's version.
 const INSTALLED: &str = "installed";
 
 impl Toolchain {
-    /// Builds the plugin; an error says why that cannot be done here.
+    /// Builds the plugin. An error says why that cannot be done here.
     pub(crate) fn build(&self) -> Result<()> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let folder = self.folder()?;
@@ -107,7 +107,7 @@ impl Toolchain {
         run(&mut (self.build)(&paths), "remove the folder of the tool, to have it installed again")
     }
 
-    /// What was built.
+    /// The path of the component.
     pub(crate) fn plugin(&self) -> Result<Vec<u8>> {
         let path = self.component()?;
         fs::read(&path).with_context(|| format!("{} was not built: run the line as a whole", path.display()))
@@ -122,7 +122,7 @@ impl Toolchain {
     }
 }
 
-/// Runs it to its end; `missing` says what to do where it cannot be run.
+/// Runs a command to its end. `missing` is the remedy if it cannot be started.
 fn run(command: &mut Command, missing: &str) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();

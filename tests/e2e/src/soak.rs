@@ -56,8 +56,10 @@ pub struct Order {
 /// A run is short below this.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Time within which all caches must be right again. The longest waits may follow one another: 65 s for a missing answer, 33 s after a
-/// 403, 60 s for the longest backoff with its jitter, and 60 s for the bookmark that ends a streaming list.
+/// Time within which all caches must be right again.
+///
+/// The longest waits may follow one another: 65 s for a missing answer, 33 s after a 403, 60 s for the longest backoff with its jitter. The
+/// bookmark that ends a streaming list may take another 60 s.
 const SETTLES: Duration = Duration::from_secs(220);
 
 /// The window in which requests are counted. A failing informer has three delays in it, which double from 0.8 s.

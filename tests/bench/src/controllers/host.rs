@@ -1,4 +1,4 @@
-//! The real host as a process. A plugin of its logs that it was called; the line has the time.
+//! The real host as a process. One of its plugins logs each call, with the time.
 
 use std::{
     fs::File,
@@ -17,15 +17,15 @@ use tokio::time::sleep;
 
 use super::{Called, Stage, now};
 
-/// How often the log is read.
+/// Interval at which the log is read.
 const POLL: Duration = Duration::from_millis(1);
 
-/// When a plugin says that it was called.
+/// The moment at which a plugin logs its call.
 #[derive(Clone, Copy)]
 pub(crate) enum Says {
-    /// As soon as its export is entered: there is nothing in the guest before that.
+    /// When its export is entered, before any other code of the guest.
     Entered,
-    /// When the function is entered that its author wrote, with a typed object.
+    /// When the author's function is entered, with a typed object.
     Typed,
 }
 
@@ -38,22 +38,21 @@ impl Says {
     }
 }
 
-/// Dropped, it is killed.
+/// A host process. Dropping it kills the process.
 pub(crate) struct Host {
     process: Process,
     log: BufReader<File>,
     admin: Option<Admin>,
-    /// The line that is not ended yet.
+    /// The incomplete last line.
     line: Vec<u8>,
-    /// Plugins of which no line says that they were called, since they were [listened for](Self::listen_for): as a line has them, and as they
-    /// are called.
+    /// Plugins without a logged call since [`Self::listen_for`]: the text to find in a line, and the plugin's name.
     unheard: Vec<(Vec<u8>, String)>,
     plugins: Arc<Plugins>,
     _folder: TempDir,
 }
 
 impl Host {
-    /// Starts it with `plugins`, and the one that says when it was called, on the stage's wire.
+    /// Starts a host on the stage's wire, with `plugins` and the one that logs its calls.
     pub(crate) fn start(stage: &Stage, says: Says, plugins: &[Plugin]) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot create a folder for the host")?;
         let [cache, kubeconfig, log] = ["cache", "kubeconfig", "log"].map(|name| folder.path().join(name));
@@ -91,17 +90,17 @@ impl Host {
         self.process.id()
     }
 
-    /// Its admin endpoint, once the log was read so far.
+    /// Its admin endpoint, once the log has its address.
     pub(crate) fn admin(&self) -> Result<Admin> {
         self.admin.clone().context("the host does not say where its admin endpoint is")
     }
 
-    /// The folder that it watches.
+    /// The folder of its plugins.
     pub(crate) fn plugins(&self) -> Arc<Plugins> {
         self.plugins.clone()
     }
 
-    /// Returns when so many plugins serve, and nothing is compiled any more.
+    /// Waits until this many plugins serve and nothing is compiled any more.
     pub(crate) async fn serves(&mut self, plugins: usize) -> Result<()> {
         let mut active = 0;
         while active < plugins {
@@ -113,7 +112,7 @@ impl Host {
         self.admin()?.code_is_optimized().await
     }
 
-    /// Puts a plugin in, and returns when that has failed.
+    /// Adds a plugin and waits until it fails to load.
     pub(crate) async fn refuses(&mut self, plugin: &Plugin) -> Result<()> {
         self.plugins.put(plugin)?;
         loop {
@@ -125,7 +124,7 @@ impl Host {
         }
     }
 
-    /// Puts another revision of a plugin in, and returns after which time it serves.
+    /// Replaces a plugin and returns the time until the new revision serves.
     pub(crate) async fn reloads(&mut self, plugin: &Plugin) -> Result<Duration> {
         while self.next_line()?.is_some() {}
         let start = now();
@@ -142,19 +141,19 @@ impl Host {
         }
     }
 
-    /// From now on, lines of the log are looked for that say that one of these plugins was called.
+    /// Starts to look for log lines that show calls of these plugins.
     pub(crate) fn listen_for(&mut self, plugins: impl Iterator<Item = String>) -> Result<()> {
         while self.next_line()?.is_some() {}
         self.unheard = plugins.map(|name| (format!(r#""plugin":"{name}""#).into_bytes(), name)).collect();
         Ok(())
     }
 
-    /// Those of them that were not called, as far as the log was read.
+    /// Returns the plugins without a call so far.
     pub(crate) fn unheard(&self) -> impl Iterator<Item = &str> {
         self.unheard.iter().map(|(_, name)| name.as_str())
     }
 
-    /// Until there may be more in the log.
+    /// Waits until the log may have grown.
     async fn waits(&mut self) -> Result<()> {
         if let Some(status) = self.process.exited() {
             anyhow::bail!("the host ended with {status}\n{}", self.process.last_lines(20));
@@ -163,7 +162,7 @@ impl Host {
         Ok(())
     }
 
-    /// The next whole line of the log, if there is one.
+    /// Returns the next complete line of the log, if any.
     fn next_line(&mut self) -> Result<Option<Vec<u8>>> {
         self.log.read_until(b'\n', &mut self.line).context("cannot read the host's log")?;
         if !self.line.ends_with(b"\n") {
@@ -174,7 +173,7 @@ impl Host {
         if self.admin.is_none() {
             self.admin = Admin::logged(&line)?;
         }
-        // That it is left alone is said of a plugin, too.
+        // A plugin's quarantine is logged, too.
         if !has(b"quarantined") {
             self.unheard.retain(|(of, _)| !has(of));
         }
@@ -195,7 +194,7 @@ impl Called for Host {
     }
 }
 
-/// A line of the log, as far as it matters here.
+/// The parts of a log line that matter here.
 #[derive(Deserialize)]
 struct Line<'a> {
     timestamp: &'a str,
@@ -207,14 +206,14 @@ impl<'a> Line<'a> {
         serde_json::from_slice(line).context("not a line of a log in JSON")
     }
 
-    /// Since 1970.
+    /// Time since 1970.
     fn time(&self) -> Result<Duration> {
         let at: k8s_openapi::jiff::Timestamp = self.timestamp.parse().context("its time is none")?;
         Ok(at.duration_since(k8s_openapi::jiff::Timestamp::UNIX_EPOCH).unsigned_abs())
     }
 }
 
-/// When the plugin logged that it was called for the change with this mark, if that is what the line says.
+/// Returns when the plugin was called for the change with this mark, if the line says that.
 fn called(line: &[u8], mark: &str) -> Option<Result<Duration>> {
     memchr::memmem::find(line, format!("mark={mark}").as_bytes())?;
     let read = || {

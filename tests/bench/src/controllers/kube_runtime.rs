@@ -19,7 +19,7 @@ use super::{MARK, Seen, now, obey};
 
 pub(crate) const NAME: &str = "controller-kube-runtime";
 
-/// Is that controller until its input ends.
+/// Runs the controller until its input ends.
 pub(crate) fn run() -> Result<()> {
     let runtime = Runtime::new().context("cannot start a runtime")?;
     obey(|url, seen| {
@@ -28,14 +28,14 @@ pub(crate) fn run() -> Result<()> {
     })
 }
 
-/// Begins; what goes wrong later is said on standard error.
+/// Starts the controller. Later errors go to standard error.
 fn start(url: &str, seen: Sender<Seen>) -> Result<()> {
     let config = kube::Config::new(url.parse().context("not a server's address")?);
     let client = Client::try_from(config).context("cannot make a client")?;
     let controller = Controller::new(Api::<ConfigMap>::all(client), watcher::Config::default());
     let reconcile = async |map: Arc<ConfigMap>, seen: Arc<Sender<Seen>>| {
         let at = now();
-        // Where nobody listens any more, the process is about to end.
+        // Without a receiver the process is about to end.
         let _ended = seen.send((at, map.annotations().get(MARK).cloned().unwrap_or_default()));
         Ok::<_, Infallible>(Action::await_change())
     };

@@ -1,5 +1,5 @@
-//! Nobody's controller: one thread that reads the same watch off the same wire and does nothing with it. How soon it has an event is what
-//! the machine takes to bring one, and to wake who waits for it.
+//! A thread that reads the same watch from the same wire and does nothing else. It shows how long the machine takes to deliver an event
+//! and to wake the reader.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -15,7 +15,7 @@ use super::{MARK, Seen, now, obey};
 
 pub(crate) const NAME: &str = "controller-reader";
 
-/// Is that reader until its input ends.
+/// Runs the reader until its input ends.
 pub(crate) fn run() -> Result<()> {
     obey(start)
 }
@@ -28,7 +28,7 @@ fn start(url: &str, seen: Sender<Seen>) -> Result<()> {
     thread::spawn(move || {
         let mut stream = BufReader::with_capacity(64 << 10, stream);
         let mut line = Vec::new();
-        // Who waits for more is told when there is none.
+        // Ends the wait of the receiver.
         while matches!(stream.read_until(b'\n', &mut line), Ok(1..)) {
             let at = now();
             if let Some(mark) = mark(&line)

@@ -1,4 +1,4 @@
-//! A wire between controllers and their API server that notes when a mark passes.
+//! A TCP relay between controllers and their API server that records when a mark passes.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -22,26 +22,26 @@ use tokio::{
 
 use super::now;
 
-/// More than an event has.
+/// Buffer size, larger than an event.
 const BUFFER: usize = 64 << 10;
 
-/// Passes bytes on, of any number of connections. Dropped, it takes no new ones.
+/// Forwards the bytes of any number of connections. Dropping it stops new ones.
 pub(crate) struct Wire {
     address: SocketAddr,
     looking: Arc<Mutex<Looking>>,
     accepting: JoinHandle<()>,
 }
 
-/// What is looked for in what the server says.
+/// The mark to find in the server's bytes.
 #[derive(Default)]
 struct Looking {
     mark: String,
-    /// When it passed first: just before it was written to whoever is at the near end.
+    /// When it passed first, just before it was written to the controller.
     passed: Option<Duration>,
 }
 
 impl Wire {
-    /// One that leads to the server of a kubeconfig, which must be without TLS.
+    /// Starts a wire to the server of a kubeconfig, which must be without TLS.
     pub(crate) async fn before(kubeconfig: &Path) -> Result<Self> {
         let file = Kubeconfig::read_from(kubeconfig).context("cannot read the kubeconfig")?;
         let cluster = file.clusters.into_iter().find_map(|cluster| cluster.cluster);
@@ -63,12 +63,12 @@ impl Wire {
         Ok(Self { address, looking, accepting })
     }
 
-    /// Where it begins, as a URL.
+    /// The URL of its near end.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Writes a kubeconfig that leads here.
+    /// Writes a kubeconfig with the wire's address.
     pub(crate) fn write_kubeconfig(&self, path: &Path) -> Result<()> {
         let text = serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "bench",
@@ -79,12 +79,12 @@ impl Wire {
         std::fs::write(path, text.to_string()).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// From now on looks for these bytes.
+    /// Starts to look for these bytes.
     pub(crate) fn look_for(&self, mark: &str) {
         *self.looking.lock() = Looking { mark: mark.to_owned(), passed: None };
     }
 
-    /// When they passed.
+    /// Waits for the bytes and returns when they passed.
     pub(crate) fn passed(&self) -> Option<Duration> {
         self.looking.lock().passed
     }
@@ -98,7 +98,7 @@ impl Drop for Wire {
 
 async fn connect(near: TcpStream, server: SocketAddr, looking: Arc<Mutex<Looking>>) {
     let Ok(far) = TcpStream::connect(server).await else { return };
-    // An event is told when it is there.
+    // Without TCP_NODELAY an event could be held back.
     if near.set_nodelay(true).and_then(|()| far.set_nodelay(true)).is_err() {
         return;
     }
@@ -128,12 +128,12 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, looking: &Mutex<L
     }
 }
 
-/// The end of what passed before: a mark may be half in one read and half in the next.
+/// The end of the previous read: a mark may be split between two reads.
 #[derive(Default)]
 struct Seam(Vec<u8>);
 
 impl Seam {
-    /// More than a mark has.
+    /// Number of bytes kept, longer than a mark.
     const LENGTH: usize = 64;
 
     fn finds(&self, mark: &[u8], bytes: &[u8]) -> bool {

@@ -1,4 +1,4 @@
-//! The host's own informer, with what a controller hangs on it: a route to the owner, and a workqueue.
+//! The host's own informer with a route to the owner and a workqueue, as a controller has them.
 
 use std::{sync::Arc, time::Instant};
 
@@ -27,14 +27,14 @@ struct Host {
     _informers: Informers,
 }
 
-/// An informer of all pods on that server, in sync; and who else may write into it.
+/// Starts an informer of all pods on that server and waits until it is in sync.
 pub(crate) async fn pods(url: &str) -> Result<(Lease, Informers)> {
     let mut config = kube::Config::new(url.parse().context("not a server's address")?);
     config.default_retry = false;
     let client = kube::Client::try_from(config).context("cannot make a client")?;
     let intake = Intake::start().context("cannot start the thread for informers")?;
     let runs_on = intake.handle().clone();
-    // For as long as the process lives.
+    // Runs as long as the process.
     std::mem::forget(intake);
     let informers = Informers::new(Cluster::new(client, url, Handle::current(), Arc::new(())), runs_on);
     let pods = informers.acquire(InformerKey::all(TypeMeta::new("v1", "Pod")), "bench");
@@ -54,7 +54,7 @@ impl Keeper for Host {
             for key in routed.drain(..) {
                 queue.add(now, key, CHANGE);
             }
-            // A worker that has nothing else to do.
+            // A worker that only takes keys and gives them back.
             while let Some(item) = queue.get(now) {
                 queue.done(now, &item.key);
             }

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 pub(super) const UID: &str = "6b1e7a52-54e4-4c83-9a0e-0c5d1f3b7a21";
 
-/// The example plugin, and what it is called with.
+/// The example plugin and the arguments of its calls.
 #[derive(Clone)]
 pub(super) struct Calls {
     revision: Revision,
@@ -29,7 +29,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Compiled in this process.
+    /// Compiles the example plugin in this process.
     pub(super) async fn new(object: Arc<Object>, phase: Phase) -> Result<Self> {
         Self::of(&Engine::new()?.compile(&Plugin::myapple()?.wasm)?, object, phase).await
     }
@@ -38,7 +38,7 @@ impl Calls {
         Self::within(Limits::default(), compiled, object, phase).await
     }
 
-    /// Of any plugin for MyApples.
+    /// Takes any plugin for MyApples.
     pub(super) async fn within(limits: Limits, compiled: &Compiled, object: Arc<Object>, phase: Phase) -> Result<Self> {
         let revision = compiled.link().await?.describe(PluginName::new("apples")?, "{}".into(), limits).await?;
         let controller = revision.manifest().controllers.first().context("the plugin has no controller")?;
@@ -53,7 +53,7 @@ impl Calls {
         Ok(answer.context("the call failed")??)
     }
 
-    /// Calls it once, and looks at the answer: for a MyApple that lives, one child and a status that counts it.
+    /// Calls it once and checks the answer: one child and a status that counts it, for a live MyApple.
     pub(super) async fn check(&self) -> Result<()> {
         let answer = self.call().await?;
         let fits = if self.request.phase == Phase::Gone {
@@ -67,7 +67,7 @@ impl Calls {
     }
 }
 
-/// A MyApple of quantity 1 that has so many bytes, in annotations and conditions of about 200 bytes each.
+/// Returns a MyApple of quantity 1 with this many bytes, in annotations and conditions of about 200 bytes each.
 pub(super) fn apple(bytes: usize) -> Result<Arc<Object>> {
     let notes = (0..).take_while(|notes| text(*notes, 0).len() <= bytes).last().context("no MyApple is so small")?;
     let rest = bytes - text(notes, 0).len();
@@ -103,7 +103,7 @@ fn text(notes: usize, rest: usize) -> String {
     apple.to_string()
 }
 
-/// Its child, as the cache has it.
+/// Returns its child as the cache has it.
 pub(super) fn child() -> Result<Arc<Object>> {
     let owner = json!({
         "apiVersion": "stable.example.com/v1", "kind": "MyApple", "name": "gala", "uid": UID, "controller": true,
@@ -124,7 +124,7 @@ fn parse(text: &str) -> Result<Arc<Object>> {
     Ok(Arc::new(Object::parse(text.as_bytes(), &TypeMeta::new("", ""))?))
 }
 
-/// A cache of one object, and no API server.
+/// A cache with one object, without an API server.
 struct Cached(Arc<Object>);
 
 type Answer<'a, T> = BoxFuture<'a, Result<T, ClientError>>;

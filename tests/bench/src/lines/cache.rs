@@ -1,4 +1,4 @@
-//! Reflector and store together, fed as the host's driver feeds them, with the network left out.
+//! Reflector and store together, fed as the host's driver feeds them, without a network.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// An empty one, and the request it begins with.
+    /// Creates an empty cache and returns its first request.
     pub(super) fn new(streaming: bool) -> Result<(Self, Effect)> {
         let of = TypeMeta::new("v1", "Pod");
         let config =
@@ -37,7 +37,7 @@ impl Cache {
         Ok((cache, request))
     }
 
-    /// Tells the reflector what happened, does to the store what it says, hands each change on, and gives back its request.
+    /// Passes an input to the reflector, applies its effects to the store, passes each change on, and returns the next request.
     pub(super) fn feed(&mut self, input: Input<'_>, mut changed: impl FnMut(Change)) -> Option<Effect> {
         self.now += Duration::from_micros(10);
         self.reflector.step(self.now, input, &mut self.effects);
@@ -63,7 +63,7 @@ impl Cache {
         request
     }
 
-    /// Reads `count` pods by a streaming list, each at a version of its own, from 1.
+    /// Reads `count` pods by a streaming list, with versions from 1 upwards.
     pub(super) fn stream(&mut self, count: u64) -> Result<()> {
         self.feed(Input::Opened, |_| ());
         let mut line = String::new();
@@ -81,11 +81,11 @@ impl Cache {
         self.check(count)
     }
 
-    /// Answers `request` and those that follow with pages of `count` pods, at versions from `from` on, until the reflector watches.
+    /// Answers `request` and the following ones with pages of `count` pods, at versions from `from` upwards, until the reflector watches.
     pub(super) fn pages(&mut self, mut request: Effect, count: u64, from: u64) -> Result<()> {
         while let Effect::List { limit, continue_token, .. } = request {
             let begin = continue_token.map_or(Ok(0), |token| token.parse()).context("not a continue token of ours")?;
-            // As it comes from the network: a body of its own for each page.
+            // Each page has its own body, as from the network.
             let body = page(begin, (begin + u64::from(limit)).min(count), count, from);
             request = self.feed(Input::Page(body.as_bytes()), drop).context("the reflector asks for nothing")?;
         }
@@ -94,8 +94,7 @@ impl Cache {
         self.check(count)
     }
 
-    /// Says that the watch has expired; gives back the request that begins the new list, after what precedes it: a wait, a look for the
-    /// endpoint.
+    /// Ends the watch as expired. Returns the first request of the new list, after the wait and the discovery that precede it.
     pub(super) fn expire(&mut self) -> Result<Effect> {
         let line = br#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","message":"too old resource version","code":410}}"#;
         let mut request = self.feed(Input::Line(line), drop);
@@ -118,7 +117,7 @@ impl Cache {
     }
 }
 
-/// Appends a line of a watch, without its end.
+/// Appends a line of a watch, without the line feed.
 pub(crate) fn watch_line(out: &mut String, event: &str, pod: &Pod, version: u64) {
     out.push_str(r#"{"type":""#);
     out.push_str(event);

@@ -1,4 +1,4 @@
-//! Calls of real plugins in the real sandbox: all that a call costs besides cache and writes.
+//! Calls of real plugins in the real sandbox: the cost of a call without cache and writes.
 
 use std::hint::black_box;
 
@@ -25,13 +25,13 @@ use crate::{
 
 const CALLS: usize = 500;
 const PASSES: usize = 9;
-/// Bytes of the objects: the least that people write, what is usual with managedFields taken away, and what is large.
+/// Bytes of the objects: a minimal one, a usual one without managedFields, and a large one.
 const SIZES: [usize; 3] = [1_500, 6_000, 50_000];
-/// Bytes of one of which nothing is to be done.
+/// Bytes of an object that needs no work.
 const SMALL: usize = 600;
 
-/// The same work with nothing in between. Ours may take five times as long: the budget was 40 µs for a reconcile of 6 kB, on a machine where
-/// the native work took 7.9 µs.
+/// The same work in native code. Ours may take five times as long. The budget was 40 µs for a reconcile of 6 kB, on a machine where the native
+/// work took 7.9 µs.
 pub(super) const NATIVE: Peer = Peer {
     name: "the same in Rust, without a sandbox",
     prepare: || Ok(()),
@@ -39,8 +39,8 @@ pub(super) const NATIVE: Peer = Peer {
     allows: &[("reconcile-6k", 5.0)],
 };
 
-/// What the first of them costs without the host: what the engine itself takes to lay the texts, to call and to come back. Of that ours may
-/// have twice as much: the 0.5 µs of an empty call are twice what one without arguments took in the engine, 0.25.
+/// The first figure without the host: the engine alone copies the texts, calls and returns. Ours may take twice as long. The budget of an
+/// empty call, 0.5 µs, is twice what a call without arguments took in the engine, 0.25 µs.
 pub(super) const ENGINE: Peer = Peer {
     name: "wasmtime 48 alone, the same call",
     prepare: || Ok(()),
@@ -52,10 +52,13 @@ fn engine() -> Result<Vec<f64>> {
     Ok(vec![engine::call(&Plugin::guest("idling")?.wasm, &apple(SMALL)?.json(), CALLS, PASSES)?])
 }
 
-/// Microseconds of a call on an object of 600 bytes, of which nothing is to be done: of the guest `idling`, which does not look at what it is
-/// called with, in an instance that is kept, and in fresh ones; and of the example plugin, which makes itself out of its configuration, parses
-/// the object, sees that it is gone, and leaves all as it is, in fresh ones. In each, the host lays five texts into the guest's memory:
-/// configuration, controller, namespace, name and object.
+/// Microseconds of a call for a 600-byte object that needs no work.
+///
+/// - the guest `idling`, which ignores its arguments, in a reused instance;
+/// - the same in fresh instances;
+/// - the example plugin in fresh instances. It reads its configuration, parses the object, and sees that the object is gone.
+///
+/// In each call the host copies five texts into the guest's memory: configuration, controller, namespace, name and object.
 pub(super) fn empty() -> Result<Vec<f64>> {
     let compiled = Engine::new()?.compile(&Plugin::guest("idling")?.wasm)?;
     let idling =
@@ -63,13 +66,12 @@ pub(super) fn empty() -> Result<Vec<f64>> {
     Ok(vec![idling(true)?, idling(false)?, measure(SMALL, Phase::Gone)?])
 }
 
-/// An object of each size is parsed, a cached child is read, a child and a status come back. Microseconds.
+/// Microseconds of a call that parses an object of each size, reads a cached child, and returns a child and a status.
 pub(super) fn reconcile() -> Result<Vec<f64>> {
     SIZES.into_iter().map(|size| measure(size, Phase::Live)).collect()
 }
 
-/// The guest `reusing`, which does about the same: objects of each size, and a small one that is gone; in instances that are kept, and in
-/// fresh ones, as an administrator may have it. Microseconds.
+/// Microseconds of the same work in the guest `reusing`: objects of each size and a small deleted one, in reused and in fresh instances.
 pub(super) fn reuse() -> Result<Vec<f64>> {
     let compiled = Engine::new()?.compile(&Plugin::guest("reusing")?.wasm)?;
     let mut figures = Vec::new();
@@ -103,8 +105,8 @@ fn time(calls: impl Future<Output = Result<Calls>>) -> Result<f64> {
     })
 }
 
-/// The example plugin's work, done by what it is made of: serde_json and k8s-openapi's types. From the texts of the object and its child
-/// to the texts of the wanted child and of the status; neither the SDK nor the contract is in it, which the plugin has besides.
+/// The example plugin's work in native code, with serde_json and k8s-openapi's types: from the texts of the object and its child to the texts
+/// of the desired child and the status. It has neither the SDK nor the contract.
 fn native() -> Result<Vec<f64>> {
     let time = |bytes: usize| {
         let (object, child) = (apple(bytes)?, child()?);
@@ -139,7 +141,7 @@ struct Status {
     observed_generation: Option<i64>,
 }
 
-/// A child and a status for an apple of quantity 1.
+/// Returns a child and a status for a MyApple of quantity 1.
 fn answer(object: &str, child: &str) -> Result<(String, String)> {
     let apple: MyApple = serde_json::from_str(object)?;
     let MyApple { metadata, spec, status } = apple;

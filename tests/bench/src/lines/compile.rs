@@ -1,4 +1,4 @@
-//! A plugin's file to machine code.
+//! Compilation of a plugin's file to machine code.
 
 use std::{hint::black_box, time::Instant};
 
@@ -11,8 +11,8 @@ use crate::statistics::median;
 
 const TIMES: usize = 5;
 
-/// Milliseconds by the wall clock: as well as can be, in this process and on all cores; and as soon as can be, by a process of its own, which
-/// is what a new plugin waits for.
+/// Milliseconds by the wall clock: optimized, in this process on all cores; and by the baseline compiler in its own process, for which a new
+/// plugin waits.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let file = Plugin::myapple()?.wasm;
     eprintln!("  myapple.wasm has {} kB", file.len() / 1000);
@@ -37,7 +37,7 @@ fn baseline(file: &[u8]) -> Result<Vec<f64>> {
     let mut times = Vec::with_capacity(TIMES);
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         for _ in 0..TIMES {
-            // What one has loaded it does not compile again.
+            // A new engine, because one does not compile a file twice.
             let engine = Engine::with_compiler(compiler.clone(), None)?;
             let start = Instant::now();
             black_box(engine.load(file.clone()).await?);

@@ -1,6 +1,6 @@
-//! What a cache gains by keeping texts packed, and what a read then costs, on objects that differ as much as people's do.
+//! The gain of compressed texts in a cache, and the cost of their reads, on objects as different as those of people.
 //!
-//! All kinds are mixed: objects of one kind have more in common.
+//! All kinds are mixed. Objects of a single kind have more in common.
 
 use std::{hint::black_box, sync::Arc, time::Instant};
 
@@ -14,11 +14,14 @@ use pilothouse_core::{
 
 use crate::{manifests, report::shown, statistics::percentile};
 
-/// Reads of each object.
+/// Number of reads of each object.
 const PASSES: usize = 5;
 
-/// How many times smaller texts get with a dictionary that was trained on others, and without one; the time of a read, packed and as
-/// it is; and what a store holds for each object, packed, its dictionary included, and as it is.
+/// Three pairs of figures:
+///
+/// - compression ratio with a dictionary that was trained on other objects, and without one;
+/// - time of a read, compressed and plain;
+/// - bytes of a store for each object, compressed (with the dictionary) and plain.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let texts = manifests::collect()?;
     let of = TypeMeta::new("v1", "ConfigMap");
@@ -49,18 +52,18 @@ pub(super) fn measure() -> Result<Vec<f64>> {
     Ok([ratios, reads, [packed as f64 / count, raw as f64 / count]].concat())
 }
 
-/// What does not get smaller stays as it is.
+/// Returns the compressed text, or the plain one if that is smaller.
 fn packed(objects: &[&Object], dictionary: &Arc<Dictionary>) -> Vec<Object> {
     objects.iter().map(|object| object.pack(dictionary).unwrap_or_else(|| (*object).clone())).collect()
 }
 
-/// Bytes of the texts as they are held; `plain`: the same objects as they were.
+/// Bytes of the texts as held. `plain` has the same objects uncompressed.
 fn text_bytes(held: &[Object], plain: &[&Object]) -> usize {
     let text = |(held, plain): (&Object, &&Object)| held.bytes() + plain.json_len() - plain.bytes();
     held.iter().zip(plain).map(text).sum()
 }
 
-/// Half of all reads take no longer, in microseconds: a copy of the text, as a plugin is given.
+/// Measures the median time of a read in microseconds. A read copies the text, as for a plugin.
 fn read(objects: &[Object]) -> Result<f64> {
     let mut times = Vec::with_capacity(PASSES * objects.len());
     for _ in 0..PASSES {
@@ -75,7 +78,7 @@ fn read(objects: &[Object]) -> Result<f64> {
     median.context("nothing was read")
 }
 
-/// What a store of them counts, packed as it decides itself, and before.
+/// Returns the bytes that a store counts, after it has compressed as it decides, and before.
 fn stores(of: TypeMeta, objects: Vec<Object>) -> (usize, usize) {
     let mut store = Store::new(of);
     for object in objects {

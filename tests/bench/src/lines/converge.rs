@@ -1,4 +1,4 @@
-//! Many new objects until each has what it asks for.
+//! Time until many new objects have their children.
 
 use std::{
     collections::HashSet,
@@ -19,12 +19,12 @@ use super::scene::Scene;
 
 const APPLES: usize = 1_000;
 const EACH: u32 = 3;
-/// MyApples that are created at once.
+/// Number of MyApples created at once.
 const CREATORS: usize = 10;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Seconds from the first create until a watch has shown every MyApple with all its children counted; and the host's memory then, in
-/// MiB. The API server and who creates share the machine with the host.
+/// Seconds from the first create until a watch has shown every MyApple with all its children counted, and the host's memory then, in MiB.
+/// The API server and the creator share the machine with the host.
 pub(super) fn measure() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let scene = Scene::start(Kind::Embedded).await?;
@@ -34,7 +34,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
     })
 }
 
-/// How long it takes from the first create until a watch has shown each of them with that many children counted.
+/// Measures the time from the first create until a watch has shown each of them with that many children counted.
 pub(super) async fn fill(apples: &[Apple], each: u32) -> Result<Duration> {
     let all = &apples[0].apples;
     let version = all.list(&ListParams::default()).await?.metadata.resource_version.context("a list without one")?;

@@ -1,4 +1,4 @@
-//! A child edited behind the host's back, until it is set back.
+//! Time until a foreign edit of a child is reverted.
 
 use std::{
     pin::pin,
@@ -25,8 +25,8 @@ const EDITS: usize = 300;
 const LIMIT: Duration = Duration::from_secs(30);
 const RIGHT: &str = "green";
 
-/// Milliseconds between two events of one watch: that which shows the edit and that which shows the child as it was; the median and
-/// the 99th percentile. The way to the API server and back is in it.
+/// Milliseconds between two events of one watch: the edit and the revert. Median and 99th percentile. The requests to the API server are
+/// included.
 pub(super) fn measure() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let scene = Scene::start(Kind::Embedded).await?;
@@ -63,7 +63,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
     })
 }
 
-/// Returns when an event shows that the child has that color.
+/// Waits for an event that shows the child with that color.
 async fn shows(
     watch: &mut (impl Stream<Item = kube::Result<WatchEvent<ConfigMap>>> + Unpin),
     child: &str,

@@ -1,4 +1,4 @@
-//! A watch event from bytes to a waiting key: cut into lines, parsed, stored, routed to its owner, enqueued.
+//! A watch event from bytes to a queued key: cut into lines, parsed, stored, routed to its owner, enqueued.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use crate::{
     statistics::median,
 };
 
-/// Objects that are cached already.
+/// Number of objects in the cache.
 pub(crate) const CACHED: u64 = 50_000;
-/// Events of one pass.
+/// Number of events in a pass.
 pub(crate) const EVENTS: u64 = 20_000;
 pub(crate) const PASSES: u64 = 5;
-/// What a read from a connection gives at once.
+/// Bytes of a read from a connection.
 const CHUNK: usize = 16 << 10;
 
-/// The lines of one pass: some pods, at versions that nobody has seen, each line with its end.
+/// Returns the lines of one pass, with line feeds: some pods at new versions.
 pub(crate) fn lines(pass: u64) -> String {
     let mut lines = String::new();
     for event in pass * EVENTS..(pass + 1) * EVENTS {
@@ -36,7 +36,7 @@ pub(crate) fn lines(pass: u64) -> String {
     lines
 }
 
-/// Events that a core can take in a second. The connection itself is not in it.
+/// Events per second of a core, without the connection itself.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let (mut cache, _) = Cache::new(true)?;
     cache.stream(CACHED)?;

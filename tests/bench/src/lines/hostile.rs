@@ -1,4 +1,4 @@
-//! From an event to the reconcile that it causes while other plugins do their worst, beside the same while they have nothing to do.
+//! Latency from an event to its reconcile while other plugins misbehave, compared with the latency while they are idle.
 
 use std::{
     pin::pin,
@@ -36,18 +36,20 @@ use crate::{
     statistics::percentile,
 };
 
-/// So many that it takes eight slow ones to show; so few that a plugin may log that it is called for each of them, again and again with a
-/// rest between: a thousand times, and a hundred times a second.
+/// Number of changes. Eight slow ones show in the 99th percentile. A plugin may log each of them: 1,000 lines, and 100 a second.
 const CHANGES: usize = 750;
-/// Nobody is at rest while others misbehave: shorter than that of `latency`.
+/// Pause between changes while others misbehave. It is shorter than that of `latency`, because nothing is idle.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Where nobody misbehaves.
+/// The namespace without a misbehaving plugin.
 const QUIET: &str = "quiet";
-/// Those whose calls last, by what they do and how many of them: eight never return from a call, which is stopped after 300 ms, and are more
-/// than there are threads; two log 20,000 lines of 1 kB in each call; two ask the host something until they may ask no more.
+/// Plugins with long calls, by guest and number.
+///
+/// - Eight, more than the threads, never return from a call. The host stops the call after 300 ms.
+/// - Two log 20,000 lines of 1 kB in each call.
+/// - Two call the host until they reach the limit of calls.
 const LASTING: Group<'_> = Group { namespace: "lasting", guests: &[("looping", 8), ("flooding", 2), ("asking", 2)] };
-/// Those that fail at once: they use up their memory, a table, their stack and the stack in their memory, trap, call while they are called,
-/// and hand over what is too much, too long and no text.
+/// Plugins that fail at once. They exhaust memory, a table, the stack, or the stack in their memory; they trap, re-enter, or pass values that
+/// are too many, too long or not UTF-8.
 const FAILING: Group<'_> = Group {
     namespace: "failing",
     guests: &[
@@ -63,7 +65,7 @@ const FAILING: Group<'_> = Group {
     ],
 };
 /// Each way to misbehave, in the order of the figures of `hostile-each` and `hostile-three`. The last waits until its deadline for an API server
-/// that does not answer it.
+/// that never answers.
 const WAYS: [&str; 26] = [
     "asking",
     "filling",
@@ -92,50 +94,51 @@ const WAYS: [&str; 26] = [
     "trespasser",
     WAITING,
 ];
-/// Those that misbehave over changes of ConfigMaps, each of which has the mistake that they make as a label, and not over MyApples.
+/// Plugins that misbehave on changes of ConfigMaps, not of MyApples. A label of the ConfigMap selects the fault.
 const HOOKS: [&str; 2] = ["mapping_badly", "observing_badly"];
-/// What they take as one.
+/// The faults that they know.
 const HOOK_MISTAKES: [&str; 5] = ["trap", "loop", "fail", "flood", "nowhere"];
-/// The one for which the API server is not to answer.
+/// The plugin that the API server never answers.
 const WAITING: &str = "waiting";
-/// The guests that are refused before they serve: one never ends describing itself, one is too large, one lacks exports that it declares, and
-/// one has an import too many. In the order of the figures of `hostile-loading`, after which come those that
-/// [misbehave as they are made](Plugin::misbehaving_as_made).
+/// Guests that the host rejects while it loads them, in the order of the figures of `hostile-loading`.
+///
+/// In one `describe` never ends, one is too large, one lacks declared exports, and one has an unknown import. After these come the ones
+/// that [misbehave during instantiation](Plugin::misbehaving_as_made).
 const REFUSED: [&str; 4] = ["describe_loops", "describe_oversized", "describe_unexported", "greedy"];
-/// Those that go on until their deadline.
+/// Guests that run until their deadline.
 const ENDLESS: [&str; 2] = ["describe-loops", "starting"];
-/// Those that no settings could help: the host remembers that it refused them. They come as other files, and are compiled again.
+/// Guests that no setting can fix. The host remembers their rejection, so they come as new files and are compiled again.
 const FOR_GOOD: [&str; 4] = ["greedy", "thousand", "roomy", "named"];
-/// Milliseconds.
+/// Deadline of a call in milliseconds.
 const DEADLINE: u64 = 300;
-/// How often these are compiled again, which takes a second.
+/// Interval at which these are compiled again. A compilation takes a second.
 const AGAIN_COMPILED: Duration = Duration::from_millis(1_250);
-/// How often those that go on until their deadline are looked at again.
+/// Interval at which those that run until their deadline are loaded again.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How often the others are: the host waits for 50 ms in which no file changes.
+/// The same for the others. The host waits for 50 ms without a file change.
 const AGAIN_SOON: Duration = Duration::from_millis(100);
-/// Objects that each group misbehaves over: no multiple of the mistakes that there are, so that none gets the color that it has.
+/// Number of objects for each group. It is not a multiple of the number of faults, so an object never gets the color that it has.
 const BAD: usize = 20;
-/// How often one of these is changed, so that there is always one to be called for.
+/// Interval at which one of these is changed, so that there is always work.
 const EVERY: Duration = Duration::from_millis(50);
-/// How often each is released that is in quarantine, so that it goes on.
+/// Interval at which quarantined plugins are released, so that they go on.
 const RELEASED: Duration = Duration::from_millis(50);
-/// Calls that a group is to have while it is measured, at least: those that last until their deadline have few.
+/// Minimum number of calls of a group during a measurement. Calls that last until their deadline are few.
 const LEAST: f64 = 5.0;
-/// Until all of a group are at work.
+/// Time until all plugins of a group are busy.
 const LEAD: Duration = Duration::from_secs(2);
 const WINDOW: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(60);
-/// Keys of the one plugin that wait while a key of the other comes. The guest `slow` computes for some milliseconds over each.
+/// Number of queued keys of one plugin while a key of the other comes. The guest `slow` computes some milliseconds for each.
 const CROWD: usize = 10_000;
-/// Until `noting` may log as much again.
+/// Pause until `noting` may log as much again.
 const LOGS: Duration = Duration::from_secs(8);
-/// Where they are.
+/// Their namespace.
 const CROWDED: &str = "crowded";
-/// How many are created at once.
+/// Number of objects that are created at once.
 const AT_ONCE: usize = 16;
-/// Plugins that compute all the while, and what each may have: one is to have three times as much as any of three others, which is less than the
-/// core that its one worker can use.
+/// Plugins that always compute, with their weights. One gets three times as much as each of three others, which is less than the core that its
+/// single worker can use.
 const GREEDY: [(&str, &str, u32); 5] = [
     ("heavy", "cpuWeight", 300),
     ("capped", "cpuMilli", 250),
@@ -143,14 +146,14 @@ const GREEDY: [(&str, &str, u32); 5] = [
     ("light-1", "cpuWeight", 100),
     ("light-2", "cpuWeight", 100),
 ];
-/// The guest `slow` computes for most of a minute over one of that quantity.
+/// For an object of this quantity the guest `slow` computes most of a minute.
 const LONG: u32 = 10_000;
-/// How long what they use is watched.
+/// Time over which their use is measured.
 const SHARED: Duration = Duration::from_secs(5);
 
 /// Plugins that misbehave together.
 struct Group<'a> {
-    /// Where their objects are.
+    /// The namespace of their objects.
     namespace: &'a str,
     guests: &'a [(&'static str, usize)],
 }
@@ -164,7 +167,7 @@ impl Group<'_> {
         self.names().map(|(guest, name)| plugin(guest, &name)).collect()
     }
 
-    /// Of each plugin what it is made of, and what it is called.
+    /// The guest and the name of each plugin.
     fn names(&self) -> impl Iterator<Item = (&'static str, String)> {
         let named = |&(guest, count): &(&'static str, usize)| {
             (0..count).map(move |number| (guest, format!("{}-{number}", guest.replace('_', "-"))))
@@ -173,14 +176,14 @@ impl Group<'_> {
     }
 }
 
-/// A host with plugins that misbehave where they find an object.
+/// A host with plugins that misbehave when they find an object.
 struct Scene {
     stage: Stage,
     host: Host,
 }
 
 impl Scene {
-    /// Starts it with all of these groups, and lets it come to rest.
+    /// Starts a host with all of these groups, and waits until it is idle.
     async fn set(groups: &[Group<'_>]) -> Result<Self> {
         let mut stage = Stage::set().await?;
         for namespace in [QUIET, CROWDED].into_iter().chain(groups.iter().map(|group| group.namespace)) {
@@ -193,19 +196,19 @@ impl Scene {
         let mut host = Host::start(&stage, Says::Typed, &plugins)?;
         let all = timeout(LIMIT, host.serves(plugins.len() + 1)).await;
         all.with_context(|| format!("not all plugins serve within {} s", LIMIT.as_secs()))??;
-        // The kind is there when `myapple` has brought it.
+        // `myapple` brings the kind.
         Apple::new(stage.cluster.client(), QUIET, "good").create(1).await?.settles().await?;
         stage.settles(&mut host).await?;
         rests(host.id()).await?;
         Ok(Self { stage, host })
     }
 
-    /// Microseconds of the line `latency`, as things are: the median and the 99th percentile.
+    /// Measures the line `latency` now: median and 99th percentile in microseconds.
     async fn latency(&mut self) -> Result<[f64; 2]> {
         percentiles(&self.stage.latencies(&mut self.host, CHANGES, PAUSE).await?)
     }
 
-    /// The same while a group misbehaves, from so long after its objects begin to come, which is when the host has come to rest.
+    /// Measures the same while a group misbehaves. It begins this long after the group's first object, when the host's state is steady.
     async fn beside(&mut self, group: &Group<'_>, lead: Duration) -> Result<[f64; 2]> {
         rests(self.host.id()).await?;
         let (client, admin) = (self.stage.cluster.client(), self.host.admin()?);
@@ -227,9 +230,9 @@ impl Scene {
         Ok(hostile)
     }
 
-    /// The same while this plugin is refused again and again.
+    /// Measures the same while the host rejects this plugin again and again.
     async fn beside_refused(&mut self, plugin: &Plugin) -> Result<[f64; 2]> {
-        // What is compiled is compiled once.
+        // The plugin is compiled once.
         timeout(LIMIT, self.host.refuses(plugin))
             .await
             .with_context(|| format!("{} is not refused", plugin.name))??;
@@ -243,7 +246,7 @@ impl Scene {
         };
         let refused = async {
             for turn in (1..=u8::MAX).cycle() {
-                // With another word of the administrator's it is looked at once more.
+                // A change of its YAML file makes the host load it once more.
                 let limits = json!({"timeoutMs": DEADLINE, "hostCalls": turn});
                 let again = plugin.clone().limited(&limits)?;
                 if for_good {
@@ -258,7 +261,7 @@ impl Scene {
         self.during(refused, [plugin.name.clone()].into_iter(), &plugin.name, Duration::ZERO).await
     }
 
-    /// The same from so long after it begins that plugins of these names are provoked.
+    /// Measures the same while plugins of these names misbehave, beginning this long after the first provocation.
     async fn during(
         &mut self,
         provoked: impl Future<Output = Result<()>>,
@@ -290,9 +293,11 @@ impl Scene {
     }
 }
 
-/// Microseconds of the line `latency`, in one and the same host: with all quiet, and while each of two groups misbehaves. The 99th percentile
-/// of each group by that of quiet, and of all three the median and the 99th percentile. Who measures and the API server share the machine
-/// with the host, and on two cores a group leaves them next to nothing: the budget of twice is for one plugin of each way, see [`each`].
+/// Measures the line `latency` in one host: while all are quiet, and while each of two groups misbehaves.
+///
+/// The figures are the 99th percentile of each group divided by that of quiet, then median and 99th percentile of all three, in
+/// microseconds. The bench and the API server share the machine with the host. On two cores a group leaves them next to nothing, so the
+/// budget of twice is for a single plugin of each way: see [`each`].
 pub(super) fn together() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut scene = Scene::set(&[LASTING, FAILING]).await?;
@@ -313,8 +318,8 @@ pub(super) fn three() -> Result<Vec<f64>> {
     alone(3)
 }
 
-/// The 99th percentile of the line `latency` beside so many plugins that misbehave in one way, by the same just before, when all was quiet: of
-/// each way, in a host of its own.
+/// Measures the 99th percentile of the line `latency` beside this many plugins that misbehave in one way, divided by the one just before, when
+/// all were quiet. Each way has its own host.
 fn alone(plugins: usize) -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut ratios = Vec::with_capacity(WAYS.len());
@@ -335,7 +340,7 @@ fn alone(plugins: usize) -> Result<Vec<f64>> {
     })
 }
 
-/// The same beside one plugin that is refused in one way.
+/// Measures the same beside one plugin that is rejected in one way.
 pub(super) fn loading() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut ratios = Vec::new();
@@ -349,11 +354,11 @@ pub(super) fn loading() -> Result<Vec<f64>> {
     })
 }
 
-/// Milliseconds that the line `latency` is longer while ten thousand keys of another plugin wait: the median and the 99th percentile.
+/// Measures by how many milliseconds the line `latency` grows while ten thousand keys of another plugin are queued: median and 99th percentile.
 pub(super) fn crowd() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut scene = Scene::set(&[]).await?;
-        // Else it would be called, and log, for what the other one writes.
+        // Otherwise it would be called, and would log, for the other plugin's writes.
         let maps = Permission::to(&["read"], "v1", "ConfigMap").within(NAMESPACE);
         scene.host.plugins().put_yaml(&Plugin::guest("noting")?.granted(&[maps]))?;
         let client = scene.stage.cluster.client();
@@ -379,8 +384,8 @@ pub(super) fn crowd() -> Result<Vec<f64>> {
     })
 }
 
-/// How many times as much processor time one of [`GREEDY`] has as others of a third of its weight have on average, and the cores that the one
-/// has that is capped to a quarter of one.
+/// Measures the CPU time of the heavy one of [`GREEDY`], divided by the mean of those with a third of its weight. The second figure is the
+/// number of cores of the one that is capped to a quarter of a core.
 pub(super) fn shares() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut scene = Scene::set(&[]).await?;
@@ -422,7 +427,7 @@ fn percentiles(latencies: &[f64]) -> Result<[f64; 2]> {
     Ok([at(50.0)?, at(99.0)?])
 }
 
-/// Returns when the process has nothing to do: less than a fiftieth of a core.
+/// Waits until the process is idle: it uses less than a fiftieth of a core.
 async fn rests(id: u32) -> Result<()> {
     let start = Instant::now();
     loop {
@@ -431,11 +436,11 @@ async fn rests(id: u32) -> Result<()> {
         if cpu_time_of(id)?.saturating_sub(before) < WINDOW / 50 {
             return Ok(());
         }
-        ensure!(start.elapsed() < LIMIT, "the host does not come to rest");
+        ensure!(start.elapsed() < LIMIT, "the host does not become idle");
     }
 }
 
-/// Lets none of these plugins rest, for ever.
+/// Releases these plugins from quarantine, again and again, for ever.
 async fn release(admin: &Admin, plugins: &[String]) -> Result<()> {
     loop {
         for plugin in plugins {
@@ -445,18 +450,18 @@ async fn release(admin: &Admin, plugins: &[String]) -> Result<()> {
     }
 }
 
-/// How often these plugins were called.
+/// Counts the calls of these plugins.
 async fn calls(admin: &Admin, plugins: &[String]) -> Result<f64> {
     let metrics = admin.metrics().await?;
     Ok(plugins.iter().map(|plugin| metrics.sum("pilothouse_call_seconds_count", &[("plugin", plugin)])).sum())
 }
 
-/// Creates all, and changes one of them after another, for ever.
+/// Creates all objects, then changes one after another, for ever.
 async fn provoke(bad: &[Apple]) -> Result<()> {
     for apple in bad {
         apple.create(1).await?;
     }
-    // Only the guest `nonsense` cares for the color.
+    // Only the guest `nonsense` reads the color.
     for (apple, color) in bad.iter().cycle().zip(MISTAKES.iter().cycle()) {
         apple.set(json!({"color": color})).await?;
         sleep(EVERY).await;
@@ -464,7 +469,7 @@ async fn provoke(bad: &[Apple]) -> Result<()> {
     Ok(())
 }
 
-/// Creates a ConfigMap for each mistake, and changes one after another, for ever.
+/// Creates a ConfigMap for each fault, then changes one after another, for ever.
 async fn provoke_hooks(maps: &Api<ConfigMap>) -> Result<()> {
     let change = |mistake: &str, value: usize| {
         json!({

@@ -1,4 +1,4 @@
-//! A whole cache at work, as a process sees it: ours, and those of the libraries that controllers are written with today.
+//! A whole cache at work, as its process sees it: ours and those of today's controller libraries.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use crate::{
     processes,
 };
 
-/// What others keep the same pods with. The design's budgets are shares of client-go's bytes.
+/// Peers that keep the same pods. The design's budgets are shares of client-go's bytes.
 pub(super) const PEERS: &[Peer] = &[
     Peer {
         name: "client-go typed",

@@ -1,4 +1,4 @@
-//! From an event on the wire to the reconcile that it causes, while nobody has anything else to do.
+//! Latency from an event on the wire to the reconcile that it causes, on an idle machine.
 
 use anyhow::{Context, Result};
 use tokio::runtime::Runtime;
@@ -16,10 +16,10 @@ use crate::{
     statistics::percentile,
 };
 
-/// One after another.
+/// Number of changes, one after another.
 const CHANGES: usize = 500;
 
-/// What others make controllers with: ours is to be no slower.
+/// Controllers of other libraries. Ours should not be slower.
 pub(super) const PEERS: &[Peer] = &[
     Peer {
         name: "kube-runtime 5 Controller",
@@ -35,7 +35,7 @@ pub(super) const PEERS: &[Peer] = &[
     },
 ];
 
-/// The same while the cores stay awake.
+/// The same controllers while the cores stay awake.
 pub(super) const PEERS_AWAKE: &[Peer] = &[
     Peer {
         name: "kube-runtime 5 Controller",
@@ -51,12 +51,14 @@ pub(super) const PEERS_AWAKE: &[Peer] = &[
     },
 ];
 
-/// Microseconds from just before an event of a ConfigMap of 4 kB is written to the host's connection until the plugin's own function is
-/// entered, in a fresh instance and with the object parsed: the median and the 99th percentile. The median until the plugin's `reconcile` is
-/// entered, with the object's text; the median of a thread that does nothing but read the same events; and the difference of these two,
-/// which is from when the event is read until the reconcile is entered.
+/// Latency of an event of a 4 kB ConfigMap, in microseconds from just before it is written to the host's connection:
 ///
-/// The end is read off the plugin's log, in whole microseconds; what it takes a guest to log is in it.
+/// - until the author's function is entered, in a fresh instance, with the object parsed: median and 99th percentile;
+/// - until the plugin's `reconcile` is entered, with the object's text: median;
+/// - until a thread that only reads the same events has it: median;
+/// - the difference of the last two: from when the event is read until the reconcile is entered.
+///
+/// The end is the time in the plugin's log, in whole microseconds. It includes the guest's call to log.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let [median, most] = measure_host(Says::Typed)?;
     let [entered, _] = measure_host(Says::Entered)?;
@@ -64,9 +66,10 @@ pub(super) fn measure() -> Result<Vec<f64>> {
     Ok(vec![median, most, entered, read, entered - read])
 }
 
-/// The same while the cores stay awake. Where nothing else runs on a machine, a core sleeps between two changes, and each thread that is
-/// woken, the one that reads and the one that calls, waits until it is up: how much of `latency` that is. The budgets are for an idle host, and
-/// stand there.
+/// The same while the cores stay awake.
+///
+/// On an idle machine cores sleep between two changes. Each thread that is woken, the reader and the caller, waits until its core is up. The
+/// difference to `latency` is that wait. The budgets are for an idle host, so `latency` has them.
 pub(super) fn measure_awake() -> Result<Vec<f64>> {
     awake(measure)
 }
@@ -85,7 +88,7 @@ fn measure_host(says: Says) -> Result<[f64; 2]> {
     })
 }
 
-/// The same until the function that it was given is entered, with a typed object.
+/// The same until its reconcile function is entered, with a typed object.
 fn measure_kube_runtime() -> Result<Vec<f64>> {
     measure_program(kube_runtime::NAME, || processes::command(kube_runtime::NAME)).map(Vec::from)
 }

@@ -1,4 +1,4 @@
-//! What a cached object costs over its own text.
+//! Memory of a cached object beyond its own text.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use crate::{memory::held_here, report::shown};
 
 const OBJECTS: u64 = 100_000;
 
-/// Memory over stripped JSON: as the kernel counts it, all that the allocator keeps included, and as the store itself counts.
+/// Memory divided by stripped JSON: as the kernel counts it, including what the allocator keeps, and as the store counts it.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let (mut cache, _) = Cache::new(true)?;
     let before = held_here()?;

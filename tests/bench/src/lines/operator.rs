@@ -1,4 +1,4 @@
-//! An operator under load on a real API server: the example plugin in the host, and the same as one writes it with controller-runtime.
+//! An operator under load on a real API server: the example plugin in the host, and the same operator with controller-runtime.
 
 use std::{
     collections::HashSet,
@@ -42,16 +42,16 @@ use crate::{
 
 const APPLES: usize = 3_000;
 const EACH: u32 = 3;
-/// 140 changes a second, of one MyApple after another: each is changed once.
+/// Interval of 140 changes a second. Each change is of another MyApple.
 const EVERY: Duration = Duration::from_micros(7_143);
 const CHANGES: usize = 2_800;
-/// After the first filling: what it set in motion has come to rest.
+/// Pause after the first fill, in which the cluster becomes idle.
 const PAUSE: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(180);
-/// What each color that a change sets begins with; its number follows.
+/// Prefix of the color that a change sets. The change's number follows.
 const COLOR: &str = "shade-";
 
-/// What an operator in Go takes: the host may have half of its processor time and memory, and be no later.
+/// The same operator in Go. The host may use half of its CPU time and memory, and its latency may not be higher.
 pub(super) const PEERS: &[Peer] = &[Peer {
     name: "controller-runtime 0.25",
     prepare: go::build,
@@ -64,15 +64,21 @@ pub(super) const PEERS: &[Peer] = &[Peer {
     ],
 }];
 
-/// The servers' programs, built where they are not there.
+/// Builds the servers' programs if they are missing.
 pub(super) fn prepare() -> Result<()> {
     Assets::ready(|line| eprintln!("real-assets: {line}")).map(drop)
 }
 
-/// What the operator takes at 140 changes a second: milliseconds of processor time for each; MiB that are resident in its process, and those of
-/// them that are not a file's; milliseconds from just before a change is sent until a watch shows the last of its three children, the median and the 99th percentile;
-/// and seconds until 3,000 new MyApples have all of theirs. The servers and who changes and watches share the machine with it: on two
-/// cores they leave little of it: who asks more of them falls behind, and its latency is mostly what has gathered until then.
+/// Costs of the operator at 140 changes a second:
+///
+/// - CPU time for each change, in milliseconds;
+/// - resident memory, and resident memory without pages of files, in MiB;
+/// - latency from just before a change is sent until a watch shows the last of its three children: median and 99th percentile, in
+///   milliseconds;
+/// - time until 3,000 new MyApples have all children, in seconds.
+///
+/// The servers and the bench share the machine with it and leave little of two cores. An operator that needs more falls behind, and then its
+/// latency is mostly backlog.
 pub(super) fn measure() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let scene = Scene::start(Kind::Real).await?;
@@ -93,7 +99,7 @@ fn measure_controller_runtime() -> Result<Vec<f64>> {
     })
 }
 
-/// Creates the kinds that the plugin brings, of which the operator in Go has none to bring; returns when they are served.
+/// Creates the plugin's CRDs, which the operator in Go does not bring, and waits until they are served.
 async fn bring_kinds(cluster: &Cluster) -> Result<()> {
     let compiled = Engine::new()?.compile(&Plugin::myapple()?.wasm)?;
     let name = PluginName::new("myapple")?;
@@ -103,11 +109,11 @@ async fn bring_kinds(cluster: &Cluster) -> Result<()> {
         let crd = serde_json::from_str(crd).context("not a CustomResourceDefinition")?;
         api.create(&PostParams::default(), &crd).await.context("cannot create a CustomResourceDefinition")?;
     }
-    // The first that is created waits for them.
+    // The first create waits for them.
     Apple::new(cluster.client(), NAMESPACE, "first").create(1).await?.delete().await
 }
 
-/// Fills the cluster, and changes what is in it while the process `id` keeps it.
+/// Fills the cluster and changes its objects while the operator in process `id` works.
 async fn under_load(cluster: &Cluster, id: u32) -> Result<Vec<f64>> {
     let apples: Vec<Apple> =
         (0..APPLES).map(|number| Apple::new(cluster.client(), NAMESPACE, &format!("apple-{number}"))).collect();
@@ -129,7 +135,7 @@ async fn under_load(cluster: &Cluster, id: u32) -> Result<Vec<f64>> {
     Ok(vec![each, resident, held, at(50.0)?, at(99.0)?, filled.as_secs_f64()])
 }
 
-/// When each change was sent.
+/// The time at which each change was sent.
 async fn change(apples: &[Apple]) -> Result<Vec<Instant>> {
     let turns = stream::unfold((interval(EVERY), apples.iter()), async |(mut every, mut rest)| {
         every.tick().await;
@@ -143,7 +149,7 @@ async fn change(apples: &[Apple]) -> Result<Vec<Instant>> {
     changes.buffered(CHANGES).try_collect().await
 }
 
-/// When a watch has shown the last child of each change.
+/// The time at which a watch showed the last child of each change.
 async fn last_children(maps: &Api<ConfigMap>, version: &str) -> Result<Vec<Instant>> {
     let mut watch = pin!(maps.watch(&WatchParams::default(), version).await.context("cannot watch ConfigMaps")?);
     let mut children = vec![HashSet::new(); CHANGES];

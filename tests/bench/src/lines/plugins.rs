@@ -1,4 +1,4 @@
-//! A host with many plugins that have nothing to do.
+//! A host with many idle plugins.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -19,13 +19,13 @@ use crate::{
     processes, target,
 };
 
-/// The code of a thousand takes minutes, unless an earlier run left it in the cache.
+/// Time to compile a thousand plugins, unless an earlier run left them in the cache.
 const OPTIMIZED: Duration = Duration::from_secs(1800);
 
-/// Plugins of one code, under so many names: bytes that each adds to a host with one, and what the host with most of them takes.
+/// Plugins with the same code under different names: bytes that each adds to a host with one, and the size of the largest host.
 ///
-/// Each watches ConfigMaps, of which there is one, and was called for it once. Then the code of all was unmapped, as the host does by
-/// itself after a minute or two. What is counted is private to the process: the pages of files that others map too are not.
+/// Each watches ConfigMaps, of which there is one, and was called for it once. Then all code was unmapped, as the host does by itself after a
+/// minute or two. Only private memory counts, not pages of files that others map too.
 pub(super) fn same() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let cluster = cluster().await?;
@@ -44,7 +44,7 @@ pub(super) fn same() -> Result<Vec<f64>> {
     })
 }
 
-/// The same of plugins of different code, which is compiled before and kept in `target/bench-cache`.
+/// The same for plugins with different code, which is compiled before and kept in `target/bench-cache`.
 pub(super) fn different() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let cluster = cluster().await?;
@@ -76,20 +76,20 @@ fn mebi(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Whether plugins have one code.
+/// Whether plugins share their code.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Code {
     Same,
     Different,
 }
 
-/// What a host holds, and how soon it was there.
+/// Memory and start times of a host.
 struct Held {
     count: usize,
-    /// Seconds until a plugin was called, and until all were.
+    /// Seconds until the first plugin was called, and until all were.
     first: f64,
     all: f64,
-    /// With the code of no plugin mapped.
+    /// Memory without mapped code of plugins.
     idle: Rollup,
 }
 
@@ -154,7 +154,7 @@ fn write(folder: &Path, count: usize, code: Code) -> Result<()> {
     Ok(())
 }
 
-/// The same code with another digest: a custom section that holds `salt` is appended.
+/// Appends a custom section that holds `salt`: the same code with another digest.
 fn salted(wasm: &[u8], salt: u32) -> Vec<u8> {
     // Section 0, 9 bytes: the length of the name, the name, the content.
     [wasm, &[0, 9, 4], b"salt", &salt.to_le_bytes()].concat()

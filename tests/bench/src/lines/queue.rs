@@ -15,11 +15,11 @@ use crate::{
     statistics::median,
 };
 
-/// Keys that wait at once.
+/// Number of queued keys.
 const KEYS: usize = 10_000;
 const PASSES: usize = 50;
 
-/// What controllers in Go have, old and new: each with its lock, by the wall clock.
+/// The queues of controllers in Go, old and new, each with its lock, by the wall clock.
 pub(super) const PEERS: &[Peer] = &[
     Peer { name: "client-go 0.37 workqueue", prepare: go::build, measure: || go::queue("workqueue"), allows: &[] },
     Peer {
@@ -30,7 +30,7 @@ pub(super) const PEERS: &[Peer] = &[
     },
 ];
 
-/// All keys are added, then each is taken and given back. The queue's lock and its bell, which are the host's, are not in it.
+/// Adds all keys, then takes and gives back each. The lock and the notification around the queue, which are the host's, are not included.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let keys: Vec<Key> = (0..KEYS).map(|n| Key::new(Some("orders-production"), &format!("apple-{n:05}"))).collect();
     let mut queue = Workqueue::default();

@@ -1,4 +1,4 @@
-//! Plugins that list everything while events come in: how long an event waits to be taken in, and how much is read meanwhile.
+//! Plugins list everything while events arrive. Measures how long an event waits for the store, and how much is read meanwhile.
 
 use std::{
     sync::{
@@ -23,9 +23,8 @@ use crate::{
 const READERS: usize = 8;
 const EVENTS: u64 = 20_000;
 
-/// Microseconds that an event takes to be in the store, at the median, the 99th percentile and the worst; and objects that all readers
-/// together list, and copy as into a guest, in a second. Readers and writer ask for more cores than most machines have: where the
-/// writer waits for a core and not for the store, it is in here too.
+/// Microseconds until an event is in the store: median, 99th percentile and maximum; and objects per second that all readers together list and
+/// copy as into a guest. Readers and writer need more cores than most machines have, so the writer's wait for a core is included.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let runtime = Runtime::new().context("cannot start a runtime")?;
     let objects = objects()?;
@@ -61,7 +60,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
     Ok(vec![at(&waits, 50.0)?, at(&waits, 99.0)?, at(&waits, 100.0)?, rate])
 }
 
-/// Pods at versions that nobody has seen, as the store is given them.
+/// Returns pods at new versions, as the store gets them.
 fn events(objects: u64, after: u64) -> Result<Vec<Arc<Object>>> {
     let of = TypeMeta::new("v1", "Pod");
     let event = |version: u64| {
@@ -72,7 +71,7 @@ fn events(objects: u64, after: u64) -> Result<Vec<Arc<Object>>> {
     (objects + after + 1..=objects + after + EVENTS).map(event).collect()
 }
 
-/// Microseconds that each took.
+/// Returns the microseconds of each event.
 fn write(events: &[Arc<Object>], take_in: impl Fn(&Arc<Object>)) -> Vec<f64> {
     let timed = |event: &Arc<Object>| {
         let start = Instant::now();
@@ -82,7 +81,7 @@ fn write(events: &[Arc<Object>], take_in: impl Fn(&Arc<Object>)) -> Vec<f64> {
     events.iter().map(timed).map(|wait: Duration| wait.as_secs_f64() * 1e6).collect()
 }
 
-/// Lists all objects, page by page and at one moment, as a plugin's call does.
+/// Lists all objects page by page from one snapshot, as a plugin's call does.
 fn list(pods: &Lease, ends: &AtomicBool, listed: &AtomicU64) {
     let (all, moment) = (Selector::default(), Moment::default());
     let (mut after, mut guest) = (None, String::new());

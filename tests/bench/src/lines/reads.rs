@@ -1,4 +1,4 @@
-//! What it costs to know what each key has read, and to find by a change who is to be woken.
+//! The cost of tracking what each key has read, and of finding the keys that a change wakes.
 
 use std::{hint::black_box, sync::Arc};
 
@@ -18,14 +18,14 @@ use crate::{
     statistics::median,
 };
 
-/// Keys of the controller.
+/// Number of keys of the controller.
 const KEYS: usize = 10_000;
-/// Objects that each of them reads, and nobody else.
+/// Number of objects that only one key reads.
 const OBJECTS: usize = 10;
 const PASSES: usize = 50;
 
-/// Memory of a read that is nobody else's, and of one that all keys share; time to route a change that all depend on, and one
-/// that one of them does.
+/// Memory of a read by one key, and of a read that all keys share; time to route a change on which all keys depend, and one on which a
+/// single key depends.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let before = held_here()?;
     let own = tracked(|key, read| read.objects(key));
@@ -40,7 +40,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
     Ok(vec![own_bytes, shared_bytes, all, one])
 }
 
-/// What one run reads of Pods.
+/// The reads of one reconcile.
 struct Reading<'a> {
     tracker: &'a mut Tracker,
     run: pilothouse_core::reads::Run,
@@ -73,7 +73,7 @@ fn tracked(mut reads: impl FnMut(usize, &mut Reading<'_>)) -> Tracker {
     tracker
 }
 
-/// Microseconds to route a change of a Pod whose label is `app`.
+/// Measures the routing of a change of a Pod with the label `app`, in microseconds.
 fn time(tracker: &mut Tracker, app: &str, expected: usize) -> Result<f64> {
     let of = TypeMeta::new("v1", "Pod");
     let pod = |version: usize| {

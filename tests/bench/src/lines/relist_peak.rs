@@ -1,4 +1,4 @@
-//! What a relist takes while it runs, over what the cache takes when all is quiet.
+//! Peak memory during a relist, relative to the settled cache.
 
 use anyhow::Result;
 
@@ -7,13 +7,13 @@ use crate::memory::{held_here, peak, reset_peak};
 
 const OBJECTS: u64 = 100_000;
 
-/// The peak over the settled size, once where nothing has changed since and once where every object has. By pages: they hold more
-/// at once than a streaming list.
+/// Peak divided by the settled size: once with no change, and once with every object changed. The relist uses pages, which hold more at once
+/// than a streaming list.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let before = held_here()?;
     let (mut cache, first) = Cache::new(false)?;
     cache.pages(first, OBJECTS, 1)?;
-    // Once: what the allocator keeps of the first relist is not to make the second look better.
+    // Only one relist: memory that the allocator keeps of a first one would make the second look better.
     let settled = held_here()?.saturating_sub(before);
     let mut ratios = Vec::new();
     for from in [1, OBJECTS + 1] {

@@ -1,4 +1,4 @@
-//! From a plugin's file that is replaced to the new revision that serves, while its objects change all the time.
+//! Time from the replacement of a plugin's file until the new revision serves, while its objects keep changing.
 
 use std::{pin::pin, time::Duration};
 
@@ -20,19 +20,19 @@ use crate::{
 };
 
 const NAMESPACE: &str = "changing";
-/// So many that none is changed often enough for a breaker to open.
+/// Number of objects: enough that no object changes often enough to open a breaker.
 const APPLES: usize = 40;
-/// ConfigMaps of each.
+/// Number of ConfigMaps of each.
 const CHILDREN: u32 = 3;
-/// 140 changes a second.
+/// Interval of 140 changes a second.
 const EVERY: Duration = Duration::from_micros(7_143);
 const COLORS: [&str; 3] = ["green", "red", "yellow"];
 const REVISIONS: u8 = 12;
-/// Between two revisions, and before the first.
+/// Pause between two revisions, and before the first.
 const PAUSE: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Milliseconds: the median, and the longest. That no change was lost is checked: in the end all children are as they should be.
+/// Milliseconds: median and maximum. The line fails if a change was lost: in the end all children must match their specs.
 pub(super) fn measure() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let stage = Stage::set().await?;
@@ -63,7 +63,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
     })
 }
 
-/// Changes one after another, for ever: each time all of its children are to change.
+/// Changes one object after another, for ever. Each change concerns all of its children.
 async fn change(apples: &[Apple]) -> Result<()> {
     let mut next = interval(EVERY);
     next.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! A hundred operators in a ring: each is called for a ConfigMap of its own, and changes that of the next.
+//! A hundred operators in a ring. Each is called for its own ConfigMap and changes that of the next.
 
 use std::{
     pin::pin,
@@ -19,13 +19,13 @@ use tokio::{runtime::Runtime, time::timeout};
 use super::scene::Scene;
 
 const OPERATORS: usize = 100;
-/// Fewer than reconciles of one object that a breaker lets pass at once.
+/// Number of rounds, fewer than the burst of reconciles of one object that a breaker allows.
 const LAPS: usize = 50;
 const TOKEN: &str = "token";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Milliseconds from one operator to the next, its read of the cache and its request included, and MiB that nobody but the host has: its own and
-/// that of all operators, each of which has just worked.
+/// Milliseconds from one operator to the next, including its read of the cache and its request; and the host's private memory in MiB, with all
+/// operators, each of which has just worked.
 pub(super) fn measure() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let names: Vec<String> = (0..OPERATORS).map(|number| format!("operator-{number:02}")).collect();
@@ -47,7 +47,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
         let first = maps(&names[0]);
         let version = version.context("an object without a version")?;
         let mut watch = pin!(first.watch(&WatchParams::default(), &version).await.context("cannot watch ConfigMaps")?);
-        // Once around, and all are at work.
+        // After one round all have worked.
         pass(&first, &mut watch, OPERATORS).await.with_context(|| scene.last_lines())?;
         scene.code_is_optimized().await?;
         let start = Instant::now();
@@ -57,7 +57,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
     })
 }
 
-/// Returns after so many hops, the last of which is to the first operator.
+/// Waits for this many hops. The last is to the first operator.
 async fn pass(
     first: &Api<ConfigMap>,
     watch: &mut (impl Stream<Item = kube::Result<WatchEvent<ConfigMap>>> + Unpin),

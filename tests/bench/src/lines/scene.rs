@@ -1,4 +1,4 @@
-//! The real host as a process, with plugins, against an API server: the embedded one in this process, or a real one.
+//! The real host as a process, with plugins, against the embedded API server in this process, or a real one.
 
 use std::{fs, process::Command};
 
@@ -11,7 +11,7 @@ use crate::{controllers::create_namespace, memory};
 
 pub(super) const NAMESPACE: &str = "orchard";
 
-/// A server and a host on it, both of one round. Dropped, they end.
+/// A server and a host for one round. Dropping them ends both.
 pub(super) struct Scene {
     pub(super) cluster: Cluster,
     host: Process,
@@ -20,7 +20,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// Starts both, a server of that kind; returns when the example plugin has reconciled a first MyApple.
+    /// Starts both and waits until the example plugin has reconciled a first MyApple.
     pub(super) async fn start(kind: Kind) -> Result<Self> {
         let scene = Self::with(kind, &[NAMESPACE], &[Plugin::myapple()?]).await?;
         let first = scene.apple("first");
@@ -30,7 +30,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Starts both, with these namespaces and plugins; returns at once.
+    /// Starts both with these namespaces and plugins, and returns at once.
     pub(super) async fn with(kind: Kind, namespaces: &[&str], plugins: &[Plugin]) -> Result<Self> {
         let cluster = Cluster::start(kind).await?;
         for name in namespaces {
@@ -55,7 +55,7 @@ impl Scene {
         Ok(Self { cluster, host, _plugins: files, _folder: folder })
     }
 
-    /// Returns when nothing is compiled any more.
+    /// Waits until nothing is compiled any more.
     pub(super) async fn code_is_optimized(&self) -> Result<()> {
         let admin = eventually("the host serves its admin endpoint", async || {
             let log = fs::read(self.host.log()).context("cannot read the host's log")?;
@@ -65,7 +65,7 @@ impl Scene {
         admin.await?.code_is_optimized().await.with_context(|| self.last_lines())
     }
 
-    /// A MyApple, which need not exist.
+    /// Names a MyApple. It need not exist.
     pub(super) fn apple(&self, name: &str) -> Apple {
         Apple::new(self.cluster.client(), NAMESPACE, name)
     }
@@ -75,7 +75,7 @@ impl Scene {
         self.host.id()
     }
 
-    /// Bytes of memory that nobody but the host has.
+    /// The host's private memory in bytes.
     pub(super) fn private(&self) -> Result<usize> {
         Ok(memory::rollup_of(self.host.id())?.private)
     }
@@ -85,7 +85,7 @@ impl Scene {
         self.host.last_lines(20)
     }
 
-    /// Bytes that are resident in the host.
+    /// The host's resident memory in bytes.
     pub(super) fn resident(&self) -> Result<usize> {
         memory::resident_of(self.host.id())
     }

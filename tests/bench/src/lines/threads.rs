@@ -1,4 +1,4 @@
-//! Calls on the threads for plugins: what a second thread brings.
+//! Calls on the threads for plugins: the gain of a second thread.
 
 use std::{num::NonZeroUsize, time::Instant};
 
@@ -14,14 +14,17 @@ use tokio::runtime::Builder;
 use super::apples::{Calls, apple};
 
 const PLUGINS: usize = 4;
-/// Of each plugin at once.
+/// Number of workers of each plugin.
 const WORKERS: usize = 4;
-/// Of each worker.
+/// Number of calls of each worker.
 const CALLS: usize = 500;
 
-/// Calls in a second of the clock, each in a fresh instance on an object of 6 kB, on one thread and on two; and calls of the guest
-/// `idling` on an object of 600 bytes: fresh instances, with next to nothing done in them. Several plugins have several workers each, and
-/// all give way after each call, as workers do.
+/// Calls per second of the wall clock, on one thread and on two:
+///
+/// - of the example plugin for a 6 kB object;
+/// - of the guest `idling`, which does almost nothing, for a 600-byte object.
+///
+/// Each call has a fresh instance. Several plugins have several workers each, and each worker yields after each call, as in the host.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let engine = Engine::new()?;
     let [apples, idling] = [Plugin::myapple()?, Plugin::guest("idling")?].map(|plugin| engine.compile(&plugin.wasm));
@@ -34,12 +37,12 @@ pub(super) fn measure() -> Result<Vec<f64>> {
 
 fn calls(threads: usize, calls: impl Future<Output = Result<Calls>>) -> Result<f64> {
     let threads = NonZeroUsize::new(threads).context("no threads")?;
-    // It has nothing to do but to run: timers and sockets are not waited for.
+    // The runtime needs neither timers nor sockets.
     let io = Builder::new_multi_thread().worker_threads(1).enable_time().build().context("cannot start a runtime")?;
     io.block_on(async {
         let calls = calls.await?;
         calls.check().await?;
-        // All are at work all the time: nobody comes from a rest.
+        // All workers are always busy, so none has saved up credit.
         let guests = Guests::start(threads, io.handle(), || ()).context("cannot start the threads")?;
         let names = (0..PLUGINS).map(|number| PluginName::new(&format!("plugin-{number}")));
         let accounts = names.map(|name| Ok(guests.account(&name?))).collect::<Result<Vec<_>>>()?;

@@ -1,4 +1,4 @@
-//! A plugin that nobody has called for a while, called.
+//! The first call of a plugin after a long pause.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::{
 
 const SIZE: usize = 6_000;
 const TIMES: usize = 300;
-/// An interpreter takes some seconds to compile.
+/// Time to compile an interpreter, which takes some seconds.
 const OPTIMIZED: Duration = Duration::from_secs(120);
 
 pub(super) fn rust() -> Result<Vec<f64>> {
@@ -33,15 +33,15 @@ pub(super) fn python() -> Result<Vec<f64>> {
     measure(PYTHON.plugin()?)
 }
 
-/// Milliseconds of the clock from a call to its answer where the plugin's code is in a file and not mapped: it is mapped, linked and
-/// instantiated, and reconciles an object of 6 kB; the median and the 99th percentile. The file is in the kernel's cache.
+/// Milliseconds of a call whose plugin's code is not mapped: the host maps, links and instantiates it, and the plugin reconciles a 6 kB
+/// object. Median and 99th percentile. The file is in the kernel's cache.
 fn measure(plugin: Vec<u8>) -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let folder = tempfile::tempdir().context("cannot create a folder for code")?;
         let compiler = Compiler::this_program().context("cannot find the program itself")?;
         let engine = Engine::with_compiler(compiler, Some(Cache::open(&folder.path().join("cache"), CACHE_BYTES)?))?;
         let compiled = engine.load(PluginFile::new(plugin)).await?;
-        // An instance that is kept would keep the code, too.
+        // A reused instance would keep the code mapped, too.
         let limits = Limits { reuse: false, ..Limits::default() };
         let calls = Calls::within(limits, &compiled, apple(SIZE)?, Phase::Live).await?;
         calls.check().await?;
@@ -53,7 +53,7 @@ fn measure(plugin: Vec<u8>) -> Result<Vec<f64>> {
         timeout(OPTIMIZED, optimized).await.context("the code is not optimized in time")?;
         let mut times = Vec::with_capacity(TIMES);
         for _ in 0..TIMES {
-            // Once to see that nobody calls it any more, once to let go.
+            // The first sweep sees that no call came, the second unmaps.
             engine.unmap_idle();
             engine.unmap_idle();
             ensure!(engine.figures().mapped == 0, "the plugin is mapped");

@@ -1,4 +1,4 @@
-//! The engine alone: the contract's `reconcile`, called by the bindings that the engine makes of it, with nothing of the host around.
+//! The engine alone: calls the contract's `reconcile` through the engine's own bindings, without the host.
 
 use std::hint::black_box;
 
@@ -30,11 +30,13 @@ mod bindings {
     });
 }
 
-/// What is never reached: it is told to nobody.
+/// Imports that are never called.
 const NEVER: u64 = 1 << 40;
 
-/// Microseconds of a call of a plugin, a core module with a component's metadata that imports nothing that it calls, on this object that is
-/// gone: in one instance, with the interruptions that the host has, and on a stack of its own, as there.
+/// Measures a call of a plugin for this deleted object, in microseconds.
+///
+/// All calls use one instance, with the host's epoch interruption, on an own stack, as in the host. The plugin is a core module with a
+/// component's metadata and calls none of its imports.
 pub(crate) fn call(plugin: &[u8], object: &str, calls: usize, passes: usize) -> Result<f64> {
     let mut encoder = ComponentEncoder::default();
     let component = encoder.module(plugin).and_then(|encoder| encoder.encode());

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::target;
 
-/// Builds the programs, once; an error says why they cannot be measured here.
+/// Builds the programs once. An error says why they cannot be measured here.
 pub(crate) fn build() -> Result<()> {
     static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| build_now().map_err(|why| format!("{why:#}")));
@@ -32,7 +32,7 @@ fn build_now() -> Result<()> {
         .arg(&folder)
         .arg("./...")
         .current_dir(&source)
-        // As it was written down, whatever the user's own settings for other work are.
+        // Independent of the user's settings for other work.
         .env("GOFLAGS", "-mod=readonly")
         .env("GOWORK", "off")
         .stdin(Stdio::null())
@@ -48,14 +48,14 @@ fn folder() -> Result<PathBuf> {
     Ok(target()?.join("bench-go"))
 }
 
-/// The command for one of the programs.
+/// Returns the command for one of the programs.
 pub(crate) fn command(program: &str, arguments: &[&str]) -> Result<tokio::process::Command> {
     let mut command = tokio::process::Command::new(folder()?.join(format!("{program}{EXE_SUFFIX}")));
     command.args(arguments);
     Ok(command)
 }
 
-/// Microseconds to pass a key through a workqueue of that kind: see `go/queue`.
+/// Measures the time of a key through a workqueue of that kind, in microseconds. See `go/queue`.
 pub(crate) fn queue(kind: &str) -> Result<Vec<f64>> {
     let output = command("queue", &[kind])?.into_std().stderr(Stdio::inherit()).output().context("cannot start it")?;
     ensure!(output.status.success(), "it ended with {}", output.status);

@@ -1,4 +1,4 @@
-//! kube-runtime's reflector: a store of typed objects, fed without a network, as ours is.
+//! kube-runtime's reflector: a store of typed objects. It is fed without a network, as ours is.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod as Typed;
@@ -14,13 +14,13 @@ use crate::{
     statistics::median,
 };
 
-/// What the report calls it.
+/// Its name in the report.
 pub(crate) const NAME: &str = "kube-runtime 5 reflector of typed Pods";
 
-/// Fewer than ours: each is several times larger, and the ratio does not depend on the number.
+/// Number of objects. It is lower than ours, because each is several times larger, and the ratio does not depend on the number.
 const OBJECTS: u64 = 20_000;
 
-/// Parsed and stored; without cutting into lines, routing and enqueueing, which are not the reflector's.
+/// Measures parsing and storing. Cutting into lines, routing and enqueueing are not the reflector's work.
 pub(crate) fn event() -> Result<Vec<f64>> {
     let mut writer = Writer::<Typed>::default();
     fill(&mut writer, CACHED, 1)?;
@@ -42,7 +42,7 @@ pub(crate) fn event() -> Result<Vec<f64>> {
     Ok(median(&passes).into_iter().collect())
 }
 
-/// Memory over the same stripped JSON as ours, as the kernel counts it. The pods are kept whole, as the reflector keeps them.
+/// Measures memory as the kernel counts it, divided by the same stripped JSON as ours. The reflector keeps whole pods.
 pub(crate) fn object_bytes() -> Result<Vec<f64>> {
     let before = held_here()?;
     let mut writer = Writer::<Typed>::default();
@@ -59,7 +59,7 @@ pub(crate) fn object_bytes() -> Result<Vec<f64>> {
     Ok(vec![held as f64 / stripped as f64])
 }
 
-/// The peak of a relist over the settled size, as ours.
+/// Measures the peak of a relist divided by the settled size, as for ours.
 pub(crate) fn relist_peak() -> Result<Vec<f64>> {
     let before = held_here()?;
     let mut writer = Writer::<Typed>::default();
@@ -74,7 +74,7 @@ pub(crate) fn relist_peak() -> Result<Vec<f64>> {
     Ok(ratios)
 }
 
-/// A list, as the watcher hands it on.
+/// A list as the watcher delivers it.
 fn fill(writer: &mut Writer<Typed>, count: u64, from: u64) -> Result<()> {
     writer.apply_watcher_event(&Event::Init);
     let mut text = String::new();

@@ -1,61 +1,61 @@
-//! The allocator of a plugin: a call's blocks one after another in memory that is there from the beginning.
+//! The allocator of a plugin: it serves a call from memory that exists when the instance starts.
 //!
-//! Memory that an instance asks for while it runs costs more than what it is for: the host has it mapped, and taken away again before the next
-//! instance, which interrupts every thread of the host. So blocks come from an [`Arena`], which is part of the memory that an
-//! instance begins with. It is of zeros, of which neither the plugin's file nor the host holds a copy, and what a call does not touch costs
-//! nothing. A call that needs more than the arena has goes on with Rust's usual allocator.
+//! Memory that an instance requests while it runs is expensive. The host maps it for the call and unmaps it afterwards,
+//! which interrupts every thread of the host. So blocks come from an [`Arena`] inside the instance's initial memory.
+//! The arena is all zeros, so neither the plugin's file nor the host stores it, and untouched pages cost nothing. When
+//! the arena is full, Rust's default allocator takes over.
 //!
 //! ```text
 //! 0            1 MiB
 //! ├─ stack ────┼─ data ─┼─ arena ─────────────────────┤  memory.grow
-//!                       │ object │ parsed │ answer │ →│→ usual allocator
+//!                       │ object │ parsed │ answer │ →│→ default allocator
 //! ```
 //!
-//! [`macro@crate::plugin`] makes it the plugin's, unless it is told that there is another.
+//! [`macro@crate::plugin`] installs it, unless the plugin has another allocator.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::{Cell, UnsafeCell},
 };
 
-/// What a call on an object of 50 kB takes, twice. Larger ones are rare, and gain little: they compute for a millisecond. And what is
-/// there is looked through after a call.
-const USUAL: usize = 256 << 10;
+/// Twice what a call on an object of 50 kB needs. Larger objects are rare and gain little, because they compute for a
+/// millisecond anyway. A larger arena would also make the scan after each call longer.
+const DEFAULT_BYTES: usize = 256 << 10;
 
-/// Where a block may lie: what Rust's own types and SIMD ask for. What asks for more is not the arena's.
+/// The largest alignment that the arena serves: enough for Rust's own types and SIMD.
 const ALIGN: usize = 16;
 
-/// The allocator of a plugin: blocks one after another, from `BYTES` of memory that is there when an instance begins; and from Rust's usual
-/// allocator where that does not do.
+/// An allocator that hands out blocks one after another from `BYTES` of initial memory. When they are used up, Rust's
+/// default allocator takes over.
 ///
-/// A block that is given back is used again if it was the last, and the whole arena when nobody holds a block of it: after a call, in an
-/// instance that is kept, as a rule. Where something stays for the next call, the arena is used up sooner or later, and the usual allocator
-/// serves from then on.
+/// A freed block is reused if it was the last one. The whole arena is reused when no block is in use. In an instance
+/// that serves several calls, that is usually the case after each call. If some memory stays in use between calls, the
+/// arena fills up over time, and the default allocator serves from then on.
 ///
-/// `#[plugin]` makes one of 256 kB the plugin's `#[global_allocator]`. A plugin whose calls need more, and one that is made without that
-/// macro, may have one of another size; so may a plugin have a wholly other one, or, where it declares none, Rust's usual one:
+/// `#[plugin]` installs an arena of 256 kB as `#[global_allocator]`. A plugin can install one of another size, or
+/// another allocator. Without a `#[global_allocator]`, it has Rust's default one.
 ///
 /// ```
 /// use pilothouse_sdk::prelude::*;
 ///
-/// // It is not for several threads, and so for the sandbox only.
+/// // An arena is for one thread, so for the sandbox only.
 /// #[cfg(target_arch = "wasm32")]
 /// #[global_allocator]
 /// static ALLOCATOR: pilothouse_sdk::Arena<{ 1 << 20 }> = pilothouse_sdk::Arena::new();
 ///
 /// #[plugin(own_allocator)]
 /// fn greedy() -> Plugin {
-///     Plugin::new("Needs a MiB for a call.")
+///     Plugin::new("Needs 1 MiB for a call.")
 /// }
 /// ```
 #[derive(Debug)]
 #[repr(C)]
-pub struct Arena<const BYTES: usize = USUAL> {
-    /// How much of the memory is taken, from its beginning.
-    taken: Cell<usize>,
-    /// Blocks in it that somebody holds.
-    held: Cell<usize>,
-    /// After the others, so that a call touches none of its pages but the first ones.
+pub struct Arena<const BYTES: usize = DEFAULT_BYTES> {
+    /// Bytes in use, from the beginning of the memory.
+    used: Cell<usize>,
+    /// Number of blocks in use.
+    blocks: Cell<usize>,
+    /// The last field, so that a call touches only its first pages.
     memory: UnsafeCell<Memory<BYTES>>,
 }
 
@@ -63,97 +63,98 @@ pub struct Arena<const BYTES: usize = USUAL> {
 #[repr(C, align(16))]
 struct Memory<const BYTES: usize>([u8; BYTES]);
 
-// SAFETY: there are no threads where this is compiled.
+// SAFETY: there are no threads in this configuration.
 #[cfg(all(target_arch = "wasm32", not(target_feature = "atomics")))]
-#[expect(unsafe_code, reason = "a global allocator is shared by threads, where there are some")]
+#[expect(unsafe_code, reason = "a global allocator must be Sync")]
 unsafe impl<const BYTES: usize> Sync for Arena<BYTES> {}
 
 impl<const BYTES: usize> Arena<BYTES> {
-    /// One of which nothing is taken.
-    #[expect(clippy::new_without_default, reason = "it is made where a static is, and there by a constant")]
+    /// Creates an empty arena.
+    #[expect(clippy::new_without_default, reason = "it is only created in a static")]
     pub const fn new() -> Self {
         const { assert!(align_of::<Memory<0>>() == ALIGN && BYTES <= isize::MAX as usize / 2) };
-        Self { taken: Cell::new(0), held: Cell::new(0), memory: UnsafeCell::new(Memory([0; BYTES])) }
+        Self { used: Cell::new(0), blocks: Cell::new(0), memory: UnsafeCell::new(Memory([0; BYTES])) }
     }
 
-    /// Where its memory begins.
+    /// Returns where its memory begins.
     fn base(&self) -> *mut u8 {
         self.memory.get().cast()
     }
 
-    /// Whether a block lies in it, and from where on.
+    /// Returns the offset of a block. `None` if it is not in the arena.
     fn offset(&self, block: *mut u8) -> Option<usize> {
         let offset = block.addr().wrapping_sub(self.base().addr());
         (offset < BYTES).then_some(offset)
     }
 
-    /// Takes a block of a size that is not 0, if there is room.
+    /// Allocates a block, if there is room. Its size must not be 0.
     fn take(&self, layout: Layout) -> Option<*mut u8> {
-        // No sum overflows, as neither summand is more than half of what there is.
-        let start = (self.taken.get() + layout.align() - 1) & !(layout.align() - 1);
+        // No sum overflows: each summand is at most half of the address space.
+        let start = (self.used.get() + layout.align() - 1) & !(layout.align() - 1);
         let end = start + layout.size();
         if end > BYTES || layout.align() > ALIGN {
             return None;
         }
-        self.taken.set(end);
-        self.held.set(self.held.get() + 1);
+        self.used.set(end);
+        self.blocks.set(self.blocks.get() + 1);
         Some(self.base().wrapping_add(start))
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     fn give(&self, offset: usize, size: usize) {
-        let held = self.held.get() - 1;
-        self.held.set(held);
-        if held == 0 {
-            self.taken.set(0);
-        } else if offset + size == self.taken.get() {
-            self.taken.set(offset);
+        let blocks = self.blocks.get() - 1;
+        self.blocks.set(blocks);
+        if blocks == 0 {
+            self.used.set(0);
+        } else if offset + size == self.used.get() {
+            self.used.set(offset);
         }
     }
 
-    /// Makes a block larger or smaller where it is, if it can.
+    /// Resizes a block in place. Returns `false` if that is not possible.
     fn resize(&self, offset: usize, old: usize, new: usize) -> bool {
-        if offset + old != self.taken.get() {
+        if offset + old != self.used.get() {
             return new <= old;
         }
         let fits = new <= BYTES - offset;
         if fits {
-            self.taken.set(offset + new);
+            self.used.set(offset + new);
         }
         fits
     }
 }
 
-// SAFETY: blocks in the arena do not overlap, as each begins where what is taken ends; that goes back only over the last block as it is
-// given back or becomes smaller, or when there is none. Blocks elsewhere are the usual allocator's. Nothing unwinds: nothing here panics.
-#[expect(unsafe_code, reason = "that is what an allocator is")]
+// SAFETY: blocks in the arena do not overlap, because each begins where the used part ends. That end moves back only
+// over the last block, when it is freed or shrinks, or when no block is left. Other blocks belong to the default
+// allocator. Nothing here panics, so nothing unwinds.
+#[expect(unsafe_code, reason = "an allocator is unsafe")]
 unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.take(layout) {
             Some(block) => block,
-            // SAFETY: what the caller vouches for.
-            None => unsafe { usual_alloc(layout) },
+            // SAFETY: guaranteed by the caller.
+            None => unsafe { default_alloc(layout) },
         }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match self.offset(block) {
             Some(offset) => self.give(offset, layout.size()),
-            // SAFETY: what the caller vouches for, and it is not the arena's.
-            None => unsafe { usual_dealloc(block, layout) },
+            // SAFETY: guaranteed by the caller, and the block is not in the arena.
+            None => unsafe { default_dealloc(block, layout) },
         }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let Some(offset) = self.offset(block) else {
-            // SAFETY: what the caller vouches for, and it is not the arena's.
+            // SAFETY: guaranteed by the caller, and the block is not in the arena.
             return unsafe { System.realloc(block, layout, size) };
         };
         if self.resize(offset, layout.size(), size) {
             return block;
         }
-        // SAFETY: the caller vouches that the new size with the old alignment is a layout, and that the old block is as large as it says. The
-        // new one is another, as the old one is still held.
+        // SAFETY: the caller guarantees that the new size with the old alignment is a layout, and that the old block
+        // has its size. The new block is a different one, because the old one is still in use.
         unsafe {
             let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !new.is_null() {
@@ -165,26 +166,26 @@ unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
     }
 }
 
-// Apart, as what allocates has the above in its own code.
+// Separate functions, because the code above is inlined into each allocation.
 
 #[cold]
 #[inline(never)]
-#[expect(unsafe_code, reason = "that is how an allocator is called")]
-unsafe fn usual_alloc(layout: Layout) -> *mut u8 {
-    // SAFETY: what the caller vouches for.
+#[expect(unsafe_code, reason = "an allocator is called unsafely")]
+unsafe fn default_alloc(layout: Layout) -> *mut u8 {
+    // SAFETY: guaranteed by the caller.
     unsafe { System.alloc(layout) }
 }
 
 #[cold]
 #[inline(never)]
-#[expect(unsafe_code, reason = "that is how an allocator is called")]
-unsafe fn usual_dealloc(block: *mut u8, layout: Layout) {
-    // SAFETY: what the caller vouches for.
+#[expect(unsafe_code, reason = "an allocator is called unsafely")]
+unsafe fn default_dealloc(block: *mut u8, layout: Layout) {
+    // SAFETY: guaranteed by the caller.
     unsafe { System.dealloc(block, layout) }
 }
 
 #[cfg(test)]
-#[expect(unsafe_code, reason = "that is how an allocator is called")]
+#[expect(unsafe_code, reason = "an allocator is called unsafely")]
 mod tests {
     use proptest::prelude::*;
 
@@ -197,10 +198,10 @@ mod tests {
     }
 
     fn layout(size: usize, align: usize) -> Layout {
-        Layout::from_size_align(size, align).expect("it is one")
+        Layout::from_size_align(size, align).expect("the layout is valid")
     }
 
-    /// A block, and what every byte of it is.
+    /// A block, and the value of each of its bytes.
     struct Block {
         at: *mut u8,
         layout: Layout,
@@ -218,13 +219,13 @@ mod tests {
         }
 
         fn bytes(&mut self) -> &mut [u8] {
-            // SAFETY: it was taken with this layout, and nobody else has it: that is what is tested.
+            // SAFETY: the block has this layout, and no other block overlaps it. That is what the test checks.
             unsafe { std::slice::from_raw_parts_mut(self.at, self.layout.size()) }
         }
 
         fn resize(&mut self, arena: &Arena<BYTES>, size: usize) {
             let kept = self.layout.size().min(size);
-            // SAFETY: it was taken with this layout.
+            // SAFETY: the block has this layout.
             self.at = unsafe { arena.realloc(self.at, self.layout, size) };
             self.layout = layout(size, self.layout.align());
             assert!(!self.at.is_null() && self.at.addr().is_multiple_of(self.layout.align()));
@@ -234,7 +235,7 @@ mod tests {
         }
 
         fn give(self, arena: &Arena<BYTES>) {
-            // SAFETY: it was taken with this layout, and is not used any more.
+            // SAFETY: the block has this layout, and is not used again.
             unsafe { arena.dealloc(self.at, self.layout) };
         }
     }
@@ -244,7 +245,7 @@ mod tests {
         Take(usize, usize),
         Give(prop::sample::Index),
         Resize(prop::sample::Index, usize),
-        /// Of the block that was taken last.
+        /// Resizes the last block.
         ResizeLast(usize),
     }
 
@@ -261,7 +262,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_keep_what_is_in_them_whatever_becomes_of_others(steps in prop::collection::vec(step(), 1..200)) {
+        fn blocks_keep_their_content(steps in prop::collection::vec(step(), 1..200)) {
             let arena = arena();
             let mut blocks: Vec<Block> = Vec::new();
             for (mark, step) in (0..=u8::MAX).cycle().zip(steps) {
@@ -281,47 +282,47 @@ mod tests {
                     let mark = block.mark;
                     prop_assert!(block.bytes().iter().all(|byte| *byte == mark));
                 }
-                let held = blocks.iter().filter(|block| arena.offset(block.at).is_some()).count();
-                prop_assert_eq!(arena.held.get(), held);
+                let in_arena = blocks.iter().filter(|block| arena.offset(block.at).is_some()).count();
+                prop_assert_eq!(arena.blocks.get(), in_arena);
             }
             blocks.into_iter().for_each(|block| block.give(&arena));
-            prop_assert_eq!((arena.held.get(), arena.taken.get()), (0, 0));
+            prop_assert_eq!((arena.blocks.get(), arena.used.get()), (0, 0));
         }
     }
 
     #[test]
-    fn calls_that_give_everything_back_take_no_more_than_one_of_them() {
+    fn calls_that_free_everything_reuse_the_arena() {
         let arena = arena();
         for _ in 0..1000 {
             let blocks = [100, 200, 300].map(|size| Block::new(&arena, layout(size, 8), 1));
-            assert_eq!(arena.taken.get(), 104 + 200 + 300);
+            assert_eq!(arena.used.get(), 104 + 200 + 300);
             blocks.into_iter().for_each(|block| block.give(&arena));
         }
     }
 
     #[test]
-    fn last_block_grows_and_shrinks_where_it_is() {
+    fn last_block_grows_and_shrinks_in_place() {
         let arena = arena();
         let _first = Block::new(&arena, layout(10, 1), 1);
         let mut last = Block::new(&arena, layout(10, 1), 2);
         let at = last.at;
         for (size, taken) in [(20, 30), (15, 25), (BYTES - 10, BYTES)] {
             last.resize(&arena, size);
-            assert_eq!((last.at, arena.taken.get()), (at, taken));
+            assert_eq!((last.at, arena.used.get()), (at, taken));
         }
         last.give(&arena);
-        assert_eq!(arena.taken.get(), 10);
+        assert_eq!(arena.used.get(), 10);
     }
 
     #[test]
-    fn what_does_not_fit_is_the_usual_allocators() {
+    fn what_does_not_fit_comes_from_the_default_allocator() {
         let arena = arena();
         let mut inside = Block::new(&arena, layout(BYTES, 1), 1);
         let outside = Block::new(&arena, layout(1, 1), 2);
-        assert_eq!((arena.offset(inside.at), arena.offset(outside.at), arena.held.get()), (Some(0), None, 1));
+        assert_eq!((arena.offset(inside.at), arena.offset(outside.at), arena.blocks.get()), (Some(0), None, 1));
         outside.give(&arena);
         inside.resize(&arena, BYTES + 1);
-        assert_eq!((arena.offset(inside.at), arena.held.get(), arena.taken.get()), (None, 0, 0));
+        assert_eq!((arena.offset(inside.at), arena.blocks.get(), arena.used.get()), (None, 0, 0));
         inside.give(&arena);
         let aligned = Block::new(&arena, layout(1, 2 * ALIGN), 3);
         assert_eq!(arena.offset(aligned.at), None);
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_was_used_before_is_given_as_zeros_where_that_is_asked() {
+    fn reused_memory_is_zeroed_on_request() {
         let arena = arena();
         Block::new(&arena, layout(100, 1), 1).give(&arena);
         // SAFETY: the layout has a size that is not 0, and the bytes are the block's.

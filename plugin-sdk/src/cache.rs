@@ -1,13 +1,15 @@
 //! Typed reads from the cache that the host keeps for all plugins.
 //!
-//! A read sends no request, and sees every write that any plugin made through this host before. During one call the rest of the
-//! world stands still: all reads of a kind show it as it was at the first, so that pages of a list fit together. Only where more
-//! changes during the call than the host keeps for it (16,384 objects of a kind, or 16 MiB), or another watch takes the kind over,
-//! do later reads show the present; a reconcile is then run again.
+//! A read sends no request to the API server. It sees every earlier write that any plugin made through this host.
+//! During one call, all reads of a kind show it as it was at the first of them. So the pages of a list fit together.
+//! The host may have to give up this snapshot: see the interface `cache` in [`contract`](crate::contract).
 //!
-//! What a reconcile reads wakes it when it changes: see [`ControllerBuilder::reads`](crate::ControllerBuilder::reads). So read
-//! what is needed and no more: one object rather than a list, a list by label or index rather than all, some fields rather than
-//! objects, keys rather than fields.
+//! What a reconcile reads wakes it when it changes: see [`ControllerBuilder::reads`](crate::ControllerBuilder::reads).
+//! So read as little as you can:
+//! - one object instead of a list;
+//! - a list by label or index instead of all objects;
+//! - some fields instead of whole objects;
+//! - keys instead of fields.
 
 use std::marker::PhantomData;
 
@@ -25,20 +27,22 @@ host::interface!(cache {
     fn keys(query: &Query) -> Result<KeyPage, ReadError>;
 });
 
-/// Why a read gave nothing.
+/// Why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not in the manifest's permissions, not granted by the administrator, or not cached for this plugin.
-    #[error("the cache may not be read: {0}")]
+    /// Not in the manifest's permissions, not granted by the administrator, or not cached for this plugin. The text
+    /// says which.
+    #[error("cannot read the cache: {0}")]
     NotGranted(String),
-    /// The selector, the namespace, the index or a field path cannot be used.
-    #[error("the cache cannot be asked this: {0}")]
+    /// The selector, the namespace, the index or a field path is not valid, or an object nests too deep. The text says
+    /// why.
+    #[error("the query is not valid: {0}")]
     Invalid(String),
-    /// One object alone is larger than a call may return: so many bytes. Ask for some of its fields.
-    #[error("an object of {0} bytes is too large to be read as a whole: ask for some of its fields")]
+    /// One object alone is larger than a call may return. Holds its size in bytes. Read some of its fields instead.
+    #[error("an object of {0} bytes is too large to be read as a whole: read some of its fields")]
     TooLarge(u64),
-    /// An object is not of the type that it was asked for as.
-    #[error("cached {kind} does not fit its type")]
+    /// An object cannot be decoded as the requested type.
+    #[error("cannot decode a cached {kind}")]
     Decode {
         /// The kind that was read.
         kind: String,
@@ -58,7 +62,7 @@ impl From<ReadError> for Error {
     }
 }
 
-/// The cache, for the length of one call: see [`Context::cache`](crate::Context::cache).
+/// The cache, during one call: see [`Context::cache`](crate::Context::cache).
 #[derive(Clone, Copy, Debug)]
 pub struct Cache<'a>(PhantomData<&'a ()>);
 
@@ -67,13 +71,13 @@ impl<'a> Cache<'a> {
         Self(PhantomData)
     }
 
-    /// An object, or none if the cluster has no such object.
+    /// Returns an object, or `None` if the cluster has no such object.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
     /// use pilothouse_sdk::prelude::*;
     ///
-    /// /// How many keys the ConfigMap `settings` beside the reconciled object has.
+    /// /// Counts the keys of the ConfigMap `settings` in the namespace of the reconciled object.
     /// fn settings(ctx: &Context) -> Result<usize, Error> {
     ///     let settings = ctx.cache().get::<ConfigMap>(ctx.key().beside("settings"))?;
     ///     Ok(settings.and_then(|map| map.data).map_or(0, |data| data.len()))
@@ -81,18 +85,18 @@ impl<'a> Cache<'a> {
     /// ```
     ///
     /// # Errors
-    /// Where the kind may not be read, or the object does not fit `K`.
+    /// Fails if the plugin may not read the kind, or if the object cannot be decoded as `K`.
     pub fn get<K: Object>(&self, key: impl Into<Key>) -> Result<Option<K>, Error> {
         let of = K::type_meta();
         let object = import::get(&of, &key.into())?;
         object.map(|object| decode(&of, &object)).transpose()
     }
 
-    /// The objects of a kind in every namespace that is granted, in the order of namespace, then name; less of them by the
-    /// methods of [`List`].
+    /// Lists the objects of a kind in every granted namespace, ordered by namespace and then name. The methods of
+    /// [`List`] select fewer.
     ///
-    /// Fetches page after page while it is iterated over, so that a list of any length needs no more memory than its
-    /// largest page. Ends after the first error.
+    /// Fetches one page after the other during iteration, so a list of any length needs only the memory of its largest
+    /// page. Ends after the first error.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -113,7 +117,7 @@ impl<'a> Cache<'a> {
     }
 }
 
-/// Which objects to list, and how much of each: made by [`Cache::list`], iterated over as it is or by [`keys`](Self::keys).
+/// A list that has not been read yet, from [`Cache::list`]. Iterate over it, or over its [`keys`](Self::keys).
 #[derive(Clone, Debug)]
 #[must_use = "a list reads nothing until it is iterated over"]
 pub struct List<'a, V> {
@@ -127,37 +131,38 @@ impl<'a, V: DeserializeOwned> List<'a, V> {
         Self { query, call: PhantomData, value: PhantomData }
     }
 
-    /// Only those in one namespace.
+    /// Selects objects in one namespace.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.query.namespace = Some(namespace.into());
         self
     }
 
-    /// Only those in the namespace of a key; all, where the key is of a cluster-scoped kind.
+    /// Selects objects in the namespace of a key. Selects all objects if the key is cluster-scoped.
     pub fn beside(mut self, key: &Key) -> Self {
         self.query.namespace.clone_from(&key.namespace);
         self
     }
 
-    /// Only those that a label selector in Kubernetes' syntax matches, such as `app=web,tier!=cache`.
+    /// Selects objects by a label selector in the syntax of Kubernetes, such as `app=web,tier!=cache`.
     pub fn labels(mut self, selector: impl Into<String>) -> Self {
         self.query.labels = Some(selector.into());
         self
     }
 
-    /// Only those for which an index of the plugin ([`Plugin::index`](crate::Plugin::index)) holds this value.
+    /// Selects objects by a value in an index of the plugin ([`Plugin::index`](crate::Plugin::index)).
     pub fn index(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.query.index = Some((name.into(), value.into()));
         self
     }
 
-    /// At most so many to be fetched at once; 0, the default, leaves it to the host.
+    /// Sets how many objects are fetched at once. 0, the default, leaves it to the host.
     pub fn page_size(mut self, objects: u32) -> Self {
         self.query.limit = objects;
         self
     }
 
-    /// Only some fields of each, as values of another type; apiVersion, kind, name and namespace are always there.
+    /// Returns only some fields of each object, decoded as another type. apiVersion, kind, name and namespace are
+    /// always there.
     ///
     /// Only changes of these fields wake the reconcile.
     ///
@@ -185,7 +190,7 @@ impl<'a, V: DeserializeOwned> List<'a, V> {
         List::new(Query { fields: paths.into_iter().map(Into::into).collect(), ..self.query })
     }
 
-    /// Only the keys. Only objects that enter or leave the list wake the reconcile.
+    /// Returns only the keys. Only objects that enter or leave the list wake the reconcile.
     pub fn keys(self) -> Pages<'a, Key, Key> {
         Pages::new(self.query, fetch_keys, |_, key| Ok(key))
     }
@@ -200,11 +205,11 @@ impl<'a, V: DeserializeOwned> IntoIterator for List<'a, V> {
     }
 }
 
-/// What a list holds, fetched page after page. Ends after the first error.
+/// The items of a list, fetched one page after the other. Ends after the first error.
 #[derive(Debug)]
 pub struct Pages<'a, W, V> {
     of: TypeMeta,
-    /// What fetches the next page; none after the last.
+    /// Fetches the next page. `None` after the last.
     query: Option<Query>,
     page: std::vec::IntoIter<W>,
     fetch: fn(&Query) -> Result<Fetched<W>, ReadError>,

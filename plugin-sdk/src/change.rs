@@ -1,46 +1,46 @@
-//! What became of an object, for handlers that look at changes themselves.
+//! Changes of objects, for mappings and observers.
 
 use crate::{
     Key, Object, TypeMeta,
     contract::{mapping::exports::pilothouse::plugin::mapper, observing::exports::pilothouse::plugin::observer},
 };
 
-/// What became of an object of kind `K`.
+/// One change of an object of kind `K`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<K> {
-    /// It is new, or was there when the plugin began to look.
+    /// The object is new, or existed before the plugin began to watch.
     Added(K),
-    /// It was one thing and is another.
+    /// The object changed.
     Updated {
-        /// What it was.
+        /// The object before the change.
         old: K,
-        /// What it is.
+        /// The object after the change.
         new: K,
     },
-    /// It is gone; this is its last known state.
+    /// The object was deleted. Holds its last known state.
     Deleted(K),
 }
 
 impl<K: Object> Change<K> {
-    /// Which object.
+    /// Returns the key of the object.
     pub fn key(&self) -> Key {
         self.latest().key()
     }
 
-    /// The object as it is, or as it was last.
+    /// Returns the object, or its last known state if it was deleted.
     pub fn latest(&self) -> &K {
         match self {
             Self::Added(object) | Self::Updated { new: object, .. } | Self::Deleted(object) => object,
         }
     }
 
-    /// The object as it was and as it is: what either of them names may have to be looked at.
+    /// Iterates over the object before and after the change, as far as they exist. A mapping usually needs both.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::Pod;
     /// use pilothouse_sdk::{Change, Key};
     ///
-    /// /// The nodes that a Pod is or was on.
+    /// /// Returns the nodes that a Pod is or was on.
     /// fn nodes(change: &Change<Pod>) -> Vec<Key> {
     ///     let specs = change.sides().filter_map(|pod| pod.spec.as_ref());
     ///     specs.filter_map(|spec| spec.node_name.as_deref()).map(Key::cluster).collect()
@@ -55,9 +55,8 @@ impl<K: Object> Change<K> {
     }
 
     fn of(of: &TypeMeta, old: Option<&str>, new: Option<&str>) -> Result<Self, String> {
-        let decode = |text: &str| {
-            serde_json::from_str(text).map_err(|error| format!("a changed {of} does not fit its type: {error}"))
-        };
+        let decode =
+            |text: &str| serde_json::from_str(text).map_err(|error| format!("cannot decode a changed {of}: {error}"));
         match (old.map(decode).transpose()?, new.map(decode).transpose()?) {
             (None, Some(new)) => Ok(Self::Added(new)),
             (Some(old), Some(new)) => Ok(Self::Updated { old, new }),
@@ -71,14 +70,15 @@ impl<K: Object> Change<K> {
     }
 }
 
-/// A change as an observer is told of it.
+/// A change as an observer gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed<K> {
-    /// What became of the object.
+    /// The change.
     pub change: Change<K>,
-    /// How many changes this one stands for: more than 1 where they came faster than the plugin took them.
+    /// How many changes were merged into this one. It is more than 1 if changes came faster than the plugin took them.
     pub merged: u32,
-    /// The deletion itself was not seen: it was found out later, and the last known state may not be the very last.
+    /// `true` if the host did not see the deletion itself, and found it later. The last known state may then be out of
+    /// date.
     pub missed: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Typed requests to the API server in the plugin's name.
 //!
-//! What a write returns is in the cache before the call returns. The declarative way, [`Outcome`](crate::Outcome), needs
-//! none of this and can be tested with a table: use the client for what it cannot say.
+//! When a write returns, its result is already in the cache. Prefer an [`Outcome`](crate::Outcome), which needs no
+//! requests and can be tested with a table. Use the client for what an outcome cannot express.
 
 use std::marker::PhantomData;
 
@@ -28,23 +28,23 @@ host::interface!(client {
     ) -> Result<(), Error>;
 });
 
-/// Why a request did not succeed.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Not in the manifest's permissions, or not granted by the administrator. No request was sent.
     #[error("the request is not granted: {0}")]
     NotGranted(String),
-    /// The object or patch is none. No request was sent.
-    #[error("the request makes no sense: {0}")]
+    /// The object or patch is not valid. No request was sent.
+    #[error("the request is not valid: {0}")]
     Invalid(String),
-    /// The API server refused.
-    #[error("the API server refused ({} {}): {}", .0.code, .0.reason, .0.message)]
+    /// The API server rejected the request.
+    #[error("the API server rejected the request ({} {}): {}", .0.code, .0.reason, .0.message)]
     Api(StatusError),
-    /// No answer came: a write may or may not have happened.
+    /// No answer arrived. A write may or may not have happened.
     #[error("the API server did not answer: {0}")]
     Unreachable(String),
-    /// The answer is not of the type that was asked for. A write has happened.
-    #[error("the API server's {kind} does not fit its type: {problem}")]
+    /// The answer cannot be decoded as the requested type. If the request was a write, it happened.
+    #[error("cannot decode the API server's {kind}: {problem}")]
     Decode {
         /// The kind of the answer.
         kind: String,
@@ -54,7 +54,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the API server answers for a reason, with the HTTP status code that belongs to it: for scripted answers in tests.
+    /// Creates the error that the API server returns for a reason, for scripted answers in tests. `code` is the HTTP
+    /// status code.
     ///
     /// ```
     /// use pilothouse_sdk::client::{Error, Reason};
@@ -66,22 +67,23 @@ impl Error {
         Self::Api(StatusError { code, reason, message: message.into(), causes: Vec::new() })
     }
 
-    /// Whether there is no such object (or no such kind).
+    /// Returns `true` if there is no such object, or no such kind.
     pub fn is_not_found(&self) -> bool {
         self.reason() == Some(Reason::NotFound)
     }
 
-    /// Whether another writer was first: a newer `resourceVersion`, or another field manager's field.
+    /// Returns `true` if another writer was first: the `resourceVersion` is outdated, or another field manager owns a
+    /// field.
     pub fn is_conflict(&self) -> bool {
         self.reason() == Some(Reason::Conflict)
     }
 
-    /// Whether an object of this name exists already.
+    /// Returns `true` if an object of this name already exists.
     pub fn is_already_exists(&self) -> bool {
         self.reason() == Some(Reason::AlreadyExists)
     }
 
-    /// The API server's reason, where it was the API server that refused.
+    /// Returns the API server's reason. `None` if the error does not come from the API server.
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Self::Api(status) => Some(status.reason),
@@ -90,7 +92,7 @@ impl Error {
     }
 }
 
-/// As a Kubernetes `Status` writes it.
+/// Writes the reason as a Kubernetes `Status` does.
 impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -122,7 +124,7 @@ impl From<wire::Error> for Error {
     }
 }
 
-/// What changes in an object.
+/// A change to an object.
 ///
 /// ```
 /// use pilothouse_sdk::client::Patch;
@@ -134,38 +136,38 @@ impl From<wire::Error> for Error {
 pub struct Patch(wire::PatchBody);
 
 impl Patch {
-    /// RFC 6902: a list of operations.
+    /// Creates a JSON patch (RFC 6902): a list of operations.
     ///
     /// # Errors
-    /// Where `patch` cannot be JSON.
+    /// Fails if `patch` cannot be serialized.
     pub fn json(patch: impl Serialize) -> serde_json::Result<Self> {
         Ok(Self(wire::PatchBody::Json(serde_json::to_string(&patch)?)))
     }
 
-    /// RFC 7396: an object of what changes, with null for what goes.
+    /// Creates a JSON merge patch (RFC 7396): an object of changed fields, with null for a removed field.
     ///
     /// # Errors
-    /// Where `patch` cannot be JSON.
+    /// Fails if `patch` cannot be serialized.
     pub fn merge(patch: impl Serialize) -> serde_json::Result<Self> {
         Ok(Self(wire::PatchBody::Merge(serde_json::to_string(&patch)?)))
     }
 
-    /// Kubernetes' own, for built-in kinds: lists merge by their keys.
+    /// Creates a strategic merge patch, for built-in kinds: lists are merged by their keys.
     ///
     /// # Errors
-    /// Where `patch` cannot be JSON.
+    /// Fails if `patch` cannot be serialized.
     pub fn strategic(patch: impl Serialize) -> serde_json::Result<Self> {
         Ok(Self(wire::PatchBody::StrategicMerge(serde_json::to_string(&patch)?)))
     }
 }
 
-/// The API server, for the length of one call: see [`Context::client`](crate::Context::client).
+/// The API server, during one call: see [`Context::client`](crate::Context::client).
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::Secret;
 /// use pilothouse_sdk::prelude::*;
 ///
-/// /// Makes a Secret if there is none, and leaves one that is there alone.
+/// /// Creates a Secret unless it exists.
 /// fn ensure(ctx: &Context, secret: &Secret) -> Result<(), Error> {
 ///     match ctx.client().create(secret) {
 ///         Ok(_) => Ok(()),
@@ -176,11 +178,13 @@ impl Patch {
 /// ```
 ///
 /// # Without the permission to read
-/// A write answers with what identifies the object: apiVersion, kind, and of the metadata name, namespace, uid, resourceVersion, generation
-/// and the times of creation and deletion. Where that alone is no `K`, create, update and apply return what was sent, with that metadata.
+/// Without this permission, a write returns only the apiVersion, the kind, and part of the metadata: name, namespace,
+/// uid, resourceVersion, generation, creation and deletion time. If that cannot be decoded as `K`, `create`, `update`
+/// and `apply` return the object that was sent, with this metadata.
 ///
 /// # Errors
-/// All methods fail with [`Error`]; those that send an object with [`Error::Invalid`] where it cannot be JSON.
+/// All methods fail with [`Error`]. Methods that send an object fail with [`Error::Invalid`] if it cannot be
+/// serialized.
 #[derive(Clone, Copy, Debug)]
 pub struct Client<'a> {
     subresource: Option<Subresource>,
@@ -192,54 +196,57 @@ impl<'a> Client<'a> {
         Self { subresource: None, call: PhantomData }
     }
 
-    /// The same client, whose [`update`](Self::update), [`patch`](Self::patch) and [`apply`](Self::apply) go to the status.
+    /// Returns a client whose [`update`](Self::update), [`patch`](Self::patch) and [`apply`](Self::apply) write the
+    /// status.
     #[must_use]
     pub fn status(self) -> Self {
         Self { subresource: Some(Subresource::Status), ..self }
     }
 
-    /// An object straight from the API server, past the cache.
+    /// Reads an object from the API server, past the cache.
     pub fn get<K: Object>(&self, key: impl Into<Key>) -> Result<K, Error> {
         decode(&import::get(&K::type_meta(), &key.into())?)
     }
 
-    /// Makes an object. `metadata.name` may be absent where `metadata.generateName` is there.
+    /// Creates an object. `metadata.name` may be absent if `metadata.generateName` is there.
     pub fn create<K: Object>(&self, object: &K) -> Result<K, Error> {
         let sent = encode(object)?;
         decode_written(&import::create(&sent)?, &sent)
     }
 
-    /// Replaces an object. A `resourceVersion` in it must still be the current one; without it the last writer wins.
+    /// Replaces an object. If it has a `resourceVersion`, that must be the current one. Without it, the last writer
+    /// wins.
     pub fn update<K: Object>(&self, object: &K) -> Result<K, Error> {
         let sent = encode(object)?;
         decode_written(&import::update(&sent, self.subresource)?, &sent)
     }
 
-    /// Changes an object. A kind with members that must be there cannot be decoded from the identity that a plugin is answered which may
-    /// not read it.
+    /// Patches an object. Without the permission to read, this fails for a type with required fields beside the
+    /// metadata.
     pub fn patch<K: Object>(&self, key: impl Into<Key>, patch: &Patch) -> Result<K, Error> {
         decode(&import::patch(&K::type_meta(), &key.into(), &patch.0, self.subresource)?)
     }
 
-    /// Server-side apply. A field that another manager owns with another value is a conflict.
+    /// Applies an object by server-side apply. A field that another manager owns with another value is a conflict.
     pub fn apply<K: Object>(&self, object: &K) -> Result<K, Error> {
         let sent = encode(object)?;
         decode_written(&import::apply(&sent, self.subresource, false)?, &sent)
     }
 
-    /// Server-side apply that takes fields over from other managers.
+    /// Applies an object by server-side apply, and takes over fields from other managers.
     pub fn force_apply<K: Object>(&self, object: &K) -> Result<K, Error> {
         let sent = encode(object)?;
         decode_written(&import::apply(&sent, self.subresource, true)?, &sent)
     }
 
-    /// Deletes an object; its dependents follow in the background. Success where it is gone, or waits for its finalizers.
+    /// Deletes an object. Its dependents are deleted in the background. Succeeds if the object is gone, or waits for
+    /// its finalizers.
     pub fn delete<K: Object>(&self, key: impl Into<Key>) -> Result<(), Error> {
         let anything = Preconditions { uid: None, resource_version: None };
         self.delete_if::<K>(key, Propagation::Background, &anything)
     }
 
-    /// Deletes an object, if it is the one that `preconditions` says.
+    /// Deletes an object if `preconditions` hold.
     pub fn delete_if<K: Object>(
         &self,
         key: impl Into<Key>,
@@ -249,7 +256,7 @@ impl<'a> Client<'a> {
         Ok(import::delete(&K::type_meta(), &key.into(), propagation, preconditions)?)
     }
 
-    /// Asks for so many replicas through the `scale` subresource, whatever field the kind keeps the number in.
+    /// Sets the number of replicas through the subresource `scale`.
     pub fn scale<K: Object>(&self, key: impl Into<Key>, replicas: u32) -> Result<(), Error> {
         let patch = wire::PatchBody::Merge(format!(r#"{{"spec":{{"replicas":{replicas}}}}}"#));
         import::patch(&K::type_meta(), &key.into(), &patch, Some(Subresource::Scale))?;
@@ -258,21 +265,21 @@ impl<'a> Client<'a> {
 }
 
 fn encode<K: Object>(object: &K) -> Result<String, Error> {
-    let invalid = |error| Error::Invalid(format!("{} {} cannot be JSON: {error}", K::type_meta(), object.key()));
+    let invalid = |error| Error::Invalid(format!("cannot serialize {} {}: {error}", K::type_meta(), object.key()));
     object.to_json().map_err(invalid)
 }
 
-/// Decodes the answer to a write of `sent`, which may hold no more than what identifies the object.
+/// Decodes the answer to a write of `sent`. The answer may hold only the object's identity.
 fn decode_written<K: Object>(answer: &str, sent: &str) -> Result<K, Error> {
     decode(answer).or_else(|error| {
-        let both = || {
+        let merged = || {
             let (mut whole, answer) =
                 (serde_json::from_str::<Value>(sent).ok()?, serde_json::from_str::<Value>(answer).ok()?);
             let metadata = whole.get_mut("metadata")?.as_object_mut()?;
             metadata.extend(answer.get("metadata")?.as_object()?.clone());
             serde_json::from_value(whole).ok()
         };
-        both().ok_or(error)
+        merged().ok_or(error)
     })
 }
 

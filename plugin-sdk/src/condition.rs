@@ -1,4 +1,4 @@
-//! Conditions in an object's status, kept by Kubernetes' rules.
+//! Conditions in an object's status, by the rules of Kubernetes.
 //!
 //! ```
 //! use k8s_openapi::api::core::v1::ConfigMap;
@@ -10,13 +10,13 @@
 //!
 //! fn reconcile(ctx: &Context, map: &ConfigMap) -> Result<Outcome, Error> {
 //!     let mut conditions = Conditions::default(); // or those in the object's status
-//!     let full = map.data.as_ref().is_some_and(|data| !data.is_empty());
-//!     conditions.set(ctx.condition("Ready", full, "Counted", "every key has a value"));
+//!     let filled = map.data.as_ref().is_some_and(|data| !data.is_empty());
+//!     conditions.set(ctx.condition("Ready", filled, "Counted", "the ConfigMap has data"));
 //!     Ok(Outcome::new().status(Status { conditions }))
 //! }
 //!
 //! fn plugin() -> Plugin {
-//!     Plugin::new("Says whether a ConfigMap is empty.")
+//!     Plugin::new("Reports whether a ConfigMap has data.")
 //!         .controller(Controller::of::<ConfigMap>().reconcile(reconcile))
 //! }
 //!
@@ -37,16 +37,16 @@ use serde::{Deserialize, Serialize};
 /// `True`, `False` or `Unknown`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionStatus {
-    /// The condition holds.
+    /// The condition is true.
     True,
-    /// It does not hold.
+    /// The condition is false.
     False,
-    /// It cannot be told.
+    /// It is not known whether the condition is true.
     Unknown,
 }
 
 impl ConditionStatus {
-    /// As it stands in an object.
+    /// Returns the value in an object.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",
@@ -64,8 +64,8 @@ impl From<bool> for ConditionStatus {
 
 /// The `conditions` of a status: one for each type, in the order in which they were first set.
 ///
-/// Its JSON schema is a list that server-side apply merges by `type`, with the limits that Kubernetes sets for conditions,
-/// so that other field managers can keep conditions of their own beside it.
+/// Its JSON schema is a list that server-side apply merges by `type`, so other field managers can add conditions of
+/// their own. The schema has the limits that Kubernetes sets for conditions.
 ///
 /// ```
 /// use pilothouse_sdk::Conditions;
@@ -83,30 +83,30 @@ impl From<bool> for ConditionStatus {
 pub struct Conditions(Vec<Condition>);
 
 impl Conditions {
-    /// The condition of a type.
+    /// Returns the condition of a type.
     pub fn get(&self, type_: &str) -> Option<&Condition> {
         self.0.iter().find(|condition| condition.type_ == type_)
     }
 
-    /// Whether there is a condition of this type with the status `True`.
+    /// Returns `true` if there is a condition of this type with the status `True`.
     pub fn is_true(&self, type_: &str) -> bool {
         self.get(type_).is_some_and(|condition| condition.status == ConditionStatus::True.as_str())
     }
 
-    /// All of them.
+    /// Iterates over all conditions.
     pub fn iter(&self) -> impl Iterator<Item = &Condition> {
         self.0.iter()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there is no condition.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Puts `new` in the place of the condition of its type, or at the end.
+    /// Replaces the condition of the same type, or adds `new` at the end.
     ///
-    /// `lastTransitionTime` stays what it was where `status` is the same: it says since when the status holds, so that a
-    /// reconcile that finds nothing new changes nothing.
+    /// If `status` stays the same, `lastTransitionTime` stays, too. So a reconcile that finds nothing new changes
+    /// nothing.
     pub fn set(&mut self, new: Condition) {
         match self.0.iter_mut().find(|old| old.type_ == new.type_) {
             Some(old) if old.status == new.status => {
@@ -118,7 +118,7 @@ impl Conditions {
         }
     }
 
-    /// Takes the condition of a type out.
+    /// Removes the condition of a type.
     pub fn remove(&mut self, type_: &str) {
         self.0.retain(|condition| condition.type_ != type_);
     }
@@ -132,7 +132,7 @@ pub(crate) fn at(
     reason: String,
     message: String,
 ) -> Condition {
-    // Kubernetes keeps whole seconds: a fraction would differ from what comes back.
+    // Kubernetes stores whole seconds. A fraction would differ from the stored value.
     let seconds = Timestamp::from_second(now.as_second()).expect("a timestamp without its fraction is in range");
     Condition {
         type_,

@@ -1,4 +1,4 @@
-//! One call of a reconcile: which key, why, when, and the way to the host.
+//! The context of one call of a reconcile: the key, the reason, the time, and access to the host.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -13,7 +13,7 @@ use crate::{
     contract::exports::pilothouse::plugin::controller::Request,
 };
 
-/// What a reconcile knows besides the object, and what it may ask of the host.
+/// What a reconcile knows about its call, and what it can call in the host.
 #[derive(Debug)]
 pub struct Context {
     controller: String,
@@ -36,57 +36,59 @@ impl Context {
         }
     }
 
-    /// The controller's name in the manifest.
+    /// Returns the controller's name in the manifest.
     pub fn controller(&self) -> &str {
         &self.controller
     }
 
-    /// Which object is reconciled.
+    /// Returns the key of the reconciled object.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Whether the object is there, marked for deletion, or gone (then it is its last known state).
+    /// Returns whether the object exists, is being deleted, or is gone. If it is gone, the reconcile gets its last
+    /// known state.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// 1 for the first try since the last success.
+    /// Returns 1 for the first attempt after a success, then 2, and so on.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Why the try before this one failed, where [`attempt`](Self::attempt) is greater than 1: an error of the plugin, a
-    /// child that could not be written, a status that was refused.
+    /// Returns why the previous attempt failed, if [`attempt`](Self::attempt) is greater than 1. It may be an error of
+    /// the plugin, a child that could not be written, or a status that was rejected.
     pub fn last_error(&self) -> Option<&str> {
         self.last_error.as_deref()
     }
 
-    /// When this call began. The same all through the call.
+    /// Returns when this call began. The time stays the same during the call.
     ///
     /// # Panics
-    /// Where the host's clock stands beyond the year 9999, which the contract cannot rule out.
+    /// Panics if the host's clock is past the year 9999. The contract cannot rule that out.
     pub fn now(&self) -> Timestamp {
         clock::now()
     }
 
-    /// Reads from the host's cache: what the plugin's controllers are for, own, watch or read, and what it observes.
+    /// Returns the host's cache, with the kinds that the plugin's controllers are for, own, watch or read, and those
+    /// that it observes.
     ///
-    /// What is read is remembered: see [`ControllerBuilder::reads`](crate::ControllerBuilder::reads).
+    /// The host tracks these reads: see [`ControllerBuilder::reads`](crate::ControllerBuilder::reads).
     pub fn cache(&self) -> Cache<'_> {
         Cache::new()
     }
 
-    /// Requests to the API server in the plugin's name.
+    /// Returns the client, which sends requests to the API server in the plugin's name.
     pub fn client(&self) -> Client<'_> {
         Client::new()
     }
 
-    /// A condition of the reconciled object as of now, to be put into its [`Conditions`](crate::Conditions).
+    /// Creates a condition of the reconciled object, for its [`Conditions`](crate::Conditions).
     ///
-    /// `observedGeneration` is the object's `metadata.generation`; `lastTransitionTime` is [`now`](Self::now), which
-    /// [`Conditions::set`](crate::Conditions::set) replaces where the status has not changed. `reason` is one word in
-    /// CamelCase for programs, `message` a sentence for people.
+    /// `reason` is one CamelCase word for programs, and `message` a sentence for people. `observedGeneration` is set to
+    /// the object's `metadata.generation`, and `lastTransitionTime` to [`now`](Self::now).
+    /// [`Conditions::set`](crate::Conditions::set) keeps the old time if the status is the same.
     pub fn condition(
         &self,
         type_: impl Into<String>,

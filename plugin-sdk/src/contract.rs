@@ -1,13 +1,13 @@
-//! The contract (`wit/`) as wit-bindgen renders it: the types that cross the border, the host's functions, and the exports.
+//! The contract (`wit/`) as wit-bindgen generates it: types, the host's functions, and the exports.
 //!
-//! Everything else in this crate stands on it. A plugin needs it only for what the rest does not wrap: [`crate::plugin`]
-//! turns one function into the [`Guest`] that [`export!`] puts into the component.
+//! The rest of the crate wraps it. A plugin needs it only for what the rest does not wrap. [`crate::plugin`] turns a
+//! function into the [`Guest`] that [`export!`] adds to the component.
 //!
-//! What only some plugins export has a module of its own, [`mapping`] and [`observing`], and a macro of its own: a component
-//! that does not call it has no such export.
+//! Each optional export has a module and a macro of its own, in [`mapping`] and [`observing`]. A component that does
+//! not call the macro does not have the export.
 //!
-//! The types are the same natively and in the sandbox. The functions are not: natively they have no host behind them, so
-//! call them through [`crate::Context`], which [`crate::mock`] knows how to answer.
+//! The types are the same natively and in the sandbox. The functions are not: natively there is no host behind them. So
+//! call them through [`crate::Context`], for which [`crate::mock`] provides a host.
 //!
 //! [`Guest`]: exports::pilothouse::plugin::controller::Guest
 
@@ -19,7 +19,7 @@
     clippy::allow_attributes_without_reason,
     clippy::semicolon_if_nothing_returned,
     clippy::uninlined_format_args,
-    reason = "generated; the ABI of the component model needs unsafe code"
+    reason = "generated code, and the ABI of the component model needs unsafe code"
 )]
 
 wit_bindgen::generate!({

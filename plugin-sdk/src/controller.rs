@@ -1,4 +1,4 @@
-//! One reconcile loop as a value: a kind, the kinds beside it, and a function.
+//! One reconcile loop as a value: a kind, related kinds, and a function.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::{
     watch::{Watch, Watched},
 };
 
-/// One reconcile loop: a kind, the kinds of its children and of what else it looks at, and a function.
+/// One reconcile loop: a kind, the kinds of its children and of what else it reads, and a function.
 ///
-/// `E` is what the plugin exports besides: see [`Mapping::with`].
+/// `E` names the plugin's optional exports: see [`Mapping::with`].
 pub struct Controller<E = ()> {
     pub(crate) name: String,
     parts: Parts<E>,
@@ -21,7 +21,7 @@ pub struct Controller<E = ()> {
 
 type Reconcile = Box<dyn Fn(wire::Request) -> Result<Outcome, Error>>;
 
-/// What a builder collects.
+/// What [`ControllerBuilder`] collects.
 #[derive(Debug)]
 struct Parts<E> {
     for_: Watched,
@@ -34,7 +34,7 @@ struct Parts<E> {
     timeout: Option<Duration>,
 }
 
-/// A watch and whom its objects concern.
+/// A watch, and the keys that its objects concern.
 struct Mapped<E> {
     watch: Watched,
     mapping: wire::Mapping,
@@ -43,12 +43,12 @@ struct Mapped<E> {
 }
 
 impl<E> Controller<E> {
-    /// Starts a controller for every `K`. Its name is the kind in lower case.
+    /// Builds a controller for all objects of `K`. Its name is the kind in lower case.
     pub fn of<K: Object>() -> ControllerBuilder<K, E> {
         Self::watching(Watch::of::<K>())
     }
 
-    /// Starts a controller for the objects of `K` that a watch describes, woken by those of their changes that matter to it.
+    /// Builds a controller for the objects of `K` that a watch selects.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::Pod;
@@ -73,12 +73,12 @@ impl<E> Controller<E> {
         ControllerBuilder { name: K::type_meta().kind.to_ascii_lowercase(), parts, kind: std::marker::PhantomData }
     }
 
-    /// Calls the function.
+    /// Calls the plugin's function.
     pub(crate) fn reconcile(&self, request: wire::Request) -> Result<Outcome, Error> {
         (self.reconcile)(request)
     }
 
-    /// The keys that the plugin's own functions find for a change.
+    /// Returns the keys that the plugin's own functions find for a change.
     pub(crate) fn map(&self, change: &mapper::Change) -> Result<Vec<Key>, String> {
         let mut keys = Vec::new();
         for mapped in self.parts.watches.iter().filter(|mapped| mapped.watch.wire.of == change.of) {
@@ -89,7 +89,7 @@ impl<E> Controller<E> {
         Ok(keys)
     }
 
-    /// What it needs to be allowed.
+    /// Returns the permissions that the controller needs.
     pub(crate) fn permissions(&self) -> Vec<Permission> {
         use wire::Verb::{Apply, Delete, Read};
         let parts = &self.parts;
@@ -104,7 +104,7 @@ impl<E> Controller<E> {
     }
 
     /// # Errors
-    /// Where a predicate explodes.
+    /// Fails if a predicate is too large.
     pub(crate) fn into_wire(self) -> Result<wire::Controller, String> {
         let all = |watches: Vec<Watched>| watches.into_iter().map(Watched::into_wire).collect::<Result<_, _>>();
         let Parts { for_, owns, watches, reads, status: _, max_concurrency, resync, timeout } = self.parts;
@@ -140,7 +140,7 @@ impl<E> std::fmt::Debug for Mapped<E> {
     }
 }
 
-/// A controller that lacks its function still: made by [`Controller::of`], finished by [`reconcile`](Self::reconcile).
+/// Builds a [`Controller`]: starts with [`Controller::of`], and ends with [`reconcile`](Self::reconcile).
 ///
 /// ```
 /// use std::time::Duration;
@@ -177,59 +177,61 @@ pub struct ControllerBuilder<K, E = ()> {
 }
 
 impl<K: Object, E> ControllerBuilder<K, E> {
-    /// Another name than the kind's: lower-case letters, digits and `-`, at most 63. Unique within the plugin.
+    /// Sets the name, instead of the kind's: at most 63 lower-case letters, digits and `-`. Unique within the plugin.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Only objects in these namespaces, and children there. What it reads or watches besides has namespaces of its own.
+    /// Reconciles only objects in these namespaces, with children there. Watches for other kinds have namespaces of
+    /// their own.
     pub fn namespaces(mut self, namespaces: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.parts.for_.wire.namespaces = namespaces.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Only objects that this label selector matches.
+    /// Reconciles only objects that this label selector matches.
     pub fn labels(mut self, selector: impl Into<String>) -> Self {
         self.parts.for_.wire.labels = Some(selector.into());
         self
     }
 
-    /// Woken by these changes of the objects that it is for, and by no others of theirs.
+    /// Wakes only for these changes of the reconciled objects.
     pub fn when(mut self, predicate: Predicate) -> Self {
         self.parts.for_.when = Some(predicate);
         self
     }
 
-    /// May have children of kind `C`, and is woken when one of them changes.
+    /// Allows children of kind `C`, and wakes when one of them changes.
     pub fn owns<C: Object>(self) -> Self {
         self.owns_with(Watch::of::<C>())
     }
 
-    /// As [`owns`](Self::owns), of objects that a watch describes.
+    /// As [`owns`](Self::owns), for the objects that a watch selects.
     pub fn owns_with<C: Object>(mut self, watch: Watch<C>) -> Self {
         self.parts.owns.push(watch.erase());
         self
     }
 
-    /// Reads objects of kind `T` from the cache, and is woken when what it read changes: an object that it got, one that it did
-    /// not find, a list.
+    /// Allows reads of kind `T` from the cache, and wakes when the result of a read changes. That can be an object, a
+    /// missing object, or a list.
     ///
-    /// No mapping is written for it, nor for what the controller is for or owns. Only what a successful call read counts.
+    /// No mapping is needed. Reads of the reconciled kind and of children wake the reconcile without this call. Only
+    /// the reads of the last successful call count.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
     /// use pilothouse_sdk::mock::MockHost;
     /// use pilothouse_sdk::prelude::*;
     ///
-    /// /// Looks at the Secret of the same name, which need not be there.
+    /// /// Reads the Secret of the same name, which may not exist.
     /// fn reconcile(ctx: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
     ///     ctx.cache().get::<Secret>(ctx.key())?;
     ///     Ok(Outcome::new())
     /// }
     ///
     /// fn plugin() -> Plugin {
-    ///     Plugin::new("Looks.").controller(Controller::of::<ConfigMap>().reads::<Secret>().reconcile(reconcile))
+    ///     Plugin::new("Reads Secrets.").controller(Controller::of::<ConfigMap>().reads::<Secret>().reconcile(reconcile))
     /// }
     ///
     /// # fn named<K: Object + Default>(name: &str) -> K {
@@ -247,18 +249,19 @@ impl<K: Object, E> ControllerBuilder<K, E> {
         self.reads_with(Watch::of::<T>())
     }
 
-    /// As [`reads`](Self::reads), of objects that a watch describes.
+    /// As [`reads`](Self::reads), for the objects that a watch selects.
     pub fn reads_with<T: Object>(mut self, watch: Watch<T>) -> Self {
         self.parts.reads.push(watch.erase());
         self
     }
 
-    /// Is woken when an object of kind `T` changes, for the keys that it concerns: for what a reconcile does not read.
+    /// Wakes the keys that `mapping` finds when an object of kind `T` changes. Use it for kinds that the reconcile does
+    /// not read.
     pub fn watches<T: Object>(self, mapping: Mapping<T, E>) -> Self {
         self.watches_with(Watch::of::<T>(), mapping)
     }
 
-    /// As [`watches`](Self::watches), of objects that a watch describes.
+    /// As [`watches`](Self::watches), for the objects that a watch selects.
     pub fn watches_with<T: Object>(mut self, watch: Watch<T>, mapping: Mapping<T, E>) -> Self {
         let Mapping { wire: mapping, function, .. } = mapping;
         let exports = std::marker::PhantomData;
@@ -266,42 +269,45 @@ impl<K: Object, E> ControllerBuilder<K, E> {
         self
     }
 
-    /// Writes no status, and so does not ask for the permission to.
+    /// Does not ask for the permission to write the status.
     pub fn without_status(mut self) -> Self {
         self.parts.status = false;
         self
     }
 
-    /// How many keys may be reconciled at once; one, if this is not called. The same key never is.
+    /// Sets how many keys may be reconciled at the same time. The default is 1, and the maximum 256. One key is never
+    /// reconciled twice at the same time.
     pub fn max_concurrency(mut self, keys: u32) -> Self {
         self.parts.max_concurrency = keys;
         self
     }
 
-    /// How often to look at every key again, give or take a tenth; every ten hours, if this is not called. Counted in whole
-    /// seconds; `Duration::ZERO` is never.
+    /// Sets how often every key is reconciled again, plus or minus 10 %. The default is ten hours. Counted in whole
+    /// seconds. `Duration::ZERO` means never.
     pub fn resync(mut self, every: Duration) -> Self {
         self.parts.resync = Some(every);
         self
     }
 
-    /// How long one call may run; 10 s, if this is not called, and ten minutes at most. Counted in whole milliseconds.
+    /// Sets the deadline of one call. The default is 10 s, and the maximum ten minutes. Counted in whole milliseconds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.parts.timeout = Some(timeout);
         self
     }
 
-    /// The function that is called for each object of `K` that changed, whose child changed, or that read what changed.
+    /// Sets the function, and finishes the controller. It is called for an object of `K` when the object, a child, or
+    /// something that it read has changed.
     ///
-    /// It gets the object as it is in the cache, and for an object that is gone its last known state
-    /// ([`Context::phase`]). An object that does not fit `K` is a terminal error and does not reach the function.
+    /// The function gets the object from the cache. If the object is gone, it gets the last known state (see
+    /// [`Context::phase`]). An object that cannot be decoded as `K` is a terminal error, and does not reach the
+    /// function.
     pub fn reconcile<F>(mut self, reconcile: F) -> Controller<E>
     where
         F: Fn(&Context, &K) -> Result<Outcome, Error> + 'static,
     {
         let call = move |request: wire::Request| {
             let object: K = serde_json::from_str(&request.object).map_err(|error| {
-                Error::terminal(format!("{} {} does not fit its type: {error}", K::type_meta(), request.key))
+                Error::terminal(format!("cannot decode {} {}: {error}", K::type_meta(), request.key))
             })?;
             reconcile(&Context::new(request, &object), &object)
         };

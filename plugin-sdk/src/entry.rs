@@ -1,4 +1,4 @@
-//! From the contract's exports to a plugin's own types and back.
+//! Connects the exports of the contract with a plugin's own types.
 
 use serde::de::DeserializeOwned;
 
@@ -12,20 +12,20 @@ use crate::{
     exports::Exports,
 };
 
-/// The function that makes a plugin out of its configuration: `fn() -> Plugin`, or `fn(C) -> Result<Plugin, Error>` for any
-/// `C` that serde can read.
+/// A function that returns a plugin: `fn() -> Plugin`, or `fn(C) -> Result<Plugin, Error>` for any `C` that serde can
+/// deserialize.
 ///
-/// A plugin without configuration refuses one, so that nobody writes what nothing reads.
+/// A plugin without configuration rejects one, so that no setting is silently ignored.
 ///
-/// `Signature` is for the compiler to tell the two apart; it never needs to be named.
+/// `Signature` tells the compiler which of the two it is. It never has to be named.
 pub trait Define<Signature> {
-    /// What the plugin exports besides.
+    /// The plugin's optional exports.
     type Exports: Exports;
 
-    /// Makes the plugin.
+    /// Creates the plugin.
     ///
     /// # Errors
-    /// Where the configuration cannot be used; says what to change.
+    /// Fails if the configuration is not valid. The message says what to change.
     fn define(&self, config: &str) -> Result<Plugin<Self::Exports>, Error>;
 }
 
@@ -45,28 +45,28 @@ impl<E: Exports, C: DeserializeOwned, F: Fn(C) -> Result<Plugin<E>, Error>> Defi
 
     fn define(&self, config: &str) -> Result<Plugin<Self::Exports>, Error> {
         let config = serde_json::from_str(config);
-        self(config.map_err(|error| Error::terminal(format!("the configuration does not fit: {error}")))?)
+        self(config.map_err(|error| Error::terminal(format!("the configuration is not valid: {error}")))?)
     }
 }
 
-/// Whether a plugin exports `mapper`, and whether it exports `observer`. Compiles where `define` is a plugin.
+/// Returns whether a plugin exports `mapper`, and whether it exports `observer`. Compiles only if `define` is a plugin.
 pub const fn exports<S, D: Define<S>>(_: &D) -> (bool, bool) {
     (<D::Exports as Exports>::MAPPER, <D::Exports as Exports>::OBSERVER)
 }
 
-/// The export `describe`.
+/// Implements the export `describe`.
 ///
 /// # Errors
-/// What is wrong with the configuration.
+/// Fails if the configuration is not valid.
 pub fn describe<S>(define: &impl Define<S>, version: &str, config: &str) -> Result<Manifest, String> {
     let plugin = define.define(config).map_err(|error| error.to_string())?;
     plugin.manifest(version)
 }
 
-/// The export `reconcile`.
+/// Implements the export `reconcile`.
 ///
 /// # Errors
-/// What the plugin's function fails with, and what cannot reach it.
+/// Fails if the plugin's function fails or cannot be called.
 pub fn reconcile<S>(define: &impl Define<S>, config: &str, request: Request) -> Result<Outcome, Failure> {
     #[cfg(target_arch = "wasm32")]
     log_panics();
@@ -77,10 +77,10 @@ pub fn reconcile<S>(define: &impl Define<S>, config: &str, request: Request) -> 
     Ok(controller.reconcile(request).and_then(crate::Outcome::into_wire)?)
 }
 
-/// The export `map`.
+/// Implements the export `map`.
 ///
 /// # Errors
-/// What the plugin's function fails with, and what cannot reach it.
+/// Fails if the plugin's function fails or cannot be called.
 pub fn map<S>(
     define: &impl Define<S>,
     config: &str,
@@ -92,17 +92,17 @@ pub fn map<S>(
     define.define(config).map_err(|error| error.to_string())?.map(controller, changes)
 }
 
-/// The export `observe`.
+/// Implements the export `observe`.
 ///
 /// # Errors
-/// What the plugin's handler fails with, and what cannot reach it.
+/// Fails if a handler fails or cannot be called.
 pub fn observe<S>(define: &impl Define<S>, config: &str, changes: &[observer::Change]) -> Result<(), String> {
     #[cfg(target_arch = "wasm32")]
     log_panics();
-    define.define(config).map_err(|error| error.to_string())?.observed(changes)
+    define.define(config).map_err(|error| error.to_string())?.observe_changes(changes)
 }
 
-/// A panic in the sandbox is a trap and tells the host nothing but where. Its message goes to the log before.
+/// Logs the message of each panic. In the sandbox, a panic is a trap, and the host only learns where it happened.
 #[cfg(target_arch = "wasm32")]
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
@@ -113,16 +113,17 @@ fn log_panics() {
     }));
 }
 
-/// Puts a plugin's exports into the component. [`macro@crate::plugin`] calls it, with what it read in the function's return type.
+/// Adds a plugin's exports to the component. [`macro@crate::plugin`] calls it with what it found in the function's
+/// return type.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_plugin {
     ($define:path, mapper: $mapper:tt, observer: $observer:tt, allocator: $allocator:tt) => {
-        // Natively nothing is exported, and a function of the wrong type is a mistake all the same.
+        // Natively nothing is exported. A function of the wrong type must still fail to compile.
         const _: () = assert!(
             matches!($crate::entry::exports(&$define), ($mapper, $observer)),
-            "#[plugin] reads in the function's return type what the component exports: name `Mapper` and `Observer` there, as \
-             in `Plugin<Mapper>`, and not behind an alias",
+            "#[plugin] reads the exports from the function's return type: name `Mapper` and `Observer` there, as in \
+             `Plugin<Mapper>`, and not behind an alias",
         );
         #[cfg(target_arch = "wasm32")]
         const _: () = {
@@ -185,13 +186,13 @@ macro_rules! export_plugin {
     (@observer $define:path, false) => {};
 }
 
-/// The result of [`crate::Object::to_json`], nameable in crates that do not depend on serde_json.
+/// The result of [`crate::Object::to_json`], for crates that do not depend on serde_json.
 pub type JsonResult = serde_json::Result<String>;
 
-/// The JSON of a value that lacks `apiVersion` and `kind`, with them.
+/// Serializes a value that lacks `apiVersion` and `kind`, and adds them.
 ///
 /// # Errors
-/// Where `value` cannot be JSON, or is no object.
+/// Fails if `value` cannot be serialized, or is not an object.
 pub fn with_type_meta(api_version: &str, kind: &str, value: &impl serde::Serialize) -> JsonResult {
     #[derive(serde::Serialize)]
     #[serde(rename_all = "camelCase")]

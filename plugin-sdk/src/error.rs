@@ -1,4 +1,4 @@
-//! How a reconcile fails, and what the host does about it.
+//! Errors of a reconcile, and how the host reacts to them.
 
 use std::fmt::Display;
 
@@ -6,23 +6,23 @@ use serde::Serialize;
 
 use crate::contract::exports::pilothouse::plugin::controller::Failure;
 
-/// Why a reconcile did not succeed.
+/// Why a reconcile failed.
 ///
-/// Any [`std::error::Error`] becomes one that is retried, so `?` works on everything. Use [`Error::terminal`] for what no
-/// retry can mend.
+/// Any [`std::error::Error`] becomes an error that is retried, so `?` works everywhere. Use [`Error::terminal`] if a
+/// retry cannot help.
 ///
 /// ```
 /// use pilothouse_sdk::Error;
 ///
 /// fn replicas(text: &str) -> Result<u32, Error> {
-///     if text == "none" {
-///         return Err(Error::terminal("`replicas` is none: set a number"));
+///     if text.is_empty() {
+///         return Err(Error::terminal("`replicas` is not set: set a number"));
 ///     }
 ///     Ok(text.parse::<u32>()?)
 /// }
 ///
 /// assert!(!replicas("many").unwrap_err().is_terminal());
-/// assert!(replicas("none").unwrap_err().is_terminal());
+/// assert!(replicas("").unwrap_err().is_terminal());
 /// ```
 #[derive(Debug)]
 pub struct Error {
@@ -32,17 +32,18 @@ pub struct Error {
 }
 
 impl Error {
-    /// Try again: with a delay that grows from 5 ms to 1000 s (or as the administrator has it), or at once when the object or a child changes.
+    /// Creates an error that is retried. The delay grows from 5 ms to 1,000 s, unless the administrator sets other
+    /// values. A change of the object or a child ends the delay.
     pub fn retry(message: impl Display) -> Self {
         Self { message: message.to_string(), terminal: false, status: None }
     }
 
-    /// Do not try again until the object or a child changes.
+    /// Creates an error that is not retried until the object or a child changes.
     pub fn terminal(message: impl Display) -> Self {
         Self { terminal: true, ..Self::retry(message) }
     }
 
-    /// The whole `status` that the object should have although the reconcile failed.
+    /// Adds the complete `status` of the object, which is written even though the reconcile failed.
     ///
     /// ```
     /// use pilothouse_sdk::Error;
@@ -50,19 +51,19 @@ impl Error {
     /// #[derive(serde::Serialize)]
     /// struct Status { ready: bool }
     ///
-    /// let error = Error::terminal("`spec.size` is no size").with_status(Status { ready: false });
-    /// assert_eq!(error.to_string(), "`spec.size` is no size");
+    /// let error = Error::terminal("`spec.size` is not a size").with_status(Status { ready: false });
+    /// assert_eq!(error.to_string(), "`spec.size` is not a size");
     /// ```
     #[must_use]
     pub fn with_status(mut self, status: impl Serialize) -> Self {
         match serde_json::to_string(&status) {
             Ok(status) => self.status = Some(status),
-            Err(error) => self.message = format!("{}; its status cannot be JSON: {error}", self.message),
+            Err(error) => self.message = format!("{}; its status cannot be serialized: {error}", self.message),
         }
         self
     }
 
-    /// Whether the host leaves the key alone until something changes.
+    /// Returns `true` if the host does not retry until something changes.
     pub fn is_terminal(&self) -> bool {
         self.terminal
     }
@@ -74,7 +75,7 @@ impl Display for Error {
     }
 }
 
-/// The whole chain of causes becomes the message, as nothing but text crosses the border.
+/// The message holds the whole chain of causes, because only text reaches the host.
 impl<E: std::error::Error> From<E> for Error {
     fn from(error: E) -> Self {
         let mut message = error.to_string();

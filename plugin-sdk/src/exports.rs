@@ -1,9 +1,9 @@
-//! What a plugin's component exports besides `describe` and `reconcile`: part of its type, so that it cannot be forgotten.
+//! The optional exports of a plugin, as part of its type.
 //!
-//! A [`Plugin`](crate::Plugin) that uses neither is a `Plugin` and nothing is said. One that uses one of them says so where
-//! `#[plugin]` reads it, in the type that the function returns: the compiler refuses it otherwise, and the host need not.
+//! A [`Plugin`](crate::Plugin) without optional exports is a plain `Plugin`. Otherwise the function under `#[plugin]`
+//! names the exports in its return type. The compiler rejects a plugin that uses an export and does not name it.
 
-/// Exports `mapper`: what [`Mapping::with`](crate::Mapping::with) needs.
+/// The export `mapper`, which [`Mapping::with`](crate::Mapping::with) needs.
 ///
 /// ```compile_fail
 /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -19,7 +19,7 @@
 #[derive(Debug)]
 pub enum Mapper {}
 
-/// Exports `observer`: what [`Plugin::observe`](crate::Plugin::observe) needs.
+/// The export `observer`, which [`Plugin::observe`](crate::Plugin::observe) needs.
 ///
 /// ```compile_fail
 /// use k8s_openapi::api::core::v1::Secret;
@@ -33,26 +33,27 @@ pub enum Mapper {}
 #[derive(Debug)]
 pub enum Observer {}
 
-/// Which of the optional exports a plugin has: `()`, [`Mapper`], [`Observer`], or `(Mapper, Observer)`.
+/// The optional exports of a plugin: `()`, [`Mapper`], [`Observer`], or `(Mapper, Observer)`.
 pub trait Exports: sealed::Sealed + 'static {
-    /// Whether `mapper` is one.
+    /// `true` if `mapper` is one of them.
     const MAPPER: bool;
-    /// Whether `observer` is one.
+    /// `true` if `observer` is one of them.
     const OBSERVER: bool;
 }
 
-/// Those that have `mapper`.
+/// [`Exports`] with `mapper`.
 #[diagnostic::on_unimplemented(
-    message = "a plugin that maps by a function exports `mapper`, and this one does not",
-    note = "let the functions around it return `Plugin<Mapper>` and `Controller<Mapper>`, or `Plugin<(Mapper, Observer)>` if it \
-            observes too"
+    message = "a plugin that maps by a function must export `mapper`, and this one does not",
+    note = "the functions that build the plugin must return `Plugin<Mapper>` and `Controller<Mapper>`, or \
+            `Plugin<(Mapper, Observer)>` if it observes too"
 )]
 pub trait ExportsMapper: Exports {}
 
-/// Those that have `observer`.
+/// [`Exports`] with `observer`.
 #[diagnostic::on_unimplemented(
-    message = "a plugin that observes exports `observer`, and this one does not",
-    note = "let the functions around it return `Plugin<Observer>`, or `Plugin<(Mapper, Observer)>` if it maps by a function too"
+    message = "a plugin that observes must export `observer`, and this one does not",
+    note = "the functions that build the plugin must return `Plugin<Observer>`, or `Plugin<(Mapper, Observer)>` if it maps \
+            by a function too"
 )]
 pub trait ExportsObserver: Exports {}
 

@@ -1,8 +1,8 @@
 //! Write a Pilothouse plugin in Rust.
 //!
-//! A plugin is one function from its configuration to a [`Plugin`]: which kinds it is for, which kinds of children it has,
-//! and the function that reconciles. The host does the rest: it watches and caches, queues and retries, applies children and
-//! status, and prunes what is no longer wanted.
+//! A plugin is one function that returns a [`Plugin`]. It names the kinds to reconcile, the kinds of their children,
+//! and the function that reconciles. The host does the rest. It watches and caches, queues and retries, applies
+//! children and status, and deletes children that are no longer wanted.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -14,7 +14,7 @@
 //! use schemars::JsonSchema;
 //! use serde::{Deserialize, Serialize};
 //!
-//! /// Its CustomResourceDefinition comes with the plugin.
+//! /// The plugin brings the CustomResourceDefinition of this kind.
 //! #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema)]
 //! #[kube(group = "example.com", version = "v1", kind = "Greeting", namespaced, status = "GreetingStatus")]
 //! struct GreetingSpec {
@@ -26,7 +26,7 @@
 //!     conditions: Conditions,
 //! }
 //!
-//! /// What should be because a Greeting is there. Asks nothing and changes nothing by itself.
+//! /// Returns what should exist because of a Greeting. Calls no API and changes nothing.
 //! fn reconcile(ctx: &Context, greeting: &Greeting) -> Result<Outcome, Error> {
 //!     let mut card = ConfigMap::default();
 //!     card.metadata.name = Some(format!("{}-card", greeting.name()));
@@ -34,7 +34,7 @@
 //!
 //!     let mut conditions = greeting.status.clone().unwrap_or_default().conditions;
 //!     let written = ctx.cache().get::<ConfigMap>(ctx.key().beside(card.name()))?.is_some();
-//!     conditions.set(ctx.condition("Ready", written, "Looked", "whether the card is written"));
+//!     conditions.set(ctx.condition("Ready", written, "Checked", "the card is in the cache"));
 //!     Ok(Outcome::new().child(card).status(GreetingStatus { conditions }))
 //! }
 //!
@@ -53,31 +53,41 @@
 //! assert!(outcome.status::<GreetingStatus>().conditions.is_true("Ready"));
 //! ```
 //!
-//! The crate of a plugin has `crate-type = ["cdylib", "rlib"]`, and is built with
-//! `cargo build --release --target wasm32-unknown-unknown`. The `.wasm` file is the plugin. It imports from the host what it
-//! uses and no more, and needs no WASI. In its workspace's `Cargo.toml`, this suits it:
+//! The crate of a plugin has `crate-type = ["cdylib", "rlib"]`. Build it with
+//! `cargo build --release --target wasm32-unknown-unknown`. The `.wasm` file is the plugin. It imports only the host
+//! functions that it uses, and needs no WASI. This profile suits a plugin:
 //!
 //! ```toml
 //! [profile.release]
-//! opt-level = 3           # the default; with "s" there is less code, and calls take half as long again
+//! opt-level = 3           # the default; "s" makes the file smaller, and calls 50 % slower
 //! lto = true
 //! codegen-units = 1
 //! panic = "abort"
-//! strip = "debuginfo"     # leaves the names that the host's backtraces show
+//! strip = "debuginfo"     # keeps the function names for the host's backtraces
 //! ```
 //!
-//! Its allocator is an [`Arena`], unless it says that it has its own: `#[plugin(own_allocator)]`.
+//! The allocator is an [`Arena`], unless the plugin declares its own with `#[plugin(own_allocator)]`.
 //!
 //! # Where to look
-//! - What a reconcile may ask: [`Context`], [`cache`], [`client`], [`mod@log`].
-//! - What it answers: [`Outcome`] and [`Error`]; [`Conditions`] in a status.
-//! - What a plugin says of itself: [`Plugin`], [`Controller`], [`Permission`]; [`Watch`] and [`Predicate`] for less than all
-//!   objects and all changes.
-//! - Being woken by what a reconcile read: [`ControllerBuilder::reads`]. By what it did not read: [`Mapping`].
-//! - Being told of changes themselves: [`Plugin::observe`].
-//! - Types for kinds: [`Object`].
+//! - What a reconcile can call: [`Context`], [`cache`], [`client`], [`mod@log`].
+//! - What it returns: [`Outcome`] and [`Error`]. [`Conditions`] go into a status.
+//! - How a plugin describes itself: [`Plugin`], [`Controller`], [`Permission`]. [`Watch`] and [`Predicate`] select
+//!   objects and changes.
+//! - What wakes a reconcile: its own reads ([`ControllerBuilder::reads`]) and mappings ([`Mapping`]).
+//! - Handlers that get the changes themselves: [`Plugin::observe`].
+//! - Rust types for kinds: [`Object`].
 //! - Tests: [`mock`].
-//! - The border itself: [`contract`], and the WIT it is made from.
+//! - The contract with the host: [`contract`], and the WIT from which it is generated.
+//!
+//! # Layers
+//! A module imports only modules that stand before it in this list. `tests/layers.rs` checks it.
+//!
+//! - `allocator`, [`contract`], `host`: the allocator and the contract
+//! - `object`, `error`, `exports`, `predicate`, `permission`, `watch`, `condition`: values
+//! - [`cache`], [`client`], `clock`, `log`: one file for each interface of the host
+//! - `change`, `context`, `mapping`, `observer`, `outcome`: what a plugin's functions take and return
+//! - `controller`, `plugin`, `entry`: the plugin, and its exports
+//! - [`mock`], [`prelude`]: the host for native tests, and what most plugins import
 
 mod allocator;
 pub mod cache;
@@ -116,13 +126,15 @@ pub use k8s_openapi;
 pub use kube;
 pub use mapping::Mapping;
 pub use object::{Key, Object, TypeMeta};
-pub use observer::Host;
+pub use observer::ObserverContext;
 pub use outcome::Outcome;
 pub use permission::{Permission, Verb};
-/// Makes a struct with a field `metadata: ObjectMeta` an object of a kind that has no type elsewhere: name the fields you
-/// need and serde skips the others.
+/// Implements [`Object`](trait@Object) for a struct with a field `metadata: ObjectMeta`, for kinds that have no type
+/// elsewhere.
 ///
-/// Such a type is for reading, and for applying the fields that it names. An `update` would drop all others.
+/// Declare the fields that you need. Serde skips the others.
+///
+/// Use such a type to read objects, and to apply the declared fields. An `update` would remove all other fields.
 ///
 /// ```
 /// use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -152,17 +164,17 @@ pub use permission::{Permission, Verb};
 /// );
 /// ```
 pub use pilothouse_sdk_macros::Object;
-/// Makes a function the plugin that a crate is: `fn() -> Plugin`, or `fn(C) -> Result<Plugin, Error>` where `C` is the
-/// configuration that the administrator writes.
+/// Turns a function into the plugin of the crate: `fn() -> Plugin`, or `fn(C) -> Result<Plugin, Error>` where `C` is
+/// the administrator's configuration.
 ///
-/// Once in a crate whose `crate-type` has `cdylib`. In the sandbox the function becomes the component's exports; natively
-/// nothing is added, and tests call it through [`MockHost`](mock::MockHost).
+/// Use it once in a crate whose `crate-type` has `cdylib`. In the sandbox, the function becomes the component's
+/// exports. Natively, nothing is added, and tests call the function through [`MockHost`](mock::MockHost).
 ///
-/// The plugin's allocator is an [`Arena`], which suits calls. One that has its own `#[global_allocator]`, or wants Rust's usual
-/// one, says `#[plugin(own_allocator)]`.
+/// The plugin's allocator is an [`Arena`]. A plugin with its own `#[global_allocator]`, or with Rust's default one,
+/// uses `#[plugin(own_allocator)]`.
 ///
-/// A plugin that maps by a function of its own returns `Plugin<Mapper>`, one that observes `Plugin<Observer>`, one that does both
-/// `Plugin<(Mapper, Observer)>`: that decides what the component exports, and what the plugin may do.
+/// The return type says what the component exports. `Plugin<Mapper>` maps changes by a function, `Plugin<Observer>`
+/// observes changes, and `Plugin<(Mapper, Observer)>` does both.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -182,7 +194,7 @@ pub use pilothouse_sdk_macros::Object;
 /// #[plugin]
 /// fn watcher(config: Config) -> Result<Plugin, Error> {
 ///     let controller = Controller::of::<ConfigMap>().namespaces([config.namespace]).reconcile(reconcile);
-///     Ok(Plugin::new("Looks at ConfigMaps.").controller(controller))
+///     Ok(Plugin::new("Watches ConfigMaps.").controller(controller))
 /// }
 /// ```
 pub use pilothouse_sdk_macros::plugin;
@@ -197,8 +209,8 @@ pub use watch::Watch;
 /// ```
 pub mod prelude {
     pub use crate::{
-        Change, Conditions, Context, Controller, Error, Host, Key, Mapper, Mapping, Object, Observed, Observer,
-        Outcome, Permission, Phase, Plugin, Predicate, Verb, Watch, cache::Cache, debug, error, info, plugin, trace,
-        warn,
+        Change, Conditions, Context, Controller, Error, Key, Mapper, Mapping, Object, Observed, Observer,
+        ObserverContext, Outcome, Permission, Phase, Plugin, Predicate, Verb, Watch, cache::Cache, debug, error, info,
+        plugin, trace, warn,
     };
 }

@@ -1,4 +1,4 @@
-//! From a changed object to the keys that it concerns.
+//! Maps a changed object to the keys that it concerns.
 
 use std::marker::PhantomData;
 
@@ -10,9 +10,10 @@ use crate::{
     exports::ExportsMapper,
 };
 
-/// Whom an object of kind `T` concerns when it changes: keys of the kind that the controller is for.
+/// Maps a changed object of kind `T` to keys of the kind that the controller is for.
 ///
-/// Both what it was and what it is count. A mapping is for what a reconcile does not read: what it reads wakes it anyway.
+/// A mapping looks at the object before and after the change. It is for objects that a reconcile does not read: what it
+/// reads wakes it anyway.
 #[must_use = "a mapping does nothing by itself: give it to ControllerBuilder::watches"]
 pub struct Mapping<T, E = ()> {
     pub(crate) wire: wire::Mapping,
@@ -23,28 +24,28 @@ pub struct Mapping<T, E = ()> {
 pub(crate) type Function = Box<dyn Fn(&mapper::Change) -> Result<Vec<Key>, String>>;
 
 impl<T: Object, E> Mapping<T, E> {
-    /// The key that its controlling owner reference names.
+    /// Maps to the controlling owner, if it is of the controller's kind.
     pub fn owner() -> Self {
         Self::new(wire::Mapping::Owner)
     }
 
-    /// The keys that any of its owner references names.
+    /// Maps to all owners of the controller's kind.
     pub fn any_owner() -> Self {
         Self::new(wire::Mapping::AnyOwner)
     }
 
-    /// Its own name, in its own namespace.
+    /// Maps to the object's own name and namespace.
     pub fn same_key() -> Self {
         Self::new(wire::Mapping::SameKey)
     }
 
-    /// The name that this label of it holds, in its own namespace.
+    /// Maps to the name in this label of the object, in the object's namespace.
     pub fn label(name: impl Into<String>) -> Self {
         Self::new(wire::Mapping::Label(name.into()))
     }
 
-    /// Every object for which this index of the controller's kind holds the changed object's name; where both live in
-    /// namespaces, in the same one.
+    /// Maps to every object of the controller's kind that holds the changed object's name in this index. If both kinds
+    /// are namespaced, only objects in the same namespace count.
     ///
     /// ```
     /// use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
@@ -55,24 +56,24 @@ impl<T: Object, E> Mapping<T, E> {
     ///     let controller = Controller::of::<Deployment>()
     ///         .watches::<ConfigMap>(Mapping::index("config-maps"))
     ///         .reconcile(|_, _| Ok(Outcome::new()));
-    ///     Plugin::new("Sees the ConfigMaps of Deployments.").index::<Deployment>("config-maps", path).controller(controller)
+    ///     Plugin::new("Watches the ConfigMaps of Deployments.").index::<Deployment>("config-maps", path).controller(controller)
     /// }
     /// ```
     pub fn index(name: impl Into<String>) -> Self {
         Self::new(wire::Mapping::Index(name.into()))
     }
 
-    /// What this function says. It may read the cache; its reads are not remembered.
+    /// Maps by this function. The function may read the cache. The host does not track these reads.
     ///
-    /// It is called for the objects of the first list too, and again, with growing delay, where it fails. Changes of one object
-    /// come in order, and as one if there were several meanwhile.
+    /// The function is also called for the objects of the initial list. If it fails, the host retries it with growing
+    /// delay. Changes of one object arrive in order, and several pending changes are merged into one.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::{Node, Pod};
     /// use pilothouse_sdk::mock::MockHost;
     /// use pilothouse_sdk::prelude::*;
     ///
-    /// /// A Pod concerns the node that it is on, and the one that it was on.
+    /// /// Returns the node that a Pod is on, and the one that it was on.
     /// fn nodes(_: &Cache, change: &Change<Pod>) -> Result<Vec<Key>, Error> {
     ///     let specs = change.sides().filter_map(|pod| pod.spec.as_ref());
     ///     Ok(specs.filter_map(|spec| spec.node_name.as_deref()).map(Key::cluster).collect())
@@ -81,7 +82,7 @@ impl<T: Object, E> Mapping<T, E> {
     /// #[plugin]
     /// fn plugin() -> Plugin<Mapper> {
     ///     let controller = Controller::of::<Node>().watches(Mapping::with(nodes)).reconcile(|_, _| Ok(Outcome::new()));
-    ///     Plugin::new("Looks at nodes when their Pods change.").controller(controller)
+    ///     Plugin::new("Reconciles nodes when their Pods change.").controller(controller)
     /// }
     ///
     /// let pod: Pod = serde_json::from_str(

@@ -1,20 +1,26 @@
-//! A host for native tests: the plugin's own code under `cargo test`, with no cluster and no sandbox.
+//! A mock host for native tests: the plugin's own code runs under `cargo test`, without a cluster and without a
+//! sandbox.
 //!
-//! [`MockHost`] calls the plugin through the contract's types, answers its reads out of an in-memory cache, and its
-//! requests out of a script. It denies what the plugin's manifest does not ask for, as the real host does, and refuses selectors,
-//! names, keys and answers beyond that host's bounds in its words. A request that the test does not [expect](MockHost::expect)
-//! fails the test, and so does an expected one that never comes.
+//! [`MockHost`] calls the plugin through the types of the contract. It answers reads from an in-memory cache, and
+//! requests from a script:
+//! - It denies what the plugin's manifest does not ask for, as the real host does.
+//! - It rejects selectors, names, keys and results that exceed the real host's limits, with the same messages.
+//! - A request that the test did not [expect](MockHost::expect) fails the test. So does an expected request that never
+//!   comes.
 //!
-//! [`MockHost::reconcile`] gives the outcome of one call and changes nothing; [`MockHost::settle`] carries outcomes out
-//! until nothing changes any more. [`MockHost::woken_by`] says which keys a change would wake: by what their last successful call
-//! read, by mappings, as children. [`MockHost::observe`] tells the plugin's observer what has changed.
+//! | to test | use |
+//! |---|---|
+//! | the outcome of one call, without writing it | [`MockHost::reconcile`] |
+//! | what the plugin finally creates | [`MockHost::settle`] |
+//! | which keys a change wakes | [`MockHost::woken_by`] |
+//! | an observer | [`MockHost::observe`] |
 //!
 //! ```
 //! use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 //! use pilothouse_sdk::mock::MockHost;
 //! use pilothouse_sdk::prelude::*;
 //!
-//! /// Every Secret gets a ConfigMap that names its keys.
+//! /// Creates a ConfigMap that lists the keys of a Secret.
 //! fn reconcile(ctx: &Context, secret: &Secret) -> Result<Outcome, Error> {
 //!     let mut index = ConfigMap::default();
 //!     index.metadata.name = Some(format!("{}-keys", secret.name()));
@@ -24,7 +30,7 @@
 //!
 //! fn plugin() -> Plugin {
 //!     let controller = Controller::of::<Secret>().owns::<ConfigMap>().without_status().reconcile(reconcile);
-//!     Plugin::new("Names the keys of every Secret.").controller(controller)
+//!     Plugin::new("Lists the keys of every Secret.").controller(controller)
 //! }
 //!
 //! let mut secret = Secret::default();
@@ -36,14 +42,18 @@
 //! assert!(host.get::<ConfigMap>(("default", "token-keys")).is_some());
 //! ```
 //!
-//! During a call nothing changes but by what the plugin writes, and every read sees that: as with a host that never gives up to let the
-//! [world stand still](crate::cache).
+//! During a call, only the plugin's own writes change the cluster, and every read sees them. The real host may have to
+//! give up its [snapshot](crate::cache). The mock never does.
 //!
 //! # What it leaves out
-//! It is no API server: nothing is defaulted, validated or pruned by a schema. Only a container, variable, port, volume or finalizer
-//! that is there twice is refused as by a server. Server-side apply replaces lists as a whole
-//! and knows no other field manager; finalizers and garbage collection do not run; a field selector may name any field. Where that
-//! matters, test against a server.
+//! The mock is not an API server:
+//! - It does not default, validate or prune by a schema. It only rejects duplicate containers, variables, ports,
+//!   volumes and finalizers.
+//! - Server-side apply replaces whole lists, and knows no other field manager.
+//! - Finalizers and garbage collection do not run.
+//! - A field selector may name any field.
+//!
+//! Where that matters, test against an API server.
 
 mod apply;
 mod bounds;
@@ -66,7 +76,7 @@ pub use request::Request;
 pub use script::{Call, Expected};
 use serde::Serialize;
 use world::World;
-pub use world::{By, Line, Wake};
+pub use world::{By, LogLine, Wake};
 
 use crate::{
     Change, Key, Object, Permission,
@@ -77,7 +87,7 @@ use crate::{
     entry::{self, Define},
 };
 
-/// The manifest that a plugin answers to a configuration, or why it refuses it.
+/// Returns the plugin's manifest for a configuration.
 ///
 /// ```
 /// use pilothouse_sdk::mock::describe;
@@ -92,8 +102,8 @@ use crate::{
 /// ```
 ///
 /// # Errors
-/// What the plugin says is wrong with the configuration.
-#[expect(clippy::needless_pass_by_value, reason = "a function is handed over, as to MockHost::new")]
+/// Fails with the plugin's message if the configuration is not valid.
+#[expect(clippy::needless_pass_by_value, reason = "as in MockHost::new")]
 pub fn describe<S>(define: impl Define<S>, config: &str) -> Result<wire::Manifest, String> {
     entry::describe(&define, "0.0.0", config)
 }
@@ -102,7 +112,7 @@ type Reconcile = dyn Fn(wire::Request) -> Result<wire::Outcome, wire::Failure>;
 type Map = dyn Fn(&str, &[mapper::Change]) -> Result<Vec<Key>, String>;
 type Observe = dyn Fn(&[observer::Change]) -> Result<(), String>;
 
-/// What the component would export, with the configuration filled in.
+/// The component's exports, with the configuration filled in.
 struct Exported {
     reconcile: Box<Reconcile>,
     map: Box<Map>,
@@ -121,7 +131,7 @@ impl Exported {
     }
 }
 
-/// The host of one plugin in one test.
+/// The mock host of one plugin in one test.
 pub struct MockHost {
     exported: Exported,
     manifest: wire::Manifest,
@@ -129,19 +139,19 @@ pub struct MockHost {
 }
 
 impl MockHost {
-    /// A host with an empty cluster for a plugin without configuration. Its clock stands at 2026-01-01T00:00:00Z.
+    /// Creates a host with an empty cluster, for a plugin without configuration. Its clock is at 2026-01-01T00:00:00Z.
     ///
     /// # Panics
-    /// Where the plugin cannot describe itself, or its manifest is one that no host would load.
+    /// Panics if the plugin cannot describe itself, or if the real host would reject its manifest.
     #[track_caller]
     pub fn new<S>(define: impl Define<S> + 'static) -> Self {
         Self::load(define, "{}".to_owned())
     }
 
-    /// A host with an empty cluster for a plugin with a configuration, as the administrator would write it.
+    /// Creates a host with an empty cluster, for a plugin with a configuration as the administrator would write it.
     ///
     /// # Panics
-    /// As [`new`](Self::new).
+    /// Panics as [`new`](Self::new) does.
     #[track_caller]
     pub fn configured<S>(define: impl Define<S> + 'static, config: impl Serialize) -> Self {
         Self::load(define, serde_json::to_string(&config).expect("the configuration is JSON"))
@@ -154,17 +164,17 @@ impl MockHost {
             Err(error) => panic!("the plugin cannot describe itself: {error}"),
         };
         if let Err(problem) = manifest::check(&manifest) {
-            panic!("no host loads this plugin: {problem}");
+            panic!("the host rejects this plugin: {problem}");
         }
         Self { exported: Exported::new(define, config), world: Rc::new(World::new(&manifest)), manifest }
     }
 
-    /// What the plugin says of itself.
+    /// Returns the plugin's manifest.
     pub fn manifest(&self) -> &wire::Manifest {
         &self.manifest
     }
 
-    /// Adds an object to the cluster: see [`put`](Self::put).
+    /// Adds an object to the cluster, as [`put`](Self::put) does.
     #[must_use]
     #[track_caller]
     pub fn with(mut self, object: impl Object) -> Self {
@@ -172,10 +182,10 @@ impl MockHost {
         self
     }
 
-    /// Sets the clock, such as to `2026-01-01T00:00:00Z`.
+    /// Sets the clock, for example to `2026-01-01T00:00:00Z`.
     ///
     /// # Panics
-    /// Where `time` is no time in RFC 3339.
+    /// Panics if `time` is not a time in RFC 3339.
     #[must_use]
     #[track_caller]
     pub fn at(self, time: &str) -> Self {
@@ -183,30 +193,30 @@ impl MockHost {
         self
     }
 
-    /// Takes a permission back that the manifest asks for, as an administrator may.
+    /// Does not grant a permission that the manifest asks for, as an administrator may decide.
     #[must_use]
     pub fn refuse(self, permission: Permission) -> Self {
         self.world.refuse(permission.into_wire());
         self
     }
 
-    /// Adds an object to the cluster, or replaces the one of its kind and key.
+    /// Adds an object to the cluster, or replaces the object of the same kind and key.
     ///
-    /// As a server does, it sets `uid`, `resourceVersion`, `creationTimestamp` and `generation` where they are absent, keeps
-    /// them where the object was there, and counts `generation` up where more than metadata and status differs.
+    /// Like an API server, it sets `uid`, `resourceVersion`, `creationTimestamp` and `generation` if they are absent.
+    /// It keeps the values of an existing object, and increments `generation` if more than metadata and status differs.
     ///
     /// # Panics
-    /// Where the object has no name, or cannot be JSON.
+    /// Panics if the object has no name, or cannot be serialized.
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "an object is made where it is put")]
+    #[expect(clippy::needless_pass_by_value, reason = "an object is built where it is passed")]
     pub fn put(&mut self, object: impl Object) {
         self.world.put(&object.to_json().expect("the object can be JSON"));
     }
 
-    /// Changes an object as a user would with `kubectl edit`.
+    /// Changes an object, as a user does with `kubectl edit`.
     ///
     /// # Panics
-    /// Where there is no such object.
+    /// Panics if there is no such object.
     #[track_caller]
     pub fn edit<K: Object>(&mut self, key: impl Into<Key>, change: impl FnOnce(&mut K)) {
         let key = key.into();
@@ -215,10 +225,10 @@ impl MockHost {
         self.put(object);
     }
 
-    /// Takes an object out of the cluster and gives its last state back, for [`Request::gone`].
+    /// Deletes an object, and returns its last state, for [`Request::gone`].
     ///
     /// # Panics
-    /// Where there is no such object.
+    /// Panics if there is no such object.
     #[track_caller]
     pub fn remove<K: Object>(&mut self, key: impl Into<Key>) -> K {
         let key = key.into();
@@ -227,11 +237,11 @@ impl MockHost {
         object
     }
 
-    /// As [`remove`](Self::remove), at a time at which the host does not watch: it finds out later, and an observer is told that
-    /// the deletion was [missed](crate::Observed::missed).
+    /// As [`remove`](Self::remove), but the host does not see the deletion and finds out later. An observer gets it as
+    /// [missed](crate::Observed::missed).
     ///
     /// # Panics
-    /// Where there is no such object.
+    /// Panics if there is no such object.
     #[track_caller]
     pub fn lose<K: Object>(&mut self, key: impl Into<Key>) -> K {
         let key = key.into();
@@ -240,74 +250,75 @@ impl MockHost {
         object
     }
 
-    /// An object of the cluster, whether or not the plugin may see it.
+    /// Returns an object of the cluster, whether or not the plugin may read it.
     ///
     /// # Panics
-    /// Where it does not fit `K`.
+    /// Panics if it cannot be decoded as `K`.
     #[track_caller]
     pub fn get<K: Object>(&self, key: impl Into<Key>) -> Option<K> {
         let object = self.world.object(&K::type_meta(), &key.into())?;
         Some(serde_json::from_value(object).expect("the object fits its type"))
     }
 
-    /// All objects of a kind, in the order of namespace, then name.
+    /// Returns all objects of a kind, ordered by namespace and then name.
     ///
     /// # Panics
-    /// Where one does not fit `K`.
+    /// Panics if one of them cannot be decoded as `K`.
     #[track_caller]
     pub fn list<K: Object>(&self) -> Vec<K> {
         let objects = self.world.objects(&K::type_meta()).into_iter();
         objects.map(|object| serde_json::from_value(object).expect("the object fits its type")).collect()
     }
 
-    /// Moves the clock on.
+    /// Advances the clock.
     pub fn advance(&mut self, time: Duration) {
         self.world.advance(time);
     }
 
-    /// What the clock shows.
+    /// Returns the time of the clock.
     pub fn now(&self) -> Timestamp {
         self.world.now()
     }
 
-    /// Scripts a request to the API server. Requests must come in the order in which they are expected.
+    /// Expects a request to the API server. Requests must arrive in the order in which they are expected.
     pub fn expect(&mut self, expected: Expected) {
         self.world.expect(expected);
     }
 
-    /// From now on every attempt to write this child fails so, until [`mend`](Self::mend).
+    /// Makes every write of this child fail with this message, until [`mend`](Self::mend).
     pub fn fail_child<K: Object>(&mut self, key: impl Into<Key>, message: impl Into<String>) {
         self.world.fail_child(K::type_meta(), key.into(), message.into());
     }
 
-    /// Lets all children be written again.
+    /// Lets the writes of all children succeed again.
     pub fn mend(&mut self) {
         self.world.mend();
     }
 
-    /// The requests that the plugin made of the API server, in order.
+    /// Returns the requests that the plugin sent to the API server, in order.
     pub fn calls(&self) -> Vec<Call> {
         self.world.calls()
     }
 
-    /// What the plugin logged.
-    pub fn lines(&self) -> Vec<Line> {
+    /// Returns the lines that the plugin logged.
+    pub fn lines(&self) -> Vec<LogLine> {
         self.world.lines()
     }
 
-    /// Calls the plugin once for an object of the cluster, and changes nothing.
+    /// Calls the plugin once for an object of the cluster. Does not write the outcome.
     ///
     /// # Errors
-    /// What the plugin failed with.
+    /// Fails if the plugin's call fails.
     ///
     /// # Panics
-    /// Where there is no such object, or the plugin has several controllers: then [`request`](Self::request) names one.
+    /// Panics if there is no such object, or if the plugin has several controllers. Use [`request`](Self::request) to
+    /// name one.
     #[track_caller]
     pub fn reconcile(&self, key: impl Into<Key>) -> Result<Outcome, Failure> {
         self.request(key).run()
     }
 
-    /// A call to be described further, such as a second attempt.
+    /// Prepares a call with more settings, such as a second attempt.
     ///
     /// ```
     /// # use k8s_openapi::api::core::v1::ConfigMap;
@@ -318,7 +329,7 @@ impl MockHost {
     /// #     Ok(Outcome::new())
     /// # }
     /// # fn plugin() -> Plugin {
-    /// #     Plugin::new("Looks.").controller(Controller::of::<ConfigMap>().reconcile(reconcile))
+    /// #     Plugin::new("Reads nothing.").controller(Controller::of::<ConfigMap>().reconcile(reconcile))
     /// # }
     /// # let mut map = ConfigMap::default();
     /// # map.metadata.name = Some("m".into());
@@ -329,16 +340,16 @@ impl MockHost {
         Request::new(self, key.into())
     }
 
-    /// Calls the plugin and carries out what it wants until nothing changes, as the real host does: children are made, set
-    /// back and pruned, the status is written, what fails is tried again.
+    /// Calls the plugin and writes its outcomes until nothing changes any more, as the real host does. It creates,
+    /// corrects and deletes children, writes the status, and retries failures.
     ///
-    /// Gives the last outcome. Time stands still: `requeue_after` has no effect.
+    /// Returns the last outcome. The clock does not advance, so `requeue_after` has no effect.
     ///
     /// # Errors
-    /// What it failed with, where trying again changes nothing.
+    /// Fails if retries do not help.
     ///
     /// # Panics
-    /// As [`reconcile`](Self::reconcile), and where it has not settled after 100 calls.
+    /// Panics as [`reconcile`](Self::reconcile) does, and if nothing has settled after 100 calls.
     #[track_caller]
     pub fn settle(&mut self, key: impl Into<Key>) -> Result<Outcome, Failure> {
         let key = key.into();
@@ -365,18 +376,21 @@ impl MockHost {
                 }
             }
         }
-        panic!("{key} has not settled after 100 calls: each one changes something");
+        panic!("{key} has not settled after 100 calls: each call changes something");
     }
 
-    /// Which keys a change wakes, each once and in order: those of the object itself, of its owner, those that a mapping names, and
-    /// those whose last successful call read from the cache what is different now. `change` does what it does to the cluster.
+    /// Returns the keys that a change wakes, each once and in order. `change` changes the cluster. A change wakes:
+    /// - the changed object's own key;
+    /// - the key of its owner;
+    /// - the keys that a mapping finds;
+    /// - the keys whose last successful call read something that is different now.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
     /// use pilothouse_sdk::mock::MockHost;
     /// use pilothouse_sdk::prelude::*;
     ///
-    /// /// Counts the ConfigMaps that carry the Secret's name as their label `for`.
+    /// /// Counts the ConfigMaps whose label `for` is the Secret's name.
     /// fn reconcile(ctx: &Context, secret: &Secret) -> Result<Outcome, Error> {
     ///     let labelled = format!("for={}", secret.name());
     ///     let count = ctx.cache().list::<ConfigMap>().beside(ctx.key()).labels(labelled).keys().count();
@@ -407,7 +421,7 @@ impl MockHost {
     /// ```
     ///
     /// # Panics
-    /// As [`wakes`](Self::wakes), and where the plugin has several controllers.
+    /// Panics as [`wakes`](Self::wakes) does, and if the plugin has several controllers.
     #[track_caller]
     pub fn woken_by(&mut self, change: impl FnOnce(&mut Self)) -> Vec<Key> {
         self.only_controller();
@@ -418,37 +432,38 @@ impl MockHost {
     /// As [`woken_by`](Self::woken_by), with the controllers and the reasons.
     ///
     /// # Panics
-    /// Where the plugin is asked to map, and fails.
+    /// Panics if the plugin's mapping function fails.
     #[track_caller]
     pub fn wakes(&mut self, change: impl FnOnce(&mut Self)) -> Vec<Wake> {
         let before = self.world.snapshot();
         change(self);
-        let map = |controller: &str, change: &mapper::Change| self.ask(controller, change.clone());
+        let map = |controller: &str, change: &mapper::Change| self.call_map(controller, change.clone());
         match self.world.wakes(&before, map) {
             Ok(wakes) => wakes,
             Err(error) => panic!("the plugin cannot map: {error}"),
         }
     }
 
-    /// The keys that the plugin's own functions find for a change: see [`Mapping::with`](crate::Mapping::with).
+    /// Returns the keys that the plugin's own functions find for a change: see [`Mapping::with`](crate::Mapping::with).
     ///
     /// # Errors
-    /// What the plugin failed with.
+    /// Fails if the plugin's function fails.
     ///
     /// # Panics
-    /// Where the plugin has several controllers ([`map_for`](Self::map_for) names one), or an object cannot be JSON.
+    /// Panics if the plugin has several controllers ([`map_for`](Self::map_for) names one), or if an object cannot be
+    /// serialized.
     #[track_caller]
     pub fn map<K: Object>(&self, change: &Change<K>) -> Result<Vec<Key>, Failure> {
         self.map_for(&self.only_controller().name, change)
     }
 
-    /// As [`map`](Self::map), for a controller.
+    /// As [`map`](Self::map), for a named controller.
     ///
     /// # Errors
-    /// What the plugin failed with.
+    /// Fails if the plugin's function fails.
     ///
     /// # Panics
-    /// Where an object cannot be JSON.
+    /// Panics if an object cannot be serialized.
     #[track_caller]
     pub fn map_for<K: Object>(&self, controller: &str, change: &Change<K>) -> Result<Vec<Key>, Failure> {
         let text = |object: &K| Some(object.to_json().expect("the object can be JSON"));
@@ -457,26 +472,26 @@ impl MockHost {
             Change::Updated { old, new } => (text(old), text(new)),
             Change::Deleted(old) => (text(old), None),
         };
-        self.ask(controller, mapper::Change { of: K::type_meta(), old, new }).map_err(Failure::retry)
+        self.call_map(controller, mapper::Change { of: K::type_meta(), old, new }).map_err(Failure::retry)
     }
 
-    fn ask(&self, controller: &str, change: mapper::Change) -> Result<Vec<Key>, String> {
+    fn call_map(&self, controller: &str, change: mapper::Change) -> Result<Vec<Key>, String> {
         let keys = self.world.serve(|| (self.exported.map)(controller, &[change]))?;
         bounds::mapped(&keys).map(|()| keys)
     }
 
-    /// Tells the plugin's observer what has changed since it was told last, in one call and in the order of the first changes.
-    /// Several changes of one object are told as one.
+    /// Calls the plugin's observer once, with all changes since its last successful call. They are in the order of the
+    /// first changes, and several changes of one object are merged.
     ///
     /// # Errors
-    /// What it failed with. It will be told again, together with what happens until then.
+    /// Fails if the plugin's handler fails. The next call repeats these changes, together with newer ones.
     pub fn observe(&mut self) -> Result<(), Failure> {
-        let changes = self.world.untold();
+        let changes = self.world.pending_changes();
         if changes.is_empty() {
             return Ok(());
         }
         self.world.serve(|| (self.exported.observe)(&changes)).map_err(Failure::retry)?;
-        self.world.told();
+        self.world.clear_pending();
         Ok(())
     }
 
@@ -496,7 +511,7 @@ impl std::fmt::Debug for MockHost {
 }
 
 impl Drop for MockHost {
-    /// Fails the test where an expected request has not come.
+    /// Fails the test if an expected request has not arrived.
     fn drop(&mut self) {
         let missing = self.world.missing();
         if !missing.is_empty() && !std::thread::panicking() {

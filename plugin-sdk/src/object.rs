@@ -1,19 +1,19 @@
-//! Kubernetes objects as Rust types: what the rest of the crate needs to know of one, and the names of kinds and keys.
+//! Kubernetes objects as Rust types, and the names of kinds and keys.
 //!
-//! Three ways to a type, all alike afterwards:
-//! - built-in kinds come from `k8s_openapi`, such as `k8s_openapi::api::core::v1::ConfigMap`;
-//! - your own kinds come from kube's derive, `#[derive(kube::CustomResource)]`, and bring their CustomResourceDefinition;
-//! - any other kind is a struct of the fields you care about with [`derive(Object)`](macro@crate::Object).
+//! There are three ways to get a type. All work the same afterwards:
+//! - Built-in kinds come from `k8s_openapi`, such as `k8s_openapi::api::core::v1::ConfigMap`.
+//! - Your own kinds come from kube's derive, `#[derive(kube::CustomResource)]`, with their CustomResourceDefinition.
+//! - For any other kind, write a struct of the fields that you need with [`derive(Object)`](macro@crate::Object).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use crate::contract::pilothouse::plugin::types::{Key, TypeMeta};
 
-/// A kind of Kubernetes object as a Rust type.
+/// A kind of Kubernetes object, as a Rust type.
 ///
-/// Implemented for every type that is a [`kube::Resource`] known at compile time (all of `k8s_openapi`, and whatever
-/// `#[derive(kube::CustomResource)]` makes), and by [`derive(Object)`](macro@crate::Object) for the others.
+/// Implemented for every [`kube::Resource`] that is known at compile time: all of `k8s_openapi`, and the types of
+/// `#[derive(kube::CustomResource)]`. Use [`derive(Object)`](macro@crate::Object) for other types.
 ///
 /// ```
 /// use k8s_openapi::api::apps::v1::Deployment;
@@ -22,27 +22,27 @@ pub use crate::contract::pilothouse::plugin::types::{Key, TypeMeta};
 /// assert_eq!(Deployment::type_meta().to_string(), "apps/v1 Deployment");
 /// ```
 pub trait Object: Serialize + DeserializeOwned {
-    /// `apiVersion` and `kind`.
+    /// Returns `apiVersion` and `kind`.
     fn type_meta() -> TypeMeta;
 
-    /// The object's `metadata`.
+    /// Returns the object's `metadata`.
     fn metadata(&self) -> &ObjectMeta;
 
-    /// The object's `metadata`, to be changed.
+    /// Returns the object's `metadata`, mutably.
     fn metadata_mut(&mut self) -> &mut ObjectMeta;
 
-    /// The object as JSON with `apiVersion` and `kind`, as the contract wants it.
+    /// Serializes the object to JSON with `apiVersion` and `kind`, as the contract requires.
     ///
     /// # Errors
-    /// Where the type cannot be JSON: a map whose keys are no strings, or a `Serialize` of its own that fails.
+    /// Fails if a map has keys that are not strings, or if a custom `Serialize` fails.
     fn to_json(&self) -> serde_json::Result<String>;
 
-    /// `metadata.name`, empty where there is none.
+    /// Returns `metadata.name`, or an empty string if there is none.
     fn name(&self) -> &str {
         self.metadata().name.as_deref().unwrap_or_default()
     }
 
-    /// Which object of its kind this is.
+    /// Returns the object's key.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -57,9 +57,10 @@ pub trait Object: Serialize + DeserializeOwned {
         Key { namespace: self.metadata().namespace.clone(), name: self.name().to_owned() }
     }
 
-    /// Whether `other` is this object's controller: the one owner whose reference says `controller: true`.
+    /// Returns `true` if `other` is this object's controller: the owner whose reference has `controller: true`.
     ///
-    /// Compares uids, so that a child of an earlier object of the same name does not count. False where `other` has none.
+    /// Compares uids, so a child of an earlier object of the same name does not count. Returns `false` if `other` has
+    /// no uid.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -105,7 +106,7 @@ where
 }
 
 impl TypeMeta {
-    /// A kind by its names.
+    /// Creates a kind from its names.
     ///
     /// ```
     /// use pilothouse_sdk::TypeMeta;
@@ -124,12 +125,12 @@ impl std::fmt::Display for TypeMeta {
 }
 
 impl Key {
-    /// An object in a namespace.
+    /// Creates the key of an object in a namespace.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: Some(namespace.into()), name: name.into() }
     }
 
-    /// An object of a cluster-scoped kind.
+    /// Creates the key of a cluster-scoped object.
     ///
     /// ```
     /// use pilothouse_sdk::Key;
@@ -141,7 +142,7 @@ impl Key {
         Self { namespace: None, name: name.into() }
     }
 
-    /// Another name beside this one: in the same namespace, if there is one.
+    /// Returns the key of another name in the same namespace. For a cluster-scoped key, returns a cluster-scoped one.
     ///
     /// ```
     /// use pilothouse_sdk::Key;

@@ -1,4 +1,4 @@
-//! Handlers that see changes themselves, and what they may ask of the host.
+//! Handlers that get the changes of objects.
 
 use jiff::Timestamp;
 
@@ -7,31 +7,31 @@ use crate::{
     contract::observing::exports::pilothouse::plugin::observer as wire, watch::Watched,
 };
 
-/// What a handler may ask of the host that calls it.
+/// What a handler can call in the host.
 #[derive(Debug)]
-pub struct Host(());
+pub struct ObserverContext(());
 
-impl Host {
-    /// Reads from the host's cache. They are not remembered.
+impl ObserverContext {
+    /// Returns the host's cache. The host does not track the reads of a handler.
     pub fn cache(&self) -> Cache<'_> {
         Cache::new()
     }
 
-    /// Requests to the API server in the plugin's name.
+    /// Returns the client, which sends requests to the API server in the plugin's name.
     pub fn client(&self) -> Client<'_> {
         Client::new()
     }
 
-    /// When this call began. The same all through the call.
+    /// Returns when this call began. The time stays the same during the call.
     ///
     /// # Panics
-    /// As [`Context::now`](crate::Context::now).
+    /// Panics as [`Context::now`](crate::Context::now) does.
     pub fn now(&self) -> Timestamp {
         clock::now()
     }
 }
 
-/// A watch, and who is told of it.
+/// A watch and its handler.
 pub(crate) struct Observes {
     pub(crate) watch: Watched,
     function: Function,
@@ -43,11 +43,11 @@ impl Observes {
     pub(crate) fn new<K, F>(watch: Watch<K>, function: F) -> Self
     where
         K: Object,
-        F: Fn(&Host, &Observed<K>) -> Result<(), Error> + 'static,
+        F: Fn(&ObserverContext, &Observed<K>) -> Result<(), Error> + 'static,
     {
         let call = move |wire: &wire::Change| {
             let observed = Observed::of(wire)?;
-            function(&Host(()), &observed)
+            function(&ObserverContext(()), &observed)
                 .map_err(|error| format!("cannot observe {} {}: {error}", wire.of, observed.change.key()))
         };
         Self { watch: watch.erase(), function: Box::new(call) }

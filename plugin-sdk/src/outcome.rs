@@ -1,6 +1,6 @@
-//! What a successful reconcile wants: children, status and when to be called again, as a value.
+//! The result of a successful reconcile, as a value: children, status, and when to call again.
 //!
-//! The host carries it out: it applies only what differs, sets owner references, and prunes what is no longer named.
+//! The host applies what differs, sets owner references, and deletes children that are no longer listed.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use crate::{Error, Object, contract::exports::pilothouse::plugin::controller as wire};
 
-/// What should be, after this reconcile.
+/// What should exist after this reconcile.
 ///
-/// Starts as "leave everything as it is, and call me when something changes".
+/// A new outcome changes nothing, and waits for the next change.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,39 +31,40 @@ pub struct Outcome {
     children: Option<Vec<wire::Child>>,
     status: Option<String>,
     requeue_after: Option<Duration>,
-    /// The first value that could not be JSON. Kept so that the calls above can be chained.
+    /// The first value that could not be serialized. Kept here so that the methods can be chained.
     unserialisable: Option<String>,
 }
 
 impl Outcome {
-    /// Children and status stay as they are.
+    /// Creates an outcome that leaves children and status as they are.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An object that should exist because the reconciled one does.
+    /// Adds an object that should exist because the reconciled object exists.
     ///
-    /// Its kind must be one that the controller [owns](crate::ControllerBuilder::owns). The host sets the namespace, if
-    /// absent, and the controlling owner reference. Only the fields that are named are kept as they are here; another
-    /// writer's fields are left alone. An object of this name that this plugin did not make is an error: see
-    /// [`adopt`](Self::adopt).
+    /// Its kind must be one that the controller [owns](crate::ControllerBuilder::owns). The host sets the controlling
+    /// owner reference, and the namespace if it is absent. It keeps the fields that are set here, and leaves the fields
+    /// of other writers alone. If an object of this name exists and this plugin did not create it, that is an error:
+    /// see [`adopt`](Self::adopt).
     ///
-    /// The `stringData` of a Secret becomes `data`. A child that the server stores in another form than it was sent gets the annotation
-    /// `pilothouse.dev/applied`.
+    /// The host sends the `stringData` of a Secret as `data`. If the server stores a child in another form, the host
+    /// adds the annotation `pilothouse.dev/applied`.
     ///
-    /// Once one child is named, all others that this plugin made for this object before are deleted.
-    #[expect(clippy::needless_pass_by_value, reason = "a child is made where it is named")]
+    /// As soon as an outcome lists children, the host deletes all other children that this plugin created for this
+    /// object.
+    #[expect(clippy::needless_pass_by_value, reason = "a child is built where it is passed")]
     pub fn child<K: Object>(self, object: K) -> Self {
         self.push(&object, false)
     }
 
-    /// A [`child`](Self::child) that may take over an object that exists already.
-    #[expect(clippy::needless_pass_by_value, reason = "a child is made where it is named")]
+    /// Adds a [`child`](Self::child) that may take over an existing object.
+    #[expect(clippy::needless_pass_by_value, reason = "a child is built where it is passed")]
     pub fn adopt<K: Object>(self, object: K) -> Self {
         self.push(&object, true)
     }
 
-    /// All the children at once. With none, every child that this plugin made for this object before is deleted.
+    /// Adds several children. Without any child, the host deletes every child that this plugin created for this object.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -81,19 +82,19 @@ impl Outcome {
         objects.into_iter().fold(self, Self::child)
     }
 
-    /// The whole `status` that the object should have: what was set before and is not in it now is removed.
+    /// Sets the complete `status` of the object. Fields that were set before and are missing now are removed.
     ///
-    /// A field that serde writes as `null` is sent as `null`: give optional fields
+    /// Serde writes an empty `Option` as `null`, which is sent as it is. Give such fields
     /// `#[serde(skip_serializing_if = "Option::is_none")]`.
     pub fn status(mut self, status: impl Serialize) -> Self {
         match serde_json::to_string(&status) {
             Ok(status) => self.status = Some(status),
-            Err(error) => self.note("the status", &error),
+            Err(error) => self.reject("the status", &error),
         }
         self
     }
 
-    /// Call again after so long though nothing changed. Counted in whole milliseconds.
+    /// Calls again after this time, even if nothing changes. Counted in whole milliseconds.
     pub fn requeue_after(mut self, delay: Duration) -> Self {
         self.requeue_after = Some(delay);
         self
@@ -102,13 +103,13 @@ impl Outcome {
     fn push<K: Object>(mut self, object: &K, adopt: bool) -> Self {
         match object.to_json() {
             Ok(object) => self.children.get_or_insert_default().push(wire::Child { object, adopt }),
-            Err(error) => self.note(&format!("child {} {}", K::type_meta(), object.key()), &error),
+            Err(error) => self.reject(&format!("child {} {}", K::type_meta(), object.key()), &error),
         }
         self
     }
 
-    fn note(&mut self, what: &str, error: &serde_json::Error) {
-        self.unserialisable.get_or_insert_with(|| format!("{what} cannot be JSON: {error}"));
+    fn reject(&mut self, what: &str, error: &serde_json::Error) {
+        self.unserialisable.get_or_insert_with(|| format!("{what} cannot be serialized: {error}"));
     }
 
     pub(crate) fn into_wire(self) -> Result<wire::Outcome, Error> {

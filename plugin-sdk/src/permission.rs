@@ -1,4 +1,4 @@
-//! What a plugin asks to be allowed. The administrator may grant less; nothing is allowed that was not asked for.
+//! The permissions that a plugin asks for. The administrator may grant fewer, and never grants more.
 
 pub use crate::contract::exports::pilothouse::plugin::controller::Verb;
 use crate::{
@@ -6,13 +6,13 @@ use crate::{
     contract::{exports::pilothouse::plugin::controller as wire, pilothouse::plugin::types::Subresource},
 };
 
-/// Something the plugin may do, if the administrator grants it.
+/// What the plugin may do, if the administrator grants it.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::Secret;
 /// use pilothouse_sdk::{Permission, Verb};
 ///
-/// // To read one Secret through `client.get`.
+/// // Reads one Secret with `client.get`.
 /// Permission::of::<Secret>().verbs([Verb::Read]).namespaces(["vault"]).names(["token"]);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,41 +20,41 @@ use crate::{
 pub struct Permission(wire::Permission);
 
 impl Permission {
-    /// About objects of kind `K`, for no verb yet.
+    /// Creates a permission for objects of kind `K`, without verbs.
     pub fn of<K: Object>() -> Self {
         Self::to(K::type_meta())
     }
 
-    /// About objects of a kind that has no Rust type here.
+    /// Creates a permission for a kind that has no Rust type here, without verbs.
     pub fn to(of: TypeMeta) -> Self {
         Self(wire::Permission { of, subresource: None, verbs: Vec::new(), namespaces: Vec::new(), names: Vec::new() })
     }
 
-    /// About their status.
+    /// Limits it to the subresource `status`.
     pub fn status(mut self) -> Self {
         self.0.subresource = Some(Subresource::Status);
         self
     }
 
-    /// About their scale.
+    /// Limits it to the subresource `scale`.
     pub fn scale(mut self) -> Self {
         self.0.subresource = Some(Subresource::Scale);
         self
     }
 
-    /// To do this. `read` is the cache as well as the client's `get`.
+    /// Adds verbs. `read` covers the cache and the client's `get`.
     pub fn verbs(mut self, verbs: impl IntoIterator<Item = Verb>) -> Self {
         self.0.verbs.extend(verbs);
         self
     }
 
-    /// Only in these namespaces.
+    /// Limits it to these namespaces.
     pub fn namespaces(mut self, namespaces: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.0.namespaces.extend(namespaces.into_iter().map(Into::into));
         self
     }
 
-    /// Only objects of these names.
+    /// Limits it to objects of these names.
     pub fn names(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.0.names.extend(names.into_iter().map(Into::into));
         self
@@ -66,7 +66,7 @@ impl Permission {
     }
 }
 
-/// One permission for each kind, subresource and set of objects, with all the verbs that any of `permissions` has for it.
+/// Merges permissions for the same kind, subresource, namespaces and names into one with all their verbs.
 pub(crate) fn merged(permissions: Vec<Permission>) -> Vec<wire::Permission> {
     let mut merged: Vec<wire::Permission> = Vec::new();
     for Permission(permission) in permissions {

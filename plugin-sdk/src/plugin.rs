@@ -1,7 +1,7 @@
-//! A plugin as a value: what it says of itself, and the functions that reconcile.
+//! A plugin as a value: its description of itself, and its functions.
 //!
-//! The value is built anew for each call, as the contract by default carries nothing over, so building it is cheap: a
-//! CustomResourceDefinition is only rendered when the host asks for the description.
+//! The value is built again for each call, because by default nothing is carried over. So building it must be cheap: a
+//! CustomResourceDefinition is rendered only when the host asks for the manifest.
 
 use kube::CustomResourceExt;
 use schemars::{JsonSchema, generate::SchemaSettings};
@@ -13,11 +13,11 @@ use crate::{
         observing::exports::pilothouse::plugin::observer,
     },
     exports::ExportsObserver,
-    observer::{Host, Observes},
+    observer::{ObserverContext, Observes},
     permission::{self, Permission},
 };
 
-/// What a plugin is, and what it does.
+/// A plugin: controllers, observers, and what they need.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -35,7 +35,8 @@ use crate::{
 /// }
 /// ```
 ///
-/// `E` is what it exports besides: nothing, [`Mapper`](crate::Mapper), [`Observer`](crate::Observer), or both as a pair.
+/// `E` names the optional exports: `()`, [`Mapper`](crate::Mapper), [`Observer`](crate::Observer), or
+/// `(Mapper, Observer)`.
 #[must_use]
 pub struct Plugin<E = ()> {
     description: String,
@@ -48,7 +49,7 @@ pub struct Plugin<E = ()> {
     instances: wire::InstancePolicy,
 }
 
-/// A CustomResourceDefinition to be rendered when it is asked for.
+/// A CustomResourceDefinition that is rendered on demand.
 #[derive(Debug)]
 struct Crd {
     name: &'static str,
@@ -56,7 +57,7 @@ struct Crd {
 }
 
 impl<E> Plugin<E> {
-    /// A plugin that does nothing yet. `description` is one sentence, for people.
+    /// Creates a plugin that does nothing yet. `description` is one sentence, for people.
     pub fn new(description: impl Into<String>) -> Self {
         Self {
             description: description.into(),
@@ -70,24 +71,24 @@ impl<E> Plugin<E> {
         }
     }
 
-    /// Adds a reconcile loop. What it needs of permissions is asked for by itself.
+    /// Adds a reconcile loop. Asks for the permissions that it needs.
     pub fn controller(mut self, controller: Controller<E>) -> Self {
         self.controllers.push(controller);
         self
     }
 
-    /// Keeps the cached objects of `K` by the value of a field, for [lists](crate::cache::List::index) and
+    /// Indexes the cached objects of `K` by a field, for [lists](crate::cache::List::index) and
     /// [mappings](crate::Mapping::index).
     ///
-    /// `name` is unique within the plugin. `path` is a field path: `spec.nodeName`, `spec.volumes[*].configMap.name`,
-    /// `metadata.annotations["example.com/team"]`. Each string, number and boolean that is found there is a value. `K` is a kind
-    /// that a controller is for, owns, watches or reads.
+    /// `name` is unique within the plugin. `K` is a kind that a controller is for, owns, watches or reads. `path` is a
+    /// field path: `spec.nodeName`, `spec.volumes[*].configMap.name`, `metadata.annotations["example.com/team"]`. Each
+    /// string, number and boolean at this path is a value.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::{Node, Pod};
     /// use pilothouse_sdk::prelude::*;
     ///
-    /// /// How many Pods a node has, counted again whenever one comes or goes.
+    /// /// Counts the Pods of a node. Runs again whenever one comes or goes.
     /// fn reconcile(ctx: &Context, node: &Node) -> Result<Outcome, Error> {
     ///     let pods = ctx.cache().list::<Pod>().index("pods-by-node", node.name()).keys().count();
     ///     info!("counted", pods = pods);
@@ -106,18 +107,20 @@ impl<E> Plugin<E> {
         self
     }
 
-    /// Is told of changes themselves, and not only that something changed: informer event handlers.
+    /// Adds a handler that gets the changes of a kind: an informer event handler. Asks for the permission to read.
     ///
-    /// Of one object in order, and never two at once. Where the handler fails it is told again, with growing delay, perhaps
-    /// with others that it was told of together, and with what happened to them meanwhile; so it must bear to be told twice. The
-    /// permission to read is asked for by itself. Once for each kind.
+    /// Changes of one object arrive in order, and never in two calls at once. If the handler fails, the host retries it
+    /// with growing delay. The retry may repeat changes that the handler has handled already, so a handler must accept
+    /// a change twice. What happens to these objects in the meantime is merged into their changes.
+    ///
+    /// Each kind can be observed once.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::Node;
     /// use pilothouse_sdk::mock::MockHost;
     /// use pilothouse_sdk::prelude::*;
     ///
-    /// fn seen(_: &Host, node: &Observed<Node>) -> Result<(), Error> {
+    /// fn seen(_: &ObserverContext, node: &Observed<Node>) -> Result<(), Error> {
     ///     match &node.change {
     ///         Change::Added(node) => info!("joined", node = node.name()),
     ///         Change::Deleted(node) => info!("left", node = node.name()),
@@ -127,14 +130,14 @@ impl<E> Plugin<E> {
     /// }
     ///
     /// #[plugin]
-    /// fn doorman() -> Plugin<Observer> {
+    /// fn watcher() -> Plugin<Observer> {
     ///     let joined_or_left = Watch::of::<Node>().metadata_only().when(Predicate::cel("object == null || old == null"));
-    ///     Plugin::new("Says which nodes come and go.").observe(joined_or_left, seen)
+    ///     Plugin::new("Logs which nodes come and go.").observe(joined_or_left, seen)
     /// }
     ///
     /// let mut node = Node::default();
     /// node.metadata.name = Some("n1".into());
-    /// let mut host = MockHost::new(doorman).with(node);
+    /// let mut host = MockHost::new(watcher).with(node);
     /// host.observe().expect("the handler succeeds");
     /// host.remove::<Node>(Key::cluster("n1"));
     /// host.observe().expect("the handler succeeds");
@@ -144,14 +147,14 @@ impl<E> Plugin<E> {
     where
         E: ExportsObserver,
         K: Object,
-        F: Fn(&Host, &Observed<K>) -> Result<(), Error> + 'static,
+        F: Fn(&ObserverContext, &Observed<K>) -> Result<(), Error> + 'static,
     {
         self.observes.push(Observes::new(watch, handler));
         self
     }
 
-    /// Brings the CustomResourceDefinition of `K`: the host applies it before the controllers start. The permission for
-    /// it is asked for by itself.
+    /// Adds the CustomResourceDefinition of `K`, which the host applies before the controllers start. Asks for the
+    /// permission to apply it.
     ///
     /// ```
     /// use kube::CustomResource;
@@ -174,28 +177,31 @@ impl<E> Plugin<E> {
         self
     }
 
-    /// Asks for a permission that no controller implies, such as for what is done through the
-    /// [client](crate::Context::client).
+    /// Asks for a permission that no controller implies, such as one for the [client](crate::Context::client).
     pub fn permission(mut self, permission: Permission) -> Self {
         self.permissions.push(permission);
         self
     }
 
-    /// Shows the JSON schema of the configuration to people.
+    /// Adds the JSON schema of the configuration to the manifest, for people.
     pub fn config_schema<C: JsonSchema>(mut self) -> Self {
         self.config_schema = Some(|| SchemaSettings::draft07().into_generator().into_root_schema_for::<C>());
         self
     }
 
-    /// Lets an instance serve call after call, so that what is slow to compute is not computed at each: what statics hold is there in the next
-    /// call, perhaps.
+    /// Lets an instance serve several calls, so that slow computations can be kept in a `static`.
     ///
-    /// Nothing of it may be relied on, nor change what a call answers. The host may have several instances at once, and may begin with a new one
-    /// at any call: it always does after a panic, after 1000 calls, after a minute without one, when an instance holds more than half of its
-    /// memory limit, and for another revision, configuration or limits. A plugin in Rust starts in some microseconds and seldom needs it.
-    /// The administrator may forbid it.
+    /// A plugin must not rely on what a `static` holds, and it must not change the result of a call. The host may have
+    /// several instances, and may start a new one for any call. It drops an instance:
+    /// - after a panic;
+    /// - after 1,000 calls, or a minute without one;
+    /// - when it holds more than half of its memory limit;
+    /// - when the revision, its configuration or its limits change.
     ///
-    /// The mock host calls a plugin in its own process, where statics last as long as the test: so try calls in any order.
+    /// A plugin in Rust starts in a few microseconds, so it rarely needs this. The administrator may forbid it.
+    ///
+    /// The mock host calls the plugin in the test's process, where a `static` lasts as long as the test. So test calls
+    /// in any order.
     ///
     /// ```
     /// use std::collections::BTreeMap;
@@ -203,20 +209,20 @@ impl<E> Plugin<E> {
     /// use k8s_openapi::api::core::v1::ConfigMap;
     /// use pilothouse_sdk::prelude::*;
     ///
-    /// /// Takes a while to build, and is the same for everybody.
+    /// /// Slow to build, and the same for every object.
     /// fn table() -> &'static BTreeMap<u32, u32> {
     ///     static TABLE: OnceLock<BTreeMap<u32, u32>> = OnceLock::new();
     ///     TABLE.get_or_init(|| (0..1000).map(|n| (n * n, n)).collect())
     /// }
     ///
     /// fn reconcile(_: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
-    ///     info!("looked", found = table().contains_key(&49));
+    ///     info!("looked up", found = table().contains_key(&49));
     ///     Ok(Outcome::new())
     /// }
     ///
     /// #[plugin]
     /// fn roots() -> Plugin {
-    ///     Plugin::new("Looks roots up.")
+    ///     Plugin::new("Looks up roots.")
     ///         .reuse_instances()
     ///         .controller(Controller::of::<ConfigMap>().without_status().reconcile(reconcile))
     /// }
@@ -230,7 +236,7 @@ impl<E> Plugin<E> {
         self.controllers.into_iter().find(|controller| controller.name == name)
     }
 
-    /// The keys that the plugin's own functions find for changes, each once.
+    /// Returns the keys that the plugin's own functions find for these changes, each once.
     pub(crate) fn map(self, controller: &str, changes: &[mapper::Change]) -> Result<Vec<Key>, String> {
         let Some(controller) = self.controller_named(controller) else {
             return Err(format!("there is no controller {controller:?} in this plugin"));
@@ -242,18 +248,18 @@ impl<E> Plugin<E> {
         Ok(keys.into_iter().collect())
     }
 
-    /// Tells the handlers, in order, until one fails.
-    pub(crate) fn observed(&self, changes: &[observer::Change]) -> Result<(), String> {
+    /// Calls the handlers of each change, in order, until one fails.
+    pub(crate) fn observe_changes(&self, changes: &[observer::Change]) -> Result<(), String> {
         changes.iter().try_for_each(|change| {
             let mut handlers = self.observes.iter().filter(|observes| *observes.of() == change.of);
             handlers.try_for_each(|observes| observes.call(change))
         })
     }
 
-    /// What the plugin says of itself across the border.
+    /// Returns the manifest for the host.
     ///
     /// # Errors
-    /// What of it cannot cross.
+    /// Fails if a predicate is too large, a kind is observed twice, or a value cannot be serialized.
     pub(crate) fn manifest(self, version: &str) -> Result<wire::Manifest, String> {
         let mut permissions: Vec<Permission> = self.controllers.iter().flat_map(Controller::permissions).collect();
         permissions.extend(self.observes.iter().map(|observes| observes.watch.permission([wire::Verb::Read])));
@@ -266,12 +272,12 @@ impl<E> Plugin<E> {
         for (i, observes) in self.observes.iter().enumerate() {
             if self.observes.iter().take(i).any(|before| before.of() == observes.of()) {
                 return Err(format!(
-                    "{} is observed twice: a change does not say by which watch it came",
+                    "{} is observed twice: observe it once, with a watch that covers both",
                     observes.of()
                 ));
             }
         }
-        let text = |problem: serde_json::Error| format!("the description cannot be JSON: {problem}");
+        let text = |problem: serde_json::Error| format!("cannot serialize the manifest: {problem}");
         Ok(wire::Manifest {
             version: version.to_owned(),
             description: self.description,

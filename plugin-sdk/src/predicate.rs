@@ -1,20 +1,20 @@
-//! Which changes matter: tests of a change that combine with `and`, `or` and `!`.
+//! Predicates that select changes: tests that are combined with `and`, `or` and `!`.
 //!
-//! The contract knows one form only, a list of alternatives that are lists of conditions. Any combination is brought into it
-//! when the plugin describes itself.
+//! The contract knows only one form: a list of alternatives, each a list of conditions. Any combination is converted to
+//! it when the plugin describes itself.
 
 use std::{collections::BTreeSet, ops::Not};
 
 use crate::contract::exports::pilothouse::plugin::controller::{Condition, Test};
 
-/// Alternatives of one predicate, and conditions of one alternative: more than anybody writes by hand, and few enough to be tried
-/// on every change.
+/// Limit for the alternatives of a predicate, and for the conditions of an alternative. It is far above what people
+/// write, and low enough to be tested on every change.
 const MOST: usize = 64;
 
-/// Something that holds of a change or does not.
+/// Selects changes.
 ///
-/// All but [`cel`](Self::cel) compare an object with what it was before. Of an object that is new or gone they hold, and so do
-/// their negations: nobody misses a creation or a deletion by a predicate, but by [`cel`](Self::cel).
+/// All tests except [`cel`](Self::cel) compare an object with its previous state. They let every change pass if the
+/// object is new or gone, negated or not. So only `cel` can reject a creation or a deletion.
 ///
 /// ```
 /// use pilothouse_sdk::Predicate;
@@ -34,39 +34,40 @@ enum Expression {
 }
 
 impl Predicate {
-    /// `metadata.generation` differs: for most kinds, the spec does.
+    /// Selects changes of `metadata.generation`. For most kinds, that means changes of the spec.
     pub fn generation() -> Self {
         Self(Expression::Test(Test::Generation))
     }
 
-    /// The labels differ.
+    /// Selects changes of the labels.
     pub fn labels() -> Self {
         Self(Expression::Test(Test::Labels))
     }
 
-    /// The annotations differ.
+    /// Selects changes of the annotations.
     pub fn annotations() -> Self {
         Self(Expression::Test(Test::Annotations))
     }
 
-    /// The finalizers differ.
+    /// Selects changes of the finalizers.
     pub fn finalizers() -> Self {
         Self(Expression::Test(Test::Finalizers))
     }
 
-    /// `metadata.deletionTimestamp` was set.
+    /// Selects the change that sets `metadata.deletionTimestamp`.
     pub fn deletion() -> Self {
         Self(Expression::Test(Test::Deletion))
     }
 
-    /// `metadata.resourceVersion` differs: it always does, but for what a resync repeats.
+    /// Selects changes of `metadata.resourceVersion`: all but the ones that a resync repeats.
     pub fn resource_version() -> Self {
         Self(Expression::Test(Test::ResourceVersion))
     }
 
-    /// A CEL expression over `object` and `old` is true. `old` is null for a new object, `object` for one that is gone.
+    /// Selects changes for which a CEL expression over `object` and `old` is true. `old` is null for a new object, and
+    /// `object` is null for a deleted one.
     ///
-    /// An expression that fails counts as true, so begin with `old == null ||` where it looks into `old`.
+    /// If an expression fails, the change counts as a match. So guard against null:
     ///
     /// ```
     /// use pilothouse_sdk::Predicate;
@@ -77,29 +78,29 @@ impl Predicate {
         Self(Expression::Test(Test::Cel(expression.into())))
     }
 
-    /// Both hold.
+    /// Selects changes that both select.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(Expression::And(Box::new(self.0), Box::new(other.0)))
     }
 
-    /// One of them holds, or both.
+    /// Selects changes that at least one of them selects.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(Expression::Or(Box::new(self.0), Box::new(other.0)))
     }
 
-    /// As the contract has it: any of these, all conditions of which hold.
+    /// Returns the predicate in the form of the contract: alternatives, each a list of conditions.
     ///
     /// # Errors
-    /// Where it has more alternatives or conditions than a host takes.
+    /// Fails if there are more alternatives or conditions than the limit.
     pub(crate) fn into_wire(self) -> Result<Vec<Vec<Condition>>, String> {
         let alternatives = self.0.alternatives(false)?;
         Ok(alternatives.into_iter().map(|conditions| conditions.into_iter().collect()).collect())
     }
 }
 
-/// The predicate that holds where this one does not. It binds looser than a method: `!a.or(b)` is `!(a.or(b))`.
+/// Selects the changes that this predicate does not select. A method binds tighter: `!a.or(b)` is `!(a.or(b))`.
 impl Not for Predicate {
     type Output = Self;
 
@@ -111,7 +112,7 @@ impl Not for Predicate {
 type Alternatives = Vec<BTreeSet<Condition>>;
 
 impl Expression {
-    /// The disjunctive form of this, or of its negation. Never passes the bound by more than one step.
+    /// Returns the disjunctive normal form of this, or of its negation. Fails as soon as it exceeds the limit.
     fn alternatives(self, negated: bool) -> Result<Alternatives, String> {
         match (self, negated) {
             (Self::Test(test), negated) => Ok(vec![BTreeSet::from([Condition { test, negated }])]),
@@ -129,7 +130,7 @@ impl Expression {
     }
 }
 
-/// Without the alternatives that hold only where another one holds too.
+/// Removes alternatives that another alternative includes.
 fn bounded(mut all: Alternatives) -> Result<Alternatives, String> {
     all.sort_by_key(BTreeSet::len);
     let mut kept = Alternatives::new();
@@ -140,7 +141,7 @@ fn bounded(mut all: Alternatives) -> Result<Alternatives, String> {
     }
     if kept.len() > MOST || kept.iter().any(|conditions| conditions.len() > MOST) {
         return Err(format!(
-            "a predicate has more than {MOST} alternatives, or one of more than {MOST} conditions: use cel"
+            "a predicate has more than {MOST} alternatives, or more than {MOST} conditions in one: use Predicate::cel"
         ));
     }
     Ok(kept)
@@ -177,9 +178,9 @@ mod tests {
             (!a().or(b()), vec![vec![("a", true), ("b", true)]]),
             (!a().and(b()), vec![vec![("a", true)], vec![("b", true)]]),
             (a().and(b().or(c())), vec![vec![("a", false), ("b", false)], vec![("a", false), ("c", false)]]),
-            // What another alternative includes says nothing.
+            // An alternative that another one includes is removed.
             (a().or(a().and(b())), vec![vec![("a", false)]]),
-            // Of a creation a test and its negation both hold: this is no contradiction.
+            // For a new object, a test and its negation are both true, so this is not a contradiction.
             (a().and(!a()), vec![vec![("a", false), ("a", true)]]),
         ] {
             let expected: Vec<Vec<(Test, bool)>> = expected

@@ -1,10 +1,11 @@
-//! What is kept in the cache of a kind, and which of its changes matter.
+//! What the host caches of a kind, and which changes matter.
 
 use std::marker::PhantomData;
 
 use crate::{Object, Predicate, contract::exports::pilothouse::plugin::controller as wire, permission::Permission};
 
-/// Which objects of kind `K` are cached, how much of each, and which of their changes matter. At first: all of everything.
+/// Selects the objects of kind `K` that are cached, how much of each is cached, and which changes matter. By default:
+/// everything.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::Pod;
@@ -26,7 +27,7 @@ pub struct Watch<K> {
 }
 
 impl Watch<()> {
-    /// All objects of kind `K` in every namespace that is granted.
+    /// Watches all objects of kind `K` in every granted namespace.
     pub fn of<K: Object>() -> Watch<K> {
         let wire = wire::Watch {
             of: K::type_meta(),
@@ -43,56 +44,58 @@ impl Watch<()> {
 }
 
 impl<K: Object> Watch<K> {
-    /// Only objects in these namespaces.
+    /// Watches only objects in these namespaces.
     pub fn namespaces(mut self, namespaces: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.wire.namespaces = namespaces.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Only objects that this label selector matches: `app=web,tier!=cache`, `env in (a, b)`, `!legacy`.
+    /// Watches only objects that this label selector matches: `app=web,tier!=cache`, `env in (a, b)`, `!legacy`.
     pub fn labels(mut self, selector: impl Into<String>) -> Self {
         self.wire.labels = Some(selector.into());
         self
     }
 
-    /// Only objects that this field selector matches, of fields that the API server selects this kind by:
-    /// `spec.nodeName=n1,status.phase!=Succeeded`.
+    /// Watches only objects that this field selector matches: `spec.nodeName=n1,status.phase!=Succeeded`. The fields
+    /// must be those by which the API server can select this kind.
     pub fn fields(mut self, selector: impl Into<String>) -> Self {
         self.wire.fields = Some(selector.into());
         self
     }
 
-    /// Only apiVersion, kind and metadata of each are cached: the plugin never sees more. Not for what a controller owns, and not where
-    /// it writes the status by its outcome, which could not be compared: go [without](Self::without) `spec` there.
+    /// Caches only apiVersion, kind and metadata. The plugin never sees the rest.
     ///
-    /// Where `K` cannot do without the rest, read `kube::core::PartialObjectMeta<K>`.
+    /// Not allowed for what a controller owns. Not suitable for a kind whose status the controller writes, because the
+    /// host compares the status before it writes. Use [`without`](Self::without) with `spec` there.
+    ///
+    /// If `K` has other required fields, use `kube::core::PartialObjectMeta<K>`.
     pub fn metadata_only(mut self) -> Self {
         self.wire.metadata_only = true;
         self
     }
 
-    /// What these field paths name is not cached, such as `metadata.annotations["example.com/report"]` or `status.images`: the plugin
-    /// never sees it. At most 64. What says which object it is and what becomes of it cannot be left out: labels, owner references,
-    /// finalizers and the like. Not for what a controller owns.
+    /// Does not cache these field paths, such as `metadata.annotations["example.com/report"]` or `status.images`. The
+    /// plugin never sees them. At most 64. Fields that identify the object or control its life are always cached:
+    /// labels, owner references, finalizers and the like. Not allowed for what a controller owns.
     ///
-    /// A change of it is a change all the same, unless [`when`](Self::when) says otherwise. To write such an object by the client, patch
-    /// or apply it: an update would remove what is left out.
+    /// A change of such a field still counts, unless [`when`](Self::when) rejects it. To write such an object with the
+    /// client, patch or apply it: an update would remove the missing fields.
     pub fn without(mut self, paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.wire.without.extend(paths.into_iter().map(Into::into));
         self
     }
 
-    /// Kept compressed, for large kinds that are seldom read. A hint, which counts where all watches of the kind give it, of all plugins
-    /// that share what is cached.
+    /// Caches the objects compressed, for large kinds that are rarely read. It takes effect only if all watches of the
+    /// kind set it, in all plugins that share the cache.
     pub fn compressed(mut self) -> Self {
         self.wire.compressed = true;
         self
     }
 
-    /// Only these changes matter. Of no meaning for what a controller [reads](crate::ControllerBuilder::reads): there what was
-    /// read decides.
+    /// Selects the changes that matter. Ignored for what a controller [reads](crate::ControllerBuilder::reads): there,
+    /// tracked reads decide.
     ///
-    /// Called twice, both must hold.
+    /// If it is called twice, a change must pass both predicates.
     pub fn when(mut self, predicate: Predicate) -> Self {
         self.when = Some(match self.when {
             None => predicate,
@@ -106,7 +109,7 @@ impl<K: Object> Watch<K> {
     }
 }
 
-/// A watch whose kind is a value.
+/// A watch without the type of its kind.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) wire: wire::Watch,
@@ -115,14 +118,14 @@ pub(crate) struct Watched {
 
 impl Watched {
     /// # Errors
-    /// Where its predicate explodes.
+    /// Fails if its predicate is too large.
     pub(crate) fn into_wire(self) -> Result<wire::Watch, String> {
         let when = self.when.map_or(Ok(Vec::new()), Predicate::into_wire);
         let when = when.map_err(|problem| format!("the watch of {}: {problem}", self.wire.of))?;
         Ok(wire::Watch { when, ..self.wire })
     }
 
-    /// To do something with the objects that are watched.
+    /// Returns the permission to do this with the watched objects.
     pub(crate) fn permission(&self, verbs: impl IntoIterator<Item = wire::Verb>) -> Permission {
         Permission::to(self.wire.of.clone()).namespaces(self.wire.namespaces.clone()).verbs(verbs)
     }

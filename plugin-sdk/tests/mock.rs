@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use pilothouse_sdk::{
     client::{self, Patch, Preconditions, Propagation, Reason},
-    mock::{Expected, Line, MockHost, describe},
+    mock::{Expected, LogLine, MockHost, describe},
     prelude::*,
 };
 use serde::{Deserialize, Serialize};
@@ -245,13 +245,13 @@ fn only_what_a_controller_watches_is_in_the_cache() {
     let host = MockHost::new(plugin_with(Vec::new, reconcile)).with(map("m", &[]));
     assert_eq!(
         host.reconcile(M).unwrap_err().message,
-        "the cache may not be read: read of v1 Secret default/s: the manifest does not ask for it"
+        "cannot read the cache: read of v1 Secret default/s: the manifest does not ask for it"
     );
     let asked = || vec![Permission::of::<Secret>().verbs([Verb::Read])];
     let host = MockHost::new(plugin_with(asked, reconcile)).with(map("m", &[]));
     assert_eq!(
         host.reconcile(M).unwrap_err().message,
-        "the cache may not be read: read of v1 Secret in namespace default: it is not cached for this plugin: no controller is for it, owns, watches or reads \
+        "cannot read the cache: read of v1 Secret in namespace default: it is not cached for this plugin: no controller is for it, owns, watches or reads \
          it, and it is not observed"
     );
 }
@@ -315,7 +315,7 @@ fn a_scripted_failure_reaches_the_plugin() {
     }
     let mut host = MockHost::new(plugin_with(all_verbs, reconcile)).with(map("m", &[]));
     host.expect(Expected::update::<ConfigMap>(M).fail(client::Error::api(409, Reason::Conflict, "too late")));
-    assert_eq!(host.reconcile(M).unwrap_err().message, "the API server refused (409 Conflict): too late");
+    assert_eq!(host.reconcile(M).unwrap_err().message, "the API server rejected the request (409 Conflict): too late");
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn lines_carry_their_fields() {
     let host = MockHost::new(plugin_with(Vec::new, reconcile)).with(map("m", &[]));
     host.reconcile(M).unwrap();
     let fields = [("from", "3"), ("to", "five")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let line = Line { level: pilothouse_sdk::log::Level::Info, message: "scaled".to_owned(), fields: fields.into() };
+    let line = LogLine { level: pilothouse_sdk::log::Level::Info, message: "scaled".to_owned(), fields: fields.into() };
     assert_eq!(host.lines(), [line]);
 }
 
@@ -439,10 +439,7 @@ fn an_object_that_does_not_fit_its_type_is_a_terminal_error() {
     }
     let failure = MockHost::new(plugin).with(secret("s")).reconcile(S).unwrap_err();
     assert!(failure.terminal);
-    assert!(
-        failure.message.starts_with("v1 Secret default/s does not fit its type: missing field `size`"),
-        "{failure}"
-    );
+    assert!(failure.message.starts_with("cannot decode v1 Secret default/s: missing field `size`"), "{failure}");
 }
 
 #[test]
@@ -468,7 +465,7 @@ fn a_configuration_reaches_the_plugin_and_a_wrong_one_is_refused() {
     assert_eq!(describe(plugin, r#"{"namespace": ""}"#).unwrap_err(), "`namespace` is empty");
     assert_eq!(
         describe(plugin, "{}").unwrap_err(),
-        "the configuration does not fit: missing field `namespace` at line 1 column 2"
+        "the configuration is not valid: missing field `namespace` at line 1 column 2"
     );
 }
 

@@ -160,7 +160,7 @@ fn a_failed_call_leaves_the_reads_of_the_last_success() {
     fn reconcile(ctx: &Context, secret: &Secret) -> Result<Outcome, Error> {
         let fails = secret.immutable == Some(true);
         ctx.cache().get::<ConfigMap>(ctx.key().beside(if fails { "of-failure" } else { "of-success" }))?;
-        if fails { Err(Error::terminal("as told")) } else { Ok(Outcome::new()) }
+        if fails { Err(Error::terminal("on request")) } else { Ok(Outcome::new()) }
     }
     let mut host = MockHost::new(reader(reconcile, all)).with(secret("s"));
     host.settle(S).unwrap();
@@ -289,13 +289,13 @@ fn what_cannot_be_asked_is_invalid() {
         Ok(Outcome::new())
     }
     for (what, problem) in [
-        ("index", "\"nothing\" is no index of v1 ConfigMap: add it by Plugin::index"),
+        ("index", "\"nothing\" is not an index of v1 ConfigMap: add it with Plugin::index"),
         ("labels", "labels: cannot read label selector \"a in b\": expected values in parentheses"),
         ("name", "the name: has 1025 bytes, and at most 1024 are taken"),
         ("fields", "fields: \"data..color\" is no field path: a name is empty, or has to be written as `[\"...\"]`"),
     ] {
         let host = MockHost::new(reader(reconcile, all)).with(object::<Secret>("s", json!({"type": what})));
-        assert_eq!(host.reconcile(S).unwrap_err().message, format!("the cache cannot be asked this: {problem}"));
+        assert_eq!(host.reconcile(S).unwrap_err().message, format!("the query is not valid: {problem}"));
     }
 }
 
@@ -313,7 +313,7 @@ fn an_object_that_is_too_large_says_how_large() {
     let huge = object::<ConfigMap>("m", json!({"data": {"huge": "x".repeat(5 << 20), "color": "red"}}));
     let mut host = MockHost::new(reader(reconcile, all)).with(secret("s")).with(huge);
     let message = host.reconcile(S).unwrap_err().message;
-    assert!(message.starts_with("an object of 5") && message.ends_with("ask for some of its fields"), "{message}");
+    assert!(message.starts_with("an object of 5") && message.ends_with("read some of its fields"), "{message}");
     host.edit::<Secret>(S, |secret| secret.immutable = Some(true));
     host.reconcile(S).unwrap();
 }
@@ -417,22 +417,22 @@ fn a_wake_says_why() {
 }
 
 #[test]
-#[should_panic(expected = "the plugin cannot map: cannot map v1 Secret default/s: as told")]
+#[should_panic(expected = "the plugin cannot map: cannot map v1 Secret default/s: on request")]
 fn a_mapping_that_fails_fails_the_test() {
     fn plugin() -> Plugin<Mapper> {
-        let fails = Mapping::with(|_, _: &Change<Secret>| Err(Error::retry("as told")));
+        let fails = Mapping::with(|_, _: &Change<Secret>| Err(Error::retry("on request")));
         let controller = Controller::of::<ConfigMap>().watches(fails).reconcile(|_, _| Ok(Outcome::new()));
         Plugin::new("Fails.").controller(controller)
     }
     MockHost::new(plugin).wakes(|host| host.put(secret("s")));
 }
 
-/// Logs what it was told, unless the ConfigMap has the key `fail`.
+/// Logs each change, and fails for a ConfigMap with the key `fail`.
 fn observing() -> Plugin<(Mapper, Observer)> {
-    let seen = |_: &Host, seen: &Observed<ConfigMap>| {
+    let seen = |_: &ObserverContext, seen: &Observed<ConfigMap>| {
         let value = |map: &ConfigMap| map.data.iter().flatten().map(|(_, value)| value.as_str()).collect::<String>();
         if seen.change.latest().data.iter().flatten().any(|(key, _)| key == "fail") {
-            return Err(Error::retry("as told"));
+            return Err(Error::retry("on request"));
         }
         let what = match &seen.change {
             Change::Added(new) => format!("+{}", value(new)),
@@ -449,8 +449,8 @@ fn valued(name: &str, key: &str, value: &str) -> ConfigMap {
     object(name, json!({"metadata": {"labels": {"seen": "yes"}}, "data": {key: value}}))
 }
 
-/// What was told by one call, and whether it succeeded.
-fn told(host: &mut MockHost) -> (Vec<String>, bool) {
+/// Calls the observer once. Returns what it logged, and whether it succeeded.
+fn observe(host: &mut MockHost) -> (Vec<String>, bool) {
     let before = host.lines().len();
     let succeeded = host.observe().is_ok();
     let lines = host.lines().into_iter().skip(before).map(|line| line.fields[0].1.clone());
@@ -458,16 +458,16 @@ fn told(host: &mut MockHost) -> (Vec<String>, bool) {
 }
 
 #[test]
-fn an_observer_is_told_what_changed_in_order_and_once() {
+fn an_observer_gets_changes_in_order_and_once() {
     let mut host = MockHost::new(observing).with(valued("a", "v", "1")).with(map("unseen", json!({})));
     let m = |name: &'static str| ("default", name);
-    assert_eq!(told(&mut host), (vec!["a +1 1 false".to_owned()], true));
-    assert_eq!(told(&mut host), (vec![], true));
+    assert_eq!(observe(&mut host), (vec!["a +1 1 false".to_owned()], true));
+    assert_eq!(observe(&mut host), (vec![], true));
 
     host.put(valued("b", "v", "1"));
     host.put(valued("a", "v", "2"));
     host.put(valued("b", "v", "2"));
-    assert_eq!(told(&mut host), (vec!["b +2 2 false".to_owned(), "a 1>2 1 false".to_owned()], true));
+    assert_eq!(observe(&mut host), (vec!["b +2 2 false".to_owned(), "a 1>2 1 false".to_owned()], true));
 
     host.put(valued("c", "v", "1"));
     host.remove::<ConfigMap>(m("c"));
@@ -475,16 +475,16 @@ fn an_observer_is_told_what_changed_in_order_and_once() {
     host.lose::<ConfigMap>(m("a"));
     host.edit::<ConfigMap>(m("b"), |map| map.metadata.labels = None);
     let expected = ["c -1 2 false", "a -3 2 true", "b -2 1 false"].map(ToOwned::to_owned);
-    assert_eq!(told(&mut host), (expected.into(), true));
+    assert_eq!(observe(&mut host), (expected.into(), true));
 }
 
 #[test]
-fn an_observer_that_fails_is_told_again_with_what_came_meanwhile() {
+fn a_failed_observer_gets_its_changes_again_with_newer_ones() {
     let mut host = MockHost::new(observing).with(valued("a", "v", "1")).with(valued("b", "fail", "1"));
-    assert_eq!(told(&mut host), (vec!["a +1 1 false".to_owned()], false));
+    assert_eq!(observe(&mut host), (vec!["a +1 1 false".to_owned()], false));
     host.put(valued("b", "v", "2"));
     let both = ["a +1 1 false", "b +2 2 false"].map(ToOwned::to_owned);
-    assert_eq!(told(&mut host), (both.into(), true));
+    assert_eq!(observe(&mut host), (both.into(), true));
 }
 
 #[test]
@@ -532,37 +532,37 @@ fn a_manifest_that_cannot_be_is_refused_with_the_reason() {
     let cases: [Case; 15] = [
         (
             || with(controller().reads_with(all().without(["data", "metadata.labels.app"]))),
-            "controller \"secret\" watches v1 ConfigMap without a field: cannot leave out metadata.labels.app: metadata.labels says which \
+            "controller \"secret\" leaves out fields of v1 ConfigMap: cannot leave out metadata.labels.app: metadata.labels says which \
              object it is and what becomes of it, and is always kept; name what is beside it",
         ),
         (
             || with(controller().reads_with(all().without(["data.a", "data[\"a\"]"]))),
-            "controller \"secret\" watches v1 ConfigMap without a field: data.a is there already",
+            "controller \"secret\" leaves out fields of v1 ConfigMap: data.a is there already",
         ),
         (
             || with(controller().reads_with(all().metadata_only())).index::<ConfigMap>("color", "data.color"),
-            "index \"color\": data.color is not cached: `metadata-only` or `without` leave it out",
+            "index \"color\": data.color is not cached, because of `metadata-only` or `without`",
         ),
         (
             || with(controller().owns_with(all().metadata_only())),
-            "controller \"secret\" owns v1 ConfigMap, and children are cached whole: no metadata_only, no without",
+            "controller \"secret\" owns v1 ConfigMap: children must be cached whole, without metadata_only and without",
         ),
         (
             || with(controller().reads_with(all().fields("data"))),
-            "controller \"secret\" watches v1 ConfigMap by a selector that is refused: \"data\" is no requirement of a field",
+            "controller \"secret\" watches v1 ConfigMap by a selector that is not valid: \"data\" is not a field requirement",
         ),
         (
             || with(controller().reads_with(all().without(["data."]))),
-            "controller \"secret\" watches v1 ConfigMap without a field: \"data.\" is no field path: a name is empty, or has to be \
+            "controller \"secret\" leaves out fields of v1 ConfigMap: \"data.\" is no field path: a name is empty, or has to be \
              written as `[\"...\"]`",
         ),
         (
             || with(controller().when(Predicate::cel("object.spec =="))),
-            "controller \"secret\" watches v1 Secret by a predicate: \"object.spec ==\" is no CEL expression",
+            "controller \"secret\" has a predicate for v1 Secret: \"object.spec ==\" is not a valid CEL expression",
         ),
         (
             || with(controller().watches::<ConfigMap>(Mapping::index("color"))),
-            "controller \"secret\" maps v1 ConfigMap by the index \"color\", which is none of v1 Secret: add it by Plugin::index",
+            "controller \"secret\" maps v1 ConfigMap by the index \"color\", which v1 Secret does not have: add it with Plugin::index",
         ),
         (
             || with(controller()).index::<Secret>("a", "type").index::<Secret>("a", "type"),
@@ -570,11 +570,11 @@ fn a_manifest_that_cannot_be_is_refused_with_the_reason() {
         ),
         (
             || with(controller()).index::<Secret>("a b", "type"),
-            "\"a b\" is no name for an index: letters, digits, -, _ and ., at most 63",
+            "\"a b\" is not a valid index name: use at most 63 letters, digits, -, _ and .",
         ),
         (
             || with(controller().watches::<ConfigMap>(Mapping::label("for it"))),
-            "controller \"secret\" maps v1 ConfigMap by a label that there cannot be: \"for it\" is no label key",
+            "controller \"secret\" maps v1 ConfigMap by \"for it\", which is not a valid label key",
         ),
         (|| with(controller().reads_with(all().labels("!a,".repeat(65)))), "…: has more than 64 requirements"),
         (

@@ -1,6 +1,6 @@
 //! The macros of `pilothouse_sdk`, which re-exports and documents them.
 
-#![allow(missing_docs, reason = "they are documented where authors find them")]
+#![allow(missing_docs, reason = "pilothouse_sdk documents them")]
 
 use proc_macro::TokenStream;
 use quote::{ToTokens, quote};
@@ -16,12 +16,12 @@ pub fn plugin(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let function = parse_macro_input!(item as ItemFn);
     let arguments = arguments.to_string();
     if !matches!(arguments.as_str(), "" | "own_allocator") {
-        let message = "#[plugin] takes no arguments but `own_allocator`";
+        let message = "the only argument of #[plugin] is `own_allocator`";
         return syn::Error::new(function.sig.span(), message).into_compile_error().into();
     }
     let allocator = arguments.is_empty();
     if function.sig.inputs.len() > 1 || !function.sig.generics.params.is_empty() || function.sig.asyncness.is_some() {
-        let message = "a plugin is `fn() -> Plugin` or `fn(C) -> Result<Plugin, Error>`";
+        let message = "a plugin is a function `fn() -> Plugin` or `fn(C) -> Result<Plugin, Error>`";
         return syn::Error::new(function.sig.span(), message).into_compile_error().into();
     }
     let name = &function.sig.ident;
@@ -33,8 +33,8 @@ pub fn plugin(arguments: TokenStream, item: TokenStream) -> TokenStream {
     .into()
 }
 
-/// Whether the type that a function returns names `wanted`, such as in `Plugin<Mapper>`. A name that hides behind an alias is
-/// noticed by what `export_plugin!` makes of it, which knows the type.
+/// Returns `true` if a function's return type contains the name `wanted`, as in `Plugin<Mapper>`. An alias hides the
+/// name. `export_plugin!` notices that, because it knows the type.
 fn returns(function: &ItemFn, wanted: &str) -> bool {
     fn names(tokens: proc_macro2::TokenStream, wanted: &str) -> bool {
         tokens.into_iter().any(|token| match token {
@@ -52,7 +52,7 @@ pub fn object(item: TokenStream) -> TokenStream {
     derive_object(&input).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// `api_version = "..", kind = ".."`, in any order.
+/// Parses `api_version = "..", kind = ".."`, in any order.
 struct Names {
     api_version: LitStr,
     kind: LitStr,
@@ -95,7 +95,7 @@ fn derive_object(input: &DeriveInput) -> syn::Result<proc_macro2::TokenStream> {
         _ => false,
     };
     if !has_metadata {
-        let message = "an object is a struct with a field `metadata: ObjectMeta`";
+        let message = "expected a struct with a field `metadata: ObjectMeta`";
         return Err(syn::Error::new(input.ident.span(), message));
     }
     let name = &input.ident;

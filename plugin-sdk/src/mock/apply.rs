@@ -1,9 +1,9 @@
-//! Server-side apply as far as one field manager goes: what is named is set, what it named before and not now is removed,
-//! the rest is left alone. Lists are replaced as a whole.
+//! Server-side apply for one field manager. Fields that are set are written, fields that it set before and not now are
+//! removed, and all others stay. Lists are replaced as a whole.
 
 use serde_json::{Map, Value};
 
-/// What `live` becomes where a manager that last applied `before` applies `desired`.
+/// Returns `live` after a manager that last applied `before` applies `desired`.
 pub(super) fn apply(live: Value, before: &Value, desired: &Value) -> Value {
     match (live, desired) {
         (Value::Object(mut live), Value::Object(desired)) => {
@@ -21,7 +21,7 @@ pub(super) fn apply(live: Value, before: &Value, desired: &Value) -> Value {
     }
 }
 
-/// RFC 7396.
+/// Applies a JSON merge patch (RFC 7396).
 pub(super) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();

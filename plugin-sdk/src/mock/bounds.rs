@@ -1,7 +1,7 @@
-//! What the host takes of what a plugin names and answers: its bounds, and its words for what is beyond them.
+//! The host's limits for what a plugin passes and returns, and its messages.
 //!
-//! A test is not to pass here with what no cluster would serve. What bounds a call as a whole (its time, its memory, what it exchanges with
-//! the host) is left out: natively a plugin has the test's own.
+//! A test must not pass here with something that the real host rejects. Limits of a call as a whole (time, memory,
+//! bytes exchanged) are left out, because a native plugin uses the test's own.
 
 use super::{field::Path, selector::Selector};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Bytes.
+/// Limits in bytes.
 const API_VERSION: usize = 253 + 1 + 63;
 const KIND: usize = 63;
 const NAMESPACE: usize = 63;
@@ -23,15 +23,15 @@ const LABELS: usize = 8 << 10;
 const OUTCOME: usize = 16 << 20;
 const OBJECT: usize = 3 << 20;
 
-/// How many.
+/// Limits of numbers.
 const FIELDS: usize = 64;
 const KEYS: usize = 10_000;
 const CHILDREN: usize = 10_000;
 
-/// What names one object.
+/// Checks the identity of one object.
 ///
 /// # Errors
-/// What of it is too much.
+/// Fails if a part is too long.
 pub(super) fn object(of: &TypeMeta, of_key: &Key) -> Result<(), String> {
     type_meta(of)?;
     key(of_key)
@@ -48,10 +48,10 @@ fn key(key: &Key) -> Result<(), String> {
     if key.name.is_empty() { Err("the name is empty".to_owned()) } else { Ok(()) }
 }
 
-/// The labels and the fields of a query.
+/// Checks a query, and parses its labels and fields.
 ///
 /// # Errors
-/// What of it is too much, or cannot be read.
+/// Fails if a part is too long or not valid.
 pub(super) fn query(query: &Query) -> Result<(Selector, Vec<Path>), String> {
     type_meta(&query.of)?;
     within("the namespace", query.namespace.as_deref().unwrap_or_default(), NAMESPACE)?;
@@ -70,10 +70,10 @@ pub(super) fn query(query: &Query) -> Result<(Selector, Vec<Path>), String> {
     Ok((labels, fields.map_err(|problem| format!("fields: {problem}"))?))
 }
 
-/// The keys that `map` gave.
+/// Checks the keys that `map` returned.
 ///
 /// # Errors
-/// Which one cannot be, or how many are too many.
+/// Fails if a key is not valid, or if there are too many.
 pub(super) fn mapped(keys: &[Key]) -> Result<(), String> {
     if keys.len() > KEYS {
         return unusable(&format!("{} keys are more than the {KEYS} that map may give", keys.len()));
@@ -81,10 +81,10 @@ pub(super) fn mapped(keys: &[Key]) -> Result<(), String> {
     keys.iter().try_for_each(key).or_else(|problem| unusable(&format!("a key of map: {problem}")))
 }
 
-/// The answer of `reconcile`.
+/// Checks the result of `reconcile`.
 ///
 /// # Errors
-/// What of it is too much.
+/// Fails if a part is too long.
 pub(super) fn answer(answer: &Result<Outcome, Failure>) -> Result<(), String> {
     let status = match answer {
         Ok(outcome) => &outcome.status,

@@ -4,11 +4,11 @@ use std::{collections::BTreeSet, fmt};
 
 use serde_json::{Map, Value, json};
 
-/// Bytes and steps of a path: the host's.
+/// The host's limits for the bytes and the steps of a path.
 const LENGTH: usize = 1024;
 const STEPS: usize = 32;
 
-/// Where something stands in an object.
+/// The place of a value in an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Path(Vec<Step>);
 
@@ -21,7 +21,7 @@ enum Step {
 
 impl Path {
     /// # Errors
-    /// Where it is none, and why.
+    /// Fails if `text` is not a field path. Says why.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let none = |why: &str| format!("{text:?} is no field path: {why}");
         if text.len() > LENGTH {
@@ -60,17 +60,17 @@ impl Path {
         }
     }
 
-    /// True if what `other` names is what this names, or lies within it.
+    /// Returns `true` if `other` is this path or lies within it.
     pub(super) fn covers(&self, other: &Self) -> bool {
         other.0.starts_with(&self.0)
     }
 
-    /// The path of a member of what stands here.
+    /// Returns the path of a member of the value at this path.
     pub(super) fn member(&self, name: &str) -> Self {
         Self(self.0.iter().cloned().chain([Step::Member(name.to_owned())]).collect())
     }
 
-    /// The strings, numbers and booleans that stand there, as text.
+    /// Returns the strings, numbers and booleans at this path, as text.
     pub(super) fn values(&self, object: &Value) -> BTreeSet<String> {
         fn walk(value: &Value, steps: &[Step], found: &mut BTreeSet<String>) {
             match (steps.split_first(), value) {
@@ -92,7 +92,7 @@ impl Path {
         found
     }
 
-    /// Takes what stands there out.
+    /// Removes the value at this path.
     pub(super) fn cut(&self, object: &mut Value) {
         fn walk(value: &mut Value, steps: &[Step]) {
             match (steps, value) {
@@ -124,18 +124,18 @@ impl fmt::Display for Path {
     }
 }
 
-/// Whether a name needs no quotes.
+/// Returns `true` if a name needs no quotes.
 fn is_word(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-$".contains(c))
 }
 
-/// What a path that begins with `["name"]` or `['name']` names, and the rest of it.
+/// Splits a path that begins with `["name"]` or `['name']` into that name and the rest.
 fn quoted(path: &str) -> Option<(&str, &str)> {
     let double = path.strip_prefix("[\"").and_then(|path| path.split_once("\"]"));
     double.or_else(|| path.strip_prefix("['").and_then(|path| path.split_once("']")))
 }
 
-/// What of an object stands at these paths, and always apiVersion, kind, name and namespace. Lists keep their length.
+/// Returns the values at these paths, together with apiVersion, kind, name and namespace. Lists keep their length.
 pub(super) fn project(object: &Value, paths: &[Path]) -> Value {
     fn pick(value: &Value, paths: &[&[Step]]) -> Option<Value> {
         if paths.iter().any(|path| path.is_empty()) {
@@ -178,7 +178,7 @@ pub(super) fn project(object: &Value, paths: &[Path]) -> Value {
     pick(object, &paths).unwrap_or_default()
 }
 
-/// apiVersion, kind and metadata alone.
+/// Returns only apiVersion, kind and metadata.
 pub(super) fn metadata_only(object: &Value) -> Value {
     json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": object["metadata"]})
 }

@@ -1,14 +1,14 @@
-//! What a watch keeps of each object, as the host would.
+//! Which parts of each object a watch caches, as in the host.
 
 use serde_json::{Map, Value};
 
 use super::field::{Path, metadata_only};
 use crate::contract::exports::pilothouse::plugin::controller::Watch;
 
-/// How many fields may be left out.
+/// Limit for the fields that a watch leaves out.
 const MOST: usize = 64;
 
-/// What cannot be left out: the members of `metadata`, and two beside it.
+/// Fields that are always cached.
 const IDENTITY: [&str; 11] = [
     "apiVersion",
     "kind",
@@ -23,17 +23,17 @@ const IDENTITY: [&str; 11] = [
     "metadata.generation",
 ];
 
-/// In order: where two watches each have something of an object that the other has not, the first is taken.
+/// Ordered: if two watches each cache something that the other does not, the first is used.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Keep {
     metadata_only: bool,
-    /// In order, and none within another.
+    /// Sorted, and none within another.
     without: Vec<Path>,
 }
 
 impl Keep {
     /// # Errors
-    /// Where a field is none, is named twice or cannot be left out, or there are too many.
+    /// Fails if a path is not valid, is listed twice, or must be cached, or if there are too many.
     pub(super) fn new(watch: &Watch) -> Result<Self, String> {
         let mut without = Vec::new();
         for text in &watch.without {
@@ -66,25 +66,25 @@ impl Keep {
         Ok(Self { metadata_only: watch.metadata_only, without })
     }
 
-    /// True if what stands at `path` is kept, but for what is left out within it.
+    /// Returns `true` if the value at `path` is cached, at least in part.
     pub(super) fn keeps(&self, path: &Path) -> bool {
         let beside = || !["metadata", "apiVersion", "kind"].iter().any(|kept| named(kept).covers(path));
         !(self.metadata_only && beside() || self.without.iter().any(|gone| gone.covers(path)))
     }
 
-    /// True if an object that is kept so has all that `other` keeps.
+    /// Returns `true` if this caches everything that `other` caches.
     pub(super) fn covers(&self, other: &Self) -> bool {
         (other.metadata_only || !self.metadata_only) && self.without.iter().all(|path| !other.keeps(path))
     }
 
-    /// What is shown of an object.
+    /// Returns the cached part of an object.
     pub(super) fn cut(&self, object: &Value) -> Value {
         let mut shown = if self.metadata_only { metadata_only(object) } else { object.clone() };
         self.without.iter().for_each(|path| path.cut(&mut shown));
         shown
     }
 
-    /// What of a status cannot be compared with what is kept: a member of it, or all.
+    /// Returns what of a status is not cached, so that it cannot be compared: a member, or the whole status.
     pub(super) fn missing(&self, status: &Map<String, Value>) -> Option<Path> {
         let within = named("status");
         if !self.keeps(&within) {
@@ -95,7 +95,7 @@ impl Keep {
     }
 }
 
-/// One of our own paths.
+/// Parses a path of this file.
 fn named(path: &str) -> Path {
     Path::parse(path).expect("it is a list of plain names")
 }

@@ -1,11 +1,11 @@
-//! What the API server refuses of an apply because of its lists: two elements with one key, or one finalizer twice.
+//! Rejects an apply whose lists have two elements with one key, or one finalizer twice, as the API server does.
 //!
-//! The server knows the keys of every list from its schemas. Here is a table of the lists that plugins write most, in the kinds that
-//! have a Pod in them, and in Services. Other lists are not looked at.
+//! The API server knows the keys of every list from its schemas. This table has the lists that plugins write most, for
+//! kinds that contain a Pod and for Services. Other lists are not checked.
 
 use serde_json::Value;
 
-/// A list by the member that holds it, and the members that tell its elements apart. `protocol` is `TCP` where it is left out.
+/// The field of a list, and the members that identify its elements. A missing `protocol` counts as `TCP`.
 const LISTS: [(&str, &[&str]); 14] = [
     ("conditions", &["type"]),
     ("containers", &["name"]),
@@ -23,10 +23,10 @@ const LISTS: [(&str, &[&str]); 14] = [
     ("volumes", &["name"]),
 ];
 
-/// Whether an object may be applied, as far as the table knows.
+/// Checks the lists of an object that is applied.
 ///
 /// # Errors
-/// The server's words for the first list that may not be.
+/// Fails with the API server's message for the first duplicate.
 pub(super) fn check(object: &Value) -> Result<(), String> {
     let text = |member: &str| object[member].as_str().unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
@@ -52,14 +52,14 @@ fn finalizers(finalizers: &Value) -> Option<String> {
     twice.map(|(_, name)| format!(".metadata.finalizers: duplicate entries for key [={name}]"))
 }
 
-/// The first problem in a value that stands at `path`.
+/// Returns the first problem in a value at `path`.
 fn within(value: &Value, path: &mut String) -> Option<String> {
     let length = path.len();
     for (name, value) in value.as_object()? {
         path.push('.');
         path.push_str(name);
         let found = match value {
-            // Free texts of a user, which may have any names.
+            // Names chosen by the user, which are not lists of the schema.
             _ if matches!(name.as_str(), "annotations" | "labels" | "matchLabels" | "nodeSelector") => None,
             Value::Array(items) => list(name, items, path),
             value => within(value, path),
@@ -93,7 +93,7 @@ fn list(name: &str, items: &[Value], path: &mut String) -> Option<String> {
     None
 }
 
-/// `[name="a"]`: how the server names an element.
+/// Returns the API server's name of an element: `[name="a"]`.
 fn step(item: &Value, keys: &[&str]) -> String {
     let key = |key: &&str| match (&item[*key], *key) {
         (Value::Null, "protocol") => "protocol=\"TCP\"".to_owned(),

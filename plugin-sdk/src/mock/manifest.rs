@@ -1,4 +1,4 @@
-//! What is wrong with a manifest, as far as it can be told without a cluster.
+//! Checks a manifest, as far as that is possible without a cluster.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::contract::exports::pilothouse::plugin::controller::{Controller, Manifest, Mapping, Test, Watch};
 
-/// Every watch of a manifest.
+/// Iterates over all watches of a manifest.
 pub(super) fn watches(manifest: &Manifest) -> impl Iterator<Item = &Watch> {
     manifest.controllers.iter().flat_map(watches_of).chain(&manifest.observes)
 }
@@ -21,14 +21,16 @@ fn watches_of(controller: &Controller) -> impl Iterator<Item = &Watch> {
 }
 
 /// # Errors
-/// The first thing for which no host would load it.
+/// Fails with the first reason for which the host would reject the manifest.
 pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
     let mut names = BTreeSet::new();
     for controller in &manifest.controllers {
         let name = &controller.name;
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if name.is_empty() || name.len() > 63 || !name.chars().all(fits) {
-            return Err(format!("{name:?} is no name for a controller: lower-case letters, digits and -, at most 63"));
+            return Err(format!(
+                "{name:?} is not a valid controller name: use at most 63 lower-case letters, digits and -"
+            ));
         }
         if !names.insert(name) {
             return Err(format!("two controllers are named {name:?}"));
@@ -46,34 +48,34 @@ fn check_watch(watch: &Watch) -> Result<(), String> {
     if of.api_version.is_empty() || of.kind.is_empty() {
         return Err("watches a kind without apiVersion or kind".to_owned());
     }
-    let refused = |problem: String| format!("watches {of} by a selector that is refused: {problem}");
+    let refused = |problem: String| format!("watches {of} by a selector that is not valid: {problem}");
     Selector::parse(watch.labels.as_deref().unwrap_or_default()).map_err(refused)?;
     FieldSelector::parse(watch.fields.as_deref().unwrap_or_default()).map_err(refused)?;
-    Keep::new(watch).map_err(|problem| format!("watches {of} without a field: {problem}"))?;
+    Keep::new(watch).map_err(|problem| format!("leaves out fields of {of}: {problem}"))?;
     for condition in watch.when.iter().flatten() {
         if let Test::Cel(expression) = &condition.test {
-            predicate::compile(expression).map_err(|problem| format!("watches {of} by a predicate: {problem}"))?;
+            predicate::compile(expression).map_err(|problem| format!("has a predicate for {of}: {problem}"))?;
         }
     }
     Ok(())
 }
 
-/// What a watch may be depends on what it is for.
+/// Checks what depends on the use of a watch.
 fn check_roles(manifest: &Manifest, controller: &Controller) -> Result<(), String> {
     if let Some(watch) = controller.owns.iter().find(|watch| watch.metadata_only || !watch.without.is_empty()) {
-        return Err(format!("owns {}, and children are cached whole: no metadata_only, no without", watch.of));
+        return Err(format!("owns {}: children must be cached whole, without metadata_only and without", watch.of));
     }
     for mapped in &controller.watches {
         if let Mapping::Label(label) = &mapped.mapping
             && !is_label_key(label)
         {
-            return Err(format!("maps {} by a label that there cannot be: {label:?} is no label key", mapped.watch.of));
+            return Err(format!("maps {} by {label:?}, which is not a valid label key", mapped.watch.of));
         }
         let Mapping::Index(wanted) = &mapped.mapping else { continue };
         let of = &controller.for_.of;
         if !manifest.indexes.iter().any(|index| index.name == *wanted && index.of == *of) {
             return Err(format!(
-                "maps {} by the index {wanted:?}, which is none of {of}: add it by Plugin::index",
+                "maps {} by the index {wanted:?}, which {of} does not have: add it with Plugin::index",
                 mapped.watch.of
             ));
         }
@@ -87,7 +89,7 @@ fn check_indexes(manifest: &Manifest) -> Result<(), String> {
         let name = &index.name;
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.is_empty() || name.len() > 63 || !name.chars().all(fits) {
-            return Err(format!("{name:?} is no name for an index: letters, digits, -, _ and ., at most 63"));
+            return Err(format!("{name:?} is not a valid index name: use at most 63 letters, digits, -, _ and ."));
         }
         if !names.insert(name) {
             return Err(format!("two indexes are named {name:?}"));
@@ -102,7 +104,7 @@ fn check_indexes(manifest: &Manifest) -> Result<(), String> {
         }
         let path = Path::parse(&index.path).map_err(|problem| format!("index {name:?}: {problem}"))?;
         if !of_kind.any(|watch| Keep::new(watch).is_ok_and(|keep| keep.keeps(&path))) {
-            return Err(format!("index {name:?}: {path} is not cached: `metadata-only` or `without` leave it out"));
+            return Err(format!("index {name:?}: {path} is not cached, because of `metadata-only` or `without`"));
         }
     }
     Ok(())

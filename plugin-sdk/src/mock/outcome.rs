@@ -1,4 +1,4 @@
-//! What a plugin answered, to be looked at by a test.
+//! Results of a plugin's calls, for tests to inspect.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{Object, TypeMeta, contract::exports::pilothouse::plugin::controller as wire};
 
-/// What a reconcile wants.
+/// The outcome of a reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome(wire::Outcome);
 
@@ -16,11 +16,11 @@ impl Outcome {
         Self(wire)
     }
 
-    /// The children of kind `K` that should exist, in the order in which the plugin names them. None where there are no such
-    /// children, and where children are left as they are: [`leaves_children`](Self::leaves_children) tells the two apart.
+    /// Returns the desired children of kind `K`, in the plugin's order. Returns none if the children are left as they
+    /// are: see [`leaves_children`](Self::leaves_children).
     ///
     /// # Panics
-    /// Where one does not fit `K`.
+    /// Panics if one of them cannot be decoded as `K`.
     #[track_caller]
     pub fn children<K: Object>(&self) -> Vec<K> {
         let wire::Children::Desired(children) = &self.0.children else { return Vec::new() };
@@ -34,46 +34,46 @@ impl Outcome {
         fitting.map(|child| serde_json::from_value(child).expect("the child fits its type")).collect()
     }
 
-    /// Whether the children are left as they are.
+    /// Returns `true` if the children are left as they are.
     pub fn leaves_children(&self) -> bool {
         self.0.children == wire::Children::Unchanged
     }
 
-    /// The status that the object should have.
+    /// Returns the desired status.
     ///
     /// # Panics
-    /// Where the plugin gave none, or it does not fit `S`.
+    /// Panics if there is none, or if it cannot be decoded as `S`.
     #[track_caller]
     pub fn status<S: DeserializeOwned>(&self) -> S {
         let Some(status) = &self.0.status else { panic!("the outcome has no status") };
         serde_json::from_str(status).expect("the status fits its type")
     }
 
-    /// Whether the status is left as it is.
+    /// Returns `true` if the status is left as it is.
     pub fn leaves_status(&self) -> bool {
         self.0.status.is_none()
     }
 
-    /// After which time the plugin wants to be called again though nothing changes.
+    /// Returns the time after which the plugin wants to be called again.
     pub fn requeue_after(&self) -> Option<Duration> {
         self.0.requeue_after.map(Duration::from_millis)
     }
 
-    /// As it crosses the border.
+    /// Returns the outcome in the types of the contract.
     pub fn wire(&self) -> &wire::Outcome {
         &self.0
     }
 }
 
-/// Why a reconcile did not succeed, or why what it wanted could not be carried out.
+/// Why a reconcile failed, or why its outcome could not be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// What the plugin said, or what a write failed with.
+    /// The message of the plugin, or of the write that failed.
     pub message: String,
-    /// Whether the host tries again before something changes: not if this is true.
+    /// `true` if the host does not retry until something changes.
     pub terminal: bool,
-    /// The status that the object should have although, as JSON.
+    /// The status that is written in spite of the failure, as JSON.
     pub status: Option<String>,
 }
 

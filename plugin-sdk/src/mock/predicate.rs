@@ -1,4 +1,4 @@
-//! Which changes matter to a watch.
+//! Decides which changes matter to a watch.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -13,15 +13,15 @@ use serde_json::Value;
 
 use crate::contract::exports::pilothouse::plugin::controller::{Condition, Test};
 
-/// Whether a change matters: all conditions of one alternative hold, or there is none.
+/// Returns `true` if all conditions of one alternative hold, or if there is no alternative.
 pub(super) fn matters(when: &[Vec<Condition>], old: Option<&Value>, new: Option<&Value>) -> bool {
     when.is_empty() || when.iter().any(|all| all.iter().all(|condition| holds(condition, old, new)))
 }
 
 /// # Errors
-/// Why an expression is none.
+/// Fails if the expression is not valid. Says why.
 pub(super) fn compile(expression: &str) -> Result<Program, String> {
-    Program::compile(expression).map_err(|error| format!("{expression:?} is no CEL expression: {error}"))
+    Program::compile(expression).map_err(|error| format!("{expression:?} is not a valid CEL expression: {error}"))
 }
 
 fn holds(Condition { test, negated }: &Condition, old: Option<&Value>, new: Option<&Value>) -> bool {
@@ -38,7 +38,7 @@ fn holds(Condition { test, negated }: &Condition, old: Option<&Value>, new: Opti
     (old["metadata"][field] != new["metadata"][field]) != *negated
 }
 
-/// None: it failed, and then the change matters.
+/// Returns the result of an expression. `None` if it failed: the change then matters.
 fn evaluate(expression: &str, old: Option<&Value>, new: Option<&Value>) -> Option<bool> {
     let program = compile(expression).ok()?;
     let mut context = Context::default().with_all();

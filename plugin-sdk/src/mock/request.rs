@@ -1,9 +1,9 @@
-//! One call of a reconcile, to be described and made.
+//! Describes and runs one call of a reconcile.
 
 use super::{Failure, MockHost, Outcome, bounds};
 use crate::{Key, Object, Phase, contract::exports::pilothouse::plugin::controller as wire};
 
-/// One call of a plugin: made by [`MockHost::request`].
+/// One call of a reconcile, from [`MockHost::request`].
 #[derive(Clone, Debug)]
 #[must_use = "call `run`"]
 pub struct Request<'a> {
@@ -20,13 +20,13 @@ impl<'a> Request<'a> {
         Self { host, key, controller: None, gone: None, attempt: 1, last_error: None }
     }
 
-    /// Which controller, where the plugin has several.
+    /// Sets the controller, if the plugin has several.
     pub fn controller(mut self, name: impl Into<String>) -> Self {
         self.controller = Some(name.into());
         self
     }
 
-    /// A try after the first, and why the one before it failed.
+    /// Sets the number of the attempt, and why the previous one failed.
     pub fn attempt(self, attempt: u32, last_error: impl Into<String>) -> Self {
         self.again(attempt, Some(last_error.into()))
     }
@@ -37,29 +37,29 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// The object is gone; this was its last state.
+    /// Reports the object as gone, with its last known state.
     ///
     /// # Panics
-    /// Where it cannot be JSON.
+    /// Panics if it cannot be serialized.
     #[track_caller]
     pub fn gone(mut self, last: &impl Object) -> Self {
         self.gone = Some(last.to_json().expect("the object can be JSON"));
         self
     }
 
-    /// Calls the plugin. What it reads from the cache will [wake](MockHost::woken_by) the key, if it succeeds.
+    /// Calls the plugin. If the call succeeds, its reads [wake](MockHost::woken_by) the key from then on.
     ///
     /// # Errors
-    /// What the plugin failed with.
+    /// Fails if the plugin's call fails.
     ///
     /// # Panics
-    /// Where there is no such object or controller.
+    /// Panics if there is no such object or controller.
     #[track_caller]
     pub fn run(self) -> Result<Outcome, Failure> {
         self.carried_out(|_| Ok(()))
     }
 
-    /// Calls the plugin and does something with the result: only if that succeeds too, the call has.
+    /// Calls the plugin, and passes the result to `carry_out`. The call succeeds only if that succeeds, too.
     #[track_caller]
     pub(super) fn carried_out(
         self,
@@ -80,7 +80,7 @@ impl<'a> Request<'a> {
                     (object.to_string(), Phase::Deleting)
                 }
                 Some(object) => (object.to_string(), Phase::Live),
-                None => panic!("there is no {} {key}: add it by MockHost::with", controller.for_.of),
+                None => panic!("there is no {} {key}: add it with MockHost::with", controller.for_.of),
             },
         };
         let name = &controller.name;

@@ -1,4 +1,4 @@
-//! The requests that a test expects of a plugin, and how they end.
+//! The requests that a test expects from a plugin, and their results.
 
 use serde_json::Value;
 
@@ -7,10 +7,10 @@ use crate::{
     client::{Error, Subresource},
 };
 
-/// A request that the plugin is expected to make of the API server.
+/// A request to the API server that the test expects from the plugin.
 ///
-/// Without [`answer`](Self::answer) and [`fail`](Self::fail) it succeeds and has its effect on the mock's cluster. A JSON
-/// patch and a strategic merge patch need an answer.
+/// By default, it succeeds and takes effect on the mock's cluster. Use [`answer`](Self::answer) or [`fail`](Self::fail)
+/// for another result. A JSON patch and a strategic merge patch need an answer.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::Secret;
@@ -48,7 +48,7 @@ pub struct Expected {
     pub(super) ending: Ending,
 }
 
-/// What is compared with the plugin's request.
+/// The part that is compared with the plugin's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) verb: Verb,
@@ -65,32 +65,32 @@ pub(super) enum Ending {
 }
 
 impl Expected {
-    /// `client.get`.
+    /// Expects `client.get`.
     pub fn get<K: Object>(key: impl Into<Key>) -> Self {
         Self::new::<K>(Verb::Read, key)
     }
 
-    /// `client.create`. An object without a name has its `generateName` as the name in its key.
+    /// Expects `client.create`. For an object without a name, the name in `key` is its `generateName`.
     pub fn create<K: Object>(key: impl Into<Key>) -> Self {
         Self::new::<K>(Verb::Create, key)
     }
 
-    /// `client.update`.
+    /// Expects `client.update`.
     pub fn update<K: Object>(key: impl Into<Key>) -> Self {
         Self::new::<K>(Verb::Update, key)
     }
 
-    /// `client.patch`.
+    /// Expects `client.patch`.
     pub fn patch<K: Object>(key: impl Into<Key>) -> Self {
         Self::new::<K>(Verb::Patch, key)
     }
 
-    /// `client.apply`, by force or not.
+    /// Expects `client.apply`, with or without force.
     pub fn apply<K: Object>(key: impl Into<Key>) -> Self {
         Self::new::<K>(Verb::Apply, key)
     }
 
-    /// `client.delete`.
+    /// Expects `client.delete`.
     pub fn delete<K: Object>(key: impl Into<Key>) -> Self {
         Self::new::<K>(Verb::Delete, key)
     }
@@ -100,33 +100,33 @@ impl Expected {
         Self { request, ending: Ending::Effect }
     }
 
-    /// Of the status.
+    /// Expects it for the subresource `status`.
     #[must_use]
     pub fn status(mut self) -> Self {
         self.request.subresource = Some(Subresource::Status);
         self
     }
 
-    /// Of the scale.
+    /// Expects it for the subresource `scale`.
     #[must_use]
     pub fn scale(mut self) -> Self {
         self.request.subresource = Some(Subresource::Scale);
         self
     }
 
-    /// It succeeds with this object, which a write puts into the cluster.
+    /// Makes the request succeed with this object. A write puts it into the cluster.
     ///
     /// # Panics
-    /// Where the object cannot be JSON.
+    /// Panics if the object cannot be serialized.
     #[must_use]
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "an answer is made where it is scripted")]
+    #[expect(clippy::needless_pass_by_value, reason = "an answer is built where it is passed")]
     pub fn answer(mut self, object: impl Object) -> Self {
         self.ending = Ending::Answer(object.to_json().expect("the object can be JSON"));
         self
     }
 
-    /// It fails so.
+    /// Makes the request fail with this error.
     #[must_use]
     pub fn fail(mut self, error: Error) -> Self {
         self.ending = Ending::Failure(error);
@@ -134,18 +134,18 @@ impl Expected {
     }
 }
 
-/// A request that the plugin made of the API server.
+/// A request that the plugin sent to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// Which request: `read` is `client.get`.
+    /// The kind of request. `read` is `client.get`.
     pub verb: Verb,
-    /// Of which kind.
+    /// The kind of the object.
     pub of: TypeMeta,
-    /// Of which object.
+    /// The key of the object.
     pub key: Key,
-    /// Of which part of it.
+    /// The part of the object.
     pub subresource: Option<Subresource>,
-    /// The object or the patch; null for `read` and `delete`.
+    /// The object or the patch. Null for `read` and `delete`.
     pub body: Value,
 }
 
@@ -160,7 +160,7 @@ impl std::fmt::Display for Request {
     }
 }
 
-/// A verb as the contract writes it.
+/// Returns a verb's name in the contract.
 pub(super) fn verb(verb: Verb) -> &'static str {
     match verb {
         Verb::Read => "read",

@@ -1,7 +1,7 @@
-//! Selectors in Kubernetes' syntax: by labels, `app=web,tier!=cache,env in (a, b),x notin (y),z,!legacy,size>3`; by fields,
-//! `spec.nodeName=n1,status.phase!=Succeeded`.
+//! Selectors in the syntax of Kubernetes. By labels: `app=web,tier!=cache,env in (a, b),x notin (y),z,!legacy,size>3`.
+//! By fields: `spec.nodeName=n1,status.phase!=Succeeded`.
 //!
-//! What is no label selector to the host, or more than it takes of one, is refused in the host's words.
+//! Label selectors have the host's limits, and its messages.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +9,15 @@ use serde_json::Value;
 
 use super::field::Path;
 
-/// Requirements of a label selector, values of one of them, and bytes of all keys and values: the contract's.
+/// The contract's limits: requirements of a label selector, values of one of them, and bytes of all keys and values.
 const REQUIREMENTS: usize = 64;
 const VALUES: usize = 64;
 const BYTES: usize = 4 << 10;
 
-/// What ends a word of a label selector, besides white space.
+/// Characters that end a word of a label selector, besides white space.
 const SYMBOLS: &str = "=!<>(),";
 
-/// All of these must hold.
+/// A label selector. All requirements must hold.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Selector(Vec<Requirement>);
 
@@ -30,7 +30,7 @@ struct Requirement {
 #[derive(Debug, PartialEq, Eq)]
 enum Operator {
     In(BTreeSet<String>),
-    /// Holds also where the label is absent.
+    /// Also holds if the label is absent.
     NotIn(BTreeSet<String>),
     Exists,
     Absent,
@@ -40,13 +40,13 @@ enum Operator {
 
 impl Selector {
     /// # Errors
-    /// What is wrong with it, or too much.
+    /// Fails if it is not valid or too long. Says why.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let requirements = Labels { rest: text.trim_start(), bytes: 0 }.requirements();
         requirements.map(Self).map_err(|problem| format!("cannot read label selector {}: {problem}", shown(text)))
     }
 
-    /// Whether an object's labels satisfy it.
+    /// Returns `true` if an object's labels match.
     pub(super) fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|Requirement { key, operator }| {
             let value = object["metadata"]["labels"][key].as_str();
@@ -63,7 +63,7 @@ impl Selector {
     }
 }
 
-/// What is left of a label selector that is read, and how many bytes of keys and values there were.
+/// The rest of a label selector that is being parsed, and the bytes of its keys and values so far.
 struct Labels<'a> {
     rest: &'a str,
     bytes: usize,
@@ -113,7 +113,7 @@ impl<'a> Labels<'a> {
         Ok(Requirement { key, operator })
     }
 
-    /// In parentheses.
+    /// Parses values in parentheses.
     fn values(&mut self) -> Result<BTreeSet<String>, String> {
         if !self.skips("(") {
             return Err("expected values in parentheses".to_owned());
@@ -164,14 +164,14 @@ impl<'a> Labels<'a> {
         Ok(word.to_owned())
     }
 
-    /// Whether this is next; if so, goes on behind it.
+    /// Skips `symbol`. Returns `false` if it is not next.
     fn skips(&mut self, symbol: &str) -> bool {
         let Some(behind) = self.rest.strip_prefix(symbol) else { return false };
         self.rest = behind.trim_start();
         true
     }
 
-    /// What is next until white space or a symbol, which may be nothing.
+    /// Takes the text before the next white space or symbol. It may be empty.
     fn word(&mut self) -> &'a str {
         let ends = |c: char| c.is_whitespace() || SYMBOLS.contains(c);
         let (word, behind) = self.rest.split_at(self.rest.find(ends).unwrap_or(self.rest.len()));
@@ -180,7 +180,7 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// Whether a label may have this key: a name, perhaps behind a DNS subdomain and a slash.
+/// Returns `true` for a valid label key: a name, optionally after a DNS subdomain and a slash.
 pub(super) fn is_label_key(text: &str) -> bool {
     let (domain, name) = text.split_once('/').map_or((None, text), |(domain, name)| (Some(domain), name));
     let is_label_of_dns = |label: &str| {
@@ -192,20 +192,21 @@ pub(super) fn is_label_key(text: &str) -> bool {
         && domain.is_none_or(|domain| domain.len() <= 253 && domain.split('.').all(is_label_of_dns))
 }
 
-/// Whether a label may have this value.
+/// Returns `true` for a valid label value.
 fn is_label_value(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let ends = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
     text.len() <= 63 && text.chars().all(fits) && ends(text.chars().next()) && ends(text.chars().next_back())
 }
 
-/// As much of a text as a message needs.
+/// Quotes the beginning of a text, for a message.
 fn shown(text: &str) -> String {
     let end = text.floor_char_boundary(80);
     format!("{:?}{}", &text[..end], if end < text.len() { "…" } else { "" })
 }
 
-/// All of these must hold. Which fields a server selects a kind by is not known here: any path of names will do.
+/// A field selector. All requirements must hold. The mock does not know by which fields a server selects a kind, so any
+/// path of names is accepted.
 #[derive(Debug, Default)]
 pub(super) struct FieldSelector(Vec<FieldRequirement>);
 
@@ -218,7 +219,7 @@ struct FieldRequirement {
 
 impl FieldSelector {
     /// # Errors
-    /// Which part is none.
+    /// Fails if a part is not valid. Says which.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let requirement = |part: &str| {
             let (path, value, equal) = if let Some((path, value)) = part.split_once("!=") {
@@ -226,7 +227,7 @@ impl FieldSelector {
             } else if let Some((path, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
                 (path, value, true)
             } else {
-                return Err(format!("{part:?} is no requirement of a field"));
+                return Err(format!("{part:?} is not a field requirement"));
             };
             Ok(FieldRequirement { path: Path::parse(path.trim())?, value: value.trim().to_owned(), equal })
         };
@@ -234,7 +235,7 @@ impl FieldSelector {
         parts.map(requirement).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether an object's fields satisfy it. What is absent is empty, as on a server.
+    /// Returns `true` if an object's fields match. A missing field counts as empty, as on an API server.
     pub(super) fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|FieldRequirement { path, value, equal }| {
             let values = path.values(object);
@@ -276,7 +277,7 @@ mod tests {
         }
     }
 
-    /// The host says the same of these.
+    /// The host has the same messages.
     #[test]
     fn what_is_no_selector_is_refused() {
         for (text, problem) in [

@@ -1,7 +1,7 @@
-//! The mock's cluster: its objects, what was applied for whom, and what outcomes do to it.
+//! The mock's cluster: its objects, what was applied for which owner, and what outcomes do to it.
 //!
-//! Each interface that a plugin calls has a file. What it has of the cluster is in `view`, what changes wake in `wakes`, and
-//! what an observer is to be told in `backlog`.
+//! Each interface of the host has a file, such as `cache`. `view` is what the plugin can see of the cluster, `wakes`
+//! decides which keys a change wakes, and `backlog` holds the changes for the observer.
 
 mod backlog;
 mod cache;
@@ -37,7 +37,7 @@ use crate::{
 };
 
 use backlog::Backlog;
-pub use log::Line;
+pub use log::LogLine;
 use view::{Objects, View};
 use wakes::Read;
 pub use wakes::{By, Wake};
@@ -53,21 +53,21 @@ struct State {
     view: View,
     refused: Vec<Permission>,
     objects: Objects,
-    /// What the running call has read.
+    /// The reads of the running call.
     reading: Option<BTreeSet<Read>>,
-    /// What the last successful call read, by controller and key.
+    /// The reads of the last successful call, by controller and key.
     reads: BTreeMap<(String, Key), BTreeSet<Read>>,
     backlog: Backlog,
-    /// What was last applied of each child, by the uid of its owner.
+    /// The last applied version of each child, by the uid of its owner.
     children: BTreeMap<String, BTreeMap<Id, Value>>,
-    /// What the plugin itself last applied, and what was last applied of a status, by object and part.
+    /// The last applied version of the plugin's own objects and of each status, by object and part.
     applied: BTreeMap<(Id, Option<Subresource>), Value>,
     faults: BTreeMap<Id, String>,
     expected: VecDeque<Expected>,
     calls: Vec<Call>,
-    lines: Vec<Line>,
+    lines: Vec<LogLine>,
     now: Timestamp,
-    /// Counts changes: the resourceVersion of the latest.
+    /// Counts changes. It is the resourceVersion of the latest.
     version: u64,
     uids: u64,
 }
@@ -145,7 +145,7 @@ impl World {
         self.state().calls.clone()
     }
 
-    pub(super) fn lines(&self) -> Vec<Line> {
+    pub(super) fn lines(&self) -> Vec<LogLine> {
         self.state().lines.clone()
     }
 
@@ -173,21 +173,22 @@ impl World {
         self.state_mut().store(&id, object);
     }
 
-    /// `missed`: nobody saw the deletion itself.
+    /// `missed` is `true` if the host does not see the deletion itself.
     pub(super) fn remove(&self, of: &TypeMeta, key: &Key, missed: bool) {
         self.state_mut().remove(&(of.clone(), key.clone()), missed);
     }
 
-    /// What an observer has not been told of.
-    pub(super) fn untold(&self) -> Vec<observer::Change> {
+    /// Returns the changes that the observer has not handled.
+    pub(super) fn pending_changes(&self) -> Vec<observer::Change> {
         self.state().backlog.changes()
     }
 
-    pub(super) fn told(&self) {
+    pub(super) fn clear_pending(&self) {
         self.state_mut().backlog.clear();
     }
 
-    /// Children first, then status; the status also where a child failed, as it may say so.
+    /// Writes the children, and then the status. The status is written even if a child fails, because it may report
+    /// that.
     pub(super) fn carry_out(&self, controller: &Controller, key: &Key, outcome: &Outcome) -> Result<(), Failure> {
         let mut state = self.state_mut();
         let owner = (controller.for_.of.clone(), key.clone());
@@ -215,7 +216,7 @@ impl World {
 }
 
 impl State {
-    /// Puts an object into the cluster as a server would, if it differs from what is there. Gives what is there then.
+    /// Stores an object as an API server does, if it differs from the stored one. Returns the stored object.
     fn store(&mut self, id: &Id, mut object: Value) -> Value {
         let live = self.objects.get(id).cloned();
         let meta = |object: &Value, field: &str| object["metadata"][field].clone();
@@ -244,13 +245,13 @@ impl State {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         self.objects.insert(id.clone(), object.clone());
-        self.observed(id, live.as_ref(), Some(&object), false);
+        self.record_change(id, live.as_ref(), Some(&object), false);
         object
     }
 
     fn remove(&mut self, id: &Id, missed: bool) {
         if let Some(last) = self.objects.remove(id) {
-            self.observed(id, Some(&last), None, missed);
+            self.record_change(id, Some(&last), None, missed);
             self.version += 1;
             self.applied.retain(|(of, _), _| of != id);
             for children in self.children.values_mut() {
@@ -263,7 +264,7 @@ impl State {
         self.objects.get(id).is_some_and(|object| !object["metadata"]["deletionTimestamp"].is_string())
     }
 
-    /// Writes what can be written and prunes the rest; the first problem is the error.
+    /// Writes the children and deletes the others. Goes on after a failure, and returns the first.
     fn write_children(
         &mut self,
         controller: &Controller,
@@ -273,7 +274,7 @@ impl State {
         let uid = self.objects[owner]["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let mut wanted = BTreeMap::new();
         for (child, adopt) in children {
-            // A child that makes no sense fails the whole: what it stands for would be pruned otherwise.
+            // A child that is not valid fails the whole outcome. Otherwise the existing child would be deleted.
             let (id, child) = self.child(controller, owner, child)?;
             if wanted.insert(id.clone(), (child, adopt)).is_some() {
                 return Err(format!("child {} {} is named twice", id.0, id.1));
@@ -304,9 +305,10 @@ impl State {
         first_problem
     }
 
-    /// A child as it is to be applied, or why it is none.
+    /// Returns a child in the form in which it is applied. Fails if it is not valid.
     fn child(&self, controller: &Controller, owner: &Id, text: &str) -> Result<(Id, Value), String> {
-        let mut child: Value = serde_json::from_str(text).map_err(|error| format!("a child is no JSON: {error}"))?;
+        let mut child: Value =
+            serde_json::from_str(text).map_err(|error| format!("a child is not valid JSON: {error}"))?;
         let (of, mut key) = identify(&child).ok_or("a child lacks apiVersion, kind or metadata.name")?;
         if !controller.owns.iter().any(|watch| watch.of == of) {
             return Err(format!("child {of} {key} is of a kind that controller {:?} does not own", controller.name));
@@ -351,8 +353,9 @@ impl State {
     }
 
     fn write_status(&mut self, id: &Id, status: &str) -> Result<(), String> {
-        let status: Value = serde_json::from_str(status).map_err(|error| format!("the status is no JSON: {error}"))?;
-        let Value::Object(members) = &status else { return Err("the status is no JSON object".to_owned()) };
+        let status: Value =
+            serde_json::from_str(status).map_err(|error| format!("the status is not valid JSON: {error}"))?;
+        let Value::Object(members) = &status else { return Err("the status is not a JSON object".to_owned()) };
         let Some(mut object) = self.objects.get(id).cloned() else { return Ok(()) };
         let refused = |problem| format!("cannot write the status: {problem}");
         if let Some(path) = self.view.keep(id, &object).and_then(|keep| keep.missing(members)) {
@@ -375,7 +378,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether the plugin may do this; the error says whose word is missing.
+    /// Checks whether the plugin may do this. The error says who does not allow it.
     fn check(&self, verb_: Verb, id: &Id, subresource: Option<Subresource>) -> Result<(), String> {
         let allows = |permission: &Permission| covers(permission, verb_, id, subresource);
         let who = if !self.manifest.permissions.iter().any(allows) {
@@ -393,7 +396,7 @@ impl State {
         Err(format!("{} of {}{part} {}: {who}", verb(verb_), id.0, id.1))
     }
 
-    /// As [`check`](Self::check), of any object of a kind, in a namespace if one is named.
+    /// As [`check`](Self::check), for any object of a kind, in any namespace or in one.
     fn granted_somewhere(&self, verb: Verb, of: &TypeMeta, namespace: Option<&String>) -> Result<(), &'static str> {
         let of_kind = |permission: &&Permission| {
             let here = namespace.is_none_or(|n| permission.namespaces.is_empty() || permission.namespaces.contains(n));
@@ -412,7 +415,7 @@ impl State {
     }
 }
 
-/// Whether a permission is about this.
+/// Returns `true` if a permission covers this.
 fn covers(permission: &Permission, verb: Verb, (of, key): &Id, subresource: Option<Subresource>) -> bool {
     permission.of == *of
         && permission.subresource == subresource
@@ -422,7 +425,7 @@ fn covers(permission: &Permission, verb: Verb, (of, key): &Id, subresource: Opti
         && (permission.names.is_empty() || permission.names.contains(&key.name))
 }
 
-/// An object's kind and key, if it has them.
+/// Returns an object's kind and key, if it has them.
 fn identify(object: &Value) -> Option<Id> {
     let metadata = &object["metadata"];
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(ToOwned::to_owned);
@@ -430,7 +433,7 @@ fn identify(object: &Value) -> Option<Id> {
     Some((of, Key { namespace: text(&metadata["namespace"]), name: text(&metadata["name"])? }))
 }
 
-/// What counts for `metadata.generation`: everything but metadata and status.
+/// Returns what counts for `metadata.generation`: everything but metadata and status.
 fn content(object: &Value) -> Value {
     let mut content = object.clone();
     if let Some(members) = content.as_object_mut() {

@@ -169,7 +169,7 @@ fn a_selector_that_is_none_is_an_error() {
     let spec = BundleSpec { selector: Some("bundle in shop".to_owned()), ..BundleSpec::default() };
     let host = MockHost::new(bundle).with(shop(spec)).with(map("defaults", &[]));
     let failure = host.reconcile(SHOP).unwrap_err();
-    assert!(failure.message.starts_with("the cache cannot be asked this: "), "{failure}");
+    assert!(failure.message.starts_with("the query is not valid: "), "{failure}");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_secret_that_may_not_be_read_is_an_error() {
     let host = MockHost::new(bundle).refuse(refused).with(shop(spec)).with(map("defaults", &[])).with(secret("s3cret"));
     assert_eq!(
         host.reconcile(SHOP).unwrap_err().message,
-        "the cache may not be read: read of v1 Secret default/token: the administrator does not grant it"
+        "cannot read the cache: read of v1 Secret default/token: the administrator does not grant it"
     );
 }
 

@@ -200,7 +200,7 @@ fn without_the_right_to_read_children_the_reconcile_fails() {
     let host = MockHost::new(myapple).refuse(Permission::of::<ConfigMap>().verbs([Verb::Read])).with(pie(1));
     assert_eq!(
         host.reconcile(PIE).unwrap_err().message,
-        "the cache may not be read: read of v1 ConfigMap default/pie-0: the administrator does not grant it"
+        "cannot read the cache: read of v1 ConfigMap default/pie-0: the administrator does not grant it"
     );
 }
 

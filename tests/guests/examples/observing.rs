@@ -15,7 +15,7 @@ fn observing() -> Plugin<Observer> {
         .permission(Permission::of::<ConfigMap>().verbs([Verb::Create, Verb::Update]))
 }
 
-fn told(host: &Host, observed: &Observed<ConfigMap>) -> Result<(), Error> {
+fn told(host: &ObserverContext, observed: &Observed<ConfigMap>) -> Result<(), Error> {
     let value = |map: &ConfigMap| map.data.as_ref().and_then(|data| data.get("value")).cloned().unwrap_or_default();
     let name = observed.change.key().name;
     let mut line = match &observed.change {

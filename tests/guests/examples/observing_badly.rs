@@ -13,7 +13,7 @@ fn observing_badly() -> Plugin<Observer> {
     Plugin::new("Observes badly.").observe(Watch::of::<ConfigMap>().labels("mistake"), observe).controller(controller)
 }
 
-fn observe(host: &Host, observed: &Observed<ConfigMap>) -> Result<(), Error> {
+fn observe(host: &ObserverContext, observed: &Observed<ConfigMap>) -> Result<(), Error> {
     let (key, latest) = (observed.change.key(), observed.change.latest());
     let labels = latest.metadata.labels.as_ref();
     match labels.and_then(|labels| labels.get("mistake")).map_or("", String::as_str) {

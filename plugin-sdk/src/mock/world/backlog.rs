@@ -1,4 +1,4 @@
-//! What an observer has not been told of: one entry for each object, in the order of the first change.
+//! The changes that an observer has not handled: one entry for each object, in the order of the first change.
 
 use serde_json::Value;
 
@@ -8,12 +8,12 @@ use super::{
 };
 use crate::contract::observing::exports::pilothouse::plugin::observer::Change;
 
-/// What became of one object since the observer was told of it last.
+/// The changes of one object since the observer last handled it.
 struct Pending {
     id: Id,
     before: Option<Value>,
     now: Option<Value>,
-    /// The last known state of an object that came and went meanwhile.
+    /// The last known state of an object that was added and deleted in between.
     last: Option<Value>,
     merged: u32,
     missed: bool,
@@ -38,12 +38,12 @@ impl Backlog {
         }
     }
 
-    /// As an observer is told. It stays until [`clear`](Self::clear).
+    /// Returns the changes as the observer gets them. They stay until [`clear`](Self::clear).
     pub(super) fn changes(&self) -> Vec<Change> {
         let text = |side: &Option<Value>| side.as_ref().map(Value::to_string);
         let change = |pending: &Pending| {
             let old = if pending.now.is_none() && pending.before.is_none() { &pending.last } else { &pending.before };
-            // Of a deletion the last known state counts, and not what was before the changes that it ends.
+            // A deletion reports the last known state, not the state before earlier changes.
             let old = if pending.now.is_none() && pending.last.is_some() { &pending.last } else { old };
             Change {
                 of: pending.id.0.clone(),
@@ -62,8 +62,8 @@ impl Backlog {
 }
 
 impl State {
-    /// Puts a change into the backlog, as far as it is observed.
-    pub(super) fn observed(&mut self, id: &Id, old: Option<&Value>, new: Option<&Value>, missed: bool) {
+    /// Adds a change to the backlog, if it is observed.
+    pub(super) fn record_change(&mut self, id: &Id, old: Option<&Value>, new: Option<&Value>, missed: bool) {
         let sides = self.manifest.observes.iter().find_map(|watch| Cached::new(watch).change(id, old, new));
         if let Some(sides) = sides {
             self.backlog.add(id, sides, missed);

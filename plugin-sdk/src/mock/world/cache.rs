@@ -10,7 +10,7 @@ use crate::{
     mock::bounds,
 };
 
-/// Objects and keys in a page, and bytes of JSON in a page or an object: the contract's.
+/// The contract's limits: objects in a page, keys in a page, and bytes of JSON in a page or an object.
 const PAGE: usize = 500;
 const KEYS: usize = 10_000;
 const BYTES: usize = 4 << 20;
@@ -22,7 +22,7 @@ impl Functions for World {
         let id = (of.clone(), key.clone());
         state.check(Verb::Read, &id, None).map_err(ReadError::NotGranted)?;
         state.may_read(of, key.namespace.as_ref())?;
-        state.note(|| Read::Object(id.clone()));
+        state.record_read(|| Read::Object(id.clone()));
         let object = state.objects.get(&id).and_then(|object| state.view.show(&id, object));
         let text = object.as_ref().map(Value::to_string);
         match text.as_ref().map_or(0, String::len) {
@@ -34,7 +34,7 @@ impl Functions for World {
     fn list(&self, query: &Query) -> Result<Page, ReadError> {
         let mut state = self.state_mut();
         let selected = state.select(query)?;
-        state.note(|| Read::list(query));
+        state.record_read(|| Read::list(query));
         let (mut items, mut bytes) = (Vec::new(), 0);
         let mut last: Option<&Key> = None;
         for (key, object) in state.found(&state.objects, &selected) {
@@ -55,7 +55,7 @@ impl Functions for World {
     fn keys(&self, query: &Query) -> Result<KeyPage, ReadError> {
         let mut state = self.state_mut();
         let selected = state.select(query)?;
-        state.note(|| Read::keys(query));
+        state.record_read(|| Read::keys(query));
         let limit = limit(query, KEYS);
         let mut items: Vec<Key> =
             state.found(&state.objects, &selected).map(|(key, _)| key.clone()).take(limit + 1).collect();
@@ -67,15 +67,15 @@ impl Functions for World {
 }
 
 impl State {
-    /// Puts a read to what the running call has read.
-    fn note(&mut self, read: impl FnOnce() -> Read) {
+    /// Adds a read to those of the running call.
+    fn record_read(&mut self, read: impl FnOnce() -> Read) {
         if let Some(reading) = &mut self.reading {
             reading.insert(read());
         }
     }
 }
 
-/// How many the page of a query may hold.
+/// Returns how many items a page of the query may have.
 fn limit(query: &Query, most: usize) -> usize {
     match usize::try_from(query.limit) {
         Ok(limit) if limit > 0 => limit.min(most),

@@ -1,4 +1,4 @@
-//! The interface `client` of the mock: requests end as the test scripted them, or take effect on the cluster.
+//! The interface `client` of the mock. Requests end as the test scripted them, or take effect on the cluster.
 
 use serde_json::{Value, json};
 
@@ -68,8 +68,8 @@ impl Functions for World {
             PatchBody::Merge(text) => (text, true),
             PatchBody::Json(text) | PatchBody::StrategicMerge(text) => (text, false),
         };
-        let patch: Value =
-            serde_json::from_str(text).map_err(|error| Error::Invalid(format!("the patch is no JSON: {error}")))?;
+        let patch: Value = serde_json::from_str(text)
+            .map_err(|error| Error::Invalid(format!("the patch is not valid JSON: {error}")))?;
         self.answer(Verb::Patch, &id, subresource, patch.clone(), |world| {
             assert!(
                 is_merge && subresource != Some(Subresource::Scale),
@@ -90,7 +90,7 @@ impl Functions for World {
             if live.is_none() && subresource.is_some() {
                 return world.find(&id);
             }
-            // kube-apiserver answers so, though it is the request that is wrong.
+            // kube-apiserver returns 500 here, although the request is wrong.
             keys::check(&object).map_err(|problem| refused(500, Reason::InternalError, problem))?;
             let mut state = world.state_mut();
             let before = state.applied.insert((id.clone(), subresource), object.clone()).unwrap_or_default();
@@ -118,7 +118,7 @@ impl Functions for World {
 }
 
 impl World {
-    /// Checks permission and script, records the request, and ends it as scripted.
+    /// Checks the permission and the script, records the request, and returns the scripted result.
     fn answer(
         &self,
         verb: Verb,
@@ -160,7 +160,7 @@ impl World {
     }
 }
 
-/// `live` with the part of `new` that a request to a subresource, or past it, changes.
+/// Returns `live` with the part of `new` that a request to a subresource, or to the object itself, changes.
 fn part(live: Value, new: &Value, subresource: Option<Subresource>) -> Value {
     let (mut result, status) = match subresource {
         Some(_) => (live, &new["status"]),
@@ -183,7 +183,7 @@ fn part(live: Value, new: &Value, subresource: Option<Subresource>) -> Value {
 }
 
 fn parse(object: &str) -> Result<Value, Error> {
-    serde_json::from_str(object).map_err(|error| Error::Invalid(format!("the object is no JSON: {error}")))
+    serde_json::from_str(object).map_err(|error| Error::Invalid(format!("the object is not valid JSON: {error}")))
 }
 
 fn id_of(object: &Value) -> Result<Id, Error> {

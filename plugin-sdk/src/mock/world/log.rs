@@ -5,7 +5,7 @@ use crate::log::{Level, import::Functions};
 
 /// A line that the plugin logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct LogLine {
     /// The severity.
     pub level: Level,
     /// The constant message.
@@ -16,6 +16,6 @@ pub struct Line {
 
 impl Functions for World {
     fn write(&self, level: Level, message: &str, fields: &[(String, String)]) {
-        self.state_mut().lines.push(Line { level, message: message.to_owned(), fields: fields.to_vec() });
+        self.state_mut().lines.push(LogLine { level, message: message.to_owned(), fields: fields.to_vec() });
     }
 }

@@ -1,4 +1,4 @@
-//! What the plugin has of the cluster: which objects are cached for it, how much of each, and which it may read.
+//! What the plugin can see of the cluster: which objects are cached for it, how much of each, and which it may read.
 
 use std::{collections::BTreeMap, ops::Bound};
 
@@ -23,7 +23,7 @@ use crate::{
 
 pub(super) type Objects = BTreeMap<Id, Value>;
 
-/// A watch of a manifest that was found to be one.
+/// A watch of a manifest that has been checked.
 pub(super) struct Cached {
     of: TypeMeta,
     namespaces: Vec<String>,
@@ -57,7 +57,7 @@ impl Cached {
             && self.fields.matches(object)
     }
 
-    /// Both sides of a change as this watch has them, if it is a change to it, and one that matters.
+    /// Returns both sides of a change as this watch caches them. `None` if the change does not matter to it.
     pub(super) fn change(&self, id: &Id, old: Option<&Value>, new: Option<&Value>) -> Option<Sides> {
         let side =
             |side: Option<&Value>| side.filter(|object| self.holds(id, object)).map(|object| self.keep.cut(object));
@@ -67,11 +67,11 @@ impl Cached {
     }
 }
 
-/// An object before and after.
+/// An object before and after a change.
 pub(super) type Sides = (Option<Value>, Option<Value>);
 
-/// Which of two watches that hold an object shows it: the one that has all that the other has; where each has something, always the
-/// same one.
+/// Returns which of two watches of an object decides what is shown: the one that caches everything that the other
+/// caches. If there is none, always the same one.
 fn preferred<'a>(one: &'a Keep, other: &'a Keep) -> &'a Keep {
     match (one.covers(other), other.covers(one)) {
         (true, false) => one,
@@ -95,18 +95,18 @@ impl View {
         Self { cached: watches(manifest).map(Cached::new).collect(), indexes: indexes.collect() }
     }
 
-    /// An object as the plugin has it, if it does.
+    /// Returns an object as the plugin sees it. `None` if the object is not cached.
     pub(super) fn show(&self, id: &Id, object: &Value) -> Option<Value> {
         self.keep(id, object).map(|keep| keep.cut(object))
     }
 
-    /// What the plugin has of an object, if it has anything.
+    /// Returns what the plugin sees of an object. `None` if the object is not cached.
     pub(super) fn keep(&self, id: &Id, object: &Value) -> Option<&Keep> {
         let holding = self.cached.iter().filter(|cached| cached.holds(id, object));
         holding.map(|cached| &cached.keep).reduce(preferred)
     }
 
-    /// Whether anything of a kind is cached, in a namespace if one is named.
+    /// Returns `true` if objects of a kind are cached, in any namespace or in one.
     fn covers(&self, of: &TypeMeta, namespace: Option<&String>) -> bool {
         self.cached.iter().any(|cached| cached.of == *of && cached.is_in(namespace))
     }
@@ -117,7 +117,7 @@ impl View {
     }
 }
 
-/// A query that can be answered.
+/// A query that has been checked.
 pub(super) struct Selected<'a> {
     query: &'a Query,
     labels: Selector,
@@ -127,7 +127,7 @@ pub(super) struct Selected<'a> {
 }
 
 impl World {
-    /// An object as a reconcile gets it that is for what this watch holds.
+    /// Returns an object as a reconcile gets it that is for this watch.
     pub(in crate::mock) fn reconciled(&self, watch: &Watch, key: &Key) -> Option<Value> {
         let id = (watch.of.clone(), key.clone());
         let cached = Cached::new(watch);
@@ -139,7 +139,7 @@ impl World {
 
 impl State {
     /// # Errors
-    /// Where the plugin may not read any of it.
+    /// Fails if the plugin may not read any object of the kind.
     pub(super) fn may_read(&self, of: &TypeMeta, namespace: Option<&String>) -> Result<(), ReadError> {
         if !self.view.covers(of, namespace) {
             let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
@@ -152,7 +152,7 @@ impl State {
     }
 
     /// # Errors
-    /// Where the query cannot be answered.
+    /// Fails if the query is not valid or not granted.
     pub(super) fn select<'a>(&self, query: &'a Query) -> Result<Selected<'a>, ReadError> {
         let of = &query.of;
         let (labels, fields) = bounds::query(query).map_err(ReadError::Invalid)?;
@@ -167,7 +167,9 @@ impl State {
             Some((name, value)) => match self.view.index(of, name) {
                 Some(path) => Some((path.clone(), value.as_str())),
                 None => {
-                    return Err(ReadError::Invalid(format!("{name:?} is no index of {of}: add it by Plugin::index")));
+                    return Err(ReadError::Invalid(format!(
+                        "{name:?} is not an index of {of}: add it with Plugin::index"
+                    )));
                 }
             },
         };
@@ -175,7 +177,7 @@ impl State {
         Ok(Selected { query, labels, index, fields, after })
     }
 
-    /// What a query finds, in order: the objects as the plugin has them, or what it asked for of each.
+    /// Iterates over what a query finds, in order: whole objects as the plugin sees them, or the requested fields.
     pub(super) fn found<'a>(
         &'a self,
         objects: &'a Objects,
@@ -198,7 +200,7 @@ impl State {
     }
 }
 
-/// Where a page begins.
+/// Returns the cursor of the page after a key.
 pub(super) fn page_after(key: &Key) -> String {
     format!("{}/{}", key.namespace.as_deref().unwrap_or_default(), key.name)
 }

@@ -1,4 +1,4 @@
-//! Which keys a change wakes: what a call read, what is mapped, children, and the object itself.
+//! Which keys a change wakes: by what a call read, by mappings, as children, and the object itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,35 +17,35 @@ use crate::{
     },
 };
 
-/// A key that a change wakes, and why.
+/// A key that a change wakes, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wake {
     /// The controller's name.
     pub controller: String,
-    /// Which object is reconciled.
+    /// The key that is woken.
     pub key: Key,
-    /// Why.
+    /// The reason.
     pub by: By,
 }
 
-/// Why a key is woken.
+/// The reason why a key is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
     /// The object itself changed.
     Itself,
-    /// A child of it did.
+    /// A child changed.
     Child,
-    /// A mapping names it.
+    /// A mapping found the key.
     Mapping,
-    /// Its last successful call read what changed, from the cache.
+    /// Its last successful call read something from the cache that changed.
     Read,
 }
 
-/// Something that a call read from the cache.
+/// A read of a call from the cache.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Read {
     Object(Id),
-    /// Without what makes a page of it.
+    /// A list, without the limits of its pages.
     List(Query),
     Keys(Query),
 }
@@ -60,21 +60,21 @@ impl Read {
     }
 }
 
-/// A change that the plugin itself maps, for a controller.
-type Ask = (String, mapper::Change);
+/// A change for the plugin's own mapping function, and the controller.
+type Unmapped = (String, mapper::Change);
 
 impl World {
-    /// The cluster as it is now, to be compared with later.
+    /// Returns a copy of the cluster, for a later comparison.
     pub(in crate::mock) fn snapshot(&self) -> Objects {
         self.state().objects.clone()
     }
 
-    /// What is read from now on belongs to one call.
+    /// Starts to record the reads of a call.
     pub(in crate::mock) fn begin_reading(&self) {
         self.state_mut().reading = Some(BTreeSet::new());
     }
 
-    /// The call has ended. What it read takes the place of what the one before it read, if it succeeded.
+    /// Ends the recording. If the call succeeded, its reads replace those of the previous call.
     pub(in crate::mock) fn end_reading(&self, controller: &str, key: &Key, succeeded: bool) {
         let mut state = self.state_mut();
         let reads = state.reading.take().unwrap_or_default();
@@ -83,19 +83,19 @@ impl World {
         }
     }
 
-    /// Nothing is to be woken for a key that is gone and reconciled.
+    /// Removes the reads of a key that is gone and has been reconciled.
     pub(in crate::mock) fn forget_reads(&self, controller: &str, key: &Key) {
         self.state_mut().reads.remove(&(controller.to_owned(), key.clone()));
     }
 
-    /// The keys that differences to `before` wake, ordered. `map` asks the plugin.
+    /// Returns the keys that the differences to `before` wake, in order. `map` calls the plugin.
     pub(in crate::mock) fn wakes(
         &self,
         before: &Objects,
         map: impl Fn(&str, &mapper::Change) -> Result<Vec<Key>, String>,
     ) -> Result<Vec<Wake>, String> {
-        let (mut wakes, asks) = self.state().routed(before);
-        for (controller, change) in asks {
+        let (mut wakes, unmapped) = self.state().routed(before);
+        for (controller, change) in unmapped {
             let keys = map(&controller, &change)?;
             wakes.extend(keys.into_iter().map(|key| Wake { controller: controller.clone(), key, by: By::Mapping }));
         }
@@ -106,8 +106,8 @@ impl World {
 }
 
 impl State {
-    fn routed(&self, before: &Objects) -> (BTreeSet<Wake>, Vec<Ask>) {
-        let (mut wakes, mut asks) = (BTreeSet::new(), Vec::new());
+    fn routed(&self, before: &Objects) -> (BTreeSet<Wake>, Vec<Unmapped>) {
+        let (mut wakes, mut unmapped) = (BTreeSet::new(), Vec::new());
         for (id, (old, new)) in self.changed(before) {
             for controller in &self.manifest.controllers {
                 let mut wake = |keys: Vec<Key>, by| {
@@ -127,7 +127,7 @@ impl State {
                         Some(keys) => wake(keys, By::Mapping),
                         None => {
                             let [old, new] = [sides.0, sides.1].map(|side| side.map(|side| side.to_string()));
-                            asks.push((controller.name.clone(), mapper::Change { of: id.0.clone(), old, new }));
+                            unmapped.push((controller.name.clone(), mapper::Change { of: id.0.clone(), old, new }));
                         }
                     }
                 }
@@ -138,7 +138,7 @@ impl State {
                 wakes.insert(Wake { controller: controller.clone(), key: key.clone(), by: By::Read });
             }
         }
-        (wakes, asks)
+        (wakes, unmapped)
     }
 
     fn changed<'a>(&'a self, before: &'a Objects) -> BTreeMap<&'a Id, (Option<&'a Value>, Option<&'a Value>)> {
@@ -147,7 +147,7 @@ impl State {
         sides.filter(|(_, (old, new))| old != new).collect()
     }
 
-    /// The keys that a mapping finds; none if the plugin has to be asked.
+    /// Returns the keys that a mapping finds. `None` if the plugin has to map.
     fn mapped(&self, controller: &Controller, mapping: &Mapping, id: &Id, sides: &Sides) -> Option<Vec<Key>> {
         let of = &controller.for_.of;
         Some(match mapping {
@@ -168,7 +168,7 @@ impl State {
         })
     }
 
-    /// What a read gives. None: it cannot be read.
+    /// Returns the result of a read. `None` if the plugin may not read it.
     fn result(&self, objects: &Objects, read: &Read) -> Option<BTreeMap<Key, Value>> {
         match read {
             Read::Object(id) => {
@@ -187,7 +187,7 @@ impl State {
         }
     }
 
-    /// Whether the controller is, or was, for an object of this key.
+    /// Returns `true` if the controller is, or was, for an object of this key.
     fn is_reconciled(&self, before: &Objects, wake: &Wake) -> bool {
         let mut controllers = self.manifest.controllers.iter().filter(|controller| controller.name == wake.controller);
         controllers.any(|controller| {
@@ -199,14 +199,14 @@ impl State {
     }
 }
 
-/// The keys of the names that either side has: beside the changed object, or, of a cluster-scoped kind, anywhere. Which of the two
-/// there is, is seen later.
+/// Returns the keys of the names on either side of a change: in the namespace of the changed object, and
+/// cluster-scoped. The caller removes those that do not exist.
 fn named((old, new): &Sides, changed: &Key, names: impl Fn(&Value) -> Vec<String>) -> Vec<Key> {
     let names: BTreeSet<String> = [old, new].into_iter().flatten().flat_map(names).collect();
     names.into_iter().flat_map(|name| [changed.beside(name.as_str()), Key::cluster(name)]).collect()
 }
 
-/// The names of owners of a kind, in whatever version.
+/// Returns the names of owners of a kind, in any version.
 fn owners(object: &Value, of: &TypeMeta, controlling: bool) -> Vec<String> {
     let group = |api_version: &str| api_version.rsplit_once('/').map(|(group, _)| group.to_owned());
     let references = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();

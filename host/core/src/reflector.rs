@@ -59,7 +59,7 @@
 //! more, but follows what it finds. Who restores can prevent that none does: `etcdutl snapshot restore
 //! --bump-revision 1000000000 --mark-compacted` raises versions above all that were given out, and makes watches from them expire.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use crate::{
     key::{Key, TypeMeta},
@@ -237,6 +237,21 @@ pub enum State {
     Unauthenticated(String),
     /// The server does not allow it (403); it is tried again from time to time. What the server says.
     Denied(String),
+}
+
+/// `denied; grant the host's account list and watch: …`, for people.
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Resolving => f.write_str("looking for the kind"),
+            Self::Missing(why) => write!(f, "waiting for the kind to be served: {why}"),
+            Self::Listing => f.write_str("listing"),
+            Self::Watching => f.write_str("watching"),
+            Self::Waiting { delay, reason } => write!(f, "trying again in {:.1} s: {reason}", delay.as_secs_f32()),
+            Self::Unauthenticated(why) => write!(f, "not authenticated; renew the host's credentials: {why}"),
+            Self::Denied(why) => write!(f, "denied; grant the host's account list and watch: {why}"),
+        }
+    }
 }
 
 /// Why a list is begun anew.

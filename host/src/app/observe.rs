@@ -12,7 +12,7 @@ use crate::{
     },
     cluster::RequestObserver,
     dispatch::{self, Attempt, Called, Controller, Quarantined},
-    informer::{Holding, Tally, told},
+    informer::{Holding, Tally},
     name::PluginName,
     plugin::{self, Stage, State, Status},
     wasm::Tier,
@@ -285,7 +285,7 @@ impl Inspect for HostView {
                 keeps: key.keep.to_string(),
                 compressed: informer.is_compressed(),
                 synced: informer.is_synced(),
-                state: told(&informer.state()),
+                state: informer.state().to_string(),
                 leases: leases
                     .into_iter()
                     .map(|used| LeaseRow { plugin: used.holder.to_string(), asks: used.to_string() })
@@ -401,9 +401,9 @@ fn informer_check(key: &str, synced: bool, state: &reflector::State, stale: Dura
     let detail = match state {
         reflector::State::Watching if synced => String::new(),
         state if synced && is_stale => {
-            format!("no watch for {} s, so its cache may be out of date: {}", stale.as_secs(), told(state))
+            format!("no watch for {} s, so its cache may be out of date: {state}", stale.as_secs())
         }
-        state => told(state),
+        state => state.to_string(),
     };
     Check { name, ok: synced && !is_stale, detail }
 }

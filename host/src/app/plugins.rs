@@ -9,7 +9,6 @@ use crate::{
         InstancesRow, LimitsRow, LoadFailureRow, PluginRow, QuarantineRow, Release, ServingRow, StormRow,
     },
     dispatch::{BacklogFigures, Controller, FailingKey, GivenUp, GoneFigures, HookFailure, Quarantined, Record},
-    informer::told,
     name::PluginName,
     plugin::Status,
     wasm::{Limits, Tier},
@@ -158,7 +157,7 @@ fn controller(controller: &Controller) -> ControllerRow {
     ControllerRow {
         controller: controller.name().to_owned(),
         kind: spec.for_.of.to_string(),
-        waits_for: informers.iter().map(|(informer, state)| format!("{informer}: {}", told(state))).collect(),
+        waits_for: informers.iter().map(|(informer, state)| format!("{informer}: {state}")).collect(),
         ready,
         delayed,
         processing,

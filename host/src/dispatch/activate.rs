@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     cluster,
-    informer::{InformerKey, Lease, View, told},
+    informer::{InformerKey, Lease, View},
     name::PluginName,
     plugin::{ActivateError, Candidate},
     writer::{self, Closed, CrdError, Fence, Writer},
@@ -286,21 +286,21 @@ impl Dispatch {
             let unsynced = view.leases().filter(|lease| !*lease.synced().borrow());
             unsynced.map(|lease| (lease.key().clone(), lease.state())).collect()
         };
-        let told = |pending: &[(InformerKey, State)]| {
-            pending.iter().map(|(key, state)| format!("{key}: {}", told(state))).collect::<Vec<_>>().join("; ")
+        let listed = |pending: &[(InformerKey, State)]| {
+            pending.iter().map(|(key, state)| format!("{key}: {state}")).collect::<Vec<_>>().join("; ")
         };
         let waiting = pending(view);
         if waiting.is_empty() {
             return Ok(());
         }
-        self.waiting.lock().insert(name.clone(), told(&waiting));
+        self.waiting.lock().insert(name.clone(), listed(&waiting));
         let all = join_all(view.leases().map(|lease| {
             let mut synced = lease.synced();
             async move { synced.wait_for(|synced| *synced).await.is_ok() }
         }));
         match tokio::time::timeout(SYNC_WITHIN, all).await {
             Ok(_) => Ok(()),
-            Err(_) => Err(ActivateError::new(&NotSynced(told(&pending(view))))),
+            Err(_) => Err(ActivateError::new(&NotSynced(listed(&pending(view))))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Performs what the reflector decides: requests, waits, and what goes into the store. It decides nothing.
+//! Performs the reflector's effects: requests, waits and changes of the store. Decides nothing.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -12,27 +12,27 @@ use pilothouse_core::{
 use tokio::{sync::watch, time::Instant};
 use tracing::{debug, error, info, warn};
 
-use super::{Informer, packing, told};
+use super::{Informer, packing};
 use crate::cluster::{Cluster, Endpoint, Error, Select, Stream};
 
-/// Silence after which a watch is taken for dead. kube-apiserver sends a bookmark about once a minute.
+/// Silence after which a watch counts as dead. kube-apiserver sends a bookmark about once a minute.
 const DEAD_AFTER: Duration = Duration::from_secs(150);
 
-/// How often skipped objects are logged. An aggregated API may give none of its objects a uid, and each list has all of them.
-const SKIPS_SAID_EVERY: Duration = Duration::from_secs(60);
+/// The least time between two logs of skipped objects. An aggregated API may list all of its objects without a uid.
+const LOG_SKIPS_EVERY: Duration = Duration::from_secs(60);
 
-/// The longest watch line that is taken: etcd refuses objects above 1.5 MiB, aggregated servers may have others.
+/// The longest accepted watch line. etcd rejects objects above 1.5 MiB, but aggregated servers may have larger ones.
 const MAX_LINE: usize = 64 << 20;
 
-/// Feeds `informer` until the task is aborted. A fault of the host in it is said and counted, and it begins anew.
+/// Feeds `informer` until the task is aborted. A fault of the host is logged and counted, and the driver restarts.
 pub(super) async fn run(informer: Arc<Informer>, cluster: Cluster, seed: u64) {
     let restores = informer.shared.restores();
-    // Whoever begins anew hears again what the one before may have heard and not have done.
+    // Each restart gets a fresh copy, because the driver before may have received a restore without acting on it.
     let fed = supervise(&informer, seed, || feed(informer.clone(), cluster.clone(), seed, restores.clone()));
     tokio::join!(fed, packing::run(&informer));
 }
 
-/// Runs what feeds `informer`, again and again where it panics or ends.
+/// Runs `feed`, and runs it again with backoff whenever it panics or ends.
 pub(super) async fn supervise<F: Future<Output = ()>>(informer: &Informer, seed: u64, feed: impl Fn() -> F) {
     let (mut backoff, origin) = (Backoff::new(RECONNECT, seed), Instant::now());
     loop {
@@ -40,18 +40,18 @@ pub(super) async fn supervise<F: Future<Output = ()>>(informer: &Informer, seed:
         let ended = AssertUnwindSafe(feed()).catch_unwind().await;
         let delay = backoff.next(origin.elapsed());
         let reason = match ended.as_ref().map_err(|panic| panic.downcast_ref::<&str>()) {
-            Ok(()) => "the host stopped reading it: a fault of the host".to_owned(),
-            Err(Some(what)) => format!("the host failed over it: {what}"),
-            Err(None) => "the host failed over it".to_owned(),
+            Ok(()) => "the host's driver ended, which is a fault of the host".to_owned(),
+            Err(Some(what)) => format!("the host's driver panicked: {what}"),
+            Err(None) => "the host's driver panicked".to_owned(),
         };
-        error!(informer = %informer.key, reason, retry_in = ?delay, "an informer's driver ended by itself");
-        informer.note_restart();
-        informer.note(State::Waiting { delay, reason });
+        error!(informer = %informer.key, reason, retry_in = ?delay, "an informer's driver ended; it will be restarted");
+        informer.record_restart();
+        informer.set_state(State::Waiting { delay, reason });
         tokio::time::sleep(delay).await;
     }
 }
 
-/// `restores` changes when another informer has found a restore.
+/// Lists and watches until aborted. `restores` changes when another informer has found a restore of the cluster.
 pub(super) async fn feed(informer: Arc<Informer>, cluster: Cluster, seed: u64, restores: watch::Receiver<u64>) {
     let origin = Instant::now();
     let (of, keep) = (informer.key.of.clone(), informer.key.keep.clone());
@@ -63,13 +63,13 @@ pub(super) async fn feed(informer: Arc<Informer>, cluster: Cluster, seed: u64, r
     let mut effects = Vec::new();
     reflector.step(origin.elapsed(), Input::Start, &mut effects);
     loop {
-        // No watch is open here: it is remembered, and nothing is asked for.
-        driver.hear_of_restores(&mut reflector, origin, &mut effects);
+        // No watch is open here, so the reflector only remembers the restore.
+        driver.apply_restores(&mut reflector, origin, &mut effects);
         let request = driver.perform_local(&mut effects);
-        driver.tell_of_restore().await;
+        driver.announce_restore().await;
         let Some(request) = request else {
-            // The machine ends every step but a watch line's with a request, and lines are read inside `read_watch`.
-            debug_assert!(false, "the reflector asked for nothing");
+            // Every step ends with a request, except for watch lines, which `read_watch` handles.
+            debug_assert!(false, "the reflector made no request");
             return;
         };
         match request {
@@ -106,39 +106,41 @@ struct Driver {
     skips: Skips,
     /// Changes when the server may serve other kinds than before.
     kinds: watch::Receiver<u64>,
-    /// The reflector has found a restore that others are not told of yet.
+    /// `true` if the reflector has found a restore that is not announced to other informers yet.
     found_restore: bool,
 }
 
-/// Objects that were skipped and not logged.
+/// Limits the logging of skipped objects.
 #[derive(Default)]
 struct Skips {
-    said: Option<Instant>,
-    unsaid: u64,
+    /// When a skipped object was last logged.
+    logged: Option<Instant>,
+    /// Objects skipped since then.
+    unlogged: u64,
 }
 
 impl Skips {
-    /// One more is skipped. How many were since the last that was to be logged; none: this one is not.
+    /// Counts a skipped object. Returns how many came since the last log if this one is to be logged.
     fn skip(&mut self) -> Option<u64> {
-        if self.said.is_some_and(|said| said.elapsed() < SKIPS_SAID_EVERY) {
-            self.unsaid += 1;
+        if self.logged.is_some_and(|logged| logged.elapsed() < LOG_SKIPS_EVERY) {
+            self.unlogged += 1;
             return None;
         }
-        self.said = Some(Instant::now());
-        Some(std::mem::take(&mut self.unsaid))
+        self.logged = Some(Instant::now());
+        Some(std::mem::take(&mut self.unlogged))
     }
 }
 
 impl Driver {
-    /// Tells the reflector of a restore that another informer has found.
-    fn hear_of_restores(&mut self, reflector: &mut Reflector, origin: Instant, effects: &mut Vec<Effect>) {
+    /// Passes a restore that another informer has found to the reflector.
+    fn apply_restores(&mut self, reflector: &mut Reflector, origin: Instant, effects: &mut Vec<Effect>) {
         if self.restores.has_changed().unwrap_or(false) {
             self.restores.mark_unchanged();
             reflector.step(origin.elapsed(), Input::Restored, effects);
         }
     }
 
-    /// Performs everything up to the one request that ends a step, if any, and gives that back.
+    /// Performs the effects of a step, except for the request that ends it, if any. Returns that request.
     fn perform_local(&mut self, effects: &mut Vec<Effect>) -> Option<Effect> {
         let informer = self.informer.clone();
         for effect in effects.drain(..) {
@@ -153,16 +155,16 @@ impl Driver {
                     informer.mark_synced();
                     info!(informer = %informer.key, objects = informer.size().0, "informer synced");
                 }
-                Effect::State(state) => self.note(state),
+                Effect::State(state) => self.set_state(state),
                 Effect::Unreadable { key, why } => {
                     informer.skip(key.as_ref());
                     if let Some(others) = self.skips.skip() {
-                        warn!(informer = %informer.key, error = why, others, "an object cannot be read; plugins see at most its metadata");
+                        warn!(informer = %informer.key, error = why, others, "cannot read an object; plugins see at most its metadata");
                     }
                 }
                 Effect::Relist(reason) => {
-                    info!(informer = %informer.key, ?reason, "listing again");
-                    informer.note_relist(reason);
+                    info!(informer = %informer.key, ?reason, "informer lists again");
+                    informer.record_relist(reason);
                 }
                 Effect::Restored => self.found_restore = true,
                 request @ (Effect::Resolve | Effect::List { .. } | Effect::Watch { .. } | Effect::Wait(_)) => {
@@ -173,41 +175,41 @@ impl Driver {
         None
     }
 
-    /// Tells the other informers of a restore that this one's reflector has found, unless its kind has a server of its own.
-    async fn tell_of_restore(&mut self) {
+    /// Announces a restore that this reflector has found to the other informers, unless the kind has its own server.
+    async fn announce_restore(&mut self) {
         if !std::mem::take(&mut self.found_restore) {
             return;
         }
         let key = &self.informer.key;
         if self.cluster.has_own_server(&key.of).await {
-            warn!(informer = %key, "resource versions went back; the kind has a server of its own, so other informers go on");
+            warn!(informer = %key, "resource versions went back; the kind has its own server, so other informers are not affected");
             return;
         }
-        warn!(informer = %key, "resource versions went back: the cluster was restored; all informers take its state as a whole");
-        self.informer.shared.note_restore();
-        // It need not hear itself. What others find from now on is newer again.
+        warn!(informer = %key, "resource versions went back because the cluster was restored; all informers list again");
+        self.informer.shared.record_restore();
+        // This informer knows already.
         self.restores.mark_unchanged();
     }
 
-    fn note(&self, state: State) {
+    fn set_state(&self, state: State) {
         let informer = &self.informer.key;
         match &state {
             State::Missing(_) | State::Unauthenticated(_) | State::Denied(_) | State::Waiting { .. } => {
-                warn!(%informer, state = told(&state), "informer cannot go on");
+                warn!(%informer, %state, "informer is blocked");
             }
             State::Resolving | State::Listing | State::Watching => {
-                debug!(%informer, state = told(&state), "informer goes on");
+                debug!(%informer, %state, "informer state");
             }
         }
-        self.informer.note(state);
+        self.informer.set_state(state);
     }
 
     fn failed(&self, failure: Failure) -> Input<'static> {
-        self.informer.note_failure(&failure);
+        self.informer.record_failure(&failure);
         Input::Failed(failure)
     }
 
-    /// Waits, but for a kind that is missing no longer than until the server may have it.
+    /// Waits for `delay`. If the kind is missing, a change of the server's kinds ends the wait early.
     async fn wait(&mut self, delay: Duration) {
         let elapsed = tokio::time::sleep(delay);
         if !matches!(self.informer.state(), State::Missing(_)) {
@@ -223,14 +225,14 @@ impl Driver {
     async fn resolve(&mut self) -> Result<(), Failure> {
         let of = &self.informer.key.of;
         self.endpoint = None;
-        // What changes from now on is not known yet.
+        // Only changes after this point call for another look.
         self.kinds.mark_unchanged();
         match self.cluster.discover(of).await {
             Ok(endpoint) => {
-                self.informer.note_heard();
-                // Its verbs may change, as those of a kind that is missing may.
+                self.informer.record_heard();
+                // Looked up again later, like a missing kind, because its verbs may change.
                 endpoint.check_watchable(of).map_err(|error| Failure::Missing(error.to_string()))?;
-                // The server would list everything, and nobody would be woken by it.
+                // The server would ignore the namespace and list everything.
                 if let (Some(namespace), false) = (&self.informer.key.namespace, endpoint.namespaced) {
                     let error = Error::Scope { of: of.clone(), namespace: namespace.as_ref().to_owned() };
                     return Err(Failure::Missing(error.to_string()));
@@ -268,18 +270,18 @@ impl Driver {
         resource_version: Option<&str>,
     ) -> Result<bytes::Bytes, Error> {
         let page = self.cluster.list(self.endpoint()?, &self.select(), limit, continue_token, resource_version).await?;
-        self.informer.note_heard();
+        self.informer.record_heard();
         Ok(page)
     }
 
     async fn watch(&self, resource_version: &str, initial_events: bool, timeout: Duration) -> Result<Stream, Error> {
         let (endpoint, select) = (self.endpoint()?, self.select());
         let stream = self.cluster.watch(endpoint, &select, resource_version, initial_events, timeout).await?;
-        self.informer.note_opened();
+        self.informer.record_opened();
         Ok(stream)
     }
 
-    /// Feeds lines to the reflector until it asks for something else, or the stream ends.
+    /// Feeds lines to the reflector until it makes another request or the stream ends.
     async fn read_watch(
         &mut self,
         reflector: &mut Reflector,
@@ -288,8 +290,8 @@ impl Driver {
         effects: &mut Vec<Effect>,
     ) {
         reflector.step(origin.elapsed(), Input::Opened, effects);
-        // A restore may have been told of while the request was under way: then no line need ever come.
-        if self.asks(effects) {
+        // A restore may have been announced while the watch opened. Then it makes a request before any line comes.
+        if self.has_request(effects) {
             return;
         }
         let mut buffer = BytesMut::new();
@@ -298,7 +300,7 @@ impl Driver {
                 read = tokio::time::timeout(DEAD_AFTER, stream.next()) => read,
                 Ok(()) = self.restores.changed() => {
                     reflector.step(origin.elapsed(), Input::Restored, effects);
-                    if self.asks(effects) {
+                    if self.has_request(effects) {
                         return;
                     }
                     continue;
@@ -306,7 +308,7 @@ impl Driver {
             };
             let end = match read {
                 Ok(Some(Ok(bytes))) => {
-                    self.informer.note_heard();
+                    self.informer.record_heard();
                     let mut seen = buffer.len();
                     buffer.extend_from_slice(&bytes);
                     while let Some(at) = memchr::memchr(b'\n', &buffer[seen..]) {
@@ -316,7 +318,7 @@ impl Driver {
                             continue;
                         }
                         reflector.step(origin.elapsed(), Input::Line(line.trim_ascii()), effects);
-                        if self.asks(effects) {
+                        if self.has_request(effects) {
                             return;
                         }
                     }
@@ -336,8 +338,9 @@ impl Driver {
         }
     }
 
-    /// Performs the effects of one line. True if the reflector asks for a request in place of more lines: it stays in `effects`.
-    fn asks(&mut self, effects: &mut Vec<Effect>) -> bool {
+    /// Performs the effects of one line. Returns `true` if the reflector wants a request instead of more lines; it
+    /// stays in `effects`.
+    fn has_request(&mut self, effects: &mut Vec<Effect>) -> bool {
         match self.perform_local(effects) {
             Some(request) => {
                 effects.push(request);
@@ -372,7 +375,7 @@ mod tests {
         let mut skips = Skips::default();
         let skipped: Vec<_> = (0..10_000).filter_map(|_| skips.skip()).collect();
         assert_eq!(skipped, [0]);
-        tokio::time::advance(SKIPS_SAID_EVERY).await;
+        tokio::time::advance(LOG_SKIPS_EVERY).await;
         assert_eq!([skips.skip(), skips.skip()], [Some(9_999), None]);
     }
 }

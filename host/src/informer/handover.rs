@@ -1,9 +1,9 @@
-//! From one informer to another, without a gap and without a false event.
+//! Hands a lease over from one informer to another, without a gap and without a false event.
 //!
-//! The two have watches of their own, and neither is always ahead. A lease goes over when the informer that takes it is synced, and
-//! has come at least to the newest version that list or watch have shown through the lease. Then whatever differs is news: an
-//! object that is missing there was deleted, and one that is there or newer has come since. Own writes are in both: the registry
-//! does not let one in while it hands over.
+//! Each informer has its own watch, and neither is always ahead. A handover waits until the new informer is synced and
+//! its watch has reached the newest version that list or watch have shown through the lease. Every difference is then a
+//! real change: an object that the new informer lacks was deleted, and an object that is new or newer there has changed
+//! since. Own writes are in both informers, because the registry admits none during a handover.
 //!
 //! ```text
 //!  narrow:  a@5 b@7 c@3   seen 7 ─┐
@@ -17,53 +17,54 @@ use pilothouse_core::{object::Object, store::Change};
 
 use super::{
     Informer, Origin,
-    informer::Inner,
-    lease::{Place, Seat},
+    informer::Cache,
+    lease::{Attachment, Claim},
 };
 
-/// Hands the lease of `place` over from the informer that shows it to `to`. False: not yet, for `to` has not come far enough.
+/// Hands a lease over to the informer `to`. Returns `false` if `to` has not come far enough yet.
 ///
-/// The caller holds the registry's table for itself alone.
-pub(super) fn hand_over(place: &Place, to: &Arc<Informer>) -> bool {
-    let from = place.seat.load().informer.clone();
+/// The caller holds the registry's write lock.
+pub(super) fn hand_over(claim: &Claim, to: &Arc<Informer>) -> bool {
+    let from = claim.attached.load().informer.clone();
     if Arc::ptr_eq(&from, to) {
         return true;
     }
-    // Dropped after the locks are.
+    // Declared before the locks, so that it is dropped after them.
     let _dropped;
     let (mut old, mut new);
     if from.number < to.number {
-        old = from.inner.write();
-        new = to.inner.write();
+        old = from.cache.write();
+        new = to.cache.write();
     } else {
-        new = to.inner.write();
-        old = from.inner.write();
+        new = to.cache.write();
+        old = from.cache.write();
     }
-    let Some(at) = old.outlets.iter().position(|outlet| outlet.lease == place.number) else { return true };
+    let Some(at) = old.outlets.iter().position(|outlet| outlet.lease == claim.number) else { return true };
     if !new.synced || new.store.covered() < old.outlets[at].seen {
         return false;
     }
     let mut outlet = old.outlets.swap_remove(at);
-    let seat = Seat::new(to.clone(), &place.key);
+    let attached = Attachment::new(to.clone(), &claim.key);
     let origin = if *outlet.synced.borrow() { Origin::Change } else { Origin::Initial };
     if !outlet.subscribers.is_empty() {
-        differences(&old, &new, place, &seat, |change| outlet.tell(change, origin));
+        differences(&old, &new, claim, &attached, |change| outlet.deliver(change, origin));
     }
-    outlet.filter = seat.filter.clone();
+    outlet.filter = attached.filter.clone();
     outlet.seen = new.store.covered();
     outlet.synced.send_replace(true);
-    _dropped = old.drop_indexes(&place.indexes);
-    to.add_indexes(&mut new, &place.indexes);
+    _dropped = old.drop_indexes(&claim.indexes);
+    to.add_indexes(&mut new, &claim.indexes);
     new.outlets.push(outlet);
-    place.seat.store(Arc::new(seat));
+    claim.attached.store(Arc::new(attached));
     true
 }
 
-/// What changes for a lease that goes from `old` to `new`: both show objects in the order of their keys.
-fn differences(old: &Inner, new: &Inner, place: &Place, seat: &Seat, mut tell: impl FnMut(&Change)) {
-    let left = place.seat.load();
+/// Calls `deliver` with each difference between what a lease shows of `old` and of `new`. Both iterate in the order of
+/// keys.
+fn differences(old: &Cache, new: &Cache, claim: &Claim, attached: &Attachment, mut deliver: impl FnMut(&Change)) {
+    let left = claim.attached.load();
     let mut before = old.shown(left.filter.as_ref()).peekable();
-    let mut after = new.shown(seat.filter.as_ref()).peekable();
+    let mut after = new.shown(attached.filter.as_ref()).peekable();
     let some = |object: Option<&Arc<Object>>| object.cloned();
     loop {
         let order = match (before.peek(), after.peek()) {
@@ -78,11 +79,11 @@ fn differences(old: &Inner, new: &Inner, place: &Place, seat: &Seat, mut tell: i
             old.resource_version() == new.resource_version() && old.uid() == new.uid()
         };
         if !old.as_ref().zip(new.as_ref()).is_some_and(same) {
-            // Its DELETED, if there was one, came to somebody else.
-            tell(&Change {
+            // A DELETED event, if there was one, went to the other informer.
+            deliver(&Change {
                 missed: new.is_none(),
                 old: old.map(|old| left.cut(&old)),
-                new: new.map(|new| seat.cut(&new)),
+                new: new.map(|new| attached.cut(&new)),
             });
         }
     }

@@ -22,49 +22,50 @@ use super::{
     outlet::{Cuts, Outlet, shown},
     shared::Shared,
 };
-use crate::guests::tell_later;
+use crate::guests::defer_wakes;
 
-/// Objects that enter an index under one lock: each is read through, some microseconds long.
+/// Objects that enter an index under one lock. Each takes some microseconds, because its whole JSON is read.
 const INDEX_STEP: usize = 50;
 
 /// A store of one kind's objects in one scope, kept up to date.
 pub struct Informer {
     pub(super) key: InformerKey,
-    /// Of two informers, the one with the lower number is locked first.
+    /// The lock order: of two informers, the one with the lower number is locked first.
     pub(super) number: u64,
-    pub(super) inner: RwLock<Inner>,
-    /// A handover waits for this one to come further.
+    pub(super) cache: RwLock<Cache>,
+    /// `true` while a handover waits until this informer's watch has come further.
     pub(super) awaited: AtomicBool,
-    /// All who use it would have its objects compressed.
+    /// `true` if all leases on this informer allow compression.
     compressed: AtomicBool,
-    /// Rung when there may be something to compress.
+    /// Notified when there may be objects to compress.
     pub(super) unpacked: Notify,
-    /// An index was added that may lack objects.
+    /// `true` while an index may lack objects.
     indexing: AtomicBool,
     state: Mutex<State>,
     health: Mutex<Health>,
-    /// The reflector watches. Beside the two locks, as each reconcile with children asks.
+    /// `true` while the reflector watches. Kept outside the two locks, because each reconcile with children reads it.
     is_watching: AtomicBool,
     pub(super) shared: Arc<Shared>,
 }
 
-pub(super) struct Inner {
+/// What an informer's lock protects.
+pub(super) struct Cache {
     pub(super) store: Store,
     pub(super) synced: bool,
     pub(super) outlets: Vec<Outlet>,
-    /// The list under way is of another history.
+    /// `true` while a list is read after the server's versions went back.
     went_back: bool,
     tally: Tally,
     own_writes: OwnWrites,
 }
 
-impl Inner {
-    /// The objects of a lease, ordered by key.
+impl Cache {
+    /// Returns the objects that a filter shows, ordered by key.
     pub(super) fn shown<'a>(&'a self, filter: Option<&'a Filter>) -> impl Iterator<Item = &'a Arc<Object>> {
         shown(&self.store, filter)
     }
 
-    /// Whoever needed these indexes is shown by another, or by none. What is returned is to be freed without the lock.
+    /// Drops indexes that a lease no longer needs here. The caller frees the result after it has released the lock.
     pub(super) fn drop_indexes(&mut self, paths: &[FieldPath]) -> Vec<DroppedIndex> {
         paths.iter().filter_map(|path| self.store.drop_index(path)).collect()
     }
@@ -73,6 +74,7 @@ impl Inner {
         self.outlets.iter_mut().find(|outlet| outlet.lease == lease)
     }
 
+    /// Counts a change and passes it to all outlets.
     fn announce(&mut self, change: &Change, version: Option<ResourceVersion>, origin: Origin) {
         let count = match (&change.old, &change.new) {
             (None, _) => &mut self.tally.added,
@@ -92,7 +94,7 @@ impl Informer {
         let store = Store::new(key.of.clone());
         Self {
             number: shared.number(),
-            inner: RwLock::new(Inner {
+            cache: RwLock::new(Cache {
                 store,
                 synced: false,
                 outlets: Vec::new(),
@@ -112,20 +114,20 @@ impl Informer {
         }
     }
 
-    /// What it watches.
+    /// What this informer watches.
     pub fn key(&self) -> &InformerKey {
         &self.key
     }
 
-    /// True if the first list is in the store and was handed to all subscribers.
+    /// `true` if the first list is in the store and all subscribers have received it.
     pub fn is_synced(&self) -> bool {
-        self.inner.read().synced
+        self.cache.read().synced
     }
 
-    /// `true` if the first list is in the store, or something has kept it from being there.
+    /// `true` if the first list is in the store, or an attempt to get it has failed.
     pub fn has_looked(&self) -> bool {
-        let inner = self.inner.read();
-        inner.synced || !inner.tally.failures.is_empty()
+        let cache = self.cache.read();
+        cache.synced || !cache.tally.failures.is_empty()
     }
 
     /// What the reflector is doing.
@@ -133,34 +135,34 @@ impl Informer {
         self.state.lock().clone()
     }
 
-    /// How many objects there are, and the bytes that they and their indexes take.
+    /// Returns the number of objects, and the bytes of these objects and their indexes.
     pub fn size(&self) -> (usize, usize) {
-        let store = &self.inner.read().store;
+        let store = &self.cache.read().store;
         (store.len(), store.bytes())
     }
 
-    /// What is counted since the start.
+    /// The counters since the informer's start.
     pub fn tally(&self) -> Tally {
-        let inner = self.inner.read();
-        Tally { snapshots_given_up: inner.store.snapshots_given_up(), ..inner.tally.clone() }
+        let cache = self.cache.read();
+        Tally { snapshots_given_up: cache.store.snapshots_given_up(), ..cache.tally.clone() }
     }
 
-    /// True while an index that somebody needs lacks objects: lookups do without it.
+    /// `true` while an index lacks objects. Lookups scan meanwhile.
     pub fn is_indexing(&self) -> bool {
         self.indexing.load(Ordering::Acquire)
     }
 
-    /// How many calls of plugins read it as it was at a moment of theirs.
+    /// Number of plugin calls that hold a snapshot of this informer.
     pub fn snapshots(&self) -> usize {
-        self.inner.read().store.snapshots()
+        self.cache.read().store.snapshots()
     }
 
-    /// How the connection fares.
+    /// The state of the connection.
     pub fn health(&self) -> Health {
         self.health.lock().clone()
     }
 
-    /// Why what is cached is not to be believed; none: a watch keeps it up to date, or was lost just now.
+    /// Returns why the cache is not trustworthy, or `None` if a watch keeps it up to date or was lost only just now.
     pub fn lapse(&self) -> Option<Lapse> {
         if self.is_watching.load(Ordering::Acquire) {
             return None;
@@ -170,82 +172,82 @@ impl Informer {
         health.lapse(&state, synced)
     }
 
-    /// How far the watch has come; 0: no list is complete.
+    /// The version up to which the watch has delivered all changes; 0 before the first complete list.
     pub fn version(&self) -> ResourceVersion {
-        self.inner.read().store.covered()
+        self.cache.read().store.covered()
     }
 
-    /// The newest version that the store has been told of, whoever said so; none: nothing has come. It looks through all objects.
+    /// Returns the newest version in the store, or `None` if the store has received nothing. Reads all objects.
     pub(super) fn newest(&self) -> Option<ResourceVersion> {
-        let store = &self.inner.read().store;
+        let store = &self.cache.read().store;
         let versions = store.iter().map(|object| object.resource_version());
         versions.chain([store.covered()]).max().filter(|version| version.0 > 0)
     }
 
-    /// How many versions the newest that the host has seen of any kind is ahead of this watch. Where one etcd serves all kinds, a
-    /// watch of a quiet kind lags by what happens to others, until its next bookmark.
+    /// Returns how many versions this watch is behind the newest version that the host has seen of any kind. If one
+    /// etcd serves all kinds, the watch of a quiet kind lags until its next bookmark.
     pub fn behind(&self) -> u64 {
         self.shared.newest.load(Ordering::Relaxed).saturating_sub(self.version().0)
     }
 
-    /// Somebody needs these indexes. They are there when [`Informer::build_indexes`] has come to its end.
-    pub(super) fn add_indexes(&self, inner: &mut Inner, paths: &[FieldPath]) {
+    /// Adds indexes that a lease needs. They can be used when [`Informer::build_indexes`] has returned `false`.
+    pub(super) fn add_indexes(&self, cache: &mut Cache, paths: &[FieldPath]) {
         for path in paths {
-            inner.store.add_index(path);
+            cache.store.add_index(path);
             self.indexing.store(true, Ordering::Release);
         }
     }
 
-    /// Somebody asked for objects by labels, which are not indexed yet. The caller holds the lock.
+    /// Starts to index labels, because a query selected by them. The caller holds the lock.
     pub(super) fn index_labels(&self) {
         if !self.indexing.swap(true, Ordering::AcqRel) {
             self.shared.bell.notify_one();
         }
     }
 
-    /// Takes some more objects into indexes that lack some. False: none does.
+    /// Adds some more objects to incomplete indexes. Returns `true` if an index is still incomplete.
     pub(super) fn build_indexes(&self) -> bool {
-        // Nearly always there is nothing to do, and no reason for a lock.
+        // The common case takes no lock.
         if !self.indexing.load(Ordering::Acquire) {
             return false;
         }
-        let inner = &mut *self.inner.write();
-        let lack = !inner.store.build_indexes(INDEX_STEP);
-        // Still locked: an index that is added says so afterwards.
+        let cache = &mut *self.cache.write();
+        let lack = !cache.store.build_indexes(INDEX_STEP);
+        // Stored under the lock, so that an index that is added later sets the flag again.
         self.indexing.store(lack, Ordering::Release);
         lack
     }
 
-    /// True where the API server does not let this be read.
+    /// `true` if the API server denies the host to list or watch this.
     pub(super) fn is_denied(&self) -> bool {
         matches!(*self.state.lock(), State::Denied(_))
     }
 }
 
-// How objects are held.
+// Compression.
 impl Informer {
-    /// Whether objects are kept compressed, as far as that has been done.
+    /// `true` if objects are kept compressed. Those that came last may not be compressed yet.
     pub fn is_compressed(&self) -> bool {
         self.compressed.load(Ordering::Relaxed)
     }
 
-    /// All who use it would have it so, or not all.
+    /// Turns compression on or off.
     pub(super) fn set_compressed(&self, on: bool) {
         if self.compressed.swap(on, Ordering::Relaxed) != on {
-            self.inner.write().store.set_compressed(on);
+            self.cache.write().store.set_compressed(on);
             self.look_for_unpacked();
         }
     }
 
-    /// The next thing to do so that objects are compressed.
+    /// Returns the next objects to compress, if any.
     pub(super) fn packing(&self) -> Option<Work> {
-        self.inner.read().store.packing()
+        self.cache.read().store.packing()
     }
 
-    /// It was done.
+    /// Puts compressed objects into the store.
     pub(super) fn packed(&self, mut done: Packed) {
-        self.inner.write().store.packed(&mut done);
-        // What was replaced is let go here, without the lock.
+        self.cache.write().store.packed(&mut done);
+        // `done` now holds what was replaced. It is freed here, without the lock.
     }
 
     fn look_for_unpacked(&self) {
@@ -255,20 +257,20 @@ impl Informer {
     }
 }
 
-// What own writes bring.
+// The host's own writes.
 impl Informer {
-    /// Takes in the answer to one of the host's own writes, so that the next read sees it though the watch lags.
+    /// Stores the answer to one of the host's own writes, so that the next read sees it although the watch lags.
     pub(super) fn own_write(&self, object: &Arc<Object>) {
         let key = object.key();
         if !self.key.covers_namespace(key.namespace.as_deref()) {
             return;
         }
         let shows = self.key.shows(object);
-        // Each store interns for itself.
+        // Each store interns its own strings.
         let kept = || if self.key.keep.is_whole() { (**object).clone() } else { object.kept(&self.key.keep) };
         self.shared.saw(object.resource_version());
         self.own_change(Some(object.resource_version()), |store| {
-            // Only the server can tell: what was here stays until the watch says otherwise.
+            // `None`: only the server can tell. What is held stays until the watch brings a change.
             let is_held = |held: &Arc<Object>| held.uid() == object.uid();
             match shows {
                 Some(true) => store.upsert_own(kept()),
@@ -279,7 +281,7 @@ impl Informer {
         });
     }
 
-    /// Takes in that one of the host's own deletes succeeded at once.
+    /// Removes an object after one of the host's own deletes, which removed it from the server at once.
     pub(super) fn own_delete(&self, key: &Key, uid: &Uid) {
         if self.key.covers_namespace(key.namespace.as_deref()) {
             self.own_change(None, |store| store.remove_own(key, uid));
@@ -287,19 +289,19 @@ impl Informer {
     }
 
     fn own_change(&self, version: Option<ResourceVersion>, apply: impl FnOnce(&mut Store) -> Option<Change>) {
-        let _unlocked = tell_later();
-        let inner = &mut *self.inner.write();
-        if let Some(change) = apply(&mut inner.store) {
+        let _deferred = defer_wakes();
+        let cache = &mut *self.cache.write();
+        if let Some(change) = apply(&mut cache.store) {
             if let Some(version) = version {
-                inner.own_writes.wrote(version);
+                cache.own_writes.wrote(version);
             }
-            inner.announce(&change, None, Origin::Change);
+            cache.announce(&change, None, Origin::Change);
         }
         self.look_for_unpacked();
     }
 }
 
-// What the driver brings.
+// Called by the driver.
 impl Informer {
     pub(super) fn upsert(&self, object: Object) {
         let version = object.resource_version();
@@ -312,72 +314,72 @@ impl Informer {
     }
 
     fn watched(&self, version: ResourceVersion, apply: impl FnOnce(&mut Store) -> Option<Change>) {
-        let _unlocked = tell_later();
-        let inner = &mut *self.inner.write();
-        let origin = if inner.synced { Origin::Change } else { Origin::Initial };
-        if let Some(change) = apply(&mut inner.store) {
-            inner.announce(&change, Some(version), origin);
+        let _deferred = defer_wakes();
+        let cache = &mut *self.cache.write();
+        let origin = if cache.synced { Origin::Change } else { Origin::Initial };
+        if let Some(change) = apply(&mut cache.store) {
+            cache.announce(&change, Some(version), origin);
         }
-        self.came_to(inner);
+        self.came_to(cache);
         self.look_for_unpacked();
     }
 
-    /// An object cannot be read. If a list is under way, what is held of it stays.
+    /// Counts an object that cannot be read. A list under way does not remove what the store holds of this object.
     pub(super) fn skip(&self, key: Option<&Key>) {
-        let inner = &mut *self.inner.write();
-        inner.tally.skipped += 1;
+        let cache = &mut *self.cache.write();
+        cache.tally.skipped += 1;
         if let Some(key) = key {
-            inner.store.keep(key);
+            cache.store.keep(key);
         }
     }
 
-    /// The watch has brought all up to `version`.
+    /// Records that the watch has delivered all changes up to `version`.
     pub(super) fn advance(&self, version: ResourceVersion) {
-        let inner = &mut *self.inner.write();
-        inner.store.advance(version);
-        self.came_to(inner);
+        let cache = &mut *self.cache.write();
+        cache.store.advance(version);
+        self.came_to(cache);
     }
 
     pub(super) fn begin_replace(&self, went_back: bool) {
-        let inner = &mut *self.inner.write();
-        inner.went_back = went_back;
-        inner.store.begin_replace(went_back);
+        let cache = &mut *self.cache.write();
+        cache.went_back = went_back;
+        cache.store.begin_replace(went_back);
         if went_back {
-            inner.own_writes.forget();
+            cache.own_writes.forget();
         }
     }
 
     pub(super) fn finish_replace(&self, version: ResourceVersion) {
-        let _unlocked = tell_later();
-        let inner = &mut *self.inner.write();
-        for change in inner.store.finish_replace(version) {
-            inner.announce(&change, Some(version), Origin::Change);
+        let _deferred = defer_wakes();
+        let cache = &mut *self.cache.write();
+        for change in cache.store.finish_replace(version) {
+            cache.announce(&change, Some(version), Origin::Change);
         }
-        if std::mem::take(&mut inner.went_back) {
-            // What was seen before was another history.
-            for outlet in &mut inner.outlets {
+        if std::mem::take(&mut cache.went_back) {
+            // Versions of the former history mean nothing in this one.
+            for outlet in &mut cache.outlets {
                 outlet.seen = version;
             }
             self.shared.newest.store(version.0, Ordering::Relaxed);
             self.shared.bell.notify_one();
         }
         self.health.lock().listed();
-        self.came_to(inner);
+        self.came_to(cache);
         self.look_for_unpacked();
     }
 
     pub(super) fn abort_replace(&self) {
-        let inner = &mut *self.inner.write();
-        inner.went_back = false;
-        inner.store.abort_replace();
+        let cache = &mut *self.cache.write();
+        cache.went_back = false;
+        cache.store.abort_replace();
     }
 
     pub(super) fn mark_synced(&self) {
-        let _unlocked = tell_later();
-        // Subscribers were called under the lock by every change so far: what is routed is routed.
-        let inner = &mut *self.inner.write();
-        inner.synced = true;
-        for outlet in &inner.outlets {
+        let _deferred = defer_wakes();
+        // Under the lock: subscribers have received every change so far.
+        let cache = &mut *self.cache.write();
+        cache.synced = true;
+        for outlet in &cache.outlets {
             outlet.synced.send_replace(true);
         }
         let mut health = self.health.lock();
@@ -386,16 +388,17 @@ impl Informer {
         self.shared.bell.notify_one();
     }
 
-    fn came_to(&self, inner: &mut Inner) {
-        let covered = inner.store.covered();
-        inner.own_writes.covered(covered, &mut inner.tally);
+    fn came_to(&self, cache: &mut Cache) {
+        let covered = cache.store.covered();
+        cache.own_writes.covered(covered, &mut cache.tally);
         self.shared.saw(covered);
-        if inner.synced && self.awaited.load(Ordering::Relaxed) {
+        if cache.synced && self.awaited.load(Ordering::Relaxed) {
             self.shared.bell.notify_one();
         }
     }
 
-    pub(super) fn note(&self, state: State) {
+    /// Records what the reflector does now.
+    pub(super) fn set_state(&self, state: State) {
         self.health.lock().turned(&state);
         self.is_watching.store(state == State::Watching, Ordering::Release);
         *self.state.lock() = state;
@@ -403,26 +406,26 @@ impl Informer {
         self.shared.bell.notify_one();
     }
 
-    pub(super) fn note_opened(&self) {
+    pub(super) fn record_opened(&self) {
         let mut health = self.health.lock();
         let now = Instant::now();
         (health.heard, health.watching) = (Some(now), Some(now));
     }
 
-    pub(super) fn note_heard(&self) {
+    pub(super) fn record_heard(&self) {
         self.health.lock().heard = Some(Instant::now());
     }
 
-    pub(super) fn note_relist(&self, reason: RelistReason) {
-        *self.inner.write().tally.relists.entry(reason).or_default() += 1;
+    pub(super) fn record_relist(&self, reason: RelistReason) {
+        *self.cache.write().tally.relists.entry(reason).or_default() += 1;
     }
 
-    pub(super) fn note_failure(&self, failure: &Failure) {
-        *self.inner.write().tally.failures.entry(failure.as_str()).or_default() += 1;
+    pub(super) fn record_failure(&self, failure: &Failure) {
+        *self.cache.write().tally.failures.entry(failure.as_str()).or_default() += 1;
     }
 
-    pub(super) fn note_restart(&self) {
-        self.inner.write().tally.restarts += 1;
+    pub(super) fn record_restart(&self) {
+        self.cache.write().tally.restarts += 1;
         self.abort_replace();
     }
 }

@@ -1,11 +1,12 @@
 //! Wakes informers whose kind is not served yet, as soon as the server may have it.
 //!
-//! An informer looks for a missing kind at growing intervals, up to 30 s. It looks at once when a CustomResourceDefinition changes. The
-//! host learns of that by a watch, which is open only while some informer waits, and by what it installs itself.
+//! An informer looks for a missing kind at growing intervals, up to 30 s. It looks at once when a
+//! CustomResourceDefinition changes. The host learns of such a change from a watch, which is open only while an
+//! informer waits, and from its own installations.
 //!
 //! ```text
 //! watch on definitions ─┐
-//! Writer::install ──────┴─► changed ─► announce: forget what discovery said ─► every informer that waits looks again
+//! Writer::install ──────┴─► changed ─► announce: forget discovery's answers ─► every waiting informer looks again
 //! ```
 
 use std::{sync::Arc, time::Duration};
@@ -22,52 +23,52 @@ use tracing::debug;
 
 use crate::cluster::{Cluster, Error, Select};
 
-/// Pauses between looks after a change. API servers say that a definition is established before discovery has the kind.
+/// Pauses between looks after a change. API servers report a definition as established before discovery lists the kind.
 const AGAIN: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(1500)];
 
-/// Looks are at least this far apart: hundreds of definitions may come at once.
+/// The least time between two looks. Hundreds of definitions may come at once.
 const SPACING: Duration = Duration::from_millis(250);
 
-/// How long one watch on definitions is open.
+/// How long one watch on definitions stays open.
 const WATCH_FOR: Duration = Duration::from_secs(300);
 
-/// Silence after which that watch is taken for dead. Servers send a bookmark about once a minute.
+/// Silence after which that watch counts as dead. Servers send a bookmark about once a minute.
 const DEAD_AFTER: Duration = Duration::from_secs(150);
 
-/// What informers and the host's tasks tell each other about kinds to come.
+/// The signals between informers that wait for their kind and the tasks that notice new kinds.
 #[derive(Debug, Default)]
 pub(super) struct Kinds {
-    /// How many informers wait for their kind.
+    /// Number of informers that wait for their kind.
     waiting: watch::Sender<usize>,
-    /// Grows when the server may serve other kinds than before.
+    /// Increases when the server may serve other kinds than before.
     looks: watch::Sender<u64>,
-    /// Rung when a definition has changed.
+    /// Notified when a definition has changed.
     changed: Arc<Notify>,
 }
 
 impl Kinds {
-    /// Changes when an informer that waits should look for its kind.
+    /// Changes when a waiting informer should look for its kind.
     pub(super) fn looks(&self) -> watch::Receiver<u64> {
         self.looks.subscribe()
     }
 
-    /// A definition has changed.
+    /// Reports that a definition has changed.
     pub(super) fn changed(&self) {
         self.changed.notify_one();
     }
 
-    /// An informer waits for its kind until this is dropped.
-    pub(super) fn wait(&self) -> Waits<'_> {
+    /// Counts an informer as waiting until the guard is dropped.
+    pub(super) fn wait(&self) -> WaitGuard<'_> {
         self.waiting.send_modify(|waiting| *waiting += 1);
-        Waits(&self.waiting)
+        WaitGuard(&self.waiting)
     }
 
-    /// Both tasks. They end when `self` is dropped, at which `changed` is to be rung.
+    /// Runs both tasks until `self` is dropped.
     pub(super) fn tasks(&self, cluster: &Cluster) -> impl Future<Output = ()> + Send + use<> {
         let announcing = announce(cluster.clone(), self.looks.clone(), self.changed.clone());
         let watching = watch_definitions(cluster.clone(), self.waiting.subscribe(), self.changed.clone());
         async move {
-            // The watch ends when nobody can wait any more.
+            // `watch_definitions` ends when `Kinds` is dropped.
             tokio::select! {
                 never = announcing => match never {},
                 () = watching => {}
@@ -76,15 +77,15 @@ impl Kinds {
     }
 }
 
-pub(super) struct Waits<'a>(&'a watch::Sender<usize>);
+pub(super) struct WaitGuard<'a>(&'a watch::Sender<usize>);
 
-impl Drop for Waits<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|waiting| *waiting = waiting.saturating_sub(1));
     }
 }
 
-/// Lets informers look at each change, and twice again some time after it.
+/// Makes informers look at each change, and twice more after it.
 async fn announce(cluster: Cluster, looks: watch::Sender<u64>, changed: Arc<Notify>) -> std::convert::Infallible {
     let look = || {
         cluster.forget_discovered();
@@ -105,7 +106,8 @@ async fn announce(cluster: Cluster, looks: watch::Sender<u64>, changed: Arc<Noti
     }
 }
 
-/// Watches definitions while informers wait for kinds. Where the host may not, they wait for their next look.
+/// Watches definitions while informers wait for kinds. If the host may not watch them, informers look at their own
+/// intervals.
 async fn watch_definitions(cluster: Cluster, mut waiting: watch::Receiver<usize>, changed: Arc<Notify>) {
     let (origin, seed) = (Instant::now(), std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0));
     let mut backoff = Backoff::new(COSTLY, seed);
@@ -113,27 +115,27 @@ async fn watch_definitions(cluster: Cluster, mut waiting: watch::Receiver<usize>
         let healthy = &mut || backoff.healthy(origin.elapsed());
         let ended = tokio::select! {
             ended = follow(&cluster, &changed, healthy) => ended,
-            () = nobody_can_wait(&mut waiting) => return,
+            () = closed(&mut waiting) => return,
         };
         let delay = backoff.next(origin.elapsed());
         debug!(reason = ended.err().map(tracing::field::display), retry_in = ?delay, "the watch on CustomResourceDefinitions ended");
         tokio::select! {
             () = sleep(delay) => {}
-            () = nobody_can_wait(&mut waiting) => return,
+            () = closed(&mut waiting) => return,
         }
     }
 }
 
-async fn nobody_can_wait(waiting: &mut watch::Receiver<usize>) {
+async fn closed(waiting: &mut watch::Receiver<usize>) {
     while waiting.changed().await.is_ok() {}
 }
 
-/// Rings at each event of one watch, until it ends.
+/// Reports each event of one watch, until the watch ends.
 async fn follow(cluster: &Cluster, changed: &Notify, healthy: &mut impl FnMut()) -> Result<(), Error> {
     let of = TypeMeta::new("apiextensions.k8s.io/v1", "CustomResourceDefinition");
     let endpoint = cluster.endpoint(&of).await?;
     let all = Select { namespace: None, labels: String::new(), fields: String::new(), metadata_only: true };
-    // Without a version it begins with the definitions that there are.
+    // Without a version, the watch begins with the existing definitions.
     let mut stream = cluster.watch(&endpoint, &all, "", false, WATCH_FOR).await?;
     healthy();
     loop {

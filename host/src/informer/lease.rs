@@ -1,4 +1,4 @@
-//! A stable handle on what was asked for, whichever informer shows it just now.
+//! A stable handle on requested objects, whichever informer currently holds them.
 
 use std::{
     borrow::Cow,
@@ -22,69 +22,72 @@ use tokio::sync::watch;
 
 use super::{
     Informer, Moment, Origin, Subscriber,
-    informer::Inner,
+    informer::Cache,
     outlet::{Introduction, Subscribed, cut, shown},
     registry::Registry,
 };
-use crate::guests::tell_later;
+use crate::guests::defer_wakes;
 
-/// Objects that a new subscriber receives under one lock. Each takes some microseconds, and more where it is cut.
+/// Objects that a new subscriber receives under one lock. Each takes some microseconds, and more if parts are left out.
 const INTRODUCED: usize = 50;
 
-/// What is asked of the registry.
-pub(super) struct Asks<'a> {
+/// The arguments for a new lease.
+pub(super) struct LeaseRequest<'a> {
     pub(super) key: InformerKey,
     pub(super) compressed: bool,
     pub(super) indexes: Box<[FieldPath]>,
     pub(super) holder: &'a str,
 }
 
-impl<'a> Asks<'a> {
+impl<'a> LeaseRequest<'a> {
     pub(super) fn new(key: InformerKey, holder: &'a str) -> Self {
         Self { key, compressed: false, indexes: Box::default(), holder }
     }
 }
 
-/// Keeps what it asks for in the cache, and shows it: of each object no more than that, whatever the informer holds.
+/// Keeps the requested objects in the cache and reads them. It shows no more of an object than was requested, even if
+/// the informer holds more.
 ///
 /// # Guarantees
-/// Reads and subscribers see one history: an object never gets older, and every change is told once, also where another informer
-/// takes over.
+/// Reads and subscribers see one history, also when another informer takes over: an object never gets older, and every
+/// change is delivered once.
 pub struct Lease {
-    place: Arc<Place>,
+    claim: Arc<Claim>,
     home: Weak<Registry>,
 }
 
-/// What a lease shares with the registry.
-pub(super) struct Place {
+/// The part of a lease that the registry shares.
+pub(super) struct Claim {
     pub(super) number: u64,
     pub(super) key: InformerKey,
-    /// For people: who holds the lease.
+    /// The plugin or task that holds the lease, for people.
     pub(super) holder: Arc<str>,
-    /// Whoever holds it would have objects compressed.
+    /// `true` if the holder allows compression.
     pub(super) compressed: AtomicBool,
-    /// What it is looked up by. Each informer that shows it has these indexes, as long as it does.
+    /// Paths by which the lease is looked up. The informer that shows the lease has these indexes.
     pub(super) indexes: Box<[FieldPath]>,
-    /// Replaced under the locks of the informer that is left and of the one that is entered.
-    pub(super) seat: ArcSwap<Seat>,
+    /// Replaced under the locks of both the old and the new informer.
+    pub(super) attached: ArcSwap<Attachment>,
     pub(super) synced: watch::Sender<bool>,
     subscriptions: AtomicU64,
 }
 
-/// Where a lease looks.
-pub(super) struct Seat {
+/// The informer that shows a lease, and the filter between the two.
+pub(super) struct Attachment {
     pub(super) informer: Arc<Informer>,
+    /// `None` if the lease shows everything.
     pub(super) filter: Option<Filter>,
 }
 
-impl Seat {
+impl Attachment {
     pub(super) fn new(informer: Arc<Informer>, key: &InformerKey) -> Self {
         let filter = Filter::new(&informer.key, key);
         Self { filter: Some(filter).filter(|filter| *filter != Filter::default()), informer }
     }
 
-    /// Some of what a query asks for out of the store; what the lease does not show may be among it. True: where the query asks for an
-    /// index, what is not in it may be as well.
+    /// Reads one page of a query from the store. The page may contain objects that the lease does not show. Returns
+    /// `true` if it comes from a scan instead of the query's index; it then also contains objects without the indexed
+    /// value.
     fn page(&self, store: &Store, query: &Query<'_>, snapshot: Option<&Snapshot>, work: usize) -> (Page, bool) {
         let (shown, labels) = self.filter.as_ref().map_or((None, None), |f| (f.namespace(), Some(f.labels())));
         let namespace = match (query.namespace, shown) {
@@ -100,7 +103,7 @@ impl Seat {
             Ok(page) => (page, false),
             Err(IndexError::Missing(_) | IndexError::Building(_)) => {
                 let scan = Query { index: None, ..query };
-                (store.page(&scan, snapshot, work).expect("it asks for no index"), true)
+                (store.page(&scan, snapshot, work).expect("a query without an index succeeds"), true)
             }
         };
         if store.lacks_labels() {
@@ -109,21 +112,21 @@ impl Seat {
         page
     }
 
-    /// What of an object the lease shows.
+    /// Reduces an object to what the lease shows of it.
     pub(super) fn cut(&self, object: &Arc<Object>) -> Arc<Object> {
         cut(self.filter.as_ref(), object)
     }
 }
 
-impl Place {
-    pub(super) fn new(number: u64, asks: Asks<'_>, seat: Seat) -> Self {
+impl Claim {
+    pub(super) fn new(number: u64, request: LeaseRequest<'_>, attached: Attachment) -> Self {
         Self {
             number,
-            key: asks.key,
-            holder: asks.holder.into(),
-            compressed: asks.compressed.into(),
-            indexes: asks.indexes,
-            seat: ArcSwap::from_pointee(seat),
+            key: request.key,
+            holder: request.holder.into(),
+            compressed: request.compressed.into(),
+            indexes: request.indexes,
+            attached: ArcSwap::from_pointee(attached),
             synced: watch::Sender::new(false),
             subscriptions: AtomicU64::new(0),
         }
@@ -133,34 +136,32 @@ impl Place {
         self.compressed.load(Ordering::Relaxed)
     }
 
-    /// Reads under the lock of the informer that shows this lease.
-    fn read<T>(&self, read: impl FnOnce(&Store, &Arc<Seat>) -> T) -> T {
+    /// Reads under the lock of the informer that shows the lease.
+    fn read<T>(&self, read: impl FnOnce(&Store, &Arc<Attachment>) -> T) -> T {
         loop {
-            let seat = self.seat.load_full();
-            let inner = seat.informer.inner.read();
-            // It may have been left between the two.
-            if Arc::ptr_eq(&seat, &self.seat.load()) {
-                return read(&inner.store, &seat);
+            let attached = self.attached.load_full();
+            let cache = attached.informer.cache.read();
+            // A handover may have happened between the two.
+            if Arc::ptr_eq(&attached, &self.attached.load()) {
+                return read(&cache.store, &attached);
+            }
+        }
+    }
+
+    /// Changes something under the lock of the informer that shows the lease.
+    fn write<T>(&self, write: impl FnOnce(&mut Cache, &Arc<Attachment>) -> T) -> T {
+        loop {
+            let attached = self.attached.load_full();
+            let cache = &mut *attached.informer.cache.write();
+            // A handover may have happened between the two.
+            if Arc::ptr_eq(&attached, &self.attached.load()) {
+                return write(cache, &attached);
             }
         }
     }
 }
 
-impl Place {
-    /// Changes something under the lock of the informer that shows this lease.
-    fn write<T>(&self, write: impl FnOnce(&mut Inner, &Arc<Seat>) -> T) -> T {
-        loop {
-            let seat = self.seat.load_full();
-            let inner = &mut *seat.informer.inner.write();
-            // It may have been left between the two.
-            if Arc::ptr_eq(&seat, &self.seat.load()) {
-                return write(inner, &seat);
-            }
-        }
-    }
-}
-
-/// Keeps of a page what has the value that the query asks for, if it asks for one.
+/// Removes objects from a page that lack the value that the query requests at its indexed path.
 fn keep_indexed(page: &mut Page, query: &Query<'_>) {
     let Some((path, value)) = query.index else { return };
     let path = FieldSet::new([path.clone()]);
@@ -170,87 +171,87 @@ fn keep_indexed(page: &mut Page, query: &Query<'_>) {
     page.items.retain(has_value);
 }
 
-/// A place among a lease's subscribers.
+/// Identifies a subscriber of a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Subscription(u64);
 
 impl Lease {
-    pub(super) fn new(place: Arc<Place>, home: Weak<Registry>) -> Self {
-        Self { place, home }
+    pub(super) fn new(claim: Arc<Claim>, home: Weak<Registry>) -> Self {
+        Self { claim, home }
     }
 
-    /// What it asks for.
+    /// What was requested.
     pub fn key(&self) -> &InformerKey {
-        &self.place.key
+        &self.claim.key
     }
 
-    /// Says whether objects may be kept compressed. They are where all leases on the informer say so.
+    /// Allows or forbids compression. An informer compresses its objects if all its leases allow it.
     pub fn set_compressed(&self, on: bool) {
-        if self.place.compressed.swap(on, Ordering::Relaxed) != on
+        if self.claim.compressed.swap(on, Ordering::Relaxed) != on
             && let Some(home) = self.home.upgrade()
         {
             home.look();
         }
     }
 
-    /// Whether they may.
+    /// `true` if the lease allows compression.
     pub fn is_compressed(&self) -> bool {
-        self.place.is_compressed()
+        self.claim.is_compressed()
     }
 
-    /// Who holds it.
+    /// The holder, for people.
     pub fn holder(&self) -> &str {
-        &self.place.holder
+        &self.claim.holder
     }
 
-    /// The informer that shows it just now.
+    /// The informer that currently shows the lease.
     pub fn informer(&self) -> Arc<Informer> {
-        self.place.seat.load().informer.clone()
+        self.claim.attached.load().informer.clone()
     }
 
-    /// True if an object of this kind, in this namespace, would be here if it existed (and the selectors matched).
+    /// `true` if the lease shows objects of this namespace that match its selectors.
     pub fn covers(&self, namespace: Option<&str>) -> bool {
-        self.place.key.covers_namespace(namespace)
+        self.claim.key.covers_namespace(namespace)
     }
 
-    /// Becomes true when the first list is here and was handed to the subscribers, and stays so.
+    /// Becomes `true` once the first list is in the cache and all subscribers have received it.
     pub fn synced(&self) -> watch::Receiver<bool> {
-        self.place.synced.subscribe()
+        self.claim.synced.subscribe()
     }
 
-    /// What the reflector behind it is doing.
+    /// The state of the reflector behind the lease.
     pub fn state(&self) -> State {
         self.informer().state()
     }
 
-    /// One object.
+    /// Returns one object.
     pub fn get(&self, key: &Key) -> Option<Arc<Object>> {
         self.get_at(None, key)
     }
 
-    /// One object as a moment shows it; none: as it is now.
+    /// Returns one object as a moment shows it (`None`: as it is now).
     pub fn get_at(&self, moment: Option<&Moment>, key: &Key) -> Option<Arc<Object>> {
-        self.place.read(|store, seat| {
-            let object = match moment.and_then(|moment| moment.of(&self.place, seat, store)) {
+        self.claim.read(|store, attached| {
+            let object = match moment.and_then(|moment| moment.snapshot_of(&self.claim, attached, store)) {
                 Some(snapshot) => store.get_at(&snapshot, key)?,
                 None => store.get(key.namespace.as_deref(), &key.name)?,
             };
-            seat.filter.as_ref().is_none_or(|filter| filter.shows(object)).then(|| seat.cut(object))
+            attached.filter.as_ref().is_none_or(|filter| filter.shows(object)).then(|| attached.cut(object))
         })
     }
 
-    /// Some of the objects that `query` asks for, as a moment shows them (none: as they are now), and where the rest begins. It looks
-    /// at no more than `work` objects while the informer is locked: a page may hold few of them, or none, and not be the last.
+    /// Returns one page of the objects that `query` selects, as a moment shows them (`None`: as they are now).
     ///
-    /// An index that the informer does not have, or not yet, is done without: by reading the objects of the page.
+    /// The informer is locked while at most `work` objects are looked at. So a page may be short or empty without being
+    /// the last. If the query's index is missing or incomplete, the page is scanned instead.
     pub fn page(&self, query: &Query<'_>, moment: Option<&Moment>, work: usize) -> Page {
-        let (found, seat) = self.place.read(|store, seat| {
-            let snapshot = moment.and_then(|moment| moment.of(&self.place, seat, store));
-            (seat.page(store, query, snapshot.as_ref(), work), seat.clone())
+        let (found, attached) = self.claim.read(|store, attached| {
+            let snapshot = moment.and_then(|moment| moment.snapshot_of(&self.claim, attached, store));
+            (attached.page(store, query, snapshot.as_ref(), work), attached.clone())
         });
         let (mut page, is_scan) = found;
-        // Not under the lock: objects may be large.
-        let Some(filter) = &seat.filter else {
+        // Without the lock, because objects may be large.
+        let Some(filter) = &attached.filter else {
             if is_scan {
                 keep_indexed(&mut page, query);
             }
@@ -258,31 +259,31 @@ impl Lease {
         };
         page.items.retain(|object| filter.admits(object.key()));
         page.items.iter_mut().for_each(|object| *object = filter.cut(object));
-        // The informer may have found it by what the lease does not show.
+        // The index may have matched a field that the lease does not show.
         if is_scan || filter.is_cutting() {
             keep_indexed(&mut page, query);
         }
         page
     }
 
-    /// The keys of all objects, in order.
+    /// Returns the keys of all objects, in order.
     pub fn keys(&self) -> Vec<Key> {
-        let keys = |store: &Store, seat: &Arc<Seat>| {
-            shown(store, seat.filter.as_ref()).map(|object| object.key().clone()).collect()
+        let keys = |store: &Store, attached: &Arc<Attachment>| {
+            shown(store, attached.filter.as_ref()).map(|object| object.key().clone()).collect()
         };
-        self.place.read(keys)
+        self.claim.read(keys)
     }
 
-    /// Objects with an owner reference to that uid that `accept` takes, in no particular order.
+    /// Returns the objects with an owner reference to `owner` that `accept` takes, in no particular order.
     pub fn owned_by(&self, owner: &Uid, accept: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
-        self.place.read(|store, seat| {
-            let owned = store.owned_by(owner).filter(|object| seat.filter.as_ref().is_none_or(|f| f.shows(object)));
-            owned.map(|object| seat.cut(object)).filter(|object| accept(object)).collect()
+        self.claim.read(|store, attached| {
+            let owned = store.owned_by(owner).filter(|object| attached.filter.as_ref().is_none_or(|f| f.shows(object)));
+            owned.map(|object| attached.cut(object)).filter(|object| accept(object)).collect()
         })
     }
 
-    /// Calls `subscriber` with every object that is there, then with every change, until [`Lease::unsubscribe`]. No change falls
-    /// between the two.
+    /// Calls `subscriber` with every existing object, then with every change, until [`Lease::unsubscribe`]. No change
+    /// is lost between the two.
     pub fn subscribe(&self, subscriber: Subscriber) -> Subscription {
         let (subscription, mut introduced) = self.begin(subscriber);
         while !introduced {
@@ -291,44 +292,45 @@ impl Lease {
         subscription
     }
 
-    /// As [`subscribe`](Self::subscribe), but calls `subscriber` with the first objects alone. `false`: it hears of the others by
-    /// [`introduce`](Self::introduce), which is for the caller to call. What changes meanwhile it hears as if it had been told of all at once.
+    /// Subscribes like [`subscribe`](Self::subscribe), but calls `subscriber` only with the first objects. Returns
+    /// `false` if there are more. The caller then calls [`introduce`](Self::introduce) until that returns `true`.
+    /// Changes are delivered meanwhile as if the subscriber had received all objects at once.
     pub fn begin(&self, subscriber: Subscriber) -> (Subscription, bool) {
-        let _unlocked = tell_later();
-        let number = self.place.subscriptions.fetch_add(1, Ordering::Relaxed);
+        let _deferred = defer_wakes();
+        let number = self.claim.subscriptions.fetch_add(1, Ordering::Relaxed);
         let mut new = Some(Subscribed { number, subscriber, introduction: Some(Introduction::default()) });
-        let introduced = self.place.write(|inner, seat| {
-            let outlet = inner.outlet(self.place.number).expect("a lease that is held has an outlet");
+        let introduced = self.claim.write(|cache, attached| {
+            let outlet = cache.outlet(self.claim.number).expect("a lease has an outlet until it is dropped");
             outlet.subscribers.extend(new.take());
-            self.step(inner, seat, number)
+            self.step(cache, attached, number)
         });
         (Subscription(number), introduced)
     }
 
-    /// Calls a subscriber with some more of what is there. `true`: it knows all of it. The informer is locked for some dozen objects: who calls
-    /// this gives way in between.
+    /// Calls a subscriber with some more of the existing objects. Returns `true` when it has received all. Each call
+    /// locks the informer for [`INTRODUCED`] objects, so the caller yields between calls.
     pub fn introduce(&self, subscription: Subscription) -> bool {
-        let _unlocked = tell_later();
-        self.place.write(|inner, seat| self.step(inner, seat, subscription.0))
+        let _deferred = defer_wakes();
+        self.claim.write(|cache, attached| self.step(cache, attached, subscription.0))
     }
 
-    fn step(&self, inner: &mut Inner, seat: &Seat, number: u64) -> bool {
-        let at = inner.outlets.iter().position(|outlet| outlet.lease == self.place.number);
-        let Some(outlet) = at.and_then(|at| inner.outlets.get_mut(at)) else { return true };
-        // It may have ended.
+    fn step(&self, cache: &mut Cache, attached: &Attachment, number: u64) -> bool {
+        let at = cache.outlets.iter().position(|outlet| outlet.lease == self.claim.number);
+        let Some(outlet) = at.and_then(|at| cache.outlets.get_mut(at)) else { return true };
+        // The subscription may have ended.
         let Some(subscribed) = outlet.subscribers.iter_mut().find(|known| known.number == number) else { return true };
         let Some(mut introduction) = subscribed.introduction.take() else { return true };
-        let (selector, filter) = (Selector::default(), seat.filter.as_ref());
+        let (selector, filter) = (Selector::default(), attached.filter.as_ref());
         let query = Query {
             namespace: filter.and_then(Filter::namespace),
             after: introduction.after.as_ref(),
             ..Query::new(&selector)
         };
-        let page = inner.store.page(&query, None, INTRODUCED).expect("it asks for no index");
+        let page = cache.store.page(&query, None, INTRODUCED).expect("a query without an index succeeds");
         for object in page.items {
             let is_new = !introduction.early.remove(object.key());
             if is_new && filter.is_none_or(|filter| filter.shows(&object)) {
-                let new = Some(seat.cut(&object));
+                let new = Some(attached.cut(&object));
                 subscribed.call(&Change { old: None, new, missed: false }, Origin::Initial);
             }
         }
@@ -339,11 +341,12 @@ impl Lease {
         false
     }
 
-    /// Ends a subscription. When this returns, its subscriber is not called any more.
+    /// Ends a subscription. Its subscriber is not called after this returns.
     pub fn unsubscribe(&self, subscription: Subscription) {
-        self.place.write(|inner, _| {
-            if let Some(outlet) = inner.outlet(self.place.number) {
-                // It may hold the last reference to something that holds leases: not under the lock's eyes, but that is no harm.
+        self.claim.write(|cache, _| {
+            if let Some(outlet) = cache.outlet(self.claim.number) {
+                // The subscriber may own the last handle of a lease. That is safe here: dropping a lease takes no
+                // informer's lock.
                 outlet.subscribers.retain(|known| known.number != subscription.0);
             }
         });
@@ -353,7 +356,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(home) = self.home.upgrade() {
-            home.release(self.place.clone());
+            home.release(self.claim.clone());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The registry against a server whose every watch has its own lag: leases come and go, and whatever happens between, each
-//! subscriber has heard the history of what it asked for.
+//! A model test of the registry. Every watch of the server has its own lag, and leases come and go. At the end, each
+//! subscriber must have received the history of what it requested.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,8 +21,8 @@ use serde_json::json;
 
 use super::{
     Informer, Lease,
-    lease::Asks,
-    registry::{Driver, Registry},
+    lease::LeaseRequest,
+    registry::{DriverTask, Registry},
     tests::all_of,
 };
 
@@ -30,7 +30,7 @@ fn of() -> TypeMeta {
     TypeMeta::new("v1", "ConfigMap")
 }
 
-/// What leases ask for: namespace, labels, fields, and what of each object.
+/// What leases request: namespace, labels, fields, and which parts of an object.
 const REQUESTS: [(&str, &str, &str, Of); 14] = [
     ("", "", "", Of::Whole),
     ("a", "", "", Of::Whole),
@@ -48,7 +48,7 @@ const REQUESTS: [(&str, &str, &str, Of); 14] = [
     ("b", "", "", Of::AllBut("spec.b")),
 ];
 
-/// What of an object.
+/// Which parts of an object are kept.
 #[derive(Clone, Copy)]
 enum Of {
     Whole,
@@ -72,33 +72,33 @@ fn request((namespace, labels, fields, of_object): (&str, &str, &str, Of)) -> In
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Somebody, this host or another, makes one of the objects have this label, creates it, or deletes it (none).
+    /// This host (`own`) or another client creates an object with this label, changes it, or deletes it (`None`).
     Write {
-        place: usize,
+        slot: usize,
         app: Option<&'static str>,
         own: bool,
     },
     Acquire(usize),
-    /// Somebody asks for more by narrow selectors than may run each for itself.
+    /// A holder requests more narrow selectors than may have informers of their own.
     Flood,
     Release(usize),
-    /// An informer lists, for the first time or anew.
+    /// An informer lists, for the first time or again.
     List(usize),
-    /// An informer's watch brings up to so many events.
+    /// An informer's watch delivers up to this many events.
     Watch(usize, usize),
-    /// An informer's watch brings all there is, and says so.
+    /// An informer's watch delivers all events and a bookmark.
     Bookmark(usize),
     Deny(usize),
     Allow(usize),
     Tend,
-    /// Some objects enter indexes.
+    /// Some objects are added to indexes.
     Build,
 }
 
 fn ops() -> impl Strategy<Value = Op> {
     let app = prop::sample::select(vec![None, Some(""), Some("web"), Some("db")]);
     prop_oneof![
-        8 => (0..6_usize, app, any::<bool>()).prop_map(|(place, app, own)| Op::Write { place, app, own }),
+        8 => (0..6_usize, app, any::<bool>()).prop_map(|(slot, app, own)| Op::Write { slot, app, own }),
         3 => (0..REQUESTS.len()).prop_map(Op::Acquire),
         1 => Just(Op::Flood),
         3 => any::<usize>().prop_map(Op::Release),
@@ -112,16 +112,16 @@ fn ops() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What happened on the server: an object before and after.
+/// A change on the server: an object before and after.
 type Event = (Option<Arc<Object>>, Option<Arc<Object>>);
 
-/// A watch: how much of the log it has brought.
+/// A watch, and how much of the log it has delivered.
 struct Feed {
     informer: Arc<Informer>,
     at: usize,
 }
 
-/// A lease, and what its subscriber has heard.
+/// A lease, and what its subscriber has received.
 struct User {
     lease: Lease,
     indexed: bool,
@@ -136,7 +136,7 @@ struct World {
     acquired: usize,
     log: Vec<Event>,
     objects: BTreeMap<Key, Arc<Object>>,
-    /// What subscribers should not have heard: one that panics would be forgiven.
+    /// Wrong deliveries. Collected here, because the informer catches a panic of a subscriber.
     faults: Arc<Mutex<Vec<String>>>,
 }
 
@@ -150,19 +150,19 @@ fn object(key: &Key, born: usize, version: usize, app: &str) -> Arc<Object> {
     Arc::new(Object::parse(json.as_bytes(), &of()).expect("it is an object"))
 }
 
-/// The same as it was, at a later version: what a DELETED event carries.
+/// Returns an object at a later version, as a DELETED event carries it.
 fn last_state(object: &Object, version: usize) -> Object {
     let mut json: serde_json::Value = serde_json::from_str(&object.json()).expect("it is JSON");
     json["metadata"]["resourceVersion"] = version.to_string().into();
     Object::parse(json.to_string().as_bytes(), &of()).expect("it is an object")
 }
 
-/// What some leases are looked up by: the first stands in every view of an object, the other is cut out of some.
+/// The indexed paths of some leases. Every request keeps the first path, and some leave the second out.
 fn paths() -> [FieldPath; 2] {
     ["metadata.labels.app", "spec.b"].map(|path| FieldPath::parse(path).expect("a path"))
 }
 
-/// By an index that is there, is being built or is missing, and page by page: what is found is what the lease shows.
+/// Checks page by page that lookups find what the lease shows, whether their index is complete, being built or missing.
 fn look_ups_equal_scans(lease: &Lease) {
     let all = Selector::default();
     for (path, value) in paths().iter().flat_map(|path| ["web", "db", "none"].map(|value| (path, value))) {
@@ -193,7 +193,7 @@ impl World {
         let starts = started.clone();
         let registry = Registry::new(Box::new(move |informer| {
             starts.lock().push(informer.clone());
-            Driver(None)
+            DriverTask(None)
         }));
         Self {
             registry: Arc::new(registry),
@@ -211,7 +211,7 @@ impl World {
         self.look();
         let some = |which: &usize, count: usize| (count > 0).then(|| which % count);
         match op {
-            Op::Write { place, app, own } => self.write(*place, *app, *own),
+            Op::Write { slot, app, own } => self.write(*slot, *app, *own),
             Op::Acquire(which) => self.acquire(request(REQUESTS[*which])),
             Op::Flood => {
                 for number in 0..=MAX_NARROW {
@@ -223,23 +223,23 @@ impl World {
             Op::List(which) => drop(some(which, self.feeds.len()).map(|at| self.list(at))),
             Op::Watch(which, count) => drop(some(which, self.feeds.len()).map(|at| self.watch(at, *count))),
             Op::Bookmark(which) => drop(some(which, self.feeds.len()).map(|at| self.bookmark(at))),
-            Op::Deny(which) => self.note(*which, &State::Denied("no".into())),
-            Op::Allow(which) => self.note(*which, &State::Watching),
+            Op::Deny(which) => self.set_state(*which, &State::Denied("no".into())),
+            Op::Allow(which) => self.set_state(*which, &State::Watching),
             Op::Tend => self.registry.tend(),
             Op::Build => drop(self.registry.build_indexes()),
         }
         self.users.iter().for_each(|user| look_ups_equal_scans(&user.lease));
     }
 
-    /// Informers that were started get a watch, those that were stopped lose it.
+    /// Gives started informers a watch and removes the watches of stopped ones.
     fn look(&mut self) {
         let running = self.registry.all();
         self.feeds.retain(|feed| running.iter().any(|informer| Arc::ptr_eq(informer, &feed.informer)));
         self.feeds.extend(self.started.lock().drain(..).map(|informer| Feed { informer, at: 0 }));
     }
 
-    fn write(&mut self, place: usize, app: Option<&str>, own: bool) {
-        let key = Key::new(Some(["a", "b", "c"][place % 3]), ["x", "y"][place / 3]);
+    fn write(&mut self, slot: usize, app: Option<&str>, own: bool) {
+        let key = Key::new(Some(["a", "b", "c"][slot % 3]), ["x", "y"][slot / 3]);
         let version = self.log.len() + 1;
         let before = self.objects.get(&key).cloned();
         let after = app.map(|app| {
@@ -272,7 +272,7 @@ impl World {
                     assert_eq!(found.as_deref(), Some(&kept), "an own write in {}", lease.key());
                 }
                 Some(_) => assert_eq!(found, None, "what an own write took out of {}", lease.key()),
-                // An earlier life of the name may still be there: its end is not ours to know.
+                // An earlier object of the same name may still be there, because this host did not delete it.
                 None => {
                     let is_it = found.is_some_and(|found| found.uid() == written.uid());
                     assert!(!is_it, "what was deleted, in {}", lease.key());
@@ -282,16 +282,16 @@ impl World {
     }
 
     fn acquire(&mut self, key: InformerKey) {
-        // Every other one has indexes.
+        // Every second lease has indexes.
         let indexed = self.acquired.is_multiple_of(2);
         let indexes = if indexed { Box::new(paths()) as Box<[_]> } else { Box::default() };
         self.acquired += 1;
-        let lease = self.registry.acquire(Asks { indexes, ..Asks::new(key.clone(), "test") });
+        let lease = self.registry.acquire(LeaseRequest { indexes, ..LeaseRequest::new(key.clone(), "test") });
         let heard = Arc::<Mutex<BTreeMap<Key, Arc<Object>>>>::default();
-        let (told, faults) = (heard.clone(), self.faults.clone());
+        let (received, faults) = (heard.clone(), self.faults.clone());
         lease.subscribe(Box::new(move |change, _| {
-            let mut told = told.lock();
-            let before = told.remove(change.key());
+            let mut received = received.lock();
+            let before = received.remove(change.key());
             let uid = |object: &Option<Arc<Object>>| object.as_ref().map(|object| object.uid().clone());
             let version = |object: &Option<Arc<Object>>| object.as_ref().map(|object| object.resource_version());
             let is_next = uid(&change.old) == uid(&before)
@@ -303,7 +303,7 @@ impl World {
                 faults.lock().push(format!("{key}: after {before:?} came {change:?}"));
             }
             if let Some(new) = &change.new {
-                told.insert(new.key().clone(), new.clone());
+                received.insert(new.key().clone(), new.clone());
             }
         }));
         self.users.push(User { lease, heard, indexed });
@@ -345,19 +345,19 @@ impl World {
         }
     }
 
-    fn note(&self, which: usize, state: &State) {
+    fn set_state(&self, which: usize, state: &State) {
         if let Some(feed) = self.feeds.get(which % self.feeds.len().max(1)) {
-            feed.informer.note(state.clone());
+            feed.informer.set_state(state.clone());
         }
     }
 
-    /// Everything is allowed, and every watch comes to the end.
+    /// Allows everything and lets every watch deliver all events.
     fn settle(&mut self) {
-        // What starts in one round lists in the next, takes over in the one after, and then others stop.
+        // An informer starts in one round, lists in the next, takes over in the one after, and then others stop.
         for _ in 0..6 {
             self.look();
             for at in 0..self.feeds.len() {
-                self.note(at, &State::Watching);
+                self.set_state(at, &State::Watching);
                 if !self.feeds[at].informer.is_synced() {
                     self.list(at);
                 }
@@ -382,7 +382,7 @@ impl World {
             for path in &paths() {
                 let all = Selector::default();
                 let query = Query { index: Some((path, "web")), ..Query::new(&all) };
-                let found = informer.inner.read().store.page(&query, None, 1);
+                let found = informer.cache.read().store.page(&query, None, 1);
                 assert_eq!(found.is_ok(), wanted, "the index by {path} of {}", informer.key);
             }
         }
@@ -407,14 +407,14 @@ impl World {
 }
 
 #[test]
-fn lease_hears_the_end_of_an_object_whose_name_an_own_write_takes_out_of_the_selector() {
+fn lease_receives_the_deletion_of_an_object_whose_name_an_own_write_takes_out_of_the_selector() {
     let mut world = World::new();
-    let write = |app, own| Op::Write { place: 4, app, own };
+    let write = |app, own| Op::Write { slot: 4, app, own };
     let steps = [
         Op::Acquire(3),
         Op::List(0),
         write(Some("web"), true),
-        // The watch has not come to this and to the end, when the next object of the name is written.
+        // The watch has delivered neither of these two when the next object of the name is written.
         write(Some("db"), false),
         write(None, false),
         write(Some(""), true),

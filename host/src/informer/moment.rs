@@ -1,6 +1,7 @@
-//! The world as one call sees it: of each informer that it reads, a snapshot from its first read on.
+//! What one call sees: a snapshot of each informer, taken at the call's first read from it.
 //!
-//! Owns the snapshots, and what has become of what they show. Reads go through [`Lease`](super::Lease), each with the call's moment:
+//! Owns the snapshots, and finds out whether objects have changed since. Reads go through [`Lease`](super::Lease), each
+//! with the call's moment:
 //!
 //! ```text
 //!  call:      read a ────────── read b ───────── end: what changed since the snapshot?
@@ -8,8 +9,8 @@
 //!  watch:            b changes ─────────────────────────────┘ b did, before it was read
 //! ```
 //!
-//! A lease that another informer takes over during the call shows the present from then on, and so does a snapshot that is given up
-//! because too much changes: then nobody can say what changed before it was read, and it counts as changed.
+//! Two things make a lease show the present from then on: another informer takes it over, or its snapshot is given up
+//! because too much changes. Earlier changes are then unknown, so the lease counts as changed.
 
 use std::sync::Arc;
 
@@ -18,45 +19,46 @@ use pilothouse_core::store::{Change, Snapshot, Store};
 
 use super::{
     WORK,
-    lease::{Place, Seat},
+    lease::{Attachment, Claim},
     outlet::Outlet,
 };
 
-/// What one call sees. Dropping it lets go of what was kept for it.
+/// The snapshots of one call. Dropping it frees what the informers keep for them.
 #[derive(Default)]
 pub struct Moment {
-    /// At most as many as the plugin has leases.
+    /// At most one for each lease of the plugin.
     seen: Mutex<Vec<Seen>>,
 }
 
-/// A lease that was read.
+/// A lease that the call has read.
 struct Seen {
     lease: u64,
-    seat: Arc<Seat>,
-    /// None: another informer has taken the lease over.
+    attached: Arc<Attachment>,
+    /// `None` if another informer has taken the lease over.
     snapshot: Option<Snapshot>,
 }
 
 impl Moment {
-    /// The snapshot through which a lease is read; none: it shows the present. The lease's informer is locked.
-    pub(super) fn of(&self, place: &Place, seat: &Arc<Seat>, store: &Store) -> Option<Snapshot> {
+    /// Returns the snapshot through which a lease is read, or `None` if it shows the present. The caller holds the
+    /// informer's lock.
+    pub(super) fn snapshot_of(&self, claim: &Claim, attached: &Arc<Attachment>, store: &Store) -> Option<Snapshot> {
         let mut seen = self.seen.lock();
-        if let Some(known) = seen.iter_mut().find(|seen| seen.lease == place.number) {
-            if !Arc::ptr_eq(&known.seat, seat) {
+        if let Some(known) = seen.iter_mut().find(|seen| seen.lease == claim.number) {
+            if !Arc::ptr_eq(&known.attached, attached) {
                 known.snapshot = None;
             }
             return known.snapshot.clone();
         }
-        let is_beside = |seen: &&Seen| Arc::ptr_eq(&seen.seat.informer, &seat.informer);
+        let is_beside = |seen: &&Seen| Arc::ptr_eq(&seen.attached.informer, &attached.informer);
         let beside = seen.iter().filter(is_beside).find_map(|seen| seen.snapshot.clone());
         let snapshot = Some(beside.unwrap_or_else(|| store.snapshot()));
-        seen.push(Seen { lease: place.number, seat: seat.clone(), snapshot: snapshot.clone() });
+        seen.push(Seen { lease: claim.number, attached: attached.clone(), snapshot: snapshot.clone() });
         snapshot
     }
 
-    /// True if `concerns` says so of what became of something after its snapshot was taken; and where nobody can say what did.
+    /// `true` if `concerns` accepts a change after its snapshot was taken, or if these changes are unknown.
     ///
-    /// It is asked under no informer's lock.
+    /// `concerns` is called without an informer's lock.
     pub fn hides(&mut self, mut concerns: impl FnMut(&Change) -> bool) -> bool {
         self.seen.get_mut().iter().any(|seen| seen.hides(&mut concerns))
     }
@@ -67,10 +69,10 @@ impl Seen {
         let Some(snapshot) = &self.snapshot else { return true };
         let mut after = None;
         loop {
-            // Some at a time: the informer stands still meanwhile.
-            let changes = self.seat.informer.inner.read().store.changes_since(snapshot, after.as_ref(), WORK);
+            // In steps, because each holds the informer's lock.
+            let changes = self.attached.informer.cache.read().store.changes_since(snapshot, after.as_ref(), WORK);
             let Some((changes, last)) = changes else { return true };
-            let filter = self.seat.filter.as_ref();
+            let filter = self.attached.filter.as_ref();
             let mut shown = changes.into_iter().filter_map(|change| Outlet::shown(filter, change));
             if shown.any(|change| concerns(&Outlet::cut(filter, change))) {
                 return true;
@@ -85,13 +87,13 @@ impl Seen {
 
 impl Drop for Moment {
     fn drop(&mut self) {
-        for Seen { seat, snapshot, .. } in self.seen.get_mut().drain(..) {
+        for Seen { attached, snapshot, .. } in self.seen.get_mut().drain(..) {
             let Some(snapshot) = snapshot else { continue };
-            let keeps = seat.informer.inner.read().store.keeps_for(&snapshot);
+            let keeps = attached.informer.cache.read().store.keeps_for(&snapshot);
             drop(snapshot);
-            // Every change would do it too; the next one may be far.
+            // The next change would free it too, but may be long in coming.
             if keeps {
-                seat.informer.inner.write().store.release();
+                attached.informer.cache.write().store.release();
             }
         }
     }

@@ -19,11 +19,12 @@ use super::{Origin, Subscriber};
 
 /// A lease's end at its informer.
 pub(super) struct Outlet {
-    /// Which lease.
+    /// The lease's number.
     pub(super) lease: u64,
-    /// None: it shows everything.
+    /// `None` if the lease shows everything.
     pub(super) filter: Option<Filter>,
-    /// The newest version of what list and watch have shown through it. Own writes do not count: they are in every informer.
+    /// The newest version that list or watch have shown through this outlet. Own writes do not count, because every
+    /// informer has them.
     pub(super) seen: ResourceVersion,
     pub(super) synced: watch::Sender<bool>,
     pub(super) subscribers: Vec<Subscribed>,
@@ -33,23 +34,23 @@ pub(super) struct Outlet {
 pub(super) struct Subscribed {
     pub(super) number: u64,
     pub(super) subscriber: Subscriber,
-    /// None: the subscriber knows all that was there when the subscription began.
+    /// `None` if the subscriber has received all objects that existed when the subscription began.
     pub(super) introduction: Option<Introduction>,
 }
 
-/// How far a subscriber knows what is there, in the order of keys.
+/// Which of the existing objects a new subscriber has received. They are delivered in the order of keys.
 #[derive(Default)]
 pub(super) struct Introduction {
-    /// All up to this key; none: nothing yet.
+    /// The subscriber has received all objects up to this key; `None` before the first one.
     pub(super) after: Option<Key>,
-    /// Keys beyond that the subscriber knows too, because they changed meanwhile.
+    /// Later keys that the subscriber has received too, because they changed meanwhile.
     pub(super) early: BTreeSet<Key>,
 }
 
 impl Subscribed {
-    /// Tells the subscriber of a change. If it is not yet told of the object, it hears first what was there before: it never hears of a change
-    /// of something unknown, and of nothing twice.
-    fn tell(&mut self, change: &Change, origin: Origin) {
+    /// Delivers a change. If the subscriber has not received the object yet, it first receives the object's former
+    /// state. So it never receives a change of an unknown object, and nothing twice.
+    fn deliver(&mut self, change: &Change, origin: Origin) {
         let key = change.key();
         if let Some(Introduction { after, early }) = &mut self.introduction
             && after.as_ref().is_none_or(|after| key > after)
@@ -61,59 +62,61 @@ impl Subscribed {
         self.call(change, origin);
     }
 
-    /// One that panics has itself to blame: the others are called, and the store goes on.
+    /// Calls the subscriber. A panic is logged, and affects neither the other subscribers nor the store.
     pub(super) fn call(&self, change: &Change, origin: Origin) {
         if catch_unwind(AssertUnwindSafe(|| (self.subscriber)(change, origin))).is_err() {
-            error!(object = %change.key(), "a subscriber of the cache failed over a change");
+            error!(object = %change.key(), "a subscriber of the cache panicked at a change");
         }
     }
 }
 
 impl Outlet {
-    /// Tells the subscribers what a change of the store is to this lease. `version`: of the event, where list or watch brought it.
+    /// Delivers a change of the store as this lease sees it. `version` is the event's version if list or watch brought
+    /// it.
     pub(super) fn pass(&mut self, change: &Change, version: Option<ResourceVersion>, origin: Origin, cuts: &mut Cuts) {
         if self.filter.is_none() {
             self.seen = self.seen.max(version.unwrap_or_default());
-            return self.tell(change, origin);
+            return self.deliver(change, origin);
         }
         let Some(change) = Self::shown(self.filter.as_ref(), change.clone()) else { return };
         self.seen = self.seen.max(version.unwrap_or_default());
         if self.subscribers.is_empty() {
             return;
         }
-        // Told also where nothing that is shown differs: whoever is told goes on with the version.
+        // Delivered even if nothing that is shown differs, because subscribers keep the version.
         let change = match &self.filter {
             Some(filter) => cuts.cut(filter, change),
             None => change,
         };
-        self.tell(&change, origin);
+        self.deliver(&change, origin);
     }
 
-    /// The sides of a change that a filter shows; none: it shows neither.
+    /// Returns the sides of a change that a filter shows, or `None` if it shows neither.
     pub(super) fn shown(filter: Option<&Filter>, change: Change) -> Option<Change> {
         let shown = |object: &Arc<Object>| filter.is_none_or(|filter| filter.shows(object));
         let (old, new) = (change.old.filter(shown), change.new.filter(shown));
         (old.is_some() || new.is_some()).then(|| Change { missed: change.missed && new.is_none(), old, new })
     }
 
-    /// What of both sides a filter shows.
+    /// Reduces both sides to what a filter keeps of an object.
     pub(super) fn cut(filter: Option<&Filter>, change: Change) -> Change {
         let side = |object: Option<Arc<Object>>| object.map(|object| cut(filter, &object));
         Change { old: side(change.old), new: side(change.new), missed: change.missed }
     }
 
-    /// Calls every subscriber.
-    pub(super) fn tell(&mut self, change: &Change, origin: Origin) {
-        self.subscribers.iter_mut().for_each(|subscribed| subscribed.tell(change, origin));
+    /// Delivers a change to every subscriber.
+    pub(super) fn deliver(&mut self, change: &Change, origin: Origin) {
+        self.subscribers.iter_mut().for_each(|subscribed| subscribed.deliver(change, origin));
     }
 }
 
-/// What was cut of the objects of one change. Leases that leave out the same share it: a thousand of them may listen, and the store is locked.
+/// The reduced objects of one change. Leases that keep the same parts share them: a thousand leases may subscribe, and
+/// the store is locked.
 #[derive(Default)]
 pub(super) struct Cuts(Vec<(Arc<Object>, Keep, Arc<Object>)>);
 
 impl Cuts {
-    /// What of both sides a filter shows.
+    /// Reduces both sides to what a filter keeps of an object.
     fn cut(&mut self, filter: &Filter, change: Change) -> Change {
         let Some(keep) = filter.keep() else { return change };
         let mut side = |object: Arc<Object>| {
@@ -129,17 +132,17 @@ impl Cuts {
     }
 }
 
-/// What of a store a filter shows, ordered by key.
+/// Returns the objects of a store that a filter shows, ordered by key.
 pub(super) fn shown<'a>(store: &'a Store, filter: Option<&'a Filter>) -> impl Iterator<Item = &'a Arc<Object>> {
     let nothing: &Filter = &NOTHING;
     let of = filter.unwrap_or(nothing);
     store.list(of.namespace(), of.labels(), None).filter(move |object| of.admits(object.key()))
 }
 
-/// What of an object a filter shows.
+/// Reduces an object to what a filter keeps of it.
 pub(super) fn cut(filter: Option<&Filter>, object: &Arc<Object>) -> Arc<Object> {
     filter.map_or_else(|| object.clone(), |filter| filter.cut(object))
 }
 
-/// Asks for nothing.
+/// A filter that shows everything.
 static NOTHING: LazyLock<Filter> = LazyLock::new(Filter::default);

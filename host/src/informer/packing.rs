@@ -1,7 +1,7 @@
-//! Compresses what an informer holds, where all who use it ask for that.
+//! Compresses the objects of an informer if all its leases allow it.
 //!
-//! Whether they do is the registry's to find out, and what is to be done is the store's to say. This does it: on a thread on which
-//! nobody waits, and without a lock but to fetch work and to bring back what came of it.
+//! The registry decides whether, and the store decides what. This task does the work on a blocking thread. It takes the
+//! informer's lock only to fetch work and to store the result.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use tracing::error;
 
 use super::Informer;
 
-/// Changes gather for so long: what has just come is read by those whom it wakes, and is often changed again.
+/// Delay before new objects are compressed. The reconciles that they wake read them first, and often change them again.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// Compresses until the task is aborted. Work that panics, a fault of the host, ends it: what there is stays as it is.
+/// Compresses until the task is aborted. A panic, which is a fault of the host, ends compression and leaves the objects
+/// as they are.
 pub(super) async fn run(informer: &Informer) {
     loop {
         informer.unpacked.notified().await;
@@ -22,7 +23,7 @@ pub(super) async fn run(informer: &Informer) {
             match tokio::task::spawn_blocking(move || Work::run(work)).await {
                 Ok(done) => informer.packed(done),
                 Err(error) => {
-                    error!(informer = %informer.key, %error, "cannot compress an informer's objects: they stay as they are");
+                    error!(informer = %informer.key, %error, "cannot compress an informer's objects; they stay uncompressed");
                     return;
                 }
             }

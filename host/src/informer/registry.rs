@@ -1,8 +1,9 @@
-//! Which informers run, and which of them shows each lease.
+//! Decides which informers run, and which of them shows each lease.
 //!
-//! [`Registry::tend`] brings what runs to what `pilothouse_core::informer::plan` asks for, step by step: start what is missing, hand over
-//! leases to what has come far enough, stop what shows nothing any more. It is run by one task, whenever something has happened that
-//! may let it go on: a lease came or went, an informer synced, was denied, or came further while a handover waits for it.
+//! [`Registry::tend`] brings the running informers to what `pilothouse_core::informer::plan` returns, step by step. It
+//! starts missing informers, hands leases over to informers that have come far enough, and stops informers without
+//! leases. One task runs it whenever a step may be possible: a lease was acquired or dropped, an informer synced or was
+//! denied, or an awaited informer came further.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -31,27 +32,27 @@ use tracing::info;
 use super::{
     Informer, Lease, Tally, driver,
     handover::hand_over,
-    lease::{Asks, Place, Seat},
+    lease::{Attachment, Claim, LeaseRequest},
     outlet::Outlet,
     shared::Shared,
 };
-use crate::{cluster::Cluster, guests::tell_later, prompt::be_prompt};
+use crate::{cluster::Cluster, guests::defer_wakes, prompt::be_prompt};
 
 /// All informers of the host.
 #[derive(Clone)]
 pub struct Informers {
     registry: Arc<Registry>,
-    /// Looks for kinds that are missing.
-    _looking: Arc<Driver>,
+    /// Wakes informers whose kind appears.
+    _looking: Arc<DriverTask>,
 }
 
-/// Starts what feeds an informer.
-type Start = Box<dyn Fn(&Arc<Informer>) -> Driver + Send + Sync>;
+/// Starts the driver of an informer.
+type Start = Box<dyn Fn(&Arc<Informer>) -> DriverTask + Send + Sync>;
 
-/// What feeds an informer; it ends with this.
-pub(super) struct Driver(pub(super) Option<AbortHandle>);
+/// A running driver. Dropping this aborts it.
+pub(super) struct DriverTask(pub(super) Option<AbortHandle>);
 
-impl Drop for Driver {
+impl Drop for DriverTask {
     fn drop(&mut self) {
         if let Some(task) = &self.0 {
             task.abort();
@@ -63,44 +64,44 @@ impl Drop for Driver {
 pub(super) struct Registry {
     start: Start,
     kinds: RwLock<HashMap<TypeMeta, Kind>>,
-    /// Leases that were dropped.
-    released: Mutex<Vec<Arc<Place>>>,
-    /// Informers that have stopped.
+    /// Dropped leases that the next [`Registry::tend`] removes.
+    released: Mutex<Vec<Arc<Claim>>>,
+    /// Number of informers that have stopped since the start.
     stopped: AtomicU64,
     shared: Arc<Shared>,
 }
 
 #[derive(Default)]
 struct Kind {
-    running: BTreeMap<InformerKey, Running>,
-    leases: BTreeMap<u64, Arc<Place>>,
-    /// What was counted of informers that have stopped: the counts of a kind do not fall while one takes over from another.
+    running: BTreeMap<InformerKey, RunningInformer>,
+    leases: BTreeMap<u64, Arc<Claim>>,
+    /// The counters of stopped informers, so that the counters of a kind do not fall at a handover.
     past: Tally,
 }
 
-struct Running {
+struct RunningInformer {
     informer: Arc<Informer>,
-    _driver: Driver,
+    _driver: DriverTask,
 }
 
-/// A running informer, and who holds leases that it shows.
+/// A running informer and the leases that it shows.
 pub struct Holding {
     /// The informer.
     pub informer: Arc<Informer>,
-    /// In order.
+    /// The leases, in order.
     pub leases: Vec<Use>,
 }
 
-/// One use of an informer.
+/// A lease on an informer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Use {
-    /// What is asked for.
+    /// What was requested.
     pub key: InformerKey,
-    /// Who asks.
+    /// The holder, for people.
     pub holder: Arc<str>,
-    /// Whether objects may be kept compressed.
+    /// `true` if the holder allows compression.
     pub compressed: bool,
-    /// What objects are looked up by.
+    /// Paths by which objects are looked up.
     pub indexes: Box<[FieldPath]>,
 }
 
@@ -112,14 +113,16 @@ impl fmt::Display for Use {
     }
 }
 
-/// Cores of which one may be busy with what informers take in.
+/// Cores for each thread that reads watches.
 const CORES_EACH: usize = 8;
 
-/// The runtime for the drivers of informers: a thread for every eight cores, and at least one. A thread takes in some 100,000 events a
-/// second. Dropped, it ends without waiting for what runs on it, and may be dropped where another runtime runs.
+/// The runtime for the drivers of informers: a thread for every [`CORES_EACH`] cores, and at least one. A thread
+/// handles about 100,000 events a second. Dropping the runtime does not wait for its tasks, and is allowed inside
+/// another runtime.
 ///
-/// With more, a connection and who reads it wake each other across threads, at every chunk; and each thread has an arena of the
-/// allocator's, between which the texts of objects wander as they are replaced, until a sixth of the memory is holes.
+/// More threads cost more than they give. A connection and its reader then wake each other across threads at every
+/// chunk. The allocator has an arena for each thread, and objects that move between arenas leave holes: a sixth of the
+/// memory.
 pub struct Intake(Option<Runtime>);
 
 impl Intake {
@@ -134,7 +137,7 @@ impl Intake {
         runtime.build().map(|runtime| Self(Some(runtime)))
     }
 
-    /// Where to run something.
+    /// The runtime's handle.
     pub fn handle(&self) -> &Handle {
         self.0.as_ref().expect("it is there until it is dropped").handle()
     }
@@ -149,77 +152,77 @@ impl Drop for Intake {
 }
 
 impl Informers {
-    /// None run yet. Their drivers will run on `io`, and their requests too.
+    /// Creates the registry. Drivers and their requests run on `io`.
     pub fn new(cluster: Cluster, io: Handle) -> Self {
         let (cluster, tending) = (cluster.on(io.clone()), io.clone());
         let looking = cluster.clone();
         let registry = Arc::new(Registry::new(Box::new(move |informer| {
             let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), &informer.key);
-            Driver(Some(io.spawn(driver::run(informer.clone(), cluster.clone(), seed)).abort_handle()))
+            DriverTask(Some(io.spawn(driver::run(informer.clone(), cluster.clone(), seed)).abort_handle()))
         })));
         tending.spawn(keep(Arc::downgrade(&registry), registry.shared.clone()));
-        let looking = Driver(Some(tending.spawn(registry.shared.kinds.tasks(&looking)).abort_handle()));
+        let looking = DriverTask(Some(tending.spawn(registry.shared.kinds.tasks(&looking)).abort_handle()));
         Self { registry, _looking: Arc::new(looking) }
     }
 
-    /// Caches what `key` asks for until the lease is dropped. `holder` says for whom, to people.
+    /// Caches the objects of `key` until the lease is dropped. `holder` names the user of the lease, for people.
     pub fn acquire(&self, key: InformerKey, holder: &str) -> Lease {
-        self.registry.acquire(Asks::new(key, holder))
+        self.registry.acquire(LeaseRequest::new(key, holder))
     }
 
-    /// The same for what is seldom read: objects are kept compressed where all who use the informer acquired it so.
+    /// Acquires a lease on objects that are seldom read. An informer compresses its objects if all its leases allow it.
     pub fn acquire_compressed(&self, key: InformerKey, holder: &str) -> Lease {
-        self.registry.acquire(Asks { compressed: true, ..Asks::new(key, holder) })
+        self.registry.acquire(LeaseRequest { compressed: true, ..LeaseRequest::new(key, holder) })
     }
 
-    /// Another lease on what `lease` is on, of the same holder, that is looked up by what stands at these paths: the indexes live as
-    /// long as it does.
+    /// Acquires another lease on the same objects for the same holder, with indexes by these paths. The indexes live as
+    /// long as the new lease.
     pub fn acquire_indexed(&self, lease: &Lease, indexes: impl Into<Box<[FieldPath]>>) -> Lease {
         let compressed = lease.is_compressed();
-        self.registry.acquire(Asks {
+        self.registry.acquire(LeaseRequest {
             compressed,
             indexes: indexes.into(),
-            ..Asks::new(lease.key().clone(), lease.holder())
+            ..LeaseRequest::new(lease.key().clone(), lease.holder())
         })
     }
 
-    /// The informers that run now, in the order of their keys.
+    /// Returns the running informers, in the order of their keys.
     pub fn all(&self) -> Vec<Arc<Informer>> {
         self.registry.all()
     }
 
-    /// The informers that run now, in the order of their keys, each with the leases that it shows.
+    /// Returns the running informers, in the order of their keys, each with its leases.
     pub fn holdings(&self) -> Vec<Holding> {
         self.registry.holdings()
     }
 
-    /// How many informers have stopped since the start.
+    /// Number of informers that have stopped since the start.
     pub fn stopped(&self) -> u64 {
         self.registry.stopped.load(Ordering::Relaxed)
     }
 
-    /// What was counted of informers that have stopped, by kind, for kinds that others are running for.
+    /// Returns the counters of stopped informers by kind, for kinds that still have a running informer.
     pub fn past(&self) -> Vec<(TypeMeta, Tally)> {
         let kinds = self.registry.kinds.read();
         kinds.iter().map(|(of, kind)| (of.clone(), kind.past.clone())).collect()
     }
 
-    /// Changes when an informer turns to something else: it watches, or does not any more.
+    /// Changes when an informer changes its state, for example when its watch opens or breaks.
     pub(crate) fn turns(&self) -> watch::Receiver<u64> {
         self.registry.shared.turns()
     }
 
-    /// Lets informers whose kind is missing look for it now: a CustomResourceDefinition has changed.
+    /// Makes informers whose kind is missing look for it now, because a CustomResourceDefinition has changed.
     pub fn look_for_kinds(&self) {
         self.registry.shared.kinds.changed();
     }
 
-    /// Takes the answer to one of the host's own writes into every informer that covers it.
+    /// Stores the answer to one of the host's own writes in every informer that covers the object.
     pub fn own_write(&self, object: &Arc<Object>) {
         self.registry.own_write(object);
     }
 
-    /// Takes an own delete that succeeded at once into every informer that covers it.
+    /// Removes an object that the host deleted from every informer that covers it.
     pub fn own_delete(&self, of: &TypeMeta, key: &Key, uid: &Uid) {
         self.registry.own_delete(of, key, uid);
     }
@@ -231,7 +234,7 @@ async fn keep(registry: Weak<Registry>, shared: Arc<Shared>) {
     loop {
         let rung = shared.bell.notified();
         let rang = if building {
-            // Between two steps everybody has a turn: readers, the watch, and other tasks of this thread.
+            // Yields between two steps to readers, watches and other tasks of this thread.
             tokio::task::yield_now().await;
             rung.now_or_never().is_some()
         } else {
@@ -263,42 +266,42 @@ impl Registry {
         }
     }
 
-    pub(super) fn acquire(self: &Arc<Self>, asks: Asks<'_>) -> Lease {
-        let key = &asks.key;
+    pub(super) fn acquire(self: &Arc<Self>, request: LeaseRequest<'_>) -> Lease {
+        let key = &request.key;
         let mut kinds = self.kinds.write();
         let kind = kinds.entry(key.of.clone()).or_default();
         let informer = kind.best(key).unwrap_or_else(|| {
-            let begins = kind.begins(key, asks.holder);
+            let begins = kind.begins(key, request.holder);
             let running = kind.running.get(&begins).map(|running| running.informer.clone());
             running.unwrap_or_else(|| self.start(kind, begins))
         });
-        let seat = Seat::new(informer.clone(), key);
-        let place = Arc::new(Place::new(self.shared.number(), asks, seat));
-        let mut inner = informer.inner.write();
-        informer.add_indexes(&mut inner, &place.indexes);
-        place.synced.send_replace(inner.synced);
+        let attached = Attachment::new(informer.clone(), key);
+        let claim = Arc::new(Claim::new(self.shared.number(), request, attached));
+        let mut cache = informer.cache.write();
+        informer.add_indexes(&mut cache, &claim.indexes);
+        claim.synced.send_replace(cache.synced);
         let outlet = Outlet {
-            lease: place.number,
-            filter: place.seat.load().filter.clone(),
-            seen: if inner.synced { inner.store.covered() } else { ResourceVersion::default() },
-            synced: place.synced.clone(),
+            lease: claim.number,
+            filter: claim.attached.load().filter.clone(),
+            seen: if cache.synced { cache.store.covered() } else { ResourceVersion::default() },
+            synced: claim.synced.clone(),
             subscribers: Vec::new(),
         };
-        inner.outlets.push(outlet);
-        drop(inner);
-        kind.leases.insert(place.number, place.clone());
+        cache.outlets.push(outlet);
+        drop(cache);
+        kind.leases.insert(claim.number, claim.clone());
         drop(kinds);
         self.shared.bell.notify_one();
-        Lease::new(place, Arc::downgrade(self))
+        Lease::new(claim, Arc::downgrade(self))
     }
 
-    /// May be called under any lock: all else is left to [`Registry::tend`].
-    pub(super) fn release(&self, place: Arc<Place>) {
-        self.released.lock().push(place);
+    /// Queues a dropped lease for [`Registry::tend`]. May be called under any lock.
+    pub(super) fn release(&self, claim: Arc<Claim>) {
+        self.released.lock().push(claim);
         self.look();
     }
 
-    /// Something was changed that `tend` should look at.
+    /// Makes the registry's task run [`Registry::tend`].
     pub(super) fn look(&self) {
         self.shared.bell.notify_one();
     }
@@ -316,13 +319,13 @@ impl Registry {
         let mut all = Vec::new();
         for kind in kinds.values() {
             for running in kind.running.values() {
-                let shown = |place: &&Arc<Place>| Arc::ptr_eq(&place.seat.load().informer, &running.informer);
+                let shown = |claim: &&Arc<Claim>| Arc::ptr_eq(&claim.attached.load().informer, &running.informer);
                 let leases = kind.leases.values().filter(shown);
-                let of_use = |place: &Arc<Place>| Use {
-                    key: place.key.clone(),
-                    holder: place.holder.clone(),
-                    compressed: place.is_compressed(),
-                    indexes: place.indexes.clone(),
+                let of_use = |claim: &Arc<Claim>| Use {
+                    key: claim.key.clone(),
+                    holder: claim.holder.clone(),
+                    compressed: claim.is_compressed(),
+                    indexes: claim.indexes.clone(),
                 };
                 let mut leases: Vec<_> = leases.map(of_use).collect();
                 leases.sort();
@@ -334,8 +337,8 @@ impl Registry {
     }
 
     pub(super) fn own_write(&self, object: &Arc<Object>) {
-        let _unlocked = tell_later();
-        // Held to the end: a lease that goes over meanwhile would find it in one informer and not in the other.
+        let _deferred = defer_wakes();
+        // Held to the end, so that no lease moves from an informer with this write to one without it.
         let kinds = self.kinds.read();
         for running in kinds.get(object.type_meta()).into_iter().flat_map(|kind| kind.running.values()) {
             running.informer.own_write(object);
@@ -343,7 +346,7 @@ impl Registry {
     }
 
     pub(super) fn own_delete(&self, of: &TypeMeta, key: &Key, uid: &Uid) {
-        let _unlocked = tell_later();
+        let _deferred = defer_wakes();
         let kinds = self.kinds.read();
         for running in kinds.get(of).into_iter().flat_map(|kind| kind.running.values()) {
             running.informer.own_delete(key, uid);
@@ -354,23 +357,23 @@ impl Registry {
         info!(informer = %key, "informer starting");
         let informer = Arc::new(Informer::new(key.clone(), self.shared.clone()));
         let driver = (self.start)(&informer);
-        kind.running.insert(key, Running { informer: informer.clone(), _driver: driver });
+        kind.running.insert(key, RunningInformer { informer: informer.clone(), _driver: driver });
         informer
     }
 
-    /// Goes on as far as it can now.
+    /// Performs all steps towards the plan that are possible now.
     pub(super) fn tend(&self) {
-        let _unlocked = tell_later();
-        // Dropped after the locks are.
+        let _deferred = defer_wakes();
+        // Declared before the locks, so that it is dropped after them.
         let mut dropped = Vec::new();
         let mut kinds = self.kinds.write();
-        for place in std::mem::take(&mut *self.released.lock()) {
-            let Some(kind) = kinds.get_mut(&place.key.of) else { continue };
-            kind.leases.remove(&place.number);
-            let seat = place.seat.load();
-            let mut inner = seat.informer.inner.write();
-            inner.outlets.retain(|outlet| outlet.lease != place.number);
-            dropped.append(&mut inner.drop_indexes(&place.indexes));
+        for claim in std::mem::take(&mut *self.released.lock()) {
+            let Some(kind) = kinds.get_mut(&claim.key.of) else { continue };
+            kind.leases.remove(&claim.number);
+            let attached = claim.attached.load();
+            let mut cache = attached.informer.cache.write();
+            cache.outlets.retain(|outlet| outlet.lease != claim.number);
+            dropped.append(&mut cache.drop_indexes(&claim.indexes));
         }
         for kind in kinds.values_mut() {
             self.tend_kind(kind);
@@ -378,7 +381,7 @@ impl Registry {
         kinds.retain(|_, kind| !kind.running.is_empty());
     }
 
-    /// Takes some more objects into each index that lacks some. False: none does.
+    /// Adds some more objects to each incomplete index. Returns `true` if an index is still incomplete.
     pub(super) fn build_indexes(&self) -> bool {
         let lacking = self.all().into_iter().filter(|informer| informer.build_indexes());
         lacking.count() > 0
@@ -395,45 +398,45 @@ impl Registry {
         for running in kind.running.values() {
             running.informer.awaited.store(false, Ordering::Relaxed);
         }
-        for place in kind.leases.values() {
-            let Some(to) = kind.planned(place, &planned) else { continue };
-            // Set before the look at how far it has come: what comes between rings the bell.
+        for claim in kind.leases.values() {
+            let Some(to) = kind.planned(claim, &planned) else { continue };
+            // Set before `hand_over` compares versions, so that an advance between the two notifies this task.
             to.awaited.store(true, Ordering::Relaxed);
-            if hand_over(place, &to) {
-                info!(lease = %place.key, informer = %to.key, "another informer shows a lease");
+            if hand_over(claim, &to) {
+                info!(lease = %claim.key, informer = %to.key, "lease handed over to another informer");
             }
         }
         kind.running.retain(|key, running| {
-            let stays = planned.contains(key) || !running.informer.inner.read().outlets.is_empty();
+            let stays = planned.contains(key) || !running.informer.cache.read().outlets.is_empty();
             if !stays {
                 self.stopped.fetch_add(1, Ordering::Relaxed);
                 kind.past.add(&running.informer.tally());
-                info!(informer = %key, "informer stopped: nobody uses it any more");
+                info!(informer = %key, "informer stopped: no lease is left");
             }
             stays
         });
         for running in kind.running.values() {
             let informer = &running.informer;
-            let shown = |place: &&Arc<Place>| Arc::ptr_eq(&place.seat.load().informer, informer);
+            let shown = |claim: &&Arc<Claim>| Arc::ptr_eq(&claim.attached.load().informer, informer);
             let mut users = kind.leases.values().filter(shown).peekable();
-            informer.set_compressed(users.peek().is_some() && users.all(|place| place.is_compressed()));
+            informer.set_compressed(users.peek().is_some() && users.all(|claim| claim.is_compressed()));
         }
     }
 }
 
 impl Kind {
-    /// What is asked for, bounded for each holder.
+    /// Returns what the leases request, bounded for each holder.
     fn requests(&self) -> BTreeSet<InformerKey> {
         let mut by_holder: BTreeMap<&str, BTreeSet<InformerKey>> = BTreeMap::new();
-        for place in self.leases.values() {
-            by_holder.entry(&place.holder).or_default().insert(place.key.clone());
+        for claim in self.leases.values() {
+            by_holder.entry(&claim.holder).or_default().insert(claim.key.clone());
         }
         by_holder.into_values().flat_map(|requests| bounded(requests, |key| self.runs(key))).collect()
     }
 
-    /// The informer that a holder's request for `key` begins, where none that runs serves it.
+    /// Returns the informer to start for a holder's request, if no running informer serves it.
     fn begins(&self, key: &InformerKey, holder: &str) -> InformerKey {
-        let of_holder = self.leases.values().filter(|place| *place.holder == *holder).map(|place| &place.key);
+        let of_holder = self.leases.values().filter(|claim| *claim.holder == *holder).map(|claim| &claim.key);
         let bounded = bounded(of_holder.chain([key]).cloned().collect(), |key| self.runs(key));
         if bounded.contains(key) {
             return key.clone();
@@ -442,16 +445,17 @@ impl Kind {
         wide.unwrap_or_else(|| key.clone())
     }
 
-    /// Whether an informer of the same objects runs.
+    /// Returns whether an informer of the same objects runs, and whether it is denied.
     fn runs(&self, key: &InformerKey) -> Runs {
         let same = self.running.values().map(|running| &running.informer).filter(|of| of.key.same_objects(key));
         let states = same.map(|informer| if informer.is_denied() { Runs::Denied } else { Runs::Yes });
         states.reduce(|one, other| if one == Runs::Yes { one } else { other }).unwrap_or(Runs::No)
     }
 
-    /// A running informer that covers `key` and serves others than those who asked for it: one that has synced, if there is one.
+    /// Returns a running informer that can serve `key`, preferably a synced one. A denied informer serves only requests
+    /// for its own objects.
     fn best(&self, key: &InformerKey) -> Option<Arc<Informer>> {
-        let serves = |running: &&Running| {
+        let serves = |running: &&RunningInformer| {
             let informer = &running.informer;
             informer.key.covers(key) && (informer.key.same_objects(key) || !informer.is_denied())
         };
@@ -459,17 +463,17 @@ impl Kind {
         serving.max_by_key(|informer| (informer.is_synced(), informer.key == *key)).cloned()
     }
 
-    /// The informer of the plan that should show a lease in place of the present one. None: it stays where it is.
-    fn planned(&self, place: &Place, planned: &BTreeSet<InformerKey>) -> Option<Arc<Informer>> {
+    /// Returns the planned informer that should take a lease over, or `None` if the lease stays where it is.
+    fn planned(&self, claim: &Claim, planned: &BTreeSet<InformerKey>) -> Option<Arc<Informer>> {
         let serves = |informer: &Informer| {
             planned.contains(&informer.key)
-                && informer.key.covers(&place.key)
-                && (informer.key.same_objects(&place.key) || !informer.is_denied())
+                && informer.key.covers(&claim.key)
+                && (informer.key.same_objects(&claim.key) || !informer.is_denied())
         };
-        if serves(&place.seat.load().informer) {
+        if serves(&claim.attached.load().informer) {
             return None;
         }
         let serving = self.running.values().map(|running| &running.informer).filter(|informer| serves(informer));
-        serving.max_by_key(|informer| (informer.is_synced(), informer.key == place.key)).cloned()
+        serving.max_by_key(|informer| (informer.is_synced(), informer.key == claim.key)).cloned()
     }
 }

@@ -10,22 +10,22 @@ use super::kinds::Kinds;
 /// What all informers of a host share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Rung when something has changed that may ask for another plan.
+    /// Notified when the registry should look at its plan again.
     pub(super) bell: Notify,
-    /// The newest version that any informer or own write has brought.
+    /// The newest version that any informer or own write has received.
     pub(super) newest: AtomicU64,
-    /// Numbers given out, to informers and leases.
+    /// The next number for an informer or a lease.
     numbers: AtomicU64,
-    /// How often an informer has found that the server's versions went back.
+    /// How often an informer has found that the cluster was restored.
     restores: watch::Sender<u64>,
-    /// How often an informer's reflector has turned to something else.
+    /// How often an informer's reflector has changed its state.
     pub(super) turns: watch::Sender<u64>,
-    /// Informers that wait for their kind.
+    /// Wakes informers that wait for their kind.
     pub(super) kinds: Kinds,
 }
 
 impl Shared {
-    /// One that nobody had.
+    /// Returns an unused number.
     pub(super) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
@@ -35,11 +35,11 @@ impl Shared {
         self.restores.subscribe()
     }
 
-    pub(super) fn note_restore(&self) {
+    pub(super) fn record_restore(&self) {
         self.restores.send_modify(|restores| *restores += 1);
     }
 
-    /// Changes when an informer turns to something else: it watches, or does not any more.
+    /// Changes when an informer changes its state, for example when its watch opens or breaks.
     pub(super) fn turns(&self) -> watch::Receiver<u64> {
         self.turns.subscribe()
     }

@@ -24,9 +24,9 @@ mod restores;
 
 use super::{
     Informer, InformerKey, Informers, Intake, Lease, Moment, Origin, Use, View, driver,
-    lease::Asks,
+    lease::LeaseRequest,
     packing,
-    registry::{Driver, Registry},
+    registry::{DriverTask, Registry},
     shared::Shared,
 };
 use crate::{
@@ -43,19 +43,19 @@ async fn synced(lease: &Lease) {
     soon("the informer syncs", synced.wait_for(|synced| *synced)).await.expect("the informer lives");
 }
 
-/// What a lease shows.
+/// Returns all objects that a lease shows.
 pub(super) fn all_of(lease: &Lease) -> Vec<Arc<Object>> {
     lease.page(&Query::new(&Selector::default()), None, usize::MAX).items
 }
 
-/// Kinds, scopes and selectors of the informers that run.
+/// Returns the kinds, scopes and selectors of the running informers.
 fn running(informers: &Informers) -> Vec<String> {
     informers.all().iter().map(|informer| informer.key().to_string()).collect()
 }
 
-/// Returns when these informers run, and no others.
-async fn come_to(informers: &Informers, expected: &[&str]) {
-    soon("the informers come to rest", async {
+/// Waits until exactly these informers run.
+async fn become_exactly(informers: &Informers, expected: &[&str]) {
+    soon("exactly these informers run", async {
         while running(informers) != expected {
             tokio::task::yield_now().await;
         }
@@ -84,9 +84,9 @@ async fn invariant_1_one_watch_serves_every_lease_and_ends_with_the_last() {
     synced(&narrow).await;
     drop(first);
     drop(narrow);
-    come_to(&informers, &["v1 ConfigMap"]).await;
+    become_exactly(&informers, &["v1 ConfigMap"]).await;
     drop(second);
-    come_to(&informers, &[]).await;
+    become_exactly(&informers, &[]).await;
     // A watch is counted when it ends.
     let requests = async || api.requests("WATCH", "configmaps").await + api.requests("LIST", "configmaps").await;
     soon("the watch ends", async { while requests().await == 0 {} }).await;
@@ -106,7 +106,7 @@ async fn scopes_and_selectors_that_do_not_cover_each_other_have_informers_of_the
     drop(leases);
 }
 
-/// What a subscriber hears of objects that the test made: name and what happened.
+/// Subscribes to a lease. Receives name and kind of each change of an object that the test made.
 fn listen(lease: &Lease) -> mpsc::UnboundedReceiver<String> {
     let (sender, heard) = mpsc::unbounded_channel();
     lease.subscribe(Box::new(move |change, _| {
@@ -137,7 +137,7 @@ async fn invariant_1_a_wider_informer_takes_over_and_gives_back_without_a_false_
     assert_eq!(hears(&mut heard).await, "default/a appears");
 
     let wide = informers.acquire(InformerKey::all(config_maps()), "two");
-    come_to(&informers, &["v1 ConfigMap"]).await;
+    become_exactly(&informers, &["v1 ConfigMap"]).await;
     assert!(Arc::ptr_eq(&narrow.informer(), &wide.informer()));
     assert_eq!(
         narrow.keys(),
@@ -151,7 +151,7 @@ async fn invariant_1_a_wider_informer_takes_over_and_gives_back_without_a_false_
     assert_eq!(hears(&mut heard).await, "default/b appears");
 
     drop(wide);
-    come_to(&informers, &["v1 ConfigMap in default"]).await;
+    become_exactly(&informers, &["v1 ConfigMap in default"]).await;
     api.delete(&config_maps(), &Key::new(Some("default"), "a")).await;
     assert_eq!(hears(&mut heard).await, "default/a goes");
     let holdings = informers.holdings();
@@ -186,7 +186,7 @@ async fn invariant_12_a_hundred_selectors_of_one_plugin_hold_no_hundred_copies()
     let of_one = bytes();
     assert!(of_one > SECRETS * (10 << 10), "{of_one}");
     drop(wide);
-    come_to(&informers, &[]).await;
+    become_exactly(&informers, &[]).await;
 
     let leases: Vec<_> =
         (0..100).map(|number| informers.acquire(secrets_without(&format!("w{number}")), "rogue")).collect();
@@ -195,11 +195,11 @@ async fn invariant_12_a_hundred_selectors_of_one_plugin_hold_no_hundred_copies()
         synced(lease).await;
         assert_eq!(all_of(lease).len(), SECRETS);
     }
-    come_to(&informers, &["v1 Secret"]).await;
+    become_exactly(&informers, &["v1 Secret"]).await;
     assert!(bytes() <= 2 * of_one, "{} of {of_one}", bytes());
-    // What others ask for is theirs: nobody's narrow informer becomes a wide one for what a plugin does not ask for alone.
+    // The bound is per holder: narrow requests of several plugins do not add up to a wide informer.
     drop(leases);
-    come_to(&informers, &[]).await;
+    become_exactly(&informers, &[]).await;
     let _each = ["a", "b", "c"].map(|holder| {
         [0, 1, 2, 3].map(|number| informers.acquire(secrets_without(&format!("{holder}{number}")), holder))
     });
@@ -220,16 +220,16 @@ async fn a_selector_too_many_is_handed_over_and_back_without_a_false_event() {
     let mut heard = listen(&leases[0]);
     assert_eq!(hears(&mut heard).await, "default/a appears");
     leases.push(ask(8));
-    come_to(&informers, &["v1 ConfigMap"]).await;
+    become_exactly(&informers, &["v1 ConfigMap"]).await;
     api.create(config_map("b")).await;
     assert_eq!(hears(&mut heard).await, "default/b appears");
-    // One that goes, or four, change nothing.
+    // Dropping a few leases changes nothing.
     leases.truncate(5);
     api.create(config_map("c")).await;
     assert_eq!(hears(&mut heard).await, "default/c appears");
     assert_eq!(running(&informers), ["v1 ConfigMap"]);
     leases.truncate(1);
-    come_to(&informers, &["v1 ConfigMap where !w0"]).await;
+    become_exactly(&informers, &["v1 ConfigMap where !w0"]).await;
     api.delete(&config_maps(), &Key::new(Some("default"), "a")).await;
     assert_eq!(hears(&mut heard).await, "default/a goes");
 }
@@ -257,10 +257,10 @@ async fn a_lease_that_is_taken_over_during_a_call_shows_the_present_and_counts_a
     .await;
     assert!(narrow.get_at(Some(&read), &key).is_some());
     let _wide = informers.acquire(InformerKey::all(config_maps()), "two");
-    come_to(&informers, &["v1 ConfigMap"]).await;
+    become_exactly(&informers, &["v1 ConfigMap"]).await;
     assert_eq!(narrow.get_at(Some(&read), &key), None);
     assert!(read.hides(|_| false));
-    // What was not read since is known.
+    // The other moment did not read since, so its changes are known.
     assert!(!unread.hides(|_| false));
     assert!(unread.hides(|change| *change.key() == key && change.new.is_none()));
 }
@@ -289,7 +289,7 @@ async fn what_crosses_the_border_of_a_filter_appears_and_goes() {
 }
 
 #[tokio::test]
-async fn a_panic_of_a_driver_is_counted_and_it_begins_anew() {
+async fn a_driver_that_panics_is_counted_and_restarted() {
     let informer = Informer::new(InformerKey::all(config_maps()), Arc::new(Shared::default()));
     let runs = AtomicUsize::new(0);
     let feed = || async {
@@ -301,8 +301,8 @@ async fn a_panic_of_a_driver_is_counted_and_it_begins_anew() {
     assert!(tokio::time::timeout(std::time::Duration::from_secs(60), supervised).await.is_err());
     assert_eq!((runs.load(Ordering::Relaxed), informer.tally().restarts), (2, 1));
     assert_eq!(
-        super::told(&informer.state()).split_once(": ").map(|(_, reason)| reason.to_owned()),
-        Some("the host failed over it: the first run fails".to_owned())
+        informer.state().to_string().split_once(": ").map(|(_, reason)| reason.to_owned()),
+        Some("the host's driver panicked: the first run fails".to_owned())
     );
 }
 
@@ -357,14 +357,14 @@ async fn invariant_3_an_own_write_is_in_every_informer_that_covers_it_at_once() 
         Arc::new(Object::parse(object.to_string().as_bytes(), &config_maps()).expect("it is an object"))
     };
     let key = Key::new(Some("default"), "own");
-    // Newer than anything that the watch has delivered.
+    // Newer than everything that the watch has delivered.
     let object = written(1_000_000, "web");
     informers.own_write(&object);
     assert_eq!(wide.get(&key), Some(object.clone()));
     assert_eq!(narrow.get(&key), Some(object));
     assert_eq!(elsewhere.get(&key), None);
 
-    // It leaves the selector by an own write, too.
+    // An own write can also take an object out of a selector.
     informers.own_write(&written(1_000_001, "db"));
     assert_eq!(narrow.get(&key), None);
     assert!(wide.get(&key).is_some());
@@ -378,11 +378,11 @@ fn definitions() -> TypeMeta {
     TypeMeta::new("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 }
 
-/// Returns when the informer behind a lease says that it waits for its kind, and why.
-async fn says_missing(lease: &Lease, why: &str) {
+/// Waits until the informer of a lease reports that its kind is missing, for this reason.
+async fn reports_missing(lease: &Lease, why: &str) {
     let expected = format!("waiting for the kind to be served: {why}");
     soon(&expected, async {
-        while super::told(&lease.state()) != expected {
+        while lease.state().to_string() != expected {
             tokio::task::yield_now().await;
         }
     })
@@ -392,11 +392,11 @@ async fn says_missing(lease: &Lease, why: &str) {
 const NOT_SERVED: &str = "the API server does not serve stable.example.com/v1 MyApple";
 
 #[tokio::test]
-async fn a_kind_that_appears_is_found_and_one_that_is_missing_is_said() {
+async fn a_missing_kind_is_reported_and_found_when_it_appears() {
     let api = Api::start().await;
     let informers = Informers::new(api.cluster.clone(), Handle::current());
     let lease = informers.acquire(InformerKey::all(my_apples()), "test");
-    says_missing(&lease, NOT_SERVED).await;
+    reports_missing(&lease, NOT_SERVED).await;
     assert!(!*lease.synced().borrow());
     api.serve_apples().await;
     synced(&lease).await;
@@ -413,10 +413,10 @@ async fn a_kind_that_comes_back_with_another_scope_is_listed_where_it_is() {
     assert_eq!(hears(&mut heard).await, "default/gala appears");
     synced(&lease).await;
 
-    // Its objects go with the definition.
+    // The definition's deletion deletes its objects.
     api.delete(&definitions(), &Key::new(None, "myapples.stable.example.com")).await;
     assert_eq!(hears(&mut heard).await, "default/gala goes");
-    says_missing(&lease, NOT_SERVED).await;
+    reports_missing(&lease, NOT_SERVED).await;
     assert_eq!(lease.keys(), []);
 
     api.create(apples("Cluster", &[("v1", true)])).await;
@@ -445,12 +445,12 @@ async fn a_thousand_informers_of_kinds_to_come_share_their_looks_and_are_woken_w
     let lease = informers.acquire(InformerKey::all(my_apples()), "test");
     let is_missing = |lease: &Lease| matches!(lease.state(), State::Missing(_));
     comes_true("all wait", || others.iter().chain([&lease]).all(is_missing)).await;
-    // Each has looked again by then.
+    // By then, each informer has looked again.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (hits, spans) = (api.server.faults().hits(looks).expect("it is there"), began.elapsed().as_millis() / 500 + 1);
-    // The kind's version and its group, twice a second at most; and the place of definitions.
+    // At most twice a second the kind's version and its group, and once the endpoint of definitions.
     assert!(u128::from(hits) <= 2 * spans + 10, "{hits} looks in {:?}", began.elapsed());
-    assert!(hits >= 4, "{hits} looks: nobody looked twice");
+    assert!(hits >= 4, "{hits} looks: no informer looked twice");
 
     api.serve_apples().await;
     let appeared = tokio::time::Instant::now();
@@ -498,7 +498,7 @@ async fn a_version_that_is_no_longer_served_keeps_its_objects_and_the_other_is_n
         definition["spec"]["versions"][1]["served"] = false.into();
     })
     .await;
-    says_missing(&lease, &format!("{NOT_SERVED}; it serves stable.example.com/v2 MyApple")).await;
+    reports_missing(&lease, &format!("{NOT_SERVED}; it serves stable.example.com/v2 MyApple")).await;
     assert_eq!(lease.keys(), [Key::new(Some("default"), "gala")]);
 }
 
@@ -514,7 +514,8 @@ fn metadata_of(key: InformerKey) -> InformerKey {
     InformerKey { keep: Keep::new(true, []).expect("metadata can be kept alone"), ..key }
 }
 
-/// The Accept headers of requests whose line begins so. The body of a request stands before the head of the next one.
+/// Returns the Accept headers of requests whose first line contains `line`. The body of a request precedes the head of
+/// the next one.
 fn accepted(sent: &[u8], line: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(sent).into_owned();
     let heads = text.split("\r\n\r\n").filter_map(|head| Some(&head[head.find(line)?..]));
@@ -541,7 +542,7 @@ async fn metadata_alone_is_asked_of_the_server() {
     shown["metadata"] = serde_json::json!({});
     assert_eq!((shown, object.type_meta()), (expected, &config_maps()));
 
-    // A server without streaming lists is asked for pages.
+    // For a server without streaming lists, pages are requested.
     let endpoint = api.cluster.known(&config_maps()).expect("it was found");
     let select =
         Select { namespace: Some("default"), labels: String::new(), fields: String::new(), metadata_only: true };
@@ -568,7 +569,7 @@ async fn invariant_1_a_lease_on_less_is_shown_less_of_what_is_held_for_others() 
     }));
     let key = Key::new(Some("default"), "a");
     let whole = informers.acquire(InformerKey::all(config_maps()), "two");
-    come_to(&informers, &["v1 ConfigMap"]).await;
+    become_exactly(&informers, &["v1 ConfigMap"]).await;
     let held = whole.get(&key).expect("it is there");
     assert!(held.json().contains("\"data\""));
     let shown = held.kept(&part.key().keep);
@@ -579,7 +580,7 @@ async fn invariant_1_a_lease_on_less_is_shown_less_of_what_is_held_for_others() 
     let first = soon("what is there", changes.recv()).await.expect("the lease lives");
     assert_eq!(first, (None, Some(shown.json().into_owned())));
 
-    // Nothing that is shown differs, but for the version.
+    // Of what is shown, only the version differs.
     let mut changed = full("a", "one");
     changed["data"]["key"] = "two".into();
     api.update(changed).await;
@@ -595,7 +596,7 @@ async fn what_is_cached_whole_and_in_part_is_read_whole() {
     let api = Api::start().await;
     api.create(full("a", "one")).await;
     let informers = Informers::new(api.cluster.clone(), Handle::current());
-    // Neither covers the other.
+    // Neither lease covers the other.
     let part = Arc::new(informers.acquire(metadata_of(InformerKey::all(config_maps())), "test"));
     let whole = Arc::new(informers.acquire(config_maps_in("default"), "test"));
     synced(&part).await;
@@ -603,7 +604,7 @@ async fn what_is_cached_whole_and_in_part_is_read_whole() {
     let view = View::new([whole.clone(), part.clone()]);
     let key = Key::new(Some("default"), "a");
     assert_eq!(view.get(&config_maps(), &key), whole.get(&key));
-    // Though the other is ahead.
+    // The whole object is read although the partial one is newer.
     let mut newer = full("a", "two");
     newer["metadata"]["uid"] = whole.get(&key).expect("it is there").uid().to_string().into();
     newer["metadata"]["resourceVersion"] = "1000000".into();
@@ -611,7 +612,7 @@ async fn what_is_cached_whole_and_in_part_is_read_whole() {
     part.informer().upsert(newer.kept(&part.key().keep));
     assert_eq!(view.get(&config_maps(), &key), whole.get(&key));
     assert_ne!(part.get(&key).map(|object| object.resource_version()), whole.get(&key).map(|o| o.resource_version()));
-    // An own write is in both, each as it keeps it.
+    // An own write enters both, each with what it keeps.
     let mut own = full("a", "three");
     own["metadata"]["uid"] = whole.get(&key).expect("it is there").uid().to_string().into();
     own["metadata"]["resourceVersion"] = "1000001".into();
@@ -622,7 +623,7 @@ async fn what_is_cached_whole_and_in_part_is_read_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_seldom_read_is_compressed_aside() {
+async fn compression_frees_memory_and_keeps_every_object() {
     let informer = Informer::new(InformerKey::all(config_maps()), Arc::new(Shared::default()));
     let filled = |number: u64| {
         let mut object = config_map(&format!("map-{number}"));
@@ -646,18 +647,18 @@ async fn what_is_seldom_read_is_compressed_aside() {
         }
     };
     tokio::select! {
-        () = packing::run(&informer) => panic!("it goes on for ever"),
+        () = packing::run(&informer) => panic!("compression never ends by itself"),
         () = done => {}
     }
     let (still, packed) = informer.size();
     assert_eq!(still, count);
     assert!(packed < plain * 2 / 3, "{packed} bytes of {plain}");
-    let inner = informer.inner.read();
-    let held: Vec<_> = objects.iter().map(|object| inner.store.get(Some("default"), &object.key().name)).collect();
+    let cache = informer.cache.read();
+    let held: Vec<_> = objects.iter().map(|object| cache.store.get(Some("default"), &object.key().name)).collect();
     assert!(objects.iter().zip(held).all(|(object, held)| held.is_some_and(|held| held.json() == object.json())));
 }
 
-/// A ConfigMap of this version.
+/// A ConfigMap with this version.
 fn version_of(name: &str, version: u64) -> Object {
     let json = format!(
         r#"{{"metadata":{{"name":"{name}","namespace":"default","uid":"{name}","resourceVersion":"{version}"}}}}"#
@@ -665,31 +666,32 @@ fn version_of(name: &str, version: u64) -> Object {
     Object::parse(json.as_bytes(), &config_maps()).expect("an object")
 }
 
-/// A lease on all ConfigMaps, which nothing feeds.
-fn lease_unfed() -> (Arc<Registry>, Lease) {
-    let registry = Arc::new(Registry::new(Box::new(|_| Driver(None))));
-    let lease = registry.acquire(Asks::new(InformerKey::all(config_maps()), "test"));
+/// A lease on all ConfigMaps whose informer has no driver.
+fn lease_without_driver() -> (Arc<Registry>, Lease) {
+    let registry = Arc::new(Registry::new(Box::new(|_| DriverTask(None))));
+    let lease = registry.acquire(LeaseRequest::new(InformerKey::all(config_maps()), "test"));
     (registry, lease)
 }
 
 #[test]
-fn a_subscriber_that_is_told_in_steps_misses_nothing_and_hears_nothing_twice() {
-    let (_registry, lease) = lease_unfed();
+fn a_subscriber_that_is_introduced_in_steps_misses_nothing_and_receives_nothing_twice() {
+    let (_registry, lease) = lease_without_driver();
     let informer = lease.informer();
     let name = |number: u64| format!("o{number:03}");
     (0..200).for_each(|number| informer.upsert(version_of(&name(number), number + 1)));
     informer.mark_synced();
     let heard = Arc::new(Mutex::new(Vec::new()));
-    let told = heard.clone();
+    let received = heard.clone();
     let (subscription, introduced) = lease.begin(Box::new(move |change, origin| {
         let version = |object: &Option<Arc<Object>>| object.as_ref().map_or(0, |object| object.resource_version().0);
         let name = change.key().name.to_string();
-        told.lock().push((name, version(&change.old), version(&change.new), origin));
+        received.lock().push((name, version(&change.old), version(&change.new), origin));
     }));
     assert!(!introduced);
     let first = heard.lock().len();
     assert!((1..100).contains(&first), "{first} under one lock");
-    // A known object changes; an unknown one twice; one goes, one goes and comes again, one comes and goes.
+    // A known object changes, and an unknown one twice. One is deleted, one is deleted and recreated, one is created
+    // and deleted.
     informer.upsert(version_of("o000", 1_000));
     informer.upsert(version_of("o150", 1_001));
     informer.upsert(version_of("o150", 1_002));
@@ -722,14 +724,14 @@ fn a_subscriber_that_is_told_in_steps_misses_nothing_and_hears_nothing_twice() {
     informer.upsert(version_of("o199", 1_008));
     let heard = heard.lock();
     let rest: Vec<_> = heard[first..].iter().map(|(name, old, new, _)| (name.clone(), *old, *new)).collect();
-    let untold = (first as u64..200).filter(|number| ![150, 160, 170].contains(number));
-    let expected = untold.map(|number| (name(number), 0, number + 1)).chain([(name(199), 200, 1_008)]);
+    let remaining = (first as u64..200).filter(|number| ![150, 160, 170].contains(number));
+    let expected = remaining.map(|number| (name(number), 0, number + 1)).chain([(name(199), 200, 1_008)]);
     assert_eq!(rest, expected.collect::<Vec<_>>());
 }
 
 #[test]
-fn what_was_kept_for_a_moment_is_let_go_with_it() {
-    let (_registry, lease) = lease_unfed();
+fn what_was_kept_for_a_moment_is_freed_with_it() {
+    let (_registry, lease) = lease_without_driver();
     let (informer, key) = (lease.informer(), Key::new(Some("default"), "a"));
     informer.upsert(version_of("a", 10));
     let empty = informer.size();
@@ -748,7 +750,7 @@ fn what_was_kept_for_a_moment_is_let_go_with_it() {
 
 #[test]
 fn a_moment_that_is_given_up_shows_the_present_counts_as_changed_and_is_counted() {
-    let (_registry, lease) = lease_unfed();
+    let (_registry, lease) = lease_without_driver();
     let (informer, key) = (lease.informer(), Key::new(Some("default"), "a"));
     informer.upsert(version_of("a", 1));
     let mut moment = Moment::default();
@@ -765,17 +767,18 @@ fn a_moment_that_is_given_up_shows_the_present_counts_as_changed_and_is_counted(
 }
 
 #[test]
-fn an_informer_is_compressed_while_all_who_use_it_ask_for_that() {
-    let registry = Arc::new(Registry::new(Box::new(|_| Driver(None))));
-    let asks = |key: InformerKey, compressed| registry.acquire(Asks { compressed, ..Asks::new(key, "test") });
-    let one = asks(InformerKey::all(config_maps()), true);
+fn an_informer_is_compressed_while_all_its_leases_allow_it() {
+    let registry = Arc::new(Registry::new(Box::new(|_| DriverTask(None))));
+    let acquire =
+        |key: InformerKey, compressed| registry.acquire(LeaseRequest { compressed, ..LeaseRequest::new(key, "test") });
+    let one = acquire(InformerKey::all(config_maps()), true);
     let informer = one.informer();
     let is_compressed = || {
         registry.tend();
         informer.is_compressed()
     };
     assert!(is_compressed());
-    let two = asks(config_maps_in("default"), false);
+    let two = acquire(config_maps_in("default"), false);
     assert!(!is_compressed());
     two.set_compressed(true);
     assert!(is_compressed());

@@ -1,4 +1,4 @@
-//! What one plugin may see of the cache: what it holds leases on, and nothing else.
+//! What one plugin sees of the cache: the objects of its leases, and nothing else.
 
 use std::sync::Arc;
 
@@ -9,9 +9,12 @@ use pilothouse_core::{
 
 use super::{InformerKey, Lapse, Lease, Moment};
 
-/// Of two leases' views of one object, each with what is kept in it: whether the first is to be taken. That is the one that has all
-/// that the other has. Where they have the same it is the newer one, for each informer has a watch of its own; where each has something,
-/// always the same one of the two, so that no field comes and goes with what is newer.
+/// Chooses between two leases' versions of one object, each with what its lease keeps. `true` if the first one is to be
+/// used.
+///
+/// The version that keeps all that the other keeps is used. If both keep the same, the newer one is used, because each
+/// informer has its own watch. If each keeps something that the other does not, the choice never depends on the
+/// version: fields must not come and go.
 pub fn precedes(one: (&Object, &Keep), other: (&Object, &Keep)) -> bool {
     match (one.1.covers(other.1), other.1.covers(one.1)) {
         (true, true) => one.0.resource_version() > other.0.resource_version(),
@@ -27,7 +30,7 @@ pub struct View {
 }
 
 impl View {
-    /// A view of these.
+    /// Creates a view of these leases.
     pub fn new(leases: impl IntoIterator<Item = Arc<Lease>>) -> Self {
         Self { leases: leases.into_iter().collect() }
     }
@@ -37,28 +40,29 @@ impl View {
         self.leases().filter(move |lease| lease.key().of == *of)
     }
 
-    /// The leases that show objects of a kind in this namespace: where several do, each shows those its selectors match.
+    /// The leases that show objects of a kind in this namespace. If there are several, each shows the objects that its
+    /// selectors match.
     pub fn covering<'a>(&'a self, of: &'a TypeMeta, namespace: Option<&'a str>) -> impl Iterator<Item = &'a Lease> {
         self.of(of).filter(move |lease| lease.covers(namespace))
     }
 
-    /// Why what is shown of a kind in a namespace (none: in all) is not to be believed; none: it is.
+    /// Returns why the cache of a kind in a namespace (`None`: in all) is not trustworthy, or `None` if it is.
     pub fn lapse(&self, of: &TypeMeta, namespace: Option<&str>) -> Option<Lapse> {
         let concerned = self.of(of).filter(|lease| namespace.is_none() || lease.covers(namespace));
         concerned.map(Lease::informer).find_map(|informer| informer.lapse())
     }
 
-    /// One object. Where several leases show it, as [`precedes`] says.
+    /// Returns one object. If several leases show it, [`precedes`] chooses.
     pub fn get(&self, of: &TypeMeta, key: &Key) -> Option<Arc<Object>> {
         self.find(of, key).map(|(object, _)| object)
     }
 
-    /// The same, and what is kept in it.
+    /// Returns one object, with what its lease keeps of it.
     pub fn find<'a>(&'a self, of: &'a TypeMeta, key: &'a Key) -> Option<(Arc<Object>, &'a Keep)> {
         self.best(None, of, key)
     }
 
-    /// One object as a moment shows it.
+    /// Returns one object as a moment shows it.
     pub fn get_at(&self, moment: &Moment, of: &TypeMeta, key: &Key) -> Option<Arc<Object>> {
         self.best(Some(moment), of, key).map(|(object, _)| object)
     }
@@ -69,7 +73,7 @@ impl View {
         held.reduce(|best, next| if precedes((&*next.0, next.1), (&*best.0, best.1)) { next } else { best })
     }
 
-    /// The leases on what is asked for by one of `keys`.
+    /// Returns a view of the leases with one of `keys`.
     pub fn only(&self, keys: &[InformerKey]) -> Self {
         Self::new(self.leases.iter().filter(|lease| keys.contains(lease.key())).cloned())
     }

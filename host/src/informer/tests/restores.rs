@@ -1,4 +1,4 @@
-//! Informers of a cluster that was restored, where the version does not tell them.
+//! Informers of a restored cluster whose own versions do not reveal the restore.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::{
     testing::{Api, comes_true, config_map},
 };
 
-/// Versions that are lost. After it was restored, the server does once more what it does when it starts, some ten writes: with them it must
-/// not come to what was seen before.
+/// Versions lost by the restore. After a restore, the server repeats its ten or so writes of a start. These must not
+/// reach a version that was seen before.
 const LOST: usize = 50;
 
-/// Takes so many versions.
+/// Uses up `versions` versions.
 async fn write(api: &Api, versions: usize) {
     for number in 0..versions {
         api.create(config_map(&format!("new-{number}"))).await;
@@ -33,7 +33,7 @@ fn holds_lost(lease: &Lease) -> bool {
 }
 
 #[tokio::test]
-async fn invariant_4_what_one_informer_finds_out_of_a_restore_all_believe() {
+async fn invariant_4_a_restore_that_one_informer_finds_reaches_all() {
     let api = Api::start().await;
     let informers = Informers::new(api.cluster.clone(), Handle::current());
     let kinds = [config_maps(), TypeMeta::new("v1", "Secret")];
@@ -46,7 +46,7 @@ async fn invariant_4_what_one_informer_finds_out_of_a_restore_all_believe() {
     write(&api, LOST).await;
     for (of, lease) in kinds.iter().zip(&leases) {
         api.create(named(of, "lost")).await;
-        comes_true("what is there is shown", || holds_lost(lease)).await;
+        comes_true("the object is shown", || holds_lost(lease)).await;
     }
 
     let [maps, secrets] = ["configmaps", "secrets"].map(|resource| {
@@ -59,24 +59,25 @@ async fn invariant_4_what_one_informer_finds_out_of_a_restore_all_believe() {
     });
     api.server.restore(&before);
     assert!(api.server.faults().remove(maps));
-    comes_true("the first finds out", || !holds_lost(&leases[0])).await;
-    // Past all that the informer of Secrets has seen.
+    comes_true("the first informer finds the restore", || !holds_lost(&leases[0])).await;
+    // Beyond every version that the informer of Secrets has seen.
     write(&api, 2 * LOST).await;
     assert!(api.server.faults().remove(secrets));
-    comes_true("the other believes it", || !holds_lost(&leases[1])).await;
+    comes_true("the other informer takes the restored state", || !holds_lost(&leases[1])).await;
 }
 
-/// It lists in any case. But what has the same version in both histories is taken only by who knows of the restore.
+/// A restarted driver lists in any case. But it replaces an object of the same version in both histories only if it
+/// knows of the restore.
 #[tokio::test]
-async fn invariant_4_a_driver_that_begins_anew_believes_what_others_found_meanwhile() {
+async fn invariant_4_a_restarted_driver_knows_a_restore_that_others_found_meanwhile() {
     let api = Api::start().await;
     let shared = Arc::new(Shared::default());
     let informer = Arc::new(Informer::new(config_maps_in("default"), shared.clone()));
     let restores = shared.restores();
     let fed_until = async |value: &str| {
         let holds = || {
-            let inner = informer.inner.read();
-            inner.store.get(Some("default"), "a").is_some_and(|object| object.json().contains(value))
+            let cache = informer.cache.read();
+            cache.store.get(Some("default"), "a").is_some_and(|object| object.json().contains(value))
         };
         tokio::select! {
             () = driver::feed(informer.clone(), api.cluster.clone(), 1, restores.clone()) => panic!("it ends by itself"),
@@ -90,19 +91,19 @@ async fn invariant_4_a_driver_that_begins_anew_believes_what_others_found_meanwh
     api.server.restore(&before);
     api.create(full("a", "of the present")).await;
     write(&api, LOST).await;
-    shared.note_restore();
+    shared.record_restore();
     fed_until("of the present").await;
 }
 
-/// Nobody else need have found it: what the store holds says how far the server was.
+/// No other informer needs to find it: the versions in the store show how far the server was.
 #[tokio::test]
-async fn invariant_4_a_driver_that_begins_anew_finds_a_restore_itself() {
+async fn invariant_4_a_restarted_driver_finds_a_restore_itself() {
     let api = Api::start().await;
     let shared = Arc::new(Shared::default());
     let informer = Arc::new(Informer::new(config_maps_in("default"), shared.clone()));
     let restores = shared.restores();
     let fed_until = async |there: bool| {
-        let holds = || informer.inner.read().store.get(Some("default"), "lost").is_some() == there;
+        let holds = || informer.cache.read().store.get(Some("default"), "lost").is_some() == there;
         tokio::select! {
             () = driver::feed(informer.clone(), api.cluster.clone(), 1, shared.restores()) => panic!("it ends by itself"),
             () = comes_true("the store follows", holds) => {}
@@ -115,5 +116,5 @@ async fn invariant_4_a_driver_that_begins_anew_finds_a_restore_itself() {
 
     api.server.restore(&before);
     fed_until(false).await;
-    assert!(restores.has_changed().expect("the informer lives"), "others are told");
+    assert!(restores.has_changed().expect("the informer lives"), "other informers are notified");
 }

@@ -13,7 +13,7 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use pilothouse::{
     cluster::Cluster,
-    informer::{InformerKey, Informers, Lease, Origin, told},
+    informer::{InformerKey, Informers, Lease, Origin},
 };
 use pilothouse_core::{
     key::Key,
@@ -210,7 +210,7 @@ impl Watched {
 
     /// Describes its state for people.
     pub(super) fn told(&self) -> String {
-        told(&self.lease.state())
+        self.lease.state().to_string()
     }
 }
 

@@ -1,40 +1,44 @@
-//! What the process's allocator gives back to the system, and when.
+//! Makes the allocator return freed memory to the system.
 
-/// From so many bytes on an allocation is mapped by itself, and given back to the system as soon as it is freed.
+/// Allocations of at least this many bytes get a mapping of their own, which is returned to the system when they are
+/// freed.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const MAPPED: i32 = 128 << 10;
 
-/// Makes the process give large buffers back when they are freed. To be called once, before there are threads.
+/// Makes the process return large buffers to the system when they are freed. Call it once, before threads start.
 ///
-/// glibc begins so, and then raises its threshold to the size of whatever mapped buffer is freed, up to 32 MiB: from the first plugin's file
-/// on, files and their compiled code are cut out of heaps that never shrink, as something small always lies behind them. With a thousand
-/// plugins that was 400 MB which nobody used. Other C libraries have no such threshold.
+/// glibc raises its threshold to the size of each mapped buffer that is freed, up to 32 MiB. After the first plugin's
+/// file, files and compiled code would therefore come from heaps. Heaps never shrink, because a small allocation always
+/// lies behind the large ones. With a thousand plugins, 400 MB stayed unused. Other C libraries have no such threshold.
 pub fn give_back_large_buffers() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        #[expect(unsafe_code, reason = "it sets a number of the C library, under its lock")]
-        // SAFETY: any value is allowed for this parameter; one that is not taken is reported by the result.
+        #[expect(unsafe_code, reason = "mallopt sets a number of the C library under its lock")]
+        // SAFETY: any value is allowed for this parameter, and the result reports a rejected one.
         let taken = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED) };
         debug_assert_eq!(taken, 1, "glibc takes thresholds up to 32 MiB");
     }
 }
 
-/// Fewer freed bytes than this are left to the allocator: they will be used again, and it walks over all that is free to give them back.
+/// Freed bytes below this stay with the allocator. They will be used again, and returning them walks over all free
+/// memory.
 const WORTHWHILE: usize = 32 << 20;
 
 /// Decides when [`give_back_freed`] is worth its time.
 #[derive(Debug, Default)]
 pub struct Freed {
-    /// What had ended when memory was last given back.
+    /// The value of `ended` when memory was last given back.
     ended: u64,
-    /// The most that was held since.
+    /// The largest value of `held` since then, in bytes.
     most: usize,
 }
 
 impl Freed {
-    /// `true` if memory should be given back now: something has ended since it last was, or much less is held than before.
+    /// `true` if memory should be given back now, because something has ended since the last time or much less is held
+    /// than before.
     ///
-    /// `ended` counts informers, controllers and observers that have ended since the start. `held` is the sum of what is counted, in bytes.
+    /// `ended` counts the informers, controllers and observers that have ended since the start. `held` is the accounted
+    /// memory in bytes.
     pub fn is_due(&mut self, ended: u64, held: usize) -> bool {
         self.most = self.most.max(held);
         let is_due = ended != self.ended || self.most - held >= WORTHWHILE;
@@ -45,15 +49,15 @@ impl Freed {
     }
 }
 
-/// Gives pages back that hold nothing but what was freed. For after much that is small was freed: what lies behind it in a heap keeps it
-/// otherwise. What the engine knows of a component is some 80 kB in small parts, and goes with its code.
+/// Returns fully free pages to the system. Use it after many small allocations were freed, because allocations behind
+/// them keep their heap from shrinking. The engine's data about a component, for example, is some 80 kB in small parts.
 ///
-/// It walks over all that is free in each heap, under that heap's lock: not for a thread that others wait for.
+/// Do not call it on a thread that others wait for: it walks over all free memory of each heap under the heap's lock.
 pub fn give_back_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        #[expect(unsafe_code, reason = "it is the C library's own, under its locks")]
-        // SAFETY: it takes a number, and touches nothing that is in use.
+        #[expect(unsafe_code, reason = "malloc_trim locks the heaps itself")]
+        // SAFETY: it takes a number and touches no memory in use.
         unsafe {
             libc::malloc_trim(0);
         }

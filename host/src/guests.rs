@@ -1,24 +1,27 @@
-//! The threads that plugins run on, shared fairly.
+//! Owns the threads that plugins run on, and shares them fairly.
 //!
-//! Owns the threads, and an account for each plugin: whatever runs for a plugin runs there, is charged to it, and gives way at
-//! [`wasm`](crate::wasm)'s tick within a call, wherever it waits, and where it says so itself, as a worker does between two keys. Who goes next is for
-//! [`pilothouse_core::fair`] to say. What waits holds no thread.
+//! Each plugin has an account. All of its tasks run on these threads and are charged to the account.
+//! [`pilothouse_core::fair`] decides which task is next. A task yields its thread at three points:
+//!
+//! - at [`wasm`](crate::wasm)'s tick within a call;
+//! - wherever it waits, so a waiting task holds no thread;
+//! - where its code says so, as a worker does between two keys.
 //!
 //! ```text
-//! account a ─ spawn ─► tasks ─┐                       ┌─► guest-0 ─┐ waits, or gives way
+//! account a ─ spawn ─► tasks ─┐                       ┌─► guest-0 ─┐ waits, or yields
 //!                             ├─ FairQueue ─ the next ─┤            ├──────────────────────► charged
 //! account b ─ spawn ─► tasks ─┘                       └─► guest-1 ─┘
 //! ```
 //!
-//! A task that comes wakes a thread that rests. Where none does, and the task is the first of its account after a rest, those who run are
-//! asked to give way at once: a plugin with little to do waits for nobody's tick. Who brings tasks while it holds a lock that they will
-//! want tells nobody before it has let go of that.
+//! A new task wakes an idle thread. If no thread is idle, and the task is its account's first after a rest, the running
+//! tasks are asked to yield at once. So a plugin with little to do does not wait for a tick. Code that spawns tasks
+//! under a lock that they need [defers their wake-ups](defer_wakes) until it has released the lock.
 //!
-//! Nothing makes what fills memory or hands over a lot give way for some milliseconds. Plugins that lately did so again run on threads of their
-//! own, half as many and at least one: between them and the others, the kernel sees to it that all go on.
+//! A guest that fills memory or passes large values cannot be interrupted for some milliseconds. Plugins that did so
+//! repeatedly and recently are suspects. They run on threads of their own, half as many and at least one, and the
+//! kernel shares the cores between both groups.
 //!
-//! Timers, sockets and whatever else tasks wait for belong to the runtime that the threads were started from: a busy plugin delays
-//! none of them.
+//! Timers and sockets belong to the runtime that started the threads. A busy plugin does not delay them.
 
 use std::{
     cell::{Cell, RefCell},
@@ -43,7 +46,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::{runtime::Handle, time::Instant};
 use tracing::error;
 
-use self::task_queue::{Came, Line, Tell, Thread};
+use self::task_queue::{Arrival, TaskQueue, Thread, WakeUp};
 use crate::{
     name::PluginName,
     prompt::{NICE, be_last},
@@ -51,61 +54,61 @@ use crate::{
 
 mod task_queue;
 
-/// The threads. Clones share them; they end when the last clone and the last account are gone, or by [`Guests::stop`].
+/// A handle of the threads. They end when the last clone and the last account are dropped, or by [`Guests::stop`].
 #[derive(Clone)]
 pub struct Guests(Arc<Threads>);
 
-/// Ends the threads when nobody can spawn any more.
-struct Threads(Arc<Inner>);
+/// Ends the threads when it is dropped.
+struct Threads(Arc<Scheduler>);
 
-struct Inner {
-    line: Mutex<Line<Runnable>>,
+struct Scheduler {
+    queue: Mutex<TaskQueue<Runnable>>,
     origin: Instant,
-    accounts: Mutex<HashMap<PluginName, Weak<Open>>>,
-    /// The next that is given out.
+    accounts: Mutex<HashMap<PluginName, Weak<OpenAccount>>>,
+    /// The number of the next flow.
     flow: AtomicU64,
-    /// Asks whatever runs to give way.
+    /// Asks the running tasks to yield.
     interrupt: Box<dyn Fn() + Send + Sync>,
 }
 
-/// A flow of tasks under a plugin's account, which takes turns with the account's other flows. Clones are the same flow.
+/// A flow of tasks under a plugin's account. The flows of an account take turns. Clones are the same flow.
 #[derive(Clone)]
 pub struct Account {
-    open: Arc<Open>,
+    open: Arc<OpenAccount>,
     flow: Flow,
 }
 
-struct Open {
+struct OpenAccount {
     plugin: PluginName,
     id: AccountId,
     guests: Arc<Threads>,
 }
 
-/// What was spawned. Dropping it ends the task where it waits; so that it goes on, [`detach`](Self::detach) it.
-#[must_use = "dropping it ends the task"]
-pub struct Running<T>(async_task::FallibleTask<Option<T>>);
+/// A spawned task. Dropping this cancels the task; [`detach`](Self::detach) lets it run on.
+#[must_use = "dropping it cancels the task"]
+pub struct TaskHandle<T>(async_task::FallibleTask<Option<T>>);
 
-impl<T> Running<T> {
-    /// Lets it run to its end though nobody waits for that.
+impl<T> TaskHandle<T> {
+    /// Lets the task run to its end in the background.
     pub fn detach(self) {
         self.0.detach();
     }
 
-    /// Its result; none if it panicked, or the threads were stopped before its end.
+    /// Waits for the task's result. Returns `None` if the task panicked or the threads were stopped.
     ///
     /// # Cancellation
-    /// Dropping the future ends the task.
+    /// Dropping the future cancels the task.
     pub async fn ended(self) -> Option<T> {
         self.0.await.flatten()
     }
 }
 
 impl Guests {
-    /// Starts so many threads, and half as many for suspects, from which the others take the cores. What runs on them uses the timers and
-    /// sockets of `io`; at `interrupt` it gives way soon, as far as it can.
+    /// Starts `threads` threads, and half as many with lower priority for suspects. Tasks use the timers and sockets of
+    /// `io`. A call of `interrupt` must make the running tasks yield soon.
     ///
     /// # Errors
-    /// If a thread cannot be started.
+    /// A thread cannot be started.
     pub fn start(
         threads: NonZeroUsize,
         io: &Handle,
@@ -118,8 +121,8 @@ impl Guests {
         };
         for lane in Lane::ALL {
             for number in 0..count(lane) {
-                let (inner, io) = (guests.0.0.clone(), io.clone());
-                let work = inner.work(Thread { number, lane }, false);
+                let (scheduler, io) = (guests.0.0.clone(), io.clone());
+                let work = scheduler.work(Thread { number, lane }, false);
                 let run = move || {
                     if lane == Lane::Suspect {
                         be_last(NICE);
@@ -132,7 +135,7 @@ impl Guests {
         Ok(guests)
     }
 
-    /// Uses the runtime's own threads, as two of its tasks: for tests that stop the clock.
+    /// Runs both lanes as tasks of `runtime`, for tests with a paused clock.
     #[cfg(test)]
     pub(crate) fn within(runtime: &Handle) -> Self {
         let guests = Self::new(|| ());
@@ -143,52 +146,53 @@ impl Guests {
     }
 
     fn new(interrupt: impl Fn() + Send + Sync + 'static) -> Self {
-        let inner = Inner {
-            line: Mutex::default(),
+        let scheduler = Scheduler {
+            queue: Mutex::default(),
             origin: Instant::now(),
             accounts: Mutex::default(),
             flow: AtomicU64::new(0),
             interrupt: Box::new(interrupt),
         };
-        Self(Arc::new(Threads(Arc::new(inner))))
+        Self(Arc::new(Threads(Arc::new(scheduler))))
     }
 
-    /// A new flow under the plugin's account, which is opened if it is not: for whoever is not to wait behind the plugin's others.
+    /// Creates a new flow under the plugin's account, and opens the account if necessary. A flow does not queue behind
+    /// the plugin's other flows.
     pub fn account(&self, plugin: &PluginName) -> Account {
-        let inner = &self.0.0;
-        let flow = Flow(inner.flow.fetch_add(1, Ordering::Relaxed));
-        let mut accounts = inner.accounts.lock();
+        let scheduler = &self.0.0;
+        let flow = Flow(scheduler.flow.fetch_add(1, Ordering::Relaxed));
+        let mut accounts = scheduler.accounts.lock();
         if let Some(open) = accounts.get(plugin).and_then(Weak::upgrade) {
             return Account { open, flow };
         }
         accounts.retain(|_, open| open.strong_count() > 0);
-        let id = inner.line.lock().queue_mut().open(Share::default());
-        let open = Arc::new(Open { plugin: plugin.clone(), id, guests: self.0.clone() });
+        let id = scheduler.queue.lock().fair_mut().open(Share::default());
+        let open = Arc::new(OpenAccount { plugin: plugin.clone(), id, guests: self.0.clone() });
         accounts.insert(plugin.clone(), Arc::downgrade(&open));
         Account { open, flow }
     }
 
-    /// What each open account has had, in the order of plugins.
+    /// Returns the usage of each open account, in the order of plugins.
     pub fn usage(&self) -> BTreeMap<PluginName, Usage> {
         self.open().iter().map(|open| (open.plugin.clone(), open.usage())).collect()
     }
 
-    /// What each open account may have, in the order of plugins.
+    /// Returns the share of each open account, in the order of plugins.
     pub fn shares(&self) -> BTreeMap<PluginName, Share> {
         self.open().iter().map(|open| (open.plugin.clone(), open.share())).collect()
     }
 
-    fn open(&self) -> Vec<Arc<Open>> {
+    fn open(&self) -> Vec<Arc<OpenAccount>> {
         self.0.0.accounts.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Lets all accounts have what they need from now on, whatever their caps: for the end, which is not to wait for them.
+    /// Removes the caps of all accounts, so that a shutdown does not wait for them.
     pub fn lift_caps(&self) {
         self.open().iter().for_each(|open| open.set_share(Share { cap: None, ..open.share() }));
     }
 
-    /// Runs no task any further: what is in line is dropped now, what runs when it gives way, what waits for something when that
-    /// comes. The threads end, and are not waited for.
+    /// Stops all tasks. Queued tasks are dropped now, running tasks when they yield, and waiting tasks when they are
+    /// woken. The threads end, and this does not wait for them.
     pub fn stop(&self) {
         self.0.0.stop();
     }
@@ -201,98 +205,100 @@ impl Drop for Threads {
 }
 
 thread_local! {
-    /// The turn of the task that runs on this thread.
+    /// The turn of the task that runs on this thread, if any.
     static TURN: Cell<Option<Turn>> = const { Cell::new(None) };
 }
 
 #[derive(Clone, Copy)]
 struct Turn {
     began: std::time::Instant,
-    /// What the thread had used of a core by then.
+    /// CPU time that the thread had used at the turn's beginning.
     used: Duration,
     lane: Lane,
 }
 
-/// For how long the task that runs on this thread had its turn and no core, as the kernel gave that to others; nothing elsewhere.
+/// Returns how long the task on this thread has been without a core during its turn, because the kernel ran others.
+/// Zero on other threads.
 pub(crate) fn without_core() -> Duration {
     TURN.get().map_or(Duration::ZERO, |turn| {
-        // The other way round what is used between would count as more than has passed.
+        // CPU time first: read in the other order, it could exceed the elapsed time.
         let used = cpu_time().saturating_sub(turn.used);
         turn.began.elapsed().saturating_sub(used)
     })
 }
 
-/// Whether the task that runs on this thread is of a plugin that holds its threads, and delays none but its like.
+/// `true` if the task on this thread belongs to a suspect, so that it delays only other suspects.
 pub(crate) fn runs_suspect() -> bool {
     TURN.get().is_some_and(|turn| turn.lane == Lane::Suspect)
 }
 
-type Untold = Vec<(Arc<Inner>, Came)>;
+type Deferred = Vec<(Arc<Scheduler>, Arrival)>;
 
 thread_local! {
-    /// What came that this thread is to tell of when it [may](tell_later); none: at once.
-    static LATER: RefCell<Option<Untold>> = const { RefCell::new(None) };
+    /// Arrivals whose wake-ups this thread has [deferred](defer_wakes). `None` if it does not defer them.
+    static DEFERRED: RefCell<Option<Deferred>> = const { RefCell::new(None) };
 }
 
-/// Until the last of these is dropped, no thread is told of the tasks that the present one brings.
+/// Defers the wake-ups for tasks that this thread spawns, until the outermost guard is dropped.
 ///
-/// For who holds a lock: a thread that is told at once runs into it, and if it took the core of who holds it, that one may wait for
-/// milliseconds until it is let in again to give the lock back.
-pub(crate) fn tell_later() -> Later {
-    let outermost = LATER.with_borrow_mut(|later| {
-        let outermost = later.is_none();
-        later.get_or_insert_default();
+/// Use it before taking a lock. A thread that is woken at once would block on that lock. If it also took the core of
+/// the lock's owner, the owner could wait for milliseconds before it can release the lock.
+pub(crate) fn defer_wakes() -> DeferredWakes {
+    let outermost = DEFERRED.with_borrow_mut(|deferred| {
+        let outermost = deferred.is_none();
+        deferred.get_or_insert_default();
         outermost
     });
-    Later { outermost, _of_this_thread: PhantomData }
+    DeferredWakes { outermost, _of_this_thread: PhantomData }
 }
 
-/// See [`tell_later`].
-#[must_use = "dropped, it tells at once"]
-pub(crate) struct Later {
+/// See [`defer_wakes`].
+#[must_use = "dropping it wakes threads at once"]
+pub(crate) struct DeferredWakes {
     outermost: bool,
     _of_this_thread: PhantomData<*const ()>,
 }
 
-impl Drop for Later {
+impl Drop for DeferredWakes {
     fn drop(&mut self) {
         if self.outermost {
-            let came = LATER.take().unwrap_or_default();
-            came.into_iter().for_each(|(guests, came)| guests.tell(came));
+            let arrivals = DEFERRED.take().unwrap_or_default();
+            arrivals.into_iter().for_each(|(scheduler, arrival)| scheduler.wake_for(arrival));
         }
     }
 }
 
-impl Inner {
-    /// Takes what has come to the head of its line again.
+impl Scheduler {
+    /// Queues a task, and wakes a thread for it if necessary.
     fn schedule(self: &Arc<Self>, id: AccountId, flow: Flow, task: Runnable, info: ScheduleInfo) {
-        let came = self.line.lock().push(self.now(), (id, flow), task);
-        match came {
-            // It gave way, and its thread is about to look who is next.
+        let arrival = self.queue.lock().push(self.now(), (id, flow), task);
+        match arrival {
+            // The task yielded, and its thread is about to ask for the next one.
             Ok(_) if info.woken_while_running => {}
-            Ok(came) => {
-                let later = LATER
-                    .with_borrow_mut(|later| later.as_mut().map(|later| later.push((self.clone(), came))).is_some());
-                if !later {
-                    self.tell(came);
+            Ok(arrival) => {
+                let deferred = DEFERRED.with_borrow_mut(|deferred| {
+                    deferred.as_mut().map(|deferred| deferred.push((self.clone(), arrival))).is_some()
+                });
+                if !deferred {
+                    self.wake_for(arrival);
                 }
             }
-            // With it goes whatever it owns, which may ask for the lock.
+            // Dropped without the lock, because what the task owns may take it.
             Err(task) => drop(task),
         }
     }
 
-    fn tell(&self, came: Came) {
-        let tell = self.line.lock().tell(self.now(), came);
-        match tell {
-            Tell::Nobody => {}
-            Tell::Thread(thread) => thread.wake(),
-            Tell::Running => (self.interrupt)(),
+    fn wake_for(&self, arrival: Arrival) {
+        let wake_up = self.queue.lock().whom_to_wake(self.now(), arrival);
+        match wake_up {
+            WakeUp::NotNeeded => {}
+            WakeUp::Thread(thread) => thread.wake(),
+            WakeUp::Interrupt => (self.interrupt)(),
         }
     }
 
     fn stop(&self) {
-        let (left, resting) = self.line.lock().stop();
+        let (left, resting) = self.queue.lock().stop();
         resting.into_iter().for_each(Waker::wake);
         drop(left);
     }
@@ -301,14 +307,14 @@ impl Inner {
         self.origin.elapsed()
     }
 
-    /// What one thread does. Where it has its thread to itself it holds it; else it gives way after each task.
-    async fn work(self: Arc<Self>, thread: Thread, gives_way: bool) {
+    /// Runs tasks until the scheduler is stopped. `yields` is `true` if this future shares its thread with others.
+    async fn work(self: Arc<Self>, thread: Thread, yields: bool) {
         let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
         let mut ran: Option<(AccountId, Duration)> = None;
         loop {
             let now = self.now();
-            let looked = self.line.lock().look(now, thread, &waker, ran.take());
-            let Some((next, other)) = looked else { return };
+            let found = self.queue.lock().next(now, thread, &waker, ran.take());
+            let Some((next, other)) = found else { return };
             if let Some(other) = other {
                 other.wake();
             }
@@ -319,7 +325,7 @@ impl Inner {
                     taken.task.run();
                     TURN.set(None);
                     ran = Some((taken.account, cpu_time().saturating_sub(used)));
-                    if gives_way {
+                    if yields {
                         tokio::task::yield_now().await;
                     }
                 }
@@ -339,22 +345,22 @@ fn thread_name(number: usize, lane: Lane) -> String {
     }
 }
 
-/// Returns when the task was woken since, or is looked at for another reason.
+/// Returns `Pending` once, so that the future continues when it is polled again.
 async fn woken() {
     let mut waited = false;
     poll_fn(|_| if std::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
 impl Account {
-    /// Runs a task on the threads, in the turn of the account and of the flow.
-    pub fn spawn<F>(&self, task: F) -> Running<F::Output>
+    /// Queues a task under the account and the flow.
+    pub fn spawn<F>(&self, task: F) -> TaskHandle<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
         let plugin = self.open.plugin.clone();
         let task = AssertUnwindSafe(task).catch_unwind().map(move |ended| {
             if ended.is_err() {
-                error!(%plugin, "the host failed over a task of the plugin");
+                error!(%plugin, "a task that the host runs for the plugin panicked");
             }
             ended.ok()
         });
@@ -362,29 +368,29 @@ impl Account {
         let schedule = move |task, info| open.guests.0.schedule(open.id, flow, task, info);
         let (task, running) = async_task::spawn(task, WithInfo(schedule));
         task.schedule();
-        Running(running.fallible())
+        TaskHandle(running.fallible())
     }
 
-    /// What the account may have, from now on.
+    /// Changes the account's share.
     pub fn set_share(&self, share: Share) {
         self.open.set_share(share);
     }
 
-    /// What the account has had.
+    /// Returns the account's usage.
     pub fn usage(&self) -> Usage {
         self.open.usage()
     }
 }
 
-impl Open {
+impl OpenAccount {
     fn set_share(&self, share: Share) {
-        let inner = &self.guests.0;
+        let scheduler = &self.guests.0;
         let woken = {
-            let mut line = inner.line.lock();
-            line.queue_mut().set_share(inner.now(), self.id, share);
-            // A lower cap may have kept the threads waiting.
-            let lane = line.queue().lane(self.id);
-            line.wake_one(lane)
+            let mut queue = scheduler.queue.lock();
+            queue.fair_mut().set_share(scheduler.now(), self.id, share);
+            // The threads may be waiting because of a lower cap.
+            let lane = queue.fair().lane(self.id);
+            queue.wake_one(lane)
         };
         if let Some(thread) = woken {
             thread.wake();
@@ -392,21 +398,21 @@ impl Open {
     }
 
     fn share(&self) -> Share {
-        self.guests.0.line.lock().queue().share(self.id).unwrap_or_default()
+        self.guests.0.queue.lock().fair().share(self.id).unwrap_or_default()
     }
 
     fn usage(&self) -> Usage {
-        self.guests.0.line.lock().queue().usage(self.id)
+        self.guests.0.queue.lock().fair().usage(self.id)
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenAccount {
     fn drop(&mut self) {
-        self.guests.0.line.lock().queue_mut().close(self.id);
+        self.guests.0.queue.lock().fair_mut().close(self.id);
     }
 }
 
-/// What the present thread has used of a core.
+/// Returns the CPU time that this thread has used.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();

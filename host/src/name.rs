@@ -1,24 +1,24 @@
-//! What a plugin is called.
+//! The names of plugins.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 /// A plugin's name: the stem of its file, `myapple` of `myapple.wasm`.
 ///
-/// It becomes part of field managers (`pilothouse.<name>`), metric labels and URLs, so it has the form of a DNS label: lower-case
-/// letters, digits and `-`, at most 63 characters, beginning and ending with a letter or a digit.
+/// Field managers (`pilothouse.<name>`), metric labels and URLs contain it, so it has the form of a DNS label. It has
+/// at most 63 lower-case letters, digits and `-`, and begins and ends with a letter or a digit.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PluginName(Arc<str>);
 
-/// The text is no plugin name; says why.
+/// Why a text is not a plugin name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing at all.
+    /// The text is empty.
     #[error("a plugin's name may not be empty")]
     Empty,
-    /// Longer than a DNS label may be.
+    /// The text is longer than a DNS label may be.
     #[error("plugin name {0:?} has {1} characters, and at most 63 are allowed")]
     Long(String, usize),
-    /// A character that is not allowed where it stands.
+    /// The text has a character that is not allowed at its position.
     #[error(
         "plugin name {0:?} may only have lower-case letters, digits and `-`, and must begin and end with a letter or a digit"
     )]
@@ -26,13 +26,13 @@ pub enum NameError {
 }
 
 impl PluginName {
-    /// Longest name, as Kubernetes' DNS labels have it (RFC 1123).
+    /// The longest name in characters: the limit of a DNS label (RFC 1123).
     pub const MAX: usize = 63;
 
-    /// Checks and keeps a name.
+    /// Parses a name.
     ///
     /// # Errors
-    /// If the text does not have the form of a DNS label.
+    /// The text does not have the form of a DNS label.
     ///
     /// ```
     /// # use pilothouse::name::PluginName;
@@ -54,11 +54,11 @@ impl PluginName {
         Ok(Self(text.into()))
     }
 
-    /// The name of the plugin in a file with this stem. Cargo writes `my_operator.wasm` for the package `my-operator`, so `_` stands for `-`,
-    /// and capital letters for small ones.
+    /// Returns the name of the plugin in a file with this stem. Capital letters become small ones. `_` becomes `-`,
+    /// because Cargo writes `my_operator.wasm` for the package `my-operator`.
     ///
     /// # Errors
-    /// If that is not a name either.
+    /// The result is not a name.
     ///
     /// ```
     /// # use pilothouse::name::PluginName;
@@ -72,7 +72,7 @@ impl PluginName {
         })
     }
 
-    /// A name like `stem`, to be suggested in place of it. `None` if nothing of it can stand in a name.
+    /// Suggests a name similar to `stem`. Returns `None` if no character of `stem` can be kept.
     pub fn suggested(stem: &str) -> Option<Self> {
         let word = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
         let text: String = stem.chars().map(word).take(Self::MAX).collect();

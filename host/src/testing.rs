@@ -19,7 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::cluster::{Cluster, DeleteOptions, Patch, WriteOptions};
 
-/// How long anything in a test may take. Nothing comes near it unless it hangs: an informer tries again after a minute at most.
+/// How long a step of a test may take. Only a hang comes near it: an informer retries after a minute at most.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// An embedded API server that ends with this value.
@@ -35,7 +35,7 @@ impl Api {
         Self::at(address, server, stop)
     }
 
-    /// The same, and all that is sent to it.
+    /// Starts a server, and records everything that clients send to it.
     pub(crate) async fn overheard() -> (Self, Arc<Mutex<Vec<u8>>>) {
         let (server, behind, stop) = serve().await;
         let (listener, address) = listen().await;
@@ -51,7 +51,7 @@ impl Api {
 
     fn at(address: SocketAddr, server: Arc<Server>, stop: CancellationToken) -> Self {
         let mut config = kube::Config::new(format!("http://{address}").parse().expect("an address is a URI"));
-        // As the host's own client: a refusal reaches who asked.
+        // Like the host's own client, so that errors reach the caller.
         config.default_retry = false;
         let client = kube::Client::try_from(config).expect("a client of plain HTTP");
         let cluster = Cluster::new(client, &address.to_string(), Handle::current(), Arc::new(()));
@@ -102,9 +102,9 @@ impl Api {
         self.create(apples("Namespaced", &[("v1", true)])).await;
     }
 
-    /// How many requests of a verb the server has had for a resource.
+    /// Returns how many requests of a verb the server has received for a resource.
     pub(crate) async fn requests(&self, verb: &str, resource: &str) -> u64 {
-        let body = self.cluster.get_path("/metrics").await.expect("the server tells its metrics");
+        let body = self.cluster.get_path("/metrics").await.expect("the server has metrics");
         let text = String::from_utf8_lossy(&body);
         let (verb, resource) = (format!("verb=\"{verb}\""), format!("resource=\"{resource}\""));
         let counts = text.lines().filter(|line| {
@@ -129,7 +129,7 @@ async fn serve() -> (Arc<Server>, SocketAddr, CancellationToken) {
     (server, address, stop)
 }
 
-/// Carries one connection, and notes what the client says, until either side ends it.
+/// Relays one connection until either side ends it, and records what the client sends.
 async fn relay(mut client: TcpStream, server: SocketAddr, heard: Arc<Mutex<Vec<u8>>>) -> std::io::Result<()> {
     let mut server = TcpStream::connect(server).await?;
     let (mut asks, mut hears) = client.split();
@@ -151,7 +151,7 @@ async fn relay(mut client: TcpStream, server: SocketAddr, heard: Arc<Mutex<Vec<u
     }
 }
 
-/// The definition of MyApples, in versions that are served or not; the last is the one that is stored.
+/// The definition of MyApple with versions that are served or not. The last one is stored.
 pub(crate) fn apples(scope: &str, versions: &[(&str, bool)]) -> Value {
     let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let version = |(at, (name, served)): (usize, &(&str, bool))| {
@@ -171,7 +171,7 @@ pub(crate) fn apples(scope: &str, versions: &[(&str, bool)]) -> Value {
     })
 }
 
-/// Waits, but not for ever.
+/// Waits for a future. Panics after [`LIMIT`].
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(LIMIT, future).await {
         Ok(value) => value,
@@ -179,7 +179,7 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Returns when it holds: looks after each turn of the others.
+/// Waits until `holds` returns `true`. Checks it after each turn of the other tasks.
 pub(crate) async fn comes_true(what: &str, mut holds: impl FnMut() -> bool) {
     soon(what, async {
         while !holds() {

@@ -1,110 +1,113 @@
-//! Tasks in line, threads that rest, and who is told when a task comes. Knows neither what a task is nor what a thread does.
+//! Owns queued tasks and idle threads, and decides whom to wake for a task. Knows neither what a task is nor what a
+//! thread does.
 
 use std::{task::Waker, time::Duration};
 
 use pilothouse_core::fair::{AccountId, FairQueue, Flow, Lane, Next};
 
-/// Those who run are not asked to give way more often than this. It costs each of them some microseconds: accounts that do little but come
-/// again and again take a fiftieth from others by it.
+/// The least time between two requests to yield. A request costs each running task some microseconds. At this interval,
+/// accounts that come often with little work cost the others a fiftieth.
 const UNDISTURBED: Duration = Duration::from_micros(250);
 
-/// What the threads share.
+/// The tasks and idle threads of all lanes.
 #[derive(Debug)]
-pub(super) struct Line<T> {
-    queue: FairQueue<T>,
-    /// Threads with nothing to do, in the order in which they came to that: each at most once.
+pub(super) struct TaskQueue<T> {
+    fair: FairQueue<T>,
+    /// Idle threads in the order in which they became idle. Each is listed at most once.
     resting: Vec<(Thread, Waker)>,
-    /// When those who run were last asked to give way.
+    /// When the running tasks were last asked to yield.
     interrupted: Option<Duration>,
     stopped: bool,
 }
 
-/// Which one it is.
+/// Identifies a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Thread {
-    /// Its number in its lane.
+    /// The thread's number within its lane.
     pub(super) number: usize,
-    /// Whose tasks it runs.
+    /// The lane whose tasks the thread runs.
     pub(super) lane: Lane,
 }
 
-/// A task that has come.
+/// A newly queued task.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Came {
+pub(super) struct Arrival {
     id: AccountId,
-    /// It is the first of its account after a rest.
+    /// `true` if the task is the account's first after a rest.
     rested: bool,
 }
 
-/// Who is to be told that a task has come.
+/// Whom to wake for a newly queued task.
 #[derive(Debug)]
-pub(super) enum Tell {
-    /// Nobody: somebody looks at the line soon enough.
-    Nobody,
-    /// A thread that rested.
+pub(super) enum WakeUp {
+    /// No one: a thread asks for the next task soon enough.
+    NotNeeded,
+    /// An idle thread.
     Thread(Waker),
-    /// Those who run: they are to give way.
-    Running,
+    /// The running tasks, which should yield.
+    Interrupt,
 }
 
-impl<T> Default for Line<T> {
+impl<T> Default for TaskQueue<T> {
     fn default() -> Self {
-        Self { queue: FairQueue::new(), resting: Vec::new(), interrupted: None, stopped: false }
+        Self { fair: FairQueue::new(), resting: Vec::new(), interrupted: None, stopped: false }
     }
 }
 
-impl<T> Line<T> {
-    /// Who has tasks, and may have what.
-    pub(super) fn queue(&self) -> &FairQueue<T> {
-        &self.queue
+impl<T> TaskQueue<T> {
+    /// The accounts with their tasks and shares.
+    pub(super) fn fair(&self) -> &FairQueue<T> {
+        &self.fair
     }
 
-    /// The same, to change it. What makes a task ready by that is to be followed by [`Self::wake_one`].
-    pub(super) fn queue_mut(&mut self) -> &mut FairQueue<T> {
-        &mut self.queue
+    /// The accounts, to change them. After a change that may make a task ready, call [`Self::wake_one`].
+    pub(super) fn fair_mut(&mut self) -> &mut FairQueue<T> {
+        &mut self.fair
     }
 
-    /// Takes a task, at `now`. Unless it is from a thread that is about to [`look`](Self::look), [`tell`](Self::tell) says who is told of
-    /// it.
+    /// Queues a task. The caller then asks [`whom_to_wake`](Self::whom_to_wake), unless its own thread is about to ask
+    /// for the [`next`](Self::next) task.
     ///
     /// # Errors
-    /// Nobody will run it any more: here it is again.
-    pub(super) fn push(&mut self, now: Duration, (id, flow): (AccountId, Flow), task: T) -> Result<Came, T> {
+    /// Returns the task if the queue is stopped.
+    pub(super) fn push(&mut self, now: Duration, (id, flow): (AccountId, Flow), task: T) -> Result<Arrival, T> {
         if self.stopped {
             return Err(task);
         }
-        let rested = self.queue.is_at_rest(id);
-        self.queue.push(now, id, flow, task)?;
-        Ok(Came { id, rested })
+        let rested = self.fair.is_at_rest(id);
+        self.fair.push(now, id, flow, task)?;
+        Ok(Arrival { id, rested })
     }
 
-    /// Who is to be told, at `now`, of a task that came then or some time before.
-    pub(super) fn tell(&mut self, now: Duration, Came { id, rested }: Came) -> Tell {
-        let lane = self.queue.lane(id);
+    /// Decides whom to wake for a task that was queued now or some time before.
+    pub(super) fn whom_to_wake(&mut self, now: Duration, Arrival { id, rested }: Arrival) -> WakeUp {
+        let lane = self.fair.lane(id);
         if let Some(thread) = self.wake_one(lane) {
-            return Tell::Thread(thread);
+            return WakeUp::Thread(thread);
         }
-        // Suspects run beside all others, and disturb none of them.
+        // Suspects never interrupt the running tasks.
         if lane == Lane::Suspect {
-            return Tell::Nobody;
+            return WakeUp::NotNeeded;
         }
         let disturbs = self.interrupted.is_some_and(|last| now.saturating_sub(last) < UNDISTURBED);
-        if !rested || disturbs || !self.queue.is_next(id) {
-            return Tell::Nobody;
+        if !rested || disturbs || !self.fair.is_next(id) {
+            return WakeUp::NotNeeded;
         }
         self.interrupted = Some(now);
-        Tell::Running
+        WakeUp::Interrupt
     }
 
-    /// A thread of the lane to wake, if one rests: the one that came to that last, as its core's caches hold most of what it needs.
+    /// Removes and returns an idle thread of the lane. It takes the one that became idle last, because its core's
+    /// caches are warmest.
     pub(super) fn wake_one(&mut self, lane: Lane) -> Option<Waker> {
         let last = self.resting.iter().rposition(|(resting, _)| resting.lane == lane)?;
         Some(self.resting.remove(last).1)
     }
 
-    /// What the thread does next, after it ran something of an account for so long; and another that is to look too, as one
-    /// waking may stand for several tasks. A thread that has nothing to do rests from here on, until `waker` is called. None: it ends.
-    pub(super) fn look(
+    /// Returns what a thread does next, and another thread to wake, because one wake-up may stand for several tasks.
+    /// `ran` is the account that the thread has just served, with the CPU time used. A thread without a task is idle
+    /// until `waker` is called. Returns `None` if the queue is stopped.
+    pub(super) fn next(
         &mut self,
         now: Duration,
         thread: Thread,
@@ -114,28 +117,29 @@ impl<T> Line<T> {
         if self.stopped {
             return None;
         }
-        // It may have been woken by a timer.
+        // A timer may have woken the thread, so it may still be listed as idle.
         self.resting.retain(|&(resting, _)| resting != thread);
         let moved = ran.and_then(|(account, used)| {
-            self.queue.charge(now, account, used);
-            let lane = self.queue.lane(account);
-            (lane != thread.lane && self.queue.usage(account).waiting > 0).then_some(lane)
+            self.fair.charge(now, account, used);
+            let lane = self.fair.lane(account);
+            (lane != thread.lane && self.fair.usage(account).waiting > 0).then_some(lane)
         });
-        let next = self.queue.next(now, thread.lane);
+        let next = self.fair.next(now, thread.lane);
         if !matches!(next, Next::Task(_)) {
             self.resting.push((thread, waker.clone()));
         }
-        // Where what ran belongs to the other lane now, nobody there knows of it, nor when its cap lets it run. Whoever is woken looks, too.
+        // If the account has moved to the other lane, a thread there must find out about its tasks, or when its cap
+        // lets them run.
         let other = moved.and_then(|lane| self.wake_one(lane)).or_else(|| {
-            Lane::ALL.into_iter().find_map(|lane| self.queue.is_ready(lane).then(|| self.wake_one(lane)).flatten())
+            Lane::ALL.into_iter().find_map(|lane| self.fair.is_ready(lane).then(|| self.wake_one(lane)).flatten())
         });
         Some((next, other))
     }
 
-    /// Takes and gives nothing any more. What was in line, and who rested.
+    /// Stops the queue. Returns the queued tasks and the idle threads.
     pub(super) fn stop(&mut self) -> (FairQueue<T>, Vec<Waker>) {
-        let Self { queue, resting, .. } = std::mem::replace(self, Self { stopped: true, ..Self::default() });
-        (queue, resting.into_iter().map(|(_, thread)| thread).collect())
+        let Self { fair, resting, .. } = std::mem::replace(self, Self { stopped: true, ..Self::default() });
+        (fair, resting.into_iter().map(|(_, thread)| thread).collect())
     }
 }
 
@@ -171,47 +175,47 @@ mod tests {
 
     /// Two threads, and two accounts.
     struct Scene {
-        line: Line<u32>,
+        queue: TaskQueue<u32>,
         threads: [Arc<Woken>; 2],
         ids: [AccountId; 2],
     }
 
     impl Scene {
         fn new() -> Self {
-            let mut line = Line::default();
-            let ids = [(); 2].map(|()| line.queue_mut().open(Share::default()));
-            Self { line, threads: Default::default(), ids }
+            let mut queue = TaskQueue::default();
+            let ids = [(); 2].map(|()| queue.fair_mut().open(Share::default()));
+            Self { queue, threads: Default::default(), ids }
         }
 
-        /// A task comes: who was told.
-        fn push(&mut self, now: Duration, account: usize, task: u32, gave_way: bool) -> Told {
+        /// Queues a task. Returns what was woken for it.
+        fn push(&mut self, now: Duration, account: usize, task: u32, yielded: bool) -> Woke {
             let before = self.woken();
-            let came = self.line.push(now, (self.ids[account], FLOW), task).unwrap();
-            match if gave_way { Tell::Nobody } else { self.line.tell(now, came) } {
-                Tell::Nobody => Told::Nobody,
-                Tell::Running => Told::Running,
-                Tell::Thread(thread) => {
+            let arrival = self.queue.push(now, (self.ids[account], FLOW), task).unwrap();
+            match if yielded { WakeUp::NotNeeded } else { self.queue.whom_to_wake(now, arrival) } {
+                WakeUp::NotNeeded => Woke::Nothing,
+                WakeUp::Interrupt => Woke::RunningTasks,
+                WakeUp::Thread(thread) => {
                     thread.wake();
-                    self.told(before)
+                    self.woken_since(before)
                 }
             }
         }
 
-        /// A thread looks, after it ran something of an account for so long: its task, and who else was told to look.
-        fn look(&mut self, now: Duration, number: usize, ran: Option<(usize, Duration)>) -> (Option<u32>, Told) {
+        /// A thread that `ran` an account asks for its next task. Returns the task, and what else was woken.
+        fn next(&mut self, now: Duration, number: usize, ran: Option<(usize, Duration)>) -> (Option<u32>, Woke) {
             let before = self.woken();
             let waker = Waker::from(self.threads[number].clone());
             let ran = ran.map(|(account, used)| (self.ids[account], used));
-            let (next, other) = self.line.look(now, ordinary(number), &waker, ran).unwrap();
+            let (next, other) = self.queue.next(now, ordinary(number), &waker, ran).unwrap();
             let task = match next {
                 Next::Task(taken) => Some(taken.task),
                 Next::At(_) | Next::Nothing => None,
             };
             match other {
-                None => (task, Told::Nobody),
+                None => (task, Woke::Nothing),
                 Some(other) => {
                     other.wake();
-                    (task, self.told(before))
+                    (task, self.woken_since(before))
                 }
             }
         }
@@ -220,9 +224,9 @@ mod tests {
             [0, 1].map(|number| self.threads[number].0.load(Ordering::Relaxed))
         }
 
-        fn told(&self, before: [usize; 2]) -> Told {
+        fn woken_since(&self, before: [usize; 2]) -> Woke {
             let after = self.woken();
-            Told::Thread((0..2).position(|number| before[number] != after[number]).unwrap())
+            Woke::Thread((0..2).position(|number| before[number] != after[number]).unwrap())
         }
     }
 
@@ -231,138 +235,138 @@ mod tests {
     }
 
     #[derive(Debug, PartialEq, Eq)]
-    enum Told {
-        Nobody,
+    enum Woke {
+        Nothing,
         Thread(usize),
-        Running,
+        RunningTasks,
     }
 
     #[test]
     fn thread_that_rested_last_is_woken_first_and_each_once() {
         let mut scene = Scene::new();
         for number in [0, 1] {
-            assert_eq!(scene.look(MS, number, None), (None, Told::Nobody));
+            assert_eq!(scene.next(MS, number, None), (None, Woke::Nothing));
         }
-        assert_eq!(scene.push(MS, 0, 1, false), Told::Thread(1));
-        assert_eq!(scene.push(MS, 0, 2, false), Told::Thread(0));
-        // Both are awake, and have not looked yet.
-        assert_eq!(scene.push(MS, 0, 3, false), Told::Nobody);
+        assert_eq!(scene.push(MS, 0, 1, false), Woke::Thread(1));
+        assert_eq!(scene.push(MS, 0, 2, false), Woke::Thread(0));
+        // Both threads are awake and have not asked yet.
+        assert_eq!(scene.push(MS, 0, 3, false), Woke::Nothing);
     }
 
     #[test]
     fn thread_that_finds_more_than_it_takes_wakes_another() {
         let mut scene = Scene::new();
-        assert_eq!(scene.look(MS, 0, None), (None, Told::Nobody));
-        assert_eq!(scene.push(MS, 0, 1, false), Told::Thread(0));
-        assert_eq!(scene.push(MS, 0, 2, false), Told::Nobody);
-        // This one came to rest before the other looked.
-        scene.line.resting.push((ordinary(1), Waker::from(scene.threads[1].clone())));
-        assert_eq!(scene.look(MS, 0, None), (Some(1), Told::Thread(1)));
-        assert_eq!(scene.look(MS, 1, None), (Some(2), Told::Nobody));
+        assert_eq!(scene.next(MS, 0, None), (None, Woke::Nothing));
+        assert_eq!(scene.push(MS, 0, 1, false), Woke::Thread(0));
+        assert_eq!(scene.push(MS, 0, 2, false), Woke::Nothing);
+        // This thread became idle before the other asked.
+        scene.queue.resting.push((ordinary(1), Waker::from(scene.threads[1].clone())));
+        assert_eq!(scene.next(MS, 0, None), (Some(1), Woke::Thread(1)));
+        assert_eq!(scene.next(MS, 1, None), (Some(2), Woke::Nothing));
     }
 
     #[test]
-    fn thread_that_woke_by_itself_is_not_told_of_what_comes_later() {
+    fn thread_that_woke_by_itself_is_listed_as_idle_once() {
         let mut scene = Scene::new();
         for _ in 0..3 {
-            assert_eq!(scene.look(MS, 0, None), (None, Told::Nobody));
+            assert_eq!(scene.next(MS, 0, None), (None, Woke::Nothing));
         }
-        assert_eq!(scene.push(MS, 0, 1, false), Told::Thread(0));
-        assert_eq!(scene.push(MS, 0, 2, false), Told::Nobody);
+        assert_eq!(scene.push(MS, 0, 1, false), Woke::Thread(0));
+        assert_eq!(scene.push(MS, 0, 2, false), Woke::Nothing);
     }
 
     #[test]
-    fn task_that_gives_way_wakes_nobody_for_itself() {
+    fn task_that_yields_wakes_no_thread_for_itself() {
         let mut scene = Scene::new();
-        assert_eq!(scene.look(MS, 0, None), (None, Told::Nobody));
-        assert_eq!(scene.push(MS, 0, 1, false), Told::Thread(0));
-        assert_eq!(scene.look(MS, 0, None), (Some(1), Told::Nobody));
-        assert_eq!(scene.look(MS, 1, None), (None, Told::Nobody));
-        assert_eq!(scene.push(2 * MS, 0, 1, true), Told::Nobody);
-        assert_eq!(scene.look(2 * MS, 0, Some((0, MS))), (Some(1), Told::Nobody));
+        assert_eq!(scene.next(MS, 0, None), (None, Woke::Nothing));
+        assert_eq!(scene.push(MS, 0, 1, false), Woke::Thread(0));
+        assert_eq!(scene.next(MS, 0, None), (Some(1), Woke::Nothing));
+        assert_eq!(scene.next(MS, 1, None), (None, Woke::Nothing));
+        assert_eq!(scene.push(2 * MS, 0, 1, true), Woke::Nothing);
+        assert_eq!(scene.next(2 * MS, 0, Some((0, MS))), (Some(1), Woke::Nothing));
     }
 
     #[test]
-    fn who_comes_from_a_rest_interrupts_those_who_run_but_seldom() {
+    fn first_task_after_a_rest_interrupts_running_tasks_but_seldom() {
         let mut scene = Scene::new();
-        assert_eq!([0, 1].map(|number| scene.look(MS, number, None).0), [None, None]);
-        assert_eq!([1, 2].map(|task| scene.push(MS, 0, task, false)), [Told::Thread(1), Told::Thread(0)]);
-        assert_eq!([0, 1].map(|number| scene.look(MS, number, None).0), [Some(1), Some(2)]);
-        // The one that is busy disturbs nobody.
-        assert_eq!(scene.push(MS, 0, 3, false), Told::Nobody);
-        assert_eq!(scene.push(MS, 1, 4, false), Told::Running);
-        assert_eq!(scene.push(MS, 0, 1, true), Told::Nobody);
-        assert_eq!(scene.look(MS, 0, Some((0, MS))), (Some(4), Told::Nobody));
-        assert_eq!(scene.look(MS, 0, Some((1, Duration::ZERO))), (Some(3), Told::Nobody));
-        // It comes again too soon, and waits until somebody gives way.
-        assert_eq!(scene.push(MS, 1, 5, false), Told::Nobody);
-        assert_eq!(scene.look(MS, 0, Some((0, MS))), (Some(5), Told::Nobody));
-        assert_eq!(scene.look(MS, 0, Some((1, Duration::ZERO))), (Some(1), Told::Nobody));
-        assert_eq!(scene.push(MS + UNDISTURBED, 1, 6, false), Told::Running);
+        assert_eq!([0, 1].map(|number| scene.next(MS, number, None).0), [None, None]);
+        assert_eq!([1, 2].map(|task| scene.push(MS, 0, task, false)), [Woke::Thread(1), Woke::Thread(0)]);
+        assert_eq!([0, 1].map(|number| scene.next(MS, number, None).0), [Some(1), Some(2)]);
+        // A busy account interrupts no task.
+        assert_eq!(scene.push(MS, 0, 3, false), Woke::Nothing);
+        assert_eq!(scene.push(MS, 1, 4, false), Woke::RunningTasks);
+        assert_eq!(scene.push(MS, 0, 1, true), Woke::Nothing);
+        assert_eq!(scene.next(MS, 0, Some((0, MS))), (Some(4), Woke::Nothing));
+        assert_eq!(scene.next(MS, 0, Some((1, Duration::ZERO))), (Some(3), Woke::Nothing));
+        // The account comes again too soon, so its task waits until a running one yields.
+        assert_eq!(scene.push(MS, 1, 5, false), Woke::Nothing);
+        assert_eq!(scene.next(MS, 0, Some((0, MS))), (Some(5), Woke::Nothing));
+        assert_eq!(scene.next(MS, 0, Some((1, Duration::ZERO))), (Some(1), Woke::Nothing));
+        assert_eq!(scene.push(MS + UNDISTURBED, 1, 6, false), Woke::RunningTasks);
     }
 
     #[test]
-    fn who_held_its_thread_is_served_by_one_of_the_other_lane_from_then_on() {
+    fn account_that_held_its_thread_is_served_by_the_suspects_lane_from_then_on() {
         let mut scene = Scene::new();
         let suspects = Thread { number: 0, lane: Lane::Suspect };
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());
-        assert!(matches!(scene.line.look(MS, suspects, &waker, None), Some((Next::Nothing, None))));
-        // Not for the first time.
-        scene.line.queue_mut().charge(MS, scene.ids[0], 2 * HOLDS);
-        assert_eq!(scene.look(MS, 0, None), (None, Told::Nobody));
-        assert_eq!(scene.push(MS, 0, 1, false), Told::Thread(0));
-        assert_eq!(scene.look(MS, 0, None), (Some(1), Told::Nobody));
-        // It gives way, too late: the thread that it ran on has nothing to do, and tells the other.
-        assert_eq!(scene.push(MS, 0, 1, true), Told::Nobody);
+        assert!(matches!(scene.queue.next(MS, suspects, &waker, None), Some((Next::Nothing, None))));
+        // The second time makes a suspect.
+        scene.queue.fair_mut().charge(MS, scene.ids[0], 2 * HOLDS);
+        assert_eq!(scene.next(MS, 0, None), (None, Woke::Nothing));
+        assert_eq!(scene.push(MS, 0, 1, false), Woke::Thread(0));
+        assert_eq!(scene.next(MS, 0, None), (Some(1), Woke::Nothing));
+        // It yields too late. Its thread has no task, and wakes one of the other lane.
+        assert_eq!(scene.push(MS, 0, 1, true), Woke::Nothing);
         let ran = Some((scene.ids[0], 2 * HOLDS));
-        let (next, other) = scene.line.look(MS, ordinary(0), &Waker::from(scene.threads[0].clone()), ran).unwrap();
+        let (next, other) = scene.queue.next(MS, ordinary(0), &Waker::from(scene.threads[0].clone()), ran).unwrap();
         assert_eq!(next, Next::Nothing);
         other.unwrap().wake();
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-        let (next, other) = scene.line.look(MS, suspects, &waker, None).unwrap();
+        let (next, other) = scene.queue.next(MS, suspects, &waker, None).unwrap();
         assert!(matches!(next, Next::Task(taken) if taken.task == 1) && other.is_none());
-        // It is none any more: its next task is told to a thread of most.
+        // The account is no longer suspected: an ordinary thread is woken for its next task.
         let later = MS + SUSPECTED;
         assert!(matches!(
-            scene.line.look(later, suspects, &waker, Some((scene.ids[0], MS))),
+            scene.queue.next(later, suspects, &waker, Some((scene.ids[0], MS))),
             Some((Next::Nothing, None))
         ));
-        assert_eq!(scene.push(later, 0, 2, false), Told::Thread(0));
-        assert_eq!(scene.look(later, 0, None), (Some(2), Told::Nobody));
+        assert_eq!(scene.push(later, 0, 2, false), Woke::Thread(0));
+        assert_eq!(scene.next(later, 0, None), (Some(2), Woke::Nothing));
     }
 
     #[test]
-    fn threads_of_the_other_lane_know_when_the_cap_of_who_comes_to_it_lets_it_run() {
+    fn threads_of_the_other_lane_know_when_the_cap_of_a_new_suspect_lets_it_run() {
         let mut scene = Scene::new();
         let cap = Share { cap: NonZeroU32::new(100), ..Share::default() };
-        // Not for the first time.
-        scene.line.queue_mut().charge(MS, scene.ids[0], 2 * HOLDS);
-        scene.line.queue_mut().set_share(MS, scene.ids[0], cap);
+        // The second time makes a suspect.
+        scene.queue.fair_mut().charge(MS, scene.ids[0], 2 * HOLDS);
+        scene.queue.fair_mut().set_share(MS, scene.ids[0], cap);
         let suspects = Thread { number: 0, lane: Lane::Suspect };
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());
-        assert!(matches!(scene.line.look(MS, suspects, &waker, None), Some((Next::Nothing, None))));
-        assert_eq!(scene.push(MS, 0, 1, false), Told::Running);
-        assert_eq!(scene.look(MS, 0, None), (Some(1), Told::Nobody));
-        assert_eq!(scene.push(MS, 0, 1, true), Told::Nobody);
+        assert!(matches!(scene.queue.next(MS, suspects, &waker, None), Some((Next::Nothing, None))));
+        assert_eq!(scene.push(MS, 0, 1, false), Woke::RunningTasks);
+        assert_eq!(scene.next(MS, 0, None), (Some(1), Woke::Nothing));
+        assert_eq!(scene.push(MS, 0, 1, true), Woke::Nothing);
         let ran = Some((scene.ids[0], 100 * MS));
-        let (next, other) = scene.line.look(MS, ordinary(0), Waker::noop(), ran).unwrap();
+        let (next, other) = scene.queue.next(MS, ordinary(0), Waker::noop(), ran).unwrap();
         assert_eq!(next, Next::Nothing);
         other.unwrap().wake();
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-        let (next, _) = scene.line.look(MS, suspects, &waker, None).unwrap();
+        let (next, _) = scene.queue.next(MS, suspects, &waker, None).unwrap();
         assert!(matches!(next, Next::At(until) if until > 900 * MS), "{next:?}");
     }
 
     #[test]
-    fn stopped_line_gives_back_what_it_had_and_takes_nothing() {
+    fn stopped_queue_returns_its_tasks_and_takes_nothing() {
         let mut scene = Scene::new();
-        assert_eq!(scene.look(MS, 0, None), (None, Told::Nobody));
-        scene.line.queue_mut().push(MS, scene.ids[0], FLOW, 1).unwrap();
-        let (left, resting) = scene.line.stop();
+        assert_eq!(scene.next(MS, 0, None), (None, Woke::Nothing));
+        scene.queue.fair_mut().push(MS, scene.ids[0], FLOW, 1).unwrap();
+        let (left, resting) = scene.queue.stop();
         assert_eq!((left.usage(scene.ids[0]).waiting, resting.len()), (1, 1));
-        assert_eq!(scene.line.push(MS, (scene.ids[0], FLOW), 2).unwrap_err(), 2);
-        assert!(scene.line.look(MS, ordinary(0), Waker::noop(), None).is_none());
+        assert_eq!(scene.queue.push(MS, (scene.ids[0], FLOW), 2).unwrap_err(), 2);
+        assert!(scene.queue.next(MS, ordinary(0), Waker::noop(), None).is_none());
     }
 }

@@ -16,7 +16,7 @@ fn threads(threads: usize) -> Guests {
     Guests::start(NonZeroUsize::new(threads).unwrap(), &Handle::current(), || ()).unwrap()
 }
 
-/// Uses a core for about so long.
+/// Uses a core for about `time`.
 fn burn(time: Duration) {
     let began = cpu_time();
     while cpu_time() < began + time {
@@ -31,7 +31,7 @@ async fn a_task_gives_its_result() {
 }
 
 #[tokio::test]
-async fn threads_are_not_told_of_tasks_before_they_may_be() {
+async fn deferred_wakes_come_when_the_outermost_guard_is_dropped() {
     let guests = Guests::within(&Handle::current());
     let account = guests.account(&name("a"));
     let ran = || account.usage().waiting == 0;
@@ -41,11 +41,11 @@ async fn threads_are_not_told_of_tasks_before_they_may_be() {
         }
     };
     account.spawn(async {}).ended().await.unwrap();
-    // The one thread comes to rest.
+    // The one thread becomes idle.
     others_run().await;
-    let later = tell_later();
+    let later = defer_wakes();
     let task = account.spawn(async {});
-    drop(tell_later());
+    drop(defer_wakes());
     others_run().await;
     assert!(!ran());
     drop(later);
@@ -55,13 +55,13 @@ async fn threads_are_not_told_of_tasks_before_they_may_be() {
 }
 
 #[tokio::test]
-async fn what_is_told_later_keeps_no_thread_from_others() {
+async fn deferred_wakes_of_one_thread_do_not_delay_those_of_another() {
     let account = threads(1).account(&name("a"));
-    let later = tell_later();
+    let later = defer_wakes();
     let first = account.spawn(async {});
     let others = account.clone();
     let second = std::thread::spawn(move || others.spawn(async {})).join().unwrap();
-    soon("the task of who may tell", second.ended()).await.unwrap();
+    soon("the task of the thread that defers nothing", second.ended()).await.unwrap();
     drop(later);
     soon("the other", first.ended()).await.unwrap();
 }
@@ -74,7 +74,7 @@ async fn a_task_that_panics_ends_itself_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_task_whose_handle_is_dropped_ends_where_it_waits() {
+async fn a_task_whose_handle_is_dropped_is_cancelled_where_it_waits() {
     let account = threads(1).account(&name("a"));
     let (held, freed) = oneshot::channel::<()>();
     let (began, begun) = oneshot::channel();
@@ -89,10 +89,10 @@ async fn a_task_whose_handle_is_dropped_ends_where_it_waits() {
 }
 
 #[tokio::test]
-async fn caps_that_are_lifted_hold_nobody() {
+async fn lifted_caps_delay_no_task() {
     let guests = threads(1);
     let account = guests.account(&name("a"));
-    // It would wait for minutes.
+    // With the cap, the next task would wait for minutes.
     account.set_share(Share { cap: std::num::NonZeroU32::new(1), ..Share::default() });
     account.spawn(async { burn(Duration::from_millis(200)) }).ended().await.unwrap();
     let next = account.spawn(async { 7 });
@@ -114,23 +114,23 @@ async fn tasks_that_wait_hold_no_thread() {
 }
 
 #[tokio::test]
-async fn timers_of_tasks_are_the_runtimes() {
+async fn tasks_use_the_timers_of_the_runtime() {
     let account = threads(1).account(&name("a"));
     let slept = account.spawn(tokio::time::sleep(Duration::from_millis(1)));
     soon("the timer", slept.ended()).await.unwrap();
 }
 
-/// One plugin has ten thousand keys, another has one: while the first does nothing but work, the second is served after a turn of it. So is
-/// another controller of the same plugin.
+/// One plugin has ten thousand keys and another has one. While the first works all the time, the second is served after
+/// one turn. So is another controller of the same plugin.
 #[tokio::test]
-async fn ten_thousand_tasks_of_one_do_not_delay_anothers() {
+async fn ten_thousand_tasks_of_one_flow_do_not_delay_another_flow() {
     for (other, turns) in [("quiet", 0), ("busy", 1)] {
         let guests = threads(1);
         let (busy, other) = (guests.account(&name("busy")), guests.account(&name(other)));
         let done = Arc::new(AtomicUsize::new(0));
         let (began, begun) = oneshot::channel();
         let (open, gate) = std::sync::mpsc::channel::<()>();
-        // The only thread stands at the gate while they come.
+        // The only thread waits at the gate while the tasks are queued.
         let stands = async move {
             began.send(()).unwrap();
             gate.recv().unwrap_err();
@@ -151,14 +151,15 @@ async fn ten_thousand_tasks_of_one_do_not_delay_anothers() {
     }
 }
 
-/// Two plugins held a thread, again and again, and did not give way. When they do so again, a third finds all the threads of most.
+/// Two plugins have held a thread repeatedly without yielding. When they do so again, a third plugin finds the ordinary
+/// threads free.
 #[tokio::test]
-async fn who_held_a_thread_does_so_apart_from_others() {
+async fn plugins_that_held_a_thread_run_apart_from_others() {
     let guests = threads(1);
     let [bad, worse, good] = ["bad", "worse", "good"].map(|plugin| guests.account(&name(plugin)));
     for account in [&bad, &bad, &worse, &worse] {
-        soon("it gives way at last", account.spawn(async { burn(2 * HOLDS) }).ended()).await.unwrap();
-        // What holds it is charged when it has ended.
+        soon("it yields at last", account.spawn(async { burn(2 * HOLDS) }).ended()).await.unwrap();
+        // A task is charged after it has ended.
         soon("the next", account.spawn(async {}).ended()).await.unwrap();
     }
     let (began, begun) = std::sync::mpsc::channel();
@@ -177,32 +178,32 @@ async fn who_held_a_thread_does_so_apart_from_others() {
     assert!(begun.recv().unwrap() && !runs_suspect());
     assert!(begun.try_recv().is_err());
     assert_eq!([&bad, &worse, &good].map(|account| account.usage().held), [2, 2, 0]);
-    // Whichever waits has its turn when the other is done.
+    // The suspect that waits has its turn when the other is done.
     drop(gates);
     soon("the second begins", tokio::task::spawn_blocking(move || begun.recv().unwrap())).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_a_task_has_no_core_for_is_known_in_its_turn() {
+async fn time_without_a_core_is_known_during_the_turn() {
     let guests = threads(1);
     let account = guests.account(&name("waiting"));
     assert_eq!(without_core(), Duration::ZERO);
     let stands = async {
         let before = without_core();
-        // As if the kernel had given the core to others.
+        // Sleeps as if the kernel ran others on the core.
         std::thread::sleep(Duration::from_millis(20));
         (before, without_core())
     };
     let (before, stood) = soon("it ends", account.spawn(stands).ended()).await.unwrap();
-    // The one thread has charged for that before it takes another.
+    // The one thread charges a task before it takes the next.
     soon("it ends", account.spawn(async {}).ended()).await.unwrap();
     assert!(stood.saturating_sub(before) >= Duration::from_millis(20), "{before:?} {stood:?}");
     assert!(account.usage().used < Duration::from_millis(20));
 }
 
-/// The only thread runs what never ends by itself, until it is interrupted.
+/// The only thread runs a task that ends only when it is interrupted.
 #[tokio::test]
-async fn who_comes_from_a_rest_waits_for_no_turn_of_others() {
+async fn first_task_after_a_rest_waits_for_no_turn_of_others() {
     let interrupted = Arc::new(AtomicBool::new(false));
     let guests = {
         let interrupted = interrupted.clone();
@@ -227,7 +228,7 @@ async fn what_a_task_computes_is_charged_to_its_account() {
     let (busy, quiet) = (guests.account(&name("busy")), guests.account(&name("quiet")));
     busy.spawn(async { burn(Duration::from_millis(20)) }).ended().await.unwrap();
     quiet.spawn(async {}).ended().await.unwrap();
-    // It is charged after its end.
+    // A task is charged after its end.
     let charged = async {
         while busy.usage().used < Duration::from_millis(20) {
             tokio::task::yield_now().await;
@@ -240,7 +241,7 @@ async fn what_a_task_computes_is_charged_to_its_account() {
 }
 
 #[tokio::test]
-async fn one_name_has_one_account_until_nobody_holds_it() {
+async fn one_name_has_one_account_until_all_handles_are_dropped() {
     let guests = threads(1);
     let first = guests.account(&name("a"));
     first.spawn(async {}).ended().await.unwrap();

@@ -13,19 +13,18 @@ use pilothouse_core::{
 };
 use tokio::time::Instant;
 
-/// How long a cache is believed after its watch was lost. The first reconnect comes within 1.6 s and the second within
-/// 3.2 s more: a connection that breaks and comes back fails no reconcile.
+/// How long a cache is believed after its watch was lost. The first reconnect comes within 1.6 s and the second within 3.2 s more: a
+/// connection that breaks and comes back fails no reconcile.
 const BELIEVED: Duration = Duration::from_secs(5);
 
-/// Own writes whose watch events are awaited at once; of more, the lag is not measured. A host that writes 1,000 times
-/// a second to one kind has as many under way while its watch lags by a second.
+/// Own writes whose watch events are awaited at once; of more, the lag is not measured. A host that writes 1,000 times a second
+/// to one kind has as many under way while its watch lags by a second.
 const AWAITED: usize = 1_024;
 
 /// Lists after the first, by reason.
 pub type Relists = BTreeMap<RelistReason, u64>;
 
-/// Requests and watches that failed, by what [`Failure::as_str`](pilothouse_core::reflector::Failure::as_str) says of
-/// them.
+/// Requests and watches that failed, by what [`Failure::as_str`](pilothouse_core::reflector::Failure::as_str) says of them.
 pub type Failures = BTreeMap<&'static str, u64>;
 
 /// What is counted of one informer, or of several.
@@ -110,14 +109,13 @@ impl Health {
         }
     }
 
-    /// A list is complete: the cache is as good as if the watch had been lost just now. The watch that follows is about
-    /// to open.
+    /// A list is complete: the cache is as good as if the watch had been lost just now. The watch that follows is about to open.
     pub(super) fn listed(&mut self) {
         self.unwatched = self.unwatched.map(|_| (Instant::now(), Timestamp::now()));
     }
 
-    /// Why the cache is not to be believed; none: it is. A server that refuses is taken at its word; what may pass by
-    /// itself has [`BELIEVED`] to do so.
+    /// Why the cache is not to be believed; none: it is. A server that refuses is taken at its word; what may pass by itself has
+    /// [`BELIEVED`] to do so.
     pub(super) fn lapse(&self, state: &State, synced: bool) -> Option<Lapse> {
         let (at, since) = self.unwatched?;
         let refused = matches!(state, State::Missing(_) | State::Unauthenticated(_) | State::Denied(_));
@@ -126,8 +124,7 @@ impl Health {
     }
 }
 
-/// No watch keeps a cache up to date: what it shows may be gone, or somebody else's, and what it does not show may be
-/// there.
+/// No watch keeps a cache up to date: what it shows may be gone, or somebody else's, and what it does not show may be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lapse {
     /// What the reflector does.
@@ -136,8 +133,7 @@ pub struct Lapse {
     since: Timestamp,
 }
 
-/// `is denied since 2026-11-25T21:52:33Z; grant the host's account list and watch: …`. The same text as long as it
-/// lasts: Events count it.
+/// `is denied since 2026-11-25T21:52:33Z; grant the host's account list and watch: …`. The same text as long as it lasts: Events count it.
 impl fmt::Display for Lapse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since = self.since.strftime("%Y-%m-%dT%H:%M:%SZ");

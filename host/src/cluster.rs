@@ -1,12 +1,12 @@
-//! The connection to one API server: where it is, how its kinds are addressed, and requests to it.
+//! Connects to one API server.
 //!
-//! Owns configuration, discovery, ordinary requests with their errors, and the count of what was sent. It decides nothing about
-//! what to read or write: that is for [`crate::informer`] and `writer`.
+//! Owns configuration, credentials, discovery and requests with their errors, and lets an observer count requests. What
+//! to read and write is for [`crate::informer`] and `writer` to decide.
 //!
 //! ```text
 //! kubeconfig │ service account ─► credentials ─► Cluster ─► discovery: TypeMeta → Endpoint
 //!                                              ├──────► request: list, watch, get, create, patch, delete
-//!                                              └──────► gate: how many requests of plugins at a time, and whose is next
+//!                                              └──────► gate: limits and orders the requests of plugins
 //! ```
 
 mod apply;
@@ -35,9 +35,9 @@ use self::{
     gate::{Account, Gate},
 };
 
-/// Sees every request that was answered, or was not. For metrics.
+/// Is called after every request, for metrics.
 pub trait RequestObserver: Send + Sync + 'static {
-    /// `code` is the HTTP status, or none where no answer came.
+    /// `code` is the HTTP status, or `None` if no answer came.
     fn requested(&self, method: &http::Method, host: &str, code: Option<u16>);
 }
 
@@ -45,17 +45,17 @@ impl RequestObserver for () {
     fn requested(&self, _: &http::Method, _: &str, _: Option<u16>) {}
 }
 
-/// One API server. Clones share the connection pool and what discovery found.
+/// One API server. Clones share the connection pool and the results of discovery.
 #[derive(Clone)]
 pub struct Cluster {
     credentials: Arc<Credentials>,
     host: Arc<str>,
-    /// Requests run here, whichever thread asks: guests run on threads of their own.
+    /// Requests run on this runtime, whichever thread makes them. Guests have threads of their own.
     io: Handle,
     discovery: Arc<Discovery>,
     observer: Arc<dyn RequestObserver>,
     gate: Arc<Gate>,
-    /// Whose requests these are. None: the informers', which need no permit.
+    /// The account that pays for requests. `None` for the informers' requests, which need no permit.
     account: Option<Arc<Account>>,
 }
 
@@ -70,25 +70,25 @@ impl Cluster {
         Self { credentials, host: host.into(), io, discovery: Arc::default(), observer, gate, account: None }
     }
 
-    /// The same server for one plugin: its writes and live reads wait for a permit, of which each plugin gets its fair part, and for this
-    /// rate.
+    /// Returns a handle for one plugin. Its writes and live reads wait for a permit and for this rate. Plugins share
+    /// permits fairly.
     #[must_use]
     pub fn for_plugin(&self, plugin: &str, rate: Option<Rate>) -> Self {
         Self { account: Some(self.gate.account(plugin, rate)), ..self.clone() }
     }
 
-    /// The same server for the Events that the host writes.
+    /// Returns a handle for the Events that the host writes.
     #[must_use]
     pub fn for_events(self) -> Self {
         Self { account: Some(self.gate.account(gate::EVENTS, None)), ..self }
     }
 
-    /// The requests of every plugin that has a handle of its own, by name.
+    /// Returns the usage of every plugin that has a handle, by name.
     pub fn requests(&self) -> Vec<(Arc<str>, Usage)> {
         self.gate.usage()
     }
 
-    /// The same, with its requests on another runtime.
+    /// Returns a handle whose requests run on another runtime.
     #[must_use]
     pub fn on(self, io: Handle) -> Self {
         Self { io, ..self }

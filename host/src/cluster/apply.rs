@@ -1,40 +1,44 @@
-//! Bodies of server-side applies: JSON that kube-apiserver's YAML parser reads as the same values.
+//! Rewrites the bodies of server-side applies, so that kube-apiserver's YAML parser reads the same values.
 //!
-//! kube-apiserver reads an apply as YAML 1.1 (sigs.k8s.io/yaml, go-yaml v2), whatever the body looks like. Some JSON means something else there:
+//! kube-apiserver always reads an apply as YAML 1.1 (sigs.k8s.io/yaml, go-yaml v2). Some JSON means something else
+//! there:
 //!
 //! | in the JSON | as YAML | sent instead |
 //! |---|---|---|
 //! | U+0085, blanks beside U+2028 and U+2029 | folded or dropped | the character as `\uXXXX` |
-//! | U+007F–U+009F, U+FEFF, U+FFFE, U+FFFF | refused | the character as `\uXXXX` |
-//! | `\ud83d\ude00`, `\/` | refused | the character itself |
-//! | blanks and breaks between tokens | a tab may be refused, a long key too | nothing |
-//! | a member's name of more than 1,022 characters, a lone surrogate | refused | [`Error`] |
+//! | U+007F–U+009F, U+FEFF, U+FFFE, U+FFFF | rejected | the character as `\uXXXX` |
+//! | `\ud83d\ude00`, `\/` | rejected | the character itself |
+//! | blanks and breaks between tokens | a tab or a long key may be rejected | nothing |
+//! | a member's name of more than 1,022 characters, a lone surrogate | rejected | [`Error`] |
 //! | a number beyond a float's range, such as 1e400 | a text | [`Error`] |
 
 use std::borrow::Cow;
 
-/// Characters of a member's name as it is written: go-yaml looks for the `:` at most 1,024 characters after the opening quote.
+/// Longest name of a member, in characters as written. go-yaml looks for the `:` at most 1,024 characters after the
+/// opening quote.
 const MAX_NAME: usize = 1022;
 
-/// Characters of an escape such as `\u0085`, the longest writing of one character.
+/// Length of an escape such as `\u0085`, the longest form of one character.
 const ESCAPE: usize = 6;
 
-/// Why an apply cannot carry a body.
+/// Why a body cannot be sent as an apply.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
-    #[error("a text has {0} alone: half of a surrogate pair is no character")]
+    #[error("a string has {0}, which is half of a surrogate pair and not a character")]
     Surrogate(String),
     #[error(
-        "the member name {start}… has {chars} characters, and an apply takes at most {MAX_NAME}; `client` can write it by create or update"
+        "the member name {start}… has {chars} characters, but an apply takes at most {MAX_NAME}; write the object by create or update through `client`"
     )]
     Name { start: String, chars: usize },
-    #[error("the number {0} is out of range, and an apply would store it as a text; write a smaller number or a text")]
+    #[error(
+        "the number {0} is out of range, so an apply would store it as a string; write a smaller number or a string"
+    )]
     Number(String),
-    #[error("a text does not end")]
+    #[error("a string has no closing quote")]
     Unfinished,
 }
 
-/// Rewrites valid JSON so that it is the same as YAML. A body that is the same already is only looked through.
+/// Rewrites valid JSON so that it means the same as YAML. A body that needs no change is not copied.
 pub(super) fn body(json: &str) -> Result<Cow<'_, str>, Error> {
     let mut rewriter = Rewriter { json, out: String::new(), copied: 0 };
     let bytes = json.as_bytes();
@@ -52,7 +56,7 @@ pub(super) fn body(json: &str) -> Result<Cow<'_, str>, Error> {
 
 struct Rewriter<'a> {
     json: &'a str,
-    /// What differs from the beginning of `json`, up to `copied`.
+    /// The rewritten form of `json` up to `copied`; empty before the first difference.
     out: String,
     copied: usize,
 }
@@ -74,17 +78,17 @@ impl<'a> Rewriter<'a> {
         Cow::Owned(self.out)
     }
 
-    /// A text or a member's name, from its opening quote. Returns the position after the closing one.
+    /// Rewrites a string or a member's name from its opening quote. Returns the position after the closing one.
     fn text(&mut self, start: usize) -> Result<usize, Error> {
         let bytes = self.json.as_bytes();
-        // Where the text begins in what is written.
+        // The string's position in the output.
         let written = self.out.len() + (start - self.copied);
         let mut at = start + 1;
         loop {
             at = match bytes.get(at).ok_or(Error::Unfinished)? {
                 b'"' => break,
                 b'\\' => self.escape(at)?,
-                // Lead bytes of the characters that are escaped; U+007F is one of its own.
+                // Lead bytes of the characters that are escaped. U+007F is a single byte.
                 0x7f | 0xc2 | 0xe2 | 0xef => self.character(at),
                 _ => at + 1,
             };
@@ -111,7 +115,7 @@ impl<'a> Rewriter<'a> {
         self.json.get(after..).is_some_and(|rest| rest.trim_ascii_start().starts_with(':'))
     }
 
-    /// An escape sequence, from its backslash.
+    /// Rewrites an escape sequence from its backslash.
     fn escape(&mut self, start: usize) -> Result<usize, Error> {
         let bytes = self.json.as_bytes();
         match bytes.get(start + 1) {
@@ -134,7 +138,7 @@ impl<'a> Rewriter<'a> {
         }
     }
 
-    /// A character that may have to be escaped.
+    /// Escapes a character if YAML requires it.
     fn character(&mut self, start: usize) -> usize {
         let Some(character) = self.json.get(start..).and_then(|rest| rest.chars().next()) else { return start + 1 };
         let end = start + character.len_utf8();
@@ -146,7 +150,7 @@ impl<'a> Rewriter<'a> {
         }
     }
 
-    /// A number, from its first character.
+    /// Checks a number from its first character.
     fn number(&self, start: usize) -> Result<usize, Error> {
         let rest = self.json.get(start..).unwrap_or_default();
         let end = rest.find(|c: char| !matches!(c, '0'..='9' | '+' | '-' | '.' | 'e' | 'E')).unwrap_or(rest.len());
@@ -167,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_that_yaml_reads_otherwise_are_escaped_and_others_are_not() {
+    fn only_characters_that_yaml_reads_differently_are_escaped() {
         let rewritten = |text: &str| body(text).map(Cow::into_owned);
         for (json, yaml) in [
             ("{\"a\":\"x\u{85}y\"}", r#"{"a":"x\u0085y"}"#),
@@ -184,17 +188,17 @@ mod tests {
     }
 
     #[test]
-    fn what_an_apply_cannot_carry_is_refused() {
+    fn what_an_apply_cannot_carry_is_rejected() {
         let refused = |text: &str| body(text).expect_err("it is refused").to_string();
-        insta::assert_snapshot!(refused(r#"["\ud83d"]"#), @r"a text has \ud83d alone: half of a surrogate pair is no character");
-        insta::assert_snapshot!(refused(r#"["\ude00\ud83d"]"#), @r"a text has \ude00 alone: half of a surrogate pair is no character");
-        insta::assert_snapshot!(refused("[-1e400]"), @"the number -1e400 is out of range, and an apply would store it as a text; write a smaller number or a text");
+        insta::assert_snapshot!(refused(r#"["\ud83d"]"#), @r"a string has \ud83d, which is half of a surrogate pair and not a character");
+        insta::assert_snapshot!(refused(r#"["\ude00\ud83d"]"#), @r"a string has \ude00, which is half of a surrogate pair and not a character");
+        insta::assert_snapshot!(refused("[-1e400]"), @"the number -1e400 is out of range, so an apply would store it as a string; write a smaller number or a string");
         assert!(body(&format!("[1{}]", "0".repeat(400))).is_err());
 
         let named = |name: &str| format!("{{ \"{name}\" : \"{name}\"}}");
         assert!(body(&named(&"k".repeat(1022))).is_ok());
         assert!(body(&named(&"é".repeat(1022))).is_ok());
-        insta::assert_snapshot!(refused(&named(&"k".repeat(1023))), @"the member name kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk… has 1023 characters, and an apply takes at most 1022; `client` can write it by create or update");
+        insta::assert_snapshot!(refused(&named(&"k".repeat(1023))), @"the member name kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk… has 1023 characters, but an apply takes at most 1022; write the object by create or update through `client`");
         // Escapes count as they are written.
         assert!(body(&named(&"\u{85}".repeat(170))).is_ok());
         assert!(body(&named(&"\u{85}".repeat(171))).is_err());

@@ -1,4 +1,4 @@
-//! Makes the client of one API server.
+//! Creates the client of one API server.
 
 use std::{env, path::PathBuf, sync::Arc, time::Duration};
 
@@ -7,21 +7,21 @@ use tokio::runtime::Handle;
 
 use super::{
     Cluster, RequestObserver,
-    credentials::{Credentials, Made},
+    credentials::{Credentials, NewClient},
     http2,
     kubeconfig::{self, Settings},
 };
 
-/// Which API server, and as whom.
+/// Selects the API server and the credentials.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
-    /// A kubeconfig file. None: `$KUBECONFIG`, then `~/.kube/config`, then the pod's service account.
+    /// A kubeconfig file. `None`: `$KUBECONFIG`, then `~/.kube/config`, then the pod's service account.
     pub kubeconfig: Option<PathBuf>,
-    /// A context of the kubeconfig. None: its current one.
+    /// A context of the kubeconfig. `None`: its current one.
     pub context: Option<String>,
 }
 
-/// Why there is no client. Nothing was sent yet.
+/// Why no client can be created. Nothing has been sent.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// A kubeconfig cannot be read.
@@ -33,28 +33,28 @@ pub enum ConnectError {
         #[source]
         source: kube::config::KubeconfigError,
     },
-    /// A context is asked for, and there is no kubeconfig.
-    #[error("--context needs a kubeconfig, and there is none: give --kubeconfig FILE or set KUBECONFIG")]
+    /// A context was given, but there is no kubeconfig.
+    #[error("--context needs a kubeconfig, but there is none: give --kubeconfig FILE or set KUBECONFIG")]
     NoKubeconfig,
-    /// The kubeconfig does not say which context applies.
+    /// The kubeconfig has no current context.
     #[error(
         "the kubeconfig has no current context: run `kubectl config use-context NAME` or give --context NAME (known: {known})",
         known = listed(known)
     )]
     NoContext {
-        /// The contexts that it has.
+        /// The contexts of the kubeconfig.
         known: Vec<String>,
     },
     /// The kubeconfig does not have the context.
     #[error("the kubeconfig has no context {context} (known: {known})", known = listed(known))]
     UnknownContext {
-        /// The context that was asked for.
+        /// The given context.
         context: String,
-        /// The contexts that it has.
+        /// The contexts of the kubeconfig.
         known: Vec<String>,
     },
     /// The context's cluster is missing.
-    #[error("context {context} names cluster {cluster}, which the kubeconfig does not have")]
+    #[error("context {context} names cluster {cluster}, which is not in the kubeconfig")]
     UnknownCluster {
         /// The context.
         context: String,
@@ -70,31 +70,31 @@ pub enum ConnectError {
         #[source]
         source: kube::config::KubeconfigError,
     },
-    /// The server's address is not one.
+    /// The server's address is invalid.
     #[error("cluster {cluster} has server \"{server}\", which is not an address like https://HOST:PORT")]
     Server {
         /// The cluster.
         cluster: String,
-        /// What it says.
+        /// The configured value.
         server: String,
     },
-    /// Certificates are to be checked and not to be checked.
+    /// The settings both check certificates and skip the check.
     #[error("cluster {cluster} has both insecure-skip-tls-verify and a certificate authority: remove one of them")]
     InsecureWithRoots {
         /// The cluster.
         cluster: String,
     },
-    /// A proxy's address is not one.
+    /// A proxy's address is invalid.
     #[error(
         "{from} is \"{url}\", which is not an address like http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT"
     )]
     Proxy {
-        /// What it says.
+        /// The configured value.
         url: String,
-        /// The variable or member.
+        /// The variable or member that has it.
         from: String,
     },
-    /// A file that the settings name cannot be read.
+    /// A file named by the settings cannot be read.
     #[error("cannot read {what} from {path}", path = path.display())]
     File {
         /// What is in it.
@@ -106,7 +106,7 @@ pub enum ConnectError {
         source: std::io::Error,
     },
     /// Data in the kubeconfig is not base64.
-    #[error("{place} of the kubeconfig is not base64")]
+    #[error("{place} of the kubeconfig is not valid base64")]
     Base64 {
         /// The member.
         place: String,
@@ -114,8 +114,8 @@ pub enum ConnectError {
         #[source]
         source: base64::DecodeError,
     },
-    /// No certificate is where one should be.
-    #[error("{place} holds no certificate in PEM")]
+    /// The certificate authority has no certificate.
+    #[error("{place} has no certificate in PEM format")]
     NoCertificate {
         /// The file or member.
         place: String,
@@ -123,8 +123,8 @@ pub enum ConnectError {
     /// Neither a kubeconfig nor a service account was found.
     #[error("no API server is configured: give --kubeconfig, set KUBECONFIG, or run in a pod with a service account")]
     InPod(#[source] kube::config::InClusterError),
-    /// The configuration does not give a client: certificates, keys, an exec plugin.
-    #[error("cannot make a client for {url}")]
+    /// No client can be created from the certificates, keys or exec plugin.
+    #[error("cannot create a client for {url}")]
     Client {
         /// The API server's address.
         url: String,
@@ -132,8 +132,8 @@ pub enum ConnectError {
         #[source]
         source: Box<kube::Error>,
     },
-    /// The task that makes the client ended early.
-    #[error("the client was not made: {0}")]
+    /// The task that creates the client ended early.
+    #[error("the client was not created: {0}")]
     GivenUp(String),
 }
 
@@ -141,14 +141,14 @@ fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// What the server's audit log and its priorities know the host by.
+/// Identifies the host in the server's audit log.
 const USER_AGENT: &str = concat!("pilothouse/", env!("CARGO_PKG_VERSION"));
 
-/// Makes a client. Sends nothing: an unreachable server shows at the first request. The client's credentials are renewed from the same
-/// files and exec plugins when they end.
+/// Creates a client without sending anything, so an unreachable server fails the first request. When the credentials
+/// expire, they are renewed from the same files and exec plugins.
 ///
 /// # Errors
-/// What is missing or wrong in the kubeconfig, the environment or the pod's service account.
+/// Something is missing or wrong in the kubeconfig, the environment or the pod's service account.
 pub async fn connect(options: &ConnectOptions, observer: Arc<dyn RequestObserver>) -> Result<Cluster, ConnectError> {
     let find = {
         let options = options.clone();
@@ -156,24 +156,25 @@ pub async fn connect(options: &ConnectOptions, observer: Arc<dyn RequestObserver
     };
     let url = find()?.config.cluster_url;
     let host = url.authority().map_or_else(String::new, ToString::to_string);
-    // The server stays the same while the host runs: caches are about this one.
+    // The server stays the same while the host runs, because caches hold its objects.
     let make = move || find().and_then(|settings| client(settings, url.clone()));
     let credentials = Credentials::renewing(Arc::new(make)).await?;
     Ok(Cluster::with(credentials, &host, Handle::current(), observer))
 }
 
-/// Makes a client of settings, for the server at `url`.
-pub(super) fn client(settings: Settings, url: http::Uri) -> Result<Made, ConnectError> {
+/// Creates a client from settings for the server at `url`.
+pub(super) fn client(settings: Settings, url: http::Uri) -> Result<NewClient, ConnectError> {
     let Settings { mut config, files } = settings;
     config.cluster_url = url;
     config.headers.push((header::USER_AGENT, HeaderValue::from_static(USER_AGENT)));
-    // Retries belong to the reflector and to the queue, which know how long the cause lasts.
+    // The reflector and the queue retry, because they know how long a cause lasts.
     config.default_retry = false;
-    // 30 s is kube's default for all stages of a connection together; a server on the same network answers in one.
+    // kube's default of 30 s covers all stages of a connection. A server on the same network connects within one
+    // second.
     config.connect_timeout = Some(Duration::from_secs(10));
     let url = config.cluster_url.to_string();
     let no_client = |source| ConnectError::Client { url: url.clone(), source: Box::new(source) };
     let watches = http2::client(&config).map_err(no_client)?;
     let client = kube::Client::try_from(config).map_err(no_client)?;
-    Ok(Made { client, watches, files })
+    Ok(NewClient { client, watches, files })
 }

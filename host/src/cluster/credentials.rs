@@ -1,13 +1,13 @@
-//! Keeps one client whose credentials are good.
+//! Keeps a client with valid credentials.
 //!
-//! A client is made of settings: a token, certificates, what an exec plugin printed. They end while the host runs. So the client is made again,
-//! from the same source, when
+//! Tokens, certificates and the output of exec plugins expire while the host runs. A new client is created from the
+//! same source when
 //!
-//! - the server answers 401: the request is then sent once more;
-//! - the certificate that an exec plugin printed is about to end;
-//! - a file that the settings were read from has changed, which is looked at once a minute.
+//! - the server answers 401; the request is then sent once more;
+//! - a certificate from an exec plugin is about to expire;
+//! - a file with settings has changed, which is checked once a minute.
 //!
-//! Requests in flight and open watches stay on the client that they began with.
+//! Requests in flight and open watches stay on their client.
 
 use std::{
     fs,
@@ -30,45 +30,45 @@ use tracing::{debug, warn};
 
 use super::connect::ConnectError;
 
-/// How often the files are compared with what was read. client-go and kube read token files again after a minute, too.
+/// How often the files are checked for changes. client-go and kube also read token files again after a minute.
 const FILES_EVERY: Duration = Duration::from_secs(60);
 
-/// The least time between two clients made because of a 401. An exec plugin may take seconds and open a browser.
+/// The least time between two renewals because of a 401. An exec plugin may take seconds and open a browser.
 const RENEW_EVERY: Duration = Duration::from_secs(10);
 
-/// How long before its end a certificate is replaced: the time that requests in flight may still need.
+/// How long before its expiry a certificate is replaced: the time that requests in flight may still need.
 const EARLY: Duration = Duration::from_secs(30);
 
-/// A client, with what it was made of.
-pub(super) struct Made {
+/// A client and the files that it was created from.
+pub(super) struct NewClient {
     pub(super) client: kube::Client,
-    /// For watches, if they share connections.
+    /// The client for watches, if they share connections.
     pub(super) watches: Option<kube::Client>,
-    /// Files whose content the client holds.
+    /// Files whose content is in the client.
     pub(super) files: Vec<PathBuf>,
 }
 
-/// Makes a client from the configured source. Blocks: it reads files and runs exec plugins.
-type Make = dyn Fn() -> Result<Made, ConnectError> + Send + Sync;
+/// Creates a client from the configured source. Blocks, because it reads files and runs exec plugins.
+type MakeClient = dyn Fn() -> Result<NewClient, ConnectError> + Send + Sync;
 
-/// A client that is replaced when its credentials end.
+/// A client that is replaced when its credentials expire.
 pub(super) struct Credentials {
-    current: ArcSwap<Current>,
-    /// `None`: the client is never replaced.
-    source: Option<Source>,
+    current: ArcSwap<CurrentClient>,
+    /// `None` if the client is never replaced.
+    renewal: Option<Renewal>,
 }
 
-struct Current {
+struct CurrentClient {
     client: kube::Client,
     watches: Option<kube::Client>,
     files: Vec<PathBuf>,
     /// A keyed digest of the files' content.
     digest: u64,
-    /// The end of an exec plugin's certificate.
+    /// The expiry of an exec plugin's certificate.
     ends: Option<SystemTime>,
 }
 
-impl Current {
+impl CurrentClient {
     async fn send(&self, request: Request<Bytes>, traffic: Traffic) -> Result<Response<Body>, kube::Error> {
         let client = match (traffic, &self.watches) {
             (Traffic::Watch, Some(watches)) => watches,
@@ -78,7 +78,7 @@ impl Current {
     }
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Traffic {
     /// A watch, which may share its connection with others.
@@ -87,68 +87,69 @@ pub(super) enum Traffic {
     Ordinary,
 }
 
-struct Source {
-    make: Arc<Make>,
-    /// Where clients are made. Each spawns a task that lives as long as the client.
+/// How a client is renewed.
+struct Renewal {
+    make: Arc<MakeClient>,
+    /// Clients are created on this runtime. Each spawns a task that lives as long as the client.
     runtime: Handle,
     digests: RandomState,
-    /// Held while a client is made. Says when the last renewal began.
+    /// Locked while a client is created. Holds the start of the last renewal.
     attempted: tokio::sync::Mutex<Option<Instant>>,
-    /// When the files are compared next.
-    look: Mutex<Instant>,
-    looking: AtomicBool,
+    /// When the files are checked next.
+    check: Mutex<Instant>,
+    checking: AtomicBool,
 }
 
 impl Credentials {
-    /// Uses one client for ever.
+    /// Uses one client without renewal.
     pub(super) fn fixed(client: kube::Client) -> Self {
-        let current = Current { client, watches: None, files: Vec::new(), digest: 0, ends: None };
-        Self { current: ArcSwap::from_pointee(current), source: None }
+        let current = CurrentClient { client, watches: None, files: Vec::new(), digest: 0, ends: None };
+        Self { current: ArcSwap::from_pointee(current), renewal: None }
     }
 
-    /// Makes the first client, and replaces it when its credentials end.
+    /// Creates the first client, which is replaced when its credentials expire.
     ///
     /// # Errors
-    /// The first client cannot be made.
-    pub(super) async fn renewing(make: Arc<Make>) -> Result<Self, ConnectError> {
+    /// The first client cannot be created.
+    pub(super) async fn renewing(make: Arc<MakeClient>) -> Result<Self, ConnectError> {
         let runtime = Handle::current();
         let digests = RandomState::new();
-        let current = made(&runtime, &make, &digests).await?;
-        let source = Source {
+        let current = new_client(&runtime, &make, &digests).await?;
+        let renewal = Renewal {
             make,
             runtime,
             digests,
             attempted: tokio::sync::Mutex::new(None),
-            look: Mutex::new(Instant::now() + FILES_EVERY),
-            looking: AtomicBool::new(false),
+            check: Mutex::new(Instant::now() + FILES_EVERY),
+            checking: AtomicBool::new(false),
         };
-        Ok(Self { current: ArcSwap::from_pointee(current), source: Some(source) })
+        Ok(Self { current: ArcSwap::from_pointee(current), renewal: Some(renewal) })
     }
 
-    /// Sends a request, a second time if the server did not accept the credentials and there are newer ones.
+    /// Sends a request. Sends it a second time if the server rejects the credentials and they could be renewed.
     pub(super) async fn send(
         self: &Arc<Self>,
         request: Request<Bytes>,
         traffic: Traffic,
     ) -> Result<Response<Body>, kube::Error> {
-        let Some(source) = &self.source else {
+        let Some(renewal) = &self.renewal else {
             return self.current.load_full().send(request, traffic).await;
         };
-        self.look_at_files(source);
+        self.check_files(renewal);
         let mut current = self.current.load_full();
-        if current.ends.is_some_and(|ends| SystemTime::now() + EARLY >= ends) && self.renew(source, &current).await {
+        if current.ends.is_some_and(|ends| SystemTime::now() + EARLY >= ends) && self.renew(renewal, &current).await {
             current = self.current.load_full();
         }
         let answer = current.send(request.clone(), traffic).await?;
-        if answer.status() != StatusCode::UNAUTHORIZED || !self.renew(source, &current).await {
+        if answer.status() != StatusCode::UNAUTHORIZED || !self.renew(renewal, &current).await {
             return Ok(answer);
         }
         self.current.load_full().send(request, traffic).await
     }
 
-    /// Replaces the client `used`, unless somebody has done so meanwhile. `true` if there is another one now.
-    async fn renew(&self, source: &Source, used: &Arc<Current>) -> bool {
-        let mut attempted = source.attempted.lock().await;
+    /// Replaces the client `used`, unless that has happened meanwhile. Returns `true` if there is a new client.
+    async fn renew(&self, renewal: &Renewal, used: &Arc<CurrentClient>) -> bool {
+        let mut attempted = renewal.attempted.lock().await;
         if !Arc::ptr_eq(&self.current.load(), used) {
             return true;
         }
@@ -156,9 +157,9 @@ impl Credentials {
             return false;
         }
         *attempted = Some(Instant::now());
-        match made(&source.runtime, &source.make, &source.digests).await {
+        match new_client(&renewal.runtime, &renewal.make, &renewal.digests).await {
             Ok(current) => {
-                debug!("made a new client for the API server");
+                debug!("renewed the client for the API server");
                 self.current.store(Arc::new(current));
                 true
             }
@@ -172,44 +173,48 @@ impl Credentials {
         }
     }
 
-    /// Starts a look at the files, once in a minute. No request waits for it.
-    fn look_at_files(self: &Arc<Self>, source: &Source) {
-        let mut look = source.look.lock();
-        if Instant::now() < *look || source.looking.swap(true, Ordering::AcqRel) {
+    /// Starts a check of the files once a minute. No request waits for it.
+    fn check_files(self: &Arc<Self>, renewal: &Renewal) {
+        let mut check = renewal.check.lock();
+        if Instant::now() < *check || renewal.checking.swap(true, Ordering::AcqRel) {
             return;
         }
-        *look = Instant::now() + FILES_EVERY;
-        drop(look);
+        *check = Instant::now() + FILES_EVERY;
+        drop(check);
         let credentials = self.clone();
-        source.runtime.spawn(async move {
-            let Some(source) = &credentials.source else { return };
+        renewal.runtime.spawn(async move {
+            let Some(renewal) = &credentials.renewal else { return };
             let current = credentials.current.load_full();
-            let (files, digests) = (current.files.clone(), source.digests.clone());
+            let (files, digests) = (current.files.clone(), renewal.digests.clone());
             let found = tokio::task::spawn_blocking(move || digest(&files, &digests)).await;
-            // A file that is away for a moment, or for good, changes nothing: what was read from it may still be good.
+            // A missing file changes nothing, because its former content may still be valid.
             if let Ok(Some(found)) = found
                 && found != current.digest
             {
-                credentials.renew(source, &current).await;
+                credentials.renew(renewal, &current).await;
             }
-            source.looking.store(false, Ordering::Release);
+            renewal.checking.store(false, Ordering::Release);
         });
     }
 }
 
-/// Makes a client on a thread that may block.
-async fn made(runtime: &Handle, make: &Arc<Make>, digests: &RandomState) -> Result<Current, ConnectError> {
+/// Creates a client on a thread that may block.
+async fn new_client(
+    runtime: &Handle,
+    make: &Arc<MakeClient>,
+    digests: &RandomState,
+) -> Result<CurrentClient, ConnectError> {
     let (make, digests) = (make.clone(), digests.clone());
     let task = runtime.spawn_blocking(move || {
-        let Made { client, watches, files } = make()?;
+        let NewClient { client, watches, files } = make()?;
         let ends = client.valid_until().map(SystemTime::from);
         let digest = digest(&files, &digests).unwrap_or_default();
-        Ok(Current { client, watches, files, digest, ends })
+        Ok(CurrentClient { client, watches, files, digest, ends })
     });
     task.await.unwrap_or_else(|error| Err(ConnectError::GivenUp(error.to_string())))
 }
 
-/// A digest of the files' content. `None` if one cannot be read.
+/// Returns a digest of the files' content, or `None` if a file cannot be read.
 fn digest(files: &[PathBuf], digests: &RandomState) -> Option<u64> {
     let contents: Option<Vec<Vec<u8>>> = files.iter().map(|path| fs::read(path).ok()).collect();
     contents.map(|contents| digests.hash_one(contents))
@@ -234,10 +239,10 @@ mod tests {
         kubeconfig,
     };
 
-    /// What the server accepts: a token, or a certificate.
+    /// The token or certificate that the server accepts.
     type Accepted = Arc<Mutex<Vec<u8>>>;
 
-    /// Answers 200 to a request whose token or client certificate is the accepted one, and 401 to others.
+    /// Starts a server. It answers 200 to the accepted token or client certificate, and 401 otherwise.
     async fn serve(accepted: Accepted, tls: Option<Arc<ServerConfig>>) -> u16 {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let port = listener.local_addr().expect("a listener has an address").port();
@@ -257,7 +262,7 @@ mod tests {
                         })
                     };
                     let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-                    // A connection ends with its client; what it failed over shows there.
+                    // An error of the connection shows at its client.
                     let _ended = match tls {
                         None => server.serve_connection(TokioIo::new(stream), answer(None)).await,
                         Some(tls) => {
@@ -273,7 +278,7 @@ mod tests {
         port
     }
 
-    /// A kubeconfig of its own folder.
+    /// A kubeconfig in its own folder.
     struct Kubeconfig(TempDir);
 
     impl Kubeconfig {
@@ -330,7 +335,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_that_ended_is_replaced_by_running_the_exec_plugin_again() {
+    async fn an_expired_token_is_replaced_by_running_the_exec_plugin_again() {
         let accepted = Accepted::new(Mutex::new(b"Bearer one".to_vec()));
         let port = serve(accepted.clone(), None).await;
         let kubeconfig = Kubeconfig::new();
@@ -348,7 +353,7 @@ mod tests {
         let renewed = kubeconfig.runs();
         assert!(renewed > runs);
 
-        // Somebody who is not known at all does not run the plugin for each request.
+        // Credentials that stay invalid do not run the plugin for each request.
         *accepted.lock() = b"Bearer three".to_vec();
         for _ in 0..5 {
             assert_eq!(status(&credentials).await, 401);
@@ -380,8 +385,8 @@ mod tests {
         let credentials = kubeconfig.credentials(&cluster, &json!({"tokenFile": file})).await;
         let before = credentials.current.load_full();
         kubeconfig.put("token", "two");
-        *credentials.source.as_ref().expect("it renews").look.lock() = Instant::now();
-        assert_eq!(status(&credentials).await, 200, "the request does not wait for the look");
+        *credentials.renewal.as_ref().expect("it renews").check.lock() = Instant::now();
+        assert_eq!(status(&credentials).await, 200, "the request does not wait for the check");
         while Arc::ptr_eq(&before, &credentials.current.load()) {
             tokio::task::yield_now().await;
         }
@@ -390,7 +395,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_certificate_that_ended_is_replaced_by_running_the_exec_plugin_again() {
+    async fn an_expired_certificate_is_replaced_by_running_the_exec_plugin_again() {
         let mut authority = CertificateParams::default();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
@@ -423,7 +428,7 @@ mod tests {
             *accepted.lock() = certificate.der().to_vec();
         };
         let authority = kubeconfig.put("ca.crt", &root.pem());
-        // The address is not in the certificate: the name is.
+        // The certificate has the server's name, and not its address.
         let cluster = json!({
             "server": format!("https://127.0.0.1:{port}"), "certificate-authority": authority, "tls-server-name": "localhost",
         });

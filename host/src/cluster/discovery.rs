@@ -1,6 +1,6 @@
-//! Where a kind lives: from apiVersion and kind to a path.
+//! Finds the path of a kind from its apiVersion and kind.
 //!
-//! One request for a discovery document answers all who ask for it within [`FRESH`]: a thousand informers may look for one kind.
+//! A discovery document is cached for [`FRESH`], because a thousand informers may look for one kind.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -11,24 +11,24 @@ use tokio::time::Instant;
 
 use super::{Cluster, Error};
 
-/// How long the answer for a discovery document is used again: the shortest delay after which an informer looks for its kind once more.
+/// How long a discovery document is reused: the shortest delay after which an informer looks for its kind again.
 const FRESH: Duration = backoff::ABSENT.limits.base;
 
-/// How long the look whether a kind has a server of its own may take: others wait for it before they hear of a restore.
-const TELL_WITHIN: Duration = Duration::from_secs(5);
+/// Timeout of the check whether a kind has its own server. Other informers learn of a restore only after the check.
+const OWN_SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What discovery has found. Shared by all handles of one API server.
+/// The results of discovery, shared by all handles of one API server.
 #[derive(Default)]
 pub(super) struct Discovery {
     endpoints: RwLock<HashMap<TypeMeta, Arc<Endpoint>>>,
-    /// Recent answers by path. There are as many as apiVersions that informers and plugins ask for.
+    /// Recent answers by path: at most one for each requested apiVersion.
     documents: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Answer>>>>>,
 }
 
-/// What the server answered for a discovery document, and when.
+/// A cached answer for a discovery document.
 struct Answer {
     at: Instant,
-    /// Inner none: the server has no such document.
+    /// `Ok(None)` if the server has no such document.
     document: Result<Option<Arc<Document>>, Error>,
 }
 
@@ -39,43 +39,43 @@ impl Answer {
 }
 
 impl Discovery {
-    /// What is asked for from now on is asked of the server: the kinds that it serves have changed.
+    /// Drops the cached documents, because the server's kinds may have changed.
     pub(super) fn forget_documents(&self) {
         self.documents.lock().clear();
     }
 
-    /// The place of a document's answer. Only one at a time asks the server for it.
-    fn place(&self, path: &str) -> Arc<tokio::sync::Mutex<Option<Answer>>> {
+    /// Returns the slot of a document's answer. Its lock allows one request for the document at a time.
+    fn slot(&self, path: &str) -> Arc<tokio::sync::Mutex<Option<Answer>>> {
         let mut documents = self.documents.lock();
-        if let Some(place) = documents.get(path) {
-            return place.clone();
+        if let Some(slot) = documents.get(path) {
+            return slot.clone();
         }
-        // Places that somebody waits for stay, and those with an answer that is still used.
-        documents.retain(|_, place| {
-            place.try_lock().is_ok_and(|answer| answer.as_ref().is_some_and(Answer::is_fresh))
-                || Arc::strong_count(place) > 1
+        // Keeps slots with a fresh answer and slots in use.
+        documents.retain(|_, slot| {
+            slot.try_lock().is_ok_and(|answer| answer.as_ref().is_some_and(Answer::is_fresh))
+                || Arc::strong_count(slot) > 1
         });
         documents.entry(path.to_owned()).or_default().clone()
     }
 }
 
-/// How the objects of one kind are addressed.
+/// The path and properties of one kind's resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// `/api/v1` or `/apis/GROUP/VERSION`.
     root: String,
     /// The resource's name in paths: `configmaps`.
     pub plural: String,
-    /// False: cluster-scoped.
+    /// `false` if the kind is cluster-scoped.
     pub namespaced: bool,
-    /// `false` if objects are only answered, and not kept: reviews need no name.
+    /// `false` if the server answers objects without storing them, such as reviews. They need no name.
     pub is_stored: bool,
-    /// The verbs that the server has for the kind, in order: `get`, `list`, `watch`, ...
+    /// The verbs that the server offers for the kind, sorted.
     pub verbs: Vec<String>,
 }
 
 impl Endpoint {
-    /// The path of the collection: in one namespace, or of all where `namespace` is none.
+    /// Returns the path of the collection in one namespace, or in all if `namespace` is `None`.
     ///
     /// # Errors
     /// [`Error::Name`] if no namespace can be called so.
@@ -88,7 +88,7 @@ impl Endpoint {
         })
     }
 
-    /// The path of one object, or of a subresource of it.
+    /// Returns the path of one object, or of a subresource of it.
     ///
     /// # Errors
     /// [`Error::Name`] if no object or namespace can be called so.
@@ -103,13 +103,13 @@ impl Endpoint {
 }
 
 impl Endpoint {
-    /// Refuses a kind that no informer can follow. Servers that answer for others, such as metrics.k8s.io, have kinds without watch.
+    /// Rejects a kind that no informer can watch. Aggregated servers such as metrics.k8s.io have kinds without watch.
     ///
     /// # Errors
     /// [`Error::Unwatchable`] names the verbs that the server has.
     pub fn check_watchable(&self, of: &TypeMeta) -> Result<(), Error> {
         let has = |verb: &str| self.verbs.iter().any(|of| of == verb);
-        // A server that says nothing of verbs is believed to have them.
+        // A server that lists no verbs counts as offering all.
         if self.verbs.is_empty() || has("list") && has("watch") {
             return Ok(());
         }
@@ -117,9 +117,11 @@ impl Endpoint {
     }
 }
 
-/// A name as one path segment, if it can be one. To escape is not enough: kube-apiserver splits the path after it has decoded it
-/// (`RequestInfoFactory` reads `URL.Path`), so that an object named `a%2Fproxy` would be the subresource `proxy` of `a`, and
-/// one without a name the whole collection. No object has such a name (`IsValidPathSegmentName` of apimachinery).
+/// Returns a name as one path segment, or an error if it cannot be one.
+///
+/// Escaping is not enough, because kube-apiserver splits the path after decoding it (`RequestInfoFactory` reads
+/// `URL.Path`). An object named `a%2Fproxy` would be the subresource `proxy` of `a`, and an empty name would be the
+/// whole collection. No object has such a name (`IsValidPathSegmentName` of apimachinery).
 fn whole_segment(name: &str) -> Result<String, Error> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '%']) {
         return Err(Error::Name(name.chars().take(80).collect()));
@@ -127,13 +129,13 @@ fn whole_segment(name: &str) -> Result<String, Error> {
     Ok(segment(name))
 }
 
-/// Escaped: what is written here comes from guests.
+/// Escapes a name, because it may come from a guest.
 fn segment(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());
     for byte in name.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b':' | b'~' => escaped.push(byte.into()),
-            // RBAC names hold dots and colons; a segment of dots alone would be a relative path.
+            // RBAC names contain dots and colons. A segment of dots alone would be a relative path.
             b'.' if name != "." && name != ".." => escaped.push('.'),
             _ => escaped.push_str(&format!("%{byte:02X}")),
         }
@@ -141,7 +143,7 @@ fn segment(name: &str) -> String {
     escaped
 }
 
-/// The parts of an `APIResourceList` and of an `APIGroup` that matter here. Each document has one of the two.
+/// The used parts of an `APIResourceList` or an `APIGroup`. Each document has one of the two members.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Document {
@@ -172,10 +174,10 @@ impl Document {
 }
 
 impl Cluster {
-    /// The endpoint of a kind, from memory or by asking the server.
+    /// Returns the endpoint of a kind, from the cache or the server.
     ///
     /// # Errors
-    /// [`Error::Missing`] if the server does not serve the kind; any other if it could not be asked.
+    /// [`Error::Missing`] if the server does not serve the kind. Any other error if the server did not answer.
     pub async fn endpoint(&self, of: &TypeMeta) -> Result<Arc<Endpoint>, Error> {
         match self.known(of) {
             Some(endpoint) => Ok(endpoint),
@@ -183,12 +185,12 @@ impl Cluster {
         }
     }
 
-    /// The endpoint of a kind, from memory.
+    /// Returns the endpoint of a kind from the cache.
     pub fn known(&self, of: &TypeMeta) -> Option<Arc<Endpoint>> {
         self.discovery.endpoints.read().get(of).cloned()
     }
 
-    /// The endpoint of a kind, by asking the server.
+    /// Returns the endpoint of a kind, and updates the cache from the server.
     ///
     /// # Errors
     /// As [`Cluster::endpoint`].
@@ -198,7 +200,7 @@ impl Cluster {
         } else {
             format!("/apis/{}/{}", segment(of.group()), segment(of.version()))
         };
-        // What was known stays known until the server says otherwise: routes look it up meanwhile.
+        // The cached endpoint stays until the server answers, because routes use it meanwhile.
         let missing = || {
             self.discovery.endpoints.write().remove(of);
             Error::Missing(of.clone())
@@ -213,11 +215,11 @@ impl Cluster {
         Ok(endpoint)
     }
 
-    /// The `apiVersion` of another version of its group in which the server serves the kind, if there is one: its objects are
-    /// there then, though not as `of`.
+    /// Returns another `apiVersion` of the same group in which the server serves the kind, if there is one. The objects
+    /// then still exist.
     ///
     /// # Errors
-    /// If the server could not be asked.
+    /// The server did not answer.
     pub async fn served_as(&self, of: &TypeMeta) -> Result<Option<String>, Error> {
         if of.group().is_empty() {
             return Ok(None);
@@ -233,30 +235,30 @@ impl Cluster {
         Ok(None)
     }
 
-    /// `true` if another server than kube-apiserver serves the group of a kind (an APIService with a service): its versions are of a history
-    /// of its own. `false` too where the host cannot tell.
+    /// `true` if an aggregated server serves the group of a kind (an APIService with a service). Its resource versions
+    /// have a history of their own. `false` also if the host cannot find out.
     pub(crate) async fn has_own_server(&self, of: &TypeMeta) -> bool {
         if of.group().is_empty() {
             return false;
         }
         let name = format!("{}.{}", segment(of.version()), segment(of.group()));
         let path = format!("/apis/apiregistration.k8s.io/v1/apiservices/{name}");
-        match tokio::time::timeout(TELL_WITHIN, self.get_path(&path)).await {
+        match tokio::time::timeout(OWN_SERVER_TIMEOUT, self.get_path(&path)).await {
             Ok(Ok(body)) => is_of_another_server(&body),
             _ => false,
         }
     }
 
-    /// The kinds that the server serves may have changed: the next look for one asks the server, however fresh the last answer is.
+    /// Drops cached discovery documents, because the server's kinds may have changed.
     pub fn forget_discovered(&self) {
         self.discovery.forget_documents();
     }
 
-    /// A discovery document, as the server has it or had it less than [`FRESH`] ago. None: the server has no such document.
+    /// Returns a discovery document that is at most [`FRESH`] old, or `None` if the server has no such document.
     async fn document(&self, path: &str) -> Result<Option<Arc<Document>>, Error> {
         let asked = Instant::now();
-        let place = self.discovery.place(path);
-        let mut answer = place.lock().await;
+        let slot = self.discovery.slot(path);
+        let mut answer = slot.lock().await;
         if let Some(answer) =
             answer.as_ref().filter(|answer| answer.is_fresh() && (answer.document.is_ok() || answer.at >= asked))
         {
@@ -275,7 +277,7 @@ impl Cluster {
     }
 }
 
-/// Whether an APIService is for another server than kube-apiserver.
+/// `true` if an APIService delegates to another server than kube-apiserver.
 fn is_of_another_server(api_service: &[u8]) -> bool {
     let service: serde_json::Value = serde_json::from_slice(api_service).unwrap_or_default();
     service.pointer("/spec/service").is_some_and(serde_json::Value::is_object)
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_service_with_a_service_is_another_servers() {
+    fn an_api_service_with_a_service_belongs_to_another_server() {
         let local = br#"{"spec":{"group":"apps","version":"v1","groupPriorityMinimum":17800}}"#;
         let other = br#"{"spec":{"service":{"namespace":"kube-system","name":"metrics-server","port":443}}}"#;
         let null = br#"{"spec":{"service":null}}"#;
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_without_watch_is_refused_with_the_verbs_that_it_has() {
+    fn a_kind_without_watch_is_rejected_with_its_verbs() {
         let of = TypeMeta::new("metrics.k8s.io/v1beta1", "PodMetrics");
         let with = |verbs: &[&str]| {
             let verbs = verbs.iter().map(|verb| (*verb).to_owned()).collect();
@@ -319,16 +321,16 @@ mod tests {
         assert_eq!(with(&[]), Ok(()));
         assert_eq!(
             with(&["get", "list"]),
-            Err("metrics.k8s.io/v1beta1 PodMetrics cannot be watched: the server offers get, list; read it by `client`, and name it in no watch".to_owned())
+            Err("metrics.k8s.io/v1beta1 PodMetrics cannot be watched: the server offers only get, list; remove its watch and read it through `client`".to_owned())
         );
     }
 
     #[test]
-    fn a_name_that_is_no_segment_has_no_path() {
+    fn a_name_that_is_not_one_segment_has_no_path() {
         let path = |namespace, name| endpoint().object(namespace, name, None).map_err(|error| error.to_string());
         for name in ["", ".", "..", "a/proxy", "../secrets/x", "a%2Fproxy"] {
             for path in [path(Some("a"), name), path(Some(name), "a")] {
-                assert_eq!(path, Err(format!("no object or namespace can be named {name:?}")));
+                assert_eq!(path, Err(format!("{name:?} is not a valid name for an object or a namespace")));
             }
         }
         assert_eq!(

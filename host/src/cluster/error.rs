@@ -1,19 +1,19 @@
-//! Why a request has no good answer.
+//! The errors of requests.
 
 use std::{sync::Arc, time::Duration};
 
 use pilothouse_core::key::TypeMeta;
 use serde::Deserialize;
 
-/// Why a request has no good answer.
+/// Why a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The server does not serve the kind.
     #[error("the API server does not serve {0}")]
     Missing(TypeMeta),
-    /// The kind lives in no namespace, and one was asked for.
+    /// The kind is cluster-scoped, but a namespace was requested.
     #[error(
-        "{of} is cluster-scoped: there is nothing of it in namespace {namespace}; leave namespaces out of the watch and of the grant"
+        "{of} is cluster-scoped, so namespace {namespace} has none of its objects; leave namespaces out of the watch and of the grant"
     )]
     Scope {
         /// The kind.
@@ -21,42 +21,42 @@ pub enum Error {
         /// The namespace.
         namespace: String,
     },
-    /// The server refused.
+    /// The server answered with an error.
     #[error("{}", .0.message)]
     Status(Box<Status>),
-    /// No answer came; a write may or may not have happened. The text names the whole chain of causes.
+    /// No answer came. A write may or may not have happened. The text has the whole chain of causes.
     #[error("no answer from the API server: {0}")]
     Unreachable(String),
-    /// No such request can be written: names and selectors fill the path beyond what HTTP allows.
-    #[error("the request's path is too long ({0} bytes)")]
+    /// The request's path, with its names and selectors, is longer than HTTP allows.
+    #[error("the request's path is too long ({0} bytes); use fewer or shorter selectors")]
     TooLong(usize),
-    /// No such request can be written: the name would be read as something else than a name.
-    #[error("no object or namespace can be named {0:?}")]
+    /// The name cannot be a path segment, because the server would read it as something else.
+    #[error("{0:?} is not a valid name for an object or a namespace")]
     Name(String),
-    /// The body means something else as an apply, or cannot be sent as one.
+    /// The body cannot be sent as an apply.
     #[error("cannot send this as an apply: {0}")]
     Body(String),
-    /// An answer came that is not what the API promises.
-    #[error("the API server's answer for {path} cannot be read")]
+    /// The answer is not what the API promises.
+    #[error("cannot read the API server's answer for {path}")]
     Answer {
-        /// The path that was asked.
+        /// The path of the request.
         path: String,
         /// What is wrong with it.
         #[source]
         source: Arc<serde_json::Error>,
     },
-    /// The server serves the kind, and cannot tell of changes to it.
-    #[error("{of} cannot be watched: the server offers {verbs}; read it by `client`, and name it in no watch")]
+    /// The server serves the kind without list and watch.
+    #[error("{of} cannot be watched: the server offers only {verbs}; remove its watch and read it through `client`")]
     Unwatchable {
         /// The kind.
         of: TypeMeta,
-        /// What the server has for it.
+        /// The verbs that the server offers.
         verbs: String,
     },
 }
 
 impl Error {
-    /// How long the server asks to be left alone, if it does.
+    /// The Retry-After of the server's answer, if any.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Error::Status(status) => status.retry_after,
@@ -64,36 +64,36 @@ impl Error {
         }
     }
 
-    /// True where the server says that the object is not there.
+    /// `true` if the server reports that the object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Error::Status(status) if status.code == 404)
     }
 
-    /// `true` if the server has something else than the request was meant for.
+    /// `true` if the server reports a conflict.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Error::Status(status) if status.code == 409)
     }
 }
 
-/// What the server said in place of success: the parts of a Kubernetes `Status` that somebody uses.
+/// The used parts of a Kubernetes `Status`, the server's answer to a failed request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// The HTTP status.
     pub code: u16,
-    /// `NotFound`, `Conflict`, ...; empty where the answer was no `Status`.
+    /// `NotFound`, `Conflict`, ...; empty if the answer was not a `Status`.
     pub reason: String,
-    /// For people. Never empty.
+    /// The server's message, for people. Never empty.
     pub message: String,
     /// Field and message of each cause.
     pub causes: Vec<(String, String)>,
-    /// The refusal names an object, of this kind or another. A 404 that names none may be about the path.
+    /// `true` if the answer names an object, of this kind or another. A 404 that names none may be about the path.
     pub names_object: bool,
-    /// How long the server asks to be left alone.
+    /// The Retry-After of the answer, if any.
     pub retry_after: Option<Duration>,
 }
 
 impl Status {
-    /// Out of a refusal's body, which may be anything: proxies answer too.
+    /// Parses the body of a failed answer. It may be anything, because proxies answer too.
     pub(super) fn from_answer(code: u16, body: &[u8]) -> Self {
         #[derive(Default, Deserialize)]
         #[serde(default, rename_all = "camelCase")]
@@ -137,7 +137,7 @@ impl Status {
     }
 }
 
-/// An error and its causes in one line, each said once.
+/// Returns an error and its causes in one line, each once.
 pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

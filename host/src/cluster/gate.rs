@@ -1,9 +1,10 @@
-//! Lets requests of plugins through to the API server, a bounded number at a time and each plugin its fair part.
+//! Limits the requests of plugins to the API server, and shares the permits fairly among plugins.
 //!
-//! Owns the permits behind a lock, and the requests that wait for one. Which request is next, and when, is [`pilothouse_core::permits`]'s to say.
-//! Watches, lists and discovery never pass here: they are the informers', which plugins share.
+//! Owns the permits behind a lock, and the requests that wait for one. [`pilothouse_core::permits`] decides which
+//! request is next, and when. Watches, lists and discovery need no permit: they belong to the informers, which plugins
+//! share.
 //!
-//! A request holds its permit from before it is sent until its whole answer is there, or it is given up.
+//! A request holds its permit from before it is sent until its whole answer has arrived or the request is cancelled.
 
 use std::{
     collections::BTreeMap,
@@ -21,8 +22,9 @@ use tokio::{
     time::{Duration, Instant},
 };
 
-/// Requests in flight, all plugins together. Each has a connection under HTTP/1.1. 64 hide the latency of a server that takes 20 ms for a
-/// write up to 3,200 writes a second; kube-apiserver by default works on 600 requests at once, for all its clients.
+/// Requests in flight for all plugins together. Under HTTP/1.1 each has a connection. If a write takes 20 ms, 64
+/// requests in flight allow 3,200 writes a second. kube-apiserver by default serves 600 requests at once, for all its
+/// clients.
 const IN_FLIGHT: usize = 64;
 
 /// The account of the host's own Events. No plugin can have this name.
@@ -33,12 +35,12 @@ pub(super) struct Gate {
     permits: Mutex<Permits<oneshot::Sender<Permit>>>,
     accounts: Mutex<BTreeMap<Arc<str>, Weak<Account>>>,
     origin: Instant,
-    /// Rung when something waits for a time.
+    /// Notified when a request waits for a time.
     bell: Arc<Notify>,
 }
 
 impl Gate {
-    /// Its task, which lets requests go on whose time has come, runs on `io` until the gate is dropped.
+    /// Creates a gate. Its task runs on `io` until the gate is dropped, and starts requests whose time has come.
     pub(super) fn new(io: &Handle) -> Arc<Self> {
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), IN_FLIGHT);
         let gate = Arc::new(Self {
@@ -51,7 +53,7 @@ impl Gate {
         gate
     }
 
-    /// The account of this name, with this rate from now on. It lives as long as somebody holds it.
+    /// Returns the account of this name, with this rate from now on. It is closed when the last handle is dropped.
     pub(super) fn account(self: &Arc<Self>, name: &str, rate: Option<Rate>) -> Arc<Account> {
         let mut accounts = self.accounts.lock();
         if let Some(account) = accounts.get(name).and_then(Weak::upgrade) {
@@ -82,7 +84,7 @@ impl Gate {
         self.origin.elapsed()
     }
 
-    /// Hands out permits until none is left, or nothing that waits may go on.
+    /// Hands out permits until none is left or no waiting request may go on.
     fn serve(self: &Arc<Self>) -> Served {
         let mut served = Served { any: false, again: None };
         loop {
@@ -96,19 +98,19 @@ impl Gate {
                 Next::Nothing => return served,
             };
             served.any = true;
-            if let Err(unheard) = waiter.send(Permit { gate: Some(self.clone()), id }) {
-                // The request was given up at this moment. This loop goes on to the next one.
-                unheard.give_back();
+            if let Err(unused) = waiter.send(Permit { gate: Some(self.clone()), id }) {
+                // The request was cancelled at this moment. The loop goes on to the next one.
+                unused.give_back();
             }
         }
     }
 }
 
-/// What [`Gate::serve`] came to.
+/// The result of [`Gate::serve`].
 struct Served {
-    /// A request got its permit.
+    /// `true` if a request got its permit.
     any: bool,
-    /// When the next one may go on, if that is a matter of time.
+    /// When the next request may go on, if it waits for a time.
     again: Option<Instant>,
 }
 
@@ -118,7 +120,7 @@ impl Drop for Gate {
     }
 }
 
-/// Lets go on what waits for a time: a rate, or the end of a Retry-After.
+/// Starts requests that wait for a time: for a rate, or for the end of a Retry-After.
 async fn keep_time(gate: Weak<Gate>, bell: Arc<Notify>) {
     loop {
         let rung = bell.notified();
@@ -132,7 +134,7 @@ async fn keep_time(gate: Weak<Gate>, bell: Arc<Notify>) {
     }
 }
 
-/// What one plugin's requests are counted on.
+/// The account of one plugin's requests.
 pub(super) struct Account {
     gate: Arc<Gate>,
     id: AccountId,
@@ -142,7 +144,7 @@ impl Account {
     /// Waits for a permit.
     ///
     /// # Cancellation
-    /// Safe: a request that is given up waits no longer, and its permit goes to another.
+    /// Safe: a cancelled request waits no longer, and its permit goes to another.
     pub(super) async fn begin(&self) -> Permit {
         let gate = &self.gate;
         let permit = || Permit { gate: Some(gate.clone()), id: self.id };
@@ -154,7 +156,7 @@ impl Account {
             let (sender, receiver) = oneshot::channel();
             (receiver, permits.push(now, self.id, sender))
         };
-        // Its account may have to wait for a time.
+        // The account may have to wait for a time.
         gate.bell.notify_one();
         let mut waiting = Waiting { account: self, ticket };
         match receiver.await {
@@ -162,12 +164,12 @@ impl Account {
                 waiting.ticket = None;
                 permit
             }
-            // The account is open as long as this is borrowed, and senders are dropped by who cancels alone.
+            // Cannot happen: the account is open while it is borrowed, and only a cancellation drops a sender.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// The server asked to be left alone for so long.
+    /// Applies the server's Retry-After to the account.
     pub(super) fn throttle(&self, retry_after: Duration) {
         self.gate.permits.lock().throttle(self.gate.now(), self.id, retry_after);
         self.gate.bell.notify_one();
@@ -180,10 +182,10 @@ impl Drop for Account {
     }
 }
 
-/// A request that waits. Dropped, it waits no longer.
+/// A waiting request. Dropping this cancels it.
 struct Waiting<'a> {
     account: &'a Account,
-    /// None: it has its permit.
+    /// `None` once the request has its permit.
     ticket: Option<Ticket>,
 }
 
@@ -197,15 +199,15 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// One request may be in flight as long as this lives.
+/// Permits one request in flight while it lives.
 pub(super) struct Permit {
-    /// None: it was given back.
+    /// `None` once the permit was given back.
     gate: Option<Arc<Gate>>,
     id: AccountId,
 }
 
 impl Permit {
-    /// Ends it without serving others, which the caller does.
+    /// Gives the permit back without serving waiting requests, because the caller does that.
     fn give_back(mut self) {
         if let Some(gate) = self.gate.take() {
             gate.permits.lock().end(gate.now(), self.id);
@@ -223,7 +225,7 @@ impl Drop for Permit {
         };
         if has_ready {
             let served = gate.serve();
-            // An account that was served may have to wait for its rate now.
+            // The served account may have to wait for its rate now.
             if served.any && served.again.is_some() {
                 gate.bell.notify_one();
             }
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_is_given_up_leaves_its_permit_to_the_next() {
+    async fn a_cancelled_request_leaves_its_permit_to_the_next() {
         let gate = gate();
         let account = gate.account("a", None);
         let mut held = Vec::new();
@@ -255,7 +257,7 @@ mod tests {
         }
         assert_eq!(held.len(), 48);
         assert!(soon(account.begin()).await.is_none());
-        assert_eq!(gate.usage()[0].1.waiting, 0, "those that were given up wait no longer");
+        assert_eq!(gate.usage()[0].1.waiting, 0, "cancelled requests wait no longer");
         let waiting = tokio::spawn({
             let account = account.clone();
             async move { account.begin().await }
@@ -281,7 +283,7 @@ mod tests {
         drop(other.begin().await);
         assert!(
             (1.0..1.3).contains(&began.elapsed().as_secs_f32()),
-            "all stand still for a second: {:?}",
+            "all accounts pause for a second: {:?}",
             began.elapsed()
         );
         drop(refused.begin().await);
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_rate_acts_on_what_waits() {
+    async fn a_new_rate_applies_to_waiting_requests() {
         let (gate, began) = (gate(), Instant::now());
         let account = gate.account("a", Some(Rate { burst: 1, every: Duration::from_secs(3600) }));
         drop(account.begin().await);
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_account_ends_with_the_last_who_holds_it() {
+    async fn an_account_ends_with_its_last_handle() {
         let gate = gate();
         let account = gate.account("a", None);
         let permit = account.begin().await;

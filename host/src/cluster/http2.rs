@@ -1,9 +1,9 @@
-//! The client for watches: HTTP/2 over TLS, so that many watches share a connection.
+//! The client for watches. It uses HTTP/2 over TLS, so that many watches share a connection.
 //!
-//! A connection carries at most [`STREAMS`] watches. Another one is opened when all are full; one that carries none is closed. Where the
-//! server does not speak HTTP/2, each watch has a connection of its own, under HTTP/1.1.
+//! A connection carries at most [`STREAMS`] watches. If all connections are full, another one is opened; an unused one
+//! is closed. If the server does not speak HTTP/2, each watch has its own connection under HTTP/1.1.
 //!
-//! Writes, reads and lists stay on HTTP/1.1: on a shared connection a large page would delay the events behind it.
+//! Writes, reads and lists stay on HTTP/1.1, because a large page would delay the events on a shared connection.
 
 use std::{
     pin::Pin,
@@ -34,25 +34,26 @@ use tower::Service;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Watches on one connection. Go's servers, kube-apiserver among them, take 100 to 250 streams; some proxies take fewer than others.
+/// Watches on one connection. Go's servers, such as kube-apiserver, accept 100 to 250 streams, and some proxies fewer.
 const STREAMS: usize = 64;
 
-/// Bytes that a watch may receive before its reader takes them.
+/// Bytes that a watch may receive before its reader consumes them.
 const STREAM_WINDOW: u32 = 256 << 10;
 
-/// The same of a connection: the windows of all its streams, so that a watch whose reader is slow holds up no other.
+/// The window of a connection: the sum of its streams' windows, so that a slow reader does not block other watches.
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 64;
 
-/// A connection on which nothing comes for so long is asked whether it is alive: client-go asks after 30 s.
+/// Silence after which a connection is pinged. client-go uses 30 s.
 const PING_AFTER: Duration = Duration::from_secs(30);
 
-/// It is dead if it does not answer for so long; client-go waits as long.
+/// Time without a pong after which a connection counts as dead. client-go uses the same.
 const PONG_WITHIN: Duration = Duration::from_secs(15);
 
-/// A client for watches. None: they share no connections, as the server is reached without TLS or through a proxy.
+/// Creates the client for watches. Returns `None` if watches cannot share connections, because there is no TLS or there
+/// is a proxy.
 ///
 /// # Errors
-/// The configuration has certificates or credentials that cannot be used.
+/// The certificates or credentials of the configuration cannot be used.
 pub(super) fn client(config: &kube::Config) -> Result<Option<kube::Client>, kube::Error> {
     if config.cluster_url.scheme_str() != Some("https") || config.proxy_url.is_some() {
         return Ok(None);
@@ -64,12 +65,12 @@ pub(super) fn client(config: &kube::Config) -> Result<Option<kube::Client>, kube
     let builder = HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_only();
     let builder = match config.tls_server_name.clone().map(TryInto::try_into) {
         Some(Ok(name)) => builder.with_server_name_resolver(FixedServerNameResolver::new(name)),
-        // The other client's error says what is wrong with it.
+        // The other client reports what is wrong with the name.
         Some(Err(_)) => return Ok(None),
         None => builder,
     };
     let https = builder.enable_all_versions().wrap_connector(http);
-    let service = Watches {
+    let service = WatchClient {
         https,
         within,
         single: Client::builder(TokioExecutor::new()).build(config.rustls_https_connector()?),
@@ -88,88 +89,89 @@ pub(super) fn client(config: &kube::Config) -> Result<Option<kube::Client>, kube
 
 /// Sends each watch on a connection that has room for it.
 #[derive(Clone)]
-struct Watches {
+struct WatchClient {
     https: HttpsConnector<HttpConnector>,
-    /// How long a connection may take to be there.
+    /// Timeout for opening a connection.
     within: Duration,
-    /// For a server that does not speak HTTP/2.
+    /// The client for a server that does not speak HTTP/2.
     single: Client<HttpsConnector<HttpConnector>, Body>,
-    shared: Arc<Mutex<Vec<Shared>>>,
-    /// Locked while a connection is opened: those that wait for it use it too. What it says is of the last that failed.
+    shared: Arc<Mutex<Vec<Connection>>>,
+    /// Locked while a connection is opened, so that waiting watches share the new connection. Holds time and error of
+    /// the last failure.
     connecting: Arc<tokio::sync::Mutex<Option<(Instant, String)>>>,
-    /// The server chose HTTP/1.1 once. It is not asked again.
+    /// `true` if the server chose HTTP/1.1 once. HTTP/2 is then not tried again.
     speaks_http1: Arc<AtomicBool>,
 }
 
-/// A connection of several watches.
-struct Shared {
+/// A connection that several watches share.
+struct Connection {
     sender: http2::SendRequest<Body>,
     streams: Arc<AtomicUsize>,
 }
 
-impl Shared {
-    /// Room for one watch on it.
-    fn take(&self) -> Way {
+impl Connection {
+    /// Reserves a stream for one watch.
+    fn take(&self) -> Room {
         self.streams.fetch_add(1, Ordering::Relaxed);
-        Way::Shared(self.sender.clone(), Stream(self.streams.clone()))
+        Room::Shared(self.sender.clone(), StreamGuard(self.streams.clone()))
     }
 }
 
-/// One watch on a connection.
-struct Stream(Arc<AtomicUsize>);
+/// Reserves one stream of a connection.
+struct StreamGuard(Arc<AtomicUsize>);
 
-impl Drop for Stream {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Where a watch goes.
-enum Way {
-    Shared(http2::SendRequest<Body>, Stream),
+/// The connection for a new watch.
+enum Room {
+    Shared(http2::SendRequest<Body>, StreamGuard),
     /// The server does not speak HTTP/2.
     Single,
 }
 
-impl Watches {
-    /// Room for one more watch on a connection that is there. Connections without a watch are closed by that.
-    fn room(&self) -> Option<Way> {
+impl WatchClient {
+    /// Reserves a stream on an open connection, if one has room. Closes connections without a watch.
+    fn reserve_open(&self) -> Option<Room> {
         let mut shared = self.shared.lock();
         shared.retain(|of| !of.sender.is_closed());
-        let has_room = |of: &&Shared| of.streams.load(Ordering::Relaxed) < STREAMS;
-        let way = shared.iter().find(has_room).map(Shared::take)?;
+        let has_room = |of: &&Connection| of.streams.load(Ordering::Relaxed) < STREAMS;
+        let room = shared.iter().find(has_room).map(Connection::take)?;
         shared.retain(|of| of.streams.load(Ordering::Relaxed) > 0);
-        Some(way)
+        Some(room)
     }
 
-    /// Room on a connection that is there, or on a new one.
-    async fn way(&self, uri: &Uri) -> Result<Way, BoxError> {
+    /// Reserves a stream on an open connection, or on a new one.
+    async fn reserve(&self, uri: &Uri) -> Result<Room, BoxError> {
         if self.speaks_http1.load(Ordering::Relaxed) {
-            return Ok(Way::Single);
+            return Ok(Room::Single);
         }
-        if let Some(way) = self.room() {
-            return Ok(way);
+        if let Some(room) = self.reserve_open() {
+            return Ok(room);
         }
         let asked = Instant::now();
         let mut failed = self.connecting.lock().await;
-        if let Some(way) = self.room() {
-            return Ok(way);
+        if let Some(room) = self.reserve_open() {
+            return Ok(room);
         }
-        // A server that is not there is not asked again by each watch that waited for it.
+        // The watches that waited share a failure, instead of each trying again.
         if let Some((_, error)) = failed.as_ref().filter(|(at, _)| *at >= asked) {
             return Err(error.clone().into());
         }
         let connected = timeout(self.within, self.connect(uri)).await;
-        let connected = connected.unwrap_or_else(|_| Err("the connection took too long".into()));
+        let connected = connected.unwrap_or_else(|_| Err("opening the connection timed out".into()));
         match connected {
             Ok(Some(shared)) => {
-                let way = shared.take();
+                let room = shared.take();
                 self.shared.lock().push(shared);
-                Ok(way)
+                Ok(room)
             }
             Ok(None) => {
                 self.speaks_http1.store(true, Ordering::Relaxed);
-                Ok(Way::Single)
+                Ok(Room::Single)
             }
             Err(error) => {
                 *failed = Some((Instant::now(), super::error::chain(error.as_ref())));
@@ -178,8 +180,8 @@ impl Watches {
         }
     }
 
-    /// Opens a connection. None: the server does not speak HTTP/2.
-    async fn connect(&self, uri: &Uri) -> Result<Option<Shared>, BoxError> {
+    /// Opens a connection. Returns `None` if the server does not speak HTTP/2.
+    async fn connect(&self, uri: &Uri) -> Result<Option<Connection>, BoxError> {
         let mut https = self.https.clone();
         std::future::poll_fn(|context| https.poll_ready(context)).await?;
         let stream = https.call(uri.clone()).await?;
@@ -194,28 +196,28 @@ impl Watches {
             .keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PONG_WITHIN);
         let (sender, connection) = builder.handshake(stream).await?;
-        // It ends with the last sender and stream. Those who read from it hear why.
+        // The task ends with the last sender and stream. Readers of the streams receive its error.
         tokio::spawn(async move { drop(connection.await) });
-        Ok(Some(Shared { sender, streams: Arc::default() }))
+        Ok(Some(Connection { sender, streams: Arc::default() }))
     }
 
-    async fn send(self, request: Request<Body>) -> Result<Response<Watched>, BoxError> {
-        match self.way(request.uri()).await? {
-            Way::Shared(mut sender, stream) => {
+    async fn send(self, request: Request<Body>) -> Result<Response<WatchBody>, BoxError> {
+        match self.reserve(request.uri()).await? {
+            Room::Shared(mut sender, stream) => {
                 sender.ready().await?;
                 let response = sender.send_request(request).await?;
-                Ok(response.map(|body| Watched { body, _stream: Some(stream) }))
+                Ok(response.map(|body| WatchBody { body, _stream: Some(stream) }))
             }
-            Way::Single => {
+            Room::Single => {
                 let response = self.single.request(request).await?;
-                Ok(response.map(|body| Watched { body, _stream: None }))
+                Ok(response.map(|body| WatchBody { body, _stream: None }))
             }
         }
     }
 }
 
-impl Service<Request<Body>> for Watches {
-    type Response = Response<Watched>;
+impl Service<Request<Body>> for WatchClient {
+    type Response = Response<WatchBody>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -228,13 +230,13 @@ impl Service<Request<Body>> for Watches {
     }
 }
 
-/// The body of a watch, which has room on its connection as long as this lives.
-struct Watched {
+/// The body of a watch. Dropping it frees the stream.
+struct WatchBody {
     body: Incoming,
-    _stream: Option<Stream>,
+    _stream: Option<StreamGuard>,
 }
 
-impl http_body::Body for Watched {
+impl http_body::Body for WatchBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

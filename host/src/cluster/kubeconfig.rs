@@ -1,4 +1,4 @@
-//! Finds the API server and the credentials where kubectl finds them.
+//! Finds the API server and the credentials as kubectl does.
 //!
 //! ```text
 //! --kubeconfig │ $KUBECONFIG (a list) │ ~/.kube/config ─► context ─► cluster, user ─┐
@@ -6,8 +6,8 @@
 //!                 proxy-url │ HTTPS_PROXY, HTTP_PROXY, NO_PROXY ────────────────────┘
 //! ```
 //!
-//! kube reads the files and runs exec plugins. The choice among them follows client-go, because an administrator tries a kubeconfig with
-//! kubectl first. Nothing is sent from here.
+//! kube reads the files and runs exec plugins. This module chooses among them like client-go, because administrators
+//! try a kubeconfig with kubectl first. It sends nothing.
 
 use std::{
     ffi::OsString,
@@ -31,16 +31,16 @@ pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 /// How to reach one API server.
 #[derive(Debug)]
 pub(super) struct Settings {
-    /// What kube makes a client of.
+    /// The configuration for kube's client.
     pub(super) config: kube::Config,
-    /// Files whose content is in `config`. They may be replaced while the host runs.
+    /// Files whose content is in `config`. They may change while the host runs.
     pub(super) files: Vec<PathBuf>,
 }
 
-/// Finds the settings. Blocks: it reads files.
+/// Finds the settings. Blocks, because it reads files.
 ///
 /// # Errors
-/// What is missing or wrong, with the file or variable that says it.
+/// Something is missing or wrong. The error names the file or variable.
 pub(super) fn load(options: &ConnectOptions, environment: Environment<'_>) -> Result<Settings, ConnectError> {
     let mut settings = match kubeconfig(options, environment)? {
         Some(file) => of_context(&file, options.context.as_deref(), environment)?,
@@ -51,7 +51,7 @@ pub(super) fn load(options: &ConnectOptions, environment: Environment<'_>) -> Re
     Ok(settings)
 }
 
-/// The kubeconfig that applies. `None` if there is none, or if it is empty.
+/// Reads the kubeconfig. Returns `None` if there is none, or if it is empty.
 fn kubeconfig(options: &ConnectOptions, environment: Environment<'_>) -> Result<Option<Kubeconfig>, ConnectError> {
     let read = |path: &Path| {
         Kubeconfig::read_from(path).map_err(|source| ConnectError::Kubeconfig { path: path.to_owned(), source })
@@ -65,7 +65,7 @@ fn kubeconfig(options: &ConnectOptions, environment: Environment<'_>) -> Result<
         None => environment("HOME").map(|home| Path::new(&home).join(".kube/config")).into_iter().collect(),
     };
     let mut merged = Kubeconfig::default();
-    // As client-go: a file of the list that is missing is skipped, and the first file that sets a value wins.
+    // As in client-go, a missing file of the list is skipped, and the first file that sets a value wins.
     for path in paths.iter().filter(|path| path.exists()) {
         let in_file = |source| ConnectError::Kubeconfig { path: path.clone(), source };
         merged = merged.merge(read(path)?).map_err(in_file)?;
@@ -74,7 +74,7 @@ fn kubeconfig(options: &ConnectOptions, environment: Environment<'_>) -> Result<
     Ok((!empty).then_some(merged))
 }
 
-/// The settings of a context of the kubeconfig.
+/// Returns the settings of a context of the kubeconfig.
 fn of_context(
     file: &Kubeconfig,
     context: Option<&str>,
@@ -132,16 +132,17 @@ fn of_cluster(
     Ok(Settings { config, files })
 }
 
-/// The settings of the service account that the host runs as in a pod.
+/// Returns the settings of the pod's service account.
 fn in_pod(environment: Environment<'_>) -> Result<Settings, ConnectError> {
     let mut config = kube::Config::incluster().map_err(ConnectError::InPod)?;
-    // `load` reads both files. kube would do it on its own, each at times of its own.
+    // `load` reads both files at once. kube would reload each file at a different time.
     let files = config.root_cert_file.take().into_iter().collect();
     config.proxy_url = proxy(&config.cluster_url, None, environment)?;
     Ok(Settings { config, files })
 }
 
-/// Takes the token from its file. As in client-go, the file wins over a token in the kubeconfig, and blanks around the token are dropped.
+/// Reads the token from its file. As in client-go, the file wins over a token in the kubeconfig, and whitespace around
+/// the token is dropped.
 fn read_token_file(settings: &mut Settings) -> Result<(), ConnectError> {
     let user = &mut settings.config.auth_info;
     let Some(path) = user.token_file.take().map(PathBuf::from) else { return Ok(()) };
@@ -154,12 +155,12 @@ fn read_token_file(settings: &mut Settings) -> Result<(), ConnectError> {
     Ok(())
 }
 
-/// An optional text. As in client-go, an empty one counts as absent.
+/// Returns an optional text. As in client-go, an empty text counts as absent.
 fn text(value: &Option<String>) -> Option<&str> {
     value.as_deref().filter(|text| !text.is_empty())
 }
 
-/// The user without members that are there and empty: tools write `client-certificate-data: ""` for no certificate.
+/// Removes empty members of a user, because some tools write `client-certificate-data: ""` for no certificate.
 fn without_empty(mut user: AuthInfo) -> AuthInfo {
     let texts = [
         &mut user.username,
@@ -173,7 +174,7 @@ fn without_empty(mut user: AuthInfo) -> AuthInfo {
     for member in texts {
         member.take_if(|text| text.is_empty());
     }
-    // kube makes relative paths absolute: an empty one is the kubeconfig's folder, with `/` at its end.
+    // kube makes relative paths absolute, so an empty path has become the kubeconfig's folder with a `/` at its end.
     for path in [&mut user.token_file, &mut user.client_certificate, &mut user.client_key] {
         path.take_if(|path| path.ends_with('/'));
     }
@@ -183,7 +184,7 @@ fn without_empty(mut user: AuthInfo) -> AuthInfo {
     user
 }
 
-/// The certificates of the authorities that sign the server's. `None`: the system's.
+/// Returns the certificates of the server's authorities, or `None` to use the system's.
 fn roots(cluster: &Cluster, files: &mut Vec<PathBuf>) -> Result<Option<Vec<Vec<u8>>>, ConnectError> {
     let what = "the certificate authority";
     let (pem, place) = if let Some(data) = text(&cluster.certificate_authority_data) {
@@ -208,7 +209,8 @@ fn roots(cluster: &Cluster, files: &mut Vec<PathBuf>) -> Result<Option<Vec<Vec<u
     }
 }
 
-/// The server's address. As in client-go, one without a scheme is on HTTPS if anything about TLS is configured.
+/// Parses the server's address. As in client-go, an address without a scheme means HTTPS if anything about TLS is
+/// configured.
 fn server_url(server: &str, tls: bool) -> Option<Uri> {
     let url: Uri = if server.contains("://") {
         server.parse().ok()?
@@ -219,8 +221,8 @@ fn server_url(server: &str, tls: bool) -> Option<Uri> {
         .then_some(url)
 }
 
-/// The proxy for requests to `server`. As in client-go, `proxy-url` always applies. Otherwise the variables of the server's scheme apply, unless
-/// `NO_PROXY` names the server or the server is on this machine.
+/// Returns the proxy for requests to `server`. As in client-go, `proxy-url` always applies. Otherwise the variables for
+/// the server's scheme apply, unless `NO_PROXY` names the server or the server is on this machine.
 fn proxy(server: &Uri, configured: Option<&str>, environment: Environment<'_>) -> Result<Option<Uri>, ConnectError> {
     if let Some(url) = configured {
         return proxy_url(url, "proxy-url of the kubeconfig").map(Some);
@@ -244,14 +246,14 @@ fn is_this_machine(server: &Uri) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// `true` if an entry of `NO_PROXY` is about this server. An entry may end with a port.
+/// `true` if an entry of `NO_PROXY` matches this server. An entry may end with a port.
 fn names_server(list: &str, server: &Uri, https: bool) -> bool {
     let port = server.port_u16().unwrap_or(if https { 443 } else { 80 });
     let entries = list.split(',').filter_map(|entry| {
         let entry = entry.trim();
         let entry = entry.strip_prefix("*.").map_or_else(|| entry.to_owned(), |domain| format!(".{domain}"));
         match entry.rsplit_once(':') {
-            // An IPv6 address has several colons, or stands in brackets before the port.
+            // An IPv6 address has several colons, or brackets before the port.
             Some((host, number)) if !host.contains(':') || host.ends_with(']') => {
                 let host = host.trim_start_matches('[').trim_end_matches(']');
                 (number.parse() == Ok(port)).then(|| host.to_owned())
@@ -265,10 +267,10 @@ fn names_server(list: &str, server: &Uri, https: bool) -> bool {
     matcher.intercept(server).is_none()
 }
 
-/// Reads a proxy's address. `from` says where it stands, for errors.
+/// Parses a proxy's address. `from` names its variable or member, for errors.
 fn proxy_url(url: &str, from: &str) -> Result<Uri, ConnectError> {
     let with_scheme = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-    // Both ask the proxy to resolve names.
+    // With both schemes, the proxy resolves names.
     let with_scheme = with_scheme.replacen("socks5h://", "socks5://", 1);
     let parsed = with_scheme.parse::<Uri>().ok().filter(|url| url.host().is_some_and(|host| !host.is_empty()));
     parsed
@@ -325,7 +327,7 @@ mod tests {
         assert_eq!(on("http://example.com", None, &[("HTTPS_PROXY", "http://p:1")]), direct);
         assert_eq!(on("http://example.com", None, &[("HTTP_PROXY", "http://p:1")]), by("http://p:1/"));
         assert_eq!(on("https://example.com", None, &[("ALL_PROXY", "http://p:1")]), direct);
-        // What is on this machine is never asked through a proxy, unless the kubeconfig says so.
+        // A server on this machine is never reached through a proxy, unless the kubeconfig says so.
         for server in ["https://127.0.0.1:6443", "https://localhost", "https://[::1]:6443"] {
             assert_eq!(on(server, None, &[("HTTPS_PROXY", "http://p:1")]), direct, "{server}");
             assert_eq!(on(server, Some("http://q:2"), &[("NO_PROXY", "*")]), by("http://q:2/"), "{server}");
@@ -386,7 +388,7 @@ mod tests {
         let of_list = |name: &str| (name == "KUBECONFIG").then(|| list.clone());
         let settings = load(&ConnectOptions::default(), &of_list).expect("a server");
         assert_eq!(settings.config.cluster_url, "https://first/");
-        // A path is relative to the file that has it.
+        // A path is relative to its kubeconfig file.
         assert_eq!(settings.files, [folder.path().join("sub/token")]);
         let home = |name: &str| (name == "HOME").then(|| folder.path().into());
         fs::create_dir(folder.path().join(".kube")).expect("a folder");
@@ -396,13 +398,13 @@ mod tests {
     }
 
     #[test]
-    fn where_no_file_of_the_list_is_there_the_pods_account_is_asked_for() {
+    fn without_any_file_of_the_list_the_pods_account_is_used() {
         let error = load(&ConnectOptions::default(), &environment(&[("KUBECONFIG", "/nonexistent/a:/nonexistent/b")]));
         assert!(matches!(error, Err(ConnectError::InPod(_))), "{error:?}");
     }
 
     #[test]
-    fn a_kubeconfig_that_is_there_and_broken_is_not_passed_over() {
+    fn a_broken_kubeconfig_is_not_skipped() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = put(&folder, "config", "clusters: {");
         let broken = |name: &str| (name == "KUBECONFIG").then(|| path.clone().into_os_string());
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_context_is_told_with_those_that_there_are() {
+    fn a_wrong_context_is_reported_with_the_known_ones() {
         let mut file = config(&json!({"server": "https://a"}), &json!({}));
         let folder = tempfile::tempdir().expect("a folder");
         let options = ConnectOptions {
@@ -426,7 +428,7 @@ mod tests {
         file["current-context"] = json!("it");
         file["clusters"] = json!(null);
         let error = loaded(&file).expect_err("no cluster");
-        assert_eq!(error, "context it names cluster it, which the kubeconfig does not have");
+        assert_eq!(error, "context it names cluster it, which is not in the kubeconfig");
     }
 
     #[test]
@@ -450,9 +452,9 @@ mod tests {
         let error = refused(json!({"server": "https://a", "certificate-authority": "/nonexistent/ca.crt"}), json!({}));
         assert!(error.starts_with("cannot read the certificate authority from /nonexistent/ca.crt: "), "{error}");
         let error = refused(json!({"server": "https://a", "certificate-authority-data": "%%"}), json!({}));
-        assert!(error.starts_with("certificate-authority-data of the kubeconfig is not base64: "), "{error}");
+        assert!(error.starts_with("certificate-authority-data of the kubeconfig is not valid base64: "), "{error}");
         let error = refused(json!({"server": "https://a", "certificate-authority-data": "aGVsbG8K"}), json!({}));
-        assert_eq!(error, "certificate-authority-data holds no certificate in PEM");
+        assert_eq!(error, "certificate-authority-data has no certificate in PEM format");
         let error = refused(json!({"server": "https://a"}), json!({"tokenFile": "/nonexistent/token"}));
         assert!(error.starts_with("cannot read the token from /nonexistent/token: "), "{error}");
         let error = refused(json!({"server": "ftp://a"}), json!({}));

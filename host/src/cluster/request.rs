@@ -1,6 +1,7 @@
-//! Requests: one method each, JSON in and bytes out, every failure a value.
+//! One method for each kind of request, with JSON in and bytes out.
 //!
-//! A request runs on the I/O runtime, whoever asks. Writes are never repeated here: who asked knows whether that is right.
+//! Requests run on the I/O runtime. Writes are never retried here, because only the caller knows whether a retry is
+//! right.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -16,11 +17,11 @@ use pilothouse_core::{
 
 use super::{Cluster, Endpoint, Error, Status, apply, credentials::Traffic, error::chain};
 
-/// How long an ordinary request may take: kube-apiserver's own `--request-timeout` ends it after 60 s.
+/// The timeout of an ordinary request. kube-apiserver's own `--request-timeout` is 60 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 
-/// The largest answer to an ordinary request or a list page that is taken: 500 objects of etcd's largest, 1.5 MiB, would be
-/// more, but no such page was ever seen to be useful.
+/// The largest accepted answer to an ordinary request or a list page. A page of 500 objects of etcd's largest size, 1.5
+/// MiB, would exceed it, but is not expected.
 const MAX_ANSWER: usize = 512 << 20;
 
 /// The body of a PATCH.
@@ -30,9 +31,9 @@ pub enum Patch {
     Json,
     /// RFC 7396.
     Merge,
-    /// Kubernetes' own.
+    /// A strategic merge patch of Kubernetes.
     Strategic,
-    /// Server-side apply; true: force.
+    /// Server-side apply. `true` forces conflicts.
     Apply(bool),
 }
 
@@ -47,36 +48,36 @@ impl Patch {
     }
 }
 
-/// Whose write it is, and to which part.
+/// The field manager of a write, and the part that it writes.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOptions<'a> {
     /// The field manager.
     pub manager: &'a str,
-    /// None: the object itself.
+    /// `None` for the object itself.
     pub subresource: Option<Subresource>,
 }
 
-/// What must hold for a delete, and what becomes of dependents.
+/// The preconditions of a delete, and what happens to dependents.
 #[derive(Clone, Debug, Default)]
 pub struct DeleteOptions {
     /// `Background`, `Foreground` or `Orphan`.
     pub propagation: &'static str,
-    /// Only this incarnation.
+    /// Deletes only the object with this uid.
     pub uid: Option<Uid>,
-    /// Only this version.
+    /// Deletes only this version.
     pub resource_version: Option<String>,
 }
 
-/// The bytes of a watch, as they come.
+/// The bytes of an open watch.
 pub struct Stream {
     body: Body,
 }
 
 impl Stream {
-    /// The next bytes; none at the clean end.
+    /// Returns the next bytes, or `None` at the clean end.
     ///
     /// # Errors
-    /// The text of what broke the connection.
+    /// The connection broke; the text says why.
     ///
     /// # Cancellation
     /// Safe: no bytes are lost.
@@ -94,15 +95,15 @@ impl Stream {
     }
 }
 
-/// Which objects of a kind a list or a watch is about.
+/// Selects the objects of a list or a watch.
 pub(crate) struct Select<'a> {
-    /// None: all.
+    /// `None` for all namespaces.
     pub(crate) namespace: Option<&'a str>,
-    /// A label selector; empty: every object.
+    /// A label selector. Empty selects every object.
     pub(crate) labels: String,
-    /// A field selector; empty: every object.
+    /// A field selector. Empty selects every object.
     pub(crate) fields: String,
-    /// Nothing of objects is asked for but their metadata. Not every server can give less than the whole.
+    /// `true` to request only metadata. Some servers answer with whole objects anyway.
     pub(crate) metadata_only: bool,
 }
 
@@ -116,7 +117,7 @@ impl Select<'_> {
     }
 }
 
-/// Query parameters of a list.
+/// Appends the query parameters of a list.
 fn list_query(query: &mut String, limit: u32, continue_token: Option<&str>, resource_version: Option<&str>) {
     if limit > 0 {
         pair(query, "limit", &limit.to_string());
@@ -142,7 +143,7 @@ fn pair(query: &mut String, key: &str, value: &str) {
 }
 
 impl Cluster {
-    /// One page of a list, as the server wrote it.
+    /// Reads one page of a list.
     pub(crate) async fn list(
         &self,
         endpoint: &Endpoint,
@@ -162,7 +163,7 @@ impl Cluster {
         self.call_at_once(request).await
     }
 
-    /// Opens a watch. What it carries is for the reflector to read.
+    /// Opens a watch. The reflector parses its lines.
     pub(crate) async fn watch(
         &self,
         endpoint: &Endpoint,
@@ -189,17 +190,17 @@ impl Cluster {
             accept(&mut request, ACCEPT_METADATA);
         }
         let cluster = self.clone();
-        // The server sends its status line at once. Silence is a connection of the pool that died unnoticed.
+        // The server sends its status line at once. Silence means that a pooled connection has died unnoticed.
         let opened = async move { in_time(cluster.open(request, Traffic::Watch)).await };
         Ok(Stream { body: self.on_io(opened).await? })
     }
 
-    /// GETs a path of this server, without a permit.
+    /// Reads a path of the server without a permit.
     pub(crate) async fn get_path(&self, path: &str) -> Result<Bytes, Error> {
         self.call_at_once(build(Method::GET, path, None, Bytes::new())?).await
     }
 
-    /// Reads one object past the cache.
+    /// Reads one object from the server.
     pub async fn get(&self, of: &TypeMeta, namespace: Option<&str>, name: &str) -> Result<Bytes, Error> {
         let get = |endpoint: &Endpoint| {
             let path = endpoint.object(namespace, name, None)?;
@@ -208,7 +209,8 @@ impl Cluster {
         self.call_at_endpoint(of, get).await
     }
 
-    /// Reads the metadata of one object past the cache, as a `PartialObjectMetadata`. A server that cannot give less answers with the whole.
+    /// Reads the metadata of one object from the server, as a `PartialObjectMetadata`. Some servers answer with the
+    /// whole object.
     pub async fn get_metadata(&self, of: &TypeMeta, namespace: Option<&str>, name: &str) -> Result<Bytes, Error> {
         let get = |endpoint: &Endpoint| {
             let mut request = build(Method::GET, &endpoint.object(namespace, name, None)?, None, Bytes::new())?;
@@ -218,7 +220,7 @@ impl Cluster {
         self.call_at_endpoint(of, get).await
     }
 
-    /// Creates an object; `json` is the whole of it.
+    /// Creates an object.
     pub async fn create(
         &self,
         of: &TypeMeta,
@@ -252,7 +254,8 @@ impl Cluster {
         self.call_at_endpoint(of, update).await
     }
 
-    /// Patches an object, or a subresource of it. `body` is JSON; an apply is rewritten so that it means the same as YAML.
+    /// Patches an object, or a subresource of it. `body` is JSON. The body of an apply is rewritten so that it means
+    /// the same as YAML.
     pub async fn patch(
         &self,
         of: &TypeMeta,
@@ -277,7 +280,7 @@ impl Cluster {
         self.call_at_endpoint(of, write).await
     }
 
-    /// Deletes an object. The answer is a `Status`, or the object where finalizers hold it.
+    /// Deletes an object. The answer is a `Status`, or the object if finalizers keep it.
     pub async fn delete(
         &self,
         of: &TypeMeta,
@@ -306,8 +309,9 @@ impl Cluster {
         self.call_at_endpoint(of, delete).await
     }
 
-    /// Sends a request to where the kind is known to be. A definition that was deleted and came back may have another plural or scope. So
-    /// a 404 that names no object asks discovery once, and the request is sent again if the endpoint is another one. A 404 has changed nothing.
+    /// Sends a request to the known endpoint of a kind. A recreated definition may have another plural or scope. So
+    /// after a 404 that names no object, discovery is asked once, and the request is sent again if the endpoint
+    /// differs. This is safe because a 404 has changed nothing.
     async fn call_at_endpoint(
         &self,
         of: &TypeMeta,
@@ -338,7 +342,7 @@ impl Cluster {
         self.on_io(async move {
             let Ok(_permit) = tokio::time::timeout(REQUEST_TIMEOUT, account.begin()).await else {
                 return Err(Error::Unreachable(format!(
-                    "the request was not sent: it waited {} s for its turn, as the API server asked for a pause or other requests take long",
+                    "the request was not sent: it waited {} s for its turn, because the API server asked for a pause or other requests take long",
                     REQUEST_TIMEOUT.as_secs()
                 )));
             };
@@ -353,7 +357,7 @@ impl Cluster {
         .await
     }
 
-    /// Sends, and collects the whole answer.
+    /// Sends without a permit, and collects the whole answer.
     async fn call_at_once(&self, request: Request<Bytes>) -> Result<Bytes, Error> {
         let cluster = self.clone();
         self.on_io(async move { in_time(cluster.whole(request)).await }).await
@@ -363,7 +367,7 @@ impl Cluster {
         collect(self.open(request, Traffic::Ordinary).await?).await
     }
 
-    /// Runs on the I/O runtime: hyper spawns what keeps a connection alive where its request is made.
+    /// Runs `work` on the I/O runtime, because hyper spawns a connection's task on the runtime of its request.
     async fn on_io<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -371,10 +375,10 @@ impl Cluster {
         let mut task = AbortOnDrop(self.io.spawn(work));
         (&mut task.0)
             .await
-            .unwrap_or_else(|error| Err(Error::Unreachable(format!("the request was given up: {error}"))))
+            .unwrap_or_else(|error| Err(Error::Unreachable(format!("the request was cancelled: {error}"))))
     }
 
-    /// Sends, and tells success from refusal by the status line.
+    /// Sends, and turns every status but success into an error.
     async fn open(&self, request: Request<Bytes>, traffic: Traffic) -> Result<Body, Error> {
         let method = request.method().clone();
         let answer = self.credentials.send(request, traffic).await;
@@ -391,15 +395,15 @@ impl Cluster {
             .and_then(|value| value.to_str().ok()?.parse().ok())
             .map(Duration::from_secs);
         let body = collect(response.into_body()).await.unwrap_or_default();
-        let mut refusal = Status::from_answer(status.as_u16(), &body);
-        refusal.retry_after = refusal.retry_after.or(retry_after);
-        Err(Error::Status(Box::new(refusal)))
+        let mut status = Status::from_answer(status.as_u16(), &body);
+        status.retry_after = status.retry_after.or(retry_after);
+        Err(Error::Status(Box::new(status)))
     }
 }
 
-/// Makes a body mean the same where it is read as YAML.
+/// Rewrites a body so that it means the same as YAML.
 fn apply_body(json: Vec<u8>) -> Result<Vec<u8>, Error> {
-    let text = str::from_utf8(&json).map_err(|error| Error::Body(format!("it is not UTF-8: {error}")))?;
+    let text = str::from_utf8(&json).map_err(|error| Error::Body(format!("the body is not valid UTF-8: {error}")))?;
     match apply::body(text).map_err(|error| Error::Body(error.to_string()))? {
         Cow::Borrowed(_) => Ok(json),
         Cow::Owned(rewritten) => Ok(rewritten.into_bytes()),
@@ -421,10 +425,10 @@ fn write_path(
 async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     tokio::time::timeout(REQUEST_TIMEOUT, work)
         .await
-        .unwrap_or_else(|_| Err(Error::Unreachable(format!("nothing came for {} s", REQUEST_TIMEOUT.as_secs()))))
+        .unwrap_or_else(|_| Err(Error::Unreachable(format!("timed out after {} s", REQUEST_TIMEOUT.as_secs()))))
 }
 
-/// Ends the task when who asked no longer waits.
+/// Aborts the task when the caller no longer waits.
 struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
@@ -436,7 +440,7 @@ impl<T> Drop for AbortOnDrop<T> {
 fn build(method: Method, path: &str, content_type: Option<&'static str>, body: Bytes) -> Result<Request<Bytes>, Error> {
     let mut request = Request::new(body);
     *request.method_mut() = method;
-    // Every segment and value is escaped; what is left to fail is the length.
+    // Every segment and value is escaped, so only the length can be invalid.
     *request.uri_mut() = path.parse().map_err(|_| Error::TooLong(path.len()))?;
     let headers = request.headers_mut();
     if let Some(content_type) = content_type {
@@ -446,7 +450,7 @@ fn build(method: Method, path: &str, content_type: Option<&'static str>, body: B
     Ok(request)
 }
 
-/// Says in which form the answer should be.
+/// Sets the Accept header.
 fn accept(request: &mut Request<Bytes>, form: &'static str) {
     request.headers_mut().insert(header::ACCEPT, header::HeaderValue::from_static(form));
 }
@@ -456,5 +460,5 @@ async fn collect(body: Body) -> Result<Bytes, Error> {
         .collect()
         .await
         .map(http_body_util::Collected::to_bytes)
-        .map_err(|error| Error::Unreachable(format!("the answer broke off: {}", chain(error.as_ref()))))
+        .map_err(|error| Error::Unreachable(format!("the answer ended early: {}", chain(error.as_ref()))))
 }

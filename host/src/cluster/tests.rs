@@ -1,4 +1,4 @@
-//! Requests of several plugins against the embedded API server.
+//! Requests of several plugins to the embedded API server.
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
 use std::sync::{
@@ -47,28 +47,29 @@ async fn invariant_8_a_flood_of_one_plugin_leaves_the_next_turns_to_another() {
             })
         })
         .collect();
-    comes_true("the flood is there", || usage(&api.cluster, "busy").waiting > 0).await;
+    comes_true("the flood waits for permits", || usage(&api.cluster, "busy").waiting > 0).await;
     let quiet = api.cluster.for_plugin("quiet", None);
     for number in 0..10 {
         let before = answered.load(Ordering::Relaxed);
         let body = config_map(&format!("quiet-{number}")).to_string().into_bytes();
         quiet.create(&config_maps(), Some("default"), body, "test").await.unwrap();
         let served = answered.load(Ordering::Relaxed) - before;
-        // Those that were in flight, and as many again while this one was: not the 208 that waited before it.
+        // At most those in flight, and as many again while this request was in flight. Not the 208 that waited before
+        // it.
         assert!(served <= 4 * 48, "{served} requests of the flood were answered first");
         let Usage { in_flight, .. } = usage(&api.cluster, "busy");
         assert!(in_flight <= 48, "{in_flight} are in flight");
     }
     assert_eq!(usage(&api.cluster, "quiet").waited, 0);
     flood.iter().for_each(tokio::task::JoinHandle::abort);
-    comes_true("what is given up has no permit", || usage(&api.cluster, "busy").in_flight == 0).await;
+    comes_true("cancelled requests have no permit", || usage(&api.cluster, "busy").in_flight == 0).await;
     let connections = faults.hits(connections).unwrap();
-    // Twice the permits: a request may open one while the last one's is on its way back to the pool.
+    // Twice the permits, because a request may open a connection before the last one has returned to the pool.
     assert!(connections <= 128, "{connections} connections");
 }
 
 #[tokio::test]
-async fn a_refusal_with_retry_after_stops_the_plugin_that_it_answers() {
+async fn a_retry_after_pauses_only_the_plugin_that_received_it() {
     let api = Api::start().await;
     let refused = Requests::to("configmaps", &[Verb::Get]);
     let answer = Answer { retry_after_seconds: Some(30), ..Answer::code(429) };
@@ -88,7 +89,7 @@ async fn a_refusal_with_retry_after_stops_the_plugin_that_it_answers() {
     let Usage { waiting, throttled, .. } = usage(&api.cluster, "refused");
     assert_eq!((waiting, throttled), (1, 1));
     again.abort();
-    comes_true("it is given up", || usage(&api.cluster, "refused").waiting == 0).await;
+    comes_true("it is cancelled", || usage(&api.cluster, "refused").waiting == 0).await;
 }
 
 #[tokio::test]
@@ -115,7 +116,7 @@ async fn a_kind_that_comes_back_under_another_path_is_found_by_a_request() {
     plugin.create(&my_apples, Some("default"), gala, "test").await.unwrap();
     assert_eq!(plugin.known(&my_apples).map(|endpoint| endpoint.plural.clone()).as_deref(), Some("pommes"));
 
-    // A 404 that names an object says nothing of the path.
+    // A 404 that names an object does not concern the path.
     let looks = Rule::new(delay(1)).on(Requests::to("*", &[Verb::Discovery]));
     let looks = api.server.faults().add(looks).unwrap();
     for _ in 0..3 {

@@ -250,8 +250,8 @@ async fn a_plugin_that_would_watch_what_cannot_be_watched_is_refused_and_the_one
     let refused = soon("it is refused", scene.dispatch.activate(candidate)).await.expect_err("it cannot be followed");
     assert_eq!(
         refused.to_string(),
-        "authorization.k8s.io/v1 SelfSubjectAccessReview cannot be watched: the server offers create; read it by `client`, and name \
-         it in no watch"
+        "authorization.k8s.io/v1 SelfSubjectAccessReview cannot be watched: the server offers only create; remove its watch \
+         and read it through `client`"
     );
     scene.api.create(apple("a")).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);

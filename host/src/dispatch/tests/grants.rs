@@ -103,7 +103,7 @@ async fn namespaces_of_a_kind_that_has_none_are_said() {
     soon("the informer says so", async {
         loop {
             let states = controller.waits_for();
-            let expected = "v1 Node is cluster-scoped: there is nothing of it in namespace a";
+            let expected = "v1 Node is cluster-scoped, so namespace a has none of its objects";
             if states.iter().any(|(_, state)| state.to_string().contains(expected)) {
                 return;
             }

@@ -15,7 +15,7 @@
 //!
 //! A new task wakes an idle thread. If no thread is idle, and the task is its account's first after a rest, the running
 //! tasks are asked to yield at once. So a plugin with little to do does not wait for a tick. Code that spawns tasks
-//! under a lock that they need [defers their wake-ups](defer_wakes) until it has released the lock.
+//! under a lock that they need defers their wake-ups (`defer_wakes`) until it has released the lock.
 //!
 //! A guest that fills memory or passes large values cannot be interrupted for some milliseconds. Plugins that did so
 //! repeatedly and recently are suspects. They run on threads of their own, half as many and at least one, and the

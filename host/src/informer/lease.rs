@@ -308,7 +308,7 @@ impl Lease {
     }
 
     /// Calls a subscriber with some more of the existing objects. Returns `true` when it has received all. Each call
-    /// locks the informer for [`INTRODUCED`] objects, so the caller yields between calls.
+    /// locks the informer for some dozen objects, so the caller yields between calls.
     pub fn introduce(&self, subscription: Subscription) -> bool {
         let _deferred = defer_wakes();
         self.claim.write(|cache, attached| self.step(cache, attached, subscription.0))

@@ -116,7 +116,7 @@ impl fmt::Display for Use {
 /// Cores for each thread that reads watches.
 const CORES_EACH: usize = 8;
 
-/// The runtime for the drivers of informers: a thread for every [`CORES_EACH`] cores, and at least one. A thread
+/// The runtime for the drivers of informers: a thread for every eight cores, and at least one. A thread
 /// handles about 100,000 events a second. Dropping the runtime does not wait for its tasks, and is allowed inside
 /// another runtime.
 ///

@@ -20,6 +20,7 @@ use pilothouse_core::{
 };
 use tokio::{runtime::Handle, sync::mpsc};
 
+mod memory;
 mod restores;
 
 use super::{

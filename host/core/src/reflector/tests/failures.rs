@@ -172,6 +172,28 @@ facts! {
         elapsed   => listing, list 500
     " }
 
+    a_list_without_a_version_is_not_taken_and_is_read_again_after_a_while { "
+        start      => resolving, resolve
+        resolved   => listing, stream
+        status 400 => list 500
+        body {\"metadata\":{},\"items\":[]} => waiting, wait 0.8..1.6
+        elapsed    => listing, list 500
+        body {\"items\":[]} => waiting, wait 1.6..3.2
+        elapsed    => listing, list 500
+        body {\"metadata\":{\"resourceVersion\":\"\"},\"items\":[]} => waiting, wait 3.2..6.4
+        elapsed    => listing, list 500
+        page 7 a@5 => begin, upsert a@5, finish 7, synced, watch 7
+    " }
+
+    a_streaming_list_without_a_version_is_not_taken { "
+        start    => resolving, resolve
+        resolved => listing, stream
+        opened   => begin
+        added a@5 => upsert a@5
+        line {\"type\":\"BOOKMARK\",\"object\":{\"metadata\":{\"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}}} => abort, waiting, wait 0.8..1.6
+        elapsed  => listing, list 500
+    " }
+
     a_kind_that_is_gone_when_its_list_is_begun_anew_is_looked_for { STREAMED, "
         error 410    => relist expired, resolving, resolve
         cut          => waiting, wait 0.8..1.6

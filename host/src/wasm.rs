@@ -56,10 +56,14 @@ pub use contract::{
         Request,
     },
     error::{CallError, DescribeError},
-    host::Excess,
+    export::Export,
+    host_state::Excess,
     imports::{
-        ClientError, Import, Imports, KeyPage, Level, LogLine, Page, PatchBody, Preconditions, Propagation, Query,
-        ReadError, Reason, StatusError,
+        CallCounts, Import, Imports,
+        cache::{CacheCall, CacheImports, KeyPage, Page, Query, ReadError},
+        client::{ClientCall, ClientError, ClientImports, PatchBody, Preconditions, Propagation, Reason, StatusError},
+        clock::{ClockCall, ClockImports},
+        log::{Level, LogCall, LogImports, LogLine},
     },
 };
 pub use limits::Limits;

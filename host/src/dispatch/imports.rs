@@ -19,8 +19,8 @@ use crate::{
     cluster::{self, DeleteOptions, Patch},
     informer::View,
     wasm::{
-        ClientError, Import, Imports, KeyPage, LogLine, Page, PatchBody, Preconditions, Propagation, Query, ReadError,
-        Reason, StatusError,
+        CacheImports, ClientError, ClientImports, ClockImports, Import, Imports, KeyPage, LogImports, LogLine, Page,
+        PatchBody, Preconditions, Propagation, Query, ReadError, Reason, StatusError,
     },
     writer::{self, Closed, Writer},
 };
@@ -112,12 +112,16 @@ impl Imports for CallImports {
     fn called(&self, import: Import) {
         self.access.record.imported(import);
     }
+}
 
+impl ClockImports for CallImports {
     fn now(&self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
+}
 
+impl CacheImports for CallImports {
     fn cached(&self, of: &TypeMeta, key: &Key) -> Result<Option<Arc<Object>>, ReadError> {
         self.access.reader.get(of, key, &self.reading)
     }
@@ -129,7 +133,9 @@ impl Imports for CallImports {
     fn cached_keys(&self, query: &Query) -> Result<KeyPage, ReadError> {
         self.access.reader.keys(query, &self.reading)
     }
+}
 
+impl ClientImports for CallImports {
     fn get(&self, of: TypeMeta, key: Key) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
         Box::pin(async move { self.access.writer.get(&of, &key).await.map_err(|error| self.refusal(error)) })
     }
@@ -196,7 +202,9 @@ impl Imports for CallImports {
             self.access.writer.delete_object(&of, &key, options).await.map_err(|error| self.refusal(error))
         })
     }
+}
 
+impl LogImports for CallImports {
     fn log(&self, line: &LogLine) {
         self.access.record.log(line);
     }

@@ -12,10 +12,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::AtomicUsize},
     time::Duration,
 };
 
@@ -40,7 +37,7 @@ use super::{
 use crate::{
     acting::Acting,
     name::PluginName,
-    wasm::{CallError, Import, LogLine},
+    wasm::{CallCounts, CallError, Import, LogLine},
     writer::{Events, Fence, Level},
 };
 
@@ -84,7 +81,7 @@ pub struct Record {
     inner: Mutex<Inner>,
     observer: Arc<dyn Observer>,
     events: Events,
-    imports: [AtomicU64; Import::ALL.len()],
+    imports: CallCounts,
     remembered: Remembered,
     lines: Lines,
     /// About objects that are reconciled over and over.
@@ -184,12 +181,12 @@ impl Record {
 
     /// What the plugin asked of the host since it is active, by import.
     pub fn imports(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        Import::ALL.iter().zip(&self.imports).map(|(import, count)| (import.name(), count.load(Ordering::Relaxed)))
+        self.imports.iter()
     }
 
     /// The plugin calls an import.
     pub(super) fn imported(&self, import: Import) {
-        self.imports[import as usize].fetch_add(1, Ordering::Relaxed);
+        self.imports.add(import);
     }
 
     /// The plugin logs a line, which is written in the present span unless it was too many of late.

@@ -19,7 +19,7 @@ use wit_parser::Resolve;
 mod fake;
 mod image;
 
-pub(crate) use fake::{Fake, apple, request};
+pub(crate) use fake::{Fake, apple, request, state};
 
 /// Never returns.
 pub(crate) const LOOP: &str = "(loop $again (br $again)) unreachable";

@@ -152,9 +152,9 @@ async fn failure_comes_out_as_the_guest_gave_it_with_its_message_bounded() {
 #[tokio::test]
 async fn each_host_call_is_told_log_and_clock_too() {
     for (body, calls) in [
-        (guest::LOG_300, vec![Import::LogWrite; 300]),
-        (guest::CLOCK_MOVES, vec![Import::ClockNow; 2]),
-        (&guest::reads_again(3), vec![Import::CacheGet; 3]),
+        (guest::LOG_300, vec![Import::Log(LogCall::Write); 300]),
+        (guest::CLOCK_MOVES, vec![Import::Clock(ClockCall::Now); 2]),
+        (&guest::reads_again(3), vec![Import::Cache(CacheCall::Get); 3]),
     ] {
         let imports = Arc::new(Fake::default());
         load(&Guest::new().reconcile(body)).await.reconcile(imports.clone(), request()).await.unwrap().unwrap();

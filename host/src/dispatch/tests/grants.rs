@@ -21,7 +21,9 @@ use crate::{
         hook::Hook,
         imports::{Access, CallImports},
     },
-    wasm::{ClientError, Import, Imports, PatchBody, Query, Request, testing::request},
+    wasm::{
+        CacheCall, CacheImports, ClientCall, ClientError, ClientImports, PatchBody, Query, Request, testing::request,
+    },
 };
 
 #[tokio::test]
@@ -149,18 +151,23 @@ enum Path {
 }
 
 fn every_path() -> BTreeSet<Path> {
-    let import = |import: Import| -> &[Path] {
-        match import {
-            Import::CacheGet => &[Path::CacheGet],
-            Import::CacheList => &[Path::CacheList, Path::NextOfList],
-            Import::CacheKeys => &[Path::CacheKeys, Path::NextOfKeys],
-            Import::ClientGet => &[Path::ClientGet],
-            Import::ClientCreate => &[Path::ClientCreate],
-            Import::ClientUpdate => &[Path::ClientUpdate],
-            Import::ClientPatch => &[Path::ClientPatch, Path::ClientPatchCopies],
-            Import::ClientApply => &[Path::ClientApply],
-            // These answer with nothing of an object.
-            Import::ClientDelete | Import::ClockNow | Import::LogWrite => &[],
+    // The other interfaces have nothing of an object: they do not reach the cache or the API server.
+    let cache = |call: CacheCall| -> &[Path] {
+        match call {
+            CacheCall::Get => &[Path::CacheGet],
+            CacheCall::List => &[Path::CacheList, Path::NextOfList],
+            CacheCall::Keys => &[Path::CacheKeys, Path::NextOfKeys],
+        }
+    };
+    let client = |call: ClientCall| -> &[Path] {
+        match call {
+            ClientCall::Get => &[Path::ClientGet],
+            ClientCall::Create => &[Path::ClientCreate],
+            ClientCall::Update => &[Path::ClientUpdate],
+            ClientCall::Patch => &[Path::ClientPatch, Path::ClientPatchCopies],
+            ClientCall::Apply => &[Path::ClientApply],
+            // It answers with nothing of an object.
+            ClientCall::Delete => &[],
         }
     };
     let hook = |hook: Hook| -> &[Path] {
@@ -174,7 +181,7 @@ fn every_path() -> BTreeSet<Path> {
         let Request { controller: _, key: _, object: _, phase: _, attempt: _, last_error: _ } = request;
         &[Path::Reconcile, Path::Gone, Path::LastError]
     };
-    let imports = Import::ALL.into_iter().flat_map(import);
+    let imports = CacheCall::ALL.into_iter().flat_map(cache).chain(ClientCall::ALL.into_iter().flat_map(client));
     let hooks = [Hook::Map, Hook::Observe].into_iter().flat_map(hook);
     imports.chain(hooks).chain(requested(&request())).copied().collect()
 }

@@ -8,7 +8,8 @@ use std::{
 use super::{
     super::memory::{Limiter, MAX_TABLE_ELEMENTS, MemoryLimit},
     call::shorten,
-    host::{Closed, Excess},
+    export::Export,
+    host_state::{Closed, Excess},
 };
 
 /// The innermost calls of a guest that are told: deeper ones seldom say more.
@@ -54,8 +55,8 @@ pub enum CallError {
     #[error("plugin has no controller {0:?}")]
     Controller(String),
     /// The component does not export this interface. Whoever was described needs no more than it exports.
-    #[error("plugin does not export {0}")]
-    Export(&'static str),
+    #[error("plugin does not export {}", .0.interface())]
+    Export(Export),
     /// Ran, or waited for the API server, for too long.
     #[error("plugin was stopped at its deadline of {} ms", .after.as_millis())]
     Deadline {
@@ -423,7 +424,7 @@ mod tests {
             CallError::Instantiate("a thousand instances".to_owned()),
             CallError::Answer("nonsense".to_owned()),
             CallError::Controller("pears".to_owned()),
-            CallError::Export("mapper"),
+            CallError::Export(Export::Mapper),
             CallError::Memory { limit: MemoryLimit::Instance(1 << 20), backtrace: Vec::new() },
             CallError::Table { backtrace: Vec::new() },
             decode(Vec::new()),

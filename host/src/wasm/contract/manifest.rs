@@ -1,14 +1,18 @@
-//! The manifest, from the contract's records to the core's.
+//! Converts the manifest from the contract's records to the core's.
 
 use pilothouse_core::manifest::{Invalid, Manifest, Mapping, Policy, Problem, Verb, raw};
 
 use super::{
     bindings::{exports::pilothouse::plugin::controller as wit, pilothouse::plugin::types},
-    host::subresource,
-    interface::{MAPPER, OBSERVER},
+    export::Export,
+    host_state::subresource,
+    package::full_name,
 };
 
-/// Takes the manifest over, or says all that is wrong with it.
+/// Converts and checks a manifest.
+///
+/// # Errors
+/// Everything that is wrong with it.
 pub(crate) fn from_wit(manifest: wit::Manifest) -> Result<Manifest, Invalid> {
     raw::Manifest {
         version: manifest.version,
@@ -27,24 +31,26 @@ pub(crate) fn from_wit(manifest: wit::Manifest) -> Result<Manifest, Invalid> {
     .check()
 }
 
-/// What the manifest needs the plugin to export, it must.
-pub(crate) fn check_exports(manifest: &Manifest, mapper: bool, observer: bool) -> Result<(), Invalid> {
+/// Rejects a manifest that needs an optional export which the component does not have.
+pub(crate) fn check_exports(manifest: &Manifest, exports: impl Fn(Export) -> bool) -> Result<(), Invalid> {
     let mut problems = Vec::new();
+    let mut need = |export: Export, at: String, who: &str, instead: &str| {
+        if !exports(export) {
+            let export = full_name(export.interface());
+            let what = format!("{who}, and the component does not export {export}: export it, or {instead}");
+            problems.push(Problem { at, what });
+        }
+    };
     for (controller, place) in manifest.controllers.iter().zip(0..) {
         for (watch, at) in controller.watches.iter().zip(0..) {
-            if watch.mapping == Mapping::Plugin && !mapper {
-                problems.push(Problem {
-                    at: format!("controllers[{place}].watches[{at}].mapping"),
-                    what: format!("asks the plugin, and the component does not export {MAPPER}: export it, or choose another mapping"),
-                });
+            if watch.mapping == Mapping::Plugin {
+                let at = format!("controllers[{place}].watches[{at}].mapping");
+                need(Export::Mapper, at, "asks the plugin", "choose another mapping");
             }
         }
     }
-    if !manifest.observes.is_empty() && !observer {
-        problems.push(Problem {
-            at: "observes".to_owned(),
-            what: format!("is for the plugin's observer, and the component does not export {OBSERVER}: export it, or observe nothing"),
-        });
+    if !manifest.observes.is_empty() {
+        need(Export::Observer, "observes".to_owned(), "is for the plugin's observer", "observe nothing");
     }
     if problems.is_empty() { Ok(()) } else { Err(Invalid { problems }) }
 }

@@ -27,11 +27,12 @@ use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 use super::{
     super::{
         contract::{
-            bindings::{self, PluginIndices, mapping::MappingIndices, observing::ObservingIndices},
+            bindings::{self, PluginIndices},
             call::{MAX_MESSAGE, shorten},
             error::{chain, is_shortage},
-            host::Host,
-            interface::{fits, found, offered},
+            export::{self, CONTROLLER, Indices, PerExport},
+            host_state::HostState,
+            imports::offered,
         },
         tier::Tier,
     },
@@ -47,7 +48,7 @@ pub(crate) struct Sandbox {
     pub(crate) engine: wasmtime::Engine,
     /// Of the code that it runs.
     pub(crate) tier: Tier,
-    linker: Arc<Linker<Host>>,
+    linker: Arc<Linker<HostState>>,
     aside: Arc<Aside>,
 }
 
@@ -61,7 +62,7 @@ impl Sandbox {
     pub(crate) fn new(config: &wasmtime::Config, tier: Tier, aside: Arc<Aside>) -> wasmtime::Result<Self> {
         let engine = wasmtime::Engine::new(config)?;
         let mut linker = Linker::new(&engine);
-        bindings::Plugin::add_to_linker::<_, HasSelf<_>>(&mut linker, |host: &mut Host| host)?;
+        bindings::Plugin::add_to_linker::<_, HasSelf<_>>(&mut linker, |host: &mut HostState| host)?;
         Ok(Self { engine, tier, linker: Arc::new(linker), aside })
     }
 
@@ -92,12 +93,9 @@ const MAX_NAMES: usize = 4 << 10;
 pub(crate) struct Ready {
     pub(crate) engine: wasmtime::Engine,
     pub(crate) tier: Tier,
-    pub(crate) instance: InstancePre<Host>,
+    pub(crate) instance: InstancePre<HostState>,
     pub(crate) plugin: PluginIndices,
-    /// Where the component exports it.
-    pub(crate) mapper: Option<MappingIndices>,
-    /// Where the component exports it.
-    pub(crate) observer: Option<ObservingIndices>,
+    pub(crate) optional: PerExport<Indices>,
     pub(crate) imports: Arc<[String]>,
     pub(crate) exports: Arc<[String]>,
     /// Called since it was last asked.
@@ -119,7 +117,7 @@ impl Ready {
     fn link(
         engine: &wasmtime::Engine,
         tier: Tier,
-        linker: &Linker<Host>,
+        linker: &Linker<HostState>,
         component: &Component,
     ) -> Result<Self, LoadError> {
         let ty = component.component_type();
@@ -134,18 +132,19 @@ impl Ready {
         if !foreign.is_empty() {
             return Err(LoadError::Imports(foreign));
         }
-        let has = |interface| exports.iter().any(|name| fits(name, interface));
-        if !has("controller") {
-            return Err(LoadError::Export { found: found(&exports) });
+        if !export::has(&exports, CONTROLLER) {
+            return Err(LoadError::Export { found: export::found(&exports) });
         }
         let types = |error: wasmtime::Error| LoadError::Types(shorten(chain(&error), MAX_MESSAGE));
         let instance = linker.instantiate_pre(component).map_err(types)?;
-        let mapper = has("mapper").then(|| MappingIndices::new(&instance)).transpose().map_err(types)?;
-        let observer = has("observer").then(|| ObservingIndices::new(&instance)).transpose().map_err(types)?;
+        let optional = PerExport::new(|export| {
+            export::has(&exports, export.interface()).then(|| Indices::new(export, &instance)).transpose()
+        });
+        let optional = optional.map_err(types)?;
         let plugin = PluginIndices::new(&instance).map_err(types)?;
         let (imports, exports) = (imports.into(), exports.into());
         let called = AtomicBool::new(true);
-        Ok(Self { engine: engine.clone(), tier, instance, plugin, mapper, observer, imports, exports, called })
+        Ok(Self { engine: engine.clone(), tier, instance, plugin, optional, imports, exports, called })
     }
 }
 

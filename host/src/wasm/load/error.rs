@@ -4,7 +4,12 @@ use std::{path::PathBuf, time::Duration};
 
 use super::super::{
     MAX_FILE,
-    contract::{error::Said, interface},
+    contract::{
+        error::Said,
+        export::CONTROLLER,
+        imports::OFFERED,
+        package::{PACKAGE, full_name},
+    },
 };
 
 /// A file that is no plugin for this host; says what is wrong and what to do.
@@ -121,17 +126,17 @@ pub enum LoadError {
     /// Imports that the contract does not have.
     #[error(
         "the component imports what this host does not offer: {names}; a plugin may import {offered} of {package} and nothing else",
-        names = .0.join(", "), offered = interface::OFFERED.join(", "), package = interface::PACKAGE
+        names = .0.join(", "), offered = OFFERED.join(", "), package = PACKAGE
     )]
     Imports(Vec<String>),
     /// Not built for the contract, or for another version of it.
-    #[error("the component does not export {wanted}: {found}", wanted = interface::EXPORT)]
+    #[error("the component does not export {wanted}: {found}", wanted = full_name(CONTROLLER))]
     Export {
         /// What it has instead.
         found: String,
     },
     /// The right names with the wrong types.
-    #[error("the component does not fit the contract {package}: {0}", package = interface::PACKAGE)]
+    #[error("the component does not fit the contract {package}: {0}", package = PACKAGE)]
     Types(String),
 }
 

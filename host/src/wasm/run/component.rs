@@ -10,10 +10,13 @@
 use std::sync::{Arc, Weak};
 
 use super::{
-    super::load::{
-        code::{Code, Ready},
-        digest::Digest,
-        error::LoadError,
+    super::{
+        contract::export::{self, Export},
+        load::{
+            code::{Code, Ready},
+            digest::Digest,
+            error::LoadError,
+        },
     },
     engine::Engine,
 };
@@ -38,10 +41,6 @@ pub struct Linked {
     size: usize,
     imports: Arc<[String]>,
     exports: Arc<[String]>,
-    /// Whether the component exports it.
-    pub(crate) mapper: bool,
-    /// Whether the component exports it.
-    pub(crate) observer: bool,
 }
 
 impl Compiled {
@@ -65,7 +64,7 @@ impl Compiled {
     /// If the component imports what is not offered, lacks the export, or has either with other types.
     pub async fn link(&self) -> Result<Linked, LoadError> {
         let ready = self.engine.ready_plain(&self.code).await?;
-        let Ready { imports, exports, mapper, observer, .. } = &*ready;
+        let Ready { imports, exports, .. } = &*ready;
         Ok(Linked {
             engine: self.engine.clone(),
             code: Arc::clone(&self.code),
@@ -74,8 +73,6 @@ impl Compiled {
             // Copies: what stays does not lie among what goes with the code.
             imports: imports.iter().cloned().collect(),
             exports: exports.iter().cloned().collect(),
-            mapper: mapper.is_some(),
-            observer: observer.is_some(),
         })
     }
 }
@@ -99,6 +96,11 @@ impl Linked {
     /// The component's exports by name, such as `pilothouse:plugin/controller@0.1.0`.
     pub fn exports(&self) -> &[String] {
         &self.exports
+    }
+
+    /// Returns `true` if the component has this optional export.
+    pub(crate) fn has(&self, export: Export) -> bool {
+        export::has(&self.exports, export.interface())
     }
 }
 

@@ -10,7 +10,7 @@
 //! nothing of it is in the core's caches. Nothing has run in it but the component's own start.
 //!
 //! Instances are kept where the manifest asks for that and the administrator lets it. What a kept one takes along lies in its own memory,
-//! tables and globals. What the host knows of a call ([`Host`]) begins anew with each: its imports, its deadline, what it may ask and say.
+//! tables and globals. What the host knows of a call ([`CallState`](super::super::contract::host_state::CallState)) begins anew with each: its imports, its deadline, what it may ask and say.
 
 use std::{
     fmt,
@@ -36,9 +36,10 @@ use super::{
     super::{
         MAX_TRANSFER,
         contract::{
-            bindings::{Plugin, mapping::Mapping, observing::Observing},
+            bindings::Plugin,
             error::{CallError, Ended, Stage},
-            host::{Host, InLine},
+            export::{Bound, Export, PerExport},
+            host_state::{HostState, TurnDelay},
             imports::Imports,
         },
         limits::Limits,
@@ -163,14 +164,14 @@ impl Instances {
         let ended = self.run(&mut instance, budget, run).await;
         let host = instance.store.data_mut();
         host.close();
-        self.peak.fetch_max(host.limits.used(), Ordering::Relaxed);
+        self.peak.fetch_max(host.limiter.used(), Ordering::Relaxed);
         let answer = match ended {
             Ok((Ok(answer), ended)) => {
                 instance.served = ended;
                 read(answer)
             }
             Ok((Err((stage, error)), _)) => {
-                let call = Ended { budget, limits: &host.limits, said: host.call.said.as_deref() };
+                let call = Ended { budget, limits: &host.limiter, said: host.call.interfaces.last_error() };
                 Err(CallError::of(&error, stage, &call))
             }
             Err(Late) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
@@ -207,7 +208,7 @@ impl Instances {
         let mut instance = self.instance(None, AHEAD).await.ok()?;
         let make = async |instance: &mut Instance| instance.controller().await.map(drop);
         self.run(&mut instance, AHEAD, make).await.ok()?.0.ok()?;
-        if instance.store.data().limits.used() > LIGHT {
+        if instance.store.data().limiter.used() > LIGHT {
             self.linked.engine.end(instance);
             return None;
         }
@@ -226,8 +227,8 @@ impl Instances {
         budget: Duration,
         run: impl AsyncFnOnce(&mut Instance) -> Staged<R>,
     ) -> Result<(Staged<R>, Instant), Late> {
-        let (began, in_line) = (instance.served, instance.store.data().in_line.clone());
-        within(budget + LATER, &in_line, pin!(self.computing(began, pin!(run(instance))))).await
+        let (began, delay) = (instance.served, instance.store.data().delay.clone());
+        within(budget + LATER, &delay, pin!(self.computing(began, pin!(run(instance))))).await
     }
 
     /// What `call` gives, which began at a time, and when it ended. While it computes the epoch advances, and that is the plugin's time.
@@ -270,8 +271,8 @@ impl Instances {
         };
         let (ready, slot, mapped) = ready.map_err(|e| CallError::Host(e.to_string()))?;
         self.tally.mapped.fetch_add(mapped.into(), Ordering::Relaxed);
-        let mut host = Host::new(imports, self.limits, self.tally.held.clone(), budget);
-        if !host.limits.make(code.room()) {
+        let mut host = HostState::new(imports, self.limits, self.tally.held.clone(), budget);
+        if !host.limiter.make(code.room()) {
             let limit = MemoryLimit::Plugin(self.limits.total_memory);
             return Err(CallError::Memory { limit, backtrace: Vec::new() });
         }
@@ -306,7 +307,7 @@ impl Instances {
         if self.for_ != Use::Reuse || instance.calls >= MAX_CALLS || self.is_stale(&instance) {
             return Some(instance);
         }
-        let holds = instance.store.data().limits.used();
+        let holds = instance.store.data().limiter.used();
         if holds > self.limits.memory / MARK {
             if !self.said.swap(true, Ordering::Relaxed) {
                 warn!(
@@ -371,8 +372,8 @@ struct Late;
 ///
 /// A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits, and so nothing is done for it
 /// until the call does so for the first time. `most` counts from then: what the call computed before was less than a tick of the epoch, as
-/// it gives way then and seems to wait. What it waits `in_line` comes on top.
-async fn within<T>(most: Duration, in_line: &InLine, mut call: Pin<&mut impl Future<Output = T>>) -> Result<T, Late> {
+/// it gives way then and seems to wait. What it waits `delay` comes on top.
+async fn within<T>(most: Duration, delay: &TurnDelay, mut call: Pin<&mut impl Future<Output = T>>) -> Result<T, Late> {
     let mut end = pin!(None);
     let mut allowed = most;
     poll_fn(|cx| {
@@ -384,7 +385,7 @@ async fn within<T>(most: Duration, in_line: &InLine, mut call: Pin<&mut impl Fut
         }
         let Some(mut end) = end.as_mut().as_pin_mut() else { return Poll::Pending };
         while end.as_mut().poll(cx).is_ready() {
-            let now_allowed = in_line.allows(most);
+            let now_allowed = delay.allows(most);
             if now_allowed <= allowed {
                 return Poll::Ready(Err(Late));
             }
@@ -405,13 +406,12 @@ impl fmt::Debug for Instances {
 
 /// One instance, or what will be one when it is first called.
 pub(crate) struct Instance {
-    store: Store<Host>,
+    store: Store<HostState>,
     ready: Arc<Ready>,
     made: Option<component::Instance>,
     // What it exports, looked up once.
     plugin: Option<Plugin>,
-    mapper: Option<Mapping>,
-    observer: Option<Observing>,
+    optional: PerExport<Bound>,
     /// Calls that it has answered.
     calls: u32,
     /// When it last answered; while it is called, when that began.
@@ -427,27 +427,32 @@ pub(crate) struct Instance {
 type Staged<T> = Result<T, (Stage, wasmtime::Error)>;
 
 impl Instance {
-    fn new(now: Instant, host: Host, ready: Arc<Ready>, slot: Option<OwnedSemaphorePermit>, tally: Arc<Tally>) -> Self {
+    fn new(
+        now: Instant,
+        host: HostState,
+        ready: Arc<Ready>,
+        slot: Option<OwnedSemaphorePermit>,
+        tally: Arc<Tally>,
+    ) -> Self {
         let mut store = Store::new(&ready.engine, host);
-        store.limiter(|host| &mut host.limits);
+        store.limiter(|host| &mut host.limiter);
         store.set_hostcall_fuel(MAX_TRANSFER);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|store| {
             let host = store.data();
             let passed = host.call.began.elapsed();
             // What it was kept waiting is asked of the kernel: not if it is of no matter.
-            if passed >= host.call.budget && passed >= host.in_line.allows(host.call.budget) {
+            if passed >= host.call.budget && passed >= host.delay.allows(host.call.budget) {
                 return Ok(UpdateDeadline::Interrupt);
             }
-            Ok(UpdateDeadline::YieldCustom(1, Box::pin(host.in_line.clone().give_way())))
+            Ok(UpdateDeadline::YieldCustom(1, Box::pin(host.delay.clone().give_way())))
         });
         Self {
             store,
             ready,
             made: None,
             plugin: None,
-            mapper: None,
-            observer: None,
+            optional: PerExport::default(),
             calls: 0,
             served: now,
             alive: Some(Alive::new(tally)),
@@ -457,26 +462,18 @@ impl Instance {
     }
 
     /// The interface `controller`, and where to call it.
-    pub(crate) async fn controller(&mut self) -> Staged<(&Plugin, &mut Store<Host>)> {
+    pub(crate) async fn controller(&mut self) -> Staged<(&Plugin, &mut Store<HostState>)> {
         let made = self.make().await?;
         let (ready, store) = (&self.ready, &mut self.store);
         looked_up(&mut self.plugin, || ready.plugin.load(&mut *store, &made)).map(|plugin| (plugin, &mut self.store))
     }
 
-    /// The interface `mapper`, which must be exported, and where to call it.
-    pub(crate) async fn mapper(&mut self) -> Staged<(&Mapping, &mut Store<Host>)> {
+    /// Returns an optional export, which must be there, and the store to call it in.
+    pub(crate) async fn export(&mut self, export: Export) -> Staged<(&Bound, &mut Store<HostState>)> {
         let made = self.make().await?;
         let (ready, store) = (&self.ready, &mut self.store);
-        let mapper = ready.mapper.as_ref().expect("it is exported");
-        looked_up(&mut self.mapper, || mapper.load(&mut *store, &made)).map(|mapper| (mapper, &mut self.store))
-    }
-
-    /// The interface `observer`, which must be exported, and where to call it.
-    pub(crate) async fn observer(&mut self) -> Staged<(&Observing, &mut Store<Host>)> {
-        let made = self.make().await?;
-        let (ready, store) = (&self.ready, &mut self.store);
-        let observer = ready.observer.as_ref().expect("it is exported");
-        looked_up(&mut self.observer, || observer.load(&mut *store, &made)).map(|observer| (observer, &mut self.store))
+        let indices = ready.optional.get(export).expect("callers check that it is exported");
+        looked_up(self.optional.slot(export), || indices.bind(&mut *store, &made)).map(|bound| (bound, &mut self.store))
     }
 
     async fn make(&mut self) -> Staged<component::Instance> {
@@ -493,7 +490,7 @@ impl Instance {
     /// From now on it is counted no more, and what it holds, so many bytes of linear memory, is nobody's.
     pub(crate) fn retire(&mut self) -> usize {
         self.alive = None;
-        self.store.data_mut().limits.release()
+        self.store.data_mut().limiter.release()
     }
 }
 
@@ -539,7 +536,7 @@ mod tests {
     #[test]
     fn call_that_never_waits_needs_no_timer() {
         // It would be made by a runtime, and there is none.
-        assert_eq!(within(IDLE, &InLine::default(), pin!(ready(1))).now_or_never().and_then(Result::ok), Some(1));
+        assert_eq!(within(IDLE, &TurnDelay::default(), pin!(ready(1))).now_or_never().and_then(Result::ok), Some(1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -549,7 +546,7 @@ mod tests {
             sleep(IDLE - LATER).await;
             1
         });
-        let nothing = InLine::default();
+        let nothing = TurnDelay::default();
         assert_eq!(within(IDLE, &nothing, in_time).await.ok(), Some(1));
         assert_eq!(within(IDLE, &nothing, pin!(pending::<u32>())).await.ok(), None);
         assert_eq!(began.elapsed(), IDLE - LATER + IDLE);

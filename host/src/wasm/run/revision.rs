@@ -15,6 +15,7 @@ use super::{
         contract::{
             call::{self, Failure, News, Outcome, Request},
             error::{CallError, DescribeError},
+            export::{Bound, Export},
             imports::Imports,
             manifest,
         },
@@ -69,7 +70,7 @@ impl Linked {
         let answer = instances.call(None, budget, describe, Ok).await?;
         let described = answer.map_err(|refusal| DescribeError::Refused(call::shorten(refusal, call::MAX_MESSAGE)))?;
         let manifest = manifest::from_wit(described)?;
-        manifest::check_exports(&manifest, self.mapper, self.observer)?;
+        manifest::check_exports(&manifest, |export| self.has(export))?;
         let instances = Instances::new(self, &plugin, limits, manifest.instances);
         Ok(Revision { plugin, linked: self.clone(), config, manifest: Arc::new(manifest), instances })
     }
@@ -195,14 +196,12 @@ impl Revision {
         news: &[News],
     ) -> Result<Result<Vec<Key>, String>, CallError> {
         let budget = self.deadline(controller).ok_or_else(|| CallError::Controller(controller.to_owned()))?;
-        if !self.linked.mapper {
-            return Err(CallError::Export("mapper"));
-        }
+        self.check_exported(Export::Mapper)?;
         let texts: Vec<_> = news.iter().map(News::texts).collect();
         let changes: Vec<_> = news.iter().zip(&texts).map(|(news, texts)| news.to_map(texts)).collect();
         let map = async |instance: &mut Instance| {
-            let (plugin, store) = instance.mapper().await?;
-            let mapper = plugin.pilothouse_plugin_mapper();
+            let (Bound::Mapper(mapper), store) = instance.export(Export::Mapper).await? else { unreachable!() };
+            let mapper = mapper.pilothouse_plugin_mapper();
             mapper.call_map(store, &self.config, controller, &changes).await.map_err(calling)
         };
         let read = |answer: Result<Vec<_>, String>| match answer {
@@ -224,16 +223,18 @@ impl Revision {
     /// Outside a tokio runtime with time.
     pub async fn observe(&self, imports: Arc<dyn Imports>, news: &[News]) -> Result<Result<(), String>, CallError> {
         let budget = self.limits().lowered(DEFAULT_TIMEOUT);
-        if !self.linked.observer {
-            return Err(CallError::Export("observer"));
-        }
+        self.check_exported(Export::Observer)?;
         let changes: Vec<_> = news.iter().map(News::to_observe).collect();
         let observe = async |instance: &mut Instance| {
-            let (plugin, store) = instance.observer().await?;
-            let observer = plugin.pilothouse_plugin_observer();
+            let (Bound::Observer(observer), store) = instance.export(Export::Observer).await? else { unreachable!() };
+            let observer = observer.pilothouse_plugin_observer();
             observer.call_observe(store, &self.config, &changes).await.map_err(calling)
         };
         let read = |answer: Result<(), String>| Ok(answer.map_err(|message| call::shorten(message, call::MAX_MESSAGE)));
         self.instances.call(Some(imports), budget, observe, read).await
+    }
+
+    fn check_exported(&self, export: Export) -> Result<(), CallError> {
+        if self.linked.has(export) { Ok(()) } else { Err(CallError::Export(export)) }
     }
 }

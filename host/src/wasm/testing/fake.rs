@@ -1,8 +1,11 @@
 //! What a guest is called over, and a host that it can ask.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
@@ -13,8 +16,9 @@ use pilothouse_core::{
 };
 
 use super::super::{
-    ClientError, Import, Imports, KeyPage, LogLine, Page, PatchBody, Phase, Preconditions, Propagation, Query,
-    ReadError, Request,
+    CacheImports, ClientError, ClientImports, ClockImports, Import, Imports, KeyPage, Limits, LogImports, LogLine,
+    Page, PatchBody, Phase, Preconditions, Propagation, Query, ReadError, Request, contract::host_state::HostState,
+    memory::Held,
 };
 
 /// What [`apple`] is.
@@ -35,6 +39,11 @@ pub(crate) fn request() -> Request {
         attempt: 1,
         last_error: None,
     }
+}
+
+/// The state of an instance in a call of a second, whose imports are `imports`.
+pub(crate) fn state(imports: &Arc<Fake>) -> HostState {
+    HostState::new(Some(imports.clone()), Limits::default(), Held::default(), Duration::from_secs(1))
 }
 
 /// A host that remembers what was asked of it. It writes nothing: a guest that wants to write fails the test.
@@ -60,11 +69,15 @@ impl Imports for Fake {
     fn called(&self, import: Import) {
         self.calls.lock().push(import);
     }
+}
 
+impl ClockImports for Fake {
     fn now(&self) -> u64 {
         self.time.fetch_add(1, Ordering::Relaxed)
     }
+}
 
+impl CacheImports for Fake {
     fn cached(&self, _: &TypeMeta, _: &Key) -> Result<Option<Arc<Object>>, ReadError> {
         Ok(self.cached.clone())
     }
@@ -76,7 +89,9 @@ impl Imports for Fake {
     fn cached_keys(&self, query: &Query) -> Result<KeyPage, ReadError> {
         panic!("unexpected list of keys {query:?}")
     }
+}
 
+impl ClientImports for Fake {
     fn get(&self, _: TypeMeta, _: Key) -> Answered<'_, Arc<Object>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         if self.silent {
@@ -111,7 +126,9 @@ impl Imports for Fake {
     fn delete(&self, of: TypeMeta, key: Key, _: Propagation, _: Preconditions) -> Answered<'_, ()> {
         panic!("unexpected delete of {of} {key}")
     }
+}
 
+impl LogImports for Fake {
     fn log(&self, line: &LogLine) {
         self.lines.lock().push(line.clone());
     }

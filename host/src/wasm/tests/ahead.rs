@@ -47,7 +47,7 @@ async fn call_of_an_instance_that_was_made_ahead_has_its_own_deadline_and_import
     asking.prepare().await;
     let imports = Arc::new(Fake { cached: Some(apple()), ..Fake::default() });
     asking.reconcile(imports.clone(), request()).await.unwrap().unwrap();
-    assert_eq!(*imports.calls.lock(), [Import::CacheGet]);
+    assert_eq!(*imports.calls.lock(), [Import::Cache(CacheCall::Get)]);
 }
 
 #[tokio::test]

@@ -1,35 +1,35 @@
-//! What the administrator lets a plugin take.
+//! The administrator's limits for a plugin.
 
 use std::time::Duration;
 
-/// What one call may take, its instance, and the plugin's instances together.
+/// What a call, its instance, and all instances of the plugin may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of linear memory.
+    /// Bytes of linear memory of one instance.
     pub memory: usize,
-    /// Bytes of linear memory that all instances of the plugin hold together, whatever they serve, with what the host remembers for it.
+    /// Bytes of linear memory of all the plugin's instances, and of what the host remembers for the plugin.
     pub total_memory: usize,
-    /// Lowers the manifest's deadline; never raises it.
+    /// Lowers the manifest's deadline, and never raises it.
     pub deadline: Option<Duration>,
-    /// Calls of imports.
+    /// Host calls of one call.
     pub host_calls: u32,
-    /// Bytes that these are asked and answer, in all.
+    /// Bytes of their arguments and answers together.
     pub host_bytes: usize,
-    /// Whether instances may serve again, where the manifest asks for it.
+    /// `true` if instances may be reused, when the manifest asks for it.
     pub reuse: bool,
 }
 
 impl Default for Limits {
-    /// 64 MiB, 1 GiB in all instances, the manifest's deadline, 100,000 host calls and 1 GiB through them; instances as the manifest says.
+    /// Returns the defaults. See the table of limits in `docs/limits.md`.
     fn default() -> Self {
         Self {
             memory: 64 << 20,
-            // Sixteen that take all they may; a thousand that are usual.
+            // Sixteen instances at their limit, or a thousand usual ones.
             total_memory: 1 << 30,
             deadline: None,
-            // Some tenths of a second, if the cache answers: a read for each object of a large cluster.
+            // A read for each object of a large cluster. With cached reads, that takes a few tenths of a second.
             host_calls: 100_000,
-            // 200,000 Pods, page by page, as a whole.
+            // 200,000 whole Pods, page by page.
             host_bytes: 1 << 30,
             reuse: true,
         }
@@ -37,7 +37,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The deadline of a call that asks for so much.
+    /// Returns the shorter of `asked` and the administrator's deadline.
     pub(crate) fn lowered(&self, asked: Duration) -> Duration {
         self.deadline.map_or(asked, |most| most.min(asked))
     }

@@ -1,4 +1,4 @@
-//! What one instance may take of the host's memory, and all of a plugin's together.
+//! Counts and bounds the memory of an instance, and of all instances of a plugin.
 
 use std::sync::{
     Arc,
@@ -7,51 +7,52 @@ use std::sync::{
 
 use wasmtime::ResourceLimiter;
 
-/// Core instances and tables of one component: a guest in Rust has one to three of each, one of componentize-js 0.23 as well, and one of
-/// componentize-py 0.25 fourteen, or more than twenty where its WASI is linked in.
+/// Core instances and tables of one component. A guest in Rust or componentize-js 0.23 has one to three of each. One of
+/// componentize-py 0.25 has fourteen, or more than twenty with its WASI.
 pub(crate) const MAX_INSTANCES: usize = 64;
 
-/// Memories of one component: components of componentize-js 0.23 and componentize-py 0.25 have one, whatever is linked into them. However
-/// little is in it, each reserves 4 GiB of address space, of which there are 128 TiB for all plugins.
+/// Memories of one component. Components of componentize-js 0.23 and componentize-py 0.25 have one. Each reserves 4 GiB
+/// of address space, out of 128 TiB for all plugins.
 const MAX_MEMORIES: usize = 8;
 
-/// Elements of all tables together, of [`ELEMENT`] bytes each: a component of componentize-js 0.23 has 7,690, one of componentize-py 0.25
-/// 5,760.
+/// Elements of all tables together, of [`ELEMENT`] bytes each. A component of componentize-js 0.23 has 7,690, one of
+/// componentize-py 0.25 5,760.
 pub(crate) const MAX_TABLE_ELEMENTS: usize = 100_000;
 
-/// Bytes of an element of a table.
+/// Bytes of a table's element.
 const ELEMENT: usize = size_of::<usize>();
 
-/// Bytes that are a plugin's. Clones share them.
+/// The bytes that a plugin holds. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
-    /// Of its instances together, in memories and tables, and for functions and globals, and of what they handed over.
+    /// Of its instances: memories, tables, functions, globals, and outcomes that they handed over.
     instances: Arc<AtomicUsize>,
-    /// What the host remembers for it: what its keys have read, say.
+    /// What the host remembers for it, such as the reads of its keys.
     remembered: Arc<AtomicUsize>,
 }
 
-/// How much of a plugin's memory its instances may hold together.
+/// How much memory a plugin's instances may hold together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Most {
-    /// With what the host remembers.
+    /// Together with what the host remembers.
     pub(crate) total: usize,
-    /// As much as one instance may take is there for instances whatever the host remembers: else what was remembered would end every call.
+    /// The memory limit of one instance. It is always left to instances: otherwise, remembered reads could fail every
+    /// call.
     pub(crate) one: usize,
 }
 
 impl Held {
-    /// How many.
+    /// Returns all bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.instances.load(Ordering::Relaxed) + self.remembered.load(Ordering::Relaxed)
     }
 
-    /// Counts what the host remembers.
+    /// Returns the counter of what the host remembers.
     pub(crate) fn remembered(&self) -> &Arc<AtomicUsize> {
         &self.remembered
     }
 
-    /// Takes so many more for instances, if they are no more than `most` then.
+    /// Adds `more` bytes for instances. Returns `false`, and adds nothing, if that exceeds `most`.
     fn take(&self, more: usize, most: Most) -> bool {
         let most = most.total.saturating_sub(self.remembered.load(Ordering::Relaxed)).max(most.one.min(most.total));
         let sum = |held: usize| held.checked_add(more).filter(|sum| more == 0 || *sum <= most);
@@ -62,13 +63,13 @@ impl Held {
         self.instances.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Holds so many more until what is returned is dropped, if they are no more than `most` then.
+    /// Adds bytes until the result is dropped. Returns `None` if that exceeds `most`.
     pub(crate) fn keep(&self, bytes: usize, most: Most) -> Option<Kept> {
         self.take(bytes, most).then(|| Kept { held: self.clone(), bytes })
     }
 }
 
-/// What a plugin handed over and the host still holds, in bytes of the plugin's memory.
+/// An outcome that the host still holds, counted as the plugin's memory.
 #[derive(Debug)]
 #[must_use = "dropped, it is not counted"]
 pub struct Kept {
@@ -82,17 +83,17 @@ impl Drop for Kept {
     }
 }
 
-/// Which limit of memory kept a guest from having more, or from handing it over.
+/// Which memory limit was reached. Holds the limit in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryLimit {
-    /// Of one instance: so many bytes.
+    /// The limit of one instance.
     Instance(usize),
-    /// Of all instances of the plugin together, with what they handed over.
+    /// The limit of all the plugin's instances, with what they handed over.
     Plugin(usize),
 }
 
-/// Counts what an instance's memories and tables take, and remembers that it wanted more than it may have: to the engine a
-/// guest that runs out of memory dies of `unreachable`, like any other.
+/// Counts an instance's memories and tables, and records refused growth. The engine does not tell: a guest that runs
+/// out of memory ends with `unreachable`, as for any other reason.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     memory: usize,
@@ -100,16 +101,16 @@ pub(crate) struct Limiter {
     held: Held,
     used: usize,
     elements: usize,
-    /// Functions and globals.
+    /// Bytes for functions and globals.
     room: usize,
     refused: Option<MemoryLimit>,
     elements_refused: bool,
-    /// What the last granted growth of a memory added, to be taken back where it fails all the same.
+    /// The last granted growth of a memory, which is taken back if it fails.
     last: usize,
 }
 
 impl Limiter {
-    /// At most `memory` bytes of linear memory, in all memories together; and no more than makes `total` with what others hold.
+    /// Bounds all memories of the instance by `memory` bytes, and all instances of the plugin by `total`.
     pub(crate) fn new(memory: usize, total: usize, held: Held) -> Self {
         Self { memory, total, held, used: 0, elements: 0, room: 0, refused: None, elements_refused: false, last: 0 }
     }
@@ -118,7 +119,8 @@ impl Limiter {
         Most { total: self.total, one: self.memory }
     }
 
-    /// The instance is about to be made, and has so many bytes beside memories and tables. False: that is more than the plugin may have.
+    /// Counts the bytes of a new instance besides memories and tables. Returns `false` if the plugin's limit does not
+    /// allow them.
     pub(crate) fn make(&mut self, room: usize) -> bool {
         let may = self.held.take(room, self.most());
         if may {
@@ -129,29 +131,29 @@ impl Limiter {
         may
     }
 
-    /// The next call into the same instance begins, which holds what it holds.
+    /// Starts the next call into the same instance, which keeps its memory.
     pub(crate) fn again(&mut self) {
         (self.refused, self.elements_refused) = (None, false);
     }
 
-    /// The instance ends: what it holds, of that so many bytes of linear memory, is nobody's.
+    /// Ends the instance, and stops counting it. Returns the bytes of linear memory that it held.
     pub(crate) fn release(&mut self) -> usize {
         let (used, elements) = (std::mem::take(&mut self.used), std::mem::take(&mut self.elements));
         self.held.give_back(used + elements * ELEMENT + std::mem::take(&mut self.room));
         used
     }
 
-    /// Bytes of linear memory that the instance holds. It gives none back.
+    /// Returns the bytes of linear memory. They never shrink.
     pub(crate) fn used(&self) -> usize {
         self.used
     }
 
-    /// What was in the way when more memory was asked for than there was to be had.
+    /// Returns the limit that refused memory in this call, if one did.
     pub(crate) fn memory_refused(&self) -> Option<MemoryLimit> {
         self.refused
     }
 
-    /// Whether more than [`MAX_TABLE_ELEMENTS`] were asked for.
+    /// Returns `true` if a table would have exceeded [`MAX_TABLE_ELEMENTS`] in this call.
     pub(crate) fn table_was_refused(&self) -> bool {
         self.elements_refused
     }
@@ -187,7 +189,8 @@ impl ResourceLimiter for Limiter {
             self.elements_refused = true;
             return Ok(false);
         }
-        // It would fail all the same. What is granted is never taken back: nothing tells which growth it was that failed.
+        // The growth would fail anyway. What is granted is never taken back, because a failure does not say which
+        // growth it was.
         if most.is_some_and(|most| desired > most) {
             return Ok(false);
         }

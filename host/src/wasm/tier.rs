@@ -1,16 +1,16 @@
-//! How well code is compiled.
+//! How well code is optimized.
 
-/// How a file was compiled.
+/// How well code is optimized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// Soon: by Winch, in a sixth of the time or a fifth. What it makes takes almost twice as long to run, and more of the stack.
+    /// By Winch, which takes a fifth of the time or less. The code takes almost twice as long to run, and more stack.
     Baseline,
-    /// Well: by Cranelift.
+    /// By Cranelift.
     Optimized,
 }
 
 impl Tier {
-    /// One word for metrics and tables.
+    /// Returns one word for metrics and tables.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Baseline => "baseline",

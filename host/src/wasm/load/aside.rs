@@ -1,9 +1,10 @@
-//! A thread for what allocates much in small parts, and gives it all back later.
+//! A thread for work that makes many small allocations and frees them together.
 //!
-//! glibc has a heap for each thread. What the engine knows of a component is some 80 kB in small parts, and goes with the component's code;
-//! made by whichever thread calls a plugin first, it would lie between what stays of the plugin, and of each page a little would stay too:
-//! some 15 kB of each of a hundred idle plugins. Of several plugins one is mapped after the other: for one in Rust that is a tenth of a
-//! millisecond.
+//! glibc has a heap for each thread. The engine's data of a component is about 80 kB in small parts, and lives as long
+//! as the component's code is mapped. On a worker's heap, that data would lie between longer-lived data, and part of
+//! each page would stay allocated: about 15 kB for each of a hundred idle plugins.
+//!
+//! Plugins are therefore mapped one after the other. For a plugin in Rust that takes a tenth of a millisecond.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -17,31 +18,31 @@ use tokio::sync::oneshot;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The thread. It ends when this is dropped and what it was given is done.
+/// The thread. It ends when this is dropped and its work is done.
 pub(crate) struct Aside(Sender<Work>);
 
 impl Aside {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// If no thread can be started.
     pub(crate) fn start() -> std::io::Result<Self> {
         let (give, given) = mpsc::channel::<Work>();
         thread::Builder::new().name("wasm-aside".to_owned()).spawn(move || {
             for work in given {
-                // Whoever waits for it sees that there is no result.
+                // The caller sees that there is no result.
                 let _failed = catch_unwind(AssertUnwindSafe(work));
             }
         })?;
         Ok(Self(give))
     }
 
-    /// Does `work` there, whether or not anybody waits for it to the end. None: it panicked.
+    /// Runs `work` on the thread, even if the caller stops waiting. Returns `None` if it panicked.
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         let work = move || drop(answer.send(work()));
         self.0.send(Box::new(work)).ok()?;
-        // A clock that stands still in a test goes on where nobody has anything to do, and that of this thread it would not see.
+        // A paused clock advances when the runtime is idle, and the runtime does not see this thread.
         #[cfg(test)]
         let answered = tokio::task::spawn_blocking(|| answered.blocking_recv())
             .map(|answered| answered.expect("it does not panic"));

@@ -1,10 +1,14 @@
-//! A mark on disk while a file is compiled, which tells the next start that this one did not come to its end.
+//! Marks on disk which file is being compiled, so that the next start knows if the host died during the compilation.
 //!
-//! A compiler that takes the container over its memory limit takes the host with it, and the next start would compile the same file. So
-//! `<digest>-<tier>.compiling` lies in the cache directory as long as a compilation lasts, locked by the host. It holds how often in a
-//! row the host has ended meanwhile. One end says little: somebody may have killed the host, or moved it to another node. So the file
-//! is compiled again at once, with half the memory. From the third on ten minutes pass before each try, and each halves the
-//! memory again. Another content of the file is another digest, and begins anew.
+//! A compiler that exceeds the container's memory limit takes the host with it, and the next start would compile the
+//! same file again.
+//!
+//! - While a compilation runs, `<digest>-<tier>.compiling` lies in the cache directory, locked by the host. It holds
+//!   how often in a row the host has ended during this compilation.
+//! - After one end, the file is compiled again at once, with half the memory. Somebody may have killed the host, or
+//!   moved it to another node.
+//! - From the third end on, each try waits ten minutes and halves the memory again.
+//! - A changed file has another digest, and starts without a history.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -14,41 +18,43 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Ends of the host in a row from which a file has to wait.
+/// Number of consecutive ends of the host after which a file has to wait.
 const SUSPECT: u32 = 3;
 
 /// How long it waits. In a crash loop the kubelet starts a container every five minutes.
 const WAIT: Duration = Duration::from_secs(600);
 
-/// A mark that is older says nothing any more: the machine, its limits and the host are others.
+/// Age at which a mark is ignored: by then the machine, its limits or the host have changed.
 const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Marks end so.
+/// Suffix of a mark's file name.
 const MARK: &str = ".compiling";
 
-/// A compilation under way.
+/// A compilation that is under way. Dropped, it keeps the count of a file that has no verdict.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     path: PathBuf,
     mark: File,
-    /// How often in a row the host has ended while it compiled this file.
+    /// Consecutive ends of the host during this compilation.
     ended: u32,
-    /// The file has its verdict: what was before does not count any more.
+    /// `true` if the compiler gave a verdict, which ends the history.
     settled: bool,
 }
 
 /// A compilation that has to wait.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Suspect {
-    /// Ends of the host in a row.
+    /// Consecutive ends of the host.
     pub(crate) ended: u32,
     pub(crate) wait: Duration,
     pub(crate) mark: PathBuf,
 }
 
 impl Attempt {
-    /// Marks that the file of this name is being compiled: its digest, and how. None: another compilation of it is under way, or the directory takes no
-    /// mark, without which compiling goes on.
+    /// Marks that a file is being compiled. `name` is its digest and tier.
+    ///
+    /// Returns `None` if another compilation of the file is under way, or if the directory takes no mark. Compiling
+    /// goes on without one.
     ///
     /// # Errors
     /// If the host has ended over this file three times, the last time less than ten minutes before `now`.
@@ -67,17 +73,17 @@ impl Attempt {
         Ok(Some(Self { path, mark, ended, settled: false }))
     }
 
-    /// How often in a row the host has ended while it compiled this file.
+    /// Returns how often in a row the host has ended during this compilation.
     pub(crate) fn ended(&self) -> u32 {
         self.ended
     }
 
-    /// Where the mark is.
+    /// Returns the mark's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The compiler came to its end, with whatever verdict over the file: it is as if it were compiled for the first time.
+    /// Records that the compiler gave a verdict, whichever it is. The history of the file ends.
     pub(crate) fn settle(mut self) {
         self.settled = true;
     }
@@ -85,14 +91,14 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        // The host lives, so this attempt was none of those that end it.
+        // The host is alive, so this attempt does not add to the count.
         if self.settled || self.ended == 0 || write(&mut self.mark, self.ended).is_err() {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Removes marks that say nothing any more.
+/// Removes marks that are older than [`FORGOTTEN`].
 pub(crate) fn sweep(dir: &Path, now: SystemTime) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -106,12 +112,12 @@ pub(crate) fn sweep(dir: &Path, now: SystemTime) -> io::Result<()> {
     Ok(())
 }
 
-/// Others may have files in the directory.
+/// Returns `true` if the name is the host's. The directory may hold files of others.
 fn begins_with_digest(name: &str) -> bool {
     name.get(..64).is_some_and(|digest| digest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// The mark, locked, and what it says. None: somebody else has it locked.
+/// Opens and locks a mark, and reads its count. Returns `None` if another process has the lock.
 fn open(path: &Path) -> io::Result<Option<(File, u32)>> {
     loop {
         let mut options = OpenOptions::new();
@@ -142,7 +148,7 @@ fn write(mark: &mut File, ended: u32) -> io::Result<()> {
 mod tests {
     use super::{super::digest::Digest, *};
 
-    /// As where the host ends: nothing is dropped, and the lock is gone.
+    /// Simulates the end of the host: nothing is dropped, and the lock is gone.
     fn host_ends(attempt: Attempt) {
         attempt.mark.unlock().unwrap();
         std::mem::forget(attempt);
@@ -178,7 +184,7 @@ mod tests {
         drop(begin(dir.path(), Duration::ZERO).unwrap());
         assert_eq!(marks(), 0);
         host_ends(begin(dir.path(), Duration::ZERO).unwrap().unwrap());
-        // Nobody waits for it any more: what is known of the file stays.
+        // Without a verdict, the count stays.
         drop(begin(dir.path(), Duration::ZERO).unwrap());
         let again = begin(dir.path(), Duration::ZERO).unwrap().unwrap();
         assert_eq!(again.ended(), 1);

@@ -1,4 +1,4 @@
-//! How much memory compilers may take together, so that the container's limit holds for them and the host.
+//! Bounds the memory of all compilers together, so that they and the host stay within the container's limit.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -12,13 +12,15 @@ use super::{
 
 const MIB: u64 = 1 << 20;
 
-/// Less than this, in MiB, is not tried: the smallest plugins in Rust take some 60, and a compiler some 25 before it has looked at its file.
+/// The smallest grant, in MiB. The smallest plugins in Rust take about 60; a compiler takes about 25 before it reads
+/// its file.
 const LEAST: u64 = 48;
 
-/// What is left to the host while compilers run, as a part of the container's limit: its caches and its plugins' calls grow meanwhile.
+/// The host's reserve while compilers run, as a fraction of the container's limit. Its caches and its plugins' calls
+/// grow meanwhile.
 const RESERVED_PART: u64 = 8;
 
-/// The same in MiB, at least: compiled code is written meanwhile, which takes memory of the kernel.
+/// The least reserve, in MiB. Writing compiled code takes kernel memory.
 const RESERVED: u64 = 24;
 
 /// Memory for compilers. Clones share it.
@@ -27,20 +29,20 @@ pub(crate) struct Budget(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Where the container's limits are looked up: `/`.
+    /// Where the container's limits are read: `/`.
     root: PathBuf,
-    /// MiB that the compilers which run now may take.
+    /// MiB granted to running compilers.
     granted: Mutex<u64>,
     ended: Notify,
-    /// Held by the compilation that is next, so that none overtakes it.
+    /// Held by the next compilation, so that none overtakes it.
     next: tokio::sync::Mutex<()>,
 }
 
-/// MiB that one compiler may take, until this is dropped.
+/// Memory of one compiler, in MiB. Dropped, it is free again.
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) mib: u64,
-    /// The container's limit in MiB, if that is why it is less than was asked for.
+    /// The container's limit in MiB, if it is why the grant is smaller than requested.
     pub(crate) limit: Option<u64>,
     of: Budget,
 }
@@ -60,8 +62,8 @@ impl Budget {
         Self(Arc::new(Shared { root: root.into(), granted, ended, next }))
     }
 
-    /// Memory for one compiler: `wanted` MiB, or less where it runs alone and the container has no more. Waits for others to end where
-    /// there is not enough beside them.
+    /// Grants `wanted` MiB. Waits for other compilers if the rest is too small; alone, a compiler gets what the
+    /// container leaves.
     ///
     /// # Errors
     /// If what is left is too little for any file.
@@ -92,7 +94,7 @@ enum Verdict {
     Refuse { left: u64, limit: u64 },
 }
 
-/// What a compiler gets that wants so many MiB, where others may take `granted`. These may not have taken it all yet.
+/// Decides what a compiler gets that wants `wanted` MiB. The holders of `granted` may not have used all of it yet.
 fn judge(room: Option<Room>, granted: u64, wanted: u64) -> Verdict {
     let Some(Room { limit, left }) = room else { return Verdict::Grant { mib: wanted, limit: None } };
     let limit = limit / MIB;

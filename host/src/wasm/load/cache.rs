@@ -1,25 +1,28 @@
-//! Compiled code on disk, so that a file is compiled once and not at every start.
+//! Keeps compiled code on disk, so that a file is not compiled at every start.
 //!
 //! ```text
-//! <dir>/                         made 0700, of the user that the host runs as; nobody else may write to it
-//!   <key>.cwasm                  0600; code │ 8 bytes: what this is │ 32 bytes: SHA-256 of key and code
-//!   pilothouse-tmp-……            being written, locked by who writes it
-//!   <digest>-<tier>.compiling    0600; a file that is being compiled, or was when the host ended: see `attempt.rs`
+//! <dir>/                         mode 0700, owned by the host's user; nobody else may write to it
+//!   <key>.cwasm                  0600; code │ 8 bytes: magic │ 32 bytes: SHA-256 of key and code
+//!   pilothouse-tmp-……            being written, locked by its writer
+//!   <digest>-<tier>.compiling    0600; a compilation that runs, or ended with the host: see `attempt.rs`
 //! ```
 //!
-//! The key is a digest of the plugin's file and of all that shapes its code: so a file is right or not there, and nothing has to be
-//! invalidated. Code is mapped and run as it lies there, and the engine does not notice a damaged byte of it. That is why the
-//! directory must be the host's alone, and why each file is read through and compared with its checksum once, when it is opened. Who may
-//! only read it learns what a plugin's file says anyway, and changes nothing.
+//! The key is a digest of the plugin's file and of everything that shapes its code. So an entry is either right or
+//! missing, and nothing is ever invalidated.
 //!
-//! Whoever may write to a directory above, as to the volume of a pod, can put another in this one's place. It gains nothing: a file is used
-//! only if it belongs to this user, who alone may write to it, or if it is the very one that was just written.
+//! Code is mapped and run as it lies on disk, and the engine does not notice a damaged byte. Therefore the directory
+//! must belong to the host alone, and a file's checksum is verified each time it is opened. Read access reveals only
+//! what the plugin's file reveals.
+//!
+//! Somebody with write access to a parent directory, such as the volume of a pod, can replace the directory. That gains
+//! nothing: the host uses a file only if it belongs to the host's user and nobody else may write to it, or if it is the
+//! one just written.
 //!
 //! # Guarantees
-//! - A file appears as a whole: it is written under another name, synced, and renamed. What a killed process leaves is removed at
-//!   the next start, and not while its writer lives.
-//! - Hosts may share a directory. A file that one removes stays what it is for another that has it open.
-//! - Together the files take no more than the bound, and those that this process uses. The longest unused go first.
+//! - **Files appear whole**: a file is written under another name, synced, and renamed. The next start removes what a
+//!   killed process left.
+//! - **Hosts may share a directory**: a file that one host removes stays valid for another that has it open.
+//! - **Bounded size**: files in use, and others up to the bound. The least recently used files are removed first.
 
 use std::{
     collections::HashSet,
@@ -37,44 +40,45 @@ use tempfile::NamedTempFile;
 
 use super::{attempt, digest::Digest};
 
-/// The form of the files, how a core module becomes a component, and what a component may hold: counted up where one of them changes, by
-/// a new version of wit-component for one. Settings and version of the engine are in the key of their own accord.
+/// Version of the files' format, of the conversion of core modules, and of the rules for components. Increase it when
+/// one of them changes, for example with a new version of wit-component. The engine's settings and version are part of
+/// the key anyway.
 const FORMAT: u32 = 3;
 
-/// What a file ends with, before its checksum.
+/// Magic bytes before the checksum.
 const MARK: [u8; 8] = *b"phcode\0\x01";
 
-/// Bytes of a file that follow what the compiler wrote.
+/// Bytes that follow the compiler's output in a file.
 pub(crate) const SEAL: usize = MARK.len() + 32;
 
-/// What the files of a directory take together, in bytes: five hundred plugins in Rust, or thirty with an interpreter inside.
+/// Upper bound of a cache directory in bytes: about 500 plugins in Rust, or 30 with an embedded interpreter.
 pub const CACHE_BYTES: u64 = 1 << 30;
 
-/// Names of files that are being written begin so. Others may have files in the directory.
+/// Prefix of files that are being written. The directory may hold files of others.
 const TEMPORARY: &str = "pilothouse-tmp-";
-/// Names of the others end so.
+/// Suffix of files with code.
 const CODE: &str = ".cwasm";
 
 /// Why a directory cannot hold compiled code.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// Neither there nor to be made, or not to be read.
+    /// It cannot be created or read.
     #[error("cannot use {} for compiled code", .0.display())]
     Io(PathBuf, #[source] io::Error),
-    /// Something else of that name.
+    /// It is not a directory.
     #[error("{} is no directory", .0.display())]
     Directory(PathBuf),
-    /// Who owns it could put code there that this host runs.
+    /// Its owner could place code there that this host runs.
     #[error("{} belongs to user {owner}, and this host runs as user {user}: choose a directory of its own", dir.display())]
     Owner {
         /// The directory.
         dir: PathBuf,
-        /// Whose it is.
+        /// The owner's user id.
         owner: u32,
-        /// Who we are.
+        /// The host's user id.
         user: u32,
     },
-    /// Who may write to it could put code there that this host runs.
+    /// Others may write to it, and could place code there that this host runs.
     #[error(
         "{} may be written by others than its owner (mode {mode:04o}): make it 0700, or choose a directory below it, which the host makes itself",
         dir.display()
@@ -82,12 +86,12 @@ pub enum CacheError {
     Mode {
         /// The directory.
         dir: PathBuf,
-        /// Its permissions.
+        /// Its permission bits.
         mode: u32,
     },
 }
 
-/// Why a file of the directory is not used.
+/// Why a cached file is not used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum Damage {
     #[error("others than this host may have written it")]
@@ -105,7 +109,7 @@ pub(crate) enum Damage {
 pub(crate) struct Key([u8; 32]);
 
 impl Key {
-    /// Of a plugin's file under an engine.
+    /// Creates the key of a plugin's file under an engine.
     pub(crate) fn new(engine: &wasmtime::Engine, file: Digest) -> Self {
         let mut hash = Hashing(Sha256::new());
         (FORMAT, env!("CARGO_PKG_VERSION")).hash(&mut hash);
@@ -131,7 +135,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// SHA-256 for whoever can be hashed: the standard hasher is not meant to be kept on disk.
+/// SHA-256 as a hasher: the standard hasher is not stable enough for disk.
 struct Hashing(Sha256);
 
 impl Hasher for Hashing {
@@ -145,7 +149,7 @@ impl Hasher for Hashing {
     }
 }
 
-/// What is to follow `code` in a file.
+/// Returns the bytes that follow `code` in a file.
 pub(crate) fn seal(key: &Key, code: &[u8]) -> [u8; SEAL] {
     sealed(Sha256::new_with_prefix(key.0).chain_update(code))
 }
@@ -158,7 +162,7 @@ fn sealed(hash: Sha256) -> [u8; SEAL] {
     seal
 }
 
-/// Reads a file through: is it the whole code of `key`?
+/// Checks that a file holds the whole code of `key`.
 pub(crate) fn verify(file: &File, key: &Key) -> Result<(), Damage> {
     let unreadable = |error: io::Error| Damage::Unreadable(error.to_string());
     let mut file = file;
@@ -189,15 +193,15 @@ pub(crate) fn verify(file: &File, key: &Key) -> Result<(), Damage> {
 #[derive(Debug)]
 pub struct Cache {
     dir: PathBuf,
-    /// Bytes of all files together.
+    /// Bound in bytes of all files together.
     most: u64,
 }
 
 impl Cache {
-    /// Takes `dir`, which is made where it is not there. Removes what killed processes left unfinished in it.
+    /// Opens `dir`, or creates it. Removes the unfinished files of killed processes.
     ///
     /// # Errors
-    /// If it cannot be used, or somebody else may write to it.
+    /// If the directory cannot be used, or if others may write to it.
     pub fn open(dir: &Path, most: u64) -> Result<Self, CacheError> {
         let io = |error| CacheError::Io(dir.to_owned(), error);
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io)?;
@@ -218,12 +222,12 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Where it is.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The code of `key`, verified; none where it is not there. A file that will not do is removed.
+    /// Returns the verified code of `key`, or `None` if there is none. A damaged file is removed.
     pub(crate) fn find(&self, key: &Key) -> Result<Option<File>, Damage> {
         let path = self.dir.join(key.file_name());
         let unreadable = |error: io::Error| Damage::Unreadable(error.to_string());
@@ -236,24 +240,24 @@ impl Cache {
         let ours = data.is_file() && data.uid() == rustix::process::geteuid().as_raw() && data.mode() & 0o022 == 0;
         match if ours { verify(&file, key) } else { Err(Damage::Foreign) } {
             Ok(()) => {
-                // The time it was used last, for who removes the oldest. Without it, it only goes too early.
+                // Records the last use. If that fails, the file is only removed earlier.
                 let _ = file.set_modified(SystemTime::now());
                 Ok(Some(file))
             }
             Err(damage) => {
-                // Compiled anew it takes this one's place, even if it cannot be removed.
+                // If it cannot be removed, the new compilation replaces it.
                 let _ = fs::remove_file(&path);
                 Err(damage)
             }
         }
     }
 
-    /// A new file, for this process alone. Dropped, it is gone.
+    /// Creates a temporary file. Dropped, it is removed.
     pub(crate) fn begin(&self) -> io::Result<NamedTempFile> {
         loop {
-            // 0600 is how temporary files are made.
+            // The crate creates temporary files with mode 0600.
             let file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(&self.dir)?;
-            // Another host that starts may have seen it before it was locked, and have removed it.
+            // Another starting host may have removed it before it was locked.
             match file.as_file().try_lock() {
                 Ok(()) if file.as_file().metadata()?.nlink() > 0 => return Ok(file),
                 Ok(()) | Err(TryLockError::WouldBlock) => {}
@@ -262,10 +266,10 @@ impl Cache {
         }
     }
 
-    /// Gives the file its name: from now on it is found. Removes the longest unused files beyond the bound, but none of `used`.
+    /// Renames the file to its key. Removes the least recently used files beyond the bound, but none of `used`.
     ///
     /// # Errors
-    /// If the file system refuses. The file is as good as before, for who has it open.
+    /// If the file system fails. The open file stays valid.
     pub(crate) fn keep(&self, key: &Key, file: NamedTempFile, used: &HashSet<Key>) -> io::Result<()> {
         let kept = file.persist(self.dir.join(key.file_name())).map_err(|error| error.error)?;
         drop(kept);
@@ -279,7 +283,7 @@ impl Cache {
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            // Who is gone meanwhile was removed by another host.
+            // An entry without metadata was removed by another host.
             if let (true, Ok(data)) = (is_code(&name), entry.metadata()) {
                 files.push((data.modified().unwrap_or(SystemTime::UNIX_EPOCH), data.len(), name));
             }
@@ -298,7 +302,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Removes what nobody writes any more: a process that ends lets go of its locks, however it ends.
+    /// Removes temporary files without a writer. A process that ends releases its locks.
     fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
@@ -307,7 +311,7 @@ impl Cache {
             }
             let Ok(file) = File::open(entry.path()) else { continue };
             if file.try_lock().is_ok() {
-                // Still locked: who has just made it would take it for its own otherwise.
+                // Removed while locked: otherwise its new writer could take the lock in between.
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -315,7 +319,7 @@ impl Cache {
     }
 }
 
-/// Whether a file of that name is the host's: nobody else's is removed.
+/// Returns `true` if the file is the host's. Other files are never removed.
 fn is_code(name: &str) -> bool {
     let key = name.strip_suffix(CODE).unwrap_or_default();
     key.len() == 2 * size_of::<Key>() && key.bytes().all(|byte| byte.is_ascii_hexdigit())

@@ -1,13 +1,13 @@
-//! The compiler's side of a compilation: a process of its own, for one file.
+//! The compiler process: compiles one file under limits.
 //!
-//! Making a component of a core module and compiling it read what nobody has looked at before. Either may take hundreds of megabytes,
-//! seconds of every core, or the process with it: wit-parser follows a cycle of packages, which one damaged byte makes, until the
-//! stack is at its end. So that happens here and not where everybody is served.
+//! A plugin's file is untrusted. Converting or compiling it may take hundreds of megabytes, seconds of every core, or
+//! crash the process. For example, one damaged byte can make a cycle of packages, which wit-parser follows until the
+//! stack overflows. So it happens in a process of its own.
 //!
 //! ```text
 //! standard input   the plugin's file
-//! standard output  a file, which gets the code and its seal
-//! standard error   at the end, for REFUSED, a line of JSON
+//! standard output  a file, which receives the code and its seal
+//! standard error   for REFUSED, a last line of JSON
 //! ```
 
 use std::{
@@ -43,28 +43,28 @@ use super::{
 };
 use crate::prompt::{NICE, NICE_AWAITED, be_last};
 
-/// Address space in MiB: five times what a plugin of 18 MB with an interpreter inside takes.
+/// Address space in MiB: five times what a plugin of 18 MB with an embedded interpreter takes.
 const MEMORY: u64 = 2 << 10;
 
-/// The same for a small file, as one of those is compiled beside others: three times what a plugin in Rust takes, most of which is the
-/// program itself.
+/// Address space in MiB for a small file, which is compiled beside others. Three times what a plugin in Rust takes;
+/// most of that is the program itself.
 const MEMORY_SMALL: u64 = 512;
 
-/// Time on all cores together: ten times what such a plugin takes.
+/// CPU time on all cores: ten times what such a plugin takes.
 pub(crate) const CPU: Duration = Duration::from_secs(120);
 
-/// Bytes of code that it may write: eight times the largest file that is taken, and half of what the cache keeps.
+/// Bytes of code that a compiler may write: eight times the largest accepted file, and half of the cache.
 pub(crate) const CODE: u64 = 512 << 20;
 
-/// Open files: it has three, and needs one more while it is confined.
+/// Open files. A compiler has three, and needs one more to confine itself.
 const FILES: u64 = 16;
 
-/// The file will not do: the last line of standard error says why.
+/// Exit code: the file was rejected. The last line of standard error says why.
 pub(crate) const REFUSED: u8 = 3;
-/// The file is compiled, and the code could not be written.
+/// Exit code: the code could not be written.
 pub(crate) const UNWRITTEN: u8 = 4;
 
-/// Why a file is not compiled, from one process to the other.
+/// Why the compiler rejected a file. Passed from the compiler to the host.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Refused {
     Metadata,
@@ -73,7 +73,7 @@ pub(crate) enum Refused {
 }
 
 impl Refused {
-    /// The same in no more words than are read: they may name what is in the file.
+    /// Cuts the text, which may quote the file.
     fn shortened(self) -> Self {
         let short = |why| shorten(why, MAX_MESSAGE);
         match self {
@@ -94,20 +94,22 @@ impl From<Refused> for LoadError {
     }
 }
 
-/// MiB of address space that it takes at most to compile a file of so many bytes.
+/// Returns the address space in MiB for a file of this size.
 pub(crate) fn memory(bytes: usize) -> u64 {
     if bytes < SMALL { MEMORY_SMALL } else { MEMORY }
 }
 
-/// Compiles standard input to standard output for engines of this tier, in at most `memory` MiB of address space and `data` MiB of
-/// memory of its own, and under its other limits. Ends when `parent`, which started it, does.
+/// Runs the compiler: standard input to standard output, for engines of this tier.
+///
+/// `memory` bounds the address space and `data` the process's own memory, both in MiB. The process ends when its
+/// parent, `parent`, ends.
 pub fn compile_for(parent: u32, memory: u64, data: u64, tier: Tier) -> ExitCode {
     if let Err(error) = confine(parent, memory, data, tier) {
         eprintln!("cannot confine the compiler: {error}");
         return ExitCode::FAILURE;
     }
     let mut file = Vec::new();
-    // One more than is allowed, so that it is noticed.
+    // One byte more than allowed, so that a file that is too large is noticed.
     if let Err(error) = io::stdin().lock().take(MAX_FILE as u64 + 1).read_to_end(&mut file) {
         eprintln!("cannot read the file: {error}");
         return ExitCode::FAILURE;
@@ -134,7 +136,7 @@ pub fn compile_for(parent: u32, memory: u64, data: u64, tier: Tier) -> ExitCode 
     ExitCode::SUCCESS
 }
 
-/// Unbuffered, and on the disk before it returns if it is kept.
+/// Writes without a buffer. Code that is kept is synced to disk.
 fn write(code: &[u8], seal: &[u8], tier: Tier) -> io::Result<()> {
     let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     out.write_all(code)?;
@@ -145,27 +147,28 @@ fn write(code: &[u8], seal: &[u8], tier: Tier) -> io::Result<()> {
     }
 }
 
-/// Takes what a compiler may use, and no more.
+/// Applies the compiler's limits to this process.
 fn confine(parent: u32, memory: u64, data: u64, tier: Tier) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
         process::set_parent_process_death_signal(Some(process::Signal::KILL))?;
-        // Where memory runs out for all, this goes before who serves. Not everywhere is there such a file.
+        // If memory runs out, the kernel ends the compiler before the host. The file does not exist everywhere.
         let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     }
-    // It may have ended before it was listened for.
+    // The parent may have ended before the signal was set.
     if std::os::unix::process::parent_id() != parent {
         return Err(io::Error::other("who started it has ended"));
     }
     limit(Resource::As, memory.saturating_mul(1 << 20), 0)?;
-    // What counts towards a container's limit: address space besides is the program's, which the host has in memory anyway.
+    // What counts against a container's limit. The rest of the address space is the program, which the host has in
+    // memory too.
     limit(Resource::Data, data.saturating_mul(1 << 20), 0)?;
     limit(Resource::Fsize, CODE, 0)?;
     limit(Resource::Nofile, FILES, 0)?;
     limit(Resource::Core, 0, 0)?;
-    // The kernel says so at the first, and kills at the second.
+    // At the first limit the kernel sends a signal, at the second it kills.
     limit(Resource::Cpu, CPU.as_secs(), 1)?;
-    // The second is for the slices alone, and for Linux; the nice value is for all.
+    // The nice value works everywhere. `be_last` adds long time slices on Linux.
     let nice = match tier {
         Tier::Baseline => NICE_AWAITED,
         Tier::Optimized => NICE,
@@ -176,42 +179,43 @@ fn confine(parent: u32, memory: u64, data: u64, tier: Tier) -> io::Result<()> {
     Ok(())
 }
 
-/// At most so much, and `more` before the kernel takes to harder means. Whoever started the host may allow less, which nobody may raise.
+/// Sets a limit to `most`, and the hard limit `more` above it. A lower limit of the environment stays.
 fn limit(resource: Resource, most: u64, more: u64) -> io::Result<()> {
     let allowed = process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
     let (current, maximum) = (most.min(allowed), most.saturating_add(more).min(allowed));
     Ok(process::setrlimit(resource, Rlimit { current: Some(current), maximum: Some(maximum) })?)
 }
 
-/// What follows the engine's code, little-endian: the bytes that an instance has for functions and globals.
+/// Bytes that an instance needs for functions and globals. Appended to the engine's code, little-endian.
 pub(crate) type Room = u64;
 
-/// From a file's bytes to code, in this process; its [`Room`] follows it.
+/// Compiles a file in this process. The result ends with the [`Room`].
 pub(crate) fn compile(engine: &wasmtime::Engine, file: &[u8]) -> Result<Vec<u8>, Refused> {
     let component = match header(file).map_err(|error| Refused::Compile(error.to_string()))? {
         Layer::Component => Cow::Borrowed(file),
         Layer::Module => Cow::Owned(componentise(engine, file)?),
     };
     let mut code = engine.precompile_component(&component).map_err(|error| Refused::Compile(chain(&error)))?;
-    // What the engine has against it is said in its words.
+    // After the engine, whose own errors come first.
     let room = contents::check(&component).map_err(Refused::Compile)?;
-    // The engine passes over what follows its code.
+    // The engine ignores what follows its code.
     code.extend(Room::try_from(room).unwrap_or(Room::MAX).to_le_bytes());
     Ok(code)
 }
 
-/// Makes a component of a core module that carries the contract's types in a custom section, as wit-bindgen leaves it.
+/// Converts a core module into a component. The module carries the contract's types in a custom section, as wit-bindgen
+/// writes it.
 fn componentise(engine: &wasmtime::Engine, module: &[u8]) -> Result<Vec<u8>, Refused> {
-    // The encoder trusts its input; only what the engine finds valid goes there.
+    // The encoder trusts its input, so the engine validates it first.
     wasmtime::Module::validate(engine, module).map_err(|error| Refused::Compile(chain(&error)))?;
-    // And should it stumble all the same, over a custom section that nobody validates, that is the file's fault.
+    // Nobody validates the custom section. If the encoder panics over it, the file is to blame.
     let encoded = catch_unwind(AssertUnwindSafe(|| {
         let (stripped, _) =
             wit_component::metadata::decode(module).map_err(|e| Refused::Componentise(format!("{e:#}")))?;
         if stripped.is_none() {
             return Err(Refused::Metadata);
         }
-        // What it makes is compiled next, and the engine looks at all of it then.
+        // The engine validates the result when it compiles it.
         ComponentEncoder::default()
             .validate(false)
             .module(module)

@@ -1,14 +1,14 @@
 //! The code of one component: kept as a file, mapped while it is called.
 //!
 //! ```text
-//! optimized ─ map, link ─► Ready (pool)        an instance from a pool's slot
-//!           └ map, link ─► Ready (plain)       one that is made from nothing: to describe itself, too large for a slot, or all are taken
-//! baseline ── map, link ─► Ready (plain)       as it is there for a while only, it has no pool
+//! optimized ─ map, link ─► Ready (pool)     for an instance in a slot of the pool
+//!           └ map, link ─► Ready (plain)    for an instance from nothing: describe, too large for a slot, or no slot is free
+//! baseline ── map, link ─► Ready (plain)    serves for a short time only, so there is no pool
 //! ```
 //!
-//! Each is dropped when nobody called it for a while; calls in flight keep theirs. The file stays open, so that the same
-//! bytes are mapped again, whatever became of the directory, and nothing has to be verified anew. Baseline code goes as a whole when what is
-//! optimized takes its place.
+//! Each mapping is dropped when it is idle; calls in flight keep theirs. The file stays open. So the same bytes can be
+//! mapped again without another check, even if the directory changed. Baseline code is dropped as a whole when
+//! optimized code replaces it.
 
 use std::{
     fs::File,
@@ -43,22 +43,22 @@ use super::{
     settings::settings,
 };
 
-/// An engine of the one settings or the other, what it links, and where.
+/// An engine with its settings, the linker, and the thread that maps code.
 pub(crate) struct Sandbox {
     pub(crate) engine: wasmtime::Engine,
-    /// Of the code that it runs.
+    /// The tier of the code that it runs.
     pub(crate) tier: Tier,
     linker: Arc<Linker<HostState>>,
     aside: Arc<Aside>,
 }
 
 impl Sandbox {
-    /// One that makes instances from nothing.
+    /// Creates a sandbox without a pool.
     pub(crate) fn plain(tier: Tier, aside: Arc<Aside>) -> wasmtime::Result<Self> {
         Self::new(&settings(tier), tier, aside)
     }
 
-    /// One of settings for this tier.
+    /// Creates a sandbox with settings for this tier.
     pub(crate) fn new(config: &wasmtime::Config, tier: Tier, aside: Arc<Aside>) -> wasmtime::Result<Self> {
         let engine = wasmtime::Engine::new(config)?;
         let mut linker = Linker::new(&engine);
@@ -66,12 +66,12 @@ impl Sandbox {
         Ok(Self { engine, tier, linker: Arc::new(linker), aside })
     }
 
-    /// Where code is mapped.
+    /// Returns the thread that maps code.
     pub(crate) fn aside(&self) -> &Arc<Aside> {
         &self.aside
     }
 
-    /// Maps and links code. The inner error is what the engine has against it.
+    /// Maps and links code. The inner error is the engine's.
     async fn ready(&self, source: &Arc<Source>) -> Result<wasmtime::Result<Arc<Ready>>, LoadError> {
         let (engine, linker, source) = (self.engine.clone(), Arc::clone(&self.linker), Arc::clone(source));
         let tier = self.tier;
@@ -83,10 +83,10 @@ impl Sandbox {
     }
 }
 
-/// What [`Mapped::get`] gives.
+/// Code, and `true` if it had to be mapped. The inner error is the engine's.
 type MappedNow = Result<wasmtime::Result<(Arc<Ready>, bool)>, LoadError>;
 
-/// Names of imports and exports, in bytes. They are told where a component does not fit.
+/// Bytes of the names of imports and exports, which appear in error messages.
 const MAX_NAMES: usize = 4 << 10;
 
 /// Code that is mapped and linked.
@@ -98,17 +98,17 @@ pub(crate) struct Ready {
     pub(crate) optional: PerExport<Indices>,
     pub(crate) imports: Arc<[String]>,
     pub(crate) exports: Arc<[String]>,
-    /// Called since it was last asked.
+    /// `true` if it was called since the last check.
     called: AtomicBool,
 }
 
 impl Ready {
-    /// Whether an instance of it was called of late: since [`Code::unmap_idle`].
+    /// Returns `true` if an instance was called since the last [`Code::unmap_idle`].
     pub(crate) fn was_called(&self) -> bool {
         self.called.load(Ordering::Relaxed)
     }
 
-    /// An instance of it is called.
+    /// Records a call of an instance.
     pub(crate) fn touch(&self) {
         self.called.store(true, Ordering::Relaxed);
     }
@@ -148,20 +148,20 @@ impl Ready {
     }
 }
 
-/// The code of one component, as well compiled as it has been so far.
+/// The code of one component, in the best form so far.
 pub(crate) struct Code {
     form: ArcSwap<Form>,
-    /// Bytes that an instance has for functions and globals, at most.
+    /// Upper bound of an instance's bytes for functions and globals.
     room: usize,
 }
 
-/// What one compiler made of a component.
+/// The code that one compiler produced.
 pub(crate) struct Form {
     source: Arc<Source>,
     sandbox: Arc<Sandbox>,
     pool: Mapped,
     plain: Mapped,
-    /// It is too large for a slot of the pool, as far as is known.
+    /// `true` if it seems too large for a slot of the pool.
     large: AtomicBool,
 }
 
@@ -169,11 +169,11 @@ pub(crate) struct Form {
 #[derive(Default)]
 struct Mapped {
     ready: Mutex<Option<Arc<Ready>>>,
-    /// Whoever maps it has this, and whoever calls the plugin meanwhile waits for it, without a thread.
+    /// Held while the code is mapped. Other callers wait for it without blocking a thread.
     mapping: tokio::sync::Mutex<()>,
 }
 
-/// Where code is while it is not mapped.
+/// Where code is kept while it is not mapped.
 pub(crate) enum Source {
     /// Verified, and never written again.
     File(File),
@@ -182,41 +182,42 @@ pub(crate) enum Source {
 }
 
 impl Code {
-    /// Of `source`, which was compiled for `sandbox`.
+    /// Creates the code from what was compiled for `sandbox`.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// If the file cannot be read.
     pub(crate) fn new(source: Source, sandbox: &Arc<Sandbox>) -> io::Result<Self> {
         let room = source.room()?;
         Ok(Self { form: ArcSwap::from_pointee(Form::new(source, sandbox)), room })
     }
 
-    /// From now on instances are made of `source`, which was compiled from the same file for `sandbox`. Calls in flight end with what they have.
+    /// Replaces the code with `source`, which was compiled for `sandbox` from the same file. Calls in flight keep the
+    /// old code.
     pub(crate) fn replace(&self, source: Source, sandbox: &Arc<Sandbox>) {
         self.form.store(Arc::new(Form::new(source, sandbox)));
     }
 
-    /// Bytes that an instance has for functions and globals, at most, which no memory of its counts.
+    /// Returns the most bytes that an instance needs for functions and globals. They are not part of its memories.
     pub(crate) fn room(&self) -> usize {
         self.room
     }
 
-    /// What instances are made of now.
+    /// Returns the present form.
     pub(crate) fn form(&self) -> Arc<Form> {
         self.form.load_full()
     }
 
-    /// How well it is compiled.
+    /// Returns the tier of the present form.
     pub(crate) fn tier(&self) -> Tier {
         self.form.load().sandbox.tier
     }
 
-    /// Drops what is mapped and was not called since this was last asked. Whether something was.
+    /// Drops mappings that were not called since the last check. Returns `true` if it dropped one.
     pub(crate) fn unmap_idle(&self) -> bool {
         self.form.load().unmap_idle()
     }
 
-    /// Whether it is mapped for any engine.
+    /// Returns `true` if it is mapped for an engine.
     pub(crate) fn is_mapped(&self) -> bool {
         self.form.load().is_mapped()
     }
@@ -233,22 +234,23 @@ impl Form {
         }
     }
 
-    /// Ready for an instance from nothing, and whether it had to be mapped for that.
+    /// Returns code for an instance without a slot, and `true` if it had to be mapped.
     pub(crate) async fn plain(&self) -> Result<(Arc<Ready>, bool), LoadError> {
         let ready = self.plain.get(&self.sandbox, &self.source).await?;
         ready.map_err(|error| LoadError::Code(chain(&error)))
     }
 
-    /// The same for an instance from the pool. None where it was not compiled for that, or a slot does not take it.
+    /// Returns code for an instance in a slot of the pool, and `true` if it had to be mapped. Returns `None` if it was
+    /// not compiled for the pool, or does not fit a slot.
     pub(crate) async fn pooled(&self, pool: &Sandbox) -> Result<Option<(Arc<Ready>, bool)>, LoadError> {
         if self.sandbox.tier != pool.tier || self.large.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        // What is wrong with it, if anything is, is found by who loads it without the pool.
+        // If the code itself is damaged, loading it without the pool reports that.
         match self.pool.get(pool, &self.source).await? {
             Ok(ready) => Ok(Some(ready)),
             Err(error) => {
-                // A machine that was out of something says nothing of its size.
+                // A shortage on the machine says nothing about the code's size.
                 self.large.store(!is_shortage(&error), Ordering::Relaxed);
                 Ok(None)
             }
@@ -258,7 +260,7 @@ impl Form {
     fn unmap_idle(&self) -> bool {
         let idle = [&self.pool, &self.plain].map(Mapped::take_idle);
         if !self.plain.is_mapped() {
-            // The pool is tried again: that costs little, and what was wrong need not have been its size.
+            // Tries the pool again. That is cheap, and the failure may not have been due to its size.
             self.large.store(false, Ordering::Relaxed);
         }
         idle.iter().any(Option::is_some)
@@ -270,7 +272,7 @@ impl Form {
 }
 
 impl Mapped {
-    /// The code, mapped now if it was not, and whether that had to be done. The inner error is what the engine has against it.
+    /// Returns the code, and maps it if necessary.
     async fn get(&self, sandbox: &Sandbox, source: &Arc<Source>) -> MappedNow {
         if let Some(ready) = self.mapped() {
             return Ok(Ok((ready, false)));
@@ -283,12 +285,12 @@ impl Mapped {
         Ok(ready.map(|ready| (Arc::clone(self.ready.lock().insert(ready)), true)))
     }
 
-    /// It is about to be called, if it is mapped.
+    /// Returns the code if it is mapped, and records a call.
     fn mapped(&self) -> Option<Arc<Ready>> {
         self.ready.lock().as_ref().inspect(|ready| ready.touch()).cloned()
     }
 
-    /// Takes what was not called since this was last asked.
+    /// Takes the code if it was not called since the last check.
     fn take_idle(&self) -> Option<Arc<Ready>> {
         self.ready.lock().take_if(|ready| !ready.called.swap(false, Ordering::Relaxed))
     }
@@ -299,7 +301,7 @@ impl Mapped {
 }
 
 impl Source {
-    /// What the compiler says of an instance's room.
+    /// Reads the [`Room`], which the compiler appended.
     fn room(&self) -> io::Result<usize> {
         let mut room = Room::default().to_le_bytes();
         match self {
@@ -315,17 +317,17 @@ impl Source {
     #[expect(unsafe_code, reason = "the engine runs compiled code as it finds it")]
     fn load(&self, engine: &wasmtime::Engine) -> wasmtime::Result<Component> {
         let file = match self {
-            // SAFETY: these are what the same settings of the same engine compiled, in this process.
+            // SAFETY: this process compiled these bytes, with the same settings of the same engine.
             Self::Bytes(code) => return unsafe { Component::deserialize(engine, code) },
             Self::File(file) => file,
         };
-        // The engine opens files by their names. This one leads to the file that is open, even where it has no other any more.
+        // The engine opens files by name. This name leads to the open file, even if it has no other name.
         let name = format!("/proc/self/fd/{}", file.as_raw_fd());
-        // SAFETY: what the same settings of the same engine compiled, as its checksum says, in a file that nobody but this user may
-        // write, and that this program never writes again.
+        // SAFETY: the same settings of the same engine compiled it, as its checksum proves. Only this user may write to
+        // the file, and this program never writes to it again.
         match unsafe { Component::deserialize_file(engine, name) } {
             Ok(component) => Ok(component),
-            // The file may lie where nothing may be run from (`noexec`), or there is no /proc: then a copy does it.
+            // The file may be on a `noexec` mount, or /proc may be missing: use a copy.
             Err(error) => match copy(file) {
                 // SAFETY: the same bytes.
                 Ok(code) => unsafe { Component::deserialize(engine, code) },
@@ -360,7 +362,7 @@ mod tests {
             assert_eq!(failed, 10);
             assert!(!code.is_mapped());
         }
-        // For the pool it counts as too large, until what is idle is unmapped.
+        // The pool regards it as too large until idle code is unmapped.
         let waiting = join_all((0..10).map(|_| form.pooled(&sandbox))).await;
         assert!(waiting.iter().all(|ready| matches!(ready, Ok(None))));
         assert!(form.large.load(Ordering::Relaxed));

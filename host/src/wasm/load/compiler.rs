@@ -1,4 +1,4 @@
-//! Who starts compilers, and understands how they end.
+//! Starts compiler processes, and interprets how they end.
 
 use std::{
     fs::File,
@@ -23,57 +23,58 @@ use super::{
     error::LoadError,
 };
 
-/// From its start to its end: five times its time on the cores, as it runs behind everything else.
+/// Wall-clock limit of a compiler: five times its CPU time, because it runs at the lowest priority.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// At most so many threads compile: each takes address space.
+/// Most threads of a compiler. Each takes address space.
 const THREADS: usize = 4;
 
-/// Where the host has ended over a file, its compiler gets half the memory, and half of that after the next time; but not less MiB than
-/// a small plugin takes.
+/// The least memory in MiB after halving: what a small plugin takes. Memory is halved for each time that the host ended
+/// over the file.
 const LEAST_HALVED: u64 = 64;
 
-/// What is said where memory runs out, whichever limit it is: by the allocator, and by the engine, which may panic over it.
+/// What the allocator or the engine prints when memory runs out, whichever limit was reached. The engine may panic over
+/// it.
 const OUT_OF_MEMORY: [&str; 2] = ["memory allocation of ", "out of memory (failed to allocate "];
 
-/// How glibc is to allocate, where it does: each arena reserves address space, of which there is a limit. And a compiler allocates much and
-/// ends soon, so that a fifth of its time is the kernel's if it asks for little at a time, in small pages, and gives it back.
+/// glibc's allocator settings. Each arena reserves address space, which is limited. A compiler allocates much and ends
+/// soon: with small requests and small pages, a fifth of its time would be spent in the kernel.
 const ALLOCATOR: &str = "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1:glibc.malloc.top_pad=16777216:\
     glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824";
 
-/// How much of the end of what a compiler says is read.
+/// Bytes of a compiler's standard error that are kept, from its end.
 const SAID: usize = 16 << 10;
 
 /// The program that compiles: this one, as a process of its own.
 #[derive(Debug, Clone)]
 pub struct Compiler {
     program: PathBuf,
-    /// For all compilers that run.
+    /// Shared by all running compilers.
     budget: Budget,
 }
 
 impl Compiler {
-    /// The program that is running, which has the command `compile`: even if its file was replaced since.
+    /// Uses the running program, which has the command `compile`. Works even if its file was replaced meanwhile.
     ///
     /// # Errors
-    /// If the process does not know what it runs.
+    /// If the path of the program is not known.
     pub fn this_program() -> std::io::Result<Self> {
         let program = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
         Ok(Self { program, budget: Budget::new("/") })
     }
 
-    /// Compiles `file` for engines of this tier into `code`, which is the compiler's standard output. It takes less memory where the host
-    /// has ended over the file before.
+    /// Compiles `file` for engines of this tier into `code`, which is the compiler's standard output. The compiler gets
+    /// less memory if the host has ended over this file before.
     ///
     /// # Errors
-    /// If the file will not do, or the compiler does not come to its end.
+    /// If the file is rejected, or the compiler fails.
     ///
     /// # Cancellation
     /// Dropping the future kills the compiler.
     ///
     /// # Panics
-    /// Outside a tokio runtime with I/O and time. The compiler ends with the thread that starts it, so that thread must last: a worker
-    /// of the runtime, and not one of those that are there for what blocks.
+    /// Outside a tokio runtime with I/O and time. The compiler ends with the thread that starts it. So call this on a
+    /// worker thread of the runtime, not on a blocking thread.
     pub(crate) async fn compile(
         &self,
         tier: Tier,
@@ -98,21 +99,21 @@ impl Compiler {
             .args(["compile", "--parent", &std::process::id().to_string()])
             .args(["--memory", &memory.to_string(), "--data", &grant.mib.to_string()])
             .args((tier == Tier::Baseline).then_some("--baseline"))
-            // What reads a hostile file has no need of the host's secrets.
+            // A process that reads an untrusted file must not have the host's secrets.
             .env_clear()
             .env("RAYON_NUM_THREADS", threads().to_string())
             .env("GLIBC_TUNABLES", ALLOCATOR)
             .stdin(Stdio::piped())
             .stdout(Stdio::from(code))
             .stderr(Stdio::piped())
-            // What a terminal sends to the host is the host's to decide on.
+            // Signals of a terminal go to the host alone.
             .process_group(0)
             .kill_on_drop(true);
         let mut running = compiler.spawn().map_err(LoadError::Compiler)?;
         let (input, said) = (running.stdin.take(), running.stderr.take());
         let feed = async {
             if let Some(mut input) = input {
-                // One that ended before it read all says why by how it ended.
+                // If the compiler ended early, its exit status says why.
                 let _ = input.write_all(file).await;
             }
         };
@@ -124,13 +125,15 @@ impl Compiler {
     }
 }
 
-/// One fewer than there are cores, if there are several. Where one that serves is preempted and somebody else has the core next, the kernel
-/// gives it back some milliseconds later, however low the other's priority; and what a container may use is used up by all who are in it.
+/// Returns the number of compiler threads: one fewer than cores.
+///
+/// With all cores, a preempted worker thread would wait milliseconds for its core, however low the compiler's priority
+/// is. Also, everyone in a container shares its CPU quota.
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).clamp(1, THREADS))
 }
 
-/// The end of what it says, which is read to its end.
+/// Reads all that a compiler prints, and returns the end of it.
 async fn tail(said: Option<impl AsyncRead + Unpin>) -> String {
     let mut end = Vec::new();
     if let Some(mut said) = said {
@@ -143,10 +146,10 @@ async fn tail(said: Option<impl AsyncRead + Unpin>) -> String {
     String::from_utf8_lossy(&end).into_owned()
 }
 
-/// What the end of a compiler means for its file. `exceeded` is what it means that it had too little memory.
+/// Interprets the end of a compiler. `exceeded` makes the error for too little memory.
 fn understand(ended: ExitStatus, said: &str, exceeded: impl Fn() -> LoadError) -> Result<(), LoadError> {
     use std::os::unix::process::ExitStatusExt as _;
-    // What a panic ends with says how to see more of it.
+    // The last line of a panic is a note on backtraces.
     let tells = |line: &&str| !line.is_empty() && !line.starts_with("note: ");
     let last = said.lines().map(str::trim).rfind(tells).unwrap_or_default();
     let is_out_of_memory = |said: &str| OUT_OF_MEMORY.iter().any(|words| said.contains(words));

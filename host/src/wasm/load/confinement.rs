@@ -1,16 +1,19 @@
-//! What a compiler may still ask of the kernel once it has what it needs: its file as standard input, and its output open.
+//! Takes from a compiler what it does not need of the kernel. It keeps its file on standard input, and its open output.
 //!
-//! Cranelift, Winch and wit-component are written in Rust, but they read files that strangers wrote. A compiler that such a file takes over
-//! runs as the host's user. Without this it would read the service account's token and the kubeconfig, and reach the network.
+//! Cranelift, Winch and wit-component are written in Rust, but they read untrusted files. A file that takes over the
+//! compiler would run as the host's user: it could read the service account's token and the kubeconfig, and use the
+//! network.
 //!
-//! Two layers, each where the kernel has it. Landlock (Linux 5.13) takes away all paths and, later, TCP and signals. A seccomp filter
-//! allows the system calls that memory, threads and open files take, and answers `ENOSYS` to all others: to that the C library
-//! answers by doing without. Neither needs a privilege, and a kernel that has neither runs the compiler as it is.
+//! - **Landlock** (Linux 5.13) removes access to all paths; newer versions also to TCP and signals.
+//! - **A seccomp filter** allows the system calls for memory, threads and open files. Others fail with `ENOSYS`, and
+//!   the C library copes.
+//!
+//! Neither needs a privilege. Without kernel support the compiler runs unconfined.
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) use linux::confine;
 
-/// Confines the calling thread, and the threads that it starts.
+/// Does nothing: there is no confinement on this platform.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub(crate) fn confine() {}
 
@@ -25,10 +28,10 @@ mod linux {
     };
     use tracing::debug;
 
-    /// The newest version of Landlock that this was written for. An older kernel takes the part that it knows.
+    /// The newest version of Landlock that this code was written for. An older kernel applies the part that it knows.
     const LANDLOCK: ABI = ABI::V6;
 
-    /// Confines the calling thread, and the threads that it starts. What the kernel does not have is left out.
+    /// Confines the calling thread and the threads that it starts, as far as the kernel supports it.
     pub(crate) fn confine() {
         if let Err(error) = take_paths() {
             debug!(%error, "the compiler runs without Landlock");
@@ -43,7 +46,7 @@ mod linux {
         }
     }
 
-    /// Takes away every path, TCP, and signals to others. Files that are open stay so.
+    /// Removes access to paths, TCP, and signals to other processes. Open files stay usable.
     fn take_paths() -> Result<(), RulesetError> {
         let rules = Ruleset::default()
             .handle_access(AccessFs::from_all(LANDLOCK))?
@@ -52,7 +55,8 @@ mod linux {
         rules.create()?.restrict_self().map(drop)
     }
 
-    /// System calls that pass whatever their arguments are: they concern this process's memory, threads, time and open files.
+    /// System calls that are allowed with any arguments. They concern this process's memory, threads, time and open
+    /// files.
     const ALLOWED: [libc::c_long; 43] = [
         // Memory.
         libc::SYS_brk,
@@ -77,7 +81,7 @@ mod linux {
         libc::SYS_readv,
         libc::SYS_write,
         libc::SYS_writev,
-        // Threads and signals of its own.
+        // Its own threads and signals.
         libc::SYS_exit,
         libc::SYS_exit_group,
         libc::SYS_futex,
@@ -92,7 +96,7 @@ mod linux {
         libc::SYS_sched_yield,
         libc::SYS_set_robust_list,
         libc::SYS_sigaltstack,
-        // Time and chance.
+        // Time and random numbers.
         libc::SYS_clock_getres,
         libc::SYS_clock_gettime,
         libc::SYS_clock_nanosleep,
@@ -103,20 +107,20 @@ mod linux {
         libc::SYS_uname,
     ];
 
-    /// The filter's program.
+    /// Builds the filter.
     fn filter() -> Result<BpfProgram, BackendError> {
         let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
         let only = |argument, operator, value| {
             SeccompRule::new(vec![SeccompCondition::new(argument, Dword, operator, value)?])
         };
         let (thread, own) = (flag(libc::CLONE_THREAD), u64::from(std::process::id()));
-        // Threads and no processes: those would not count towards the limits of this one. `clone3` has its flags where a filter
-        // cannot look, and the C library does without it.
+        // Threads but no processes, which would have limits of their own. A filter cannot read the flags of `clone3`;
+        // the C library falls back to `clone`.
         rules.insert(libc::SYS_clone, vec![only(0, SeccompCmpOp::MaskedEq(thread), thread)?]);
-        // A panic names its thread, and `abort` signals its own.
+        // A panic sets its thread's name, and `abort` signals its own process.
         rules.insert(libc::SYS_prctl, vec![only(0, SeccompCmpOp::Eq, flag(libc::PR_SET_NAME))?]);
         rules.insert(libc::SYS_tgkill, vec![only(0, SeccompCmpOp::Eq, own)?]);
-        // Its own limits. The host's are the same user's.
+        // Only its own limits: the host runs as the same user.
         rules.insert(libc::SYS_prlimit64, vec![only(0, SeccompCmpOp::Eq, 0)?]);
         let errno = u32::try_from(libc::ENOSYS).unwrap_or(1);
         let arch = TargetArch::try_from(std::env::consts::ARCH)?;
@@ -135,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// Set where a test runs in a process of its own, which is confined.
+    /// Set in a test's child process, which confines itself.
     const INSIDE: &str = "PILOTHOUSE_TEST_CONFINED";
 
     #[test]
@@ -144,7 +148,9 @@ mod tests {
             return inside();
         }
         let name =
-            "wasm::confinement::tests::invariant_8_a_confined_process_reaches_no_file_no_network_and_no_other_process";
+            concat!(module_path!(), "::invariant_8_a_confined_process_reaches_no_file_no_network_and_no_other_process");
+        // The harness leaves the crate's name out.
+        let name = name.split_once("::").unwrap().1;
         let program = std::env::current_exe().unwrap();
         let output = Command::new(program).args(["--exact", name, "--nocapture"]).env(INSIDE, "1").output().unwrap();
         let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -166,7 +172,7 @@ mod tests {
         assert!(Command::new("/bin/true").status().is_err());
         let parent = rustix::process::Pid::from_raw(i32::try_from(parent).unwrap()).unwrap();
         assert!(rustix::process::test_kill_process(parent).is_err());
-        // What a compiler does goes on.
+        // A compiler's own work still succeeds.
         let sum: u64 = std::thread::spawn(|| (0..1_000_u64).map(|n| vec![n; 1_000].len() as u64).sum()).join().unwrap();
         assert_eq!(sum, 1_000_000);
         println!("everything was refused");

@@ -1,8 +1,8 @@
-//! What the memory limits of the container leave.
+//! Reads how much memory the container's limits leave.
 //!
-//! A container's memory limit is that of a control group, and those above it count as well. Since Kubernetes 1.28 the kernel ends all
-//! processes of a container whose limit is reached (`memory.oom.group`): a compiler that reaches it takes the host with it. So
-//! who starts one looks here first.
+//! A container's memory limit is the limit of a control group, and the groups above it count too. Since Kubernetes 1.28
+//! the kernel ends all processes of a container that reaches its limit (`memory.oom.group`). So a compiler that reaches
+//! it takes the host with it.
 //!
 //! ```text
 //! /proc/self/cgroup      which group      0::/kubepods/pod1/c1        4:memory:/kubepods/pod1/c1
@@ -16,22 +16,23 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// The most of a file that is read: a machine with many mounts has some hundred kB of them.
+/// Bytes of a file that are read. A machine with many mounts has several hundred kB of them.
 const FILE: u64 = 1 << 20;
 
-/// Version 1 says `no limit` as the largest number of whole pages. Nothing has as many bytes as this.
+/// Version 1 writes "no limit" as the largest number of whole pages. Any value above this bound is one.
 const UNLIMITED: u64 = 1 << 60;
 
-/// The limit that leaves least.
+/// A memory limit, and what is left of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// What may be used, in bytes.
+    /// The limit in bytes.
     pub(crate) limit: u64,
-    /// What of it is not used, in bytes. Cached files that nobody has used for a while count as not used.
+    /// Unused bytes. Inactive cached files count as unused.
     pub(crate) left: u64,
 }
 
-/// The limit of this process's control groups that leaves least; none where there is no limit. `root` is `/`.
+/// Returns the limit that leaves least among this process's control groups, or `None` if there is no limit. `root` is
+/// `/`.
 pub(crate) fn room(root: &Path) -> Option<Room> {
     let groups = text(&root.join("proc/self/cgroup"))?;
     let mounts = text(&root.join("proc/self/mountinfo"))?;
@@ -39,7 +40,7 @@ pub(crate) fn room(root: &Path) -> Option<Room> {
     all.min_by_key(|room| room.left)
 }
 
-/// A control group that this process belongs to, of a hierarchy that knows of memory.
+/// A control group of this process, in a hierarchy with a memory controller.
 #[derive(Debug)]
 struct Group<'a> {
     version: Version,
@@ -53,7 +54,7 @@ enum Version {
 }
 
 impl<'a> Group<'a> {
-    /// From a line of `/proc/self/cgroup`: number, controllers and path, between colons.
+    /// Parses a line of `/proc/self/cgroup`: number, controllers and path, separated by colons.
     fn parse(line: &'a str) -> Option<Self> {
         let mut parts = line.splitn(3, ':');
         let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -65,11 +66,11 @@ impl<'a> Group<'a> {
         Some(Self { version, path })
     }
 
-    /// The limits of the group and of those above it, as far as they can be seen from here.
+    /// Returns the limits of the group and of the groups above it, as far as they are visible.
     fn limits(&self, root: &Path, mounts: &str) -> Vec<Room> {
         let mount = mounts.lines().filter_map(Mount::parse).find(|mount| mount.version == Some(self.version));
         let Some(mount) = mount else { return Vec::new() };
-        // A container sees its own group as the root, and perhaps the path that it has outside.
+        // A container may see its own group as the root, under a path from outside.
         let below = Path::new(self.path).strip_prefix(mount.root).unwrap_or(Path::new(""));
         let below: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
         let top = root.join(mount.point.trim_start_matches('/'));
@@ -80,13 +81,13 @@ impl<'a> Group<'a> {
 /// A mounted hierarchy of control groups.
 struct Mount<'a> {
     version: Option<Version>,
-    /// Which of its groups is seen as the first.
+    /// The group that is mounted as its root.
     root: &'a str,
     point: &'a str,
 }
 
 impl<'a> Mount<'a> {
-    /// From a line of `/proc/self/mountinfo`: see proc(5).
+    /// Parses a line of `/proc/self/mountinfo`: see proc(5).
     fn parse(line: &'a str) -> Option<Self> {
         let (mount, system) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3);
@@ -107,7 +108,7 @@ impl Version {
             Self::One => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
             Self::Two => ("memory.max", "memory.current", "inactive_file"),
         };
-        // `max` is no number, and no limit.
+        // `max` is not a number, and means no limit.
         let limit: u64 = text(&group.join(limit))?.trim().parse().ok().filter(|limit| *limit < UNLIMITED)?;
         let used: u64 = text(&group.join(used))?.trim().parse().ok()?;
         let counts = text(&group.join("memory.stat")).unwrap_or_default();
@@ -134,7 +135,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A root directory with these files.
+    /// Creates a root directory with these files.
     fn root(files: &[(&str, &str)]) -> TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -227,7 +228,7 @@ mod tests {
             ("sys/fs/cgroup/memory/memory.usage_in_bytes", "104857600"),
         ]);
         assert_eq!(room, Some((512, 412)));
-        // As in a namespace that was entered later.
+        // In a namespace that was entered later.
         let room = room_of(&[
             V2,
             ("proc/self/cgroup", "0::/../../other\n"),

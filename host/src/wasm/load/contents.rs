@@ -1,27 +1,28 @@
-//! What is in a component besides memories and tables, which each instance's limits count: functions and globals, of which every instance
-//! has a record, and the names of functions, which are copied, call by call, when a call fails.
+//! Bounds what a component takes besides memories and tables, which the limits of each instance count.
+//!
+//! - **Functions and globals**: every instance has a record of each.
+//! - **Names of functions**: they are copied for each frame of a failed call.
 
 use wasmparser::{Instance, KnownCustom, Name, Parser, Payload};
 
 use super::super::memory::MAX_INSTANCES;
 
-/// The longest name of a function, in bytes. Rust's longest are some thousands.
+/// Bytes of a function's name. The longest names in Rust have a few thousand.
 const MAX_NAME: usize = 16 << 10;
 
-/// What instances have at once for functions and globals, in bytes: fifty times what one of componentize-py 0.25 has, with 14 core modules
-/// of 10,900 functions and less.
+/// Bytes of an instance's functions and globals. Fifty times what a component of componentize-py 0.25 takes, whose 14
+/// core modules have at most 10,900 functions each.
 const MAX_ROOM: usize = 32 << 20;
 
-/// What the engine keeps in each instance for a function that is referred to, and for a global or an import no more.
+/// Bytes that the engine keeps in each instance for a referenced function. A global or an import takes no more.
 const RECORD: usize = 32;
 
-/// Looks for what the engine takes and this host does not; the component is one that the engine takes. The bytes that an instance has for
-/// functions and globals, at most.
+/// Checks a component that the engine accepts. Returns the most bytes that an instance needs for functions and globals.
 ///
 /// # Errors
-/// What there is too much of.
+/// What exceeds its bound.
 pub(crate) fn check(component: &[u8]) -> Result<usize, String> {
-    // Of the modules that are begun and not over: whose sections come next. A component has none of its own.
+    // One count for each open module. A component has no such sections of its own.
     let mut within = Vec::new();
     let (mut depth, mut largest, mut instances) = (0_usize, 0, 0_usize);
     for payload in Parser::new(0).parse_all(component) {
@@ -41,7 +42,7 @@ pub(crate) fn check(component: &[u8]) -> Result<usize, String> {
             Payload::GlobalSection(globals) => number(globals.count()),
             Payload::InstanceSection(section) => {
                 let made = section.into_iter().flatten().filter(|made| matches!(made, Instance::Instantiate { .. }));
-                // What a component within makes is made as often as that is.
+                // A nested component may be instantiated as often as instances are allowed.
                 instances += if depth == 0 { made.count() } else { made.count() * MAX_INSTANCES };
                 continue;
             }
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!(said(&format!("(component {} {})", module(20_000), made(50))), Ok(20_000 * 50 * RECORD));
         let told = "its functions and globals take 37 MiB in an instance, and at most 32 are allowed".to_owned();
         assert_eq!(said(&format!("(component {} {})", module(20_000), made(60))), Err(told));
-        // One within may be made as often as there may be instances.
+        // A nested component counts as the largest number of instances.
         let within = format!("(component (component {} {}))", module(20_000), made(1));
         assert!(said(&within).is_err());
         assert_eq!(said(&format!("(component {} {})", module(100_000), made(1))), Ok(100_000 * RECORD));

@@ -1,20 +1,20 @@
-//! What a content is known by.
+//! Identifies the content of a file.
 
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-/// The SHA-256 of a plugin's file, by which revisions are told apart. Shown as 64 hexadecimal digits.
+/// The SHA-256 of a plugin's file, which identifies its revisions. Displayed as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The digest of these bytes.
+    /// Returns the digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// The first 12 hexadecimal digits: enough for people to tell revisions apart.
+    /// Returns the first 12 hexadecimal digits, which tell revisions apart for people.
     pub fn short(&self) -> String {
         let mut text = self.to_string();
         text.truncate(12);

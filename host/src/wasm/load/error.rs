@@ -1,4 +1,4 @@
-//! Why a file did not become a plugin.
+//! Why a file cannot be used as a plugin.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,25 +12,25 @@ use super::super::{
     },
 };
 
-/// A file that is no plugin for this host; says what is wrong and what to do.
+/// Why a file cannot be used as a plugin, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Nothing in it.
+    /// It has no content.
     #[error("the file is empty")]
     Empty,
-    /// More than the host is ready to compile.
+    /// It is larger than [`MAX_FILE`].
     #[error("the file has {0} bytes, and at most {max} are allowed", max = MAX_FILE)]
     Large(usize),
-    /// WebAssembly's text format.
+    /// It is WebAssembly's text format.
     #[error("the file is WebAssembly text: assemble it first, for example with `wasm-tools parse`")]
     Text,
-    /// Something else altogether.
+    /// It is not WebAssembly.
     #[error("the file is not WebAssembly: it begins with {0}")]
     Magic(String),
-    /// Ends within its header.
+    /// It ends within its header.
     #[error("the file ends after {0} bytes, within WebAssembly's header: it is incomplete")]
     Short(usize),
-    /// A version of the format that this engine does not know.
+    /// It has a version of the format that this engine does not know.
     #[error(
         "the file is WebAssembly of version {version}, layer {layer}, which this host does not know: it takes components and core modules"
     )]
@@ -40,114 +40,118 @@ pub enum LoadError {
         /// As in the header: 0 is a core module, 1 a component.
         layer: u16,
     },
-    /// A core module that no tool of the component model made.
+    /// It is a core module that no tool of the component model made.
     #[error(
         "the file is a plain core module without component metadata: build it against `wit/` with wit-bindgen, or make it a component with `wasm-tools component new`"
     )]
     Metadata,
-    /// A core module that does not become a component.
+    /// It is a core module that cannot be converted into a component.
     #[error("cannot make a component of the core module: {0}")]
     Componentise(String),
-    /// Damaged, or uses a proposal that is not enabled.
+    /// It is damaged, or uses a proposal that is not enabled.
     #[error("cannot compile: {0}")]
     Compile(String),
-    /// Nests or loops deeper than any tool writes it.
+    /// It nests deeper than any tool writes it.
     #[error("the compiler died of a stack overflow over the file: it is damaged")]
     Stack,
-    /// Needs more memory than its compiler may have.
+    /// It needs more memory than a compiler may have, in MiB.
     #[error("the compiler needs more than its {0} MiB for the file: it is too large, or damaged")]
     Memory(u64),
-    /// Needs more memory than the container leaves.
+    /// It needs more memory than the container leaves.
     #[error(
         "the compiler needs more than {mib} MiB for the file, which is what the container's memory limit of {limit} MiB leaves: raise the limit"
     )]
     Container {
-        /// What it had, in MiB.
+        /// What the compiler had, in MiB.
         mib: u64,
         /// The container's limit, in MiB.
         limit: u64,
     },
-    /// Needs more memory than it gets since the host has ended over it.
+    /// It needs more memory than the compiler has after the host ended over it.
     #[error(
         "the compiler needs more than {mib} MiB for the file, and gets no more because the host has ended while it compiled the file ({ended} times in a row): raise the container's memory limit, and remove {} to let it have all", mark.display()
     )]
     Halved {
-        /// What it had, in MiB.
+        /// What the compiler had, in MiB.
         mib: u64,
-        /// How often in a row.
+        /// Consecutive ends of the host.
         ended: u32,
-        /// The file that says so.
+        /// The file that records them.
         mark: PathBuf,
     },
-    /// The host has ended over it, and it is not time to try again.
+    /// The host ended over it, and it has to wait.
     #[error(
         "the host has ended while it compiled the file ({ended} times in a row), as it does where the container is out of memory: the file is tried again in {} s, and before that if {} is removed", wait.as_secs(), mark.display()
     )]
     Suspect {
-        /// How often in a row.
+        /// Consecutive ends of the host.
         ended: u32,
-        /// For so long still.
+        /// How much longer it has to wait.
         wait: Duration,
-        /// The file that says so.
+        /// The file that records the ends.
         mark: PathBuf,
     },
-    /// The container has too little memory left for any compiler.
+    /// The container has too little memory for any compiler.
     #[error(
         "the container's memory limit of {limit} MiB leaves {left} MiB for a compiler, which is too little: raise the limit"
     )]
     NoRoom {
-        /// What is left beside the host and its reserve, in MiB.
+        /// What the host and its reserve leave, in MiB.
         left: u64,
         /// The container's limit, in MiB.
         limit: u64,
     },
-    /// Needs more time than its compiler may have.
+    /// It needs more time than a compiler may have.
     #[error("the compiler was stopped over the file after {} s: it is too large, or damaged", .0.as_secs())]
     Deadline(Duration),
-    /// Not by the host.
+    /// Somebody else killed the compiler.
     #[error(
         "the compiler was killed over the file: by an administrator, or because the machine or the container is out of memory"
     )]
     Killed,
-    /// In a way that nobody has thought of.
+    /// The compiler ended in an unexpected way.
     #[error("the compiler died over the file ({how}){}", Said((!said.is_empty()).then_some(said)))]
     Died {
         /// Exit status or signal.
         how: String,
-        /// The last line that it wrote.
+        /// The last line that it printed.
         said: String,
     },
-    /// It has not looked at the file: the machine is at its limits.
+    /// The compiler could not run or write: the machine is at its limits.
     #[error("cannot run the compiler")]
     Compiler(#[source] std::io::Error),
-    /// Compiled, and not to be loaded.
+    /// The compiled code cannot be loaded.
     #[error("cannot load the compiled code: {0}")]
     Code(String),
-    /// Imports that the contract does not have.
+    /// It imports what the contract does not have.
     #[error(
         "the component imports what this host does not offer: {names}; a plugin may import {offered} of {package} and nothing else",
         names = .0.join(", "), offered = OFFERED.join(", "), package = PACKAGE
     )]
     Imports(Vec<String>),
-    /// Not built for the contract, or for another version of it.
+    /// It was not built for the contract, or for another version of it.
     #[error("the component does not export {wanted}: {found}", wanted = full_name(CONTROLLER))]
     Export {
-        /// What it has instead.
+        /// What it exports instead.
         found: String,
     },
-    /// The right names with the wrong types.
+    /// Its imports or exports have other types.
     #[error("the component does not fit the contract {package}: {0}", package = PACKAGE)]
     Types(String),
 }
 
 impl LoadError {
-    /// Whether it may pass by itself: the same file may come through another time.
+    /// Returns `true` if a retry of the same file may succeed.
     pub fn passes(&self) -> bool {
         matches!(self, Self::Compiler(_) | Self::Killed | Self::Code(_) | Self::Suspect { .. } | Self::NoRoom { .. })
     }
 
-    /// One word for metrics, of the same meaning as [`CallError::kind`](super::super::CallError::kind)'s: `decode` where it is no WebAssembly that this host takes, `link`
-    /// where it does not fit the contract; of the compiler `deadline`, `memory`, `stack`, `died` or, where it is not the file's fault, `host`.
+    /// Returns one word for metrics, with the meanings of [`CallError::kind`](super::super::CallError::kind).
+    ///
+    /// - `decode`: not WebAssembly that this host accepts
+    /// - `link`: does not fit the contract
+    /// - `deadline`, `memory`, `stack`, `died`: of the compiler
+    /// - `host`: not the file's fault
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Empty

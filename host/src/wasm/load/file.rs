@@ -1,4 +1,4 @@
-//! What a plugin's file holds, in memory.
+//! The content of a plugin's file.
 
 use std::fmt;
 
@@ -6,27 +6,27 @@ use bytes::Bytes;
 
 use super::digest::Digest;
 
-/// The bytes of a plugin's file, whatever they are, and their digest. Clones share the bytes.
+/// The bytes of a plugin's file, unchecked, and their digest. Clones share the bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PluginFile {
-    // First: files that differ mostly differ here.
+    // First, so that a comparison of different files ends early.
     digest: Digest,
     bytes: Bytes,
 }
 
 impl PluginFile {
-    /// Reads through the bytes once, for the digest: some half a millisecond for each MB.
+    /// Computes the digest, which takes about half a millisecond per MB.
     pub fn new(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
         Self { digest: Digest::of(&bytes), bytes }
     }
 
-    /// What tells it from other files.
+    /// Returns the digest.
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// What it holds.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

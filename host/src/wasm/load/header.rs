@@ -1,4 +1,4 @@
-//! What the first bytes of a plugin's file say that it is.
+//! Reads what kind of file a plugin's file is.
 
 use super::{super::MAX_FILE, error::LoadError};
 
@@ -8,7 +8,7 @@ pub(crate) enum Layer {
     Component,
 }
 
-/// Reads the eight bytes that every binary begins with: `\0asm`, version, layer, both little-endian.
+/// Reads the first eight bytes of a binary: `\0asm`, version, layer, both little-endian.
 pub(crate) fn header(file: &[u8]) -> Result<Layer, LoadError> {
     const MAGIC: &[u8] = b"\0asm";
     if file.is_empty() {
@@ -38,7 +38,7 @@ pub(crate) fn header(file: &[u8]) -> Result<Layer, LoadError> {
     }
 }
 
-/// The first bytes for people, with a word for what is met often.
+/// Quotes the first bytes, and names file types that are often mistaken for plugins.
 fn beginning(file: &[u8]) -> String {
     let kind = match file {
         [0x7f, b'E', b'L', b'F', ..] => " (an ELF program)",

@@ -1,21 +1,18 @@
-//! Who may compile now: whoever waits, waits no longer than for what is as small as itself.
+//! Decides which file is compiled next. A small file never waits for a large one.
 //!
 //! ```text
-//! large files ─► the smallest first ─► a place for any file, large ones before others
-//!                                      ▲
-//! small files ─► the smallest first ─┬─┘
-//!                                    └► a place for small files alone
+//! large files ─► smallest first ─► a place for any file, large ones before others
+//!                                  ▲
+//! small files ─► smallest first ─┬─┘
+//!                                └► a place for small files only
 //!
-//! what is compiled already, and could be better ─► in their order ─► a place that is given, and held, while nothing else is compiled
+//! code that can be optimized ─► in order of arrival ─► a place that is used while nothing else is compiled
 //! ```
 //!
-//! In either line one is overtaken by no more than [`OVERTAKEN`] that came later: however many files come that are smaller, the largest has
-//! its turn.
-//!
-//! Of one file there is one at work: whoever comes with the same waits for it, and finds it compiled.
-//!
-//! A file that takes minutes holds up large ones and no small one: those have a tenth of a second each to wait for, and the reload of a
-//! plugin in Rust is awaited by somebody.
+//! - **Bounded waiting**: at most [`OVERTAKEN`] later files go before a file, however many smaller ones arrive.
+//! - **No double work**: a file is compiled once. A second request for it waits, and finds it compiled.
+//! - **Reloads are fast**: a file that takes minutes delays only large files. Small files take about a tenth of a
+//!   second each, and somebody waits for the reload.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -28,51 +25,51 @@ use tokio_util::sync::CancellationToken;
 
 use super::digest::Digest;
 
-/// Files below so many bytes are small: plugins in Rust have half of it and take a tenth of a second, those with an interpreter inside ten
-/// times as much.
+/// Files below this size in bytes are small. Plugins in Rust have half of it and take a tenth of a second. Those with
+/// an embedded interpreter take ten times as long.
 pub(crate) const SMALL: usize = 2 << 20;
 
-/// So many that came later may go before a file, as they are smaller: an update of some plugins at once goes before one file that takes
-/// minutes, and what comes after that waits for it.
+/// How many smaller files that arrive later may go before a file. An update of a few plugins goes before a file that
+/// takes minutes; later ones wait for it.
 const OVERTAKEN: u32 = 8;
 
-/// Those who wait for a turn, and those who have one. Clones share it.
+/// Waiting and running compilations. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns(Arc<Mutex<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Which file is at work, by place.
+    /// The file that each place compiles.
     taken: [Option<Digest>; 2],
-    /// By size, then by arrival.
+    /// Ordered by size, then by arrival.
     small: Waiting,
     large: Waiting,
     arrivals: u64,
-    /// Those for whom nobody waits, by arrival.
+    /// Background work, in order of arrival.
     last: VecDeque<oneshot::Sender<Turn>>,
-    /// Tells the one that is at work that somebody else is.
+    /// Tells the running background work that a file arrived.
     last_taken: Option<CancellationToken>,
 }
 
 type Waiting = BTreeMap<(usize, u64), Waits>;
 
-/// One who waits.
+/// A file that waits.
 #[derive(Debug)]
 struct Waits {
     file: Digest,
     turn: oneshot::Sender<Turn>,
-    /// Turns that went to those who came later.
+    /// Turns that went to later files.
     overtaken: u32,
 }
 
-/// Where one may compile: each uses several cores, and those who serve need them too.
+/// Where a file is compiled. Few places, because each takes several cores, and reconciles need cores too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Whatever is next.
+    /// Any file.
     Any,
-    /// A small file.
+    /// Small files only.
     Small,
-    /// What nobody waits for.
+    /// Background work.
     Last,
 }
 
@@ -80,16 +77,16 @@ enum Place {
 #[derive(Debug)]
 pub(crate) struct Turn {
     turns: Turns,
-    /// None: it was given to nobody.
+    /// `None` if nobody received it.
     place: Option<Place>,
     wanted: CancellationToken,
 }
 
 impl Turns {
-    /// Waits for a turn with a file of this content, and so many bytes.
+    /// Waits for a turn with this file, which has `bytes` bytes.
     ///
     /// # Cancellation
-    /// Dropping the future leaves the line.
+    /// Dropping the future leaves the queue.
     pub(crate) async fn take(&self, file: Digest, bytes: usize) -> Turn {
         let (sender, turn) = oneshot::channel();
         {
@@ -97,7 +94,7 @@ impl Turns {
             inner.arrivals += 1;
             let number = inner.arrivals;
             let waiting = if bytes < SMALL { &mut inner.small } else { &mut inner.large };
-            // Who has left meanwhile would be found only when it is next.
+            // Otherwise, abandoned entries would stay until they are next.
             waiting.retain(|_, waits| !waits.turn.is_closed());
             waiting.insert((bytes, number), Waits { file, turn: sender, overtaken: 0 });
             self.give(inner);
@@ -105,11 +102,11 @@ impl Turns {
         turn.await.expect("who waits is kept until it has its turn")
     }
 
-    /// Waits until nothing else is compiled or waits for that. What comes later does not wait for its end: see [`Turn::wanted`]. Who gave up a
-    /// turn for that is the next.
+    /// Waits until nothing else is compiled or waits. Files that arrive later do not wait for the background work: see
+    /// [`Turn::wanted`]. With `gave_up`, work that gave up its turn is the next again.
     ///
     /// # Cancellation
-    /// Dropping the future leaves the line.
+    /// Dropping the future leaves the queue.
     pub(crate) async fn take_last(&self, gave_up: bool) -> Turn {
         let (sender, turn) = oneshot::channel();
         {
@@ -124,14 +121,14 @@ impl Turns {
         turn.await.expect("who waits is kept until it has its turn")
     }
 
-    /// How many wait for a turn with a file that is not compiled.
+    /// Returns the number of files that wait for a turn.
     pub(crate) fn waiting(&self) -> usize {
         let inner = self.0.lock();
         let wait = |waiting: &Waiting| waiting.values().filter(|waits| !waits.turn.is_closed()).count();
         wait(&inner.small) + wait(&inner.large)
     }
 
-    /// Gives free places to whoever is next.
+    /// Gives free places to the next files.
     fn give(&self, inner: &mut Inner) {
         for place in [Place::Small, Place::Any] {
             while inner.taken[place as usize].is_none() {
@@ -144,12 +141,12 @@ impl Turns {
                         inner.taken[place as usize] = Some(file);
                         inner.last_taken.iter().for_each(CancellationToken::cancel);
                     }
-                    // It has left. Nothing was taken, and the lock is held.
+                    // It was abandoned. Nothing was taken, and the lock is held here.
                     Err(mut turn) => turn.place = None,
                 }
             }
         }
-        // Then nobody is left in the other lines.
+        // At this point the other queues are empty.
         while inner.last_taken.is_none() && inner.taken == [None, None] {
             let Some(next) = inner.last.pop_front() else { break };
             let turn = self.turn(Place::Last);
@@ -166,7 +163,8 @@ impl Turns {
     }
 }
 
-/// Takes who is next out of the line, of those whose file is not at work: the smallest, unless one was overtaken often enough.
+/// Takes the next file out of a queue: the smallest one, or the first that was overtaken too often. Skips files that
+/// are being compiled.
 fn first(waiting: &mut Waiting, taken: &[Option<Digest>]) -> Option<Waits> {
     let may =
         || waiting.iter().filter(|(_, waits)| !taken.contains(&Some(waits.file))).map(|(place, waits)| (*place, waits));
@@ -178,7 +176,7 @@ fn first(waiting: &mut Waiting, taken: &[Option<Digest>]) -> Option<Waits> {
 }
 
 impl Turn {
-    /// Returns when a file is compiled for which somebody waits. Never for who was in line with those.
+    /// Returns when the turn's background work should give way to a file. Never returns for other turns.
     pub(crate) async fn wanted(&self) {
         self.wanted.cancelled().await;
     }
@@ -206,7 +204,7 @@ mod tests {
 
     const LARGE: usize = SMALL;
 
-    /// Waits in line, in the order of calls, each with a file of its own.
+    /// Queues a new file. Files queue in the order of calls.
     async fn waits(turns: &Turns, bytes: usize) -> JoinHandle<Turn> {
         let number = turns.0.lock().arrivals;
         waits_with(turns, &number.to_be_bytes(), bytes).await
@@ -226,7 +224,7 @@ mod tests {
         waits
     }
 
-    /// Who has its turn, by name.
+    /// Returns the names of those that have their turn.
     async fn have(waiting: &[(&'static str, &JoinHandle<Turn>)]) -> Vec<&'static str> {
         tokio::task::yield_now().await;
         waiting.iter().filter(|(_, waits)| waits.is_finished()).map(|(name, _)| *name).collect()
@@ -265,7 +263,7 @@ mod tests {
         assert_eq!(have(&[("b", &b), ("larger", &larger), ("less", &less)]).await, ["less"]);
         ends(less).await;
         assert_eq!(have(&[("b", &b), ("larger", &larger)]).await, ["larger"]);
-        // Where no large one waits, both places are there for small ones.
+        // Without large files, both places are for small ones.
         ends(larger).await;
         assert_eq!(have(&[("b", &b), ("c", &c)]).await, ["b", "c"]);
     }
@@ -274,7 +272,7 @@ mod tests {
     async fn file_is_overtaken_by_smaller_ones_so_often_and_no_more() {
         for size in [LARGE + 100, SMALL - 1] {
             let turns = Turns::default();
-            // Each line has one place.
+            // Each queue has one place.
             let _any = if size < SMALL { Some(waits(&turns, LARGE).await) } else { None };
             let mut turn = waits(&turns, size).await;
             let (largest, larger) = (waits(&turns, size).await, waits(&turns, size - 1).await);
@@ -287,7 +285,7 @@ mod tests {
             }
             let smallest = waits(&turns, size - 50).await;
             ends(turn).await;
-            // Though the other was overtaken as often, and is smaller.
+            // The other one was overtaken as often, and is smaller.
             assert_eq!(have(&both()).await, ["largest"]);
             ends(largest).await;
             assert_eq!(have(&[("larger", &larger), ("smallest", &smallest)]).await, ["larger"]);
@@ -327,7 +325,7 @@ mod tests {
         assert_eq!(have(&[("a", &a), ("b", &b)]).await, ["a"]);
         let a = a.await.expect("it has its turn");
         assert!(a.wanted().now_or_never().is_none());
-        // They begin at once, though another is at work, which is told.
+        // Files start at once, and the background work is asked to give way.
         let (small, large) = (waits(&turns, 1).await, waits(&turns, LARGE).await);
         assert_eq!(have(&[("small", &small), ("large", &large), ("b", &b)]).await, ["small", "large"]);
         assert!(a.wanted().now_or_never().is_some());
@@ -354,7 +352,7 @@ mod tests {
         drop(first);
         let turn = stays.await.expect("it has its turn");
         assert_eq!(turn.place, Some(Place::Any));
-        // Given, and dropped before it was looked at.
+        // Received, and dropped unseen.
         let mut given = Box::pin(take());
         assert!((&mut given).now_or_never().is_none());
         drop(turn);

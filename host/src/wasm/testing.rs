@@ -1,8 +1,8 @@
-//! Plugins for tests, small enough to be assembled from text while the test runs.
+//! Plugins for tests, assembled from text while the test runs.
 //!
-//! A [`Guest`] is a core module whose answers lie in its memory as the canonical ABI wants them, and whose `describe` and
-//! `reconcile` are a few instructions: give that answer, loop, trap, take memory, call an import. With the contract's types in a
-//! custom section it is what `cargo build --target wasm32-unknown-unknown` leaves of a real plugin.
+//! A [`Guest`] is a core module. Its answers lie in its memory, laid out as the canonical ABI requires. Its `describe`
+//! and `reconcile` are a few instructions: give an answer, loop, trap, take memory, call an import. With the contract's
+//! types in a custom section, the module is like the output of `cargo build --target wasm32-unknown-unknown`.
 //!
 //! ```ignore
 //! let file = Guest::new().reconcile(guest::LOOP).file();
@@ -23,21 +23,21 @@ pub(crate) use fake::{Fake, apple, request, state};
 
 /// Never returns.
 pub(crate) const LOOP: &str = "(loop $again (br $again)) unreachable";
-/// Panics, as Rust does it.
+/// Panics as Rust does.
 pub(crate) const TRAP: &str = "unreachable";
-/// Takes 64 kB after another until there is no more, then aborts, as Rust's allocator does.
+/// Takes 64 kB at a time until there is no more, and aborts, as Rust's allocator does.
 pub(crate) const HOG: &str =
     "(loop $more (br_if $more (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable";
-/// Makes a table larger until it gets no larger, then aborts.
+/// Grows a table until it cannot, and aborts.
 pub(crate) const TABULATE: &str = "(loop $more (br_if $more (i32.ne (table.grow $table (ref.null func) (i32.const 1000)) (i32.const -1)))) unreachable";
-/// Looks at the clock so often, then gives its answer.
+/// Reads the clock `times` times, and answers.
 pub(crate) fn looks(times: u32) -> String {
     format!(
         "(local $n i32) (loop $more (drop (call $now)) (br_if $more (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) \
          (i32.const {times})))) (i32.const {{answer}})"
     )
 }
-/// Reads an object from the cache so often, to the same place, then gives its answer.
+/// Reads an object from the cache `times` times, to the same place, and answers.
 pub(crate) fn reads_again(times: u32) -> String {
     format!(
         "(local $n i32) (local $at i32) (local.set $at (global.get $free)) \
@@ -46,76 +46,77 @@ pub(crate) fn reads_again(times: u32) -> String {
          (i32.const {{answer}})"
     )
 }
-/// How often that may read [`apple`] until so many bytes were exchanged with the host.
+/// Returns how often that can read [`apple`] within `bytes` exchanged with the host.
 pub(crate) fn reads_that_fit(bytes: usize) -> u32 {
     let (apple, of) = (apple(), apple().type_meta().clone());
-    // The name that is read is the kind's.
+    // The object's name is its kind.
     let each = of.api_version.len() + 2 * of.kind.len() + apple.json().len();
     u32::try_from(bytes / each).unwrap()
 }
-/// Calls itself for ever.
+/// Calls itself forever.
 pub(crate) const RECURSE: &str = "(call $deep (i32.const 0))";
-/// Calls itself until its stack, which is its memory, is at its end.
+/// Calls itself until its stack in linear memory is used up.
 pub(crate) const RECURSE_IN_MEMORY: &str = "(call $wide (i32.const 655352))";
-/// Calls itself so often, then gives its answer. As in code that a compiler made, each has many locals of which few are needed after the call.
+/// Calls itself `times` times, and answers. As in compiled code, each frame has many locals, few of which are needed
+/// after the call.
 pub(crate) fn recurses(times: u32) -> String {
     format!("(drop (call $so_deep (i32.const {times}))) (i32.const {{answer}})")
 }
-/// Locals of that.
+/// Locals of a frame.
 const LOCALS: usize = 60;
-/// Writes a line to the log and then traps.
+/// Writes a log line, and traps.
 pub(crate) const LOG_AND_TRAP: &str =
     "(call $log (i32.const 0) (i32.const {said}) (i32.const {said.len}) (i32.const 0) (i32.const 0)) unreachable";
-/// Writes a line to the log that is no UTF-8.
+/// Writes a log line that is not UTF-8.
 pub(crate) const LOG_GARBLED: &str = "(i32.store8 (i32.const {said}) (i32.const 255)) \
     (call $log (i32.const 0) (i32.const {said}) (i32.const {said.len}) (i32.const 0) (i32.const 0)) (i32.const {answer})";
-/// Writes a line to the log that is a byte longer than what may be handed over at once, then gives its answer.
+/// Writes a log line one byte longer than the limit for a transfer, and answers.
 pub(crate) const LOG_32_MIB: &str = "(call $log (i32.const 0) (i32.const 0) (i32.const 33554433) (i32.const 0) (i32.const 0)) \
     (i32.const {answer})";
-/// Gives its answer, of which the first byte of [`Answer::Garbled`] is no UTF-8 any more.
+/// Answers, after making the first byte of [`Answer::Garbled`] invalid UTF-8.
 pub(crate) fn garbles() -> String {
     format!("(i32.store8 (i32.const {BASE}) (i32.const 255)) (i32.const {{answer}})")
 }
-/// Writes 300 lines to the log, then gives its answer.
+/// Writes 300 log lines, and answers.
 pub(crate) const LOG_300: &str = "(local $n i32) \
     (loop $more \
         (call $log (i32.const 2) (i32.const {said}) (i32.const {said.len}) (i32.const 0) (i32.const 0)) \
         (br_if $more (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 300)))) \
     (i32.const {answer})";
-/// Asks the API server for an object, then gives its answer.
+/// Reads an object from the API server, and answers.
 pub(crate) const CLIENT_GET: &str = "(call $client_get {key} (i32.const 512)) (i32.const {answer})";
-/// Takes a MiB and traps if it gets none, asks the API server for an object, then gives its answer.
+/// Takes a MiB, or traps if it gets none. Reads an object from the API server, and answers.
 pub(crate) const GROWS_AND_ASKS: &str = "(if (i32.eq (memory.grow (i32.const 16)) (i32.const -1)) (then unreachable)) \
     (call $client_get {key} (i32.const 512)) (i32.const {answer})";
-/// Gives its answer if the cache has an object, else traps: the result lies at 512 with its tag, the option at 520 (an error holds 64 bits).
+/// Answers if the cache has an object, and traps otherwise. The result's tag lies at 512, the option at 520 (an error
+/// holds 64 bits).
 pub(crate) const CACHE_HAS: &str = "(call $cache_get {key} (i32.const 512)) \
     (if (i32.or (i32.load8_u (i32.const 512)) (i32.eqz (i32.load8_u (i32.const 520)))) (then unreachable)) \
     (i32.const {answer})";
-/// Reads `default/settings` of the first kind that it reads besides, then gives its answer.
+/// Reads `default/settings` of the first kind in `reads`, and answers.
 pub(crate) const READS: &str = "(call $cache_get {settings} (i32.const 512)) (i32.const {answer})";
-/// Reads `default/first`, waits until the API server has `default/go`, and then reads `default/settings`, all of the first kind that it
-/// reads besides. Then gives its answer.
+/// Reads `default/first`, waits until the API server has `default/go`, and reads `default/settings`. All are of the
+/// first kind in `reads`. Then answers.
 pub(crate) const READS_LATER: &str = "(local $at i32) (call $cache_get {first} (i32.const 512)) \
     (local.set $at (global.get $free)) \
     (loop $again (global.set $free (local.get $at)) (call $client_get {go} (i32.const 512)) \
         (br_if $again (i32.load8_u (i32.const 512)))) \
     (call $cache_get {settings} (i32.const 512)) (i32.const {answer})";
-/// The same as [`READS`], and then fails where there is such an object, for its result lies as with [`CACHE_HAS`]: without an answer.
+/// Reads like [`READS`], and traps if the object exists. The result lies as in [`CACHE_HAS`].
 pub(crate) const READS_AND_TRAPS_IF_THERE: &str = "(call $cache_get {settings} (i32.const 512)) \
     (if (i32.load8_u (i32.const 520)) (then unreachable)) (i32.const {answer})";
-/// Traps if the time differs from one look to the next, else gives its answer.
+/// Traps if two reads of the clock differ, and answers otherwise.
 pub(crate) const CLOCK_MOVES: &str = "(if (i64.ne (call $now) (call $now)) (then unreachable)) (i32.const {answer})";
-/// Traps if a call before this one has left something in memory, else leaves something and gives its answer.
+/// Traps if an earlier call left a mark in memory. Otherwise leaves one, and answers.
 pub(crate) const REMEMBERS: &str = "(if (i32.load8_u (i32.const 768)) (then unreachable)) \
     (i32.store8 (i32.const 768) (i32.const 1)) (i32.const {answer})";
-/// Does so in the first call of an instance; in the second its memory still says that there was one, and it does something else, which must
-/// not come to an end.
+/// Runs `first` in an instance's first call, and answers. Runs `then` in the second, which must not return.
 pub(crate) fn at_first(first: &str, then: &str) -> String {
     format!(
         "(if (i32.load8_u (i32.const 768)) (then {then})) (i32.store8 (i32.const 768) (i32.const 1)) {first} (i32.const {{answer}})"
     )
 }
-/// Traps at the call after so many of one instance, else gives its answer.
+/// Answers `most` calls of an instance, and traps in the next.
 pub(crate) fn counts_to(most: u32) -> String {
     format!(
         "(i32.store (i32.const 768) (i32.add (i32.load (i32.const 768)) (i32.const 1))) \
@@ -125,25 +126,25 @@ pub(crate) fn counts_to(most: u32) -> String {
 /// Logs an error.
 pub(crate) const LOG: &str =
     "(call $log (i32.const 0) (i32.const {said}) (i32.const {said.len}) (i32.const 0) (i32.const 0))";
-/// Traps if it is as late as in the call before, else gives its answer.
+/// Traps if the clock shows the time of the call before, and answers otherwise.
 pub(crate) const CLOCK_STANDS: &str = "(if (i64.eq (i64.load (i32.const 776)) (call $now)) (then unreachable)) \
     (i64.store (i32.const 776) (call $now)) (i32.const {answer})";
-/// The `map` or `observe` that traps if a call before it has left something in memory.
+/// A `map` or `observe` that traps if an earlier call left a mark in memory.
 pub(crate) const FINDS_NOTHING: &str = "(if (i32.load8_u (i32.const 768)) (then unreachable))";
-/// The `describe` of a plugin that takes no configuration but `{}`.
+/// A `describe` that accepts only the configuration `{}`.
 pub(crate) const PICKY: &str =
     "(select (i32.const {manifest}) (i32.const {refusal}) (i32.eq (local.get 1) (i32.const 2)))";
-/// What [`PICKY`] says.
+/// The message of [`PICKY`].
 pub(crate) const REFUSAL: &str = "colour: not a colour";
-/// The `map` to which every change concerns the key `default/mapped`.
+/// A `map` that returns the key `default/mapped`.
 pub(crate) const MAPS: &str = "(i32.const {keys})";
-/// The `map` or `observe` that fails, and says [`MISTAKE`].
+/// A `map` or `observe` that fails with [`MISTAKE`].
 pub(crate) const MISTAKEN: &str = "(i32.const {mistake})";
-/// The `observe` that takes what comes.
+/// An `observe` that succeeds.
 pub(crate) const TAKES: &str = "(i32.const {taken})";
-/// What [`MISTAKEN`] says.
+/// The message of [`MISTAKEN`].
 pub(crate) const MISTAKE: &str = "cannot tell";
-/// What [`LOG_AND_TRAP`] says.
+/// The log line of [`LOG_AND_TRAP`].
 pub(crate) const SAID: &str = "panicked at src/lib.rs:7:5: no apples left";
 
 /// A plugin to be assembled.
@@ -156,7 +157,7 @@ pub(crate) struct Guest {
     read: Vec<(&'static str, &'static str)>,
     observed: Vec<(&'static str, &'static str)>,
     indexes: Vec<(&'static str, (&'static str, &'static str), &'static str)>,
-    /// CustomResourceDefinitions that it brings.
+    /// Its CustomResourceDefinitions.
     definitions: Vec<String>,
     frugal: bool,
     reuse: bool,
@@ -183,7 +184,7 @@ pub(crate) enum Mapping {
     Plugin,
 }
 
-/// What `reconcile` returns where it gives its answer.
+/// What `reconcile` returns when it answers.
 #[derive(Clone)]
 pub(crate) enum Answer {
     Children {
@@ -197,23 +198,23 @@ pub(crate) enum Answer {
         terminal: bool,
         status: Option<String>,
     },
-    /// A child that lies where [`garbles`] makes it unreadable.
+    /// A child that [`garbles`] makes unreadable.
     Garbled,
-    /// So many children that all lie in the same place, each of so many bytes.
+    /// Children that all lie in the same place.
     Aliased {
         children: u32,
         bytes: u32,
     },
-    /// Not of the contract.
+    /// Bytes that do not fit the contract.
     Nonsense,
 }
 
-/// Takes some hundredths of a second: longer than an instance that is made ahead may on any machine, and shorter than a description may on a
-/// slow one.
+/// Takes a few hundredths of a second: more than pre-warming may take on any machine, and less than `describe` may take
+/// on a slow one.
 pub(crate) const SLOWLY: &str = "(local $n i32) \
     (loop $more (br_if $more (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 100000000))))";
 
-/// Gives the answer.
+/// Answers.
 pub(crate) const ANSWER: &str = "(i32.const {answer})";
 
 impl Guest {
@@ -255,12 +256,12 @@ impl Guest {
         Self { watched: (api_version, kind), ..self }
     }
 
-    /// Owns objects of this kind, and of no other.
+    /// Owns this kind only.
     pub(crate) fn owns(self, api_version: &'static str, kind: &'static str) -> Self {
         Self { owned: vec![(api_version, kind)], ..self }
     }
 
-    /// Brings a CustomResourceDefinition.
+    /// Adds a CustomResourceDefinition.
     pub(crate) fn brings(mut self, definition: String) -> Self {
         self.definitions.push(definition);
         self
@@ -271,41 +272,41 @@ impl Guest {
         Self { owned: Vec::new(), ..self }
     }
 
-    /// Is woken by objects of this kind besides.
+    /// Adds this kind to `watches`.
     pub(crate) fn maps(mut self, api_version: &'static str, kind: &'static str, mapping: Mapping) -> Self {
         self.mapped.push(((api_version, kind), mapping));
         self
     }
 
-    /// Reads objects of this kind besides.
+    /// Adds this kind to `reads`.
     pub(crate) fn reads(mut self, api_version: &'static str, kind: &'static str) -> Self {
         self.read.push((api_version, kind));
         self
     }
 
-    /// Is told of objects of this kind.
+    /// Adds this kind to `observes`.
     pub(crate) fn observes(mut self, api_version: &'static str, kind: &'static str) -> Self {
         self.observed.push((api_version, kind));
         self
     }
 
-    /// Has objects of this kind by the values of a field.
+    /// Adds an index of this kind by a field.
     pub(crate) fn index(mut self, name: &'static str, of: (&'static str, &'static str), path: &'static str) -> Self {
         self.indexes.push((name, of, path));
         self
     }
 
-    /// Of all kinds but those that it owns it has metadata alone, without annotations, compressed.
+    /// Watches all kinds but its own as metadata only, without annotations, compressed.
     pub(crate) fn frugal(self) -> Self {
         Self { frugal: true, ..self }
     }
 
-    /// Lets an instance serve call after call.
+    /// Asks for its instances to be reused.
     pub(crate) fn reuse(self) -> Self {
         Self { reuse: true, ..self }
     }
 
-    /// Seconds from one look at every key to the next.
+    /// Sets the resync interval in seconds.
     pub(crate) fn resync(self, seconds: u32) -> Self {
         Self { resync: Some(seconds), ..self }
     }
@@ -322,7 +323,7 @@ impl Guest {
         Self { timeout_ms: Some(timeout), ..self }
     }
 
-    /// The instructions that each instance begins with.
+    /// The instructions that run at the start of each instance.
     pub(crate) fn start(self, body: &'static str) -> Self {
         Self { start: Some(body), ..self }
     }
@@ -337,12 +338,12 @@ impl Guest {
         Self { reconcile: body.to_owned(), ..self }
     }
 
-    /// The instructions of `map`, which is exported only where there are some. Parameters: config, controller, changes.
+    /// The instructions of `map`. Without them it is not exported. Parameters: config, controller, changes.
     pub(crate) fn map(self, body: &str) -> Self {
         Self { map: Some(body.to_owned()), ..self }
     }
 
-    /// The instructions of `observe`, which is exported only where there are some. Parameters: config, changes.
+    /// The instructions of `observe`. Without them it is not exported. Parameters: config, changes.
     pub(crate) fn observe(self, body: &str) -> Self {
         Self { observe: Some(body.to_owned()), ..self }
     }
@@ -356,17 +357,17 @@ impl Guest {
         Self { pages, ..self }
     }
 
-    /// So many memories in all.
+    /// The number of memories.
     pub(crate) fn memories(self, memories: usize) -> Self {
         Self { memories, ..self }
     }
 
-    /// So many globals more than it needs.
+    /// The number of additional globals.
     pub(crate) fn globals(self, globals: usize) -> Self {
         Self { globals, ..self }
     }
 
-    /// The plugin's file, a core module with a component's metadata.
+    /// Returns the plugin's file: a core module with component metadata.
     pub(crate) fn file(&self) -> Vec<u8> {
         let mut module = wat::parse_str(self.text()).unwrap();
         let mut resolve = Resolve::default();
@@ -380,12 +381,12 @@ impl Guest {
         module
     }
 
-    /// The module without metadata.
+    /// Returns the module without metadata.
     pub(crate) fn module(&self) -> Vec<u8> {
         wat::parse_str(self.text()).unwrap()
     }
 
-    /// The same as a component.
+    /// Returns the plugin as a component.
     pub(crate) fn component(&self) -> Vec<u8> {
         wit_component::ComponentEncoder::default().module(&self.file()).unwrap().encode().unwrap()
     }
@@ -526,7 +527,7 @@ impl Guest {
         let controllers = image.list(&[controller]);
         let indexes: Vec<Vec<u8>> = self.indexes.iter().map(|index| image.index(*index)).collect();
         let (indexes, observed) = (image.list(&indexes), image.watches(&self.observed));
-        // read, apply and delete for each kind, apply for the status.
+        // Read, apply and delete for each kind, apply for the status.
         let mut permissions: Vec<Vec<u8>> = Vec::new();
         let others = self.mapped.iter().map(|(of, _)| of).chain(&self.read).chain(&self.observed);
         for of in std::iter::once(&self.watched).chain(&self.owned).chain(others) {

@@ -1,4 +1,4 @@
-//! The sandbox's promises, each shown with a guest that breaks them if it can.
+//! The sandbox's guarantees. Each is tested with a guest that tries to break it.
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
@@ -41,12 +41,12 @@ async fn call(guest: &Guest) -> Result<Result<Outcome, Failure>, CallError> {
     load(guest).await.reconcile(Arc::new(Fake::default()), request()).await
 }
 
-/// Milliseconds that a call of this has: few where it never returns. Others have enough on a machine that has other things to do.
+/// Returns the deadline in milliseconds for a guest: short if it never returns, and long otherwise, for a busy machine.
 fn patience(body: &str) -> u32 {
     if body == guest::LOOP { 100 } else { 60_000 }
 }
 
-/// Everything that a person is told about an error.
+/// Returns an error with all its causes.
 fn told(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -184,20 +184,20 @@ async fn trap_tells_where_it_was_and_what_the_guest_said() {
 async fn answer_that_is_not_of_the_contract_is_refused() {
     let error = call(&Guest::new().answer(Answer::Nonsense)).await.unwrap_err();
     assert_eq!(error.kind(), "answer", "{error}");
-    // Outside the memory.
+    // An address outside the memory.
     let error = call(&Guest::new().reconcile("(i32.const -8)")).await.unwrap_err();
     assert_eq!(error.kind(), "answer", "{error}");
 }
 
 #[tokio::test]
 async fn text_that_cannot_be_read_is_told_from_traps_and_other_answers() {
-    // An import's argument: where it was called is known.
+    // An argument of an import: the place of the call is known.
     let error = call(&Guest::new().reconcile(guest::LOG_GARBLED)).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.to_string().as_str()),
-        ("decode", "plugin handed over what cannot be read: invalid utf-8 sequence of 1 bytes from index 0")
+        ("decode", "plugin passed text that is not valid: invalid utf-8 sequence of 1 bytes from index 0")
     );
-    // The innermost frame is that of what calls the import.
+    // The innermost frame is the one that calls the import.
     assert!(error.backtrace().iter().any(|frame| frame.contains("reconcile")), "{:?}", error.backtrace());
 
     let child =
@@ -207,15 +207,15 @@ async fn text_that_cannot_be_read_is_told_from_traps_and_other_answers() {
             Guest::new().answer(Answer::Garbled).reconcile(&guest::garbles()),
             "invalid utf-8 sequence of 1 bytes from index 0",
         ),
-        (Guest::new().answer(child("[]")), "child 0 is no JSON object: the text is not an object at byte 0"),
+        (Guest::new().answer(child("[]")), "child 0 is not a JSON object: the text is not an object at byte 0"),
     ] {
         let error = call(&guest).await.unwrap_err();
-        let told = format!("plugin handed over what cannot be read: {why}");
+        let told = format!("plugin passed text that is not valid: {why}");
         assert_eq!((error.kind(), error.to_string(), error.backtrace()), ("decode", told, &[][..]));
     }
 }
 
-/// A new object, as `map` and `observe` see it.
+/// Creates a new object, as `map` and `observe` see it.
 fn news() -> News {
     let apple = apple();
     News { of: apple.type_meta().clone(), old: None, new: Some(apple), merged: 1, missed: false }
@@ -225,10 +225,10 @@ fn news() -> News {
 async fn manifest_that_needs_an_export_is_refused_without_it() {
     let guest = Guest::new().maps("v1", "Secret", guest::Mapping::Plugin).observes("v1", "Pod");
     let told = |guest: Guest| async move { load_with(&guest, Limits::default()).await.map_err(|error| told(&error)) };
-    let mapper = "controllers[0].watches[0].mapping: asks the plugin, and the component does not export \
-                  pilothouse:plugin/mapper@0.1.0: export it, or choose another mapping";
-    let observer = "observes: is for the plugin's observer, and the component does not export \
-                    pilothouse:plugin/observer@0.1.0: export it, or observe nothing";
+    let mapper = "controllers[0].watches[0].mapping: needs pilothouse:plugin/mapper@0.1.0, which the component does not export: \
+                  export it, or choose another mapping";
+    let observer = "observes: needs pilothouse:plugin/observer@0.1.0, which the component does not export: \
+                    export it, or observe nothing";
     let cannot = "the plugin's manifest cannot be used";
     assert_eq!(told(guest.clone()).await.unwrap_err(), format!("{cannot}\n  {mapper}\n  {observer}"));
     assert_eq!(told(guest.clone().observe(guest::TAKES)).await.unwrap_err(), format!("{cannot}: {mapper}"));

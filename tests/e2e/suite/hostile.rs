@@ -16,7 +16,7 @@ const HOSTILE: [(&str, [&str; 2]); 14] = [
     ("asking", [LATE; 2]),
     ("flooding_requests", [LATE; 2]),
     ("flooding_writes", [LATE; 2]),
-    ("garbling", ["plugin handed over what cannot be read: invalid utf-8"; 2]),
+    ("garbling", ["plugin passed text that is not valid: invalid utf-8"; 2]),
     (
         "huge",
         [

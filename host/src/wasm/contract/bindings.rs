@@ -1,7 +1,7 @@
-//! The contract in Rust: what `wasmtime` generates out of `wit/`.
+//! The contract in Rust, as `wasmtime` generates it from `wit/`.
 //!
-//! Nothing outside [`crate::wasm`] names this module. The leaf types of the contract that callers need (an error, a patch body,
-//! a log level) are re-exported by [`super::imports`]; the rest has types of our own in [`super::call`].
+//! Only [`crate::wasm`] uses this module. The files of [`super::imports`] re-export leaf types that callers need (an
+//! error, a patch body, a log level). [`super::call`] has its own types for the rest.
 
 #![allow(
     missing_docs,
@@ -16,17 +16,18 @@ wasmtime::component::bindgen!({
     world: "plugin",
     path: "../wit",
     imports: {
-        // A request to the API server is waited for: the guest is suspended meanwhile, and its thread serves others.
+        // A request to the API server suspends the guest, and its thread serves others.
         "pilothouse:plugin/client": async | trappable,
-        // All others answer at once. They trap where no import may be called (`describe`).
+        // Other imports answer at once. They trap in `describe`, where imports are forbidden.
         default: trappable,
     },
     exports: { default: async },
-    // What a call gives to a guest is copied once, into its memory. A type that goes both ways has two names: `KeyParam`, `KeyResult`.
+    // The arguments of a call are copied once, into the guest's memory. A type for both directions has two names:
+    // `KeyParam`, `KeyResult`.
     ownership: Borrowing { duplicate_if_necessary: true },
 });
 
-/// The world of a plugin that has a mapping of its own. A component exports both worlds, or only the first.
+/// The world of a plugin with a mapper.
 pub(crate) mod mapping {
     wasmtime::component::bindgen!({
         world: "mapping",
@@ -36,7 +37,7 @@ pub(crate) mod mapping {
     });
 }
 
-/// The world of a plugin that observes.
+/// The world of a plugin with an observer.
 pub(crate) mod observing {
     wasmtime::component::bindgen!({
         world: "observing",

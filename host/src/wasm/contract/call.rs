@@ -1,8 +1,8 @@
-//! What goes into a call and what comes out of it.
+//! What a call takes and returns.
 //!
-//! Objects stay JSON text: on the way in they are what the store holds, on the way out they are seen to be JSON objects here, which costs
-//! little, and the writer parses them. What the guest returns is bounded here ([`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_OBJECT`],
-//! [`MAX_KEYS`], [`MAX_MESSAGE`]) and, before it is copied, by [`super::super::MAX_TRANSFER`].
+//! Objects are JSON text. Requests pass on what the store holds. Outcomes are checked here to be JSON objects, which is
+//! cheap, and the writer parses them. The bounds of an answer are [`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_OBJECT`],
+//! [`MAX_KEYS`] and [`MAX_MESSAGE`]. Before an answer is copied, [`super::super::MAX_TRANSFER`] bounds it.
 
 use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
@@ -20,85 +20,85 @@ use super::{
     error::CallError,
 };
 
-/// How many children an outcome may hold. A reconcile that wants more is rather one that is wrong.
+/// Children of an outcome. A reconcile that returns more is probably wrong.
 pub const MAX_CHILDREN: usize = 10_000;
 
-/// How many bytes the children and the status of an outcome may have together: as many children as there may be, of 1.6 kB each.
+/// Bytes of an outcome's children and status together: 1.6 kB for each of the most children.
 pub const MAX_OUTCOME: usize = 16 << 20;
 
-/// How many bytes a child, or the status, may have: kube-apiserver takes no larger request (`MaxRequestBodyBytes`), and to find that out
-/// would cost parsing it, comparing it and sending it.
+/// Bytes of a child or a status. kube-apiserver accepts no larger request (`MaxRequestBodyBytes`). Without this bound,
+/// the host would parse, compare and send it for nothing.
 pub const MAX_OBJECT: usize = 3 << 20;
 
-/// How many keys a call of `map` may give. One change that concerns more objects is better told by an index, which needs no call.
+/// Keys of one `map` call. If a change concerns more objects, use an index, which needs no call.
 pub const MAX_KEYS: usize = 10_000;
 
-/// How many bytes of a failure's message are kept; it goes into logs and status, and is for people.
+/// Bytes of a failure's message that are kept. It goes into logs and status.
 pub const MAX_MESSAGE: usize = 4 << 10;
 
-/// Where an object is in its life.
+/// The phase of an object's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// It is there.
+    /// The object exists.
     Live,
-    /// It is there with `metadata.deletionTimestamp`: finalizers hold it.
+    /// The object exists with `metadata.deletionTimestamp`, and finalizers hold it.
     Deleting,
-    /// It is gone; the request holds its last known state.
+    /// The object is deleted. The request holds its last known state.
     Gone,
 }
 
-/// One call of `reconcile`.
+/// A call of `reconcile`.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Which of the manifest's controllers.
+    /// The name of the controller in the manifest.
     pub controller: Arc<str>,
-    /// Whom to reconcile.
+    /// The key to reconcile.
     pub key: Key,
     /// The object, or its last known state.
     pub object: Arc<Object>,
-    /// Where the object is in its life.
+    /// The phase of the object.
     pub phase: Phase,
-    /// 1 for the first try since the last success.
+    /// Number of the try since the last success, from 1.
     pub attempt: u32,
-    /// Why the try before this one failed.
+    /// Why the last try failed.
     pub last_error: Option<String>,
 }
 
-/// What a successful reconcile wants.
+/// The result of a successful reconcile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// The children that should exist.
     pub children: Children,
-    /// The whole status as JSON text; none: as it is.
+    /// The whole status as JSON text. `None` leaves it unchanged.
     pub status: Option<String>,
-    /// To be called again after this time though nothing changed.
+    /// Reconcile again after this time, even if nothing changed.
     pub requeue_after: Option<Duration>,
 }
 
 /// The children of an outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Children {
-    /// Leave them as they are.
+    /// Leaves them as they are.
     Unchanged,
-    /// These and no others.
+    /// Exactly these.
     Desired(Vec<Child>),
 }
 
-/// One object that should exist.
+/// An object that should exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Child {
-    /// The text of a JSON object, as the plugin wrote it.
+    /// The JSON text, as the plugin wrote it.
     pub object: String,
-    /// May take over an object that exists already and that this plugin did not apply for this owner.
+    /// `true` if the host may take over an existing object that this plugin did not apply for this owner.
     pub adopt: bool,
 }
 
-/// The plugin says that the reconcile failed.
+/// A failure that the plugin reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Why, for people; at most [`MAX_MESSAGE`] bytes.
+    /// The message for people, at most [`MAX_MESSAGE`] bytes.
     pub message: String,
-    /// Not again until the object or a child changes.
+    /// `true` if a retry must wait until the object or a child changes.
     pub terminal: bool,
     /// As in [`Outcome::status`].
     pub status: Option<String>,
@@ -112,23 +112,23 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What became of an object, for `map` and `observe`. One of `old` and `new` is there.
+/// A change of an object, for `map` and `observe`. At least one of `old` and `new` is there.
 #[derive(Debug, Clone)]
 pub struct News {
-    /// The kind.
+    /// Its kind.
     pub of: TypeMeta,
-    /// As it was before.
+    /// The object before the change.
     pub old: Option<Arc<Object>>,
-    /// As it is.
+    /// The object after the change.
     pub new: Option<Arc<Object>>,
-    /// How many changes this stands for.
+    /// Number of changes that were merged into this one.
     pub merged: u32,
-    /// The deletion was found by a list, and not seen.
+    /// `true` if a list revealed the deletion, and no watch event showed it.
     pub missed: bool,
 }
 
 impl News {
-    /// The objects as text, for as long as a call borrows it.
+    /// Returns the objects as text.
     pub(crate) fn texts(&self) -> Texts<'_> {
         Texts { old: text(self.old.as_ref()), new: text(self.new.as_ref()) }
     }
@@ -151,7 +151,7 @@ impl News {
     }
 }
 
-/// Both sides of [`News`] as JSON.
+/// Both objects of a [`News`] as JSON text.
 pub(crate) struct Texts<'a> {
     old: Option<Cow<'a, str>>,
     new: Option<Cow<'a, str>>,
@@ -161,7 +161,7 @@ fn text(object: Option<&Arc<Object>>) -> Option<Cow<'_, str>> {
     object.map(|object| object.json())
 }
 
-/// The keys that `map` gave, each once.
+/// Checks the keys of a `map` call, and removes duplicates.
 pub(crate) fn keys(keys: &[mapping::pilothouse::plugin::types::Key]) -> Result<Vec<Key>, CallError> {
     if keys.len() > MAX_KEYS {
         return Err(CallError::Answer(format!("{} keys are more than the {MAX_KEYS} that map may give", keys.len())));
@@ -173,7 +173,7 @@ pub(crate) fn keys(keys: &[mapping::pilothouse::plugin::types::Key]) -> Result<V
 }
 
 impl Request {
-    /// As the contract has it; `object` is the object's text.
+    /// Converts to the contract's record. `object` is the object's text.
     pub(crate) fn to_wit<'a>(&'a self, object: &'a str) -> wit::Request<'a> {
         wit::Request {
             controller: &self.controller,
@@ -191,7 +191,7 @@ impl Request {
 }
 
 impl Outcome {
-    /// Bytes of the host's memory that it takes.
+    /// Returns the bytes of memory that the outcome takes.
     pub(crate) fn bytes(&self) -> usize {
         let children = match &self.children {
             Children::Unchanged => 0,
@@ -223,34 +223,34 @@ impl Failure {
     }
 }
 
-/// Refuses children that are too many, children and a status that are too much, each or together, and what is no JSON object.
+/// Checks the bounds of children and status, and that each is a JSON object.
 fn check(children: &[wit::Child], status: Option<&str>) -> Result<(), CallError> {
-    let refused = |why: String| Err(CallError::Answer(why));
+    let invalid = |why: String| Err(CallError::Answer(why));
     if children.len() > MAX_CHILDREN {
         let count = children.len();
-        return refused(format!("{count} children are more than the {MAX_CHILDREN} that an outcome may hold"));
+        return invalid(format!("{count} children are more than the {MAX_CHILDREN} that an outcome may hold"));
     }
     let texts = || children.iter().map(|child| child.object.as_str()).chain(status).enumerate();
     let what = |at: usize| if at < children.len() { format!("child {at}") } else { "the status".to_owned() };
     let bytes: usize = texts().map(|(_, text)| text.len()).sum();
     if bytes > MAX_OUTCOME {
-        return refused(format!(
+        return invalid(format!(
             "{bytes} bytes of children and status are more than the {MAX_OUTCOME} that an outcome may hold"
         ));
     }
     if let Some((at, text)) = texts().find(|(_, text)| text.len() > MAX_OBJECT) {
         let (what, bytes) = (what(at), text.len());
-        return refused(format!("{what} has {bytes} bytes, and an API server takes at most {MAX_OBJECT}"));
+        return invalid(format!("{what} has {bytes} bytes, and an API server takes at most {MAX_OBJECT}"));
     }
     texts().try_for_each(|(at, text)| {
         pilothouse_core::check_object(text).map_err(|error| CallError::Decode {
-            reason: format!("{} is no JSON object: {error}", what(at)),
+            reason: format!("{} is not a JSON object: {error}", what(at)),
             backtrace: Vec::new(),
         })
     })
 }
 
-/// Cuts a text to at most `bytes` bytes, at a character's boundary, and marks the cut.
+/// Cuts a text to at most `bytes` bytes at a character boundary, and marks the cut.
 pub(crate) fn shorten(mut text: String, bytes: usize) -> String {
     const MARK: &str = "…";
     if text.len() > bytes {
@@ -324,13 +324,16 @@ mod tests {
             let outcome = wit::Outcome { children, status: status.map(str::to_owned), requeue_after: None };
             Outcome::from_wit(outcome).map(drop).map_err(|error| (error.kind(), error.to_string()))
         };
-        let said = |why: &str| Err(("decode", format!("plugin handed over what cannot be read: {why}")));
+        let said = |why: &str| Err(("decode", format!("plugin passed text that is not valid: {why}")));
         assert_eq!(outcome("{}", Some(" {\"available\": 1}\n")), Ok(()));
-        assert_eq!(outcome("{", None), said("child 1 is no JSON object: text ends too early at byte 1"));
-        assert_eq!(outcome("{}", Some("1")), said("the status is no JSON object: the text is not an object at byte 0"));
+        assert_eq!(outcome("{", None), said("child 1 is not a JSON object: text ends too early at byte 1"));
+        assert_eq!(
+            outcome("{}", Some("1")),
+            said("the status is not a JSON object: the text is not an object at byte 0")
+        );
         let failure = wit::Failure { message: String::new(), terminal: true, status: Some("{}{}".to_owned()) };
         let failure = Failure::from_wit(failure).map(drop).map_err(|error| (error.kind(), error.to_string()));
-        assert_eq!(failure, said("the status is no JSON object: text goes on after its value at byte 2"));
+        assert_eq!(failure, said("the status is not a JSON object: text goes on after its value at byte 2"));
     }
 
     #[test]

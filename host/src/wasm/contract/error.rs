@@ -1,4 +1,4 @@
-//! Why a call came to nothing.
+//! Why a call failed.
 
 use std::{
     fmt::{self, Write as _},
@@ -12,28 +12,28 @@ use super::{
     host_state::{Closed, Excess},
 };
 
-/// The innermost calls of a guest that are told: deeper ones seldom say more.
+/// Innermost frames of a guest's backtrace that are kept. Deeper ones seldom help.
 const FRAMES: usize = 10;
 
-/// Bytes of a call's line: names come from the guest, and those of generic functions fill pages.
+/// Bytes of a frame's line. Names come from the guest, and those of generic functions fill pages.
 const FRAME: usize = 200;
 
-/// A plugin that loads but does not say what it is.
+/// Why a plugin has no valid description.
 #[derive(Debug, thiserror::Error)]
 pub enum DescribeError {
-    /// The call itself came to nothing.
+    /// The call of `describe` failed.
     #[error("cannot call describe")]
     Call(#[from] CallError),
-    /// The plugin's own refusal, as a rule of its configuration.
+    /// The plugin rejected its configuration. Holds its message.
     #[error("the plugin refuses its configuration: {0}")]
     Refused(String),
-    /// A manifest that cannot be used; all that is wrong with it.
+    /// The manifest is not valid. Holds every problem.
     #[error(transparent)]
     Manifest(#[from] pilothouse_core::manifest::Invalid),
 }
 
 impl DescribeError {
-    /// One word for metrics: [`CallError::kind`], `refused` or `manifest`.
+    /// Returns one word for metrics: [`CallError::kind`], `refused` or `manifest`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Call(error) => error.kind(),
@@ -48,89 +48,89 @@ impl DescribeError {
     }
 }
 
-/// A call into a plugin that came to nothing. The instance is gone; the next call has a fresh one.
+/// Why a call failed. Its instance is dropped; the next call gets a new one.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CallError {
-    /// The manifest has no controller of this name.
+    /// The manifest has no such controller.
     #[error("plugin has no controller {0:?}")]
     Controller(String),
-    /// The component does not export this interface. Whoever was described needs no more than it exports.
+    /// The component does not have this export. A described plugin has every export that its manifest needs.
     #[error("plugin does not export {}", .0.interface())]
     Export(Export),
-    /// Ran, or waited for the API server, for too long.
+    /// It computed, or waited for the API server, beyond its deadline.
     #[error("plugin was stopped at its deadline of {} ms", .after.as_millis())]
     Deadline {
-        /// What it had.
+        /// The deadline.
         after: Duration,
-        /// Where it was, innermost call first; empty where it was waiting.
+        /// Where it was, innermost frame first. Empty if it was waiting.
         backtrace: Vec<String>,
     },
-    /// Wanted more memory than it may have, and gave up.
+    /// It was refused memory, and gave up.
     #[error("{}", match limit {
         MemoryLimit::Instance(bytes) => format!("plugin hit its memory limit of {} MiB", bytes >> 20),
         MemoryLimit::Plugin(bytes) => format!("plugin's instances together hit their memory limit of {} MiB", bytes >> 20),
     })]
     Memory {
-        /// Which limit, and the bytes that it allows.
+        /// The limit that it reached.
         limit: MemoryLimit,
-        /// Where it gave up, innermost call first; empty where an instance begins with too much.
+        /// Where it gave up, innermost frame first. Empty if a new instance needs too much.
         backtrace: Vec<String>,
     },
-    /// Called too deep.
+    /// It overflowed its stack.
     #[error("plugin overflowed its stack")]
     Stack {
-        /// The innermost calls.
+        /// Innermost frame first.
         backtrace: Vec<String>,
     },
-    /// Died of a fault of its own, a panic for one.
+    /// It failed in its own code, for example with a panic.
     #[error("plugin trapped: {reason}{}", Said(said.as_deref()))]
     Trap {
-        /// The engine's word for it.
+        /// The engine's message.
         reason: String,
-        /// The last error that the plugin logged in this call: a panic message, as a rule.
+        /// The last error that the plugin logged in this call, usually a panic message.
         said: Option<String>,
-        /// Innermost call first.
+        /// Innermost frame first.
         backtrace: Vec<String>,
     },
-    /// Called an import from `describe`.
+    /// It called an import from `describe`.
     #[error("plugin called {import} from describe, where no import may be called{}", Said(said.as_deref()))]
     Import {
         /// Interface and function, such as `cache.get`.
         import: &'static str,
-        /// The message, where it was `log.write`.
+        /// The last error that the plugin logged, if the import is `log.write`.
         said: Option<String>,
-        /// Where it called that, innermost call first.
+        /// Innermost frame first.
         backtrace: Vec<String>,
     },
-    /// Wanted larger tables than it may have, and gave up.
+    /// It was refused larger tables, and gave up.
     #[error("plugin hit its limit of {MAX_TABLE_ELEMENTS} table elements")]
     Table {
-        /// As of [`CallError::Memory`].
+        /// As in [`CallError::Memory`].
         backtrace: Vec<String>,
     },
-    /// Called the host too often, or exchanged too much with it.
+    /// It exceeded a limit on host calls.
     #[error("plugin {excess}")]
     HostCalls {
-        /// Of what, and the limit.
+        /// The limit that it exceeded.
         excess: Excess,
-        /// Where it was, innermost call first.
+        /// Innermost frame first.
         backtrace: Vec<String>,
     },
-    /// No instance could be made.
+    /// No instance could be created.
     #[error("cannot instantiate the plugin: {0}")]
     Instantiate(String),
-    /// The host is short of something that an instance takes: the plugin can do nothing about it.
+    /// The host lacks something that an instance needs. The plugin is not to blame.
     #[error("the host cannot make an instance: {0}")]
     Host(String),
-    /// What it returned is not what the contract says, or is too much.
+    /// Its answer does not fit the contract, or is too large.
     #[error("plugin gave an unusable answer: {0}")]
     Answer(String),
-    /// Handed over a text that is no UTF-8, or a child or a status that is no JSON object.
-    #[error("plugin handed over what cannot be read: {reason}")]
+    /// It passed a text that is not UTF-8, or a child or a status that is not a JSON object.
+    #[error("plugin passed text that is not valid: {reason}")]
     Decode {
-        /// What, and what is wrong with it.
+        /// What is wrong.
         reason: String,
-        /// Where it called an import with it, innermost call first; empty for an answer.
+        /// Where it passed the text to an import, innermost frame first. Empty for an answer.
         backtrace: Vec<String>,
     },
 }
@@ -144,8 +144,8 @@ impl fmt::Display for Said<'_> {
 }
 
 impl CallError {
-    /// One word for metrics: `deadline`, `memory`, `stack`, `table`, `host-calls`, `trap`, `import`, `instantiate`, `host`, `answer`, `decode`,
-    /// `controller` or `export`.
+    /// Returns one word for metrics: `deadline`, `memory`, `stack`, `table`, `host-calls`, `trap`, `import`,
+    /// `instantiate`, `host`, `answer`, `decode`, `controller` or `export`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Controller(_) => "controller",
@@ -164,8 +164,8 @@ impl CallError {
         }
     }
 
-    /// Whether the guest died in the middle of its code, as a native function does of a panic. It did not where it never began, gave an
-    /// answer that is of no use, or was stopped at its deadline.
+    /// Returns `true` if the guest failed in its code, as a native function does with a panic. That excludes a guest
+    /// that did not start, was stopped at its deadline, or gave an invalid answer.
     pub fn is_panic(&self) -> bool {
         match self {
             Self::Stack { .. } | Self::Trap { .. } | Self::Import { .. } | Self::HostCalls { .. } => true,
@@ -181,7 +181,8 @@ impl CallError {
         }
     }
 
-    /// The guest's innermost calls when it ended, at most ten, innermost first; empty where they are not known.
+    /// Returns the guest's innermost frames when the call failed, innermost first, at most ten. Empty if they are not
+    /// known.
     pub fn backtrace(&self) -> &[String] {
         match self {
             Self::Deadline { backtrace, .. }
@@ -196,7 +197,7 @@ impl CallError {
         }
     }
 
-    /// Reads what the engine says of a failed call.
+    /// Interprets the engine's error of a failed call.
     pub(crate) fn of(error: &wasmtime::Error, stage: Stage, call: &Ended<'_>) -> Self {
         let said = || call.said.map(str::to_owned);
         let backtrace = || frames(error);
@@ -217,7 +218,7 @@ impl CallError {
             return Self::Decode { reason: reason(error), backtrace: backtrace() };
         }
         let trap = error.downcast_ref::<wasmtime::Trap>();
-        // A guest that is refused memory gives up by `unreachable`, if it gives up; any other trap has another reason.
+        // A guest that is refused memory gives up with `unreachable`. Other traps have other reasons.
         let gave_up =
             matches!(trap, None | Some(wasmtime::Trap::UnreachableCodeReached | wasmtime::Trap::AllocationTooLarge));
         if gave_up && let Some(limit) = call.limits.memory_refused() {
@@ -230,14 +231,14 @@ impl CallError {
         match (trap, stage) {
             (Some(wasmtime::Trap::Interrupt), _) => Self::Deadline { after: call.budget, backtrace: backtrace() },
             (Some(wasmtime::Trap::StackOverflow), _) => Self::Stack { backtrace: backtrace() },
-            // Most languages have a stack of their own in memory, at whose end nobody stands: below it there is nothing.
+            // Most languages keep a stack in linear memory, and a call below its end traps here.
             (Some(wasmtime::Trap::MemoryOutOfBounds), _) if calls_itself(error) => Self::Trap {
-                reason: format!("{reason}, perhaps as the stack in its memory is used up: it calls itself"),
+                reason: format!("{reason}, perhaps because recursion used up its stack in linear memory"),
                 said: said(),
                 backtrace: backtrace(),
             },
             (Some(_), _) => Self::Trap { reason, said: said(), backtrace: backtrace() },
-            // Inside a guest's own frames it is an import's argument that could not be read.
+            // In a guest's frames, the engine failed to read an argument of an import.
             (None, _) if error.is::<wasmtime::WasmBacktrace>() => {
                 Self::Trap { reason, said: said(), backtrace: backtrace() }
             }
@@ -248,42 +249,43 @@ impl CallError {
     }
 }
 
-/// Which part of a call failed.
+/// The stage of a call in which it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     Instantiate,
     Call,
 }
 
-/// What is known of a call that ended.
+/// What the host knows of a failed call.
 pub(crate) struct Ended<'a> {
     pub(crate) budget: Duration,
     pub(crate) limits: &'a Limiter,
     pub(crate) said: Option<&'a str>,
 }
 
-/// The engine's word for it.
+/// Returns the engine's message.
 fn reason(error: &wasmtime::Error) -> String {
     let reason = error.root_cause().to_string();
     reason.strip_prefix("wasm trap: ").unwrap_or(&reason).to_owned()
 }
 
-/// The causes of an engine's error in one line.
+/// Returns an engine's error and its causes in one line.
 pub(crate) fn chain(error: &wasmtime::Error) -> String {
     format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Whether the guest handed over more than [`MAX_TRANSFER`](super::super::MAX_TRANSFER): the engine has only words for that.
+/// Returns `true` if the guest passed more than [`MAX_TRANSFER`](super::super::MAX_TRANSFER). The engine has no type
+/// for that error.
 fn is_too_much_at_once(error: &wasmtime::Error) -> bool {
     error.root_cause().to_string().starts_with("too much data is being copied between the host and the guest")
 }
 
-/// Whether a text of the guest's is none: its bytes are no UTF-8, or what else its strings are encoded as.
+/// Returns `true` if a text of the guest is not valid in its encoding.
 fn is_no_text(error: &wasmtime::Error) -> bool {
     error.chain().any(|cause| cause.is::<std::str::Utf8Error>() || cause.is::<std::char::DecodeUtf16Error>())
 }
 
-/// Whether the machine did not give what was asked of it, whatever that was for: memory, address space, a slot of the pool.
+/// Returns `true` if the machine lacks a resource: memory, address space, or a slot of the pool.
 pub(crate) fn is_shortage(error: &wasmtime::Error) -> bool {
     error.is::<wasmtime::PoolConcurrencyLimitError>()
         || error.chain().any(|cause| {
@@ -291,7 +293,7 @@ pub(crate) fn is_shortage(error: &wasmtime::Error) -> bool {
         })
 }
 
-/// Whether the innermost calls are all of one function.
+/// Returns `true` if the innermost frames are all of one function.
 fn calls_itself(error: &wasmtime::Error) -> bool {
     const CALLS: usize = 4;
     let Some(backtrace) = error.downcast_ref::<wasmtime::WasmBacktrace>() else { return false };
@@ -300,13 +302,15 @@ fn calls_itself(error: &wasmtime::Error) -> bool {
     backtrace.frames().len() >= CALLS && innermost.all(|other| other == first)
 }
 
-/// A line for each of the guest's innermost frames: `0: 0x1b2c - apples!orchard::reconcile`. Names are the guest's, of any length, and what a
-/// short one of C++ stands for may be endless: only Rust's are spelt out, and no further than they are shown.
+/// Formats the guest's innermost frames: `0: 0x1b2c - apples!orchard::reconcile`.
+///
+/// Names come from the guest. A short name of C++ may stand for an endless one, so only Rust's names are demangled, and
+/// no further than they are shown.
 fn frames(error: &wasmtime::Error) -> Vec<String> {
     let Some(backtrace) = error.downcast_ref::<wasmtime::WasmBacktrace>() else { return Vec::new() };
     let lines = backtrace.frames().iter().take(FRAMES).enumerate().map(|(number, frame)| {
         let mut line = Line(String::new());
-        // It is full, which its end shows.
+        // An error means that the line is full, which its end shows.
         let _ = write_frame(&mut line, number, frame);
         shorten(line.0, FRAME)
     });
@@ -332,7 +336,7 @@ fn write_name(line: &mut Line, name: &str) -> fmt::Result {
     }
 }
 
-/// One line, which takes a little more than is shown of it.
+/// A line with room for slightly more than is shown.
 struct Line(String);
 
 impl fmt::Write for Line {
@@ -375,13 +379,13 @@ mod tests {
         };
         assert_eq!(said("_ZN7orchard9reconcile17h0123456789abcdefE"), ("orchard::reconcile".to_owned(), true));
         assert_eq!(said("eat\u{1b}[2J"), ("eat [2J".to_owned(), true));
-        // Not Rust's.
+        // Not a name of Rust.
         assert_eq!(said("_Z1fPFviiES_S_"), ("_Z1fPFviiES_S_".to_owned(), true));
         let (line, fits) = said(&"ä".repeat(1 << 20));
         assert!(!fits && (FRAME + 1..FRAME + 8).contains(&line.len()), "{}", line.len());
     }
 
-    /// Types of two types, of which each names the one before: four billion in the last.
+    /// Nested pairs of types, each built from the one before. The last one has four billion parts.
     #[test]
     fn short_name_that_stands_for_an_endless_one_is_spelt_out_as_far_as_it_is_shown() {
         const DIGITS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";

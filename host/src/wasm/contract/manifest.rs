@@ -34,10 +34,10 @@ pub(crate) fn from_wit(manifest: wit::Manifest) -> Result<Manifest, Invalid> {
 /// Rejects a manifest that needs an optional export which the component does not have.
 pub(crate) fn check_exports(manifest: &Manifest, exports: impl Fn(Export) -> bool) -> Result<(), Invalid> {
     let mut problems = Vec::new();
-    let mut need = |export: Export, at: String, who: &str, instead: &str| {
+    let mut need = |export: Export, at: String, instead: &str| {
         if !exports(export) {
             let export = full_name(export.interface());
-            let what = format!("{who}, and the component does not export {export}: export it, or {instead}");
+            let what = format!("needs {export}, which the component does not export: export it, or {instead}");
             problems.push(Problem { at, what });
         }
     };
@@ -45,12 +45,12 @@ pub(crate) fn check_exports(manifest: &Manifest, exports: impl Fn(Export) -> boo
         for (watch, at) in controller.watches.iter().zip(0..) {
             if watch.mapping == Mapping::Plugin {
                 let at = format!("controllers[{place}].watches[{at}].mapping");
-                need(Export::Mapper, at, "asks the plugin", "choose another mapping");
+                need(Export::Mapper, at, "choose another mapping");
             }
         }
     }
     if !manifest.observes.is_empty() {
-        need(Export::Observer, "observes".to_owned(), "is for the plugin's observer", "observe nothing");
+        need(Export::Observer, "observes".to_owned(), "observe nothing");
     }
     if problems.is_empty() { Ok(()) } else { Err(Invalid { problems }) }
 }

@@ -66,10 +66,10 @@ pub enum CacheError {
     #[error("cannot use {} for compiled code", .0.display())]
     Io(PathBuf, #[source] io::Error),
     /// It is not a directory.
-    #[error("{} is no directory", .0.display())]
+    #[error("{} is not a directory", .0.display())]
     Directory(PathBuf),
     /// Its owner could place code there that this host runs.
-    #[error("{} belongs to user {owner}, and this host runs as user {user}: choose a directory of its own", dir.display())]
+    #[error("{} belongs to user {owner}, and this host runs as user {user}: choose another directory", dir.display())]
     Owner {
         /// The directory.
         dir: PathBuf,
@@ -80,7 +80,7 @@ pub enum CacheError {
     },
     /// Others may write to it, and could place code there that this host runs.
     #[error(
-        "{} may be written by others than its owner (mode {mode:04o}): make it 0700, or choose a directory below it, which the host makes itself",
+        "other users than the owner may write to {} (mode {mode:04o}): make it 0700, or choose a directory below it, which the host creates",
         dir.display()
     )]
     Mode {
@@ -94,11 +94,11 @@ pub enum CacheError {
 /// Why a cached file is not used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum Damage {
-    #[error("others than this host may have written it")]
+    #[error("another user may have written it")]
     Foreign,
     #[error("it is incomplete")]
     Short,
-    #[error("its checksum is another")]
+    #[error("its checksum does not match")]
     Checksum,
     #[error("it cannot be read: {0}")]
     Unreadable(String),

@@ -157,7 +157,7 @@ fn confine(parent: u32, memory: u64, data: u64, tier: Tier) -> io::Result<()> {
     }
     // The parent may have ended before the signal was set.
     if std::os::unix::process::parent_id() != parent {
-        return Err(io::Error::other("who started it has ended"));
+        return Err(io::Error::other("the parent process has ended"));
     }
     limit(Resource::As, memory.saturating_mul(1 << 20), 0)?;
     // What counts against a container's limit. The rest of the address space is the program, which the host has in

@@ -79,7 +79,7 @@ impl Sandbox {
             Ok(component) => Ready::link(&engine, tier, &linker, &component).map(|ready| Ok(Arc::new(ready))),
             Err(error) => Ok(Err(error)),
         });
-        ready.await.unwrap_or_else(|| Err(LoadError::Code("the host failed over it".to_owned())))
+        ready.await.unwrap_or_else(|| Err(LoadError::Code("a thread of the host panicked".to_owned())))
     }
 }
 
@@ -125,8 +125,8 @@ impl Ready {
         let exports: Vec<String> = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
         let bytes = imports.iter().chain(&exports).map(String::len).sum::<usize>();
         if bytes > MAX_NAMES {
-            let told = "the names of what it imports and exports have";
-            return Err(LoadError::Types(format!("{told} {bytes} bytes, and at most {MAX_NAMES} are allowed")));
+            let what = "the names of its imports and exports have";
+            return Err(LoadError::Types(format!("{what} {bytes} bytes, and at most {MAX_NAMES} are allowed")));
         }
         let foreign: Vec<String> = imports.iter().filter(|name| !offered(name)).cloned().collect();
         if !foreign.is_empty() {

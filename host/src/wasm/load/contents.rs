@@ -74,7 +74,7 @@ fn check_names(names: &Name<'_>) -> Result<(), String> {
     let Name::Function(names) = names else { return Ok(()) };
     match names.clone().into_iter().flatten().find(|naming| naming.name.len() > MAX_NAME) {
         Some(long) => Err(format!(
-            "the name of its function {} has {} bytes, and at most {MAX_NAME} are allowed: leave the section of names out",
+            "the name of its function {} has {} bytes, and at most {MAX_NAME} are allowed: leave the name section out",
             long.index,
             long.name.len()
         )),
@@ -99,8 +99,8 @@ mod tests {
         let module = |globals: usize| format!("(core module $m {})", "(global i32 (i32.const 0))".repeat(globals));
         let made = |times: usize| "(core instance (instantiate $m))".repeat(times);
         assert_eq!(said(&format!("(component {} {})", module(20_000), made(50))), Ok(20_000 * 50 * RECORD));
-        let told = "its functions and globals take 37 MiB in an instance, and at most 32 are allowed".to_owned();
-        assert_eq!(said(&format!("(component {} {})", module(20_000), made(60))), Err(told));
+        let message = "its functions and globals take 37 MiB in an instance, and at most 32 are allowed".to_owned();
+        assert_eq!(said(&format!("(component {} {})", module(20_000), made(60))), Err(message));
         // A nested component counts as the largest number of instances.
         let within = format!("(component (component {} {}))", module(20_000), made(1));
         assert!(said(&within).is_err());
@@ -113,8 +113,8 @@ mod tests {
     fn names_of_functions_are_bounded() {
         let named = |length: usize| format!("(component (core module (func ${})))", "n".repeat(length));
         assert_eq!(said(&named(MAX_NAME)), Ok(0));
-        let told =
-            "the name of its function 0 has 16385 bytes, and at most 16384 are allowed: leave the section of names out";
-        assert_eq!(said(&named(MAX_NAME + 1)), Err(told.to_owned()));
+        let message =
+            "the name of its function 0 has 16385 bytes, and at most 16384 are allowed: leave the name section out";
+        assert_eq!(said(&named(MAX_NAME + 1)), Err(message.to_owned()));
     }
 }

@@ -52,10 +52,10 @@ pub enum LoadError {
     #[error("cannot compile: {0}")]
     Compile(String),
     /// It nests deeper than any tool writes it.
-    #[error("the compiler died of a stack overflow over the file: it is damaged")]
+    #[error("the compiler overflowed its stack: the file is damaged")]
     Stack,
     /// It needs more memory than a compiler may have, in MiB.
-    #[error("the compiler needs more than its {0} MiB for the file: it is too large, or damaged")]
+    #[error("the compiler needs more than its {0} MiB: the file is too large, or damaged")]
     Memory(u64),
     /// It needs more memory than the container leaves.
     #[error(
@@ -69,7 +69,7 @@ pub enum LoadError {
     },
     /// It needs more memory than the compiler has after the host ended over it.
     #[error(
-        "the compiler needs more than {mib} MiB for the file, and gets no more because the host has ended while it compiled the file ({ended} times in a row): raise the container's memory limit, and remove {} to let it have all", mark.display()
+        "the compiler needs more than {mib} MiB for the file, and is limited to that because the host ended {ended} times in a row while it compiled this file: raise the container's memory limit, and remove {} to lift the limit", mark.display()
     )]
     Halved {
         /// What the compiler had, in MiB.
@@ -81,7 +81,7 @@ pub enum LoadError {
     },
     /// The host ended over it, and it has to wait.
     #[error(
-        "the host has ended while it compiled the file ({ended} times in a row), as it does where the container is out of memory: the file is tried again in {} s, and before that if {} is removed", wait.as_secs(), mark.display()
+        "the host ended {ended} times in a row while it compiled this file, probably because the container was out of memory: the file is tried again in {} s, or when {} is removed", wait.as_secs(), mark.display()
     )]
     Suspect {
         /// Consecutive ends of the host.
@@ -102,15 +102,13 @@ pub enum LoadError {
         limit: u64,
     },
     /// It needs more time than a compiler may have.
-    #[error("the compiler was stopped over the file after {} s: it is too large, or damaged", .0.as_secs())]
+    #[error("the compiler timed out after {} s: the file is too large, or damaged", .0.as_secs())]
     Deadline(Duration),
     /// Somebody else killed the compiler.
-    #[error(
-        "the compiler was killed over the file: by an administrator, or because the machine or the container is out of memory"
-    )]
+    #[error("the compiler was killed: by an administrator, or because the machine or the container is out of memory")]
     Killed,
     /// The compiler ended in an unexpected way.
-    #[error("the compiler died over the file ({how}){}", Said((!said.is_empty()).then_some(said)))]
+    #[error("the compiler ended unexpectedly ({how}){}", Said((!said.is_empty()).then_some(said)))]
     Died {
         /// Exit status or signal.
         how: String,

@@ -99,7 +99,7 @@ impl Turns {
             waiting.insert((bytes, number), Waits { file, turn: sender, overtaken: 0 });
             self.give(inner);
         }
-        turn.await.expect("who waits is kept until it has its turn")
+        turn.await.expect("a waiting file keeps its sender until its turn")
     }
 
     /// Waits until nothing else is compiled or waits. Files that arrive later do not wait for the background work: see
@@ -118,7 +118,7 @@ impl Turns {
             }
             self.give(inner);
         }
-        turn.await.expect("who waits is kept until it has its turn")
+        turn.await.expect("a waiting file keeps its sender until its turn")
     }
 
     /// Returns the number of files that wait for a turn.

@@ -1,11 +1,11 @@
-//! From a file's bytes to a component that fits the contract.
+//! A compiled plugin, and one whose imports and exports fit the contract.
 //!
 //! ```text
-//! bytes ─ header ─┬─ component ────────────────┬─ child ─► Compiled ─ imports, export, types ─► Linked
+//! bytes ─ header ─┬─ component ────────────────┬─ child ─► Compiled ─ imports, exports, types ─► Linked
 //!                 └─ core module ─ componentise ┘
 //! ```
 //!
-//! The file may be anything: each way in which it is no plugin has an error that says so.
+//! The file may be anything. Each way in which it is not a plugin has its own error.
 
 use std::sync::{Arc, Weak};
 
@@ -30,9 +30,8 @@ pub struct Compiled {
     size: usize,
 }
 
-/// A compiled plugin whose imports and exports fit the contract: ready to be instantiated. Clones share it.
-///
-/// Its code is mapped while it is called now and then; see [`Engine::unmap_idle`].
+/// A compiled plugin that fits the contract, ready to be instantiated. Clones share it. Its code is mapped while it is
+/// in use; see [`Engine::unmap_idle`].
 #[derive(Clone)]
 pub struct Linked {
     pub(crate) engine: Engine,
@@ -48,12 +47,12 @@ impl Compiled {
         Self { engine: engine.clone(), code, digest, size }
     }
 
-    /// The digest of the file.
+    /// Returns the digest of the file.
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// Its code, for who does not keep it.
+    /// Returns the code, without keeping it alive.
     pub(crate) fn code(&self) -> Weak<Code> {
         Arc::downgrade(&self.code)
     }
@@ -61,7 +60,7 @@ impl Compiled {
     /// Checks imports and exports against the contract.
     ///
     /// # Errors
-    /// If the component imports what is not offered, lacks the export, or has either with other types.
+    /// If the component imports what is not offered, does not export `controller`, or has either with other types.
     pub async fn link(&self) -> Result<Linked, LoadError> {
         let ready = self.engine.ready_plain(&self.code).await?;
         let Ready { imports, exports, .. } = &*ready;
@@ -70,7 +69,7 @@ impl Compiled {
             code: Arc::clone(&self.code),
             digest: self.digest,
             size: self.size,
-            // Copies: what stays does not lie among what goes with the code.
+            // Copies, so that they do not share heap pages with data of mapped code.
             imports: imports.iter().cloned().collect(),
             exports: exports.iter().cloned().collect(),
         })
@@ -78,22 +77,22 @@ impl Compiled {
 }
 
 impl Linked {
-    /// The digest of the file.
+    /// Returns the digest of the file.
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// Bytes of the file.
+    /// Returns the size of the file in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The component's imports by name, such as `pilothouse:plugin/cache@0.1.0`: the list of its capabilities.
+    /// Returns the component's imports, such as `pilothouse:plugin/cache@0.1.0`: the list of its capabilities.
     pub fn imports(&self) -> &[String] {
         &self.imports
     }
 
-    /// The component's exports by name, such as `pilothouse:plugin/controller@0.1.0`.
+    /// Returns the component's exports, such as `pilothouse:plugin/controller@0.1.0`.
     pub fn exports(&self) -> &[String] {
         &self.exports
     }

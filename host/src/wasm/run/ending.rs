@@ -1,11 +1,12 @@
-//! A thread on which large instances end.
+//! A thread on which large instances are dropped.
 //!
-//! What an instance had of memory goes back to the kernel in one piece: of 64 MiB in 4 ms, in which a guest's thread would serve nobody,
-//! where guests give way sixteen times. Here guests go on meanwhile, and are let in first. Nobody is charged for it.
+//! Dropping an instance returns its memory to the kernel in one step: 4 ms for 64 MiB, in which a worker thread would
+//! serve nobody. Normally guests give way sixteen times in that time. This thread has a low priority, and no plugin is
+//! charged for it.
 //!
-//! Plugins that hold their threads anyway [run apart](crate::guests), and their instances end where they ran, at their charge: one that fills
-//! much in each call would begin the next beside the end of the last. The kernel lets nobody change the process's memory map while much of it is
-//! given back, as the next call wants to, and nobody look at it while somebody waits to change it, as the end of every instance does.
+//! Plugins that block their threads [run apart](crate::guests), and their instances are dropped where they ran, at
+//! their charge. Otherwise the next call of such a plugin would run beside the end of the last instance. Both change
+//! the process's memory map, for which the kernel holds one lock.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -15,31 +16,31 @@ use std::{
 
 use crate::prompt::{NICE, be_last};
 
-/// How many may wait for their end while one ends: they hold memory that counts as nobody's. Where instances fill faster than one thread
-/// empties them, whoever has the next one ends it itself.
+/// Instances that may wait to be dropped. Their memory is not charged to a plugin. If instances fill faster than the
+/// thread empties them, the caller drops the next one itself.
 const WAITING: usize = 1;
 
-/// The thread. It ends when this is dropped and what it was given has ended.
+/// The thread. It ends when this is dropped and its work is done.
 pub(crate) struct Ending<T>(SyncSender<T>);
 
 impl<T: Send + 'static> Ending<T> {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// If no thread can be started.
     pub(crate) fn start() -> std::io::Result<Self> {
         let (give, given) = mpsc::sync_channel(WAITING);
         thread::Builder::new().name("wasm-ending".to_owned()).spawn(move || {
             be_last(NICE);
             for ends in given {
-                // The next one is to end too.
+                // A panic must not stop the thread.
                 let _failed = catch_unwind(AssertUnwindSafe(|| drop(ends)));
             }
         })?;
         Ok(Self(give))
     }
 
-    /// Drops it there, or here where others wait already.
+    /// Drops the value on the thread, or here if the queue is full.
     pub(crate) fn end(&self, ends: T) {
         match self.0.try_send(ends) {
             Ok(()) => {}
@@ -57,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// Says where it ends, and does not before it may.
+    /// Reports the thread on which it is dropped. Waits for `may` first.
     struct Large {
         ended: Sender<ThreadId>,
         may: Option<Receiver<()>>,
@@ -81,7 +82,7 @@ mod tests {
         let (let_it, may) = channel();
         ending.end(Large { ended: ended.clone(), may: Some(may), fails: true });
         let large = || Large { ended: ended.clone(), may: None, fails: false };
-        // One waits for the first, at the latest when that is at it; then there is no place.
+        // One waits for the first to end; then the queue is full.
         let here = thread::current().id();
         let mut given = 0;
         let at = loop {
@@ -96,7 +97,7 @@ mod tests {
         let_it.send(()).expect("it waits");
         let there: Vec<_> = (0..given).map(|_| ends.recv().expect("all end")).collect();
         assert!(there.iter().all(|at| *at == there[0] && *at != here));
-        // Though the first one failed.
+        // The panic of the first one does no harm.
         ending.end(large());
         assert_eq!(ends.recv(), Ok(there[0]));
     }

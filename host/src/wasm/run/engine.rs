@@ -1,4 +1,4 @@
-//! The engine that all plugins share, and its clock.
+//! The engine that all plugins share.
 
 use std::{
     collections::HashMap,
@@ -41,20 +41,20 @@ use crate::{allocator, guests::runs_suspect, name::PluginName};
 
 mod load;
 
-/// Instances that are kept for a next call, of all plugins together: half of the slots, so that most calls that begin find one.
+/// Reused instances of all plugins together: half of the slots, so that most new calls find a free slot.
 const REUSABLE: usize = SLOTS as usize / 2;
 
-/// Instances that are made ahead of a call, of all plugins together: a quarter of the slots that are left. What each touches stays in its
-/// slot, some 35 kB for a plugin in Rust.
+/// Pre-warmed instances of all plugins together: a quarter of the remaining slots. An instance of a plugin in Rust
+/// touches about 35 kB of its slot.
 const MADE_AHEAD: usize = SLOTS as usize / 8;
 
-/// The sandbox itself could not be set up: this machine or its settings, never a plugin.
+/// Why the engine cannot start. The cause is the machine or its settings, never a plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The WebAssembly engine refused its configuration.
+    /// The WebAssembly engine rejected its settings.
     #[error("cannot set up the WebAssembly engine")]
     Engine(#[source] wasmtime::Error),
-    /// No thread of its own, or no timer.
+    /// No thread or timer is available.
     #[error("cannot start a thread of the WebAssembly engine")]
     Thread(#[source] std::io::Error),
 }
@@ -75,31 +75,31 @@ pub struct Engine(Arc<Inner>);
 struct Inner {
     plain: Arc<Sandbox>,
     pool: Option<Pool>,
-    /// For [`Tier::Baseline`], from when something was first compiled so; none: there is none to be had.
+    /// Created at the first use of [`Tier::Baseline`]. The inner `None` means that it cannot be created.
     baseline: Arc<OnceLock<Option<Arc<Sandbox>>>>,
-    /// None: files are compiled in this process.
+    /// `None` compiles files in this process.
     compiler: Option<Compiler>,
     cache: Option<Cache>,
     compiling: Turns,
-    /// That files wait to be compiled.
+    /// When the log last said that files wait.
     waits_said: Said,
-    /// By the digest of the file: of the same file there is one.
+    /// Loaded code by the file's digest. The same file is loaded once.
     codes: Mutex<HashMap<Digest, Weak<Code>>>,
     counts: Counts,
     tallies: Tallies,
-    /// Who has a permit may be kept.
+    /// A permit for each reused instance.
     kept: Arc<Semaphore>,
-    /// Who has a permit may wait for its first call.
+    /// A permit for each pre-warmed instance.
     ahead: Arc<Semaphore>,
     ending: Ending<Instance>,
     epochs: Epochs,
 }
 
-/// Instances that are there already. Only where the kernel tells which pages a call has touched (Linux 6.7): else it takes as long to
-/// clean a slot as to make an instance.
+/// Slots for instances. Used only if the kernel can tell which pages a call touched (Linux 6.7). Without that, cleaning
+/// a slot takes as long as creating an instance.
 struct Pool {
     sandbox: Sandbox,
-    /// Who has a permit finds a slot.
+    /// A permit for each instance in a slot.
     slots: Arc<Semaphore>,
 }
 
@@ -122,23 +122,23 @@ struct Compiles {
 /// What the engine has done, and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// What was compiled soon.
+    /// Compilations by the baseline compiler.
     pub baseline: CompileFigures,
-    /// What was compiled well.
+    /// Compilations by the optimizing compiler.
     pub optimized: CompileFigures,
     /// Files whose code was in the cache.
     pub hits: u64,
-    /// Files whose code was not.
+    /// Files whose code was not in the cache.
     pub misses: u64,
-    /// Files of the cache that were damaged.
+    /// Cached files that were damaged.
     pub rejected: u64,
-    /// Different contents of plugins' files that are loaded.
+    /// Loaded files with different contents.
     pub loaded: usize,
-    /// Of these in memory, as they were called of late.
+    /// Loaded files whose code is mapped, because it was called recently.
     pub mapped: usize,
-    /// Of those that are loaded not optimized yet.
+    /// Loaded files whose code is not optimized yet.
     pub unoptimized: usize,
-    /// Places for instances that are made at once, where the kernel lets them pay: those that are free, and those that instances have.
+    /// Free and used slots of the pool. `None` without a pool.
     pub slots: Option<[usize; 2]>,
 }
 
@@ -147,32 +147,32 @@ pub struct Figures {
 pub struct CompileFigures {
     /// Files that were compiled.
     pub compiled: u64,
-    /// Files that could not be.
+    /// Files that failed to compile.
     pub failed: u64,
-    /// Both together.
+    /// Time spent on both.
     pub took: Duration,
 }
 
 impl Engine {
-    /// An engine that compiles in this process, for tests and measurements: what nobody vouches for is better compiled by another,
-    /// see [`Self::with_compiler`]. Its epoch thread ends with the last clone.
+    /// Creates an engine that compiles in this process, for tests and measurements. A host compiles untrusted files in
+    /// another process: see [`Self::with_compiler`]. The epoch thread ends with the last clone.
     ///
     /// # Errors
-    /// If the machine cannot run the engine or has no thread to spare.
+    /// If the machine cannot run the engine, or no thread can be started.
     pub fn new() -> Result<Self, EngineError> {
         Self::build(None, None, Pool::new)
     }
 
-    /// As on a kernel with which a pool does not pay.
+    /// Creates an engine without a pool, as on an older kernel.
     #[cfg(test)]
     pub(crate) fn without_pool() -> Self {
         Self::build(None, None, |_| None).expect("there is an engine")
     }
 
-    /// An engine whose files are compiled by `compiler`, and kept in `cache` if there is one.
+    /// Creates an engine that uses `compiler`, and keeps the code in `cache` if there is one.
     ///
     /// # Errors
-    /// If the machine cannot run the engine or has no thread to spare.
+    /// If the machine cannot run the engine, or no thread can be started.
     pub fn with_compiler(compiler: Compiler, cache: Option<Cache>) -> Result<Self, EngineError> {
         Self::build(Some(compiler), cache, Pool::new)
     }
@@ -215,7 +215,8 @@ impl Engine {
 
     /// Compiles a plugin's file in this process: a component, or a core module with a component's metadata.
     ///
-    /// Takes a tenth of a second of all cores for a plugin in Rust: not for a thread that serves. See [`Self::load`].
+    /// For a plugin in Rust, that takes all cores for a tenth of a second. Do not call it on a worker thread; see
+    /// [`Self::load`].
     ///
     /// # Errors
     /// If the file is neither, or is damaged.
@@ -223,13 +224,13 @@ impl Engine {
         self.compile_for(&self.0.plain, &self.0.counts.optimized, file)
     }
 
-    /// The same for the baseline's sandbox, which must be there.
+    /// Compiles with the baseline compiler, which must be available.
     #[cfg(test)]
     pub(crate) fn compile_baseline(&self, file: &[u8]) -> Result<Compiled, LoadError> {
         self.compile_for(&self.baseline().expect("there is a baseline"), &self.0.counts.baseline, file)
     }
 
-    /// Does now what [`Self::load`] leaves for later: `file` is loaded.
+    /// Does now what [`Self::load`] leaves for later. The file must be loaded.
     #[cfg(test)]
     pub(crate) fn optimize_now(&self, file: &[u8]) {
         let code = self.0.codes.lock().get(&Digest::of(file)).and_then(Weak::upgrade).expect("it is loaded");
@@ -246,7 +247,7 @@ impl Engine {
         Ok(self.enter(digest, load::code(Source::Bytes(compiled?), sandbox)?, file.len()))
     }
 
-    /// Where code of [`Tier::Baseline`] runs. None: there is none to be had.
+    /// Returns the sandbox for [`Tier::Baseline`], or `None` if it is not available.
     fn baseline(&self) -> Option<Arc<Sandbox>> {
         if !HAS_BASELINE {
             return None;
@@ -254,19 +255,22 @@ impl Engine {
         let make = || match Sandbox::plain(Tier::Baseline, Arc::clone(self.0.plain.aside())) {
             Ok(made) => Some(Arc::new(made)),
             Err(error) => {
-                warn!(error = format!("{error:#}"), "plugins are compiled by the optimizing compiler alone");
+                warn!(
+                    error = format!("{error:#}"),
+                    "the baseline compiler is not available; plugins are compiled by the optimizing compiler"
+                );
                 None
             }
         };
         self.0.baseline.get_or_init(make).clone()
     }
 
-    /// From now on it is what the file's content leads to, unless something does already.
+    /// Registers code under its file's digest. If code of the same file is loaded already, that code is used.
     fn enter(&self, digest: Digest, code: Code, size: usize) -> Compiled {
         self.enter_with(digest, code, size, || ())
     }
 
-    /// The same; `first` is called if nothing did.
+    /// Registers code like [`Self::enter`]. Calls `first` if no code of the file was loaded.
     fn enter_with(&self, digest: Digest, code: Code, size: usize, first: impl FnOnce()) -> Compiled {
         let mut codes = self.0.codes.lock();
         if let Some(code) = codes.get(&digest).and_then(Weak::upgrade) {
@@ -279,7 +283,7 @@ impl Engine {
         Compiled::new(self, code, digest, size)
     }
 
-    /// Code that is mapped, a slot of the pool for one instance of it if it is the pool's, and whether it had to be mapped.
+    /// Maps code for an instance. Returns the code, a slot if it is the pool's, and `true` if it had to be mapped.
     pub(crate) async fn ready(
         &self,
         code: &Code,
@@ -290,7 +294,7 @@ impl Engine {
             && pool.slots.available_permits() > 0
             && let Some((ready, mapped)) = form.pooled(&pool.sandbox).await?
         {
-            // Not before: who waits for code to be mapped would keep it from others.
+            // The slot is taken last, so that it is not held while code is mapped.
             if let Ok(slot) = Arc::clone(&pool.slots).try_acquire_owned() {
                 return Ok((ready, Some(slot), mapped));
             }
@@ -300,13 +304,15 @@ impl Engine {
         Ok((ready, None, mapped || mapped_in_vain))
     }
 
-    /// Code that is mapped for an instance that is made from nothing.
+    /// Maps code for an instance without a slot.
     pub(crate) async fn ready_plain(&self, code: &Code) -> Result<Arc<Ready>, LoadError> {
         code.form().plain().await.map(|(ready, _)| ready)
     }
 
-    /// Lets go of the code of every plugin that was not called since this was last called, and of the instance that was made ahead for it.
-    /// Calls in flight keep theirs; the next call maps it again, which takes a tenth of a millisecond for a plugin in Rust.
+    /// Unmaps the code of plugins that were not called since the last time, and drops their pre-warmed instances.
+    ///
+    /// Calls in flight keep theirs. The next call maps the code again, which takes a tenth of a millisecond for a
+    /// plugin in Rust.
     pub fn unmap_idle(&self) {
         self.0.tallies.all().iter().for_each(|tally| tally.drop_ahead());
         let unmapped = self.codes().iter().filter(|code| code.unmap_idle()).count();
@@ -315,67 +321,67 @@ impl Engine {
         }
     }
 
-    /// How well the code of a file of this content is compiled, if one is loaded.
+    /// Returns the tier of the code of this file, or `None` if it is not loaded.
     pub fn tier(&self, file: Digest) -> Option<Tier> {
         let loaded = self.0.codes.lock().get(&file).and_then(Weak::upgrade);
         loaded.map(|code| code.tier())
     }
 
-    /// Ends the instances that were kept for a next call that has not come for a minute.
+    /// Drops reused instances that have not been called for a minute.
     pub fn drop_idle(&self) {
         self.0.tallies.all().iter().for_each(|tally| tally.drop_idle());
     }
 
-    /// What is known of the instances of each plugin that is loaded, in the order of plugins.
+    /// Returns the figures of the instances of each loaded plugin, ordered by plugin.
     pub fn instances(&self) -> Vec<(PluginName, InstanceFigures)> {
         self.0.tallies.all().iter().map(|tally| (tally.plugin().clone(), tally.figures())).collect()
     }
 
-    /// Guests that run give way to others at once, and not at their next tick.
+    /// Makes running guests give way at once, instead of at their next tick.
     pub fn give_way(&self) {
         self.0.epochs.advance();
     }
 
-    /// Where code is mapped.
+    /// Returns the thread that maps code.
     #[cfg(test)]
     pub(crate) fn aside(&self) -> &Aside {
         self.0.plain.aside()
     }
 
-    /// No guest runs, and the epoch stands still.
+    /// Returns `true` if no guest runs and the epoch stands still.
     #[cfg(test)]
     pub(crate) fn rests(&self) -> bool {
         self.0.epochs.rest()
     }
 
-    /// A guest runs, until this is dropped.
+    /// Keeps the epoch advancing until the result is dropped.
     pub(crate) fn running(&self) -> Running<'_> {
         self.0.epochs.running()
     }
 
-    /// Ends an instance: one that takes a while to end on the thread for that, if it has time, unless this is a thread for what lasts.
+    /// Drops an instance. A large one is dropped on another thread, except in a plugin that runs apart.
     pub(crate) fn end(&self, mut instance: Instance) {
         if instance.retire() > LARGE && !runs_suspect() {
             self.0.ending.end(instance);
         }
     }
 
-    /// Where a plugin's instances are counted.
+    /// Returns the counters of a plugin's instances.
     pub(crate) fn tally(&self, plugin: &PluginName) -> Arc<Tally> {
         self.0.tallies.of(plugin)
     }
 
-    /// Room for one instance to be kept, if there is some.
+    /// Returns a permit to keep an instance for reuse, if one is free.
     pub(crate) fn keep_one(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0.kept).try_acquire_owned().ok()
     }
 
-    /// Room for one instance to wait for its first call, if there is some.
+    /// Returns a permit to pre-warm an instance, if one is free.
     pub(crate) fn make_one_ahead(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0.ahead).try_acquire_owned().ok()
     }
 
-    /// What it has done, and holds.
+    /// Returns what the engine has done, and holds.
     pub fn figures(&self) -> Figures {
         let Counts { baseline, optimized, hits, misses, rejected } = &self.0.counts;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -396,7 +402,7 @@ impl Engine {
         }
     }
 
-    /// Not under the lock: mapping takes a while, and holds a code's own.
+    /// The lock is released first: mapping takes a while under a lock of its own.
     fn codes(&self) -> Vec<Arc<Code>> {
         self.0.codes.lock().values().filter_map(Weak::upgrade).collect()
     }
@@ -419,7 +425,7 @@ impl Compiles {
 }
 
 impl Pool {
-    /// None where it would not pay, or cannot be had.
+    /// Returns `None` if a pool is not useful or not available.
     fn new(aside: Arc<Aside>) -> Option<Self> {
         if !PoolingAllocationConfig::is_pagemap_scan_available() {
             info!(
@@ -429,7 +435,7 @@ impl Pool {
         }
         let sandbox = match Sandbox::new(&pooled(), Tier::Optimized, aside) {
             Ok(sandbox) => sandbox,
-            // Somebody bounds address space.
+            // For example, if the address space is limited.
             Err(error) => {
                 warn!(error = format!("{error:#}"), "instances are not pooled");
                 return None;

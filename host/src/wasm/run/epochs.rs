@@ -1,5 +1,7 @@
-//! The engines' epoch: it advances while guests run, and stands still while none does, so that an idle host does not wake up, nor one of
-//! which all calls wait for the API server. Between two ticks it advances when somebody asks for it.
+//! Advances the engines' epoch while guests run, which makes them give way to others.
+//!
+//! The epoch stands still while no guest runs, so an idle host does not wake up. That includes a host whose calls all
+//! wait for the API server. A caller can also advance it between two ticks.
 
 use std::{
     sync::{
@@ -13,8 +15,8 @@ use std::{
 use self::timer::Timer;
 use crate::prompt::be_prompt;
 
-/// How often a running guest gives way to others. A key waits for about this where all threads are busy, and so may a thread that the kernel
-/// lets in only when a guest's thread asks it for something; giving way costs a running guest a hundredth of it.
+/// How often a running guest gives way. If all threads are busy, a key waits about this long. So may a thread that the
+/// kernel schedules only when a guest's thread makes a system call. Giving way costs a running guest one percent.
 pub(crate) const TICK: Duration = Duration::from_micros(250);
 
 /// The thread that advances the epoch. Joined on drop.
@@ -26,23 +28,23 @@ pub(crate) struct Epochs {
 struct Shared {
     advance: Box<dyn Fn() + Send + Sync>,
     timer: Timer,
-    /// How many guests run.
+    /// Running guests.
     running: AtomicUsize,
-    /// The timer stands still.
+    /// `true` while the timer is stopped.
     rests: AtomicBool,
     ended: AtomicBool,
 }
 
-/// A guest that runs. While there is one, the epoch advances.
+/// A running guest. The epoch advances while there is one.
 pub(crate) struct Running<'a> {
     shared: &'a Shared,
 }
 
 impl Epochs {
-    /// Calls `advance` each [`TICK`] while guests run.
+    /// Starts the thread, which calls `advance` at each [`TICK`] while guests run.
     ///
     /// # Errors
-    /// There is no thread or no timer to be had.
+    /// If no thread or timer is available.
     pub(crate) fn start(advance: impl Fn() + Send + Sync + 'static) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             advance: Box::new(advance),
@@ -59,18 +61,18 @@ impl Epochs {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Advances it now.
+    /// Advances the epoch now.
     pub(crate) fn advance(&self) {
         (self.shared.advance)();
     }
 
-    /// It stands still.
+    /// Returns `true` if the timer is stopped.
     #[cfg(test)]
     pub(crate) fn rest(&self) -> bool {
         self.shared.rests.load(Ordering::SeqCst)
     }
 
-    /// A guest runs, until this is dropped.
+    /// Counts a running guest until the result is dropped.
     pub(crate) fn running(&self) -> Running<'_> {
         self.shared.running.fetch_add(1, Ordering::SeqCst);
         if self.shared.rests.load(Ordering::SeqCst) {
@@ -91,7 +93,7 @@ impl Drop for Epochs {
         self.shared.ended.store(true, Ordering::SeqCst);
         self.shared.resume();
         if let Some(thread) = self.thread.take() {
-            // Ended, one way or another: nothing is left to do.
+            // It has ended either way.
             let _ = thread.join();
         }
     }
@@ -102,18 +104,18 @@ impl Shared {
         while !self.ended.load(Ordering::SeqCst) {
             self.timer.wait();
             (self.advance)();
-            // A call alone costs one tick. Where calls follow each other, the next sets the timer going again, once a tick at most.
+            // A single call costs one tick. Consecutive calls restart the timer at most once a tick.
             if !self.is_needed() {
                 self.rest();
             }
         }
     }
 
-    /// Stops the timer, and whoever needs it next sets it going.
+    /// Stops the timer. The next guest starts it.
     fn rest(&self) {
         self.timer.stop();
         self.rests.store(true, Ordering::SeqCst);
-        // Whoever began before that has seen no rest.
+        // A guest that began before that did not see the stop.
         if self.is_needed() {
             self.resume();
         }
@@ -130,7 +132,7 @@ impl Shared {
     }
 }
 
-/// The kernel's: to set it going wakes nobody, and so costs a call that is over before the tick next to nothing.
+/// A timer of the kernel. Starting it wakes no thread, so it costs little for a call that ends before the tick.
 #[cfg(target_os = "linux")]
 mod timer {
     use std::{io, os::fd::OwnedFd, thread};
@@ -144,33 +146,33 @@ mod timer {
     pub(crate) struct Timer(OwnedFd);
 
     impl Timer {
-        /// One that stands still.
+        /// Creates a stopped timer.
         pub(crate) fn new() -> io::Result<Self> {
             Ok(Self(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?))
         }
 
-        /// From now on there is a tick each [`TICK`].
+        /// Starts the ticks, one each [`TICK`].
         pub(crate) fn start(&self) {
             self.set(Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() });
         }
 
-        /// There are no more ticks.
+        /// Stops the ticks.
         pub(crate) fn stop(&self) {
             self.set(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
 
         fn set(&self, every: Timespec) {
             let times = Itimerspec { it_interval: every, it_value: every };
-            // It fails only for what is no timer or no time.
+            // It fails only for an invalid timer or time.
             let _was = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &times);
         }
 
-        /// Returns at the next tick, or at once if there was one since the last time.
+        /// Waits for the next tick. Returns at once if there was one since the last call.
         pub(crate) fn wait(&self) {
             let mut ticks = [0; 8];
             match rustix::io::read(&self.0, &mut ticks) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                // Rather too many ticks than none: guests would never give way.
+                // Too many ticks are better than none: without ticks, guests never give way.
                 Err(_) => thread::sleep(TICK),
             }
         }
@@ -191,23 +193,23 @@ mod timer {
     }
 
     impl Timer {
-        /// One that stands still.
+        /// Creates a stopped timer.
         pub(crate) fn new() -> io::Result<Self> {
             Ok(Self { goes: Mutex::new(false), started: Condvar::new() })
         }
 
-        /// From now on there is a tick each [`TICK`].
+        /// Starts the ticks, one each [`TICK`].
         pub(crate) fn start(&self) {
             *self.goes.lock() = true;
             self.started.notify_one();
         }
 
-        /// There are no more ticks.
+        /// Stops the ticks.
         pub(crate) fn stop(&self) {
             *self.goes.lock() = false;
         }
 
-        /// Returns at the next tick.
+        /// Waits for the next tick.
         pub(crate) fn wait(&self) {
             self.started.wait_while(&mut self.goes.lock(), |goes| !*goes);
             thread::sleep(TICK);
@@ -252,7 +254,7 @@ mod tests {
     fn guest_that_begins_as_the_epoch_comes_to_rest_has_its_ticks() {
         let (epochs, ticks) = epochs();
         for _ in 0..1000 {
-            // Now one sees the other first, and now the other.
+            // Either side may win the race.
             let running = epochs.running();
             ticks.recv().expect("the thread lives");
             ticks.recv().expect("the thread lives");

@@ -1,16 +1,17 @@
-//! Instances of one revision: made for a call, perhaps ahead of it, perhaps kept for the next one, and counted.
+//! Creates, reuses and counts the instances of one revision.
 //!
 //! ```text
-//!        ┌── one that was kept, the last that served ◄──────────────┐ answered, and fit to serve again
-//! call ──┼── one that was made ahead ───────────────────────────────┼──► else dropped
-//!        └── a new one, in a slot of the pool or made from nothing ─┘
+//!        ┌── a reused one, the most recent first ───────────────┐ answered, and fit to be reused
+//! call ──┼── a pre-warmed one ──────────────────────────────────┼──► else dropped
+//!        └── a new one, in a slot of the pool or from nothing ──┘
 //! ```
 //!
-//! One is made ahead where calls do not come one after another, so that the next does not have to wait for it: it takes a tenth of a millisecond where
-//! nothing of it is in the core's caches. Nothing has run in it but the component's own start.
-//!
-//! Instances are kept where the manifest asks for that and the administrator lets it. What a kept one takes along lies in its own memory,
-//! tables and globals. What the host knows of a call ([`CallState`](super::super::contract::host_state::CallState)) begins anew with each: its imports, its deadline, what it may ask and say.
+//! - **Fresh** (default): every call gets a new instance.
+//! - **Pre-warmed**: an idle worker creates the instance for the next call. That hides about 0.1 ms of cold-cache
+//!   latency. Only the component's start function has run in it.
+//! - **Reused**: if the manifest asks for reuse and the administrator allows it, an instance serves up to [`MAX_CALLS`]
+//!   calls. Guest memory, tables and globals persist. What the host knows of a call
+//!   ([`CallState`](super::super::contract::host_state::CallState)) is new for each call.
 
 use std::{
     fmt,
@@ -51,68 +52,70 @@ use super::{
 };
 use crate::name::PluginName;
 
-/// Calls that one instance serves. A plugin that leaks a little at each begins anew now and then, and a start that takes a millisecond
-/// is a microsecond a call.
+/// Calls that a reused instance serves. A plugin with a small leak starts anew now and then. A start of a millisecond
+/// costs each call a microsecond.
 const MAX_CALLS: u32 = 1000;
 
-/// Instances that are kept of one revision. More calls at once than this wait for the API server, and can wait for a start too.
+/// Reused instances of one revision. More concurrent calls must be waiting for the API server, and can wait for a start
+/// too.
 const MAX_KEPT: usize = 16;
 
-/// An instance that nobody calls for this long ends.
+/// Idle time after which a reused instance is dropped.
 pub(crate) const IDLE: Duration = Duration::from_secs(60);
 
-/// An instance that holds more than its limit over this is not kept: the next call would have too little left.
+/// A reused instance is dropped when it holds more than `limit / MARK`: the next call would have too little memory
+/// left.
 const MARK: usize = 2;
 
-/// What is made ahead is made within this, or not at all: an interpreter that starts is better kept.
+/// Time limit for pre-warming. An interpreter takes longer to start, and should be reused instead.
 const AHEAD: Duration = Duration::from_millis(10);
 
-/// Bytes of linear memory that an instance may have where it waits for its first call. One in Rust has a fifth of it, most of which nobody
-/// has touched.
+/// Bytes of linear memory that a pre-warmed instance may have. One in Rust has a fifth, most of it untouched.
 const LIGHT: usize = 8 << 20;
 
-/// Bytes of linear memory that may be given back where a call ends: at most about a tick of the epoch, if all were touched.
+/// Bytes of linear memory that a worker thread may free after a call. If all are touched, that takes about a tick of
+/// the epoch.
 pub(crate) const LARGE: usize = 4 << 20;
 
-/// How long after its deadline a call that waits for the host is ended: a busy one should have been stopped by the epoch before, and it should not
-/// come first where both would do.
+/// Grace after the deadline before a waiting call is ended. A computing call is stopped by the epoch before that, with
+/// a backtrace.
 const LATER: Duration = Duration::from_millis(10);
 
-/// What becomes of an instance after a call, and where it comes from.
+/// Where an instance comes from, and whether it is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
-    /// It is the only one, and is made from nothing. What describes itself touches many times what a call does (a
-    /// CustomResourceDefinition is rendered), and a slot of the pool would have as much to clean after each call from then on.
+    /// One call of an instance without a slot. `describe` touches many times the memory of a call, because it renders a
+    /// CustomResourceDefinition. A slot would have to clean as much after each later call.
     Once,
-    /// It ends.
+    /// Dropped after a call.
     Fresh,
-    /// It may serve again.
+    /// Reused after a call.
     Reuse,
 }
 
-/// What one revision's calls are served by, under one set of limits. Other limits have other instances, and so has another revision.
+/// The instances of one revision under one set of limits.
 pub(crate) struct Instances {
     linked: Linked,
     limits: Limits,
     tally: Arc<Tally>,
     for_: Use,
-    /// In the order in which they served.
+    /// Idle instances. The last one served most recently.
     idle: Mutex<Vec<Instance>>,
     peak: AtomicUsize,
-    /// It was said that none is kept, and why.
+    /// `true` after the log said why an instance is not reused.
     said: AtomicBool,
-    /// None is made ahead before this: the last could not be.
+    /// Pre-warming is suspended until this time, after a failed attempt.
     none_before: Mutex<Option<Instant>>,
 }
 
 impl Instances {
-    /// None yet. `policy` is what the manifest asks for.
+    /// Creates an empty set. `policy` is the manifest's.
     pub(crate) fn new(linked: &Linked, plugin: &PluginName, limits: Limits, policy: Policy) -> Arc<Self> {
         let reuse = policy == Policy::Reuse && limits.reuse;
         Self::of(linked, plugin, limits, if reuse { Use::Reuse } else { Use::Fresh })
     }
 
-    /// For one call, of what is not described yet.
+    /// Creates a set for the call of `describe`.
     pub(crate) fn once(linked: &Linked, plugin: &PluginName, limits: Limits) -> Arc<Self> {
         Self::of(linked, plugin, limits, Use::Once)
     }
@@ -132,27 +135,28 @@ impl Instances {
         instances
     }
 
-    /// Counts what the host remembers for the plugin.
+    /// Returns the counter of what the host remembers for the plugin.
     pub(crate) fn remembered(&self) -> &Arc<AtomicUsize> {
         self.tally.held.remembered()
     }
 
-    /// How many wait for a call.
+    /// Returns the number of idle instances.
     pub(crate) fn kept(&self) -> usize {
         self.idle.lock().len()
     }
 
-    /// The most that one has held.
+    /// Returns the most bytes that an instance has held.
     pub(crate) fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// What a call may take.
+    /// Returns the limits of a call.
     pub(crate) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Lets `run` call an instance within `budget`, and `read` what that gives. The instance is kept only if both are content.
+    /// Calls an instance within `budget`: `run` calls it, and `read` reads the answer. The instance is reused only if
+    /// both succeed.
     pub(crate) async fn call<R, T>(
         &self,
         imports: Option<Arc<dyn Imports>>,
@@ -183,9 +187,10 @@ impl Instances {
         answer
     }
 
-    /// Makes the instance that the next call will have, unless there is one or too many are there for other plugins. Where that does not
-    /// work, as its start takes too long, it holds too much, or the host fails over it, the call will make it itself, and say why it cannot;
-    /// it is tried again after a while.
+    /// Pre-warms the instance of the next call, unless one is there or the engine has too many.
+    ///
+    /// An attempt fails if the start takes too long, the instance is too large, or the host panics. Then the next call
+    /// creates its instance itself and reports the error. Pre-warming is tried again after a while.
     pub(crate) async fn prepare(&self) {
         let now = Instant::now();
         let may = self.none_before.lock().is_none_or(|before| before <= now);
@@ -193,9 +198,9 @@ impl Instances {
             return;
         }
         let Some(permit) = self.linked.engine.make_one_ahead() else { return };
-        // With the end of one that is not fit, or is one too many.
+        // Includes dropping an instance that is unfit or one too many.
         let made = AssertUnwindSafe(self.make_ahead(permit)).catch_unwind().await.unwrap_or_else(|_| {
-            error!(plugin = %self.tally.plugin(), "the host failed over an instance that it made ahead");
+            error!(plugin = %self.tally.plugin(), "the host panicked while it pre-warmed an instance");
             None
         });
         if made.is_none() {
@@ -203,7 +208,7 @@ impl Instances {
         }
     }
 
-    /// Makes one, and lets it wait for its call if it is fit to.
+    /// Creates an instance, and keeps it if it is fit.
     async fn make_ahead(&self, permit: OwnedSemaphorePermit) -> Option<()> {
         let mut instance = self.instance(None, AHEAD).await.ok()?;
         let make = async |instance: &mut Instance| instance.controller().await.map(drop);
@@ -213,14 +218,14 @@ impl Instances {
             return None;
         }
         instance.kept = Some(permit);
-        // Another worker may have been as quick.
+        // Another worker may have pre-warmed one meanwhile.
         if let Some(over) = self.rest(instance, 1) {
             self.linked.engine.end(over);
         }
         Some(())
     }
 
-    /// What `run` gives, and when it ended, unless that comes later than after `budget`.
+    /// Returns the result of `run` and the time when it ended, or [`Late`] after `budget`.
     async fn run<R>(
         &self,
         instance: &mut Instance,
@@ -231,7 +236,8 @@ impl Instances {
         within(budget + LATER, &delay, pin!(self.computing(began, pin!(run(instance))))).await
     }
 
-    /// What `call` gives, which began at a time, and when it ended. While it computes the epoch advances, and that is the plugin's time.
+    /// Returns the result of `call` and the time when it ended. While the call computes, the epoch advances, and the
+    /// time is charged to the plugin.
     async fn computing<T>(&self, began: Instant, mut call: Pin<&mut impl Future<Output = T>>) -> (T, Instant) {
         let mut begins = Some(began);
         poll_fn(|cx| {
@@ -248,17 +254,18 @@ impl Instances {
         .await
     }
 
-    /// One that was kept or made ahead, or a new one that is made when it is first called. Its call begins now.
+    /// Returns a reused or pre-warmed instance, or a new one, which is created when it is first called. Its call begins
+    /// now.
     async fn instance(&self, imports: Option<Arc<dyn Imports>>, budget: Duration) -> Result<Instance, CallError> {
         let now = Instant::now();
         if let Some(mut kept) = self.take(now) {
             kept.served = now;
             kept.store.data_mut().again(imports, budget);
             kept.store.set_epoch_deadline(1);
-            // Its code is in use, though nobody asks for it.
+            // Its code is in use, although nobody asked the engine for it.
             kept.ready.touch();
             if self.for_ == Use::Fresh {
-                // It waits no more.
+                // Its permit is free for another one.
                 kept.kept = None;
             }
             self.tally.reused.fetch_add((kept.calls > 0).into(), Ordering::Relaxed);
@@ -276,11 +283,11 @@ impl Instances {
             let limit = MemoryLimit::Plugin(self.limits.total_memory);
             return Err(CallError::Memory { limit, backtrace: Vec::new() });
         }
-        // Not when it was asked for: to map the code takes a while.
+        // The time is taken here, because mapping the code takes a while.
         Ok(Instance::new(Instant::now(), host, ready, slot, Arc::clone(&self.tally)))
     }
 
-    /// The one that served last: the others may become idle.
+    /// Takes the instance that served last, so that the others can become idle.
     fn take(&self, now: Instant) -> Option<Instance> {
         let last = self.idle.lock().pop()?;
         if self.is_stale(&last) {
@@ -294,14 +301,14 @@ impl Instances {
         None
     }
 
-    /// Counts what an instance handed over, so many bytes, with what the plugin's instances hold.
+    /// Counts an outcome of `bytes` bytes as the plugin's memory.
     pub(crate) fn keep_for(&self, bytes: usize) -> Result<Kept, CallError> {
         let most = Most { total: self.limits.total_memory, one: self.limits.memory };
         let limit = MemoryLimit::Plugin(most.total);
         self.tally.held.keep(bytes, most).ok_or(CallError::Memory { limit, backtrace: Vec::new() })
     }
 
-    /// Keeps an instance that answered, if it is fit to serve again; else gives it back.
+    /// Keeps an instance that answered, if it is fit to be reused. Otherwise returns it.
     fn keep(&self, mut instance: Instance) -> Option<Instance> {
         instance.calls += 1;
         if self.for_ != Use::Reuse || instance.calls >= MAX_CALLS || self.is_stale(&instance) {
@@ -312,8 +319,7 @@ impl Instances {
             if !self.said.swap(true, Ordering::Relaxed) {
                 warn!(
                     plugin = %self.tally.plugin(), bytes = holds, limit = self.limits.memory,
-                    "the plugin asks for its instances to be kept, and one holds more than half of its memory limit: such a one is not kept; \
-                     raise limits.memoryMiB if that is as it should be"
+                    "an instance holds more than half of its memory limit and is not reused; raise limits.memoryMiB if that is expected"
                 );
             }
             return Some(instance);
@@ -321,14 +327,15 @@ impl Instances {
         if instance.kept.is_none() {
             instance.kept = self.linked.engine.keep_one();
         }
-        // So many are kept of all plugins that this one's end begins.
+        // Too many instances of all plugins are kept.
         if instance.kept.is_none() {
             return Some(instance);
         }
         self.rest(instance, MAX_KEPT)
     }
 
-    /// Lets the instance wait for the next call, or gives it back where so many do already: it ends without the lock, as that takes a while.
+    /// Keeps the instance idle, or returns it if there are `most` already. The caller drops it outside the lock,
+    /// because that takes a while.
     fn rest(&self, instance: Instance, most: usize) -> Option<Instance> {
         let mut idle = self.idle.lock();
         if idle.len() >= most {
@@ -338,41 +345,41 @@ impl Instances {
         None
     }
 
-    /// Ends those that nobody has called for [`IDLE`].
+    /// Drops instances that were idle for [`IDLE`].
     pub(crate) fn drop_idle(&self) {
         if self.for_ == Use::Reuse {
             self.end(|instance| instance.served.elapsed() >= IDLE || self.is_stale(instance));
         }
     }
 
-    /// Ends those that were made ahead, of code that is not called of late.
+    /// Drops pre-warmed instances whose code was not called recently.
     pub(crate) fn drop_ahead(&self) {
         if self.for_ == Use::Fresh {
             self.end(|instance| !instance.ready.was_called() || self.is_stale(instance));
         }
     }
 
-    /// Its code is compiled better by now.
+    /// Returns `true` if the code has been optimized since.
     fn is_stale(&self, instance: &Instance) -> bool {
         instance.ready.tier != self.linked.code.tier()
     }
 
-    /// Ends those that wait for a call.
+    /// Drops some of the idle instances.
     fn end(&self, which: impl Fn(&Instance) -> bool) {
         let ended: Vec<Instance> = self.idle.lock().extract_if(.., |instance| which(instance)).collect();
-        // Not under the lock: it takes a while.
+        // Outside the lock, because it takes a while.
         ended.into_iter().for_each(|instance| self.linked.engine.end(instance));
     }
 }
 
-/// A call waited for the host, and longer than it may.
+/// The call waited for the host beyond its deadline.
 struct Late;
 
-/// What a call gives, unless it comes too late.
+/// Returns the result of `call`, or [`Late`] if it waits beyond `most`.
 ///
-/// A busy guest is stopped by the epoch, and then its backtrace tells where. This is for one that waits, and so nothing is done for it
-/// until the call does so for the first time. `most` counts from then: what the call computed before was less than a tick of the epoch, as
-/// it gives way then and seems to wait. What it waits `delay` comes on top.
+/// The epoch stops a computing guest, with a backtrace. This is for a waiting one, so no timer is created before the
+/// call first waits. `most` counts from then: the guest gives way at each tick, so it computed for less than a tick
+/// before. `delay` extends it.
 async fn within<T>(most: Duration, delay: &TurnDelay, mut call: Pin<&mut impl Future<Output = T>>) -> Result<T, Late> {
     let mut end = pin!(None);
     let mut allowed = most;
@@ -404,26 +411,26 @@ impl fmt::Debug for Instances {
     }
 }
 
-/// One instance, or what will be one when it is first called.
+/// An instance. It is created when it is first called.
 pub(crate) struct Instance {
     store: Store<HostState>,
     ready: Arc<Ready>,
     made: Option<component::Instance>,
-    // What it exports, looked up once.
+    // Its exports, bound at the first use.
     plugin: Option<Plugin>,
     optional: PerExport<Bound>,
     /// Calls that it has answered.
     calls: u32,
-    /// When it last answered; while it is called, when that began.
+    /// When it last answered. During a call, when the call began.
     served: Instant,
-    /// None: it ends.
+    /// `None` after [`Self::retire`].
     alive: Option<Alive>,
-    // Both are given back after the store is gone: fields are dropped in their order.
+    // Released after the store is dropped: fields are dropped in this order.
     _slot: Option<OwnedSemaphorePermit>,
     kept: Option<OwnedSemaphorePermit>,
 }
 
-/// What makes or calls an instance fails in one of two stages.
+/// An error, and the stage of the call in which it occurred.
 type Staged<T> = Result<T, (Stage, wasmtime::Error)>;
 
 impl Instance {
@@ -441,7 +448,7 @@ impl Instance {
         store.epoch_deadline_callback(|store| {
             let host = store.data();
             let passed = host.call.began.elapsed();
-            // What it was kept waiting is asked of the kernel: not if it is of no matter.
+            // The delay requires a system call, so it is read only when it matters.
             if passed >= host.call.budget && passed >= host.delay.allows(host.call.budget) {
                 return Ok(UpdateDeadline::Interrupt);
             }
@@ -461,7 +468,7 @@ impl Instance {
         }
     }
 
-    /// The interface `controller`, and where to call it.
+    /// Returns the export `controller`, and the store to call it in.
     pub(crate) async fn controller(&mut self) -> Staged<(&Plugin, &mut Store<HostState>)> {
         let made = self.make().await?;
         let (ready, store) = (&self.ready, &mut self.store);
@@ -487,7 +494,7 @@ impl Instance {
         Ok(*self.made.insert(made))
     }
 
-    /// From now on it is counted no more, and what it holds, so many bytes of linear memory, is nobody's.
+    /// Stops counting the instance. Returns the bytes of linear memory that it holds.
     pub(crate) fn retire(&mut self) -> usize {
         self.alive = None;
         self.store.data_mut().limiter.release()
@@ -505,7 +512,7 @@ fn instantiating(error: wasmtime::Error) -> (Stage, wasmtime::Error) {
     (Stage::Instantiate, error)
 }
 
-/// For what fails in a call of an export.
+/// Marks an error of a call.
 pub(crate) fn calling(error: wasmtime::Error) -> (Stage, wasmtime::Error) {
     (Stage::Call, error)
 }
@@ -535,7 +542,7 @@ mod tests {
 
     #[test]
     fn call_that_never_waits_needs_no_timer() {
-        // It would be made by a runtime, and there is none.
+        // A timer would need a runtime, and there is none.
         assert_eq!(within(IDLE, &TurnDelay::default(), pin!(ready(1))).now_or_never().and_then(Result::ok), Some(1));
     }
 

@@ -1,4 +1,4 @@
-//! One content of a plugin, ready to be called.
+//! One version of a plugin, ready to be called.
 
 use std::{
     sync::{Arc, atomic::AtomicUsize},
@@ -28,16 +28,17 @@ use super::{
 };
 use crate::name::PluginName;
 
-/// How long `describe` may run, where the administrator does not say less. It computes a constant; runtimes that start slowly
-/// (an interpreter) take some milliseconds.
+/// Deadline of `describe`; the administrator's limit may lower it. It computes a constant. An interpreter takes a few
+/// milliseconds to start.
 pub const DESCRIBE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// One content of a plugin's file with one configuration: described, and ready to be called.
+/// A plugin's file with one configuration: described, and ready to be called.
 ///
 /// # Guarantees
-/// Each call has an instance to itself, which sees nothing but its arguments and its [`Imports`]; and, where the manifest asks for reuse, what
-/// earlier calls of this revision under these limits have left in its memory. A call that loops, traps or takes too much ends with a
-/// [`CallError`], and costs no other call anything: its instance ends with it.
+/// - **Isolation**: each call has an instance to itself. It sees its arguments and its [`Imports`]. With reuse, it also
+///   sees what earlier calls of this revision under these limits left in memory.
+/// - **Containment**: a call that loops, traps or exceeds a limit fails with a [`CallError`], and its instance is
+///   dropped. Other calls are not affected.
 #[derive(Debug, Clone)]
 pub struct Revision {
     plugin: PluginName,
@@ -48,10 +49,10 @@ pub struct Revision {
 }
 
 impl Linked {
-    /// Calls `describe` with `config` (JSON text) and checks the manifest it gives.
+    /// Calls `describe` with `config`, which is JSON text, and checks the manifest.
     ///
     /// # Errors
-    /// If the call fails (no import may be called from it), the plugin refuses `config`, or the manifest cannot be used.
+    /// If the call fails, the plugin rejects `config`, or the manifest is not valid. A call of an import fails it.
     ///
     /// # Panics
     /// Outside a tokio runtime with time.
@@ -77,57 +78,56 @@ impl Linked {
 }
 
 impl Revision {
-    /// Whose revision it is.
+    /// Returns the plugin's name.
     pub fn plugin(&self) -> &PluginName {
         &self.plugin
     }
 
-    /// The digest of the file.
+    /// Returns the digest of the file.
     pub fn digest(&self) -> Digest {
         self.linked.digest()
     }
 
-    /// The component behind it.
+    /// Returns the component.
     pub fn linked(&self) -> &Linked {
         &self.linked
     }
 
-    /// The configuration it was described with, as JSON text.
+    /// Returns the configuration as JSON text.
     pub fn config(&self) -> &Arc<str> {
         &self.config
     }
 
-    /// What it said it is and needs.
+    /// Returns the manifest.
     pub fn manifest(&self) -> &Arc<Manifest> {
         &self.manifest
     }
 
-    /// Counts what the host remembers for the plugin, over all its revisions: with its instances it is the plugin's memory.
+    /// Returns the counter of what the host remembers for the plugin, over all its revisions. It counts as the plugin's
+    /// memory.
     pub fn remembered(&self) -> &Arc<AtomicUsize> {
         self.instances.remembered()
     }
 
-    /// What a call may take.
+    /// Returns the limits of a call.
     pub fn limits(&self) -> Limits {
         self.instances.limits()
     }
 
-    /// The same revision under other limits. It shares no instance with this one.
+    /// Returns the revision with other limits. The two share no instance.
     #[must_use]
     pub fn with_limits(&self, limits: Limits) -> Self {
         let policy = self.manifest.instances;
         Self { instances: Instances::new(&self.linked, &self.plugin, limits, policy), ..self.clone() }
     }
 
-    /// How long a call of this controller may run: what the manifest says, or less by [`Limits::deadline`].
+    /// Returns the deadline of a controller's calls: the manifest's, or a lower [`Limits::deadline`].
     pub fn deadline(&self, controller: &str) -> Option<Duration> {
         let controller = self.manifest.controller(controller)?;
         Some(self.limits().lowered(controller.timeout))
     }
 
-    /// Calls `reconcile`.
-    ///
-    /// The inner result is the plugin's own; the outer error says that the call came to nothing.
+    /// Calls `reconcile`. The inner error is the plugin's own failure; the outer one means that the call failed.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -136,8 +136,8 @@ impl Revision {
     /// Outside a tokio runtime with time.
     ///
     /// # Cancellation
-    /// Dropping the future ends the call and frees the instance. A request to the API server that was under way may still have
-    /// happened.
+    /// Dropping the future ends the call and frees the instance. A request to the API server that was under way may
+    /// still take effect.
     pub async fn reconcile(
         &self,
         imports: Arc<dyn Imports>,
@@ -160,10 +160,10 @@ impl Revision {
         self.instances.call(Some(imports), budget, reconcile, read).await
     }
 
-    /// Counts what a reconcile handed over as the plugin's memory, for as long as somebody holds it.
+    /// Counts what a reconcile returned as the plugin's memory, until the result is dropped.
     ///
     /// # Errors
-    /// [`CallError::Memory`] where it is more than [`Limits::total_memory`] with what there is already.
+    /// [`CallError::Memory`] if the plugin then holds more than [`Limits::total_memory`].
     pub fn keep(&self, answer: &Result<Outcome, Failure>) -> Result<Kept, CallError> {
         let bytes = match answer {
             Ok(outcome) => outcome.bytes(),
@@ -172,17 +172,16 @@ impl Revision {
         self.instances.keep_for(bytes)
     }
 
-    /// Makes ready what the next call needs, where its instance is a fresh one. For when there is nothing else to do: it takes as long as the
-    /// call will not have to wait. Where the host fails over it, that is logged, and calls are served as if it had not been tried.
+    /// Pre-warms the instance of the next call. Call it when there is nothing else to do: it takes as long as it saves
+    /// the next call. A failure is logged and has no other effect.
     pub async fn prepare(&self) {
         self.instances.prepare().await;
     }
 
-    /// Calls `map`: the keys of the controller's kind that these changes concern, each once, at most
-    /// [`call::MAX_KEYS`].
+    /// Calls `map`. Returns the keys that the changes concern, without duplicates, at most [`call::MAX_KEYS`].
     ///
-    /// The inner error is the plugin's own, and for people; the outer one says that the call came to nothing. A call has as long as
-    /// one of `reconcile`.
+    /// The inner error is the plugin's own message; the outer one means that the call failed. The deadline is the
+    /// controller's.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -211,10 +210,8 @@ impl Revision {
         self.instances.call(Some(imports), budget, map, read).await
     }
 
-    /// Calls `observe`.
-    ///
-    /// The inner error is the plugin's own, and for people; the outer one says that the call came to nothing. A call has as long as
-    /// one of `reconcile` where the manifest says nothing, or less by [`Limits::deadline`].
+    /// Calls `observe`. The inner error is the plugin's own message; the outer one means that the call failed. The
+    /// deadline is the default one, or a lower [`Limits::deadline`].
     ///
     /// # Errors
     /// See [`CallError`].

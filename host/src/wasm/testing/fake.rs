@@ -1,4 +1,4 @@
-//! What a guest is called over, and a host that it can ask.
+//! A request for a guest, and a fake host for its imports.
 
 use std::{
     sync::{
@@ -21,15 +21,15 @@ use super::super::{
     memory::Held,
 };
 
-/// What [`apple`] is.
+/// The object of [`apple`].
 const APPLE: &str = r#"{"apiVersion":"stable.example.com/v1","kind":"MyApple","metadata":{"name":"red","namespace":"orchard","resourceVersion":"7","uid":"a0e1b5b2-0000-4000-8000-000000000001"},"spec":{"quantity":3}}"#;
 
-/// Some object that [`Guest`](super::Guest) may be called over.
+/// An object to call a [`Guest`](super::Guest) with.
 pub(crate) fn apple() -> Arc<Object> {
     Arc::new(Object::parse(APPLE.as_bytes(), &TypeMeta::new("stable.example.com/v1", "MyApple")).unwrap())
 }
 
-/// A call over [`apple`].
+/// A request for [`apple`].
 pub(crate) fn request() -> Request {
     Request {
         controller: "apples".into(),
@@ -41,25 +41,25 @@ pub(crate) fn request() -> Request {
     }
 }
 
-/// The state of an instance in a call of a second, whose imports are `imports`.
+/// Creates the state of an instance, for a call of one second with these imports.
 pub(crate) fn state(imports: &Arc<Fake>) -> HostState {
     HostState::new(Some(imports.clone()), Limits::default(), Held::default(), Duration::from_secs(1))
 }
 
-/// A host that remembers what was asked of it. It writes nothing: a guest that wants to write fails the test.
+/// A fake host that records what it was asked. It panics if the guest tries to write.
 #[derive(Default)]
 pub(crate) struct Fake {
     /// The answer of `cache.get`.
     pub(crate) cached: Option<Arc<Object>>,
-    /// Whether requests to the API server are never answered; else they are `unreachable`.
+    /// `true` if requests to the API server are never answered. Otherwise they fail as `unreachable`.
     pub(crate) silent: bool,
-    /// Whether others have a turn before a request is answered.
+    /// `true` if a request yields once before it is answered.
     pub(crate) late: bool,
     pub(crate) requests: AtomicU64,
-    /// The time, which moves by one at each look.
+    /// The time, which advances by one at each read.
     pub(crate) time: AtomicU64,
     pub(crate) lines: Mutex<Vec<LogLine>>,
-    /// What was called, in order.
+    /// The imports that were called, in order.
     pub(crate) calls: Mutex<Vec<Import>>,
 }
 

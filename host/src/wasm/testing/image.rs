@@ -1,4 +1,4 @@
-//! What lies in the memory of a [`Guest`](super::Guest), as the canonical ABI wants it.
+//! The memory of a [`Guest`](super::Guest), laid out as the canonical ABI requires.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ pub(super) const BASE: usize = 1024;
 #[derive(Default)]
 pub(super) struct Image {
     pub(super) bytes: Vec<u8>,
-    /// What is laid out next is [`Guest::frugal`].
+    /// `true` while kinds are written as [`Guest::frugal`](super::Guest::frugal) wants them.
     pub(super) frugal: bool,
 }
 
@@ -122,7 +122,7 @@ impl Image {
     }
 }
 
-/// One record, field by field.
+/// A record, written field by field.
 #[derive(Default)]
 pub(super) struct Record(Vec<u8>);
 
@@ -155,7 +155,7 @@ impl Record {
         self
     }
 
-    /// A string or a list: where it lies and how long it is.
+    /// A string or a list: its address and length.
     pub(super) fn pair(&mut self, (at, len): (usize, usize)) -> &mut Self {
         self.u32(u32::try_from(at).unwrap()).u32(u32::try_from(len).unwrap())
     }

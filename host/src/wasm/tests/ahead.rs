@@ -1,4 +1,4 @@
-//! Fresh instances that are made ahead of their call.
+//! Pre-warmed instances.
 
 use tokio::runtime;
 
@@ -13,7 +13,7 @@ async fn called(revision: &Revision) {
     revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
 }
 
-/// How many of the plugin's instances are alive, how many of these wait for a call, and how many were made in all.
+/// Returns the numbers of living, idle and created instances of the plugin.
 fn figures(engine: &Engine) -> (usize, usize, u64) {
     let [(_, InstanceFigures { alive, kept, made, .. })] = *engine.instances() else { panic!("one plugin") };
     (alive, kept, made)
@@ -23,7 +23,7 @@ fn figures(engine: &Engine) -> (usize, usize, u64) {
 async fn next_call_has_the_instance_that_was_made_ahead_and_finds_nothing_in_it() {
     let engine = Engine::new().unwrap();
     let revision = named(&engine, "test", &Guest::new().reconcile(guest::REMEMBERS)).await;
-    // One described itself.
+    // `describe` had one.
     for made in 2..5 {
         revision.prepare().await;
         revision.prepare().await;
@@ -95,12 +95,12 @@ async fn what_has_much_memory_is_not_made_ahead() {
     }
 }
 
-/// How many instances of each plugin wait for a call.
+/// Returns the number of idle instances of each plugin.
 fn waiting(engine: &Engine) -> Vec<usize> {
     engine.instances().iter().map(|(_, of)| of.kept).collect()
 }
 
-/// One plugin under many names, for each of which an instance is to be made ahead.
+/// Creates revisions of one plugin under many names, and pre-warms an instance of each.
 async fn prepared(engine: &Engine, guest: &Guest, plugins: usize) -> Vec<Revision> {
     let linked = engine.compile(&guest.file()).unwrap().link().await.unwrap();
     let mut revisions = Vec::new();
@@ -144,7 +144,7 @@ fn instance_over_which_the_host_failed_costs_no_call_and_no_room() {
     let without = runtime::Builder::new_current_thread().build().unwrap();
     let engine = Engine::new().unwrap();
     let slow = with_time.block_on(named(&engine, "test", &Guest::new().start(guest::SLOWLY)));
-    // It gives way as it starts, and who makes it asks for a timer then, which there is not.
+    // The guest yields as it starts. Waiting for it needs a timer, which this runtime does not have.
     without.block_on(slow.prepare());
     assert_eq!(figures(&engine), (0, 0, 2));
     without.block_on(slow.prepare());

@@ -1,4 +1,4 @@
-//! What one call may take, and that one which takes more, or is dropped, is over.
+//! The limits of one call, and the end of a call that exceeds them or is dropped.
 
 use super::*;
 use crate::testing::soon;
@@ -12,11 +12,11 @@ async fn busy_loop_is_stopped_by_its_deadline_while_another_call_on_the_same_thr
         error
     };
     let good = load(&Guest::new()).await;
-    // One that gives way only at its end would be over after the first.
+    // Without yielding, this one would end before the other starts.
     let endless = tokio::spawn(busy(60_000));
     for _ in 0..10 {
         good.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
-        // A timer fires too: it is not only the guests that share the thread.
+        // Timers run too: guests do not share the thread only among themselves.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert!(!endless.is_finished());
@@ -39,11 +39,11 @@ async fn guest_that_waits_for_the_api_server_is_stopped_by_its_deadline() {
     assert_eq!(error.kind(), "deadline");
     assert!((Duration::from_secs(2)..Duration::from_millis(2100)).contains(&began.elapsed()), "{:?}", began.elapsed());
     assert_eq!(silent.requests.load(Ordering::Relaxed), 1);
-    // The clock stands still while it computes.
+    // The paused clock does not advance while the guest computes.
     assert_eq!(revision.linked().engine.instances()[0].1.computed, Duration::ZERO);
 }
 
-/// Its only thread does something else for longer than it may take, again and again while it computes.
+/// The only thread is blocked for longer than the budget, again and again, while the call computes.
 #[tokio::test]
 async fn call_may_wait_for_its_turns_as_long_as_it_must() {
     let slow = load(&Guest::new().timeout_ms(2000).reconcile(&format!("{} {}", guest::SLOWLY, guest::ANSWER))).await;
@@ -89,7 +89,7 @@ async fn dropped_description_is_over() {
     let linked = Engine::new().unwrap().compile(&guest.file()).unwrap().link().await.unwrap();
     let name = PluginName::new("test").unwrap();
     let mut describing = Box::pin(linked.describe(name, "{}".into(), Limits::default()));
-    // It gives way when the epoch advances.
+    // It yields when the epoch advances.
     assert!(futures::poll!(&mut describing).is_pending());
     let instances = linked.engine.instances();
     assert_eq!((instances.len(), instances[0].1.alive), (1, 1));
@@ -118,7 +118,7 @@ async fn instances_of_one_plugin_share_a_memory_limit() {
     assert_eq!(held(), 0);
 
     let mut waits = Box::pin(called(true));
-    // It gives way when the epoch advances, which may be before it has grown.
+    // It yields when the epoch advances, which may be before it has grown.
     while held() <= 1 << 20 {
         assert!(futures::poll!(&mut waits).is_pending());
     }
@@ -202,15 +202,15 @@ async fn endless_recursion_may_end_where_the_stack_in_memory_does() {
     };
     assert_eq!(
         said(10).await,
-        "plugin trapped: out of bounds memory access, perhaps as the stack in its memory is used up: it calls itself"
+        "plugin trapped: out of bounds memory access, perhaps because recursion used up its stack in linear memory"
     );
-    // At once: that is another mistake.
+    // In the first frame, the reason is another one.
     assert_eq!(said(9).await, "plugin trapped: out of bounds memory access");
 }
 
 #[tokio::test]
 async fn many_children_in_the_same_place_do_not_multiply_in_the_host() {
-    // 2000 × 64 kB are 128 MB in the host, out of five pages of the guest's memory.
+    // 2000 × 64 kB are 128 MB in the host, from five pages of guest memory.
     let error =
         call(&Guest::new().answer(Answer::Aliased { children: 2000, bytes: 65_536 }).pages(5)).await.unwrap_err();
     assert_eq!(error.to_string(), "plugin gave an unusable answer: handed more than 32 MiB to the host at once");
@@ -244,9 +244,9 @@ async fn what_an_instance_has_for_globals_is_the_plugins_memory() {
         assert!(futures::poll!(&mut first).is_pending());
         tokio::task::yield_now().await;
     }
-    // As much as it has of memory is not half of it.
+    // Its globals count as well as its memory.
     assert!(held() > 40_000 * 64, "{}", held());
-    // Another has no room, and is not made.
+    // There is no room for another instance.
     let error = called().await.unwrap_err();
     assert_eq!(
         (error.kind(), error.to_string().as_str()),
@@ -272,7 +272,7 @@ async fn what_is_handed_over_is_the_plugins_memory_as_long_as_somebody_holds_it(
         (error.kind(), error.to_string().as_str()),
         ("memory", "plugin's instances together hit their memory limit of 2 MiB")
     );
-    // Nor is there room for an instance.
+    // Nor is there for this one.
     assert_eq!(revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap_err().kind(), "memory");
     drop(kept);
     assert_eq!(held(), before);

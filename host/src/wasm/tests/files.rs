@@ -1,4 +1,4 @@
-//! Which files are plugins, and what is said of the others.
+//! Which files are plugins, and the errors of the others.
 
 use super::*;
 
@@ -10,12 +10,12 @@ async fn module_and_component_of_one_plugin_are_alike() {
         let linked = engine.compile(&file).unwrap().link().await.unwrap();
         assert_eq!(linked.digest(), Digest::of(&file));
         assert_eq!(linked.size(), file.len());
-        // What it does not use it does not import.
+        // It imports only what it uses.
         assert_eq!(linked.imports(), ["pilothouse:plugin/types@0.1.0", "pilothouse:plugin/log@0.1.0"]);
     }
 }
 
-/// What the engine makes of a file.
+/// Compiles and links a file.
 async fn taken(engine: &Engine, file: &[u8]) -> Result<Linked, LoadError> {
     engine.compile(file)?.link().await
 }
@@ -64,7 +64,7 @@ async fn file_that_is_no_plugin_is_refused_with_what_it_is() {
         "the component imports what this host does not offer: wasi:cli/environment@0.2.0, pilothouse:plugin/events@0.1.0; a \
          plugin may import cache, client, clock, log, types of pilothouse:plugin@0.1.0 and nothing else"
     );
-    // The rest of these two is the engine's.
+    // The rest of these messages is the engine's.
     let empty =
         component(r#"(component (instance $i) (export "pilothouse:plugin/controller@0.1.0" (instance $i)))"#).await;
     assert!(empty.starts_with(unlike) && empty.contains("`describe`"), "{empty}");
@@ -95,7 +95,7 @@ async fn no_single_damaged_byte_panics() {
         for at in (0..file.len()).step_by(61) {
             let mut damaged = file.clone();
             damaged[at] ^= 0x55;
-            // Some damage is not seen, in a name for one; what is seen is an error.
+            // Some damage goes unnoticed, for example in a name. Other damage is an error.
             let _ = taken(&engine, &damaged).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Instances that serve again: what is there in the next call, what is not, and when they end.
+//! Reused instances: what persists, what does not, and when they are dropped.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use tokio::time::advance;
 
 use super::*;
 
-/// Some plugin under this name.
+/// Creates a revision of a plugin under this name.
 async fn named(engine: &Engine, name: &str, guest: &Guest, limits: Limits) -> Revision {
     let linked = engine.compile(&guest.file()).unwrap().link().await.unwrap();
     linked.describe(PluginName::new(name).unwrap(), "{}".into(), limits).await.unwrap()
@@ -16,7 +16,7 @@ async fn reused(engine: &Engine, body: &str) -> Revision {
     named(engine, "test", &Guest::new().reuse().reconcile(body), Limits::default()).await
 }
 
-/// The kind of error that a call came to; `ok`: to none.
+/// Calls the plugin. Returns the kind of error, or `ok`.
 async fn called(revision: &Revision) -> &'static str {
     called_with(revision, &Arc::new(Fake::default())).await
 }
@@ -44,9 +44,9 @@ async fn state_is_seen_again_with_reuse_and_never_in_a_fresh_instance() {
     for _ in 0..3 {
         assert_eq!(called(&fresh).await, "ok");
     }
-    // It traps over what it left, and so its third call has a new instance.
+    // It traps because of its own mark, so the third call has a new instance.
     assert_eq!([called(&reused).await, called(&reused).await, called(&reused).await], ["ok", "trap", "ok"]);
-    // With the one of `describe`.
+    // Including the one of `describe`.
     let of = |name| InstanceFigures { computed: Duration::ZERO, memory: 0, peak: 0, ..figures(&engine, name) };
     assert_eq!(of("fresh"), InstanceFigures { made: 4, mapped: 1, ..InstanceFigures::default() });
     assert_eq!(
@@ -76,7 +76,7 @@ async fn all_exports_share_an_instance() {
 }
 
 #[tokio::test]
-async fn instance_whose_call_came_to_nothing_does_not_serve_again() {
+async fn instance_whose_call_failed_is_not_reused() {
     for (then, kind) in [
         (guest::TRAP, "trap"),
         (guest::LOOP, "deadline"),
@@ -88,7 +88,7 @@ async fn instance_whose_call_came_to_nothing_does_not_serve_again() {
     ] {
         let engine = Engine::new().unwrap();
         let guest = Guest::new().reuse().reconcile(&guest::at_first("", then));
-        // Who is stopped by it has been served before.
+        // The deadline also covers the first call, which must succeed.
         let deadline = Some(Duration::from_secs(if kind == "deadline" { 1 } else { 60 }));
         let limits = Limits { memory: 4 << 20, host_calls: 10, deadline, ..Limits::default() };
         let revision = named(&engine, "test", &guest, limits).await;
@@ -135,7 +135,7 @@ async fn plugins_own_failure_costs_no_instance() {
 #[tokio::test]
 async fn instance_serves_a_thousand_calls() {
     let engine = Engine::new().unwrap();
-    // Nothing of its memory is ever given back.
+    // Guest memory never shrinks.
     let guest = Guest::new().reuse().pages(64).reconcile(&guest::counts_to(1000));
     let revision = named(&engine, "test", &guest, Limits::default()).await;
     for _ in 0..1000 {
@@ -149,7 +149,7 @@ async fn instance_serves_a_thousand_calls() {
 #[tokio::test]
 async fn instance_that_holds_more_than_half_of_its_limit_does_not_serve_again() {
     let limits = Limits { memory: 8 << 20, ..Limits::default() };
-    // Two pages of 64 kB are there.
+    // It starts with two pages of 64 kB.
     for (pages, then) in [(62, "trap"), (63, "ok")] {
         let engine = Engine::new().unwrap();
         let grow = format!("(drop (memory.grow (i32.const {pages})))");
@@ -294,7 +294,7 @@ async fn idle_plugin_holds_neither_instances_nor_code() {
     let revision = reused(&engine, &guest::at_first("", "")).await;
     assert_eq!(called(&revision).await, "ok");
     engine.unmap_idle();
-    // That is a call, too.
+    // A call of a reused instance keeps its code mapped.
     assert_eq!(called(&revision).await, "ok");
     engine.unmap_idle();
     assert_eq!((engine.figures().mapped, figures(&engine, "test").reused), (1, 1));
@@ -319,7 +319,7 @@ async fn kept_instances_are_bounded_for_each_plugin_and_for_all() {
     }
     let kept: Vec<_> = engine.instances().iter().map(|(_, of)| (of.kept, of.alive)).collect();
     assert_eq!(kept, [vec![(16, 16); 8], vec![(0, 0); 2]].concat());
-    // Those for whom there is no room are served all the same.
+    // Without a permit, calls are served by fresh instances.
     assert_eq!(called_with(revisions.last().unwrap(), &imports).await, "ok");
     revisions.remove(0);
     assert_eq!(called_with(revisions.last().unwrap(), &imports).await, "ok");

@@ -1,10 +1,10 @@
-//! Where code and memory of a call come from: mapped when it is called, out of the pool where there is room.
+//! Code and memory of a call: mapped when it is called, in a slot of the pool if one is free.
 
 use std::pin::pin;
 
 use super::*;
 
-/// Nobody calls it any more.
+/// Unmaps all code.
 fn let_go(engine: &Engine) {
     engine.unmap_idle();
     assert_eq!(engine.figures().mapped, 1, "it was called of late");
@@ -47,7 +47,7 @@ async fn call_in_flight_keeps_its_code() {
     assert_eq!((called.unwrap_err().kind(), mapped), ("deadline", 0));
 }
 
-/// They are what else this thread has to do meanwhile.
+/// The thread runs other tasks meanwhile.
 #[tokio::test]
 async fn calls_hold_neither_a_thread_nor_a_slot_while_their_code_is_mapped() {
     let revision = load(&Guest::new()).await;
@@ -63,7 +63,7 @@ async fn calls_hold_neither_a_thread_nor_a_slot_while_their_code_is_mapped() {
     let mut calls = pin!(futures::future::join_all((0..100).map(|_| call())));
     assert!(futures::poll!(&mut calls).is_pending());
     assert_eq!(engine.figures().slots, free);
-    // The one for which it was to be mapped is given up, which costs the others nothing.
+    // Dropping the call that maps the code does not affect the others.
     drop(first);
     let_it_be_mapped.send(()).unwrap();
     for answer in calls.await {
@@ -109,7 +109,7 @@ async fn memory_of_a_slot_is_clean_for_the_next_call() {
 async fn where_there_is_no_pool_instances_are_made_from_nothing() {
     let engine = Engine::without_pool();
     assert_eq!(engine.figures().slots, None);
-    // With the one that described itself.
+    // Including the one of `describe`.
     for (guest, made) in [(Guest::new(), 4), (Guest::new().reuse(), 2)] {
         let linked = engine.compile(&guest.file()).unwrap().link().await.unwrap();
         let revision = linked.describe(PluginName::new("test").unwrap(), "{}".into(), Limits::default()).await.unwrap();

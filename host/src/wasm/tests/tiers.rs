@@ -1,4 +1,4 @@
-//! Code that was compiled soon, and then well.
+//! Code that was compiled fast, and then optimized.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ async fn calls_go_on_as_code_is_optimized() {
     let guest = Guest::new();
     let revision = baseline(&engine, &guest).await;
     called(&revision).await.unwrap();
-    // It waits for its call.
+    // Pre-warmed, and idle.
     revision.prepare().await;
     assert_eq!((engine.tier(revision.digest()), engine.figures().unoptimized), (Some(Tier::Baseline), 1));
     let made = figures(&engine).made;
@@ -90,7 +90,7 @@ async fn call_in_flight_ends_with_the_code_that_it_began_with() {
     engine.optimize_now(&guest.file());
     call.await.unwrap().unwrap();
     assert_eq!(figures(&engine).kept, 0, "it does not serve again");
-    // And the clock of the old engine goes on with it.
+    // The epoch of the baseline engine advances too.
     let looping = baseline(&engine, &Guest::new().version("2").timeout_ms(100).reconcile(guest::LOOP)).await;
     let mut call = std::pin::pin!(called(&looping));
     assert!(futures::poll!(call.as_mut()).is_pending());

@@ -35,7 +35,7 @@ impl Place {
         names
     }
 
-    /// The path of what is kept for `key`.
+    /// Returns the path of the file for `key`.
     fn path(&self, key: &Key) -> PathBuf {
         self.dir().join(key.file_name())
     }
@@ -133,10 +133,9 @@ fn directory_that_others_may_write_is_refused_with_what_to_do() {
     fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o770)).unwrap();
     let error = Cache::open(&place.dir(), CACHE_BYTES).unwrap_err().to_string();
     let dir = place.dir().display().to_string();
-    let told = "may be written by others than its owner (mode 0770): make it 0700, or choose a directory below it, which the host \
-                makes itself";
-    assert_eq!(error, format!("{dir} {told}"));
-    // As an empty volume of a pod is: below it is a directory of the host's own.
+    let advice = "make it 0700, or choose a directory below it, which the host creates";
+    assert_eq!(error, format!("other users than the owner may write to {dir} (mode 0770): {advice}"));
+    // An empty volume of a pod, for example. The host creates its own directory in it.
     Cache::open(&place.dir().join("pilothouse"), CACHE_BYTES).unwrap();
 }
 
@@ -154,7 +153,7 @@ fn directory_that_takes_the_place_of_another_brings_no_code_that_others_may_have
     let place = Place::new();
     let (cache, key) = (place.cache(CACHE_BYTES), place.key(b"a"));
     keep(&cache, &key, b"code");
-    // Who may write to the directory above can do this, and knows how a checksum is made.
+    // Somebody with write access to the parent directory can do this, and can compute a checksum.
     fs::rename(place.dir(), place.above.path().join("old")).unwrap();
     fs::create_dir(place.dir()).unwrap();
     fs::write(place.path(&key), [b"evil".as_slice(), &seal(&key, b"evil")].concat()).unwrap();
@@ -183,7 +182,7 @@ fn what_a_killed_writer_leaves_is_removed_at_the_next_start_and_what_a_living_on
     let cache = place.cache(CACHE_BYTES);
     let living = cache.begin().unwrap();
     let killed = cache.begin().unwrap();
-    // As a process leaves it that ends without a word: the file is there, the lock is not.
+    // As a killed process leaves it: with the file, without the lock.
     let (_, path) = killed.keep().unwrap();
     assert!(path.exists());
     drop(place.cache(CACHE_BYTES));
@@ -204,14 +203,14 @@ fn longest_unused_go_first_and_those_in_use_never() {
         let file = File::options().write(true).open(place.path(key)).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
     }
-    // a is looked up, so it is the youngest; b is in use.
+    // The lookup makes `a` the youngest; `b` is in use.
     assert!(found(&cache, a).is_ok_and(|code| code.is_some()));
     let small = Cache { most: 3 * (1000 + SEAL as u64), ..cache };
     small.keep(d, write(&small, d, &[0; 1000]), &HashSet::from([*b])).unwrap();
     let mut left = [a, b, d].map(Key::file_name);
     left.sort();
     assert_eq!(place.names(), left);
-    // What is larger than the bound all alone is kept while it is used.
+    // A used file is kept, even if it alone exceeds the bound.
     let none = Cache { most: 0, ..small };
     none.keep(c, write(&none, c, &[0; 1000]), &HashSet::new()).unwrap();
     assert_eq!(place.names(), [c.file_name()]);
@@ -252,7 +251,7 @@ fn hosts_that_write_and_read_the_same_at_once_see_it_whole_or_not_at_all() {
             scope.spawn(|| {
                 barrier.wait();
                 for _ in 0..20 {
-                    // Each is a start: it also removes what nobody writes.
+                    // Each opens the cache, which removes abandoned files.
                     keep(&place.cache(CACHE_BYTES), &key, &code);
                 }
             });

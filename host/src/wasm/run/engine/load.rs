@@ -1,14 +1,14 @@
-//! From a plugin's file to its code: loaded, kept on disk, or compiled.
+//! Turns a plugin's file into code: finds it loaded or in the cache, or compiles it.
 //!
 //! ```text
-//! file ─┬─ loaded already ─────────────────────────────► code
+//! file ─┬─ loaded ─────────────────────────────────────► code
 //!       ├─ in the cache ───────────────────────────────► code, optimized
-//!       └─ its turn ─ compiled by the baseline compiler ► code ── last in line ─ compiled again ─ the cache ─► the same code, optimized
+//!       └─ its turn ─ baseline compiler ► code ── background ─ optimizing compiler ─ the cache ─► the same code, optimized
 //! ```
 //!
-//! A reload is awaited by somebody, and a first start by many. So what is new serves as soon as it can, and better as soon as no other file is
-//! to be compiled. What the baseline compiler cannot do, as it does not know every instruction, is left to the other at once; and so is
-//! everything where there is no baseline compiler.
+//! Somebody waits for a reload, and many wait for a first start. So new files are compiled fast first, and optimized
+//! when no other file is waiting. The optimizing compiler is used at once if there is no baseline compiler, or if that
+//! one does not know an instruction.
 
 use std::{
     collections::HashSet,
@@ -42,32 +42,34 @@ use super::{
 };
 use crate::allocator;
 
-/// How often is said that a file is still being compiled, or waits for that: one with an interpreter inside takes some seconds.
+/// How often the log says that a file is being compiled, or waits. A file with an embedded interpreter takes a few
+/// seconds.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// So long after it was compiled code is not compiled again: it begins to serve, or is replaced by the next that somebody builds.
+/// How long new code is left alone before it is optimized. It has calls to serve, or the next build replaces it.
 const SETTLES: Duration = Duration::from_secs(1);
 
-/// When it is first tried again to optimize what could not be, for want of something. Then in twice the time, and so on.
+/// Pause before a failed optimization is retried. Doubles with each retry.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// The longest of those.
+/// Upper bound of that pause.
 const AT_LAST: Duration = Duration::from_secs(3600);
 
 impl Engine {
-    /// Loads a plugin's file: what is loaded or in the cache is not compiled again. Else it is compiled where the engine was told to, when
-    /// it is its turn: one large file after another, and small ones beside them. What is compiled here is compiled soon where it can be, and
-    /// well in a task of its own, for which nobody waits.
+    /// Loads a plugin's file. Code that is loaded or in the cache is not compiled again.
+    ///
+    /// Otherwise the file waits for its turn and is compiled: one large file after the other, and small ones beside
+    /// them. If possible the baseline compiler runs first, and a background task optimizes the code later.
     ///
     /// # Errors
-    /// If the file is neither component nor core module with a component's metadata, or is damaged, or cannot be compiled now
-    /// ([`LoadError::passes`]).
+    /// If the file is neither a component nor a core module with a component's metadata, is damaged, or cannot be
+    /// compiled now ([`LoadError::passes`]).
     ///
     /// # Cancellation
     /// Dropping the future ends a compilation by another process.
     ///
     /// # Panics
-    /// Outside a tokio runtime with I/O and time; see also [`Compiler`] for the thread.
+    /// Outside a tokio runtime with I/O and time. See [`Compiler`] for the thread.
     pub async fn load(&self, file: PluginFile) -> Result<Compiled, LoadError> {
         header(file.bytes())?;
         let (digest, bytes) = (file.digest(), file.bytes().len());
@@ -75,14 +77,14 @@ impl Engine {
             return Ok(loaded);
         }
         let waits = |seconds| {
-            // One says it for all: at the first start of a thousand plugins they wait for minutes.
+            // One log line for all files: at the first start of a thousand plugins they wait for minutes.
             if self.0.waits_said.is_due() {
                 let waiting = self.0.compiling.waiting();
-                info!(bytes, seconds, waiting, "waits to be compiled: other files are being compiled");
+                info!(bytes, seconds, waiting, "waiting to be compiled; other files are being compiled");
             }
         };
         let _turn = saying(waits, self.0.compiling.take(digest, bytes)).await;
-        // Who had the turn before may have compiled the same.
+        // Another task may have compiled the same file meanwhile.
         if let Some(loaded) = self.look(digest, bytes).await? {
             return Ok(loaded);
         }
@@ -94,7 +96,7 @@ impl Engine {
         saying(|seconds| info!(bytes, seconds, "compiling"), self.compile_new(compiler, file)).await
     }
 
-    /// Compiles what is neither loaded nor in the cache.
+    /// Compiles a file that is neither loaded nor in the cache.
     async fn compile_new(&self, compiler: &Compiler, file: PluginFile) -> Result<Compiled, LoadError> {
         let (digest, bytes) = (file.digest(), file.bytes().len());
         if let Some(baseline) = self.baseline() {
@@ -107,10 +109,10 @@ impl Engine {
                     tokio::spawn(optimizing.in_current_span());
                     return Ok(compiled);
                 }
-                // What both would say.
+                // Both compilers would report the same.
                 Err(error @ (LoadError::Metadata | LoadError::Componentise(_))) => return Err(error),
                 Err(error) if error.passes() => return Err(error),
-                // Whether that is the file's fault, the other one finds out.
+                // The optimizing compiler decides whether the file is to blame.
                 Err(_) => {}
             }
         }
@@ -118,17 +120,17 @@ impl Engine {
         Ok(self.enter(digest, code(Source::File(compiled), &self.0.plain)?, bytes))
     }
 
-    /// Has `code`, which `file` was compiled to, compiled again, as well as can be. As long as that is not done it serves as it is.
+    /// Compiles `file` again with the optimizing compiler, and replaces `code`, which serves meanwhile.
     async fn optimize(self, code: Weak<Code>, compiler: Compiler, file: PluginFile) {
         let (digest, bytes) = (file.digest(), file.bytes().len());
         let engine = self.clone();
-        // A thousand may wait, and each has as many bytes.
+        // On disk, because a thousand files may wait.
         let kept =
             match blocking(move || engine.put_aside(&file)).await.and_then(|kept| kept.map_err(LoadError::Compiler)) {
                 Ok(kept) => kept,
                 Err(error) => {
                     let error = anyhow::Error::new(error);
-                    warn!(error = format!("{error:#}"), "compiled code is not optimized before the next start");
+                    warn!(error = format!("{error:#}"), "cannot optimize compiled code before the next start");
                     return;
                 }
             };
@@ -140,10 +142,10 @@ impl Engine {
                 return;
             }
             let began = Instant::now();
-            let says = |seconds| info!(bytes, seconds, "optimizing compiled code, which serves meanwhile");
+            let says = |seconds| info!(bytes, seconds, "optimizing compiled code; it serves meanwhile");
             let optimized = tokio::select! {
                 optimized = saying(says, self.optimized(&compiler, digest, bytes, &kept)) => optimized,
-                // Somebody waits for what is compiled now, and is to have the cores.
+                // A file is waiting, and needs the cores.
                 () = turn.wanted() => {
                     gave_up = true;
                     continue;
@@ -156,7 +158,7 @@ impl Engine {
                         code.replace(Source::File(optimized), &self.0.plain);
                         info!(bytes, took = ?began.elapsed(), "compiled code is optimized");
                     }
-                    // With the old code goes what the engine knew of it.
+                    // Dropping the old code frees the engine's data of it.
                     let _given_back = blocking(allocator::give_back_freed).await;
                     return;
                 }
@@ -165,11 +167,11 @@ impl Engine {
             let passes = error.passes();
             let error = anyhow::Error::new(error);
             if !passes {
-                warn!(error = format!("{error:#}"), "compiled code cannot be optimized, and serves as it is");
+                warn!(error = format!("{error:#}"), "cannot optimize compiled code; it serves as it is");
                 return;
             }
             let again_in = pause;
-            warn!(error = format!("{error:#}"), ?again_in, "compiled code could not be optimized, and serves as it is");
+            warn!(error = format!("{error:#}"), ?again_in, "could not optimize compiled code; it serves as it is");
             let mut left = pause;
             while !left.is_zero() {
                 tokio::time::sleep(AGAIN).await;
@@ -182,7 +184,7 @@ impl Engine {
         }
     }
 
-    /// Finds the optimized code of the file that `kept` holds, or makes it.
+    /// Finds the optimized code of the file in `kept`, or compiles it.
     async fn optimized(
         &self,
         compiler: &Compiler,
@@ -192,14 +194,14 @@ impl Engine {
     ) -> Result<File, LoadError> {
         let (engine, kept) = (self.clone(), kept.try_clone().map_err(LoadError::Compiler)?);
         let read = move || {
-            // Another host may have compiled the same.
+            // Another host may have compiled the same file.
             if let Some(found) = engine.find(digest) {
                 return Ok(Ok(found));
             }
             let mut file = vec![0; bytes];
             kept.read_exact_at(&mut file, 0)?;
             let file = PluginFile::new(file);
-            // It would be compiled to code that is told from another's by this one's digest.
+            // The code is stored under this digest, so the file must match it.
             let is_whole = file.digest() == digest;
             is_whole.then_some(Err(file)).ok_or_else(|| io::Error::other("the copy of the file is damaged"))
         };
@@ -209,7 +211,7 @@ impl Engine {
         }
     }
 
-    /// Writes a file to where it takes no memory, unless there is no such place.
+    /// Writes a file to disk, or to memory if no disk has room.
     fn put_aside(&self, file: &PluginFile) -> io::Result<File> {
         let mut last = io::Error::from(io::ErrorKind::Unsupported);
         for place in Place::ALL {
@@ -225,7 +227,7 @@ impl Engine {
         Err(last)
     }
 
-    /// The file's code, if it is loaded or in the cache.
+    /// Returns the file's code, if it is loaded or in the cache.
     async fn look(&self, digest: Digest, size: usize) -> Result<Option<Compiled>, LoadError> {
         let engine = self.clone();
         blocking(move || {
@@ -234,7 +236,7 @@ impl Engine {
                 return Some(Compiled::new(&engine, code, digest, size));
             }
             let file = engine.find(digest)?;
-            // Damaged since it was read through, a moment ago.
+            // It was damaged after the check, a moment ago.
             let code = code(Source::File(file), &engine.0.plain).ok()?;
             let found = || _ = engine.0.counts.hits.fetch_add(1, Ordering::Relaxed);
             Some(engine.enter_with(digest, code, size, found))
@@ -242,20 +244,20 @@ impl Engine {
         .await
     }
 
-    /// The file's code, if it is in the cache.
+    /// Returns the file's code, if it is in the cache.
     fn find(&self, digest: Digest) -> Option<File> {
         match self.0.cache.as_ref()?.find(&Key::new(&self.0.plain.engine, digest)) {
             Ok(found) => found,
             Err(damage) => {
                 self.0.counts.rejected.fetch_add(1, Ordering::Relaxed);
-                warn!(%digest, error = %damage, "compiled code is not used, and compiled anew");
+                warn!(%digest, error = %damage, "cached code is damaged; the file is compiled again");
                 None
             }
         }
     }
 
-    /// Lets another process compile as well as can be. The code is a file of the cache, or, where there is none or it is full, one without
-    /// a name.
+    /// Runs the optimizing compiler. The code becomes a cached file, or an unnamed one if there is no cache or it is
+    /// full.
     async fn compile_well(&self, compiler: &Compiler, file: &PluginFile) -> Result<File, LoadError> {
         let Some(cache) = &self.0.cache else {
             return self.compile_unnamed(compiler, &self.0.plain, file, &Place::ELSEWHERE).await;
@@ -273,7 +275,8 @@ impl Engine {
         }
     }
 
-    /// Lets another process compile for `sandbox`, to a file without a name in the first of these places that has room for it.
+    /// Runs the compiler for `sandbox`. The code becomes an unnamed file, in the first of these places with room for
+    /// it.
     async fn compile_unnamed(
         &self,
         compiler: &Compiler,
@@ -295,7 +298,7 @@ impl Engine {
         Err(LoadError::Compiler(last))
     }
 
-    /// Lets another process compile for `sandbox`.
+    /// Runs the compiler for `sandbox`, and verifies what it wrote.
     async fn compile_into(
         &self,
         compiler: &Compiler,
@@ -326,8 +329,8 @@ impl Engine {
         .await?
     }
 
-    /// Marks on disk that the file of this digest is being compiled, where there is a cache. Each tier has its own mark: that one compiler
-    /// comes to its end says nothing of the other.
+    /// Marks in the cache directory that the file is being compiled. Each tier has its own mark, because the compilers
+    /// fail independently.
     async fn attempt(&self, digest: Digest, tier: Tier) -> Result<Option<Attempt>, LoadError> {
         let engine = self.clone();
         let begin = move || match &engine.0.cache {
@@ -337,14 +340,14 @@ impl Engine {
         blocking(begin).await?.map_err(|Suspect { ended, wait, mark }| LoadError::Suspect { ended, wait, mark })
     }
 
-    /// Keys of what is loaded.
+    /// Returns the keys of loaded code.
     fn used(&self) -> HashSet<Key> {
         let codes = self.0.codes.lock();
         let alive = codes.iter().filter(|(_, code)| code.strong_count() > 0);
         alive.map(|(digest, _)| Key::new(&self.0.plain.engine, *digest)).collect()
     }
 
-    /// A new file that ends with this process.
+    /// Creates a file without a name, which ends with this process.
     fn unnamed(&self, place: Place) -> io::Result<File> {
         match place {
             Place::Cache => tempfile::tempfile_in(self.0.cache.as_ref().ok_or(io::ErrorKind::NotFound)?.dir()),
@@ -354,27 +357,27 @@ impl Engine {
     }
 }
 
-/// Where a file without a name may lie.
+/// Where an unnamed file lies.
 #[derive(Clone, Copy)]
 enum Place {
-    /// Beside the cache's, where there is one: that was meant for so much.
+    /// In the cache directory, which has room for code.
     Cache,
-    /// Where the system has such files.
+    /// In the system's temporary directory.
     Temporary,
     Memory,
 }
 
 impl Place {
     const ALL: [Self; 3] = [Self::Cache, Self::Temporary, Self::Memory];
-    /// Where the cache has no room, or there is none.
+    /// The places to use if there is no cache, or it is full.
     const ELSEWHERE: [Self; 2] = [Self::Temporary, Self::Memory];
 }
 
 /// Where a compiler writes.
 enum Output {
-    /// To a file that the cache may keep.
+    /// A file that the cache may keep.
     Cached(NamedTempFile),
-    /// To one that ends with this process.
+    /// A file that ends with this process.
     Unnamed(File),
 }
 
@@ -388,14 +391,15 @@ impl Output {
 
     fn reader(&self) -> io::Result<File> {
         match self {
-            // Nobody writes through this one.
+            // Read-only: nobody writes through it.
             Self::Cached(file) => reopened(file.as_file(), file.path()),
             Self::Unnamed(file) => file.try_clone(),
         }
     }
 }
 
-/// A file that is open, opened once more by its name: if that leads to another by now, whoever may write to a directory above put it there.
+/// Opens a file again by its name. Fails if the name leads to another file, which somebody with write access to a
+/// parent directory could arrange.
 fn reopened(file: &File, name: &Path) -> io::Result<File> {
     let again = File::open(name)?;
     let (one, other) = (file.metadata()?, again.metadata()?);
@@ -406,25 +410,25 @@ fn reopened(file: &File, name: &Path) -> io::Result<File> {
     }
 }
 
-/// A file that is nowhere but in memory.
+/// Creates a file in memory.
 #[cfg(target_os = "linux")]
 fn memory_file() -> io::Result<File> {
     let file = rustix::fs::memfd_create("pilothouse-code", rustix::fs::MemfdFlags::CLOEXEC)?;
     Ok(file.into())
 }
 
-/// A file that is nowhere but in memory.
+/// Fails: there are no files in memory on this platform.
 #[cfg(not(target_os = "linux"))]
 fn memory_file() -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// What was compiled for `sandbox`.
+/// Wraps what was compiled for `sandbox`.
 pub(crate) fn code(source: Source, sandbox: &Arc<Sandbox>) -> Result<Code, LoadError> {
     Code::new(source, sandbox).map_err(|error| LoadError::Code(format!("cannot read its end: {error}")))
 }
 
-/// Counts what becomes of a compilation, unless nobody waits for its end.
+/// Counts the result of a compilation, unless it is cancelled.
 async fn counted<T>(counts: &Compiles, compiling: impl Future<Output = Result<T, LoadError>>) -> Result<T, LoadError> {
     let began = Instant::now();
     let compiled = compiling.await;
@@ -432,12 +436,13 @@ async fn counted<T>(counts: &Compiles, compiling: impl Future<Output = Result<T,
     compiled
 }
 
-/// When something was said last that many may have a reason to say.
+/// When a message that many tasks may log was last logged.
 #[derive(Default)]
 pub(crate) struct Said(Mutex<Option<tokio::time::Instant>>);
 
 impl Said {
-    /// Whether it is to be said again: then it counts as said. Half of the time after which each would say it, so that one alone always does.
+    /// Returns `true` if the message is due, and records that it is logged. It is due after half of the interval, so
+    /// that a single task always logs it.
     fn is_due(&self) -> bool {
         let (now, last) = (tokio::time::Instant::now(), &mut *self.0.lock());
         let is_due = last.is_none_or(|last| now.duration_since(last) >= PROGRESS / 2);
@@ -448,7 +453,7 @@ impl Said {
     }
 }
 
-/// Says now and then, with the seconds that have passed, that something has not ended yet.
+/// Calls `say` with the seconds passed, at intervals until `lasts` ends.
 async fn saying<T>(say: impl Fn(u64), lasts: impl Future<Output = T>) -> T {
     let began = tokio::time::Instant::now();
     let mut progress = tokio::time::interval_at(began + PROGRESS, PROGRESS);
@@ -463,7 +468,9 @@ async fn saying<T>(say: impl Fn(u64), lasts: impl Future<Output = T>) -> T {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| LoadError::Code(format!("the host failed: {error}")))
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| LoadError::Code(format!("a task of the host failed: {error}")))
 }
 
 #[cfg(test)]
@@ -501,7 +508,7 @@ mod tests {
                     lines.lock().push(passed);
                 }
             };
-            // The first have their turn before the others.
+            // The first ones have their turn before the others.
             saying(say, tokio::time::sleep(Duration::from_secs(7 + number / 100)))
         });
         futures::future::join_all(all).await;

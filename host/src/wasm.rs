@@ -75,7 +75,7 @@ pub use load::{
     error::LoadError,
     file::PluginFile,
 };
-pub use memory::Kept;
+pub use memory::MemoryCharge;
 pub use run::{
     component::{Compiled, Linked},
     engine::{CompileFigures, Engine, EngineError, Figures},

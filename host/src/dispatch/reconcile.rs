@@ -81,7 +81,7 @@ async fn turn(controller: &Controller, serving: &Arc<Serving>, key: &Key) -> Nex
     let imports = Arc::new(CallImports::tracked(serving.access.clone(), reading.clone()));
     let answer = serving.revision.reconcile(imports, request).await;
     // It stays the plugin's memory as long as it is written.
-    let answer = answer.and_then(|answer| Ok((serving.revision.keep(&answer)?, answer)));
+    let answer = answer.and_then(|answer| Ok((serving.revision.charge(&answer)?, answer)));
     let in_guest = started.elapsed();
     // The call is over, and with it whoever else could read for it.
     let mut reading = Arc::into_inner(reading);

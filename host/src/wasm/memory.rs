@@ -24,7 +24,7 @@ const ELEMENT: usize = size_of::<usize>();
 
 /// The bytes that a plugin holds. Clones share the counters.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct PluginMemory {
     /// Of its instances: memories, tables, functions, globals, and outcomes that they handed over.
     instances: Arc<AtomicUsize>,
     /// What the host remembers for it, such as the reads of its keys.
@@ -33,7 +33,7 @@ pub(crate) struct Held {
 
 /// How much memory a plugin's instances may hold together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Most {
+pub(crate) struct MemoryBound {
     /// Together with what the host remembers.
     pub(crate) total: usize,
     /// The memory limit of one instance. It is always left to instances: otherwise, remembered reads could fail every
@@ -41,7 +41,7 @@ pub(crate) struct Most {
     pub(crate) one: usize,
 }
 
-impl Held {
+impl PluginMemory {
     /// Returns all bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.instances.load(Ordering::Relaxed) + self.remembered.load(Ordering::Relaxed)
@@ -53,7 +53,7 @@ impl Held {
     }
 
     /// Adds `more` bytes for instances. Returns `false`, and adds nothing, if that exceeds `most`.
-    fn take(&self, more: usize, most: Most) -> bool {
+    fn take(&self, more: usize, most: MemoryBound) -> bool {
         let most = most.total.saturating_sub(self.remembered.load(Ordering::Relaxed)).max(most.one.min(most.total));
         let sum = |held: usize| held.checked_add(more).filter(|sum| more == 0 || *sum <= most);
         self.instances.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok()
@@ -64,20 +64,20 @@ impl Held {
     }
 
     /// Adds bytes until the result is dropped. Returns `None` if that exceeds `most`.
-    pub(crate) fn keep(&self, bytes: usize, most: Most) -> Option<Kept> {
-        self.take(bytes, most).then(|| Kept { held: self.clone(), bytes })
+    pub(crate) fn charge(&self, bytes: usize, most: MemoryBound) -> Option<MemoryCharge> {
+        self.take(bytes, most).then(|| MemoryCharge { held: self.clone(), bytes })
     }
 }
 
 /// An outcome that the host still holds, counted as the plugin's memory.
 #[derive(Debug)]
 #[must_use = "dropped, it is not counted"]
-pub struct Kept {
-    held: Held,
+pub struct MemoryCharge {
+    held: PluginMemory,
     bytes: usize,
 }
 
-impl Drop for Kept {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
         self.held.give_back(self.bytes);
     }
@@ -98,7 +98,7 @@ pub enum MemoryLimit {
 pub(crate) struct Limiter {
     memory: usize,
     total: usize,
-    held: Held,
+    held: PluginMemory,
     used: usize,
     elements: usize,
     /// Bytes for functions and globals.
@@ -111,12 +111,12 @@ pub(crate) struct Limiter {
 
 impl Limiter {
     /// Bounds all memories of the instance by `memory` bytes, and all instances of the plugin by `total`.
-    pub(crate) fn new(memory: usize, total: usize, held: Held) -> Self {
+    pub(crate) fn new(memory: usize, total: usize, held: PluginMemory) -> Self {
         Self { memory, total, held, used: 0, elements: 0, room: 0, refused: None, elements_refused: false, last: 0 }
     }
 
-    fn most(&self) -> Most {
-        Most { total: self.total, one: self.memory }
+    fn most(&self) -> MemoryBound {
+        MemoryBound { total: self.total, one: self.memory }
     }
 
     /// Counts the bytes of a new instance besides memories and tables. Returns `false` if the plugin's limit does not
@@ -227,12 +227,12 @@ mod tests {
     use super::*;
 
     fn limiter(memory: usize) -> Limiter {
-        Limiter::new(memory, usize::MAX, Held::default())
+        Limiter::new(memory, usize::MAX, PluginMemory::default())
     }
 
     #[test]
     fn instances_of_a_plugin_share_a_limit_and_give_back_what_they_held() {
-        let held = Held::default();
+        let held = PluginMemory::default();
         let [mut first, mut second] = [(); 2].map(|()| Limiter::new(100, 150, held.clone()));
         assert!(first.memory_growing(0, 100, None).unwrap());
         assert!(!second.memory_growing(0, 51, None).unwrap());
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn what_an_instance_held_is_given_back_once() {
-        let held = Held::default();
+        let held = PluginMemory::default();
         let [mut ends, mut stays] = [100, 100].map(|memory| Limiter::new(memory, usize::MAX, held.clone()));
         assert!(ends.memory_growing(0, 60, None).unwrap() && stays.memory_growing(0, 50, None).unwrap());
         assert_eq!((ends.release(), held.bytes()), (60, 50));
@@ -306,11 +306,11 @@ mod tests {
 
     #[test]
     fn tables_and_what_was_handed_over_count_like_memory() {
-        let held = Held::default();
+        let held = PluginMemory::default();
         let mut limiter = Limiter::new(100, 100, held.clone());
         assert!(limiter.table_growing(0, 5, None).unwrap());
-        let kept = held.keep(50, Most { total: 100, one: 0 }).unwrap();
-        assert!(held.keep(11, Most { total: 100, one: 0 }).is_none());
+        let kept = held.charge(50, MemoryBound { total: 100, one: 0 }).unwrap();
+        assert!(held.charge(11, MemoryBound { total: 100, one: 0 }).is_none());
         assert!(!limiter.table_growing(5, 7, None).unwrap());
         assert_eq!((limiter.memory_refused(), limiter.table_was_refused()), (Some(MemoryLimit::Plugin(100)), false));
         drop(kept);
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn invariant_12_what_the_host_remembers_is_the_plugins_memory_and_leaves_room_for_one_instance() {
-        let held = Held::default();
+        let held = PluginMemory::default();
         held.remembered().store(70, Ordering::Relaxed);
         let [mut first, mut second] = [(); 2].map(|()| Limiter::new(50, 100, held.clone()));
         assert!(first.memory_growing(0, 50, None).unwrap());
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn room_of_an_instance_counts_like_memory() {
-        let held = Held::default();
+        let held = PluginMemory::default();
         let [mut first, mut second] = [(); 2].map(|()| Limiter::new(100, 100, held.clone()));
         assert!(first.make(60));
         assert!(!second.make(41));

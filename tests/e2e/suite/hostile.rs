@@ -36,7 +36,8 @@ const HOSTILE: [(&str, [&str; 2]); 14] = [
     ("recursing", ["plugin overflowed its stack"; 2]),
     (
         "recursing_wide",
-        ["plugin trapped: out of bounds memory access, perhaps as the stack in its memory is used up"; 2],
+        ["plugin trapped: out of bounds memory access, perhaps because recursion used up its stack in linear memory";
+            2],
     ),
     ("reentering", ["plugin trapped: cannot leave component instance"; 2]),
     ("tabulating", ["plugin hit its limit of 100000 table elements"; 2]),

@@ -83,7 +83,7 @@ pub enum CallError {
         backtrace: Vec<String>,
     },
     /// It failed in its own code, for example with a panic.
-    #[error("plugin trapped: {reason}{}", Said(said.as_deref()))]
+    #[error("plugin trapped: {reason}{}", Quoted(said.as_deref()))]
     Trap {
         /// The engine's message.
         reason: String,
@@ -93,7 +93,7 @@ pub enum CallError {
         backtrace: Vec<String>,
     },
     /// It called an import from `describe`.
-    #[error("plugin called {import} from describe, where no import may be called{}", Said(said.as_deref()))]
+    #[error("plugin called {import} from describe, where no import may be called{}", Quoted(said.as_deref()))]
     Import {
         /// Interface and function, such as `cache.get`.
         import: &'static str,
@@ -135,9 +135,9 @@ pub enum CallError {
     },
 }
 
-pub(crate) struct Said<'a>(pub(crate) Option<&'a str>);
+pub(crate) struct Quoted<'a>(pub(crate) Option<&'a str>);
 
-impl fmt::Display for Said<'_> {
+impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |text| write!(f, "; it said: {text}"))
     }
@@ -198,7 +198,7 @@ impl CallError {
     }
 
     /// Interprets the engine's error of a failed call.
-    pub(crate) fn of(error: &wasmtime::Error, stage: Stage, call: &Ended<'_>) -> Self {
+    pub(crate) fn of(error: &wasmtime::Error, stage: Stage, call: &FailedCall<'_>) -> Self {
         let said = || call.said.map(str::to_owned);
         let backtrace = || frames(error);
         if let Some(Closed(import)) = error.downcast_ref() {
@@ -257,7 +257,7 @@ pub(crate) enum Stage {
 }
 
 /// What the host knows of a failed call.
-pub(crate) struct Ended<'a> {
+pub(crate) struct FailedCall<'a> {
     pub(crate) budget: Duration,
     pub(crate) limits: &'a Limiter,
     pub(crate) said: Option<&'a str>,
@@ -309,7 +309,7 @@ fn calls_itself(error: &wasmtime::Error) -> bool {
 fn frames(error: &wasmtime::Error) -> Vec<String> {
     let Some(backtrace) = error.downcast_ref::<wasmtime::WasmBacktrace>() else { return Vec::new() };
     let lines = backtrace.frames().iter().take(FRAMES).enumerate().map(|(number, frame)| {
-        let mut line = Line(String::new());
+        let mut line = FrameLine(String::new());
         // An error means that the line is full, which its end shows.
         let _ = write_frame(&mut line, number, frame);
         shorten(line.0, FRAME)
@@ -317,7 +317,7 @@ fn frames(error: &wasmtime::Error) -> Vec<String> {
     lines.collect()
 }
 
-fn write_frame(line: &mut Line, number: usize, frame: &wasmtime::FrameInfo) -> fmt::Result {
+fn write_frame(line: &mut FrameLine, number: usize, frame: &wasmtime::FrameInfo) -> fmt::Result {
     write!(line, "{number}: ")?;
     if let Some(offset) = frame.module_offset() {
         write!(line, "{offset:#x} - ")?;
@@ -329,7 +329,7 @@ fn write_frame(line: &mut Line, number: usize, frame: &wasmtime::FrameInfo) -> f
     }
 }
 
-fn write_name(line: &mut Line, name: &str) -> fmt::Result {
+fn write_name(line: &mut FrameLine, name: &str) -> fmt::Result {
     match rustc_demangle::try_demangle(name) {
         Ok(name) => write!(line, "{name:#}"),
         Err(_) => line.write_str(name),
@@ -337,9 +337,9 @@ fn write_name(line: &mut Line, name: &str) -> fmt::Result {
 }
 
 /// A line with room for slightly more than is shown.
-struct Line(String);
+struct FrameLine(String);
 
-impl fmt::Write for Line {
+impl fmt::Write for FrameLine {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = (FRAME + 1).saturating_sub(self.0.len());
         let end = text.ceil_char_boundary(room.min(text.len()));
@@ -350,13 +350,13 @@ impl fmt::Write for Line {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::super::memory::Held, *};
+    use super::{super::super::memory::PluginMemory, *};
 
     #[test]
     fn what_the_machine_is_short_of_is_told_from_what_a_plugin_asks_for() {
-        let limits = Limiter::new(1 << 20, 1 << 20, Held::default());
+        let limits = Limiter::new(1 << 20, 1 << 20, PluginMemory::default());
         let said = |error: &wasmtime::Error| {
-            let call = Ended { budget: Duration::from_secs(1), limits: &limits, said: None };
+            let call = FailedCall { budget: Duration::from_secs(1), limits: &limits, said: None };
             CallError::of(error, Stage::Instantiate, &call).kind()
         };
         let memory = || std::io::Error::from_raw_os_error(12);
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn name_of_a_function_is_spelt_out_as_far_as_it_is_shown() {
         let said = |name: &str| {
-            let mut line = Line(String::new());
+            let mut line = FrameLine(String::new());
             let fits = write_name(&mut line, name).is_ok();
             (line.0, fits)
         };
@@ -401,7 +401,7 @@ mod tests {
             name.extend(["TB", &before, "B", &before, "E"]);
             last = at;
         }
-        let mut line = Line(String::new());
+        let mut line = FrameLine(String::new());
         assert!(write_name(&mut line, &format!("_R{name}E")).is_err());
         assert!(line.0.starts_with("a::f::<(i32, i32), ((i32, i32), (i32, i32)), (((i32, i32),"), "{}", line.0);
         assert!(line.0.len() < FRAME + 8, "{}", line.0.len());

@@ -15,7 +15,7 @@ use super::{
     super::{
         MAX_TRANSFER,
         limits::Limits,
-        memory::{Held, Limiter},
+        memory::{Limiter, PluginMemory},
     },
     bindings::pilothouse::plugin::types,
     imports::{Import, Imports, State},
@@ -103,7 +103,7 @@ pub enum Excess {
 
 impl HostState {
     /// Creates the state for an instance's first call, which has `budget` from now. `held` is the memory of all the plugin's instances.
-    pub(crate) fn new(imports: Option<Arc<dyn Imports>>, limits: Limits, held: Held, budget: Duration) -> Self {
+    pub(crate) fn new(imports: Option<Arc<dyn Imports>>, limits: Limits, held: PluginMemory, budget: Duration) -> Self {
         Self {
             call: CallState::begin(imports, budget),
             limiter: Limiter::new(limits.memory, limits.total_memory, held),
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn next_call_has_a_deadline_of_its_own() {
-        let mut state = HostState::new(None, Limits::default(), Held::default(), Duration::from_secs(1));
+        let mut state = HostState::new(None, Limits::default(), PluginMemory::default(), Duration::from_secs(1));
         let earlier = state.call.began - Duration::from_millis(1);
         state.call.began = earlier;
         state.again(None, Duration::from_secs(2));

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use super::super::{
     MAX_FILE,
     contract::{
-        error::Said,
+        error::Quoted,
         export::CONTROLLER,
         imports::OFFERED,
         package::{PACKAGE, full_name},
@@ -108,7 +108,7 @@ pub enum LoadError {
     #[error("the compiler was killed: by an administrator, or because the machine or the container is out of memory")]
     Killed,
     /// The compiler ended in an unexpected way.
-    #[error("the compiler ended unexpectedly ({how}){}", Said((!said.is_empty()).then_some(said)))]
+    #[error("the compiler ended unexpectedly ({how}){}", Quoted((!said.is_empty()).then_some(said)))]
     Died {
         /// Exit status or signal.
         how: String,

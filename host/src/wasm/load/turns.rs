@@ -1,12 +1,12 @@
 //! Decides which file is compiled next. A small file never waits for a large one.
 //!
 //! ```text
-//! large files ─► smallest first ─► a place for any file, large ones before others
+//! large files ─► smallest first ─► a lane for any file, large ones before others
 //!                                  ▲
 //! small files ─► smallest first ─┬─┘
-//!                                └► a place for small files only
+//!                                └► a lane for small files only
 //!
-//! code that can be optimized ─► in order of arrival ─► a place that is used while nothing else is compiled
+//! code that can be optimized ─► in order of arrival ─► a lane that is used while nothing else is compiled
 //! ```
 //!
 //! - **Bounded waiting**: at most [`OVERTAKEN`] later files go before a file, however many smaller ones arrive.
@@ -35,11 +35,11 @@ const OVERTAKEN: u32 = 8;
 
 /// Waiting and running compilations. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Turns(Arc<Mutex<Inner>>);
+pub(crate) struct Turns(Arc<Mutex<Queues>>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    /// The file that each place compiles.
+struct Queues {
+    /// The file that each lane compiles.
     taken: [Option<Digest>; 2],
     /// Ordered by size, then by arrival.
     small: Waiting,
@@ -51,20 +51,20 @@ struct Inner {
     last_taken: Option<CancellationToken>,
 }
 
-type Waiting = BTreeMap<(usize, u64), Waits>;
+type Waiting = BTreeMap<(usize, u64), QueuedFile>;
 
 /// A file that waits.
 #[derive(Debug)]
-struct Waits {
+struct QueuedFile {
     file: Digest,
     turn: oneshot::Sender<Turn>,
     /// Turns that went to later files.
     overtaken: u32,
 }
 
-/// Where a file is compiled. Few places, because each takes several cores, and reconciles need cores too.
+/// Where a file is compiled. Few lanes, because each takes several cores, and reconciles need cores too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Lane {
     /// Any file.
     Any,
     /// Small files only.
@@ -78,12 +78,12 @@ enum Place {
 pub(crate) struct Turn {
     turns: Turns,
     /// `None` if nobody received it.
-    place: Option<Place>,
+    lane: Option<Lane>,
     wanted: CancellationToken,
 }
 
 impl Turns {
-    /// Waits for a turn with this file, which has `bytes` bytes.
+    /// QueuedFile for a turn with this file, which has `bytes` bytes.
     ///
     /// # Cancellation
     /// Dropping the future leaves the queue.
@@ -96,13 +96,13 @@ impl Turns {
             let waiting = if bytes < SMALL { &mut inner.small } else { &mut inner.large };
             // Otherwise, abandoned entries would stay until they are next.
             waiting.retain(|_, waits| !waits.turn.is_closed());
-            waiting.insert((bytes, number), Waits { file, turn: sender, overtaken: 0 });
+            waiting.insert((bytes, number), QueuedFile { file, turn: sender, overtaken: 0 });
             self.give(inner);
         }
         turn.await.expect("a waiting file keeps its sender until its turn")
     }
 
-    /// Waits until nothing else is compiled or waits. Files that arrive later do not wait for the background work: see
+    /// QueuedFile until nothing else is compiled or waits. Files that arrive later do not wait for the background work: see
     /// [`Turn::wanted`]. With `gave_up`, work that gave up its turn is the next again.
     ///
     /// # Cancellation
@@ -128,50 +128,54 @@ impl Turns {
         wait(&inner.small) + wait(&inner.large)
     }
 
-    /// Gives free places to the next files.
-    fn give(&self, inner: &mut Inner) {
-        for place in [Place::Small, Place::Any] {
-            while inner.taken[place as usize].is_none() {
+    /// Gives free lanes to the next files.
+    fn give(&self, inner: &mut Queues) {
+        for lane in [Lane::Small, Lane::Any] {
+            while inner.taken[lane as usize].is_none() {
                 let taken = inner.taken;
-                let large = if place == Place::Any { first(&mut inner.large, &taken) } else { None };
+                let large = if lane == Lane::Any { first(&mut inner.large, &taken) } else { None };
                 let next = large.or_else(|| first(&mut inner.small, &taken));
-                let Some(Waits { file, turn, .. }) = next else { break };
-                match turn.send(self.turn(place)) {
+                let Some(QueuedFile { file, turn, .. }) = next else { break };
+                match turn.send(self.turn(lane)) {
                     Ok(()) => {
-                        inner.taken[place as usize] = Some(file);
+                        inner.taken[lane as usize] = Some(file);
                         inner.last_taken.iter().for_each(CancellationToken::cancel);
                     }
                     // It was abandoned. Nothing was taken, and the lock is held here.
-                    Err(mut turn) => turn.place = None,
+                    Err(mut turn) => turn.lane = None,
                 }
             }
         }
         // At this point the other queues are empty.
         while inner.last_taken.is_none() && inner.taken == [None, None] {
             let Some(next) = inner.last.pop_front() else { break };
-            let turn = self.turn(Place::Last);
+            let turn = self.turn(Lane::Last);
             let wanted = turn.wanted.clone();
             match next.send(turn) {
                 Ok(()) => inner.last_taken = Some(wanted),
-                Err(mut turn) => turn.place = None,
+                Err(mut turn) => turn.lane = None,
             }
         }
     }
 
-    fn turn(&self, place: Place) -> Turn {
-        Turn { turns: self.clone(), place: Some(place), wanted: CancellationToken::new() }
+    fn turn(&self, lane: Lane) -> Turn {
+        Turn { turns: self.clone(), lane: Some(lane), wanted: CancellationToken::new() }
     }
 }
 
 /// Takes the next file out of a queue: the smallest one, or the first that was overtaken too often. Skips files that
 /// are being compiled.
-fn first(waiting: &mut Waiting, taken: &[Option<Digest>]) -> Option<Waits> {
-    let may =
-        || waiting.iter().filter(|(_, waits)| !taken.contains(&Some(waits.file))).map(|(place, waits)| (*place, waits));
+fn first(waiting: &mut Waiting, taken: &[Option<Digest>]) -> Option<QueuedFile> {
+    let may = || {
+        waiting
+            .iter()
+            .filter(|(_, waits)| !taken.contains(&Some(waits.file)))
+            .map(|(position, waits)| (*position, waits))
+    };
     let enough = may().filter(|(_, waits)| waits.overtaken >= OVERTAKEN).min_by_key(|((_, number), _)| *number);
-    let (place, _) = enough.or_else(|| may().next())?;
-    let next = waiting.remove(&place)?;
-    waiting.iter_mut().filter(|((_, number), _)| *number < place.1).for_each(|(_, waits)| waits.overtaken += 1);
+    let (position, _) = enough.or_else(|| may().next())?;
+    let next = waiting.remove(&position)?;
+    waiting.iter_mut().filter(|((_, number), _)| *number < position.1).for_each(|(_, waits)| waits.overtaken += 1);
     Some(next)
 }
 
@@ -184,11 +188,11 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
+        if let Some(lane) = self.lane {
             let inner = &mut *self.turns.0.lock();
-            match place {
-                Place::Any | Place::Small => inner.taken[place as usize] = None,
-                Place::Last => inner.last_taken = None,
+            match lane {
+                Lane::Any | Lane::Small => inner.taken[lane as usize] = None,
+                Lane::Last => inner.last_taken = None,
             }
             self.turns.give(inner);
         }
@@ -263,7 +267,7 @@ mod tests {
         assert_eq!(have(&[("b", &b), ("larger", &larger), ("less", &less)]).await, ["less"]);
         ends(less).await;
         assert_eq!(have(&[("b", &b), ("larger", &larger)]).await, ["larger"]);
-        // Without large files, both places are for small ones.
+        // Without large files, both lanes are for small ones.
         ends(larger).await;
         assert_eq!(have(&[("b", &b), ("c", &c)]).await, ["b", "c"]);
     }
@@ -272,7 +276,7 @@ mod tests {
     async fn file_is_overtaken_by_smaller_ones_so_often_and_no_more() {
         for size in [LARGE + 100, SMALL - 1] {
             let turns = Turns::default();
-            // Each queue has one place.
+            // Each queue has one lane.
             let _any = if size < SMALL { Some(waits(&turns, LARGE).await) } else { None };
             let mut turn = waits(&turns, size).await;
             let (largest, larger) = (waits(&turns, size).await, waits(&turns, size - 1).await);
@@ -351,7 +355,7 @@ mod tests {
         leaves.await.expect_err("it was cancelled");
         drop(first);
         let turn = stays.await.expect("it has its turn");
-        assert_eq!(turn.place, Some(Place::Any));
+        assert_eq!(turn.lane, Some(Lane::Any));
         // Received, and dropped unseen.
         let mut given = Box::pin(take());
         assert!((&mut given).now_or_never().is_none());

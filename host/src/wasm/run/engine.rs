@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use load::Said;
+use load::LogThrottle;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{info, warn};
@@ -33,7 +33,7 @@ use super::{
     },
     component::Compiled,
     ending::Ending,
-    epochs::{Epochs, Running},
+    epochs::{Epochs, RunningGuest},
     instances::{Instance, LARGE},
     tally::{InstanceFigures, Tallies, Tally},
 };
@@ -70,9 +70,9 @@ pub enum EngineError {
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Engine(Arc<Inner>);
+pub struct Engine(Arc<EngineState>);
 
-struct Inner {
+struct EngineState {
     plain: Arc<Sandbox>,
     pool: Option<Pool>,
     /// Created at the first use of [`Tier::Baseline`]. The inner `None` means that it cannot be created.
@@ -82,7 +82,7 @@ struct Inner {
     cache: Option<Cache>,
     compiling: Turns,
     /// When the log last said that files wait.
-    waits_said: Said,
+    waits_said: LogThrottle,
     /// Loaded code by the file's digest. The same file is loaded once.
     codes: Mutex<HashMap<Digest, Weak<Code>>>,
     counts: Counts,
@@ -195,14 +195,14 @@ impl Engine {
             engines.for_each(wasmtime::Engine::increment_epoch);
         };
         let epochs = Epochs::start(advance).map_err(EngineError::Thread)?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(EngineState {
             plain: Arc::new(plain),
             pool,
             baseline,
             compiler,
             cache,
             compiling: Turns::default(),
-            waits_said: Said::default(),
+            waits_said: LogThrottle::default(),
             codes: Mutex::default(),
             counts: Counts::default(),
             tallies: Tallies::default(),
@@ -350,12 +350,12 @@ impl Engine {
 
     /// Returns `true` if no guest runs and the epoch stands still.
     #[cfg(test)]
-    pub(crate) fn rests(&self) -> bool {
-        self.0.epochs.rest()
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.0.epochs.is_stopped()
     }
 
     /// Keeps the epoch advancing until the result is dropped.
-    pub(crate) fn running(&self) -> Running<'_> {
+    pub(crate) fn running(&self) -> RunningGuest<'_> {
         self.0.epochs.running()
     }
 

@@ -28,15 +28,15 @@ pub(crate) struct Epochs {
 struct Shared {
     advance: Box<dyn Fn() + Send + Sync>,
     timer: Timer,
-    /// Running guests.
+    /// RunningGuest guests.
     running: AtomicUsize,
     /// `true` while the timer is stopped.
-    rests: AtomicBool,
+    stopped: AtomicBool,
     ended: AtomicBool,
 }
 
 /// A running guest. The epoch advances while there is one.
-pub(crate) struct Running<'a> {
+pub(crate) struct RunningGuest<'a> {
     shared: &'a Shared,
 }
 
@@ -50,7 +50,7 @@ impl Epochs {
             advance: Box::new(advance),
             timer: Timer::new()?,
             running: AtomicUsize::new(0),
-            rests: AtomicBool::new(true),
+            stopped: AtomicBool::new(true),
             ended: AtomicBool::new(false),
         });
         let ticking = Arc::clone(&shared);
@@ -68,21 +68,21 @@ impl Epochs {
 
     /// Returns `true` if the timer is stopped.
     #[cfg(test)]
-    pub(crate) fn rest(&self) -> bool {
-        self.shared.rests.load(Ordering::SeqCst)
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.shared.stopped.load(Ordering::SeqCst)
     }
 
     /// Counts a running guest until the result is dropped.
-    pub(crate) fn running(&self) -> Running<'_> {
+    pub(crate) fn running(&self) -> RunningGuest<'_> {
         self.shared.running.fetch_add(1, Ordering::SeqCst);
-        if self.shared.rests.load(Ordering::SeqCst) {
+        if self.shared.stopped.load(Ordering::SeqCst) {
             self.shared.resume();
         }
-        Running { shared: &self.shared }
+        RunningGuest { shared: &self.shared }
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningGuest<'_> {
     fn drop(&mut self) {
         self.shared.running.fetch_sub(1, Ordering::SeqCst);
     }
@@ -106,15 +106,15 @@ impl Shared {
             (self.advance)();
             // A single call costs one tick. Consecutive calls restart the timer at most once a tick.
             if !self.is_needed() {
-                self.rest();
+                self.stop();
             }
         }
     }
 
     /// Stops the timer. The next guest starts it.
-    fn rest(&self) {
+    fn stop(&self) {
         self.timer.stop();
-        self.rests.store(true, Ordering::SeqCst);
+        self.stopped.store(true, Ordering::SeqCst);
         // A guest that began before that did not see the stop.
         if self.is_needed() {
             self.resume();
@@ -122,7 +122,7 @@ impl Shared {
     }
 
     fn resume(&self) {
-        if self.rests.swap(false, Ordering::SeqCst) {
+        if self.stopped.swap(false, Ordering::SeqCst) {
             self.timer.start();
         }
     }
@@ -228,30 +228,30 @@ mod tests {
         (Epochs::start(move || tick.send(()).unwrap_or_default()).expect("there is a thread"), ticks)
     }
 
-    fn rests(epochs: &Epochs) {
-        while !epochs.rest() {
+    fn wait_until_stopped(epochs: &Epochs) {
+        while !epochs.is_stopped() {
             thread::yield_now();
         }
     }
 
     #[test]
-    fn epoch_advances_while_a_guest_runs_and_rests_when_none_does() {
+    fn epoch_advances_only_while_a_guest_runs() {
         let (epochs, ticks) = epochs();
         for _ in 0..3 {
-            rests(&epochs);
+            wait_until_stopped(&epochs);
             ticks.try_iter().for_each(drop);
             let running = epochs.running();
             for _ in 0..10 {
                 ticks.recv().expect("the thread lives");
             }
-            assert!(!epochs.rest());
+            assert!(!epochs.is_stopped());
             drop(running);
         }
-        rests(&epochs);
+        wait_until_stopped(&epochs);
     }
 
     #[test]
-    fn guest_that_begins_as_the_epoch_comes_to_rest_has_its_ticks() {
+    fn guest_that_starts_as_the_epoch_stops_has_its_ticks() {
         let (epochs, ticks) = epochs();
         for _ in 0..1000 {
             // Either side may win the race.
@@ -265,18 +265,18 @@ mod tests {
     #[test]
     fn epoch_advances_when_it_is_asked_to() {
         let (epochs, ticks) = epochs();
-        rests(&epochs);
+        wait_until_stopped(&epochs);
         ticks.try_iter().for_each(drop);
         epochs.advance();
         assert_eq!(ticks.try_iter().count(), 1);
     }
 
     #[test]
-    fn thread_that_rests_ends_with_its_engine() {
+    fn stopped_thread_ends_with_its_engine() {
         let (epochs, ticks) = epochs();
         drop(epochs.running());
         ticks.recv().expect("the thread lives");
-        rests(&epochs);
+        wait_until_stopped(&epochs);
         drop(epochs);
         ticks.try_iter().for_each(drop);
         assert_eq!(ticks.try_recv(), Err(mpsc::TryRecvError::Disconnected));

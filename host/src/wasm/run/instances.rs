@@ -38,14 +38,14 @@ use super::{
         MAX_TRANSFER,
         contract::{
             bindings::Plugin,
-            error::{CallError, Ended, Stage},
+            error::{CallError, FailedCall, Stage},
             export::{Bound, Export, PerExport},
             host_state::{HostState, TurnDelay},
             imports::Imports,
         },
         limits::Limits,
         load::code::Ready,
-        memory::{Kept, MemoryLimit, Most},
+        memory::{MemoryBound, MemoryCharge, MemoryLimit},
     },
     component::Linked,
     tally::{Alive, Tally},
@@ -175,7 +175,7 @@ impl Instances {
                 read(answer)
             }
             Ok((Err((stage, error)), _)) => {
-                let call = Ended { budget, limits: &host.limiter, said: host.call.interfaces.last_error() };
+                let call = FailedCall { budget, limits: &host.limiter, said: host.call.interfaces.last_error() };
                 Err(CallError::of(&error, stage, &call))
             }
             Err(Late) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
@@ -219,7 +219,7 @@ impl Instances {
         }
         instance.kept = Some(permit);
         // Another worker may have pre-warmed one meanwhile.
-        if let Some(over) = self.rest(instance, 1) {
+        if let Some(over) = self.park(instance, 1) {
             self.linked.engine.end(over);
         }
         Some(())
@@ -302,10 +302,10 @@ impl Instances {
     }
 
     /// Counts an outcome of `bytes` bytes as the plugin's memory.
-    pub(crate) fn keep_for(&self, bytes: usize) -> Result<Kept, CallError> {
-        let most = Most { total: self.limits.total_memory, one: self.limits.memory };
+    pub(crate) fn charge(&self, bytes: usize) -> Result<MemoryCharge, CallError> {
+        let most = MemoryBound { total: self.limits.total_memory, one: self.limits.memory };
         let limit = MemoryLimit::Plugin(most.total);
-        self.tally.held.keep(bytes, most).ok_or(CallError::Memory { limit, backtrace: Vec::new() })
+        self.tally.held.charge(bytes, most).ok_or(CallError::Memory { limit, backtrace: Vec::new() })
     }
 
     /// Keeps an instance that answered, if it is fit to be reused. Otherwise returns it.
@@ -331,12 +331,12 @@ impl Instances {
         if instance.kept.is_none() {
             return Some(instance);
         }
-        self.rest(instance, MAX_KEPT)
+        self.park(instance, MAX_KEPT)
     }
 
     /// Keeps the instance idle, or returns it if there are `most` already. The caller drops it outside the lock,
     /// because that takes a while.
-    fn rest(&self, instance: Instance, most: usize) -> Option<Instance> {
+    fn park(&self, instance: Instance, most: usize) -> Option<Instance> {
         let mut idle = self.idle.lock();
         if idle.len() >= most {
             return Some(instance);

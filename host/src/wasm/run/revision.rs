@@ -21,7 +21,7 @@ use super::{
         },
         limits::Limits,
         load::digest::Digest,
-        memory::Kept,
+        memory::MemoryCharge,
     },
     component::Linked,
     instances::{Instance, Instances, calling},
@@ -164,12 +164,12 @@ impl Revision {
     ///
     /// # Errors
     /// [`CallError::Memory`] if the plugin then holds more than [`Limits::total_memory`].
-    pub fn keep(&self, answer: &Result<Outcome, Failure>) -> Result<Kept, CallError> {
+    pub fn charge(&self, answer: &Result<Outcome, Failure>) -> Result<MemoryCharge, CallError> {
         let bytes = match answer {
             Ok(outcome) => outcome.bytes(),
             Err(failure) => failure.status.as_ref().map_or(0, String::len),
         };
-        self.instances.keep_for(bytes)
+        self.instances.charge(bytes)
     }
 
     /// Pre-warms the instance of the next call. Call it when there is nothing else to do: it takes as long as it saves

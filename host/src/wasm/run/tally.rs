@@ -11,7 +11,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{super::memory::Held, instances::Instances};
+use super::{super::memory::PluginMemory, instances::Instances};
 use crate::name::PluginName;
 
 /// What the instances of one plugin come to, over all its revisions.
@@ -24,7 +24,7 @@ pub(crate) struct Tally {
     pub(crate) mapped: AtomicU64,
     /// Nanoseconds.
     pub(crate) computed: AtomicU64,
-    pub(crate) held: Held,
+    pub(crate) held: PluginMemory,
     /// One for each revision under each set of limits that still is somebody's.
     each: Mutex<Vec<Weak<Instances>>>,
 }
@@ -59,7 +59,7 @@ impl Tally {
             reused: AtomicU64::new(0),
             mapped: AtomicU64::new(0),
             computed: AtomicU64::new(0),
-            held: Held::default(),
+            held: PluginMemory::default(),
             each: Mutex::default(),
         }
     }

@@ -18,7 +18,7 @@ use pilothouse_core::{
 use super::super::{
     CacheImports, ClientError, ClientImports, ClockImports, Import, Imports, KeyPage, Limits, LogImports, LogLine,
     Page, PatchBody, Phase, Preconditions, Propagation, Query, ReadError, Request, contract::host_state::HostState,
-    memory::Held,
+    memory::PluginMemory,
 };
 
 /// The object of [`apple`].
@@ -43,7 +43,7 @@ pub(crate) fn request() -> Request {
 
 /// Creates the state of an instance, for a call of one second with these imports.
 pub(crate) fn state(imports: &Arc<Fake>) -> HostState {
-    HostState::new(Some(imports.clone()), Limits::default(), Held::default(), Duration::from_secs(1))
+    HostState::new(Some(imports.clone()), Limits::default(), PluginMemory::default(), Duration::from_secs(1))
 }
 
 /// A fake host that records what it was asked. It panics if the guest tries to write.

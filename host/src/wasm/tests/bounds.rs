@@ -73,7 +73,7 @@ async fn epoch_stands_still_while_all_calls_wait() {
     let mut waits = Box::pin(revision.reconcile(Arc::new(imports), request()));
     let engine = &revision.linked().engine;
     let rests = async {
-        while !engine.rests() || engine.instances()[0].1.memory <= 1 << 20 {
+        while !engine.is_at_rest() || engine.instances()[0].1.memory <= 1 << 20 {
             tokio::task::yield_now().await;
         }
     };
@@ -264,10 +264,10 @@ async fn what_is_handed_over_is_the_plugins_memory_as_long_as_somebody_holds_it(
     let outcome = || Ok(Outcome { children: Children::Unchanged, status: status.clone(), requeue_after: None });
     let held = || revision.linked().engine.instances()[0].1.memory;
     let before = held();
-    let kept = [outcome(), outcome()].map(|outcome| revision.keep(&outcome).unwrap());
+    let kept = [outcome(), outcome()].map(|outcome| revision.charge(&outcome).unwrap());
     assert_eq!(held() - before, 2 << 20);
     let failure = Failure { message: String::new(), terminal: false, status: status.clone() };
-    let error = revision.keep(&Err(failure)).unwrap_err();
+    let error = revision.charge(&Err(failure)).unwrap_err();
     assert_eq!(
         (error.kind(), error.to_string().as_str()),
         ("memory", "plugin's instances together hit their memory limit of 2 MiB")

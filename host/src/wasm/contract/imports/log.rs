@@ -186,7 +186,7 @@ mod tests {
 
     use super::{
         super::super::{
-            super::{limits::Limits, memory::Held, testing::Fake},
+            super::{limits::Limits, memory::PluginMemory, testing::Fake},
             host_state::Excess,
         },
         *,
@@ -196,7 +196,7 @@ mod tests {
     fn what_a_guest_hands_over_counts_like_what_it_is_given() {
         let limits = Limits { host_bytes: 1 << 20, ..Limits::default() };
         let imports = Arc::new(Fake::default());
-        let mut state = HostState::new(Some(imports), limits, Held::default(), Duration::from_secs(1));
+        let mut state = HostState::new(Some(imports), limits, PluginMemory::default(), Duration::from_secs(1));
         let mut write = |bytes: usize| log::Host::write(&mut state, Level::Info, "x".repeat(bytes), Vec::new());
         write(1 << 19).unwrap();
         write(1 << 19).unwrap();

@@ -6,12 +6,12 @@ use tempfile::TempDir;
 
 use super::*;
 
-struct Place {
+struct TempCache {
     above: TempDir,
     engine: wasmtime::Engine,
 }
 
-impl Place {
+impl TempCache {
     fn new() -> Self {
         Self { above: tempfile::tempdir().unwrap(), engine: wasmtime::Engine::default() }
     }
@@ -63,7 +63,7 @@ fn found(cache: &Cache, key: &Key) -> Result<Option<Vec<u8>>, Damage> {
 
 #[test]
 fn what_was_kept_is_found_by_another_host_and_under_no_other_key() {
-    let place = Place::new();
+    let place = TempCache::new();
     let (key, other) = (place.key(b"a"), place.key(b"b"));
     keep(&place.cache(CACHE_BYTES), &key, b"code");
     let cache = place.cache(CACHE_BYTES);
@@ -78,7 +78,7 @@ fn key_differs_by_file_and_by_settings_of_the_engine() {
     let mut config = wasmtime::Config::new();
     config.epoch_interruption(true);
     let other = wasmtime::Engine::new(&config).unwrap();
-    let place = Place::new();
+    let place = TempCache::new();
     let digest = Digest::of(b"a");
     assert_eq!(place.key(b"a"), Key::new(&wasmtime::Engine::default(), digest));
     assert_ne!(place.key(b"a"), place.key(b"b"));
@@ -87,7 +87,7 @@ fn key_differs_by_file_and_by_settings_of_the_engine() {
 
 #[test]
 fn every_damaged_byte_is_noticed_and_the_file_removed() {
-    let place = Place::new();
+    let place = TempCache::new();
     let (cache, key) = (place.cache(CACHE_BYTES), place.key(b"a"));
     let whole = [b"code".as_slice(), &seal(&key, b"code")].concat();
     for at in 0..whole.len() {
@@ -102,7 +102,7 @@ fn every_damaged_byte_is_noticed_and_the_file_removed() {
 
 #[test]
 fn file_that_is_cut_or_longer_or_of_another_key_is_noticed() {
-    let place = Place::new();
+    let place = TempCache::new();
     let (cache, key) = (place.cache(CACHE_BYTES), place.key(b"a"));
     let whole = [b"code".as_slice(), &seal(&key, b"code")].concat();
     let foreign = [b"code".as_slice(), &seal(&place.key(b"b"), b"code")].concat();
@@ -118,7 +118,7 @@ fn file_that_is_cut_or_longer_or_of_another_key_is_noticed() {
 
 #[test]
 fn file_that_others_may_write_is_not_used() {
-    let place = Place::new();
+    let place = TempCache::new();
     let (cache, key) = (place.cache(CACHE_BYTES), place.key(b"a"));
     keep(&cache, &key, b"code");
     fs::set_permissions(place.path(&key), fs::Permissions::from_mode(0o620)).unwrap();
@@ -128,7 +128,7 @@ fn file_that_others_may_write_is_not_used() {
 
 #[test]
 fn directory_that_others_may_write_is_refused_with_what_to_do() {
-    let place = Place::new();
+    let place = TempCache::new();
     fs::create_dir(place.dir()).unwrap();
     fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o770)).unwrap();
     let error = Cache::open(&place.dir(), CACHE_BYTES).unwrap_err().to_string();
@@ -141,7 +141,7 @@ fn directory_that_others_may_write_is_refused_with_what_to_do() {
 
 #[test]
 fn directory_that_others_may_only_read_is_used() {
-    let place = Place::new();
+    let place = TempCache::new();
     fs::create_dir(place.dir()).unwrap();
     fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o755)).unwrap();
     keep(&place.cache(CACHE_BYTES), &place.key(b"a"), b"code");
@@ -150,7 +150,7 @@ fn directory_that_others_may_only_read_is_used() {
 
 #[test]
 fn directory_that_takes_the_place_of_another_brings_no_code_that_others_may_have_written() {
-    let place = Place::new();
+    let place = TempCache::new();
     let (cache, key) = (place.cache(CACHE_BYTES), place.key(b"a"));
     keep(&cache, &key, b"code");
     // Somebody with write access to the parent directory can do this, and can compute a checksum.
@@ -169,7 +169,7 @@ fn directory_that_takes_the_place_of_another_brings_no_code_that_others_may_have
 
 #[test]
 fn directory_that_cannot_be_made_or_is_none_is_refused() {
-    let place = Place::new();
+    let place = TempCache::new();
     fs::write(place.dir(), "").unwrap();
     for dir in [place.dir(), place.dir().join("below")] {
         assert!(matches!(Cache::open(&dir, CACHE_BYTES), Err(CacheError::Io(named, _)) if named == dir));
@@ -178,7 +178,7 @@ fn directory_that_cannot_be_made_or_is_none_is_refused() {
 
 #[test]
 fn what_a_killed_writer_leaves_is_removed_at_the_next_start_and_what_a_living_one_writes_is_not() {
-    let place = Place::new();
+    let place = TempCache::new();
     let cache = place.cache(CACHE_BYTES);
     let living = cache.begin().unwrap();
     let killed = cache.begin().unwrap();
@@ -194,7 +194,7 @@ fn what_a_killed_writer_leaves_is_removed_at_the_next_start_and_what_a_living_on
 
 #[test]
 fn longest_unused_go_first_and_those_in_use_never() {
-    let place = Place::new();
+    let place = TempCache::new();
     let cache = place.cache(CACHE_BYTES);
     let keys = [b"a", b"b", b"c", b"d"].map(|file| place.key(file));
     let [a, b, c, d] = &keys;
@@ -218,7 +218,7 @@ fn longest_unused_go_first_and_those_in_use_never() {
 
 #[test]
 fn files_of_others_are_left_alone() {
-    let place = Place::new();
+    let place = TempCache::new();
     drop(place.cache(CACHE_BYTES));
     let others = ["notes.cwasm", "tmp-notes.txt"];
     others.iter().for_each(|name| fs::write(place.dir().join(name), [0; 1000]).unwrap());
@@ -232,7 +232,7 @@ fn files_of_others_are_left_alone() {
 
 #[test]
 fn removed_file_stays_what_it_is_for_who_has_it_open() {
-    let place = Place::new();
+    let place = TempCache::new();
     let (cache, key) = (place.cache(CACHE_BYTES), place.key(b"a"));
     keep(&cache, &key, b"code");
     let open = cache.find(&key).unwrap().unwrap();
@@ -242,7 +242,7 @@ fn removed_file_stays_what_it_is_for_who_has_it_open() {
 
 #[test]
 fn hosts_that_write_and_read_the_same_at_once_see_it_whole_or_not_at_all() {
-    let place = Place::new();
+    let place = TempCache::new();
     let key = place.key(b"a");
     let code = vec![7; 300_000];
     let barrier = Barrier::new(6);

@@ -83,7 +83,7 @@ impl Engine {
                 info!(bytes, seconds, waiting, "waiting to be compiled; other files are being compiled");
             }
         };
-        let _turn = saying(waits, self.0.compiling.take(digest, bytes)).await;
+        let _turn = log_progress(waits, self.0.compiling.take(digest, bytes)).await;
         // Another task may have compiled the same file meanwhile.
         if let Some(loaded) = self.look(digest, bytes).await? {
             return Ok(loaded);
@@ -93,14 +93,14 @@ impl Engine {
             return blocking(move || engine.compile(file.bytes())).await?;
         };
         self.0.counts.misses.fetch_add(1, Ordering::Relaxed);
-        saying(|seconds| info!(bytes, seconds, "compiling"), self.compile_new(compiler, file)).await
+        log_progress(|seconds| info!(bytes, seconds, "compiling"), self.compile_new(compiler, file)).await
     }
 
     /// Compiles a file that is neither loaded nor in the cache.
     async fn compile_new(&self, compiler: &Compiler, file: PluginFile) -> Result<Compiled, LoadError> {
         let (digest, bytes) = (file.digest(), file.bytes().len());
         if let Some(baseline) = self.baseline() {
-            let compiling = self.compile_unnamed(compiler, &baseline, &file, &Place::ALL);
+            let compiling = self.compile_unnamed(compiler, &baseline, &file, &Location::ALL);
             match counted(&self.0.counts.baseline, compiling).await {
                 Ok(compiled) => {
                     let code = code(Source::File(compiled), &baseline)?;
@@ -144,7 +144,7 @@ impl Engine {
             let began = Instant::now();
             let says = |seconds| info!(bytes, seconds, "optimizing compiled code; it serves meanwhile");
             let optimized = tokio::select! {
-                optimized = saying(says, self.optimized(&compiler, digest, bytes, &kept)) => optimized,
+                optimized = log_progress(says, self.optimized(&compiler, digest, bytes, &kept)) => optimized,
                 // A file is waiting, and needs the cores.
                 () = turn.wanted() => {
                     gave_up = true;
@@ -214,7 +214,7 @@ impl Engine {
     /// Writes a file to disk, or to memory if no disk has room.
     fn put_aside(&self, file: &PluginFile) -> io::Result<File> {
         let mut last = io::Error::from(io::ErrorKind::Unsupported);
-        for place in Place::ALL {
+        for place in Location::ALL {
             let aside = self.unnamed(place).and_then(|aside| {
                 aside.write_all_at(file.bytes(), 0)?;
                 Ok(aside)
@@ -260,7 +260,7 @@ impl Engine {
     /// full.
     async fn compile_well(&self, compiler: &Compiler, file: &PluginFile) -> Result<File, LoadError> {
         let Some(cache) = &self.0.cache else {
-            return self.compile_unnamed(compiler, &self.0.plain, file, &Place::ELSEWHERE).await;
+            return self.compile_unnamed(compiler, &self.0.plain, file, &Location::ELSEWHERE).await;
         };
         let compiled = match cache.begin() {
             Ok(temporary) => self.compile_into(compiler, &self.0.plain, file, Output::Cached(temporary)).await,
@@ -269,7 +269,7 @@ impl Engine {
         match compiled {
             Err(LoadError::Compiler(error)) => {
                 warn!(directory = %cache.dir().display(), %error, "cannot keep compiled code");
-                self.compile_unnamed(compiler, &self.0.plain, file, &Place::ELSEWHERE).await
+                self.compile_unnamed(compiler, &self.0.plain, file, &Location::ELSEWHERE).await
             }
             compiled => compiled,
         }
@@ -282,7 +282,7 @@ impl Engine {
         compiler: &Compiler,
         sandbox: &Arc<Sandbox>,
         file: &PluginFile,
-        places: &[Place],
+        places: &[Location],
     ) -> Result<File, LoadError> {
         let mut last = io::Error::from(io::ErrorKind::Unsupported);
         for &place in places {
@@ -348,18 +348,18 @@ impl Engine {
     }
 
     /// Creates a file without a name, which ends with this process.
-    fn unnamed(&self, place: Place) -> io::Result<File> {
+    fn unnamed(&self, place: Location) -> io::Result<File> {
         match place {
-            Place::Cache => tempfile::tempfile_in(self.0.cache.as_ref().ok_or(io::ErrorKind::NotFound)?.dir()),
-            Place::Temporary => tempfile::tempfile(),
-            Place::Memory => memory_file(),
+            Location::Cache => tempfile::tempfile_in(self.0.cache.as_ref().ok_or(io::ErrorKind::NotFound)?.dir()),
+            Location::Temporary => tempfile::tempfile(),
+            Location::Memory => memory_file(),
         }
     }
 }
 
 /// Where an unnamed file lies.
 #[derive(Clone, Copy)]
-enum Place {
+enum Location {
     /// In the cache directory, which has room for code.
     Cache,
     /// In the system's temporary directory.
@@ -367,7 +367,7 @@ enum Place {
     Memory,
 }
 
-impl Place {
+impl Location {
     const ALL: [Self; 3] = [Self::Cache, Self::Temporary, Self::Memory];
     /// The places to use if there is no cache, or it is full.
     const ELSEWHERE: [Self; 2] = [Self::Temporary, Self::Memory];
@@ -438,9 +438,9 @@ async fn counted<T>(counts: &Compiles, compiling: impl Future<Output = Result<T,
 
 /// When a message that many tasks may log was last logged.
 #[derive(Default)]
-pub(crate) struct Said(Mutex<Option<tokio::time::Instant>>);
+pub(crate) struct LogThrottle(Mutex<Option<tokio::time::Instant>>);
 
-impl Said {
+impl LogThrottle {
     /// Returns `true` if the message is due, and records that it is logged. It is due after half of the interval, so
     /// that a single task always logs it.
     fn is_due(&self) -> bool {
@@ -454,7 +454,7 @@ impl Said {
 }
 
 /// Calls `say` with the seconds passed, at intervals until `lasts` ends.
-async fn saying<T>(say: impl Fn(u64), lasts: impl Future<Output = T>) -> T {
+async fn log_progress<T>(say: impl Fn(u64), lasts: impl Future<Output = T>) -> T {
     let began = tokio::time::Instant::now();
     let mut progress = tokio::time::interval_at(began + PROGRESS, PROGRESS);
     let mut lasts = std::pin::pin!(lasts);
@@ -492,7 +492,7 @@ mod tests {
     async fn what_lasts_is_said_every_five_seconds_and_what_does_not_is_not() {
         let said = Mutex::new(Vec::new());
         let lasts =
-            |seconds| saying(|passed| said.lock().push(passed), tokio::time::sleep(Duration::from_secs(seconds)));
+            |seconds| log_progress(|passed| said.lock().push(passed), tokio::time::sleep(Duration::from_secs(seconds)));
         lasts(4).await;
         assert_eq!(*said.lock(), [0; 0]);
         lasts(12).await;
@@ -501,7 +501,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_many_have_a_reason_to_say_is_said_by_one() {
-        let (said, lines) = (Said::default(), Mutex::new(Vec::new()));
+        let (said, lines) = (LogThrottle::default(), Mutex::new(Vec::new()));
         let all = (0..1000).map(|number| {
             let say = |passed| {
                 if said.is_due() {
@@ -509,7 +509,7 @@ mod tests {
                 }
             };
             // The first ones have their turn before the others.
-            saying(say, tokio::time::sleep(Duration::from_secs(7 + number / 100)))
+            log_progress(say, tokio::time::sleep(Duration::from_secs(7 + number / 100)))
         });
         futures::future::join_all(all).await;
         assert_eq!(*lines.lock(), [5, 10, 15]);

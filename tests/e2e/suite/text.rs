@@ -95,7 +95,7 @@ pub(crate) async fn any_text_key_and_number_is_stored_as_it_was_applied(scene: S
     }
     for (spec, why) in [
         (r#"{"a":1e400}"#, "the number 1e400 is out of range"),
-        (r#"{"a":"\ud83d"}"#, "a text has \\ud83d alone"),
+        (r#"{"a":"\ud83d"}"#, "a string has \\ud83d"),
         (&*format!(r#"{{"{}":1}}"#, "k".repeat(1023)), "the member name kkkk"),
     ] {
         let refused = apply("refused", object("refused", spec)).await.err().context("it was applied")?.to_string();

@@ -12,7 +12,7 @@ SHIPPED := --release -p pilothouse -p pilothouse-bench
 TESTED  := --workspace --exclude pilothouse-guests
 
 .DEFAULT_GOAL := help
-.PHONY: help build release plugins guests demo demo-check test test-real real-assets fuzz fmt lint doc deny bench soak clean
+.PHONY: help build release plugins guests demo demo-check test test-real real-assets fuzz fmt lint doc book deny bench soak clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,10 @@ lint: ## Clippy, warnings are errors
 
 doc: ## Documentation without warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+book: ## The pages of docs as a book (target/book/index.html)
+	@command -v mdbook >/dev/null || { echo "installing mdbook"; $(CARGO) install --locked mdbook; }
+	mdbook build --dest-dir "$(abspath $(TARGET))/book"
 
 deny: ## Licences, bans and sources of dependencies; advisories where their database can be reached
 	@command -v cargo-deny >/dev/null || { echo "installing cargo-deny"; $(CARGO) install --locked cargo-deny; }

@@ -1,4 +1,4 @@
-//! Request bodies: read within a bound, decoded to JSON values from JSON, YAML or protobuf.
+//! Reads request bodies within a bound, and decodes JSON, YAML or protobuf to JSON values.
 
 use std::fmt;
 
@@ -15,14 +15,14 @@ use crate::{
     yaml,
 };
 
-/// What kube-apiserver accepts: 3 MiB.
+/// The largest body: kube-apiserver's limit of 3 MiB.
 pub(crate) const LIMIT: usize = 3 << 20;
 
 /// A decoded body.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Decoded {
     pub(crate) value: Value,
-    /// Paths of members that the text has more than once. The last one counts.
+    /// Paths of duplicate members. The last one counts.
     pub(crate) duplicates: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ where
     }
 }
 
-/// Decodes an object that should be of `kind`, according to its Content-Type; JSON if there is none.
+/// Decodes an object of `kind` according to its Content-Type. The default is JSON.
 pub(crate) fn decode(headers: &HeaderMap, body: &[u8], kind: &str) -> Result<Decoded> {
     let refused = |format: &str, why: &str| {
         let why = format!("couldn't get version/kind; {format} parse error: {why}");
@@ -54,10 +54,10 @@ pub(crate) fn decode(headers: &HeaderMap, body: &[u8], kind: &str) -> Result<Dec
     }
 }
 
-/// JSON text.
+/// Decodes JSON.
 ///
 /// # Errors
-/// What is wrong, as far as possible in the words of Go's decoder.
+/// The JSON is invalid. The text follows Go's decoder where possible.
 pub(crate) fn json(body: &[u8]) -> std::result::Result<Decoded, String> {
     let mut duplicates = Vec::new();
     let mut text = serde_json::Deserializer::from_slice(body);
@@ -74,10 +74,10 @@ pub(crate) fn json(body: &[u8]) -> std::result::Result<Decoded, String> {
     }
 }
 
-/// YAML text. Apply patches are YAML by name and JSON by habit.
+/// Decodes YAML. Apply patches are declared as YAML and usually are JSON.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// The YAML is invalid. The text has the position.
 pub(crate) fn yaml(body: &[u8]) -> std::result::Result<Decoded, String> {
     let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
     if yaml::is_same_as_json(text)
@@ -94,7 +94,7 @@ impl From<yaml::Document> for Decoded {
     }
 }
 
-/// Builds a value and notes members that come twice.
+/// Builds a value and records duplicate members.
 struct Seed<'a> {
     path: &'a str,
     duplicates: &'a mut Vec<String>,

@@ -1,15 +1,15 @@
-//! Requests that a web page makes a browser send.
+//! Rejects requests that a web page makes a browser send.
 //!
-//! A page may send requests to any address that its reader's machine reaches, `127.0.0.1` among them, without reading the answers. With a
-//! name of its own that leads to such an address (DNS rebinding) it may even read them. `curl`, `kubectl` and client libraries send
-//! neither `Origin` nor `Sec-Fetch-Site`; a browser sends one of them with every request that changes something.
+//! A page may send requests to any address that the machine reaches, including `127.0.0.1`, but cannot read the
+//! answers. With its own name for such an address (DNS rebinding) it may even read them. A browser sends `Origin` or
+//! `Sec-Fetch-Site` with every request that changes something; `curl`, `kubectl` and client libraries send neither.
 
 use http::{HeaderMap, HeaderName, Method, header, request::Parts, uri::Authority};
 
-/// Says why a request is refused that a web page may have made a browser send; none if it may pass.
+/// Returns why a request is rejected because a web page may have caused it, or `None` if it is allowed.
 ///
-/// Requests that only read pass, as a page cannot read the answer. A page of the server's own address passes, where that is an IP
-/// address or `localhost`: any other name may lead anywhere.
+/// Reads are allowed, because a page cannot read the answer. Pages from the server's own address are allowed if that is
+/// an IP address or `localhost`. Any other name may resolve to anything.
 #[must_use]
 pub fn refusal(head: &Parts) -> Option<&'static str> {
     if [Method::GET, Method::HEAD, Method::OPTIONS].contains(&head.method) {
@@ -29,7 +29,7 @@ pub fn refusal(head: &Parts) -> Option<&'static str> {
     (!is_address(head)).then_some(FOREIGN_HOST)
 }
 
-/// Says why a request is refused whose `Host` is a name that a web page may have made lead here; none if it may pass.
+/// Returns why a request is rejected because a web page may control the name in its `Host`, or `None` if it is allowed.
 #[must_use]
 pub fn host_refusal(head: &Parts) -> Option<&'static str> {
     (!is_address(head)).then_some(FOREIGN_HOST)
@@ -39,12 +39,12 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 const FOREIGN_HOST: &str = "the request's Host is not this server's: use its IP address, or localhost";
 
-/// A header's text. One that is no text is none of the values that pass.
+/// Returns a header's text. A header that is not text counts as a value that is not allowed.
 fn value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name).map(|value| value.to_str().unwrap_or("?"))
 }
 
-/// Which host the request names: the URI's, as HTTP/2 has it, or the header's.
+/// Returns the request's host, from the URI (HTTP/2) or the header.
 fn host(head: &Parts) -> Option<Authority> {
     match head.uri.authority() {
         Some(authority) => Some(authority.clone()),
@@ -52,7 +52,7 @@ fn host(head: &Parts) -> Option<Authority> {
     }
 }
 
-/// `true` if the request names an IP address, `localhost`, or no host at all, which no browser does.
+/// `true` if the request names an IP address, `localhost` or no host. Browsers always send a host.
 fn is_address(head: &Parts) -> bool {
     let names_one = head.uri.authority().is_some() || head.headers.contains_key(header::HOST);
     let Some(host) = host(head) else { return !names_one };

@@ -1,7 +1,7 @@
-//! The kinds that every cluster has, as a table.
+//! The table of built-in kinds.
 //!
-//! Only what discovery, validation of names and subresources need stands here; what objects look like is the schema's
-//! business, columns are `table`'s.
+//! It has what discovery, validation of names and subresources need. Fields of objects are in `schema`, and columns in
+//! `table`.
 
 use crate::resources::{GroupResource, NameRule, Purpose, Resource, ScalePaths};
 
@@ -13,15 +13,15 @@ const STATUS: u16 = 1 << 1;
 const SCALE: u16 = 1 << 2;
 /// In category `all`.
 const ALL: u16 = 1 << 3;
-/// `metadata.generation` is kept.
+/// Has `metadata.generation`.
 const GENERATION: u16 = 1 << 4;
 /// PUT may create.
 const PUT_CREATES: u16 = 1 << 5;
-/// Names are labels.
+/// Names are DNS labels.
 const LABEL: u16 = 1 << 6;
 /// Names are path segments.
 const PATH: u16 = 1 << 7;
-/// A question, not an object.
+/// Is a review, which is answered and not stored.
 const REVIEW: u16 = 1 << 8;
 
 /// Plural, kind, short names, flags.
@@ -187,7 +187,7 @@ fn resource(group: &str, version: &str, (plural, kind, short_names, flags): &Row
     }
     resource.selectable = selectable(group, plural).iter().map(ToString::to_string).collect();
     if group == "events.k8s.io" {
-        // One kind in two groups: kept once, in the core group's form.
+        // Events are in two groups, and are stored once in the core group's form.
         resource.storage = GroupResource::new("", "events");
         resource.stored_as = "v1".to_owned();
     }

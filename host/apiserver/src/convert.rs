@@ -1,7 +1,7 @@
-//! One object in several versions.
+//! Converts objects between versions.
 //!
-//! Versions of a custom resource differ in nothing but `apiVersion` (conversion strategy `None`). Events exist in two groups
-//! under different field names; they are kept in the core group's form.
+//! Versions of a custom resource differ only in `apiVersion` (conversion strategy `None`). Events exist in two groups
+//! with different field names, and are stored in the core group's form.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::resources::Resource;
 
-/// Fields of an event: in the core group, in `events.k8s.io`.
+/// Fields of an event, in the core group and in `events.k8s.io`.
 const EVENT_FIELDS: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -20,7 +20,7 @@ const EVENT_FIELDS: [(&str, &str); 7] = [
     ("count", "deprecatedCount"),
 ];
 
-/// The kept object as a request for `resource` sees it.
+/// Converts a stored object to the version of `resource`.
 pub(crate) fn to_requested<'a>(resource: &Resource, object: &'a Value) -> Cow<'a, Value> {
     let wanted = resource.api_version();
     if object["apiVersion"].as_str() == Some(&wanted) {
@@ -34,7 +34,7 @@ pub(crate) fn to_requested<'a>(resource: &Resource, object: &'a Value) -> Cow<'a
     Cow::Owned(object)
 }
 
-/// An object of a request for `resource` as it is kept.
+/// Converts an object in the version of `resource` to its stored version.
 pub(crate) fn to_stored(resource: &Resource, mut object: Value) -> Value {
     if object["apiVersion"].as_str() == Some(&resource.stored_as) {
         return object;

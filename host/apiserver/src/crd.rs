@@ -1,8 +1,7 @@
-//! CustomResourceDefinitions: checked, given their conditions, and turned into resources that are served.
+//! Checks CustomResourceDefinitions, sets their conditions and turns them into served resources.
 //!
-//! A definition takes effect with the write that commits it: its names are accepted and it is established in the same
-//! revision. Names that another definition of the group has are not accepted, and nothing is served under them until the
-//! other goes.
+//! A definition takes effect at its commit: its names are accepted and it is established in the same revision. Names of
+//! another definition of the group are not accepted, and are not served until the other definition is deleted.
 
 use std::sync::Arc;
 
@@ -15,14 +14,14 @@ use crate::{
     schema::{Cause, Reason, Schema},
 };
 
-/// Holds a definition until its objects are gone.
+/// The finalizer that keeps a definition until its objects are gone.
 pub(crate) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
 }
 
-/// Fills in names that follow from others, and the conversion strategy.
+/// Fills in default names and the conversion strategy.
 pub(crate) fn default(crd: &mut Value) {
     let Some(spec) = crd["spec"].as_object_mut() else { return };
     if let Some(Value::Object(names)) = spec.get_mut("names") {
@@ -40,7 +39,7 @@ pub(crate) fn default(crd: &mut Value) {
     spec.entry("conversion").or_insert_with(|| json!({"strategy": "None"}));
 }
 
-/// Decides whether the definition's names can be had, and writes status accordingly.
+/// Decides whether the definition's names are available, and sets its status.
 pub(crate) fn accept(crd: &mut Value, old: Option<&Value>, registry: &Registry) {
     let conflict = conflict(crd, registry);
     let before = old.map(|old| old["status"].clone()).unwrap_or_default();
@@ -76,7 +75,7 @@ pub(crate) fn accept(crd: &mut Value, old: Option<&Value>, registry: &Registry) 
     crd["status"] = status;
 }
 
-/// Shows that the definition is being deleted.
+/// Marks the definition as being deleted.
 pub(crate) fn mark_terminating(crd: &mut Value) {
     let message = "CustomResource deletion is in progress".to_owned();
     set_condition(&mut crd["status"], ("Terminating", "True", "InstanceDeletionInProgress", message));
@@ -105,7 +104,7 @@ fn set_condition(status: &mut Value, (kind, value, reason, message): (&str, &str
     }
 }
 
-/// The first name that another definition of the group has.
+/// Returns the first name that another definition of the group has.
 fn conflict(crd: &Value, registry: &Registry) -> Option<(String, String)> {
     let names = &crd["spec"]["names"];
     let group = text(&crd["spec"], "group");
@@ -136,7 +135,7 @@ fn conflict(crd: &Value, registry: &Registry) -> Option<(String, String)> {
     None
 }
 
-/// What a committed definition serves.
+/// Returns the resources that a committed definition serves.
 pub(crate) fn define(crd: &Value) -> Defined {
     let spec = &crd["spec"];
     let group = text(spec, "group").to_owned();
@@ -154,7 +153,7 @@ pub(crate) fn define(crd: &Value) -> Defined {
     Defined { resources: served, names: crd["status"]["acceptedNames"].clone(), group }
 }
 
-/// Where the objects of a definition are kept.
+/// Returns the collection with a definition's objects.
 pub(crate) fn storage(crd: &Value) -> GroupResource {
     GroupResource::new(text(&crd["spec"], "group"), text(&crd["spec"]["names"], "plural"))
 }
@@ -201,7 +200,7 @@ fn resource(crd: &Value, version: &Value, stored_as: &str) -> Resource {
         let default = format!("{} {kind} is deprecated{instead}", resource.api_version());
         resource.deprecated = Some(version["deprecationWarning"].as_str().map_or(default, ToOwned::to_owned));
     }
-    // The definition was validated; what was stored some other way must not take the server down.
+    // Definitions are validated. If an invalid one is stored anyway, it must not crash the server.
     let schema = Schema::from_crd(&version["schema"]["openAPIV3Schema"]).unwrap_or_else(|_| Schema::preserve_all());
     resource.with_schema(Arc::new(schema))
 }
@@ -217,7 +216,7 @@ fn column(column: &Value) -> Column {
     }
 }
 
-/// Every way in which a definition breaks the rules.
+/// Returns all violations of a definition.
 pub(crate) fn validate(crd: &Value, old: Option<&Value>, registry: &Registry) -> Vec<Cause> {
     let mut causes = Vec::new();
     let mut refuse = |reason: Reason, field: &str, message: String| {

@@ -1,4 +1,4 @@
-//! Discovery: which groups, versions and resources there are. Both forms: one aggregated document, and one per group version.
+//! Discovery of groups, versions and resources, as one aggregated document or as one document per group version.
 
 use http::{HeaderMap, header};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::{
     resources::{Purpose, Registry, Resource, Version},
 };
 
-/// The form of `/api` and `/apis` that a client asks for.
+/// The requested form of `/api` and `/apis`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// One document with everything, of version `v2` or `v2beta1`.
@@ -17,7 +17,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// The first form in the Accept header that this server has. Absent: plain.
+    /// Returns the first supported form in the Accept header, or the plain form without one.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         for range in text_header(headers, header::ACCEPT).split(',') {
             let has = |parameter: &str| range.split(';').any(|part| part.trim() == parameter);
@@ -34,7 +34,7 @@ impl Form {
         Form::Plain
     }
 
-    /// Clients take an aggregated document for one only if its type repeats the parameters.
+    /// Returns the content type. Clients recognize an aggregated document only if its type repeats the parameters.
     pub(crate) fn content_type(self) -> String {
         match self {
             Form::Plain => "application/json".to_owned(),
@@ -45,7 +45,7 @@ impl Form {
     }
 }
 
-/// The aggregated document of `/api` (the core group) or `/apis` (all others).
+/// Returns the aggregated document of `/api` (the core group) or `/apis` (all others).
 pub(crate) fn aggregated(registry: &Registry, core: bool, version: &str) -> Value {
     let groups = registry.groups().filter(|(name, _)| name.is_empty() == core);
     let items: Vec<Value> = groups
@@ -99,7 +99,7 @@ fn aggregated_version(version: &Version) -> Value {
     json!({"version": version.name, "freshness": "Current", "resources": resources})
 }
 
-/// `/api`, plain.
+/// Returns `/api` in the plain form.
 pub(crate) fn core_versions(address: &str) -> Value {
     json!({
         "kind": "APIVersions", "versions": ["v1"],
@@ -107,7 +107,7 @@ pub(crate) fn core_versions(address: &str) -> Value {
     })
 }
 
-/// `/apis`, plain.
+/// Returns `/apis` in the plain form.
 pub(crate) fn groups(registry: &Registry) -> Value {
     let named = registry.groups().filter(|(name, _)| !name.is_empty());
     let groups: Vec<Value> = named.map(|(name, versions)| group_value(name, versions)).collect();
@@ -149,7 +149,7 @@ fn entries(resource: &Resource) -> Vec<Value> {
         }
     }
     if resource.purpose == Purpose::Store {
-        // Clients compare it to see whether two versions keep the same objects.
+        // Clients compare the hash to find out whether two versions store the same objects.
         own["storageVersionHash"] = crate::openapi::hash(resource.stored_as.as_bytes())[..12].into();
     }
     let mut entries = vec![own];

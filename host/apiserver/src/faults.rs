@@ -1,28 +1,30 @@
-//! Faults on demand: what clients have to survive, made to happen.
+//! Injects faults that clients must survive.
 //!
-//! A [`Rule`] is data: which requests, what befalls them, how often, until when. [`Faults`] decides what befalls a request or
-//! an event; the rest of the server asks it at few places and carries out the answer.
+//! A [`Rule`] is data: which requests, which fault, how often and until when. [`Faults`] decides which fault applies to
+//! a request or an event. The rest of the server asks it at a few points and carries out the decision.
 //!
 //! ```text
 //!  connection ─► connect: delay, hang, disconnect                                          serve
-//!  request ────► `befalls`: a Plan ─► delay ─► instead of the answer, or spoilt after it    handle, answer
+//!  request ────► `Faults::plan`   ─► delay ─► replaced answer, or a corrupted one         handle, answer
 //!                              │
-//!                              └────► refused, stale; a watch that is cut or truncated      list, watch
+//!                              └────► rejected, stale; a watch that is cut or truncated     list, watch
 //!  event ──────► `WatchFaults`: held, late, twice, repeated, mangled                        watch, stream
 //! ```
 //!
-//! Rules are asked in the order of their numbers, but delays first, then what comes instead of an answer. Several may befall
-//! one request; of two that cannot both be, the first one does. Draws depend on the seed of the rule and the number of the
-//! request, or of the watch and its event, on nothing else. While there is no rule, a request costs one look at a number.
+//! Rules are checked in the order of their numbers. Delays come first, then faults that replace the answer. Several
+//! rules may apply to one request; of two that exclude each other, the first one does. A random draw depends only on
+//! the rule's seed and on the number of the request, or of the watch and its event. Without rules, a request costs one
+//! atomic load.
 //!
-//! The same over HTTP, for people and for programs in other languages; `docs/faults.md` has every member of a rule:
+//! The HTTP interface is for people and for programs in other languages. `docs/faults.md` describes every member of a
+//! rule:
 //!
 //! ```text
-//! GET    /debug/faults        the rules, and how often each has struck: JSON if the Accept header asks for it
+//! GET    /debug/faults        the rules and their hits; JSON if the Accept header says so
 //! POST   /debug/faults        add a rule
 //! DELETE /debug/faults[/ID]   remove one, or all
 //! POST   /debug/faults/cut    cut open watches: {"on": …, "error": 410} or {"on": …, "by": "reset"}
-//! POST   /debug/compact       forget history, so that older versions get 410
+//! POST   /debug/compact       forget the history, so that older versions get 410
 //! GET    /debug/snapshots     their names; POST {"name": …} takes one
 //! POST   /debug/snapshots/NAME/restore, DELETE /debug/snapshots/NAME
 //! ```
@@ -68,10 +70,10 @@ use tokio::{
     time::Instant,
 };
 
-/// Rules that are kept, those that are over included: more than a person keeps apart, and few enough to ask all of them.
+/// Upper bound for rules, including those that are over. Few enough to check all of them for each request.
 const MAX_RULES: usize = 256;
 
-/// The number of a rule, from 1 on. Never used again.
+/// The number of a rule, starting at 1. It is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct RuleId(u64);
 
@@ -81,23 +83,24 @@ impl fmt::Display for RuleId {
     }
 }
 
-/// A rule, and what became of it.
+/// A rule and its hits.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Listed {
-    /// Its number.
+    /// The rule's number.
     pub id: RuleId,
-    /// How often it has struck. Of what lasts: how many watches it has met; of [`Fault::Lag`]: how many batches of events.
+    /// How often the rule has applied. For lasting faults, the number of affected watches; for [`Fault::Lag`], of
+    /// batches of events.
     pub hits: u64,
-    /// It strikes no more.
+    /// `true` if the rule no longer applies.
     pub over: bool,
     /// The rule.
     pub rule: Rule,
 }
 
-/// The faults of a server: rules are added to it and removed from it while it serves.
+/// The fault rules of a server. They can be added and removed while it serves.
 #[derive(Debug)]
 pub struct Faults {
-    /// Rules that are not over. Read before anything is locked.
+    /// Number of rules that are not over. Read before taking the lock.
     active: AtomicUsize,
     state: Mutex<State>,
     /// Wakes open watches when a rule comes or goes.
@@ -106,13 +109,13 @@ pub struct Faults {
 
 #[derive(Debug, Default)]
 struct State {
-    /// In the order in which they are asked.
+    /// In the order in which rules are checked.
     entries: Vec<Entry>,
     last_rule: u64,
-    /// As many as there are watches.
+    /// The open watches.
     open: BTreeMap<u64, (Subject, oneshot::Sender<End>)>,
     last_watch: u64,
-    /// How many watches each resource has had. As many as there are resources.
+    /// Number of watches that each resource has had.
     watched: HashMap<(String, String), u64>,
 }
 
@@ -122,14 +125,14 @@ struct Entry {
     rule: Rule,
     on: Matcher,
     seed: u64,
-    /// Requests that it was asked about.
+    /// Number of requests that the rule has matched.
     asked: u64,
     hits: u64,
     ends: Option<Instant>,
     over: bool,
 }
 
-/// What befalls one request.
+/// The faults of one request.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) delay: Duration,
@@ -142,7 +145,7 @@ pub(crate) struct Plan {
     pub(crate) mangle: Option<(Mangle, Draw)>,
 }
 
-/// What comes in place of the answer.
+/// The fault that replaces the answer.
 #[derive(Debug)]
 pub(crate) struct Instead {
     pub(crate) performed: bool,
@@ -156,7 +159,7 @@ pub(crate) enum Reply {
     End(By),
 }
 
-/// What a healthy server says too, in other circumstances.
+/// An error that a healthy server also returns, in other circumstances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     ExpiredContinue,
@@ -164,13 +167,13 @@ pub(crate) enum Refusal {
     StreamingLists,
 }
 
-/// A number that follows from the seed of a rule and the occasion.
+/// A random number that depends only on a rule's seed and the occasion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Draw(u64);
 
 impl Draw {
     fn new(seed: u64, occasion: [u64; 2]) -> Self {
-        // SplitMix64's increment and finalizer, once for each part: neighbouring numbers give unrelated draws.
+        // SplitMix64's increment and finalizer, once for each part, so that neighbouring numbers give unrelated draws.
         let mix = |state: u64, part: u64| {
             let mut mixed = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
             mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -180,13 +183,13 @@ impl Draw {
         Draw(occasion.into_iter().fold(mix(seed, 0), mix))
     }
 
-    /// Less than `bound`, or 0.
+    /// Returns a number below `bound`, or 0.
     pub(crate) fn below(self, bound: u64) -> u64 {
         self.0.checked_rem(bound).unwrap_or_default()
     }
 
     fn is_within(self, chance: f64) -> bool {
-        // The upper half: apart from what `below` takes for small bounds.
+        // The upper half, which `below` does not use for small bounds.
         let upper = u32::try_from(self.0 >> 32).unwrap_or(u32::MAX);
         f64::from(upper) < chance * 4_294_967_296.0
     }
@@ -198,7 +201,7 @@ impl Entry {
         !self.over && self.on.matches(subject)
     }
 
-    /// Whether it strikes the `number`th time, which is counted if so.
+    /// Decides whether the rule applies to the `number`th occasion, and counts it if so.
     fn strikes(&mut self, number: u64, occasion: [u64; 2]) -> Option<Draw> {
         let draw = Draw::new(self.seed, occasion);
         let strikes = match self.rule.often {
@@ -213,7 +216,7 @@ impl Entry {
         strikes.then_some(draw)
     }
 
-    /// Whether it strikes a request.
+    /// Decides whether the rule applies to a request.
     fn strikes_request(&mut self) -> Option<Draw> {
         self.asked += 1;
         self.strikes(self.asked, [self.asked, 0])
@@ -229,7 +232,7 @@ impl Entry {
 }
 
 impl Plan {
-    /// Whether a fault could still befall the request.
+    /// `true` if the plan can still take this fault.
     fn has_room_for(&self, fault: &Fault, subject: &Subject) -> bool {
         match fault {
             Fault::Delay(_) => true,
@@ -264,7 +267,7 @@ impl Plan {
             Fault::Cut(cut) => self.cut = Some(cut.clone()),
             Fault::Truncate(truncate) => self.truncate = Some(truncate.clone()),
             Fault::Mangle(mangle) => self.mangle = Some((*mangle, draw)),
-            // Of streams.
+            // Faults of open watches.
             Fault::Hold
             | Fault::Silence
             | Fault::Lag(_)
@@ -280,15 +283,15 @@ impl Faults {
         Faults { active: AtomicUsize::new(0), state: Mutex::default(), changed: watch::Sender::new(()) }
     }
 
-    /// Adds a rule. It strikes from now on, and what is of events or lasts strikes watches that are open too.
+    /// Adds a rule, which applies from now on. A fault that lasts or concerns events also applies to open watches.
     ///
     /// # Errors
-    /// The rule could never strike, or there are too many.
+    /// The rule could never apply, or there are too many rules.
     pub fn add(&self, rule: Rule) -> Result<RuleId, InvalidRule> {
         let on = rule.check()?;
         let mut state = self.state.lock();
         if state.entries.len() >= MAX_RULES {
-            let why = format!("there are {MAX_RULES} already: remove some, those that are over at least");
+            let why = format!("there are already {MAX_RULES} rules: remove some, for example those that are over");
             return Err(InvalidRule::new("rules", why));
         }
         state.last_rule += 1;
@@ -303,7 +306,7 @@ impl Faults {
         Ok(id)
     }
 
-    /// Removes a rule: what it held back comes now. False if there is none of this number.
+    /// Removes a rule and releases what it held back. Returns `false` if there is no such rule.
     pub fn remove(&self, id: RuleId) -> bool {
         let mut state = self.state.lock();
         let before = state.entries.len();
@@ -319,7 +322,7 @@ impl Faults {
         self.settle(&state);
     }
 
-    /// All rules by number, those that are over included.
+    /// Returns all rules by number, including those that are over.
     #[must_use]
     pub fn list(&self) -> Vec<Listed> {
         let now = Instant::now();
@@ -333,13 +336,13 @@ impl Faults {
         all
     }
 
-    /// How often a rule has struck, as in [`Listed::hits`].
+    /// Returns the hits of a rule, as in [`Listed::hits`].
     #[must_use]
     pub fn hits(&self, id: RuleId) -> Option<u64> {
         self.state.lock().entries.iter().find(|entry| entry.id == id).map(|entry| entry.hits)
     }
 
-    /// Ends the watches that are open and match; those to come are left alone. How many.
+    /// Ends the open watches that match, and returns their number. Later watches are not affected.
     ///
     /// # Errors
     /// `on` names no resource.
@@ -347,7 +350,7 @@ impl Faults {
         self.end(on, End::Over)
     }
 
-    /// As [`Faults::cut`], but by ending their connections: whatever else these carry ends too.
+    /// Ends the open watches that match by ending their connections. Other streams on these connections end too.
     ///
     /// # Errors
     /// `on` names no resource.
@@ -355,37 +358,37 @@ impl Faults {
         self.end(on, End::Connection(by))
     }
 
-    /// As [`Faults::cut`], with an ERROR event before the end: 410 says that the watch's version is too old.
+    /// Ends the open watches that match with an ERROR event. 410 means that the watch's version is too old.
     ///
     /// # Errors
-    /// `on` names no resource, or `code` is no error.
+    /// `on` names no resource, or `code` is not an error.
     pub fn fail(&self, on: &Requests, code: u16) -> Result<usize, InvalidRule> {
         if !(400..600).contains(&code) {
-            return Err(InvalidRule::new("error", format!("{code} is no error: possible are 400 to 599")));
+            return Err(InvalidRule::new("error", format!("{code} is not an error code: use 400 to 599")));
         }
         self.end(on, End::Error(code))
     }
 
     fn end(&self, on: &Requests, end: End) -> Result<usize, InvalidRule> {
         if on.verbs.iter().any(|verb| *verb != Verb::Watch) {
-            return Err(InvalidRule::new("on.verbs", "only watches are cut: possible is watch"));
+            return Err(InvalidRule::new("on.verbs", "only watches can be cut: use watch"));
         }
         let on = Matcher::new(on, |verb| verb == Verb::Watch)?;
         let mut state = self.state.lock();
         let matching: Vec<u64> =
             state.open.iter().filter(|(_, (subject, _))| on.matches(subject)).map(|(id, _)| *id).collect();
         let told = matching.iter().filter_map(|id| state.open.remove(id)).map(|(_, told)| told.send(end));
-        // One that is just ending by itself counts for nothing.
+        // A watch that is just ending by itself does not count.
         Ok(told.filter(Result::is_ok).count())
     }
 
-    /// Whether there is a rule that is not over.
+    /// `true` if a rule is not over.
     fn are_any(&self) -> bool {
         self.active.load(Ordering::Relaxed) > 0
     }
 
-    /// What befalls a request. Counts it for the rules that match.
-    pub(crate) fn befalls(&self, subject: &Subject) -> Plan {
+    /// Returns the faults of a request. Counts the request for the rules that match.
+    pub(crate) fn plan(&self, subject: &Subject) -> Plan {
         let mut plan = Plan::default();
         if !self.are_any() {
             return plan;
@@ -407,7 +410,7 @@ impl Faults {
         plan
     }
 
-    /// After a change that open watches have to know of.
+    /// Wakes open watches after a change of the rules.
     fn settle(&self, state: &State) {
         self.settle_quietly(state);
         self.changed.send_replace(());

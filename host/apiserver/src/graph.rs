@@ -1,8 +1,7 @@
-//! Who owns whom, and what garbage collection therefore has to look at.
+//! Tracks owners and dependents, and the resulting work of garbage collection.
 //!
-//! The store tells the graph of every commit, under its lock. The graph keeps the ownership index, and a set of work without
-//! duplicates: bounded by the number of objects, lost by nothing short of the process. `housekeeping` takes the work and
-//! decides what to do about it.
+//! The store reports every commit to the graph under its lock. The graph keeps an index of owners and a set of work
+//! without duplicates, which is bounded by the number of objects. `housekeeping` takes the work and carries it out.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -12,20 +11,20 @@ use crate::{
     storage::HISTORY_EVENTS,
 };
 
-/// The finalizer of an object that goes after its dependents.
+/// The finalizer of an object that is deleted after its dependents.
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer of an object whose dependents stay.
+/// The finalizer of an object whose dependents are kept.
 pub(crate) const ORPHAN: &str = "orphan";
 
-/// Objects that are gone and that nothing names, of which it is still known that they were there: whoever watches can be no further behind.
+/// Number of deleted objects without dependents that are remembered. A watch cannot be further behind than this.
 const GONE_KEPT: usize = HISTORY_EVENTS;
 
-/// Something that may have become garbage, or may now be finished.
+/// Something that garbage collection must look at.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Work {
-    /// Do the owners of this object still exist; or, if it is being deleted, can it go?
+    /// An object whose owners may be gone, or whose deletion may be complete.
     Object(String),
-    /// A namespace that is being deleted: empty it, then finish it.
+    /// A namespace that is being deleted. Its objects are deleted first.
     Namespace(String),
     /// A resource whose CustomResourceDefinition is being deleted.
     Resource(GroupResource),
@@ -36,17 +35,17 @@ type Place = (GroupResource, Key);
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Graph {
     places: HashMap<String, Place>,
-    /// Uids of the objects that name a uid as an owner.
+    /// Uids of the objects that name a uid as an owner, by that uid.
     dependents: HashMap<String, BTreeSet<String>>,
-    /// Uids of objects that are gone, and when they last came to `forgettable`: their kind may go next, and nobody could look them up
-    /// then. They are known while an object names them as an owner, and for a while longer: whoever has not heard yet that an owner is gone
-    /// may give it another dependent.
+    /// Uids of deleted objects, and when they last entered `forgettable`. A uid is kept while an object names it as an
+    /// owner, and for a while longer, because a client may not know of the deletion yet and create another dependent.
+    /// It is kept here because the owner's kind may be deleted too, and then no lookup can tell.
     gone: HashMap<String, u64>,
-    /// Those that nothing named any more when they came here, oldest first; at most [`GONE_KEPT`].
+    /// Deleted objects that had no dependents when they were added, oldest first. At most [`GONE_KEPT`].
     forgettable: VecDeque<(u64, String)>,
-    /// How many have come there.
+    /// Number of entries ever added to `forgettable`.
     forgettable_ever: u64,
-    /// Uids of objects with an owner of a kind that is not served: nobody can say what became of it until it is.
+    /// Uids of objects with an owner of an unknown kind. They are decided when that kind is served.
     undecided: HashSet<String>,
     terminating: HashSet<GroupResource>,
     terminating_namespaces: HashSet<String>,
@@ -55,7 +54,7 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    /// Takes note of a commit: of the state before it and after it.
+    /// Records a commit, with the states before and after it.
     pub(crate) fn observe(&mut self, of: &GroupResource, old: Option<&Object>, new: Option<&Object>) {
         let owned_by = |object: Option<&Object>| -> BTreeSet<String> {
             object.into_iter().flat_map(|o| owners(&o.value)).map(|owner| owner.uid.to_owned()).collect()
@@ -78,7 +77,7 @@ impl Graph {
         for owner in after.difference(&before) {
             self.dependents.entry(owner.clone()).or_default().insert(id.clone());
         }
-        // An owner that waits for its dependents may have waited for this one.
+        // An owner in foreground deletion may have waited for this object.
         let unblocked = old.is_some_and(|old| new.is_none_or(|new| blocks(new) < blocks(old)));
         if unblocked {
             for owner in before {
@@ -114,7 +113,7 @@ impl Graph {
         self.observe_scopes(of, object, new.is_some());
     }
 
-    /// Nothing names an object that is gone, or nothing does any more.
+    /// Schedules a deleted object without dependents to be forgotten.
     fn forget_later(&mut self, uid: String) {
         self.forgettable_ever += 1;
         self.gone.insert(uid.clone(), self.forgettable_ever);
@@ -128,7 +127,7 @@ impl Graph {
         }
     }
 
-    /// Namespaces and resources that go when they are empty.
+    /// Records namespaces and resources whose deletion ends when they are empty.
     fn observe_scopes(&mut self, of: &GroupResource, object: &Object, exists: bool) {
         let key = object.key();
         if *of == GroupResource::namespaces() {
@@ -151,19 +150,20 @@ impl Graph {
         self.places.get(uid)
     }
 
-    /// Whether an object of this uid was there and is gone. Of those that nothing names as an owner only the last are known.
+    /// `true` if an object of this uid is known to be deleted. Of those without dependents, only the last are
+    /// remembered.
     pub(crate) fn is_gone(&self, uid: &str) -> bool {
         self.gone.contains_key(uid)
     }
 
-    /// Keeps an object in mind that cannot be judged until another kind is served.
+    /// Defers an object that can be decided only when another kind is served.
     pub(crate) fn defer(&mut self, uid: &str) {
         if self.places.contains_key(uid) {
             self.undecided.insert(uid.to_owned());
         }
     }
 
-    /// Another kind is served.
+    /// Queues the deferred objects, because another kind is served.
     pub(crate) fn queue_undecided(&mut self) {
         for uid in std::mem::take(&mut self.undecided) {
             self.queue(Work::Object(uid));
@@ -193,7 +193,7 @@ impl Graph {
         }
     }
 
-    /// Queues everything that there may be to do. What turns out to need nothing costs a look.
+    /// Queues everything that may need work.
     pub(crate) fn queue_all(&mut self) {
         let objects = self.places.keys().cloned().map(Work::Object);
         let namespaces = self.terminating_namespaces.iter().cloned().map(Work::Namespace);
@@ -214,7 +214,7 @@ impl Graph {
     }
 }
 
-/// How many owners cannot go before this object does.
+/// Number of owners whose deletion waits for this object.
 fn blocks(object: &Object) -> usize {
     owners(&object.value).filter(|owner| owner.blocks).count()
 }
@@ -233,7 +233,7 @@ mod tests {
         Object::committed(json!({"metadata": {"name": uid, "uid": uid, "ownerReferences": owners}}), 1)
     }
 
-    /// They come, and go in the same order.
+    /// Creates and deletes objects in this order.
     fn come_and_go(graph: &mut Graph, uids: impl Iterator<Item = String>) {
         for uid in uids {
             let object = object(&uid, None);
@@ -251,12 +251,12 @@ mod tests {
         come_and_go(&mut graph, ["named", "renamed", "first"].map(str::to_owned).into_iter());
         come_and_go(&mut graph, (0..GONE_KEPT - 2).map(|number| format!("a-{number}")));
         assert!(["named", "renamed", "first"].iter().all(|uid| graph.is_gone(uid)));
-        // Named again, and not any more: it is as if it had gone just now.
+        // Named again and then no longer: it counts as deleted just now.
         graph.observe(&of, None, Some(&renamed));
         graph.observe(&of, Some(&renamed), None);
         come_and_go(&mut graph, (0..GONE_KEPT - 2).map(|number| format!("b-{number}")));
         assert_eq!(["named", "renamed", "first"].map(|uid| graph.is_gone(uid)), [true, true, false]);
-        // The last that named it goes: it is one of the others.
+        // The last object that named it is deleted, so it becomes one of the others.
         graph.observe(&of, Some(&named), None);
         come_and_go(&mut graph, (0..GONE_KEPT).map(|number| format!("c-{number}")));
         assert_eq!(["named", "renamed"].map(|uid| graph.is_gone(uid)), [false, false]);

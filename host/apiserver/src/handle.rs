@@ -1,4 +1,4 @@
-//! From a request to its response: routing, negotiation, bodies, warnings, counting.
+//! Turns a request into its response: routing, negotiation, bodies, warnings and counters.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -49,14 +49,14 @@ pub(crate) async fn handle(server: &Arc<Server>, line: &Arc<Line>, request: Requ
         route @ (Route::Health | Route::Metrics | Route::Index | Route::Unknown) => other(server, &head, &route),
         route => {
             let agent = text_header(&head.headers, header::USER_AGENT);
-            let plan = server.faults.befalls(&Subject::bare(Verb::Discovery, agent));
+            let plan = server.faults.plan(&Subject::bare(Verb::Discovery, agent));
             let answer = async { spoil(&plan, line, other(server, &head, &route)).await };
             through(&plan, line, answer).await
         }
     }
 }
 
-/// Everything that is no resource: discovery, OpenAPI, health, version, metrics.
+/// Answers requests for anything but a resource: discovery, OpenAPI, health, version and metrics.
 fn other(server: &Server, head: &request::Parts, route: &Route) -> Response<Body> {
     if ![Method::GET, Method::HEAD].contains(&head.method) {
         let status = if *route == Route::Unknown { Status::unknown_path() } else { Status::method_not_allowed() };
@@ -100,7 +100,7 @@ fn other(server: &Server, head: &request::Parts, route: &Route) -> Response<Body
     }
 }
 
-/// What this server is: the Kubernetes version whose API it follows, and that it is not that.
+/// Returns the body of `/version`.
 fn version() -> Value {
     let mut numbers = VERSION.trim_start_matches('v').split('.');
     json!({
@@ -137,12 +137,12 @@ async fn resource(
     };
     let found = match find(server, target) {
         Ok(found) => found,
-        // Not counted: its labels would be whatever the client made up.
+        // Not counted, because the client could make up any label.
         Err(status) => return refused(&status),
     };
     let watches = verb == "WATCH" && found.1 == Part::Object;
     let subject = subject(head, target, &params, if watches || verb != "WATCH" { verb } else { "GET" });
-    let plan = subject.as_ref().map(|subject| server.faults.befalls(subject)).unwrap_or_default();
+    let plan = subject.as_ref().map(|subject| server.faults.plan(subject)).unwrap_or_default();
     let request =
         ResourceRequest { server, head, target, params: &params, resource: &found.0, part: found.1, plan: &plan };
     let answer = async {
@@ -158,14 +158,14 @@ async fn resource(
         spoil(&plan, line, body.unwrap_or_else(|status| refused(&status))).await
     };
     let response = through(&plan, line, answer).await;
-    // A watch that began counts itself when it ends.
+    // An open watch counts itself when it ends.
     if !watches || response.status() != StatusCode::OK {
         server.metrics.count(labels(response.status()));
     }
     response
 }
 
-/// The request as rules of faults see it.
+/// Returns the request as fault rules see it.
 fn subject(head: &request::Parts, target: &Target, params: &Params, verb: &str) -> Option<Subject> {
     Some(Subject {
         verb: fault_verb(verb)?,
@@ -197,7 +197,7 @@ fn find(server: &Server, target: &Target) -> Result<(Arc<Resource>, Part)> {
     if misplaced { Err(missing()) } else { Ok((Arc::clone(resource), part)) }
 }
 
-/// A request for a resource that exists.
+/// A request for an existing resource.
 struct ResourceRequest<'a> {
     server: &'a Arc<Server>,
     head: &'a request::Parts,
@@ -280,7 +280,7 @@ impl ResourceRequest<'_> {
         }
     }
 
-    /// Refuses what a rule of faults has it refuse.
+    /// Returns the error of a fault rule, if one applies.
     fn check_refusal(&self) -> Result<()> {
         Err(match self.plan.refusal {
             None => return Ok(()),
@@ -295,7 +295,7 @@ impl ResourceRequest<'_> {
         })
     }
 
-    /// A GET may ask for a revision; one that is not newer than the state at hand is served by it.
+    /// Checks the revision that a GET may request. The current state answers for every revision that is not newer.
     fn check_version(&self) -> Result<()> {
         let text = self.params.get("resourceVersion");
         if text.is_empty() {
@@ -345,7 +345,7 @@ impl ResourceRequest<'_> {
         })
     }
 
-    /// The response to a write. A refused one may have warnings too.
+    /// Returns the response to a write. A rejected write may have warnings too.
     fn written(&self, answer: Result<Answer>, form: Form, warnings: &[String]) -> Response<Body> {
         match answer {
             Ok(answer) => self.answer(answer, form, warnings),
@@ -373,7 +373,7 @@ impl ResourceRequest<'_> {
     fn warn(&self, response: &mut Response<Body>, warnings: &[String]) {
         for warning in self.resource.deprecated.iter().chain(warnings) {
             let escaped = warning.replace('\\', "\\\\").replace('"', "\\\"");
-            // What cannot be put into a header is not worth failing a request for.
+            // A warning that does not fit into a header is dropped, rather than failing the request.
             if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
                 response.headers_mut().append(header::WARNING, value);
             }
@@ -396,7 +396,7 @@ fn text(content: &str) -> Response<Body> {
     respond(StatusCode::OK, "text/plain; charset=utf-8", Bytes::copy_from_slice(content.as_bytes()))
 }
 
-/// A document with an ETag: 304 if the client has it already.
+/// Returns a document with an ETag, or 304 if the client has it already.
 fn tagged(headers: &HeaderMap, content_type: &str, content: Bytes) -> Response<Body> {
     let tag = format!("\"{}\"", openapi::hash(&content));
     let known = text_header(headers, header::IF_NONE_MATCH).split(',').any(|known| known.trim() == tag);

@@ -1,11 +1,10 @@
-//! The part of a control plane without which an API server leaves things behind: garbage collection by owner references, and
-//! the emptying of namespaces and custom resources that are being deleted.
+//! Deletes garbage: by owner references, and in namespaces and custom resources that are being deleted.
 //!
 //! ```text
 //!  commit ──► graph: what may now be garbage ──► `run`: look, decide, write ──► commit …
 //! ```
 //!
-//! Every decision is made on the newest state and may be made again: work that comes too late, or twice, changes nothing.
+//! Every decision uses the newest state and can be repeated. Work that comes late or twice changes nothing.
 
 use std::sync::Arc;
 
@@ -23,13 +22,13 @@ use crate::{
     server::Server,
 };
 
-/// Does the work that commits leave behind, for as long as it is polled.
+/// Does the work that commits queue, while it is polled.
 pub(crate) async fn run(server: Arc<Server>) {
     let mut redefined = server.definitions_changed();
     loop {
         let work = tokio::select! {
             biased;
-            // Not by whoever defines a kind: that holds the store's lock.
+            // Not done by the writer of a definition, because that holds the store's lock.
             Ok(()) = redefined.changed() => {
                 server.store.look_at_deferred();
                 continue;
@@ -46,7 +45,7 @@ pub(crate) async fn run(server: Arc<Server>) {
     }
 }
 
-/// Repeats an optimistic write until it goes through, or is no longer wanted.
+/// Repeats an optimistic write until it succeeds or is no longer wanted.
 fn write(
     server: &Server,
     resource: &Arc<Resource>,
@@ -77,7 +76,7 @@ fn write(
     }
 }
 
-/// Deletes, repeating while others write. What is marked already stays as it is.
+/// Deletes an object, and retries while others write it. An object that is already marked stays as it is.
 fn delete(server: &Server, of: &GroupResource, object: &Arc<Object>, options: &Options) {
     let registry = server.registry();
     let Some(resource) = registry.preferred(of) else { return };
@@ -90,20 +89,20 @@ fn delete(server: &Server, of: &GroupResource, object: &Arc<Object>, options: &O
     }
 }
 
-/// What is true of an owner reference.
+/// The state of an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Solid,
-    /// Going, once its dependents are gone.
+    /// The owner is deleted once its dependents are gone.
     Waiting,
     Absent,
-    /// Its kind is not served: nothing can be said.
+    /// The owner's kind is not served, so its state is unknown.
     Unknown,
 }
 
 fn judge(server: &Server, registry: &Registry, owner: &OwnerRef<'_>, dependent: &Value) -> Owner {
     let Some(kind) = registry.find_kind(owner.api_version, owner.kind) else {
-        // Gone with its definition; or never known, or no more.
+        // The owner was deleted with its definition, or it is not known.
         return if server.store.is_gone(owner.uid) { Owner::Absent } else { Owner::Unknown };
     };
     match server.store.by_uid(owner.uid) {
@@ -122,10 +121,10 @@ fn judge(server: &Server, registry: &Registry, owner: &OwnerRef<'_>, dependent: 
     }
 }
 
-/// An object whose owners or dependents changed.
+/// Handles an object whose owners or dependents have changed.
 fn object(server: &Server, id: &str) {
     let Some((of, found)) = server.store.by_uid(id) else {
-        // It is gone; whoever it owned is queued by itself.
+        // The object is gone, and its dependents have been queued.
         return;
     };
     if is_deleting(&found.value) {
@@ -140,7 +139,7 @@ fn object(server: &Server, id: &str) {
     collect(server, &of, &found);
 }
 
-/// Deletes an object that has owners and none of them left; drops references to absent ones where others remain.
+/// Deletes an object whose owners are all gone. Drops references to absent owners if others remain.
 fn collect(server: &Server, of: &GroupResource, found: &Arc<Object>) {
     let registry = server.registry();
     let judged: Vec<(OwnerRef<'_>, Owner)> =
@@ -149,7 +148,7 @@ fn collect(server: &Server, of: &GroupResource, found: &Arc<Object>) {
     if any(Owner::Unknown) {
         server.store.defer(uid(&found.value));
         if !Arc::ptr_eq(&registry, &server.registry()) {
-            // Its kind may have come meanwhile.
+            // The kind may be served by now.
             server.store.look_at_deferred();
         }
         return;
@@ -168,15 +167,15 @@ fn collect(server: &Server, of: &GroupResource, found: &Arc<Object>) {
     } else if any(Owner::Waiting)
         && server.store.dependents(uid(&found.value)).iter().any(|(_, d)| !is_deleting(&d.value))
     {
-        // Its owner goes after its dependents, so it does likewise.
+        // The owner is in foreground deletion, so this object is too.
         delete(server, of, found, &Options::with(Propagation::Foreground));
     } else {
-        // A finalizer of the object itself says what becomes of its own dependents; otherwise they follow it.
+        // A finalizer of the object decides about its own dependents. Otherwise they are deleted too.
         delete(server, of, found, &Options::default());
     }
 }
 
-/// Frees all dependents of an object, then lets it go.
+/// Orphans all dependents of an object, and then removes its finalizer.
 fn orphan(server: &Server, of: &GroupResource, owner: &Arc<Object>) {
     let registry = server.registry();
     for (dependent_of, dependent) in server.store.dependents(uid(&owner.value)) {
@@ -187,7 +186,7 @@ fn orphan(server: &Server, of: &GroupResource, owner: &Arc<Object>) {
     release(server, of, owner, ORPHAN);
 }
 
-/// Deletes all dependents of an object, and lets it go when none is left that blocks it.
+/// Deletes all dependents of an object, and removes its finalizer when none of them blocks it.
 fn foreground(server: &Server, of: &GroupResource, owner: &Arc<Object>) {
     let id = uid(&owner.value);
     let blocks = |object: &Value| owners(object).any(|reference| reference.uid == id && reference.blocks);
@@ -224,7 +223,7 @@ fn drop_owners(object: &mut Value, uids: &[&str]) {
     }
 }
 
-/// Deletes everything in a namespace that is going, and the namespace when nothing is left.
+/// Deletes everything in a namespace that is being deleted, and the namespace when nothing is left.
 fn empty_namespace(server: &Server, name: &str) {
     let of = GroupResource::namespaces();
     let Some(found) = server.store.get(&of, &Key::new("", name)) else { return };
@@ -233,7 +232,7 @@ fn empty_namespace(server: &Server, name: &str) {
     }
     for (content_of, content) in server.store.in_namespace(name) {
         if !is_deleting(&content.value) || finalizers(&content.value).is_empty() {
-            // Without grace: there is no kubelet that would end a pod.
+            // Without grace, because there is no kubelet to stop a pod.
             let options = Options { grace: Some(0), ..Options::with(Propagation::Background) };
             delete(server, &content_of, &content, &options);
         }
@@ -249,7 +248,7 @@ fn empty_namespace(server: &Server, name: &str) {
     }
 }
 
-/// Deletes all objects of a custom resource whose definition is going, and the definition when none is left.
+/// Deletes all objects of a custom resource whose definition is being deleted, and the definition when none is left.
 fn empty_resource(server: &Server, of: &GroupResource) {
     let crds = GroupResource::crds();
     let Some(definition) = server.store.get(&crds, &Key::new("", &of.to_string())) else { return };

@@ -9,7 +9,7 @@ enum Step {
     Field(String),
     Index(i64),
     Every,
-    /// Elements whose field has the value.
+    /// Selects elements whose field has the value.
     Where {
         path: Vec<Step>,
         value: String,
@@ -17,7 +17,7 @@ enum Step {
     },
 }
 
-/// The first value at a path. `None` if there is none, or if the path cannot be read.
+/// Returns the first value at a path, or `None` if there is none or the path is invalid.
 pub(crate) fn first<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     let mut found = vec![object];
     for step in &parse(path)? {
@@ -81,7 +81,7 @@ fn parse(path: &str) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-/// A field's name up to the next `.` or `[` that no backslash protects.
+/// Parses a field's name up to the next `.` or `[` without a backslash.
 fn field(text: &str) -> (String, &str) {
     let mut name = String::new();
     let mut chars = text.char_indices();

@@ -1,6 +1,6 @@
-//! What single built-in kinds do beyond their schema: what the server fills in, what may not change, how they end.
+//! The rules of single built-in kinds beyond their schema: defaults, immutable fields and deletion.
 //!
-//! A kind that is not named here is a plain document.
+//! Kinds without a rule here are plain documents.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Map, Value, json};
@@ -15,21 +15,21 @@ use crate::{
     status::{Result, Status},
 };
 
-/// Namespaces that exist from the start and cannot be deleted, and the one that exists and can be.
+/// Namespaces that exist from the start. All but the last cannot be deleted.
 pub(crate) const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// A label of every namespace: its name.
+/// A label of every namespace with its name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// How long a scheduled pod has, where neither it nor the request says.
+/// The default grace period of a scheduled pod, in seconds.
 const POD_GRACE: i64 = 30;
 
-/// Which built-in kind, as `group/plural`; empty for custom resources.
+/// Returns group and plural of a built-in kind, and empty texts for custom resources.
 fn id(resource: &Resource) -> (&str, &str) {
     if resource.custom { ("", "") } else { (resource.group.as_str(), resource.plural.as_str()) }
 }
 
-/// Fills in what a new object of the kind gets from the server.
+/// Fills in the server's fields of a new object.
 pub(crate) fn prepare_create(server: &Server, resource: &Resource, object: &mut Value) {
     match id(resource) {
         ("", "namespaces") => {
@@ -57,7 +57,7 @@ pub(crate) fn prepare_create(server: &Server, resource: &Resource, object: &mut 
     prepare(resource, object);
 }
 
-/// Fills in what an update of the kind gets from the server, and undoes what it may not touch.
+/// Fills in the server's fields of an updated object, and restores fields that it may not change.
 pub(crate) fn prepare_update(server: &Server, resource: &Resource, part: Part, old: &Value, object: &mut Value) {
     match id(resource) {
         ("", "namespaces") if part == Part::Object => {
@@ -73,7 +73,7 @@ pub(crate) fn prepare_update(server: &Server, resource: &Resource, part: Part, o
     prepare(resource, object);
 }
 
-/// Defaults that hold for new and changed objects alike.
+/// Fills in defaults of new and updated objects.
 fn prepare(resource: &Resource, object: &mut Value) {
     match id(resource) {
         ("", "secrets") => {
@@ -109,7 +109,7 @@ fn prepare(resource: &Resource, object: &mut Value) {
     }
 }
 
-/// An empty map is none, as for Go's `omitempty`.
+/// Drops empty maps, like Go's `omitempty`.
 fn drop_empty(object: &mut Value, fields: &[&str]) {
     let Some(members) = object.as_object_mut() else { return };
     for field in fields {
@@ -119,7 +119,7 @@ fn drop_empty(object: &mut Value, fields: &[&str]) {
     }
 }
 
-/// Images that may change under their tag are always pulled.
+/// Sets the pull policy of images. Images whose tag may change are always pulled.
 fn pull_policies(pod: Option<&mut Value>) {
     let Some(pod) = pod else { return };
     for field in ["initContainers", "containers"] {
@@ -132,7 +132,7 @@ fn pull_policies(pod: Option<&mut Value>) {
     }
 }
 
-/// Sets a field that has no value.
+/// Sets a field if it has no value.
 fn absent(object: &mut Value, field: &str, value: impl FnOnce() -> Value) {
     if object.is_null() {
         *object = Value::Object(Map::new());
@@ -144,7 +144,7 @@ fn absent(object: &mut Value, field: &str, value: impl FnOnce() -> Value) {
     }
 }
 
-/// Every way in which an object breaks its kind's own rules.
+/// Returns all violations of a kind's own rules.
 pub(crate) fn validate(server: &Server, resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut causes = Vec::new();
     let mut refuse = |reason: Reason, field: &str, message: &str| {
@@ -214,7 +214,7 @@ fn data_keys(object: &Value, refuse: &mut impl FnMut(Reason, &str, &str)) {
     }
 }
 
-/// The selector of a workload is there, finds its own pods, and never changes.
+/// Checks that a workload's selector exists, matches its own pods and does not change.
 fn workload(object: &Value, old: Option<&Value>, refuse: &mut impl FnMut(Reason, &str, &str)) {
     let spec = &object["spec"];
     if spec["selector"].is_null() {
@@ -238,7 +238,7 @@ fn workload(object: &Value, old: Option<&Value>, refuse: &mut impl FnMut(Reason,
     }
 }
 
-/// Whether an object without finalizers may go at once.
+/// `true` if an object without finalizers may be deleted at once.
 pub(crate) fn may_vanish(resource: &Resource, object: &Value) -> bool {
     match id(resource) {
         ("", "namespaces") => array(&object["spec"]["finalizers"]).is_empty(),
@@ -247,7 +247,7 @@ pub(crate) fn may_vanish(resource: &Resource, object: &Value) -> bool {
     }
 }
 
-/// How many seconds an object has from being deleted to its end.
+/// Returns the grace period of an object in seconds.
 pub(crate) fn grace(resource: &Resource, object: &Value, asked: Option<i64>) -> i64 {
     let scheduled = !object["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
     let finished = matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
@@ -258,7 +258,7 @@ pub(crate) fn grace(resource: &Resource, object: &Value, asked: Option<i64>) -> 
     asked.unwrap_or(own).max(0)
 }
 
-/// Shows in an object of the kind that it is being deleted.
+/// Sets the fields by which a kind shows that an object is being deleted.
 pub(crate) fn mark_deleting(resource: &Resource, object: &mut Value) {
     match id(resource) {
         ("", "namespaces") => set_at(object, &["status", "phase"], "Terminating".into()),
@@ -267,12 +267,12 @@ pub(crate) fn mark_deleting(resource: &Resource, object: &mut Value) {
     }
 }
 
-/// The finalizer that an object of the kind gets when it is deleted.
+/// Returns the finalizer that an object gets when it is deleted, if any.
 pub(crate) fn own_finalizer(resource: &Resource) -> Option<&'static str> {
     (resource.storage == GroupResource::crds()).then_some(crd::FINALIZER)
 }
 
-/// Whether deleted objects of the kind are emptied by a controller, without a grace period.
+/// `true` if a controller finishes deletions of the kind, without a grace period.
 pub(crate) fn ends_by_controller(resource: &Resource) -> bool {
     [GroupResource::namespaces(), GroupResource::crds()].contains(&resource.storage)
 }
@@ -281,7 +281,7 @@ pub(crate) fn is_pod(resource: &Resource) -> bool {
     id(resource) == ("", "pods")
 }
 
-/// Whether the object may be deleted at all.
+/// Checks whether the object may be deleted.
 pub(crate) fn check_delete(resource: &Resource, object: &Value) -> Result<()> {
     let name = name(object);
     if id(resource) == ("", "namespaces") && NAMESPACES[..3].contains(&name) {
@@ -290,7 +290,7 @@ pub(crate) fn check_delete(resource: &Resource, object: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Whether a deletion is answered with the deleted object rather than with a `Status`.
+/// `true` if the answer to a deletion is the object instead of a `Status`.
 pub(crate) fn returns_deleted(resource: &Resource) -> bool {
     let kinds = [
         "persistentvolumeclaims",
@@ -305,8 +305,8 @@ pub(crate) fn returns_deleted(resource: &Resource) -> bool {
     group.is_empty() && kinds.contains(&plural)
 }
 
-/// What every new namespace gets: a service account, and the bundle by which pods would trust the server. It is empty,
-/// because this server speaks plain HTTP.
+/// Returns the objects of every new namespace: a service account, and the CA bundle for pods. The bundle is empty,
+/// because this server uses plain HTTP.
 pub(crate) fn namespace_content(namespace: &str) -> [(&'static str, Value); 2] {
     let account = json!({
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": namespace},
@@ -321,7 +321,7 @@ pub(crate) fn namespace_content(namespace: &str) -> [(&'static str, Value); 2] {
     [("serviceaccounts", account), ("configmaps", bundle)]
 }
 
-/// The answer to a review: whoever reaches this server may do everything.
+/// Returns the answer to a review. Every client may do everything.
 pub(crate) fn review(resource: &Resource, mut object: Value) -> Value {
     object["status"] = match resource.plural.as_str() {
         "selfsubjectrulesreviews" => json!({

@@ -1,8 +1,8 @@
-//! A Kubernetes API server in memory: what `pilothouse dev` starts where there is no cluster, and what tests use first.
+//! A Kubernetes API server in memory. `pilothouse dev` starts it if there is no cluster, and most tests use it.
 //!
-//! It speaks HTTP as kube-apiserver does, to `kubectl` and to client libraries: discovery, OpenAPI, lists, watches, all four
-//! patches, custom resources, finalizers, garbage collection. It has no authentication, no controllers beyond garbage
-//! collection, and no disk: what it keeps goes with the [`Server`] value.
+//! It serves `kubectl` and client libraries over HTTP like kube-apiserver: discovery, OpenAPI, lists, watches, all four
+//! patches, custom resources, finalizers and garbage collection. It has no authentication and no controllers other than
+//! garbage collection. Its data is never on disk and ends with the [`Server`] value.
 //!
 //! ```text
 //!  request ─► handle ─► request (path, query) ─► rest (create, update, patch, delete, list) ─► storage ─► log ─► watch
@@ -10,7 +10,7 @@
 //!                └► discovery, openapi, metrics     └► present, table ─► answer                     └► graph ─► housekeeping
 //! ```
 //!
-//! Where clients are to be shown to survive a bad day, [`faults`] make one.
+//! [`faults`] make the server misbehave, to test how clients cope.
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {
@@ -60,5 +60,6 @@ mod watch;
 pub use serve::serve;
 pub use server::{Server, Snapshot};
 
-/// What `/version` says: the Kubernetes version whose behaviour this server follows, marked as not being it.
+/// The `gitVersion` in `/version`: the Kubernetes version whose behaviour this server follows, with a suffix of its
+/// own.
 pub const VERSION: &str = "v1.36.0+pilothouse";

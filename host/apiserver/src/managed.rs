@@ -1,21 +1,22 @@
-//! Who owns which field: `metadata.managedFields`, and server-side apply.
+//! Field ownership: `metadata.managedFields` and server-side apply.
 //!
-//! Every writer of a field owns it. An ordinary write takes the fields that it changes from all others ([`track_update`]). An
-//! apply says all that its manager wants: what it named before and does not name now goes, unless another owns it too; where
-//! another owns a field with another value, it is refused, or forces its way ([`apply`]).
+//! Every writer of a field owns it. An ordinary write takes the fields that it changes from all other managers
+//! ([`track_update`]). An apply contains everything that its manager wants ([`apply`]). Fields that the manager owned
+//! before and no longer names are removed, unless another manager owns them too. If another manager owns a field with
+//! another value, the apply is rejected or forced.
 //!
 //! ```text
 //!          applied ──┐                    paths it named last time, and no one owns now
 //!                    ▼                                       │
-//! live ────────▶  merge by schema ──────────▶ less ◀─────────┘
+//! live ────────▶  merge by schema ────────▶ remove ◀────────┘
 //!   │                                          │
 //!   └──────────▶ compare ◀──────────────────── ▼ ──▶ new object and owners
 //!                   └─ changed paths that others own: conflicts
 //! ```
 //!
-//! `path` and `set` are the algebra of owned paths, `walk` what is computed of objects, `entries` how objects carry it.
-//! Kubernetes' algorithm and wording are followed (its `structured-merge-diff` and `managedfields` packages were read for what
-//! the documentation leaves open); all versions of a kind are taken to have the same fields.
+//! `path` and `set` have the algebra of owned paths, `walk` the walks over objects, and `entries` the form in objects.
+//! Algorithm and messages follow Kubernetes' `structured-merge-diff` and `managedfields` packages. All versions of a
+//! kind are assumed to have the same fields.
 
 mod entries;
 mod last_applied;
@@ -34,22 +35,22 @@ use walk::Comparison;
 
 use crate::schema::{Schema, node::too_deep};
 
-/// Who owned the fields of an object that nobody was known to own when it was first applied to.
+/// The owner of the fields of an object without managedFields at its first apply.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// Who writes, and how.
+/// The manager of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manager {
-    /// `fieldManager` of the request, or what stands in for it.
+    /// The request's `fieldManager`, or its default.
     pub name: String,
-    /// Of the written object, such as `apps/v1`.
+    /// The written object's apiVersion, such as `apps/v1`.
     pub api_version: String,
-    /// Which part is written; none: the object itself.
+    /// The written subresource, or `None` for the object itself.
     pub subresource: Option<String>,
-    /// RFC 3339, whole seconds, UTC: what a changed entry's `time` becomes.
+    /// The `time` for changed entries: RFC 3339, whole seconds, UTC.
     pub time: String,
-    /// Fields that this write cannot change and therefore cannot own, as dotted paths: `status` for the object itself where
-    /// it has a status subresource, `spec` and `metadata` for `status`.
+    /// Fields that this write can neither change nor own, as dotted paths: `spec` and `metadata` for a write of
+    /// `status`, and `status` for a write of an object with a status subresource.
     pub ignore: Vec<String>,
 }
 
@@ -62,18 +63,18 @@ pub struct Conflict {
     pub field: String,
 }
 
-/// Why an apply is refused.
+/// Why an apply is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// 409, causes with reason `FieldManagerConflict`. At least one; those with one manager stand together.
+    /// 409 with causes of reason `FieldManagerConflict`. There is at least one. Those of one manager are adjacent.
     #[error("{}", conflict_message(.0))]
     Conflicts(Vec<Conflict>),
-    /// What is applied cannot be: unknown field, wrong type, duplicate keys. A real server answers 500.
+    /// The applied object has an unknown field, a wrong type or duplicate keys. kube-apiserver answers 500.
     #[error("{0}")]
     Invalid(String),
 }
 
-/// As kube-apiserver's `Status` says it.
+/// Returns the message in kube-apiserver's words.
 fn conflict_message(conflicts: &[Conflict]) -> String {
     if let [one] = conflicts {
         return format!("Apply failed with 1 conflict: {}: {}", one.message, one.field);
@@ -89,8 +90,9 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
     format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }
 
-/// Server-side apply: the object that results, with its `metadata.managedFields`. Equal to `live` where nothing changes. It is
-/// not yet pruned, defaulted or validated. Fields that the manager must [`ignore`](Manager::ignore) are as in `live`.
+/// Applies an object and returns the result with its `metadata.managedFields`. It equals `live` if nothing changes. It
+/// is not yet pruned, defaulted or validated. Fields that the manager must [`ignore`](Manager::ignore) are as in
+/// `live`.
 ///
 /// # Errors
 /// See [`Error`].
@@ -133,7 +135,7 @@ pub fn apply(
     }
     own.owned = own.owned.difference(&never_owned());
     own.time = if walk::equal(&new, &live) {
-        // An apply that changes nothing leaves no trace but what it owns.
+        // An apply that changes nothing changes only the ownership.
         new = live.clone();
         before.and_then(|entry| entry.time)
     } else {
@@ -145,11 +147,10 @@ pub fn apply(
     Ok(new)
 }
 
-/// Brings `new`'s `metadata.managedFields` up to date after any other write. `new` is what will be stored: pruned, defaulted,
-/// and with the fields that the write cannot change as they were. None as `old`: it is created.
+/// Updates the `metadata.managedFields` of `new` after any write but an apply. `new` is what will be stored: pruned,
+/// defaulted, and with the fields that the write cannot change as they were. `old` is `None` for a new object.
 ///
-/// What `new` says about its managers itself counts where the object itself is written, as in Kubernetes: an empty list makes
-/// it forget them.
+/// A write of the object itself may change managedFields, as in Kubernetes: an empty list resets them.
 pub fn track_update(old: Option<&Value>, new: &mut Value, schema: &Schema, manager: &Manager) {
     if too_deep(new) || old.is_some_and(too_deep) {
         entries::strip(new);
@@ -163,7 +164,7 @@ pub fn track_update(old: Option<&Value>, new: &mut Value, schema: &Schema, manag
     };
     entries::strip(new);
     if old.is_some() && owners.is_empty() {
-        // Nobody is known to own anything: account is kept from the next apply on.
+        // No owner is known. Ownership is tracked from the next apply on.
         return;
     }
     let changes = Comparison::of(schema, &bare(old), new).outside(&ignored(manager));
@@ -183,14 +184,14 @@ pub fn track_update(old: Option<&Value>, new: &mut Value, schema: &Schema, manag
     entries::write(new, owners);
 }
 
-/// An object without its owners; an empty one where there is none.
+/// Returns an object without managedFields, or an empty object.
 fn bare(object: Option<&Value>) -> Value {
     let mut object = object.cloned().unwrap_or_else(|| Value::Object(Map::new()));
     entries::strip(&mut object);
     object
 }
 
-/// Paths that no one owns, because they identify the object or are the server's.
+/// Returns the paths that have no owner, because they identify the object or belong to the server.
 fn never_owned() -> Set {
     const METADATA: [&str; 8] =
         ["name", "namespace", "creationTimestamp", "selfLink", "uid", "generation", "managedFields", "resourceVersion"];
@@ -204,7 +205,7 @@ fn ignored(manager: &Manager) -> Set {
     manager.ignore.iter().map(|path| path.split('.').map(|name| Element::Field(name.to_owned())).collect()).collect()
 }
 
-/// What is applied, without what this manager cannot change. What identifies the object stays.
+/// Returns the applied object without the fields that this manager cannot change. Identifying fields stay.
 fn configuration(applied: &Value, manager: &Manager) -> Value {
     let mut config = applied.clone();
     entries::strip(&mut config);
@@ -230,7 +231,7 @@ fn configuration(applied: &Value, manager: &Manager) -> Value {
     config
 }
 
-/// What is applied must fit the schema, or it cannot be merged.
+/// Checks that the applied object fits the schema, so that it can be merged.
 fn check(config: &Value, schema: &Schema) -> Result<(), Error> {
     let mut wrong = Vec::new();
     shape::Check { builtin: schema.builtin, wrong: &mut wrong }.check(&schema.root, config, false, &mut String::new());
@@ -250,22 +251,22 @@ fn check(config: &Value, schema: &Schema) -> Result<(), Error> {
     )))
 }
 
-/// Who owns an object that was written before anyone kept account.
+/// Returns the owner of an object without managedFields.
 fn first_owner(live: &Value, schema: &Schema, manager: &Manager) -> Entry {
     let writer = Manager { name: BEFORE_FIRST_APPLY.to_owned(), subresource: None, ..manager.clone() };
     let all = Comparison::of(schema, &Value::Object(Map::new()), live).added;
     Entry { time: Some(manager.time.clone()), ..Entry::new(&writer, Operation::Update, all.difference(&never_owned())) }
 }
 
-/// Removes what the manager named before and does not name now, unless another owns it.
+/// Removes what the manager owned before and does not name now, unless another manager owns it.
 fn prune(merged: &Value, before: &Set, now: &Set, others: &[Entry], schema: &Schema) -> Value {
     let complete = |set: &Set| set.with_fields_on_the_way(&schema.root);
     let owned = complete(&others.iter().fold(now.clone(), |owned, entry| owned.union(&entry.owned)));
     let all = complete(&walk::paths(schema, merged));
     let before = complete(before);
 
-    // All that it named goes, then what someone owns comes back, with all that no one is known to own: beneath what was
-    // named there may be what was not.
+    // Removes everything that the manager owned, and adds back what has another owner or none. Fields beneath an owned
+    // path may have other owners.
     let bare = walk::without(schema, merged, &before);
     let kept = complete(&walk::paths(schema, &bare));
     let pruned = walk::without(schema, merged, &all.difference(&kept.union(&owned)));

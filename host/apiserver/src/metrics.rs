@@ -1,17 +1,17 @@
-//! Requests counted as kube-apiserver counts them, so that one query reads both.
+//! Counts requests like kube-apiserver, so that the same queries work for both.
 //!
 //! ```text
 //! apiserver_request_total{code="201",component="apiserver",dry_run="",group="",resource="configmaps",scope="resource",
 //!                         subresource="",verb="POST",version="v1"} 3
 //! ```
 //!
-//! A request is counted when it has been answered; a watch, when it ends.
+//! A request is counted when it has been answered, and a watch when it ends.
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 
 use parking_lot::Mutex;
 
-/// The labels of one counter. As many as there are kinds of request: neither names nor namespaces are among them.
+/// The labels of one counter. They have neither names nor namespaces, so their number is bounded.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Labels {
     pub(crate) code: u16,
@@ -35,7 +35,7 @@ impl Metrics {
         *self.requests.lock().entry(labels).or_default() += 1;
     }
 
-    /// The Prometheus text format.
+    /// Returns the counters in the Prometheus text format.
     pub(crate) fn text(&self) -> String {
         let mut text = String::from(
             "# HELP apiserver_request_total Counter of apiserver requests broken out for each verb, dry run value, group, \

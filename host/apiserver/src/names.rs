@@ -1,4 +1,4 @@
-//! What every object's metadata must look like: names, labels, annotations, finalizers, owner references.
+//! Validates metadata: names, labels, annotations, finalizers and owner references.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::{
     selector::{is_label_value, is_qualified_name},
 };
 
-/// Keys and values of all annotations together.
+/// Upper bound for the bytes of all keys and values of annotations.
 const ANNOTATIONS_BYTES: usize = 256 << 10;
 
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
@@ -20,7 +20,7 @@ const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alpha
     and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
     '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 
-/// RFC 1123 label: at most 63 of `a-z`, `0-9`, `-`, with alphanumeric ends.
+/// `true` for an RFC 1123 label: at most 63 of `a-z`, `0-9`, `-`, with alphanumeric ends.
 pub(crate) fn is_label(name: &str) -> bool {
     let end = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let bytes = name.as_bytes();
@@ -30,7 +30,7 @@ pub(crate) fn is_label(name: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
 }
 
-/// RFC 1123 subdomain as Kubernetes checks it: labels joined by dots, at most 253 characters in all.
+/// `true` for an RFC 1123 subdomain as Kubernetes checks it: labels joined by dots, at most 253 characters.
 pub(crate) fn is_subdomain(name: &str) -> bool {
     let end = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let label = |part: &str| {
@@ -42,7 +42,7 @@ pub(crate) fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// Why a name is refused.
+/// Returns why a name is rejected, if it is.
 fn name_errors(rule: NameRule, name: &str) -> Option<String> {
     let (valid, limit, text) = match rule {
         NameRule::Subdomain => (is_subdomain(name), 253, SUBDOMAIN),
@@ -63,7 +63,7 @@ fn name_errors(rule: NameRule, name: &str) -> Option<String> {
     }
 }
 
-/// What Go's JSON decoder calls a value.
+/// Returns the name of a value's type in Go's JSON decoder.
 pub(crate) fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Bool(_) => "bool",
@@ -74,10 +74,10 @@ pub(crate) fn json_type(value: &Value) -> &'static str {
     }
 }
 
-/// Whether metadata has the types it must have. The rest assumes that it does.
+/// Checks the types in metadata. All other checks rely on them.
 ///
 /// # Errors
-/// What is wrong, as Go's JSON decoder words it.
+/// A type is wrong. The text is that of Go's JSON decoder.
 pub(crate) fn check_types(object: &Value, custom: bool) -> Result<(), String> {
     let meta = &object["metadata"];
     let wrong = |value: &Value, field: &str, wanted: &str| {
@@ -140,7 +140,7 @@ pub(crate) fn check_types(object: &Value, custom: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Every way in which an object's metadata breaks the rules that hold for all kinds.
+/// Returns all violations of the rules that metadata of every kind must follow.
 pub(crate) fn validate(of: &Resource, object: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let meta = &object["metadata"];
@@ -199,7 +199,7 @@ pub(crate) fn validate(of: &Resource, object: &Value) -> Vec<Cause> {
     causes
 }
 
-/// Whether nobody else can mean something else by a finalizer.
+/// `true` if a finalizer's name is unambiguous.
 pub(crate) fn is_known_finalizer(finalizer: &str) -> bool {
     finalizer.contains('/') || [FOREGROUND, ORPHAN, "kubernetes"].contains(&finalizer)
 }

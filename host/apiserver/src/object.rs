@@ -1,14 +1,14 @@
-//! One object at one revision, and how its metadata is read and written.
+//! An object at one revision, and access to its metadata.
 //!
-//! Objects are `serde_json::Value`s behind an `Arc`: writes replace them, readers share them. The JSON text is made once,
-//! on first use, however many lists and watches send it.
+//! Objects are `serde_json::Value`s behind an `Arc`. Writes replace them, and readers share them. The JSON text is
+//! created once, at its first use, for all lists and watches.
 
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-/// An object as it was committed.
+/// A committed object.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) value: Value,
@@ -16,7 +16,7 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Takes `value` as the state at `revision`, and writes that into `metadata.resourceVersion`.
+    /// Creates the object `value` at `revision`, and sets its `metadata.resourceVersion`.
     pub(crate) fn committed(mut value: Value, revision: u64) -> Arc<Self> {
         set_meta(&mut value, "resourceVersion", revision.to_string().into());
         Arc::new(Object { value, json: OnceLock::new() })
@@ -31,12 +31,12 @@ impl Object {
     }
 }
 
-/// The text of a value.
+/// Returns the JSON text of a value.
 pub(crate) fn to_json(value: &Value) -> Bytes {
     Bytes::from(serde_json::to_vec(value).expect("a value has string keys and finite numbers"))
 }
 
-/// Which object of a resource. Cluster-scoped ones have an empty namespace. Ordered as lists are.
+/// Identifies an object of a resource. Cluster-scoped objects have an empty namespace. The order is that of lists.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) namespace: Box<str>,
@@ -53,7 +53,7 @@ impl Key {
     }
 }
 
-/// `metadata.<field>`, empty if it is not there or no string.
+/// Returns `metadata.<field>`. Empty if it is absent or not a string.
 pub(crate) fn meta_str<'a>(object: &'a Value, field: &str) -> &'a str {
     object["metadata"][field].as_str().unwrap_or_default()
 }
@@ -86,12 +86,13 @@ pub(crate) fn set_finalizers(object: &mut Value, finalizers: &[&str]) {
     }
 }
 
-/// The elements of an array; none if it is no array.
+/// Returns the elements of an array, and none for any other value.
 pub(crate) fn array(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// `metadata`, made if the object has none. `None` if the object or its metadata is not a JSON object.
+/// Returns `metadata`, and creates it if it is missing. Returns `None` if the object or its metadata is not a JSON
+/// object.
 pub(crate) fn meta_mut(object: &mut Value) -> Option<&mut Map<String, Value>> {
     object.as_object_mut()?.entry("metadata").or_insert_with(|| Value::Object(Map::new())).as_object_mut()
 }
@@ -108,7 +109,7 @@ pub(crate) fn remove_meta(object: &mut Value, field: &str) {
     }
 }
 
-/// Copies one metadata field from `from`, or removes it where `from` has none.
+/// Copies a metadata field from `from`, or removes it if `from` has none.
 pub(crate) fn copy_meta(object: &mut Value, from: &Value, field: &str) {
     match from["metadata"].get(field) {
         Some(value) => set_meta(object, field, value.clone()),
@@ -116,7 +117,7 @@ pub(crate) fn copy_meta(object: &mut Value, from: &Value, field: &str) {
     }
 }
 
-/// Copies one top-level field from `from`, or removes it where `from` has none.
+/// Copies a top-level field from `from`, or removes it if `from` has none.
 pub(crate) fn copy_field(object: &mut Value, from: &Value, field: &str) {
     let Some(fields) = object.as_object_mut() else { return };
     match from.get(field) {
@@ -125,7 +126,7 @@ pub(crate) fn copy_field(object: &mut Value, from: &Value, field: &str) {
     };
 }
 
-/// Sets the value at a path, making objects on the way. Whatever is no object on the way is replaced by one.
+/// Sets the value at a path. Creates objects on the way, and replaces other values on the way by objects.
 pub(crate) fn set_at(object: &mut Value, path: &[&str], value: Value) {
     let mut place = object;
     for step in path {
@@ -137,7 +138,7 @@ pub(crate) fn set_at(object: &mut Value, path: &[&str], value: Value) {
     *place = value;
 }
 
-/// Who owns an object: one entry of `metadata.ownerReferences`.
+/// An owner of an object: an entry of `metadata.ownerReferences`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OwnerRef<'a> {
     pub(crate) api_version: &'a str,
@@ -157,17 +158,17 @@ pub(crate) fn owners(object: &Value) -> impl Iterator<Item = OwnerRef<'_>> {
     })
 }
 
-/// Now, as Kubernetes writes times: UTC, whole seconds.
+/// Returns the current time as Kubernetes writes it: UTC, whole seconds.
 pub(crate) fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// A new uid: a random UUID.
+/// Returns a new uid, a random UUID.
 pub(crate) fn new_uid() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-/// Five random characters out of those that Kubernetes uses: no vowels, so no words.
+/// Returns five random characters from Kubernetes' alphabet, which has no vowels and so makes no words.
 pub(crate) fn name_suffix() -> String {
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     uuid::Uuid::new_v4().as_bytes()[..5].iter().map(|byte| char::from(LETTERS[usize::from(*byte) % 27])).collect()

@@ -1,7 +1,7 @@
 //! OpenAPI v3: an index of group versions, and a document for each with the schemas of its kinds.
 //!
-//! Clients read two things in these documents: the schemas (`kubectl explain`), and whether a kind's PATCH knows
-//! `fieldValidation` (everything that writes). Paths are therefore there, but say no more than that.
+//! Clients read two things: the schemas (`kubectl explain`), and whether a kind's PATCH has `fieldValidation` (every
+//! writer). Paths therefore have only that parameter.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -20,20 +20,21 @@ pub(crate) struct Document {
     pub(crate) json: Bytes,
 }
 
-/// A short name for a content: not cryptographic, the same in every run.
+/// Returns a hash of a content that is the same in every run. It is not cryptographic.
 pub(crate) fn hash(content: &[u8]) -> String {
     let mut hasher = DefaultHasher::new();
     hasher.write(content);
     format!("{:016X}", hasher.finish())
 }
 
-/// `/openapi/v3`: where each document is. Addresses change when documents do, so that clients may keep them.
+/// Returns `/openapi/v3`, the addresses of all documents. An address changes with its document, so that clients may
+/// cache it.
 pub(crate) fn index(registry: &Registry) -> Value {
     let mut paths = Map::new();
     for (group, versions) in registry.groups() {
         for version in versions {
             let path = path(group, &version.name);
-            // Built-in kinds change with the program, custom ones whenever someone says so.
+            // Built-in kinds change with the program, and custom ones at any time.
             let hash = if version.resources.iter().any(|resource| resource.custom) {
                 hash(&version.openapi(group).json)
             } else {
@@ -46,7 +47,7 @@ pub(crate) fn index(registry: &Registry) -> Value {
     json!({"paths": paths})
 }
 
-/// The document of a path such as `api/v1` or `apis/apps/v1`.
+/// Returns the document of a path such as `api/v1` or `apis/apps/v1`.
 pub(crate) fn document(registry: &Registry, path: &str) -> Option<Bytes> {
     let (group, version) = match path.split('/').collect::<Vec<_>>().as_slice() {
         ["api", version] => (String::new(), (*version).to_owned()),
@@ -69,7 +70,7 @@ pub(crate) fn write(group: &str, version: &Version) -> Document {
         schemas.extend(schema.openapi_definitions());
         let name = definition_name(resource);
         let mut own = schema.openapi();
-        // A built-in kind's schema may only say where it is.
+        // A built-in kind's schema may be only a reference.
         let reference = own["$ref"].as_str().and_then(|at| at.rsplit('/').next()).map(ToOwned::to_owned);
         let name = match reference {
             Some(referred) => {

@@ -1,12 +1,12 @@
 //! The three patches that compute a new object from the current one.
 //!
-//! | patch | says | lists |
+//! | patch | content | lists |
 //! |---|---|---|
 //! | [`json`] | operations on paths (RFC 6902) | by index |
 //! | [`merge`] | the fields to change, null to remove (RFC 7396) | replaced |
 //! | [`strategic`] | the same, with directives | merged as the schema says |
 //!
-//! What results is not yet pruned, defaulted or validated. The fourth, server-side apply, is `managed`'s.
+//! The result is not yet pruned, defaulted or validated. `managed` implements the fourth patch, server-side apply.
 
 mod list;
 mod strategic;
@@ -20,30 +20,30 @@ use crate::schema::{
     node::{MAX_DEPTH, deeper_than},
 };
 
-/// Operations that a JSON patch may have, as in kube-apiserver.
+/// Upper bound for operations in a JSON patch, as in kube-apiserver.
 const OPERATIONS: usize = 10_000;
 
-/// Bytes that `copy` operations of one JSON patch may add in all, as in kube-apiserver.
+/// Upper bound for the bytes that all `copy` operations of a JSON patch add, as in kube-apiserver.
 const COPIED: usize = 3 << 20;
 
 /// Why a patch cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The patch is not one; 400.
+    /// The patch is malformed (400).
     #[error("{0}")]
     Malformed(String),
-    /// The patch is one, but this object cannot take it; 422.
+    /// The patch cannot be applied to this object (422).
     #[error("{0}")]
     Unprocessable(String),
-    /// Too many operations, or too much copied; 413.
+    /// The patch has too many operations or copies too much (413).
     #[error("{0}")]
     TooLarge(String),
-    /// What a real server answers with 500: a strategic merge that contradicts itself or the schema.
+    /// A strategic merge contradicts itself or the schema. kube-apiserver answers 500.
     #[error("{0}")]
     Internal(String),
 }
 
-/// Applies a JSON patch (RFC 6902). As on a real server, `replace` adds a field that is not there.
+/// Applies a JSON patch (RFC 6902). As in kube-apiserver, `replace` adds a missing field.
 ///
 /// # Errors
 /// See [`Error`]. A `test` that fails is [`Error::Unprocessable`].
@@ -67,7 +67,8 @@ pub fn json(current: &Value, patch: &Value, _schema: &Schema) -> Result<Value, E
     Ok(object)
 }
 
-/// Makes sure that an operation does not make the object too large or too deep, and that `replace` finds something to replace.
+/// Checks that an operation does not make the object too large or too deep, and that `replace` finds a field to
+/// replace.
 fn prepare(operation: PatchOperation, object: &Value, copied: &mut usize) -> Result<PatchOperation, Error> {
     let bounded = |path: &PointerBuf, value: &Value| {
         let left = MAX_DEPTH.saturating_sub(path.count());
@@ -111,7 +112,7 @@ fn prepare(operation: PatchOperation, object: &Value, copied: &mut usize) -> Res
 /// Applies a merge patch (RFC 7396).
 ///
 /// # Errors
-/// [`Error::Malformed`] where the patch is no object.
+/// [`Error::Malformed`] if the patch is not an object.
 pub fn merge(current: &Value, patch: &Value, _schema: &Schema) -> Result<Value, Error> {
     check_object(patch)?;
     let mut object = current.clone();
@@ -119,7 +120,7 @@ pub fn merge(current: &Value, patch: &Value, _schema: &Schema) -> Result<Value, 
     Ok(object)
 }
 
-/// A merge patch of either kind must be an object that walks can follow.
+/// Checks that a merge patch is an object, and not too deep.
 fn check_object(patch: &Value) -> Result<(), Error> {
     if !patch.is_object() {
         return Err(Error::Malformed("a merge patch must be an object".to_owned()));

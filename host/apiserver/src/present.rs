@@ -1,4 +1,4 @@
-//! In what form a client wants its answer: whole objects, metadata only, or a Table. Decided by the Accept header.
+//! Negotiates the form of an answer by the Accept header: whole objects, only metadata, or a Table.
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
@@ -23,7 +23,7 @@ pub(crate) enum Form {
     Table(Include),
 }
 
-/// What `metadata` of a list says.
+/// The `metadata` of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListMeta {
     pub(crate) revision: u64,
@@ -32,7 +32,7 @@ pub(crate) struct ListMeta {
 }
 
 impl Form {
-    /// The first form in the Accept header that this server has.
+    /// Returns the first supported form in the Accept header.
     pub(crate) fn negotiate(headers: &HeaderMap, params: &Params) -> Result<Self> {
         let accept = text_header(headers, header::ACCEPT);
         if accept.trim().is_empty() {
@@ -60,7 +60,7 @@ impl Form {
         Err(Status::not_acceptable())
     }
 
-    /// One kept object.
+    /// Presents a stored object.
     pub(crate) fn kept(self, resource: &Resource, object: &Object) -> Bytes {
         if self == Form::Whole && object.value["apiVersion"] == resource.api_version() {
             return object.json().clone();
@@ -68,7 +68,7 @@ impl Form {
         self.made(resource, &object.value)
     }
 
-    /// One object that is not kept.
+    /// Presents an object that is not stored.
     pub(crate) fn made(self, resource: &Resource, object: &Value) -> Bytes {
         let object = convert::to_requested(resource, object);
         match self {
@@ -81,7 +81,7 @@ impl Form {
         }
     }
 
-    /// The object of a watch event. Tables say their columns only in the first.
+    /// Presents the object of a watch event. Only the first Table has columns.
     pub(crate) fn watched(self, resource: &Resource, object: &Value, first: bool) -> Bytes {
         match self {
             Form::Table(include) => {
@@ -93,7 +93,7 @@ impl Form {
         }
     }
 
-    /// A list.
+    /// Presents a list.
     pub(crate) fn list<'a>(
         self,
         resource: &Resource,
@@ -128,7 +128,7 @@ impl Form {
                     if index > 0 {
                         text.push(b',');
                     }
-                    // Items of built-in lists do not say what they are, custom ones do.
+                    // Items of custom lists have apiVersion and kind, and those of built-in lists do not.
                     let item = Item { object, typed: resource.custom };
                     serde_json::to_writer(&mut text, &item).expect("a value has string keys and finite numbers");
                 }

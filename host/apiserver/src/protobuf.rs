@@ -1,11 +1,11 @@
-//! Kubernetes' protobuf bodies, as `kubectl create` and `kubectl auth can-i` send them.
+//! Decodes Kubernetes' protobuf bodies, which `kubectl create` and `kubectl auth can-i` send.
 //!
 //! ```text
 //! "k8s\0" ─ runtime.Unknown { 1: TypeMeta { 1: apiVersion, 2: kind }, 2: the object's own message }
 //! ```
 //!
-//! The object is decoded by a table of its fields (`protobuf/fields.rs`) to the JSON that it stands for. Kinds and fields
-//! that the tables do not have are refused, never dropped.
+//! A table of fields (`protobuf/fields.rs`) decodes the object to JSON. Kinds and fields that are not in the tables are
+//! rejected, never dropped.
 
 mod fields;
 
@@ -18,17 +18,17 @@ use crate::status::{Result, Status};
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
 const MAGIC: &[u8] = b"k8s\0";
-/// Deeper than any message of the tables.
+/// Upper bound for nesting. Deeper than any message of the tables.
 const MAX_DEPTH: usize = 16;
 
-/// How a field is written, and what it becomes.
+/// The encoding of a field, and its JSON type.
 #[derive(Debug, Clone, Copy)]
 enum Type {
     Text,
     Texts,
-    /// Written even where it is false, as Go does for what is no pointer: false is then absence.
+    /// A boolean that is no pointer in Go. It is always written, and `false` means absent.
     Flag,
-    /// Written only where it is set: false is a value.
+    /// A boolean that is a pointer in Go. It is written only if set, and `false` is a value.
     FlagPointer,
     Number,
     NumberPointer,
@@ -39,16 +39,16 @@ enum Type {
     Quantity,
     Message(&'static [Field]),
     Messages(&'static [Field]),
-    /// A message whose fields stand in the object itself.
+    /// A message whose fields are inlined into the object.
     Inline(&'static [Field]),
-    /// A map from text.
+    /// A map from strings.
     Map(&'static Type),
 }
 
 /// Number, JSON name, type.
 type Field = (u64, &'static str, Type);
 
-/// One field as it stands in a message.
+/// A field of a message on the wire.
 enum Wire<'a> {
     Number(u64),
     Bytes(&'a [u8]),
@@ -92,7 +92,7 @@ fn decode_message(bytes: &[u8], fields: &[Field], depth: usize) -> std::result::
     while let Some((number, wire)) = reader.next()? {
         let Some((_, name, kind)) = fields.iter().find(|(known, ..)| *known == number) else {
             match wire {
-                // Go writes fields that have no value.
+                // Go writes empty fields too.
                 Wire::Number(0) | Wire::Bytes(b"") => continue,
                 _ => return Err(format!("field {number} is not known here; send JSON")),
             }
@@ -110,7 +110,7 @@ fn decode_message(bytes: &[u8], fields: &[Field], depth: usize) -> std::result::
     Ok(Value::Object(object))
 }
 
-/// The value of a field, given what the message had of it before. `None`: absent.
+/// Decodes a field, given its earlier value in the message. Returns `None` if it is absent.
 fn decode_field(
     wire: &Wire<'_>,
     kind: Type,
@@ -174,7 +174,7 @@ fn text(bytes: &[u8]) -> std::result::Result<&str, String> {
     std::str::from_utf8(bytes).map_err(|error| error.to_string())
 }
 
-/// The fields of a message, one after the other.
+/// Iterates over the fields of a message.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn config_map_is_decoded() {
-        // As kubectl writes it: empty fields of metadata are there, and a creation time of zero.
+        // kubectl writes empty fields of metadata and a creation time of zero.
         let metadata = [bytes(1, b"foo"), bytes(2, b""), vec![0x38, 0], bytes(8, b"")].concat();
         let data = [bytes(1, b"a"), bytes(2, b"b")].concat();
         let body = envelope("v1", "ConfigMap", &[bytes(1, &metadata), bytes(2, &data)].concat());

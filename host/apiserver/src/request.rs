@@ -1,4 +1,4 @@
-//! What a request asks for: path, query and headers, taken apart and checked.
+//! Parses and checks the path, query and headers of a request.
 //!
 //! ```text
 //! /apis/apps/v1/namespaces/default/deployments/web/scale?fieldManager=me
@@ -18,7 +18,7 @@ use crate::{
 pub(crate) struct Target {
     pub(crate) group: String,
     pub(crate) version: String,
-    /// Empty for cluster-scoped objects and for lists over all namespaces.
+    /// Empty for cluster-scoped objects and lists over all namespaces.
     pub(crate) namespace: String,
     pub(crate) plural: String,
     /// Empty for a collection.
@@ -26,7 +26,7 @@ pub(crate) struct Target {
     pub(crate) subresource: String,
 }
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
     Resource(Target),
@@ -43,13 +43,13 @@ pub(crate) enum Route {
     },
     /// `/openapi/v3`
     OpenApi,
-    /// `/openapi/v3/…`: the rest of the path.
+    /// `/openapi/v3/…`, with the rest of the path.
     OpenApiGroup(String),
     Version,
     /// `/healthz`, `/livez`, `/readyz`, and paths below them.
     Health,
     Metrics,
-    /// `/debug/…`: the rest of the path.
+    /// `/debug/…`, with the rest of the path.
     Debug(Vec<String>),
     /// `/`
     Index,
@@ -122,7 +122,7 @@ impl Params {
         Params(decoded.collect())
     }
 
-    /// The first value of a parameter; empty if it is not there.
+    /// Returns the first value of a parameter, or an empty text.
     pub(crate) fn get(&self, key: &str) -> &str {
         self.0.iter().find(|(found, _)| found == key).map_or("", |(_, value)| value)
     }
@@ -131,12 +131,12 @@ impl Params {
         self.0.iter().any(|(found, _)| found == key)
     }
 
-    /// As Kubernetes reads booleans in queries: present and neither `false` nor `0`.
+    /// Returns a boolean as Kubernetes reads it: `true` if the parameter is present and neither `false` nor `0`.
     pub(crate) fn flag(&self, key: &str) -> bool {
         self.has(key) && !matches!(self.get(key).to_ascii_lowercase().as_str(), "false" | "0")
     }
 
-    /// A number; none if the parameter is absent or empty.
+    /// Returns a number, or `None` if the parameter is absent or empty.
     pub(crate) fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>> {
         let text = self.get(key);
         if text.is_empty() {
@@ -146,7 +146,7 @@ impl Params {
         text.parse().map(Some).map_err(|_| refused())
     }
 
-    /// Whether `dryRun=All` is asked for.
+    /// `true` if `dryRun=All` is requested.
     pub(crate) fn dry_run(&self, options: &str) -> Result<bool> {
         match self.get("dryRun") {
             "" => Ok(false),
@@ -174,7 +174,7 @@ impl Params {
         }
     }
 
-    /// Who writes: `fieldManager`, or else the first part of the User-Agent.
+    /// Returns `fieldManager`, or else the first part of the User-Agent.
     pub(crate) fn manager(&self, headers: &HeaderMap, options: &str) -> Result<String> {
         let manager = self.get("fieldManager");
         if manager.len() > 128 {
@@ -190,24 +190,24 @@ impl Params {
     }
 }
 
-/// What happens to fields that a kind does not have.
+/// What happens to unknown fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     /// Dropped silently.
     Ignore,
     /// Dropped, with a Warning header.
     Warn,
-    /// The request is refused.
+    /// The request is rejected.
     Strict,
 }
 
-/// 422 on the options of a request, such as `PatchOptions`.
+/// Returns a 422 about the options of a request, such as `PatchOptions`.
 pub(crate) fn options_error(options: &str, reason: Reason, field: &str, message: String) -> Status {
     let cause = Cause { reason, field: field.to_owned(), message };
     Status::invalid_kind(options, "meta.k8s.io", "", &[cause])
 }
 
-/// A request's verb as kube-apiserver's metrics name it.
+/// Returns a request's verb as in kube-apiserver's metrics.
 pub(crate) fn verb(method: &Method, target: &Target, watch: bool, apply: bool) -> &'static str {
     match (method.as_str(), target.name.is_empty()) {
         ("GET" | "HEAD", _) if watch => "WATCH",
@@ -223,7 +223,7 @@ pub(crate) fn verb(method: &Method, target: &Target, watch: bool, apply: bool) -
     }
 }
 
-/// The same, as rules of faults name it. `None` for what no rule is about.
+/// Returns the verb as in fault rules, or `None` if no rule can select it.
 pub(crate) fn fault_verb(verb: &str) -> Option<Verb> {
     Some(match verb {
         "GET" => Verb::Get,
@@ -239,12 +239,12 @@ pub(crate) fn fault_verb(verb: &str) -> Option<Verb> {
     })
 }
 
-/// A header as text; empty if absent or no text.
+/// Returns a header as text. Empty if it is absent or not text.
 pub(crate) fn text_header(headers: &HeaderMap, name: header::HeaderName) -> &str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// Percent-decoding; `None` if the result is no UTF-8.
+/// Decodes percent-encoded text. Returns `None` if the result is not UTF-8.
 fn decode(text: &str, plus_is_space: bool) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

@@ -1,7 +1,7 @@
-//! Which resources are served, and what is particular about each: names, scope, subresources, schema, columns.
+//! The served resources with their properties: names, scope, subresources, schema and columns.
 //!
-//! Built-in kinds come from the table in `builtin`, custom ones from CustomResourceDefinitions (`crd`). Everything else
-//! treats them alike and asks a [`Resource`] where they differ.
+//! Built-in kinds come from the table in `builtin`, and custom ones from CustomResourceDefinitions (`crd`). Everything
+//! else treats them alike, and reads from a [`Resource`] where they differ.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use crate::{
     schema::Schema,
 };
 
-/// A resource whatever its version: the key under which objects are kept. Displays as messages name it: `deployments.apps`.
+/// A resource without its version: the key of its collection. Displayed as in messages: `deployments.apps`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct GroupResource {
     pub(crate) group: Arc<str>,
@@ -46,23 +46,23 @@ impl fmt::Display for GroupResource {
     }
 }
 
-/// What names of a kind's objects may look like.
+/// The rule for names of a kind's objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NameRule {
     /// RFC 1123 subdomain, at most 253 characters.
     Subdomain,
     /// RFC 1123 label, at most 63.
     Label,
-    /// Anything that fits into a path: RBAC.
+    /// Anything that fits into a path, for RBAC.
     PathSegment,
 }
 
-/// What a request that creates an object of the kind does instead of storing it.
+/// What a create request of the kind does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Objects are kept.
+    /// Stores the object.
     Store,
-    /// A question with an answer, as in `SelfSubjectAccessReview`.
+    /// Answers a review, such as `SelfSubjectAccessReview`.
     Review,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Column {
     pub(crate) format: String,
     pub(crate) description: String,
     pub(crate) priority: i64,
-    /// Where a custom resource's cell is found: Kubernetes' simple JSONPath, such as `.spec.color`.
+    /// The path of a custom resource's cell, in Kubernetes' simple JSONPath such as `.spec.color`.
     pub(crate) path: String,
 }
 
@@ -98,9 +98,9 @@ pub(crate) struct Resource {
     pub(crate) namespaced: bool,
     pub(crate) short_names: Vec<String>,
     pub(crate) categories: Vec<String>,
-    /// Where its objects are kept.
+    /// The collection of its objects.
     pub(crate) storage: GroupResource,
-    /// `apiVersion` of the kept objects, where it is not this version's own.
+    /// The `apiVersion` of stored objects.
     pub(crate) stored_as: String,
     pub(crate) purpose: Purpose,
     pub(crate) names: NameRule,
@@ -111,18 +111,18 @@ pub(crate) struct Resource {
     pub(crate) generation: bool,
     /// PUT may create.
     pub(crate) create_on_update: bool,
-    /// From a CustomResourceDefinition.
+    /// `true` if a CustomResourceDefinition defines the resource.
     pub(crate) custom: bool,
-    /// Columns after NAME; none: AGE alone.
+    /// Columns after NAME. Empty for only AGE.
     pub(crate) columns: Vec<Column>,
     pub(crate) deprecated: Option<String>,
-    /// Field paths by which lists may be selected, besides name and namespace.
+    /// Selectable field paths, besides name and namespace.
     pub(crate) selectable: Vec<String>,
     schema: OnceLock<Arc<Schema>>,
 }
 
 impl Resource {
-    /// A resource with nothing particular about it.
+    /// Creates a resource with default properties.
     pub(crate) fn new(group: &str, version: &str, plural: &str, kind: &str) -> Self {
         let mut resource = Resource {
             group: group.to_owned(),
@@ -160,12 +160,12 @@ impl Resource {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// Its name in messages: `deployments.apps`.
+    /// Returns the resource's name in messages, such as `deployments.apps`.
     pub(crate) fn group_resource(&self) -> GroupResource {
         GroupResource::new(&self.group, &self.plural)
     }
 
-    /// What its objects look like. A built-in kind's schema is read on first use.
+    /// Returns the schema. A built-in kind's schema is parsed at its first use.
     pub(crate) fn schema(&self) -> &Arc<Schema> {
         self.schema.get_or_init(|| {
             Schema::builtin(&self.group, &self.version, &self.kind).unwrap_or_else(|| Arc::new(Schema::preserve_all()))
@@ -176,7 +176,7 @@ impl Resource {
     pub(crate) fn verbs(&self) -> &'static [&'static str] {
         match self.purpose {
             Purpose::Review => &["create"],
-            // A slip should not take all of them.
+            // Without deletecollection, so that a mistake cannot delete all namespaces.
             Purpose::Store if self.storage == GroupResource::namespaces() => {
                 &["create", "delete", "get", "list", "patch", "update", "watch"]
             }
@@ -200,17 +200,17 @@ impl Resource {
     }
 }
 
-/// What one CustomResourceDefinition adds.
+/// The resources of a CustomResourceDefinition.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Defined {
-    /// One for each served version, most preferred first; empty while the definition's names are not accepted.
+    /// A resource for each served version, most preferred first. Empty while the definition's names are not accepted.
     pub(crate) resources: Vec<Arc<Resource>>,
-    /// The names that are taken.
+    /// The names that the definition has.
     pub(crate) names: Value,
     pub(crate) group: String,
 }
 
-/// Everything that is served at one moment. Replaced as a whole when a CustomResourceDefinition changes.
+/// All served resources. Replaced as a whole when a CustomResourceDefinition changes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Registry {
     /// By group, then version in order of preference.
@@ -223,7 +223,7 @@ pub(crate) struct Version {
     pub(crate) name: String,
     pub(crate) resources: Vec<Arc<Resource>>,
     builtin: bool,
-    /// Written when it is first asked for.
+    /// Created at its first request.
     openapi: OnceLock<Document>,
 }
 
@@ -234,7 +234,7 @@ impl Version {
 }
 
 impl Registry {
-    /// The built-in kinds alone.
+    /// Returns a registry with only the built-in kinds.
     pub(crate) fn builtin() -> Self {
         let mut registry = Registry::default();
         for resource in builtin::resources() {
@@ -261,7 +261,7 @@ impl Registry {
         }
     }
 
-    /// Puts what a CustomResourceDefinition defines in place of what it defined before; `None`: nothing any more.
+    /// Replaces the resources of a CustomResourceDefinition. `None` removes them.
     pub(crate) fn define(&mut self, crd: &str, defined: Option<Defined>) {
         if let Some(before) = self.defined.remove(crd) {
             let versions = self.groups.entry(before.group.clone()).or_default();
@@ -282,7 +282,7 @@ impl Registry {
         }
     }
 
-    /// The other definitions of a group: who may already have a name.
+    /// Returns the other definitions of a group, which may already have a name.
     pub(crate) fn definitions(&self, group: &str, except: &str) -> impl Iterator<Item = &Defined> {
         self.defined
             .iter()
@@ -300,7 +300,7 @@ impl Registry {
         self.version(group, version)?.resources.iter().find(|resource| resource.kind == kind)
     }
 
-    /// The resource in its most preferred version.
+    /// Returns a resource in its most preferred version.
     pub(crate) fn preferred(&self, of: &GroupResource) -> Option<&Arc<Resource>> {
         let versions = self.groups.get(&*of.group)?;
         versions.iter().flat_map(|version| &version.resources).find(|resource| *resource.plural == *of.resource)
@@ -310,23 +310,23 @@ impl Registry {
         self.groups.get(group)?.iter().find(|found| found.name == version)
     }
 
-    /// Whether a group has built-in kinds: what it does not have is then answered as a `Status`.
+    /// `true` if a group has built-in kinds. Unknown resources of such a group are answered with a `Status`.
     pub(crate) fn is_builtin(&self, group: &str) -> bool {
         self.groups.get(group).is_some_and(|versions| versions.iter().any(|version| version.builtin))
     }
 
-    /// The versions of a group, most preferred first.
+    /// Returns the versions of a group, most preferred first.
     pub(crate) fn versions(&self, group: &str) -> Option<&[Version]> {
         self.groups.get(group).map(Vec::as_slice)
     }
 
-    /// All groups, by name; the core group's is empty.
+    /// Returns all groups by name. The core group's name is empty.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (&str, &[Version])> {
         self.groups.iter().map(|(name, versions)| (name.as_str(), versions.as_slice()))
     }
 }
 
-/// Kubernetes' order of versions: `v2` before `v1` before `v1beta2` before `v1beta1` before `v1alpha1` before anything else.
+/// Returns a version's priority in Kubernetes' order: `v2`, `v1`, `v1beta2`, `v1beta1`, `v1alpha1`, and then any other.
 /// Greater is preferred.
 pub(crate) fn priority(version: &str) -> (u8, u64, u64, std::cmp::Reverse<String>) {
     let other = (0, 0, 0, std::cmp::Reverse(version.to_owned()));

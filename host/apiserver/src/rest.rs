@@ -1,4 +1,4 @@
-//! What each verb does to objects, apart from how requests come in and answers go out.
+//! Implements the verbs on objects, independent of HTTP.
 //!
 //! ```text
 //!  create ──┐
@@ -8,7 +8,7 @@
 //!  delete ──┴─► mark, or remove
 //! ```
 //!
-//! All of it is synchronous: nothing here waits but watches, which are in `watch`.
+//! All of it is synchronous. Only watches wait, and they are in `watch`.
 
 pub(crate) mod create;
 pub(crate) mod delete;
@@ -37,7 +37,7 @@ use crate::{
     storage::Refused,
 };
 
-/// The part of an object that a request is about.
+/// The part of an object that a request concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Object,
@@ -68,29 +68,29 @@ impl Part {
     }
 }
 
-/// A write, as the request has it.
+/// A write request.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) server: &'a Server,
     pub(crate) resource: &'a Arc<Resource>,
     pub(crate) key: Key,
     pub(crate) part: Part,
-    /// Who writes.
+    /// The field manager.
     pub(crate) manager: String,
     pub(crate) dry_run: bool,
     pub(crate) validation: FieldValidation,
-    /// The wanted object is the result of a patch.
+    /// `true` if the wanted object is the result of a patch.
     pub(crate) patched: bool,
-    /// What the client should know though the request succeeded.
+    /// Warnings for the client. The request may still succeed.
     pub(crate) warnings: Vec<String>,
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// An object as it is kept.
+    /// A stored object.
     Kept(StatusCode, Arc<Object>),
-    /// An object that is not kept: the result of a dry run, a `Scale`, a `Status`.
+    /// An object that is not stored: the result of a dry run, a `Scale` or a `Status`.
     Made(StatusCode, Value),
 }
 
@@ -122,7 +122,7 @@ impl Call<'_> {
         }
     }
 
-    /// A refused commit, for the client. `None`: try again on the newer state.
+    /// Returns the client's error for a rejected commit, or `None` if the write is to be retried on the newer state.
     fn refused(&self, refused: Refused) -> Option<Status> {
         let of = self.resource.group_resource();
         Some(match refused {
@@ -139,7 +139,7 @@ impl Call<'_> {
     }
 }
 
-/// Reads one object. `stale`: as it was before the last so many changes of the resource.
+/// Reads one object. `stale` is the number of the resource's last changes to ignore.
 pub(crate) fn get(
     server: &Server,
     resource: &Arc<Resource>,
@@ -161,7 +161,7 @@ pub(crate) fn get(
     }
 }
 
-/// A body must be an object of the resource's kind. Fills in what built-in kinds may leave out.
+/// Checks that a body is an object of the resource's kind. Fills in apiVersion and kind, which built-in kinds may omit.
 fn check_kind(call: &Call<'_>, object: &mut Value) -> Result<()> {
     let resource = call.resource;
     let kind = &resource.kind;
@@ -210,7 +210,7 @@ fn check_kind(call: &Call<'_>, object: &mut Value) -> Result<()> {
             return Err(Status::invalid_kind(&given_kind, &resource.group, object::name(object), &[cause]));
         }
         let version = &resource.version;
-        // Kubernetes' own packages: objects are converted to a type without a version.
+        // The names of Kubernetes' internal packages, whose types have no version.
         let internal =
             if resource.group.is_empty() { "core" } else { resource.group.split('.').next().unwrap_or_default() };
         let why = format!("converting ({version}.{given_kind}) to ({internal}.{kind}): unknown conversion");
@@ -220,7 +220,7 @@ fn check_kind(call: &Call<'_>, object: &mut Value) -> Result<()> {
 }
 
 impl Call<'_> {
-    /// What the client sent, or what its patch makes of the object, cannot be read as one of the kind.
+    /// Returns the error for an object, or the result of a patch, that cannot be decoded as the kind.
     fn undecodable(&self, object: &Value, kind: &str, version: &str, why: &str) -> Status {
         if self.patched {
             return Status::undecodable_patch(object, why);
@@ -231,7 +231,7 @@ impl Call<'_> {
     }
 }
 
-/// Drops fields that the kind does not have, and says so as the client asked.
+/// Drops unknown fields, and reports them as the client requested.
 fn check_fields(call: &mut Call<'_>, object: &mut Value, duplicates: &[String]) -> Result<()> {
     let as_sent = (call.validation == FieldValidation::Strict).then(|| object.clone());
     let unknown = call.resource.schema().prune(object);
@@ -252,7 +252,7 @@ fn check_fields(call: &mut Call<'_>, object: &mut Value, duplicates: &[String]) 
     }
 }
 
-/// The object in a body must be the one that the URL names.
+/// Checks that the body has the object that the URL names.
 fn check_name(call: &Call<'_>, object: &Value) -> Result<()> {
     let (given, wanted) = (object::name(object), &call.key.name);
     if *given == **wanted {

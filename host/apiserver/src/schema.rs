@@ -1,17 +1,17 @@
-//! Schemas of objects: what a kind's fields are, and the walks over an object that follow from it.
+//! Schemas of kinds, and the walks over objects that use them.
 //!
-//! A [`Schema`] comes from a CustomResourceDefinition ([`Schema::from_crd`]), from the definitions of the built-in kinds
-//! ([`Schema::builtin`]), or says nothing ([`Schema::preserve_all`]). A write passes it in this order:
+//! A [`Schema`] comes from a CustomResourceDefinition ([`Schema::from_crd`]), from the definitions of the built-in
+//! kinds ([`Schema::builtin`]), or allows everything ([`Schema::preserve_all`]). A write passes it in this order:
 //!
 //! ```text
-//! body ── prune ──▶ known fields ── default ──▶ complete ── validate ──▶ stored, or refused with causes
+//! body ── prune ──▶ known fields ── default ──▶ complete ── validate ──▶ stored, or rejected with causes
 //!           └ paths of unknown fields, for fieldValidation
 //! ```
 //!
-//! Patches and server-side apply ask it how lists and maps merge. Field paths and messages are worded as kube-apiserver words
-//! them, because people search for them and clients show them.
+//! Patches and server-side apply read from it how lists and maps merge. Field paths and messages are kube-apiserver's,
+//! because people search for them and clients show them.
 //!
-//! Nothing here reads a clock or does I/O, and no input makes it panic or recurse beyond `node::MAX_DEPTH`.
+//! This module has no clock and no I/O. No input makes it panic or recurse beyond `node::MAX_DEPTH`.
 
 mod builtin;
 mod cel;
@@ -31,24 +31,25 @@ use go::{quoted, shown};
 use node::{FREE, Node};
 use serde_json::{Map, Value, json};
 
-/// What a kind's objects look like.
+/// The schema of a kind.
 #[derive(Debug, Clone)]
 pub struct Schema {
     pub(crate) root: Node,
     source: Arc<Value>,
-    /// Objects are Go structs on a real server: null is absence, and no list is checked for duplicates.
+    /// `true` for a built-in kind. Its objects are Go structs in kube-apiserver, so null means absent, and lists are
+    /// not checked for duplicates.
     pub(crate) builtin: bool,
 }
 
 impl Schema {
-    /// The schema of a kind that every cluster has; none if the kind is unknown. `group` is empty for the core group.
+    /// Returns the schema of a built-in kind, or `None` if the kind is unknown. `group` is empty for the core group.
     #[must_use]
     pub fn builtin(group: &str, version: &str, kind: &str) -> Option<Arc<Schema>> {
         builtin::schema(group, version, kind)
     }
 
-    /// Reads `openAPIV3Schema` of one version of a CustomResourceDefinition. The fields that every object has (`apiVersion`,
-    /// `kind`, `metadata`) need not be in it.
+    /// Reads `openAPIV3Schema` of one version of a CustomResourceDefinition. The fields that every object has
+    /// (`apiVersion`, `kind`, `metadata`) need not be in it.
     ///
     /// # Errors
     /// One cause for each rule of structural schemas that is broken. Fields are relative to the schema, such as
@@ -66,7 +67,7 @@ impl Schema {
         if causes.is_empty() { Ok(schema) } else { Err(causes) }
     }
 
-    /// Of a kind about which nothing is known: every field is kept and valid.
+    /// Returns a schema that keeps and accepts every field.
     #[must_use]
     pub fn preserve_all() -> Schema {
         let mut root = FREE.clone();
@@ -80,33 +81,33 @@ impl Schema {
         prune::prune(&self.root, object)
     }
 
-    /// Fills in the schema's defaults, drops nulls where null is no value, and writes `2.0` as `2`.
+    /// Fills in defaults, drops nulls where null is not a value, and writes `2.0` as `2`.
     pub fn default(&self, object: &mut Value) {
         prune::default(&self.root, object, self.builtin);
     }
 
-    /// Every way in which the object breaks the schema. `old` is the object before the write, if there was one: what has not
-    /// changed since is not held against the write, and rules about changes compare with it.
+    /// Returns all violations of the schema. `old` is the object before the write, if there was one. Unchanged values
+    /// are not reported, and rules about changes compare with `old`.
     #[must_use]
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Cause> {
         validate::validate(self, object, old)
     }
 
-    /// The schema as an OpenAPI v3 document has it. It refers to [`Schema::openapi_definitions`] as
+    /// Returns the schema for an OpenAPI v3 document. It refers to [`Schema::openapi_definitions`] as
     /// `#/components/schemas/<name>`.
     #[must_use]
     pub fn openapi(&self) -> Value {
         self.source.as_ref().clone()
     }
 
-    /// The definitions that [`Schema::openapi`] refers to, and those that these refer to, by name.
+    /// Returns all definitions that [`Schema::openapi`] refers to directly or indirectly, by name.
     #[must_use]
     pub fn openapi_definitions(&self) -> Map<String, Value> {
         builtin::referred(&self.source)
     }
 }
 
-/// A custom resource's schema with what the API server adds to it.
+/// Returns a custom resource's schema with the API server's additions.
 fn with_object_fields(schema: &Value) -> Value {
     let mut schema = schema.clone();
     if let Some(fields) = schema.as_object_mut() {
@@ -120,15 +121,15 @@ fn with_object_fields(schema: &Value) -> Value {
     schema
 }
 
-/// Why a field's value is refused: one entry of a `Status`'s `details.causes`.
+/// Why a field's value is rejected: an entry of a `Status`'s `details.causes`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct Cause {
     /// The cause's `reason`.
     pub reason: Reason,
-    /// Path of the field, such as `spec.size`; `<nil>` where the message says which.
+    /// The field's path, such as `spec.size`. `<nil>` if the message names it.
     pub field: String,
-    /// Without the field: `Required value`.
+    /// The message without the field, such as `Required value`.
     pub message: String,
 }
 
@@ -140,7 +141,7 @@ impl Cause {
         Cause { reason: Reason::Invalid, field: field.to_owned(), message }
     }
 
-    /// As [`Cause::invalid`], where Kubernetes shows the value's type in place of the value.
+    /// The value is wrong, and Kubernetes shows its type instead of the value.
     fn invalid_type_name(field: &str, type_name: &str, detail: &str) -> Cause {
         Cause::invalid(field, &Value::from(type_name), detail)
     }
@@ -157,14 +158,14 @@ impl Cause {
         Cause { reason: Reason::Forbidden, field: field.to_owned(), message: with_detail("Forbidden", detail) }
     }
 
-    /// The value is there already.
+    /// The value is a duplicate.
     #[must_use]
     pub fn duplicate(field: &str, value: &Value) -> Cause {
         let message = format!("Duplicate value: {}", shown(value));
         Cause { reason: Reason::Duplicate, field: field.to_owned(), message }
     }
 
-    /// The value is none of those allowed.
+    /// The value is not among the allowed ones.
     #[must_use]
     pub fn not_supported(field: &str, value: &Value, supported: &[&str]) -> Cause {
         let supported: Vec<String> = supported.iter().map(|value| quoted(value)).collect();
@@ -199,7 +200,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// As it stands in a `Status`.
+    /// The reason's text in a `Status`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

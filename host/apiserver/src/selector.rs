@@ -12,7 +12,7 @@ use crate::{
     status::{Result, Status},
 };
 
-/// What a list or a watch wants to see of a resource.
+/// The selectors of a list or a watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
     labels: Vec<LabelRequirement>,
@@ -260,7 +260,7 @@ fn unescape(text: &str) -> String {
         .collect()
 }
 
-/// A selectable field as text. What is absent reads as empty, except where Kubernetes' type has another zero.
+/// Returns a selectable field as text. An absent field is empty, unless Kubernetes' type has another zero value.
 fn field_text(object: &Value, path: &str) -> String {
     match path {
         "metadata.name" => return name(object).to_owned(),
@@ -290,12 +290,12 @@ fn field_text(object: &Value, path: &str) -> String {
     }
 }
 
-/// A label's value: empty, or at most 63 characters of letters, digits, `-`, `_`, `.`, with alphanumeric ends.
+/// `true` for a label's value: empty, or at most 63 letters, digits, `-`, `_` and `.`, with alphanumeric ends.
 pub(crate) fn is_label_value(value: &str) -> bool {
     value.is_empty() || is_name_part(value)
 }
 
-/// A label's or annotation's key: `name` or `prefix/name`.
+/// `true` for the key of a label or annotation: `name` or `prefix/name`.
 pub(crate) fn is_qualified_name(key: &str) -> bool {
     match key.split_once('/') {
         None => is_name_part(key),
@@ -312,7 +312,7 @@ fn is_name_part(text: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
-/// The text of a `LabelSelector` object or of a plain map of labels, as `scale.status.selector` has it.
+/// Returns the text of a `LabelSelector` object or a plain map of labels, as in `scale.status.selector`.
 pub(crate) fn label_selector_text(selector: &Value) -> String {
     if let Some(text) = selector.as_str() {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! Connections: accepted, served, and cut.
+//! Accepts, serves and cuts connections.
 
 use std::{convert::Infallible, future::Future, io, sync::Arc, time::Duration};
 
@@ -24,20 +24,21 @@ use crate::{
     server::Server,
 };
 
-/// After a failed accept, such as for want of file descriptors.
+/// Pause after a failed accept, for example because there are no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `server` on `listener` until `shutdown` completes, then cuts all connections, watches among them, and returns.
+/// Serves `server` on `listener` until `shutdown` completes. It then cuts all connections, including watches, and
+/// returns.
 ///
-/// The data stays in `server`: serving it again, on the same or another listener, is what a restart of an API server on its
-/// data is. Garbage collection works while serving.
+/// The data stays in `server`. Serving it again, on the same or another listener, is like a restart of an API server.
+/// Garbage collection runs while the server is served.
 ///
 /// # Cancellation
 /// Dropping the future cuts all connections too.
 ///
 /// # Errors
-/// What the listener says when it can accept no more. A failed connection is its own affair, and a want of file descriptors
-/// or memory is waited out.
+/// The listener can accept no more connections. A failed connection is no error, and a lack of file descriptors or
+/// memory is waited out.
 pub async fn serve(listener: TcpListener, shutdown: impl Future<Output = ()>, server: Arc<Server>) -> io::Result<()> {
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);
@@ -64,7 +65,7 @@ pub async fn serve(listener: TcpListener, shutdown: impl Future<Output = ()>, se
     Ok(())
 }
 
-/// Whether a failed accept says nothing about the next one.
+/// `true` if the next accept may succeed after this error.
 fn passes(error: &io::Error) -> bool {
     // accept(2): ENFILE, EMFILE, ENOBUFS, in Linux' and macOS' numbers.
     const EXHAUSTED: [i32; 4] = [23, 24, 105, 55];
@@ -75,7 +76,7 @@ fn passes(error: &io::Error) -> bool {
 }
 
 async fn connection(stream: TcpStream, server: Arc<Server>) {
-    // Watch lines are small and wanted at once.
+    // Watch lines are small and must not be delayed.
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%error, "cannot set nodelay");
     }
@@ -94,7 +95,7 @@ async fn connection(stream: TcpStream, server: Arc<Server>) {
     let ended = loop {
         tokio::select! {
             ended = &mut served => break ended,
-            // To be polled once more, so that the socket says that it has ended.
+            // Polls the connection once more, so that the socket reports its end.
             () = line.ends() => {}
         }
     };
@@ -103,9 +104,9 @@ async fn connection(stream: TcpStream, server: Arc<Server>) {
     }
 }
 
-/// Whether an accepted connection comes to be served. It may be late.
+/// Applies faults to an accepted connection. Returns `false` if the connection is not served.
 async fn begins(server: &Server, line: &Line) -> bool {
-    let plan = server.faults.befalls(&Subject::bare(Verb::Connect, ""));
+    let plan = server.faults.plan(&Subject::bare(Verb::Connect, ""));
     if !plan.delay.is_zero() {
         tokio::time::sleep(plan.delay).await;
     }

@@ -1,4 +1,4 @@
-//! The server's state: what is kept, what is served, what is counted.
+//! The server's state: its objects, its resources and its counters.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -16,26 +16,26 @@ use crate::{
     storage::{Refused, Saved, Store},
 };
 
-/// A Kubernetes API in memory: all its objects, its custom resources, and its recent history.
+/// A Kubernetes API in memory: its objects, its custom resources and its recent history.
 ///
-/// It is served by [`serve`](crate::serve), as often as one likes: the data outlives a listener.
+/// [`serve`](crate::serve) serves it on a listener, and can do so repeatedly: the data outlives a listener.
 #[derive(Debug)]
 pub struct Server {
     pub(crate) store: Store,
     pub(crate) metrics: Metrics,
     pub(crate) faults: Faults,
-    /// Those that were asked for over HTTP.
+    /// Snapshots taken over HTTP.
     pub(crate) snapshots: Snapshots,
     registry: RwLock<Arc<Registry>>,
     /// Wakes when the registry changes.
     redefined: watch::Sender<()>,
-    /// Held from looking at the registry to changing it, so that two definitions cannot both take a name.
+    /// Held while a definition is checked and stored, so that two definitions cannot both take a name.
     definitions: Mutex<()>,
 }
 
 /// All data of a [`Server`] at one moment: objects, custom resources, recent history, the revision.
 ///
-/// It shares its objects with the server: taking one costs little, keeping it costs what has changed since.
+/// It shares objects with the server. Taking one is cheap; keeping it costs memory for what has changed since.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     saved: Saved,
@@ -43,7 +43,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The revision of the newest write in it.
+    /// The revision of the snapshot's newest write.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.saved.revision()
@@ -57,7 +57,7 @@ impl Default for Server {
 }
 
 impl Server {
-    /// A cluster as it is on its first day: the built-in kinds, and the namespaces `default`, `kube-system`, `kube-public` and
+    /// Creates a new cluster with the built-in kinds and the namespaces `default`, `kube-system`, `kube-public` and
     /// `kube-node-lease`.
     #[must_use]
     pub fn new() -> Self {
@@ -77,7 +77,8 @@ impl Server {
         server
     }
 
-    /// A kubeconfig for the server at `addr`: plain HTTP, no credentials, one cluster, user and context named `pilothouse`.
+    /// Returns a kubeconfig for the server at `addr`, with plain HTTP and no credentials. Its cluster, user and context
+    /// are named `pilothouse`.
     #[must_use]
     pub fn kubeconfig(addr: SocketAddr) -> String {
         format!(
@@ -87,38 +88,38 @@ impl Server {
         )
     }
 
-    /// What befalls requests, beside what they ask for: nothing, until a rule is added.
+    /// The server's faults. There are none until a rule is added.
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// Forgets what happened so far, as etcd's compaction does: watches and pages that go on from an older revision get 410.
+    /// Forgets the history, as etcd's compaction does. Watches and pages that continue from an older revision get 410.
     pub fn compact(&self) {
         self.store.compact();
     }
 
-    /// What there is now.
+    /// Takes a snapshot of the current data.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let _guard = self.definitions.lock();
         let mut registry = self.registry();
-        // Together: a definition takes effect in the instant of its commit.
+        // Both under one lock, because a definition takes effect at its commit.
         let saved = self.store.save(|| registry = self.registry());
         Snapshot { saved, registry }
     }
 
-    /// Goes back to `snapshot`, as a cluster does whose etcd is restored from a backup: what was written since is gone, new
-    /// writes take the same revisions again, and all watches end.
+    /// Restores `snapshot`, like a cluster whose etcd is restored from a backup. Later writes are lost, new writes take
+    /// the same revisions again, and all watches end.
     ///
-    /// Clients are told nothing else. Those who hold a newer `resourceVersion` than the server find out by themselves.
+    /// Clients get no other notice. A client with a newer `resourceVersion` than the server must find out by itself.
     pub fn restore(&self, snapshot: &Snapshot) {
         let _guard = self.definitions.lock();
         self.store.restore(&snapshot.saved, || *self.registry.write() = Arc::clone(&snapshot.registry));
         self.redefined.send_replace(());
     }
 
-    /// The revision of the newest write: every object's `resourceVersion` is at most this.
+    /// The revision of the newest write. Every object's `resourceVersion` is at most this.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.store.revision()
@@ -128,23 +129,23 @@ impl Server {
         Arc::clone(&self.registry.read())
     }
 
-    /// Wakes when a CustomResourceDefinition takes effect.
+    /// Changes when a CustomResourceDefinition takes effect.
     pub(crate) fn definitions_changed(&self) -> watch::Receiver<()> {
         self.redefined.subscribe()
     }
 
-    /// Stores an object that the server itself makes. Nothing if it is there already, or its namespace is not.
+    /// Stores an object of the server itself. Does nothing if it exists or its namespace does not.
     fn seed(&self, plural: &str, mut object: Value) {
         let registry = self.registry();
         let Some(resource) = registry.find("", "v1", plural) else { return };
         kinds::prepare_create(self, resource, &mut object);
         set_meta(&mut object, "uid", new_uid().into());
         set_meta(&mut object, "creationTimestamp", now().into());
-        // Refused where it exists: which is as well.
+        // The error of an existing object is ignored.
         let _ = self.create(resource, object);
     }
 
-    /// Commits a new object, given in the version of `resource`.
+    /// Commits a new object in the version of `resource`.
     pub(crate) fn create(&self, resource: &Resource, object: Value) -> Result<Arc<Object>, Refused> {
         let object = convert::to_stored(resource, object);
         let created = if resource.storage == GroupResource::crds() {
@@ -164,7 +165,7 @@ impl Server {
         Ok(created)
     }
 
-    /// Commits another state of an object, given as it is kept.
+    /// Commits a new state of an object in its stored version.
     pub(crate) fn update(&self, resource: &Resource, current: &Object, object: Value) -> Result<Arc<Object>, Refused> {
         if resource.storage != GroupResource::crds() {
             return self.store.update(&resource.storage, current, object, || {});
@@ -178,7 +179,7 @@ impl Server {
         Ok(updated)
     }
 
-    /// Commits the end of an object.
+    /// Commits the deletion of an object.
     pub(crate) fn remove(&self, resource: &Resource, current: &Object, last: Value) -> Result<Arc<Object>, Refused> {
         if resource.storage != GroupResource::crds() {
             return self.store.remove(&resource.storage, current, last, || {});
@@ -192,7 +193,8 @@ impl Server {
         Ok(removed)
     }
 
-    /// A definition with what its names are worth now, and what it therefore defines. The lock on definitions is held.
+    /// Returns a definition with the conditions of its names, and the resources that it therefore defines. The caller
+    /// holds the lock on definitions.
     fn judge(&self, mut object: Value) -> (String, Value, Defined) {
         let before = object.clone();
         crd::accept(&mut object, Some(&before), &self.registry());
@@ -200,7 +202,7 @@ impl Server {
         (name(&object).to_owned(), object, defined)
     }
 
-    /// Gives names that a definition had to those that waited for them.
+    /// Gives the names of a removed definition to definitions that wait for them.
     fn reconsider(&self, resource: &Resource, gone: &Value) {
         let Ok(all) = self.store.list(&resource.storage, None, None, None) else { return };
         for waiting in all.objects {
@@ -210,7 +212,7 @@ impl Server {
             let mut object = waiting.value.clone();
             crd::accept(&mut object, Some(&waiting.value), &self.registry());
             if object != waiting.value {
-                // Whoever writes it meanwhile reconsiders it too.
+                // A concurrent write of this definition reconsiders it too.
                 let _ = self.update(resource, &waiting, object);
             }
         }

@@ -1,7 +1,7 @@
-//! What a refused request is answered with: a Kubernetes `Status` object, worded as kube-apiserver words it.
+//! The answers to rejected requests: Kubernetes `Status` objects in kube-apiserver's words.
 //!
-//! Clients branch on `reason` and `code`, people read `message`, and kubectl prints `details.causes`; so all four are part of
-//! the contract. Each constructor names the situation, not the HTTP code.
+//! Clients branch on `reason` and `code`, people read `message`, and kubectl prints `details.causes`. So all four are
+//! part of the contract. Each constructor is named after the situation, not the HTTP code.
 
 use std::collections::BTreeMap;
 
@@ -14,22 +14,22 @@ use crate::{
     schema::Cause,
 };
 
-/// A request that is refused.
+/// The answer to a rejected request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Status {
     pub(crate) code: StatusCode,
     reason: &'static str,
     pub(crate) message: String,
     details: Map<String, Value>,
-    /// A token with which an expired paged list may go on.
+    /// A token to continue an expired paged list.
     continue_token: Option<String>,
-    /// Not a Kubernetes resource at all: kube-apiserver's own mux answers in plain text.
+    /// `true` if the path is no resource, for which kube-apiserver answers in plain text.
     plain: bool,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Status>;
 
-/// What may be sent as a body, in the order in which kube-apiserver names them.
+/// The accepted content types of a body, in kube-apiserver's order.
 const ACCEPTED_BODIES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 impl Status {
@@ -78,7 +78,7 @@ impl Status {
         Status::new(StatusCode::CONFLICT, "AlreadyExists", format!("{of} \"{name}\" already exists")).about(of, name)
     }
 
-    /// Another write came first.
+    /// A concurrent write came first.
     pub(crate) fn modified(of: &GroupResource, name: &str) -> Self {
         Self::conflict(
             of,
@@ -112,7 +112,7 @@ impl Status {
         Status::new(StatusCode::CONFLICT, "Conflict", message).causes(causes)
     }
 
-    /// The object breaks its kind's rules. At least one cause.
+    /// The object violates its kind's rules. There is at least one cause.
     pub(crate) fn invalid(of: &Resource, name: &str, causes: &[Cause]) -> Self {
         Self::invalid_kind(&of.kind, &of.group, name, causes)
     }
@@ -132,13 +132,13 @@ impl Status {
             .causes(causes.iter().map(|c| json!({"reason": c.reason.as_str(), "message": c.message, "field": c.field})))
     }
 
-    /// A JSON patch that does not fit the object. kube-apiserver says no more.
+    /// A JSON patch does not fit the object. kube-apiserver gives no details.
     pub(crate) fn unfit_patch() -> Self {
         let why = "the server rejected our request due to an error in our request";
         Status::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why)
     }
 
-    /// A patch of which results what is no object of the kind.
+    /// The result of a patch is not an object of the kind.
     pub(crate) fn undecodable_patch(patched: &Value, why: &str) -> Self {
         let message = format!("Invalid value: {}: {why}", Value::from(patched.to_string()));
         Status::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!(" \"\" is invalid: patch: {message}"))
@@ -149,7 +149,7 @@ impl Status {
         Status::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
-    /// A request that a web page may have made a browser send.
+    /// A browser may have sent the request for a web page.
     pub(crate) fn cross_site(why: &str) -> Self {
         Status::new(StatusCode::FORBIDDEN, "Forbidden", why)
     }
@@ -191,7 +191,7 @@ impl Status {
         Status::new(StatusCode::FORBIDDEN, "Forbidden", format!("{of} \"{name}\" is forbidden: {why}")).about(of, name)
     }
 
-    /// A new object in a namespace that is going.
+    /// A new object is in a namespace that is being deleted.
     pub(crate) fn namespace_terminating(of: &GroupResource, name: &str, namespace: &str) -> Self {
         let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
         Self::forbidden(of, name, &why).causes([json!({
@@ -201,12 +201,12 @@ impl Status {
         })])
     }
 
-    /// History that is no longer kept.
+    /// The requested history is no longer kept.
     pub(crate) fn expired(message: impl Into<String>) -> Self {
         Status::new(StatusCode::GONE, "Expired", message)
     }
 
-    /// A page's snapshot is no longer kept; `token` goes on from the same place in the newest state.
+    /// A page's revision is no longer kept. `token` continues from the same place in the newest state.
     pub(crate) fn expired_continue(token: String) -> Self {
         let mut status = Self::expired(
             "The provided continue parameter is too old to display a consistent list result. You can start a new list \
@@ -219,7 +219,7 @@ impl Status {
         status
     }
 
-    /// A resourceVersion from the future.
+    /// A resourceVersion is newer than the server's.
     pub(crate) fn version_too_large(asked: u64, current: u64) -> Self {
         let mut status = Status::new(
             StatusCode::GATEWAY_TIMEOUT,
@@ -239,7 +239,7 @@ impl Status {
         status
     }
 
-    /// A 500 whose cause is in what the client sent, as kube-apiserver words several of them.
+    /// A 500 caused by the client's request, as kube-apiserver answers in several cases.
     pub(crate) fn unknown(message: impl Into<String>) -> Self {
         Status::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
     }
@@ -248,7 +248,7 @@ impl Status {
         self.plain
     }
 
-    /// The `Status` object.
+    /// Returns the `Status` object.
     pub(crate) fn to_value(&self) -> Value {
         let mut metadata = Map::new();
         if let Some(token) = &self.continue_token {
@@ -261,7 +261,7 @@ impl Status {
         if !self.reason.is_empty() {
             status["reason"] = self.reason.into();
         }
-        // Some reasons never have details, others always, if empty ones.
+        // Some reasons never have details, and others always, even if empty.
         if !["", "BadRequest", "UnsupportedMediaType", "RequestEntityTooLarge"].contains(&self.reason) {
             status["details"] = self.details.clone().into();
         }
@@ -280,7 +280,7 @@ impl From<patch::Error> for Status {
     }
 }
 
-/// What a delete that left nothing behind is answered with.
+/// Returns the answer to a delete that removed the object.
 pub(crate) fn success(of: &GroupResource, name: &str, uid: &str) -> Value {
     let mut details = Map::new();
     details.insert("name".to_owned(), name.into());

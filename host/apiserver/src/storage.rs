@@ -1,4 +1,4 @@
-//! Everything the server keeps: the objects of each resource, one revision counter, and the recent past.
+//! Stores the objects of each resource, the revision counter and the recent history.
 //!
 //! ```text
 //!               ┌─ collection "configmaps" ── objects by key ── log of recent events ── waiters
@@ -6,12 +6,12 @@
 //!               └─ history: which collection each event went to, oldest first, bounded
 //! ```
 //!
-//! Each commit takes the next revision. Watches and pages read the log at their own pace; whoever falls behind what
-//! [`HISTORY_EVENTS`] and [`HISTORY_BYTES`] keep is told so (410), and nothing is buffered per reader.
+//! Each commit takes the next revision. Watches and pages read the log at their own pace, and nothing is buffered per
+//! reader. The log is bounded by [`HISTORY_EVENTS`] and [`HISTORY_BYTES`]. A reader that falls behind gets 410.
 //!
-//! Rules about an object's content live in `rest`; here is only what has to hold at the instant of the commit: the object is
-//! still the one that was read, its namespace exists and is not going, its resource is not going. What a commit leaves to be
-//! done by garbage collection is noted in [`Graph`].
+//! `rest` checks an object's content. This module checks what must hold at the commit: the object is still the one that
+//! was read, and neither its namespace nor its resource is being deleted. [`Graph`] records what garbage collection
+//! must do after a commit.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -30,12 +30,12 @@ use crate::{
     resources::GroupResource,
 };
 
-/// Events that are kept for watches and pages, over all resources.
+/// Number of events kept for watches and pages, for all resources together.
 pub(crate) const HISTORY_EVENTS: usize = 10_000;
-/// Bytes of JSON that the kept events may hold on to.
+/// Bytes of JSON in the kept events.
 pub(crate) const HISTORY_BYTES: usize = 64 << 20;
 
-/// What a commit did.
+/// The kind of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Added,
@@ -48,18 +48,18 @@ pub(crate) enum Change {
 pub(crate) struct Event {
     pub(crate) revision: u64,
     pub(crate) change: Change,
-    /// The new state; for [`Change::Deleted`] the last one, at the revision of the deletion.
+    /// The new state. For [`Change::Deleted`], the last state at the revision of the deletion.
     pub(crate) object: Arc<Object>,
     /// The state before, if there was one.
     pub(crate) previous: Option<Arc<Object>>,
 }
 
-/// Why a commit did not happen.
+/// Why a commit was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// Another object has the name.
     Exists,
-    /// The object is not, or no longer, the one that was read.
+    /// The object has changed or is gone since it was read.
     Stale,
     NoNamespace,
     NamespaceTerminating,
@@ -67,28 +67,28 @@ pub(crate) enum Refused {
     ResourceTerminating,
 }
 
-/// The asked-for past is no longer kept.
+/// The requested revision is no longer kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Compacted {
-    /// The oldest revision that can still be asked for.
+    /// The oldest revision that is kept.
     pub(crate) oldest: u64,
 }
 
-/// A collection's state at one revision.
+/// A collection at one revision.
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) revision: u64,
     pub(crate) objects: Vec<Arc<Object>>,
 }
 
-/// All objects, and their recent history.
+/// All objects and their recent history.
 #[derive(Debug)]
 pub(crate) struct Store {
     inner: Mutex<Inner>,
     work: Notify,
 }
 
-/// Everything that a store held at one moment, its history too. Objects are shared, not copied.
+/// The content of a store at one moment, including its history. Objects are shared.
 #[derive(Debug, Clone)]
 pub(crate) struct Saved(Inner);
 
@@ -99,7 +99,7 @@ struct Inner {
     /// Collection and size of each kept event, oldest first.
     history: VecDeque<(GroupResource, usize)>,
     history_bytes: usize,
-    /// What [`Store::compact`] forgot, for resources that it did not meet.
+    /// The revision of the last [`Store::compact`], for resources that have no collection yet.
     compacted: u64,
     graph: Graph,
 }
@@ -108,7 +108,7 @@ struct Inner {
 struct Collection {
     objects: BTreeMap<Key, Arc<Object>>,
     log: VecDeque<Arc<Event>>,
-    /// The newest revision of which the log no longer has the event.
+    /// The newest revision whose event the log no longer has.
     evicted: u64,
     latest: watch::Sender<u64>,
 }
@@ -120,7 +120,7 @@ impl Collection {
 }
 
 impl Clone for Collection {
-    /// The same content, and nobody who waits for more.
+    /// Copies the content without its subscribers.
     fn clone(&self) -> Self {
         Collection {
             objects: self.objects.clone(),
@@ -158,7 +158,7 @@ impl Store {
         self.inner.lock().collections.get(of)?.objects.get(key).cloned()
     }
 
-    /// An object as it was at a revision, as far as that is known.
+    /// Returns an object as it was at a revision, if that is known.
     pub(crate) fn get_at(&self, of: &GroupResource, key: &Key, revision: u64) -> Option<Arc<Object>> {
         let inner = self.inner.lock();
         let collection = inner.collections.get(of)?;
@@ -169,8 +169,8 @@ impl Store {
         }
     }
 
-    /// The revision before the last `changes` of a resource, or the oldest that is known. None if nothing is known but the
-    /// present.
+    /// Returns the revision before the last `changes` of a resource, or the oldest known one. Returns `None` if only
+    /// the present is known.
     pub(crate) fn before(&self, of: &GroupResource, changes: NonZeroU32) -> Option<u64> {
         let inner = self.inner.lock();
         let collection = inner.collections.get(of)?;
@@ -183,12 +183,12 @@ impl Store {
         self.inner.lock().collections.get(of).map_or(0, |collection| collection.objects.len())
     }
 
-    /// Whether [`Store::create`] would go through now.
+    /// Checks whether [`Store::create`] would succeed now.
     pub(crate) fn may_create(&self, of: &GroupResource, key: &Key) -> Result<(), Refused> {
         self.inner.lock().may_create(of, key)
     }
 
-    /// Commits a new object. `on_commit` runs before anyone can see it.
+    /// Commits a new object. `on_commit` runs before the commit is visible.
     pub(crate) fn create(
         &self,
         of: &GroupResource,
@@ -205,7 +205,7 @@ impl Store {
         Ok(object)
     }
 
-    /// Replaces `current` by `value`, of the same key. `on_commit` runs before anyone can see it.
+    /// Replaces `current` by `value`, of the same key. `on_commit` runs before the commit is visible.
     pub(crate) fn update(
         &self,
         of: &GroupResource,
@@ -224,7 +224,7 @@ impl Store {
         Ok(object)
     }
 
-    /// Removes `current`, whose last state is `last`. `on_commit` runs before anyone can see that.
+    /// Removes `current`, whose last state is `last`. `on_commit` runs before the commit is visible.
     pub(crate) fn remove(
         &self,
         of: &GroupResource,
@@ -243,8 +243,8 @@ impl Store {
         Ok(object)
     }
 
-    /// The objects of a resource in key order, those of one namespace if it is named, after `after` if that is given; as they
-    /// are now, or as they were at revision `at`.
+    /// Lists the objects of a resource in key order, now or at revision `at`. `namespace` limits them to one namespace,
+    /// and `after` to later keys.
     pub(crate) fn list(
         &self,
         of: &GroupResource,
@@ -263,8 +263,8 @@ impl Store {
         Ok(Listed { revision, objects: collection.at_revision(namespace, after, revision) })
     }
 
-    /// The next events of a resource after revision `after`, at most `max`, and the revision up to which the reader then has
-    /// seen everything.
+    /// Returns at most `max` events of a resource after revision `after`, and the revision up to which the reader has
+    /// then seen everything.
     pub(crate) fn events(
         &self,
         of: &GroupResource,
@@ -285,13 +285,14 @@ impl Store {
         Ok((events, seen))
     }
 
-    /// Wakes on every commit to a resource, and ends when an earlier state is restored. It holds the revision of the last one.
+    /// Subscribes to a resource. The value is the revision of its last commit. The subscription ends when an earlier
+    /// state is restored.
     pub(crate) fn subscribe(&self, of: &GroupResource) -> watch::Receiver<u64> {
         let mut inner = self.inner.lock();
         inner.collection(of).latest.subscribe()
     }
 
-    /// Every object in a namespace.
+    /// Returns every object in a namespace.
     pub(crate) fn in_namespace(&self, namespace: &str) -> Vec<(GroupResource, Arc<Object>)> {
         let inner = self.inner.lock();
         let all = inner.collections.iter().flat_map(|(of, collection)| {
@@ -300,7 +301,7 @@ impl Store {
         all.collect()
     }
 
-    /// Forgets the past: whoever reads from an older revision than the newest gets 410.
+    /// Forgets the history. A read from an older revision than the newest then gets 410.
     pub(crate) fn compact(&self) {
         let mut inner = self.inner.lock();
         while inner.evict() {}
@@ -311,18 +312,18 @@ impl Store {
         }
     }
 
-    /// What there is now. `on_save` runs at that very moment.
+    /// Saves the content. `on_save` runs under the same lock.
     pub(crate) fn save(&self, on_save: impl FnOnce()) -> Saved {
         let inner = self.inner.lock();
         on_save();
         Saved(inner.clone())
     }
 
-    /// Puts back what there was, the revision too: later writes take revisions that were taken before. All subscriptions end.
-    /// `on_restore` runs before anyone can see it.
+    /// Restores saved content, including the revision, so that later writes take the same revisions again. All
+    /// subscriptions end. `on_restore` runs before the content is visible.
     pub(crate) fn restore(&self, saved: &Saved, on_restore: impl FnOnce()) {
         let mut restored = saved.0.clone();
-        // Work that was being done when it was saved is in no queue.
+        // Work in progress at the save is in no queue.
         restored.graph.queue_all();
         let mut inner = self.inner.lock();
         on_restore();
@@ -330,19 +331,19 @@ impl Store {
         self.announce(inner);
     }
 
-    /// The object with a uid.
+    /// Returns the object with a uid.
     pub(crate) fn by_uid(&self, uid: &str) -> Option<(GroupResource, Arc<Object>)> {
         let inner = self.inner.lock();
         let (of, key) = inner.graph.find(uid)?;
         Some((of.clone(), inner.collections.get(of)?.objects.get(key)?.clone()))
     }
 
-    /// Whether an object of this uid was there and is gone, as far as that is [remembered](Graph::is_gone).
+    /// `true` if an object of this uid is known to be [gone](Graph::is_gone).
     pub(crate) fn is_gone(&self, uid: &str) -> bool {
         self.inner.lock().graph.is_gone(uid)
     }
 
-    /// The objects that name `uid` as an owner.
+    /// Returns the objects that name `uid` as an owner.
     pub(crate) fn dependents(&self, uid: &str) -> Vec<(GroupResource, Arc<Object>)> {
         let inner = self.inner.lock();
         let found = inner
@@ -352,13 +353,13 @@ impl Store {
         found.collect()
     }
 
-    /// Says that a resource is being deleted, or no longer is.
+    /// Marks a resource as being deleted, or not.
     pub(crate) fn set_terminating(&self, of: &GroupResource, terminating: bool) {
         self.inner.lock().graph.set_terminating(of, terminating);
         self.work.notify_one();
     }
 
-    /// What garbage collection has to look at next. Waits while there is nothing.
+    /// Returns the next work of garbage collection. Waits while there is none.
     pub(crate) async fn next_work(&self) -> Work {
         loop {
             if let Some(work) = self.inner.lock().graph.next_work() {
@@ -368,18 +369,18 @@ impl Store {
         }
     }
 
-    /// Keeps an object in mind whose owner is of a kind that is not served, until [another is](Self::look_at_deferred).
+    /// Defers an object whose owner is of an unknown kind, until [another kind is served](Self::look_at_deferred).
     pub(crate) fn defer(&self, uid: &str) {
         self.inner.lock().graph.defer(uid);
     }
 
-    /// Looks again at the objects that were deferred.
+    /// Queues the deferred objects again.
     pub(crate) fn look_at_deferred(&self) {
         self.inner.lock().graph.queue_undecided();
         self.work.notify_one();
     }
 
-    /// Puts work back that could not be finished.
+    /// Queues unfinished work again.
     pub(crate) fn again(&self, work: Work) {
         self.inner.lock().graph.queue(work);
         self.work.notify_one();
@@ -396,7 +397,7 @@ impl Store {
 
 impl Inner {
     fn collection(&mut self, of: &GroupResource) -> &mut Collection {
-        // A resource that was never written to has no events: its past is known as far back as anything's.
+        // A resource without writes has no events, so its history is complete since the last compaction.
         self.collections.entry(of.clone()).or_insert_with(|| Collection::at(self.compacted))
     }
 
@@ -418,7 +419,7 @@ impl Inner {
 
     fn still(&self, of: &GroupResource, current: &Object) -> Result<Arc<Object>, Refused> {
         let found = self.collections.get(of).and_then(|collection| collection.objects.get(&current.key()));
-        // Not by revision: after a restore another state may have the same one.
+        // Compared by address, because after a restore another state may have the same revision.
         found.filter(|found| std::ptr::eq(Arc::as_ptr(found), current)).cloned().ok_or(Refused::Stale)
     }
 
@@ -440,7 +441,7 @@ impl Inner {
         while (self.history.len() > HISTORY_EVENTS || self.history_bytes > HISTORY_BYTES) && self.evict() {}
     }
 
-    /// Forgets the oldest event. False if there is none.
+    /// Forgets the oldest event. Returns `false` if there is none.
     fn evict(&mut self) -> bool {
         let Some((of, size)) = self.history.pop_front() else { return false };
         self.history_bytes -= size;
@@ -454,7 +455,7 @@ impl Inner {
 
 impl Collection {
     fn at_revision(&self, namespace: Option<&str>, after: Option<&Key>, revision: u64) -> Vec<Arc<Object>> {
-        // Undo what came later, newest first: what remains is each changed object as it was.
+        // Undoes later changes, newest first, which leaves each changed object as it was.
         let mut undone: BTreeMap<Key, Option<Arc<Object>>> = BTreeMap::new();
         for event in self.log.iter().rev().take_while(|event| event.revision > revision) {
             undone.insert(event.object.key(), event.previous.clone());

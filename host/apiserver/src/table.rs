@@ -1,4 +1,4 @@
-//! Tables: what `kubectl get` prints. Columns and cells of the kinds that people look at; NAME and AGE for the rest.
+//! Tables for `kubectl get`: columns and cells for common kinds, and NAME and AGE for the rest.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::{
     status::{Result, Status},
 };
 
-/// What a row carries beside its cells.
+/// What a row has besides its cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Include {
     Nothing,
@@ -29,10 +29,10 @@ impl Include {
     }
 }
 
-/// A column of a built-in kind: name, OpenAPI type, whether only wide output has it, and its cell.
+/// A column of a built-in kind: name, OpenAPI type, `true` for wide output only, and its cell.
 type Builtin = (&'static str, &'static str, bool, fn(&Value) -> Value);
 
-/// A Table of objects that are in the version of `resource`.
+/// Returns a Table of objects in the version of `resource`.
 pub(crate) fn table(resource: &Resource, objects: &[&Value], include: Include, meta: &Value, columns: bool) -> Value {
     let rows: Vec<Value> = objects
         .iter()
@@ -79,7 +79,7 @@ fn cells(resource: &Resource, object: &Value) -> Vec<Value> {
     cells
 }
 
-/// The cell of a printer column: null where the value is missing or of another type.
+/// Returns the cell of a printer column, or null if the value is missing or of another type.
 fn custom_cell(column: &Column, object: &Value) -> Value {
     let Some(value) = jsonpath::first(object, &column.path) else { return Value::Null };
     match column.kind.as_str() {
@@ -249,7 +249,7 @@ fn age(object: &Value) -> Value {
     }
 }
 
-/// How long ago a time was, as kubectl writes durations.
+/// Returns the age of a time, as kubectl writes durations.
 fn age_of(time: &str) -> String {
     match time.parse::<jiff::Timestamp>() {
         Ok(time) => human_duration(jiff::Timestamp::now().duration_since(time).as_secs()),
@@ -257,7 +257,7 @@ fn age_of(time: &str) -> String {
     }
 }
 
-/// Two units at most, fewer as they matter less: `119s`, `2m30s`, `15m`, `3h10m`, `30h`, `2d5h`, `300d`, `2y30d`, `9y`.
+/// Formats a duration with one or two units: `119s`, `2m30s`, `15m`, `3h10m`, `30h`, `2d5h`, `300d`, `2y30d`, `9y`.
 fn human_duration(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;

@@ -1,11 +1,11 @@
-//! Watches: the events of a resource as a stream of JSON lines.
+//! Sends the events of a resource as a stream of JSON lines.
 //!
 //! ```text
 //!  [initial objects as ADDED] [bookmark: initial events end] ─► events after a revision … ─► bookmarks ─► bookmark, end
 //! ```
 //!
-//! A watch holds a position in the store's log and reads on when the client has taken what it was sent. So a slow client
-//! costs nothing; when the log no longer reaches back to it, it gets a 410 and starts over.
+//! A watch has a position in the store's log, and reads on when the client has received what was sent. So a slow client
+//! needs no buffer. If the log no longer has its position, it gets a 410 and starts over.
 
 use std::{collections::VecDeque, convert::Infallible, num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -35,11 +35,11 @@ use crate::{
     storage::{Change, Event},
 };
 
-/// Events that are put into one frame.
+/// Upper bound for events in one frame.
 const BATCH: usize = 256;
-/// Between two bookmarks: kube-apiserver's interval.
+/// Time between two bookmarks, as in kube-apiserver.
 const BOOKMARKS: Duration = Duration::from_secs(60);
-/// How long a watch lasts where the client does not say: kube-apiserver's minimum request timeout.
+/// The default timeout of a watch: kube-apiserver's minimum request timeout.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// One watch.
@@ -49,11 +49,11 @@ pub(crate) struct Watch {
     query: Query,
     form: Form,
     bookmarks: bool,
-    /// What the client is to see first.
+    /// Objects to send first.
     initial: VecDeque<Arc<Object>>,
-    /// The client wants to be told when it has seen that.
+    /// `true` if a bookmark must mark the end of the initial objects.
     mark_initial: bool,
-    /// Everything up to here was sent.
+    /// Everything up to this revision has been sent.
     seen: u64,
     first: bool,
     commits: watch::Receiver<u64>,
@@ -61,10 +61,10 @@ pub(crate) struct Watch {
     ends: Instant,
     next_bookmark: Instant,
     ended: bool,
-    /// The resource is no longer served: what is left in the log is the end.
+    /// `true` if the resource is no longer served. The watch ends after the remaining events of the log.
     last: bool,
     faults: WatchFaults,
-    /// As many changes of the resource as its beginning is behind.
+    /// Number of the resource's last changes that the initial state ignores.
     stale: Option<NonZeroU32>,
     _count: Option<OnEnd>,
 }
@@ -117,7 +117,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// The same, counted when it ends.
+    /// Counts the watch when it ends.
     pub(crate) fn counted(self, count: OnEnd) -> Self {
         Watch { _count: Some(count), ..self }
     }
@@ -141,7 +141,7 @@ impl Watch {
             || self.query.selector.matches(&crate::convert::to_requested(&self.resource, object)))
     }
 
-    /// The lines, as frames of a response body.
+    /// Returns the lines as frames of a response body.
     pub(crate) fn frames(self) -> impl Stream<Item = std::result::Result<Frame<Bytes>, Infallible>> + Send {
         stream::unfold(self, |mut watch| async move {
             let lines = watch.next().await?;
@@ -149,7 +149,7 @@ impl Watch {
         })
     }
 
-    /// The next lines; `None` at the end.
+    /// Returns the next lines, or `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         let mut lines = BytesMut::new();
         loop {
@@ -184,7 +184,7 @@ impl Watch {
                 self.bookmark(&mut lines, true);
                 return Some(lines.freeze());
             }
-            // Before reading, so that nothing committed in between is slept through.
+            // Before reading, so that no commit in between is missed.
             self.commits.mark_unchanged();
             let read = self.server.store.events(&self.resource.storage, self.seen, BATCH);
             if read.as_ref().is_ok_and(|(events, _)| !events.is_empty()) {
@@ -194,7 +194,7 @@ impl Watch {
                 }
             }
             if self.commits.has_changed().is_err() {
-                // An earlier state was restored: what was read is of another past than what the client has seen.
+                // An earlier state was restored, so the log has another history than the client has seen.
                 return None;
             }
             match read {
@@ -226,9 +226,9 @@ impl Watch {
         }
     }
 
-    /// Waits for a commit, for the time of a bookmark or of the end, or for what befalls the watch.
+    /// Waits for a commit, for the time of a bookmark or of the end, or for a fault.
     async fn wait(&mut self, lines: &mut BytesMut, held: Held) {
-        // A bookmark says that everything before it was sent.
+        // A bookmark means that everything before it was sent.
         let bookmarks = self.bookmarks && self.initial.is_empty() && !self.mark_initial;
         let quiet = if bookmarks { self.ends.min(self.next_bookmark) } else { self.ends };
         tokio::select! {
@@ -258,7 +258,7 @@ impl Watch {
             (Some(_), true) => self.line(lines, "MODIFIED", &event.object),
             (Some(_), false) if event.change == Change::Deleted => self.line(lines, "DELETED", &event.object),
             (Some(last), false) => {
-                // It left the selection: the client gets the last state that it could see, at this revision.
+                // The object left the selection. The client gets the last state that it could see, at this revision.
                 let last = Object::committed(last.value.clone(), event.revision);
                 self.line(lines, "DELETED", &last);
             }
@@ -294,13 +294,13 @@ impl Watch {
     }
 }
 
-/// What a server without streaming lists says.
+/// Returns the error of a server without streaming lists.
 pub(crate) fn no_streaming_lists() -> Status {
     let message = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
     refuse(Reason::Forbidden, "sendInitialEvents", message)
 }
 
-/// Whether the watch begins with what exists: `None` if the client does not say.
+/// Returns whether the watch begins with the existing objects, or `None` if the client does not say.
 fn check_initial(query: &Query, params: &Params) -> Result<Option<bool>> {
     if !params.has("sendInitialEvents") {
         if query.matching != Match::Unset {

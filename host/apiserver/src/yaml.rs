@@ -1,18 +1,18 @@
-//! YAML as Kubernetes reads it: YAML 1.1 in the dialect of go-yaml v2, turned into JSON as sigs.k8s.io/yaml does.
+//! Reads YAML like Kubernetes: YAML 1.1 in the dialect of go-yaml v2, converted to JSON like sigs.k8s.io/yaml.
 //!
-//! The parser below (`granit-parser`) reads YAML 1.2. What differs is decided here:
+//! The parser (`granit-parser`) reads YAML 1.2. This module handles the differences:
 //!
 //! | text | value |
 //! |---|---|
 //! | `0644`, `-0644`, `0o644`, `0b101`, `1_000` | numbers: 420, -420, 420, 5, 1000 |
-//! | `yes`, `On`, `n`, …; `yES`, `oFF` | booleans; texts |
-//! | `1e400` | a text: no float is so large |
+//! | `yes`, `On`, `n`, …; `yES`, `oFF` | booleans; strings |
+//! | `1e400` | a string, because it is out of a float's range |
 //! | a key `y`, `1`, `1.5` | the names `true`, `1`, `1.5` |
-//! | a key twice | the last one counts; the name is reported |
-//! | `!!null x` | refused |
+//! | a duplicate key | the last one counts; the name is reported |
+//! | `!!null x` | rejected |
 //! | U+0085, U+2028, U+2029 | line breaks, also inside quotes |
-//! | U+007F–U+009F without U+0085, U+FFFE, U+FFFF | refused |
-//! | `\/`, `\ud83d` in quotes; a key of more than 1,024 characters | refused |
+//! | U+007F–U+009F without U+0085, U+FFFE, U+FFFF | rejected |
+//! | `\/`, `\ud83d` in quotes; a key of more than 1,024 characters | rejected |
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -20,25 +20,27 @@ use base64::Engine as _;
 use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
 use serde_json::{Map, Number, Value};
 
-/// Levels of nesting. kube-apiserver takes 10,000; here each level costs stack in every step that a request goes through.
+/// Upper bound for nesting. kube-apiserver accepts 10,000 levels, but here each level costs stack in every step of a
+/// request.
 const MAX_DEPTH: usize = 300;
 
-/// Nodes that anchors and aliases may add to a document, so that a few lines cannot fill the memory. go-yaml has a bound of the same size.
+/// Upper bound for nodes that anchors and aliases add to a document, so that a few lines cannot fill the memory.
+/// go-yaml has a bound of the same size.
 const MAX_EXPANDED: usize = 400_000;
 
-/// Characters of a key as it is written, quotes included: go-yaml looks no further for its `:`.
+/// Longest key in characters as written, including quotes. go-yaml looks no further for its `:`.
 const MAX_KEY: usize = 1024;
 
 /// One document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
-    /// As JSON.
+    /// The document as JSON.
     pub value: Value,
-    /// Paths of keys that a mapping has more than once. The last one counts.
+    /// Paths of duplicate keys. The last one counts.
     pub duplicates: Vec<String>,
 }
 
-/// What is wrong, and where.
+/// The error and its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(String);
@@ -49,17 +51,17 @@ impl Error {
     }
 }
 
-/// Reads the first document. What follows it is not looked at, as in kube-apiserver. Without one, the value is null.
+/// Reads the first document and ignores the rest, as kube-apiserver does. Without a document, the value is null.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first error in the document.
 pub fn first(text: &str) -> Result<Document, Error> {
     let text = line_breaks(text)?;
     let first = Reader::new(&text, Dialect::Yaml).document()?;
     Ok(first.unwrap_or(Document { value: Value::Null, duplicates: Vec::new() }))
 }
 
-/// Reads all documents, up to the first thing that is wrong. Documents without content are null.
+/// Reads all documents up to the first error. Documents without content are null.
 pub fn documents(text: &str) -> (Vec<Document>, Option<Error>) {
     let mut documents = Vec::new();
     let text = match line_breaks(text) {
@@ -76,7 +78,7 @@ pub fn documents(text: &str) -> (Vec<Document>, Option<Error>) {
     }
 }
 
-/// Reads JSON that nests deeper than `serde_json` goes.
+/// Reads JSON that is deeper than `serde_json` allows.
 pub(crate) fn deep_json(text: &str) -> Result<Document, Error> {
     let document = Reader::new(text, Dialect::Json).document()?;
     document.ok_or_else(|| Error("there is no value".to_owned()))
@@ -111,7 +113,7 @@ pub(crate) fn is_same_as_json(json: &str) -> bool {
     true
 }
 
-/// Makes YAML 1.1's line breaks those of YAML 1.2, and refuses characters that YAML 1.1 does not have.
+/// Converts YAML 1.1's line breaks to those of YAML 1.2, and rejects characters that YAML 1.1 does not allow.
 fn line_breaks(text: &str) -> Result<Cow<'_, str>, Error> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let refused = |c: char| {
@@ -126,7 +128,7 @@ fn line_breaks(text: &str) -> Result<Cow<'_, str>, Error> {
     }
     let mut out = String::with_capacity(text.len());
     let (mut column, mut last, mut after_break) = (0, '\n', false);
-    // The quote around this place, and the column of the opening one.
+    // The surrounding quote, and the column of its beginning.
     let mut quoted: Option<(char, usize)> = None;
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -134,10 +136,11 @@ fn line_breaks(text: &str) -> Result<Cow<'_, str>, Error> {
         match c {
             '\u{85}' => {
                 out.push('\n');
-                // YAML 1.1 lets quoted text go on in any column, and YAML 1.2 wants it indented; blanks there are dropped.
+                // YAML 1.1 continues quoted text in any column, but YAML 1.2 requires indentation. Blanks there are
+                // dropped.
                 out.extend(quoted.iter().flat_map(|(_, column)| std::iter::repeat_n(' ', *column)));
             }
-            // These stay where lines are folded, and blanks beside them go.
+            // Folding keeps these characters and drops blanks beside them.
             '\u{2028}' | '\u{2029}' => {
                 out.truncate(out.trim_end_matches([' ', '\t']).len());
                 out.push(c);
@@ -155,7 +158,7 @@ fn line_breaks(text: &str) -> Result<Cow<'_, str>, Error> {
                     None if matches!(last, ':' | ',' | '[' | '{' | '-' | '?' | '\n' | '\u{85}') => {
                         quoted = Some((c, column));
                     }
-                    // Two single quotes stand for one: the text goes on.
+                    // Two single quotes mean one, so the text continues.
                     None if last == c && c == '\'' => quoted = Some((c, column)),
                     _ => {}
                 }
@@ -186,13 +189,13 @@ enum Node {
     Unsigned(u64),
     Float(f64),
     Text(String),
-    /// A plain `<<`: as a key it merges.
+    /// A plain `<<`, which merges if it is a key.
     Merge,
     Collection(Value),
 }
 
 impl Node {
-    /// The tag that go-yaml gives it.
+    /// Returns go-yaml's tag of the node.
     fn tag(&self) -> &'static str {
         match self {
             Node::Null => "null",
@@ -228,9 +231,9 @@ impl Node {
     }
 }
 
-/// A float as JSON has it: Go writes whole numbers without a point, and reads them as integers.
+/// Converts a float to a JSON number. Go writes whole numbers without a point and reads them as integers.
 fn number(value: f64) -> Result<Number, String> {
-    /// Whole floats below this are written without an exponent; of those, `i64` holds the ones below 2^63.
+    /// Whole floats below 2⁶³ are written as integers.
     const WHOLE: f64 = 9_223_372_036_854_775_808.0;
     if value.fract() == 0.0 && value.abs() < WHOLE {
         return Ok((value as i64).into());
@@ -238,7 +241,7 @@ fn number(value: f64) -> Result<Number, String> {
     Number::from_f64(value).ok_or_else(|| format!("unsupported value: {value}"))
 }
 
-/// Go's `FormatFloat(key, 'g', -1, 32)`.
+/// Formats a float like Go's `FormatFloat(key, 'g', -1, 32)`.
 fn float_key(value: f64) -> String {
     let value = value as f32;
     if !value.is_finite() {
@@ -259,7 +262,7 @@ fn float_key(value: f64) -> String {
     }
 }
 
-/// What a scalar without quotes and tag is.
+/// Resolves a scalar without quotes and tag.
 fn plain(text: &str) -> Node {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Node::Null,
@@ -284,7 +287,7 @@ fn plain(text: &str) -> Node {
     found.unwrap_or_else(|| Node::Text(text.to_owned()))
 }
 
-/// Go's `ParseInt` and `ParseUint` with base 0.
+/// Parses an integer like Go's `ParseInt` and `ParseUint` with base 0.
 fn integer(text: &str) -> Option<Node> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, text.get(1..)?),
@@ -317,7 +320,7 @@ fn float(text: &str) -> Option<Node> {
     text.parse().ok().filter(|value: &f64| value.is_finite()).map(Node::Float)
 }
 
-/// What a scalar is.
+/// Resolves a scalar.
 fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>) -> Result<Node, String> {
     let Some(tag) = tag else {
         return Ok(if style == ScalarStyle::Plain { plain(&text) } else { Node::Text(text.into_owned()) });
@@ -341,7 +344,7 @@ fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>) -> Result<N
     }
 }
 
-/// Refuses escapes of YAML 1.2 that YAML 1.1 does not have.
+/// Rejects escapes of YAML 1.2 that YAML 1.1 does not have.
 fn check_escapes(quoted: &str) -> Result<(), &'static str> {
     let mut rest = quoted;
     while let Some((_, escape)) = rest.split_once('\\') {
@@ -359,7 +362,7 @@ fn check_escapes(quoted: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Where the reader is, for people.
+/// A step of the reader's path, for errors.
 enum Step {
     Name(String),
     Position(usize),
@@ -369,7 +372,7 @@ struct Reader<'a> {
     text: &'a str,
     parser: Parser<'a, StrInput<'a>>,
     dialect: Dialect,
-    /// Of the document. An alias inside its own anchor finds none.
+    /// The document's anchors. An alias inside its own anchor finds none.
     anchors: HashMap<usize, Node>,
     /// Nodes that anchors and aliases may still add.
     room: usize,
@@ -403,7 +406,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next document. `None` at the end.
+    /// Reads the next document. Returns `None` at the end.
     fn document(&mut self) -> Result<Option<Document>, Error> {
         loop {
             match self.next()? {
@@ -424,7 +427,7 @@ impl<'a> Reader<'a> {
         Ok(Some(Document { value, duplicates: std::mem::take(&mut self.duplicates) }))
     }
 
-    /// The node that `event` begins.
+    /// Reads the node that begins with `event`.
     fn node(&mut self, event: Event<'a>, span: &Span) -> Result<Node, Error> {
         if self.path.len() > MAX_DEPTH {
             return Err(Error::at(span, format!("the text nests deeper than {MAX_DEPTH} levels")));
@@ -454,7 +457,7 @@ impl<'a> Reader<'a> {
         Ok(node)
     }
 
-    /// Counts a copy of a node against what aliases and anchors may add.
+    /// Counts a copy of a node against the bound for aliases and anchors.
     fn copies(&mut self, node: &Node, span: &Span) -> Result<(), Error> {
         let nodes = if let Node::Collection(value) = node { count(value) } else { 1 };
         let room = self.room.checked_sub(nodes);
@@ -522,7 +525,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What `<<` adds: the members of a mapping, or of several, of which the first counts most.
+/// Returns the members that `<<` adds, from one mapping or several. Earlier mappings take precedence.
 fn merged_members(node: Node) -> Result<Vec<(String, Value)>, String> {
     let maps = match node {
         Node::Collection(Value::Array(maps)) => maps,
@@ -559,7 +562,7 @@ mod tests {
         first(text).map(|document| document.value).map_err(|error| error.to_string())
     }
 
-    /// Each was read by sigs.k8s.io/yaml 1.6.0.
+    /// The expected values are from sigs.k8s.io/yaml 1.6.0.
     #[test]
     fn scalars_are_what_go_yaml_makes_of_them() {
         for (text, value) in [

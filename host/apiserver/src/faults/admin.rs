@@ -1,6 +1,7 @@
 //! Faults and snapshots over HTTP, under paths that no Kubernetes client uses.
 //!
-//! Answers are for people: a line of text, or a table. A rule that is added and the list of all are to be had as JSON too.
+//! Answers are a line of text or a table, for people. The answer to a new rule and the list of rules are also available
+//! as JSON.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -23,12 +24,12 @@ use crate::{
     server::{Server, Snapshot},
 };
 
-/// Snapshots by name: each keeps the objects that have changed since.
+/// Upper bound for snapshots. Each keeps the objects that have changed since.
 const MAX_SNAPSHOTS: usize = 16;
-/// The length of a DNS label, as of most names in a cluster.
+/// The longest name of a snapshot: the length of a DNS label.
 const MAX_NAME: usize = 63;
 
-/// The snapshots that were asked for over HTTP, by name.
+/// The snapshots taken over HTTP, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots(Mutex<BTreeMap<String, Snapshot>>);
 
@@ -66,7 +67,7 @@ impl From<InvalidRule> for Reply {
     }
 }
 
-/// Answers a request to `/debug/` and what follows in `path`.
+/// Answers a request to `/debug/`. `path` is the rest of the path.
 pub(crate) async fn answer(
     server: &Server,
     head: &request::Parts,
@@ -104,7 +105,7 @@ fn perform(server: &Server, head: &request::Parts, body: &[u8], path: &[String])
         ("POST", ["faults", "cut"]) => cut(server, body),
         ("POST", ["compact"]) => {
             server.compact();
-            Ok(Reply::ok(format!("nothing older than {} is known", server.revision())))
+            Ok(Reply::ok(format!("the history before revision {} is forgotten", server.revision())))
         }
         (method, ["snapshots", rest @ ..]) => snapshots(server, method, rest, body),
         _ => Err(unknown()),
@@ -119,14 +120,14 @@ fn unknown() -> Reply {
     )
 }
 
-/// A cut of open watches: orderly, if it says nothing else.
+/// The body of a request to cut open watches. Without a member, they end in an orderly way.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct CutNow {
     on: Requests,
-    /// With an ERROR event of this code.
+    /// Ends them with an ERROR event of this code.
     error: Option<u16>,
-    /// With their connections.
+    /// Ends their connections.
     by: Option<By>,
 }
 
@@ -136,12 +137,14 @@ fn cut(server: &Server, body: &[u8]) -> Result<Reply> {
         (None, None) => server.faults().cut(&cut.on)?,
         (Some(code), None) => server.faults().fail(&cut.on, code)?,
         (None, Some(by)) => server.faults().disconnect(&cut.on, by)?,
-        (Some(_), Some(_)) => return Err(InvalidRule::new("by", "either error or by: leave one out").into()),
+        (Some(_), Some(_)) => {
+            return Err(InvalidRule::new("by", "error and by exclude each other: leave one out").into());
+        }
     };
     Ok(Reply::json(StatusCode::OK, &json!({ "cut": count })))
 }
 
-/// The name of a snapshot that is to be taken.
+/// The body of a request for a snapshot.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Name {
@@ -162,11 +165,11 @@ fn snapshots(server: &Server, method: &str, path: &[&str], body: &[u8]) -> Resul
             let Name { name } = parse(body)?;
             let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
             if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(allowed) {
-                let why = format!("possible are 1 to {MAX_NAME} letters, digits, '-', '_' and '.'");
+                let why = format!("use 1 to {MAX_NAME} letters, digits, '-', '_' and '.'");
                 return Err(InvalidRule::new("name", why).into());
             }
             if kept.len() >= MAX_SNAPSHOTS && !kept.contains_key(&name) {
-                let why = format!("there are {MAX_SNAPSHOTS} snapshots already: DELETE some");
+                let why = format!("there are already {MAX_SNAPSHOTS} snapshots: DELETE some");
                 return Err(InvalidRule::new("name", why).into());
             }
             let snapshot = server.snapshot();
@@ -187,7 +190,7 @@ fn snapshots(server: &Server, method: &str, path: &[&str], body: &[u8]) -> Resul
     }
 }
 
-/// JSON, or what is wrong with it, by field.
+/// Parses JSON. An error names the field.
 fn parse<T: DeserializeOwned>(body: &[u8]) -> std::result::Result<T, InvalidRule> {
     let mut text = serde_json::Deserializer::from_slice(body);
     let parsed = serde_path_to_error::deserialize(&mut text).map_err(|error| {
@@ -196,7 +199,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> std::result::Result<T, InvalidRule
             path => path.to_owned(),
         };
         let why = error.into_inner().to_string();
-        // serde speaks of its variants here.
+        // serde's own text names Rust's variants.
         let why = match () {
             () if why.contains("unit variant, expected") => {
                 "it has members, as in {\"delay\": {\"milliseconds\": 5}}".to_owned()
@@ -210,7 +213,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> std::result::Result<T, InvalidRule
     Ok(parsed)
 }
 
-/// The rules, for people.
+/// Returns the rules as a table for people.
 fn table(rules: &[Listed]) -> String {
     let mut rows = vec![["ID", "HITS", "OVER", "ON", "FAULT"].map(ToOwned::to_owned)];
     rows.extend(rules.iter().map(|Listed { id, hits, over, rule }| {
@@ -243,7 +246,7 @@ fn on(rule: &Rule) -> String {
     text
 }
 
-/// Everything else that a rule says, as JSON.
+/// Returns the other members of a rule as JSON.
 fn fault(rule: &Rule) -> String {
     let mut value = serde_json::to_value(rule).unwrap_or_default();
     if let Some(members) = value.as_object_mut() {

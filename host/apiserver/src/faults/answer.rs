@@ -1,4 +1,4 @@
-//! Carries out what befalls a request: late, replaced, cut or spoilt answers.
+//! Applies faults to a request: delayed, replaced, cut or corrupted answers.
 
 use std::{convert::Infallible, future::Future, sync::Arc};
 
@@ -22,8 +22,8 @@ use crate::{
     object::to_json,
 };
 
-/// The answer to a request that `plan` befalls. `answer` is polled only if the request is carried out. What `plan` says of a
-/// watch is the affair of its [`WatchFaults`](super::stream::WatchFaults).
+/// Returns the answer to a request under `plan`. `answer` is polled only if the request is carried out.
+/// [`WatchFaults`](super::stream::WatchFaults) applies the plan's faults of a watch.
 pub(crate) async fn through(
     plan: &Plan,
     line: &Arc<Line>,
@@ -43,7 +43,7 @@ pub(crate) async fn through(
     }
 }
 
-/// The answer, mangled and truncated as `plan` says.
+/// Mangles and truncates the answer as `plan` says.
 pub(crate) async fn spoil(plan: &Plan, line: &Arc<Line>, response: Response<Body>) -> Response<Body> {
     if plan.mangle.is_none() && plan.truncate.is_none() {
         return response;
@@ -59,19 +59,19 @@ pub(crate) async fn spoil(plan: &Plan, line: &Arc<Line>, response: Response<Body
     Response::from_parts(head, broken(&body, truncate.by, Arc::clone(line)))
 }
 
-/// The first half, and then the end of the connection.
+/// Returns a body that sends its first half and then ends the connection.
 fn broken(body: &Bytes, by: By, line: Arc<Line>) -> Body {
     let first: Result<Frame<Bytes>, Infallible> = Ok(Frame::data(body.slice_ref(half(body))));
     let frames = stream::iter([first]).chain(stream::once(async move { line.end(by).await }));
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// The first half of a text.
+/// Returns the first half of a text.
 pub(crate) fn half(text: &[u8]) -> &[u8] {
     text.split_at(text.len().div_ceil(2)).0
 }
 
-/// A document of which one object is spoilt: of a list, the one that is drawn.
+/// Corrupts one object of a document. In a list, a draw selects the object.
 fn mangle(body: &[u8], how: Mangle, draw: Draw) -> Bytes {
     let Ok(Value::Object(mut document)) = serde_json::from_slice(body) else {
         return Bytes::copy_from_slice(half(body));
@@ -99,7 +99,7 @@ fn mangle(body: &[u8], how: Mangle, draw: Draw) -> Bytes {
     });
     let items: Vec<Bytes> = items.collect();
     document.remove("items");
-    // As kube-apiserver orders it: the items come last.
+    // The items come last, as in kube-apiserver's order.
     let mut text = to_json(&document.into()).to_vec();
     text.pop();
     text.extend_from_slice(b",\"items\":[");
@@ -108,7 +108,7 @@ fn mangle(body: &[u8], how: Mangle, draw: Draw) -> Bytes {
     text.into()
 }
 
-/// The response that an [`Answer`] is.
+/// Returns the response for an [`Answer`].
 fn response(answer: &Answer) -> Response<Body> {
     let code = StatusCode::from_u16(answer.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let (_, message) = usual(answer.code);
@@ -135,7 +135,7 @@ fn response(answer: &Answer) -> Response<Body> {
     response
 }
 
-/// The `Status` object of an answer.
+/// Returns the `Status` object of an answer.
 pub(crate) fn status(answer: &Answer) -> Value {
     let (reason, message) = usual(answer.code);
     let mut status = json!({
@@ -152,7 +152,7 @@ pub(crate) fn status(answer: &Answer) -> Value {
     status
 }
 
-/// Reason and message with which Kubernetes sends a code.
+/// Returns the reason and message that Kubernetes sends with a code.
 fn usual(code: u16) -> (&'static str, &'static str) {
     match code {
         400 => ("BadRequest", "the server rejected our request for an unknown reason"),

@@ -1,4 +1,4 @@
-//! A connection that can be made to end: after what has been written so far, with a TCP reset or without.
+//! A connection that can be ended on demand, after everything written so far, with or without a TCP reset.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::rule::By;
 
-/// What the requests of a connection hold of it.
+/// The handle of a connection that its requests hold.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     end: OnceLock<By>,
@@ -24,7 +24,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Ends the connection as soon as what was written is on its way. Never returns: whoever waits for it goes with the
+    /// Ends the connection as soon as everything written has been sent. Never returns, because the caller ends with the
     /// connection.
     pub(crate) async fn end<T>(&self, by: By) -> T {
         self.end_soon(by);
@@ -32,18 +32,18 @@ impl Line {
     }
 
     pub(crate) fn end_soon(&self, by: By) {
-        // The first one decides.
+        // The first call decides.
         let _ = self.end.set(by);
         self.ends.notify_one();
     }
 
-    /// Wakes when the connection is to end: it has to be polled then, so that it flushes.
+    /// Completes when the connection is to end. The connection must then be polled, so that it flushes.
     pub(crate) async fn ends(&self) {
         self.ends.notified().await;
     }
 }
 
-/// A TCP stream that fails once its [`Line`] has ended and everything is written.
+/// A TCP stream that fails once its [`Line`] has ended and everything has been written.
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: TcpStream,

@@ -1,4 +1,4 @@
-//! What a rule says: plain data, the same in Rust and as JSON over HTTP.
+//! The data of a rule, the same in Rust and as JSON over HTTP.
 //!
 //! ```json
 //! {"on": {"resource": "configmaps", "verbs": ["list"], "userAgent": "pilothouse"},
@@ -6,7 +6,7 @@
 //!  "often": {"every": 3}, "count": 5}
 //! ```
 //!
-//! A rule is checked when it is added: one that could never strike is refused, with the field that prevents it.
+//! A rule is checked when it is added. A rule that could never apply is rejected, and the error names the field.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -14,35 +14,36 @@ use serde::{Deserialize, Serialize};
 
 use super::subject::Matcher;
 
-/// Which requests, what befalls them, and how often.
+/// A fault rule: which requests, which fault, and how often.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rule {
-    /// Which requests. All of resources, if it says nothing.
+    /// Which requests. By default, all requests for resources.
     #[serde(default)]
     pub on: Requests,
-    /// What befalls them.
+    /// Which fault.
     pub fault: Fault,
-    /// Of [`Fault::Status`], [`Fault::Hang`] and [`Fault::Disconnect`]: the request is carried out, and only its answer is
-    /// replaced. So a write happens of which the client does not know.
+    /// For [`Fault::Status`], [`Fault::Hang`] and [`Fault::Disconnect`]: `true` carries the request out and replaces
+    /// only its answer. A write then happens without the client's knowledge.
     #[serde(default)]
     pub performed: bool,
     /// How often.
     #[serde(default)]
     pub often: Often,
-    /// It is over after so many hits.
+    /// The rule is over after this many hits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<NonZeroU64>,
-    /// It is over so long after it was added.
+    /// The rule is over this long after it was added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_milliseconds: Option<u32>,
-    /// What chance is drawn from: the same seed and the same sequence of requests, the same faults. If absent, the rule's number.
+    /// The seed of random draws. The same seed and sequence of requests give the same faults. By default, the rule's
+    /// number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }
 
 impl Rule {
-    /// A rule that always strikes, wherever its fault can.
+    /// Creates a rule that applies to every request that its fault can affect.
     #[must_use]
     pub fn new(fault: Fault) -> Self {
         Rule {
@@ -56,13 +57,13 @@ impl Rule {
         }
     }
 
-    /// The same, for these requests.
+    /// Limits the rule to these requests.
     #[must_use]
     pub fn on(self, on: Requests) -> Self {
         Rule { on, ..self }
     }
 
-    /// The same, for the first `count` that it strikes.
+    /// Limits the rule to `count` hits.
     ///
     /// # Panics
     /// `count` is 0.
@@ -73,17 +74,18 @@ impl Rule {
     }
 }
 
-/// Which requests: those to which all of it applies.
+/// Selects requests. All members must match.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Requests {
-    /// `configmaps`, `deployments.apps`, with a subresource `deployments.apps/status`, or `*`. Without a subresource: the
-    /// objects and all their subresources.
+    /// `configmaps`, `deployments.apps`, `deployments.apps/status` or `*`. Without a subresource it selects the objects
+    /// and all their subresources.
     pub resource: String,
-    /// Empty: every verb of resources that the fault can befall. [`Verb::Discovery`] and [`Verb::Connect`] have to be named.
+    /// Empty selects every verb of resources that the fault can affect. [`Verb::Discovery`] and [`Verb::Connect`] must
+    /// be named.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub verbs: Vec<Verb>,
-    /// Requests to this namespace, which those over all namespaces are not.
+    /// Requests for this namespace. Requests over all namespaces do not match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Clients whose User-Agent contains this.
@@ -98,14 +100,14 @@ impl Default for Requests {
 }
 
 impl Requests {
-    /// Requests to a resource, written as in [`Requests::resource`], with these verbs.
+    /// Selects requests for a resource, written as in [`Requests::resource`], with these verbs.
     #[must_use]
     pub fn to(resource: &str, verbs: &[Verb]) -> Self {
         Requests { resource: resource.to_owned(), verbs: verbs.to_vec(), ..Requests::default() }
     }
 }
 
-/// What a request does.
+/// The verb of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "they are Kubernetes' own verbs")]
@@ -116,13 +118,13 @@ pub enum Verb {
     Create,
     Update,
     Patch,
-    /// A server-side apply, which is not a `Patch` here.
+    /// A server-side apply, which does not count as `Patch`.
     Apply,
     Delete,
     DeleteCollection,
-    /// What is served, in what form, by which version: `/api`, `/apis`, `/openapi`, `/version`.
+    /// Requests for `/api`, `/apis`, `/openapi` and `/version`.
     Discovery,
-    /// A connection that is accepted, before any request.
+    /// An accepted connection, before any request.
     Connect,
 }
 
@@ -141,7 +143,8 @@ impl Verb {
     ];
 }
 
-/// How often a rule strikes. Faults of single events count the events of each watch, all others the requests that match.
+/// How often a rule applies. Faults of single events count the events of each watch; all others count matching
+/// requests.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Often {
@@ -150,75 +153,74 @@ pub enum Often {
     Always,
     /// The nth, the 2nth, …
     Every(NonZeroU32),
-    /// By chance: more than 0, at most 1.
+    /// At random, with this probability: more than 0, at most 1.
     Probability(f64),
 }
 
-/// What befalls a request, a watch or an event.
+/// A fault of a request, a watch or an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Fault {
-    /// The answer comes late.
+    /// The answer is delayed.
     Delay(Delay),
-    /// Another answer than the server's: 401, 403, 410, 429, 500, 502, …
+    /// The answer is replaced, for example by 401, 403, 410, 429, 500 or 502.
     Status(Answer),
-    /// No answer, for as long as the client waits. On [`Verb::Connect`]: the connection is accepted and never read.
+    /// There is no answer. With [`Verb::Connect`], the connection is accepted and never read.
     Hang,
     /// The connection ends instead of an answer.
     Disconnect(By),
-    /// The connection ends in the middle: of an answer's body, or of a watch's line.
+    /// The connection ends in the middle of an answer's body or a watch's line.
     Truncate(Truncate),
-    /// A page after the first is refused with 410, and the token with which to go on inconsistently, as after a compaction.
+    /// A page after the first is rejected with 410 and a token for an inconsistent continuation, as after a compaction.
     ExpiredContinue,
     /// 504 with the cause `ResourceVersionTooLarge`, as from a server whose cache is behind.
     TooLargeVersion,
-    /// Gets, lists and initial events show the resource as it was some changes ago, at the version that it had.
+    /// Gets, lists and initial events show the resource as it was some changes ago, with its version of that time.
     Stale(Stale),
-    /// `sendInitialEvents` is answered as by older servers.
+    /// `sendInitialEvents` is answered as older servers do.
     StreamingLists(Streaming),
-    /// The watch ends before its time.
+    /// The watch ends early.
     Cut(Cut),
-    /// The watch sends no events, from now on and for as long as the rule is there; then all at once.
+    /// The watch sends no events while the rule exists, and then all at once.
     Hold,
-    /// The watch sends nothing at all, not even its end, for as long as the rule is there: a server that died behind a live
-    /// connection.
+    /// The watch sends nothing while the rule exists, not even its end, like a dead server behind a live connection.
     Silence,
-    /// The watch sends its events late.
+    /// The watch delays its events.
     Lag(Lag),
-    /// Bookmarks do not come.
+    /// Bookmarks are not sent.
     Withhold(Bookmark),
-    /// An event comes twice.
+    /// An event is sent twice.
     Duplicate,
-    /// After an event, the one before it comes again.
+    /// After an event, the previous event is sent again.
     RepeatOlder,
-    /// An object cannot be decoded: the answer's, one of a list's, or an event's.
+    /// An object cannot be decoded: that of the answer, one of a list, or that of an event.
     Mangle(Mangle),
 }
 
-/// How late.
+/// The length of a delay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Delay {
-    /// At least this.
+    /// The least delay.
     pub milliseconds: u32,
-    /// If it is there: a time between the two.
+    /// The greatest delay. If set, the delay is drawn from between the two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up_to: Option<u32>,
 }
 
-/// An answer in place of the server's.
+/// An answer that replaces the server's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Answer {
     /// From 200 to 599.
     pub code: u16,
-    /// In the Retry-After header and in the `Status`.
+    /// The value for the Retry-After header and the `Status`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_seconds: Option<u32>,
-    /// Of the `Status`; if absent, the one that Kubernetes has for the code.
+    /// The reason in the `Status`. By default, Kubernetes' reason for the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// For people; if absent, what Kubernetes says with the code.
+    /// The message. By default, Kubernetes' message for the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The form of the body.
@@ -227,25 +229,25 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A `Status` object with this code.
+    /// Creates an answer with a `Status` of this code.
     #[must_use]
     pub fn code(code: u16) -> Self {
         Answer { code, retry_after_seconds: None, reason: None, message: None, body: Content::Status }
     }
 }
 
-/// What the body of an [`Answer`] is.
+/// The form of the body of an [`Answer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Content {
     /// A Kubernetes `Status` object.
     #[default]
     Status,
-    /// A page, as proxies send it.
+    /// An HTML page, as proxies send it.
     Html,
-    /// The message alone, as kube-apiserver sends it before it knows what is asked for.
+    /// Only the message, as kube-apiserver sends it before it knows the requested resource.
     Text,
-    /// Nothing.
+    /// No body.
     Empty,
 }
 
@@ -260,21 +262,21 @@ pub enum By {
     Close,
 }
 
-/// Where an answer breaks off.
+/// Where an answer is cut off.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Truncate {
     /// How the connection ends.
     pub by: By,
-    /// Of a watch: so many events are whole, half of the next one is sent.
+    /// For a watch, the number of whole events before half of the next one is sent.
     pub after_events: u32,
 }
 
-/// How old.
+/// How old the shown state is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Stale {
-    /// Without the last so many changes of the resource; as far as its history is kept.
+    /// Number of the resource's last changes that are not shown, limited by the kept history.
     pub changes: NonZeroU32,
 }
 
@@ -282,32 +284,32 @@ pub struct Stale {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Streaming {
-    /// 422: the feature gate is off.
+    /// Answers 422, as with the feature gate off.
     Refused,
-    /// As if the parameter were not there.
+    /// Ignores the parameter.
     Ignored,
 }
 
-/// When a watch ends before its time: at whichever comes first, or at once if it says nothing.
+/// When a watch ends early: at whichever comes first, or at once if neither is set.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Cut {
-    /// After so many events.
+    /// After this many events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_events: Option<u32>,
-    /// So long after it began.
+    /// This long after the watch began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_milliseconds: Option<u32>,
-    /// With an ERROR event of this code, from 400 to 599: 410 says that the watch's version is too old.
+    /// Ends with an ERROR event of this code, from 400 to 599. 410 means that the watch's version is too old.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<u16>,
 }
 
-/// How late events are.
+/// The delay of events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Lag {
-    /// At least this; what is committed meanwhile waits in its turn.
+    /// The least delay. Events committed meanwhile wait in order.
     pub milliseconds: u32,
 }
 
@@ -315,29 +317,29 @@ pub struct Lag {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Bookmark {
-    /// Those that come from time to time, and at the end.
+    /// The bookmarks sent from time to time and at the end of a watch.
     Periodic,
-    /// The one at the end of a streaming list.
+    /// The bookmark at the end of a streaming list.
     InitialEnd,
 }
 
-/// How an object is spoilt.
+/// How an object is corrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mangle {
-    /// Its second half is missing, so that the text is no JSON.
+    /// Its second half is missing, so that it is not valid JSON.
     Json,
     /// It has no metadata.
     Metadata,
 }
 
-/// A rule that cannot be.
+/// An invalid rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct InvalidRule {
     /// The field, by its JSON path.
     pub field: String,
-    /// What is wrong with it, and what is possible.
+    /// What is wrong, and what is possible.
     pub why: String,
 }
 
@@ -348,7 +350,7 @@ impl InvalidRule {
 }
 
 impl Fault {
-    /// What it is called in JSON.
+    /// The fault's name in JSON.
     fn name(&self) -> &'static str {
         match self {
             Fault::Delay(_) => "delay",
@@ -371,8 +373,8 @@ impl Fault {
         }
     }
 
-    /// Whether it can befall a request of this verb at all.
-    pub(super) fn befalls(&self, verb: Verb) -> bool {
+    /// `true` if the fault can affect requests of this verb.
+    pub(super) fn affects(&self, verb: Verb) -> bool {
         match self {
             Fault::Delay(_) | Fault::Hang | Fault::Disconnect(_) => true,
             Fault::Status(_) | Fault::Truncate(_) | Fault::Mangle(_) => verb != Verb::Connect,
@@ -382,12 +384,12 @@ impl Fault {
         }
     }
 
-    /// Whether it lasts as long as its rule, instead of striking again and again.
+    /// `true` if the fault lasts as long as its rule, instead of applying to single occasions.
     pub(super) fn lasts(&self) -> bool {
         matches!(self, Fault::Hold | Fault::Silence | Fault::Lag(_))
     }
 
-    /// Whether it is of a watch that goes on, rather than of a request when it comes.
+    /// `true` if the fault affects an open watch, rather than a request.
     pub(super) fn is_of_streams(&self, verb: Verb) -> bool {
         match self {
             Fault::Mangle(_) => verb == Verb::Watch,
@@ -398,27 +400,27 @@ impl Fault {
 }
 
 impl Rule {
-    /// What it is about, if it can be.
+    /// Validates the rule and returns its matcher.
     pub(super) fn check(&self) -> Result<Matcher, InvalidRule> {
         let name = self.fault.name();
         for verb in &self.on.verbs {
-            if !self.fault.befalls(*verb) {
+            if !self.fault.affects(*verb) {
                 let possible = Verb::OF_RESOURCES.into_iter().chain([Verb::Discovery, Verb::Connect]);
-                let possible: Vec<String> = possible.filter(|verb| self.fault.befalls(*verb)).map(word).collect();
-                let why = format!("{name} cannot befall {}: possible are {}", word(*verb), possible.join(", "));
+                let possible: Vec<String> = possible.filter(|verb| self.fault.affects(*verb)).map(word).collect();
+                let why = format!("{name} cannot affect {}: use {}", word(*verb), possible.join(", "));
                 return Err(InvalidRule::new("on.verbs", why));
             }
         }
         self.check_place()?;
         self.check_frequency()?;
         self.check_fault()?;
-        Matcher::new(&self.on, |verb| self.fault.befalls(verb))
+        Matcher::new(&self.on, |verb| self.fault.affects(verb))
     }
 
     fn check_place(&self) -> Result<(), InvalidRule> {
         let Requests { resource, verbs, namespace, user_agent } = &self.on;
         for verb in verbs.iter().filter(|verb| matches!(verb, Verb::Discovery | Verb::Connect)) {
-            let why = || format!("{} is of no resource and no namespace: leave it out", word(*verb));
+            let why = || format!("requests of {} have no resource and no namespace: leave it out", word(*verb));
             if resource != "*" {
                 return Err(InvalidRule::new("on.resource", why()));
             }
@@ -426,13 +428,13 @@ impl Rule {
                 return Err(InvalidRule::new("on.namespace", why()));
             }
             if *verb == Verb::Connect && user_agent.is_some() {
-                let why = "nobody knows who connects: leave it out, or name other verbs than connect";
+                let why = "a connection has no user agent: leave it out, or use other verbs than connect";
                 return Err(InvalidRule::new("on.userAgent", why));
             }
         }
         let replaces = matches!(self.fault, Fault::Status(_) | Fault::Hang | Fault::Disconnect(_));
         if self.performed && (!replaces || verbs.contains(&Verb::Connect)) {
-            let why = "only of a request's status, hang and disconnect: leave it out";
+            let why = "only for the faults status, hang and disconnect of requests: leave it out";
             return Err(InvalidRule::new("performed", why));
         }
         Ok(())
@@ -442,12 +444,12 @@ impl Rule {
         if let Often::Probability(chance) = self.often
             && !(chance > 0.0 && chance <= 1.0)
         {
-            let why = format!("{chance} is no chance: possible is more than 0, and at most 1");
+            let why = format!("{chance} is not a probability: use more than 0 and at most 1");
             return Err(InvalidRule::new("often.probability", why));
         }
         if self.fault.lasts() {
             let name = self.fault.name();
-            let why = format!("{name} lasts until its rule is removed, or for forMilliseconds: leave it out");
+            let why = format!("{name} lasts until its rule is removed or forMilliseconds have passed: leave it out");
             if self.often != Often::Always {
                 return Err(InvalidRule::new("often", why));
             }
@@ -463,22 +465,23 @@ impl Rule {
             Fault::Delay(Delay { milliseconds, up_to: Some(up_to) }) if up_to < milliseconds => {
                 Err(InvalidRule::new("fault.delay.upTo", format!("less than the {milliseconds} milliseconds at least")))
             }
-            Fault::Status(answer) if !(200..600).contains(&answer.code) => {
-                Err(InvalidRule::new("fault.status.code", format!("{}: possible are 200 to 599", answer.code)))
-            }
-            // HTTP knows no body with these.
+            Fault::Status(answer) if !(200..600).contains(&answer.code) => Err(InvalidRule::new(
+                "fault.status.code",
+                format!("{} is not a possible code: use 200 to 599", answer.code),
+            )),
+            // HTTP allows no body with these codes.
             Fault::Status(Answer { code: code @ (204 | 205 | 304), body, .. }) if *body != Content::Empty => {
                 Err(InvalidRule::new("fault.status.body", format!("{code} has none: say empty")))
             }
             Fault::Cut(Cut { error: Some(code), .. }) if !(400..600).contains(code) => {
-                Err(InvalidRule::new("fault.cut.error", format!("{code} is no error: possible are 400 to 599")))
+                Err(InvalidRule::new("fault.cut.error", format!("{code} is not an error code: use 400 to 599")))
             }
             _ => Ok(()),
         }
     }
 }
 
-/// A verb as JSON has it.
+/// Returns a verb as written in JSON.
 pub(super) fn word(verb: Verb) -> String {
     format!("{verb:?}").to_lowercase()
 }

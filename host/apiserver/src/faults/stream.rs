@@ -1,7 +1,7 @@
-//! What befalls a watch that goes on: its events, its bookmarks, its end.
+//! Applies faults to an open watch: to its events, its bookmarks and its end.
 //!
-//! A watch asks before each thing that it sends. It counts its own events, so that what befalls them does not depend on
-//! other watches.
+//! A watch asks before everything that it sends. It counts its own events, so that their faults do not depend on other
+//! watches.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -22,10 +22,10 @@ use super::{
 };
 use crate::{object::to_json, server::Server};
 
-/// How a watch ends before its time.
+/// How a watch ends early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// As at its timeout.
+    /// Like at its timeout.
     Over,
     /// With an ERROR event of this code.
     Error(u16),
@@ -33,12 +33,12 @@ pub(crate) enum End {
     Connection(By),
 }
 
-/// What keeps events back.
+/// How events are held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Held {
-    /// Bookmarks and the end too.
+    /// `true` if bookmarks and the end are held back too.
     pub(crate) silent: bool,
-    /// When a rule of those that do ends. None: when it is removed.
+    /// When the next of the rules that hold events back ends. `None` if only its removal ends it.
     pub(crate) until: Option<Instant>,
 }
 
@@ -49,28 +49,28 @@ pub(crate) struct WatchFaults {
     line: Arc<Line>,
     subject: Subject,
     id: u64,
-    /// How many watches its resource has had with it.
+    /// The number of this watch among those of its resource.
     number: u64,
-    /// Events so far.
+    /// Number of events so far.
     sent: u64,
     cut: Option<Cut>,
     cut_at: Option<Instant>,
     truncate: Option<Truncate>,
-    /// The last line, while a rule may want it again.
+    /// The last line, if a rule may repeat it.
     last: Option<Bytes>,
     told: oneshot::Receiver<End>,
     rules: watch::Receiver<()>,
-    /// Rules that hold it back, and have been counted for that.
+    /// Rules that hold this watch back and have counted it.
     met: BTreeSet<RuleId>,
     end: Option<End>,
 }
 
-/// What befalls one event.
+/// The faults of one event.
 #[derive(Debug, Default)]
 struct Fate {
     duplicate: bool,
     repeat: bool,
-    /// It may be wanted again.
+    /// `true` if the event may be repeated.
     keep: bool,
     mangle: Option<Mangle>,
 }
@@ -111,7 +111,7 @@ impl WatchFaults {
         stream
     }
 
-    /// Whether it has to end now, and how.
+    /// Returns how the watch must end now, if it must.
     pub(crate) fn end(&mut self) -> Option<End> {
         if self.end.is_none() {
             self.end = self.told.try_recv().ok();
@@ -122,7 +122,7 @@ impl WatchFaults {
         self.end
     }
 
-    /// Ends the connection that it goes over.
+    /// Ends the watch's connection.
     pub(crate) async fn end_connection<T>(&self, by: By) -> T {
         self.line.end(by).await
     }
@@ -138,13 +138,13 @@ impl WatchFaults {
         };
         tokio::select! {
             told = &mut self.told, if self.end.is_none() => self.end = told.ok(),
-            // The server outlives its watches.
+            // The sender is never dropped, because the server outlives its watches.
             _ = self.rules.changed() => {}
             () = time => {}
         }
     }
 
-    /// What keeps events back now.
+    /// Returns how events are held back now, if they are.
     pub(crate) fn held(&mut self) -> Option<Held> {
         if !self.server.faults.are_any() {
             return None;
@@ -170,7 +170,7 @@ impl WatchFaults {
         held
     }
 
-    /// How late the events at hand are to come.
+    /// Waits for the delay of the next events.
     pub(crate) async fn lag(&mut self) {
         let mut lag = Duration::ZERO;
         if self.server.faults.are_any() {
@@ -191,7 +191,7 @@ impl WatchFaults {
         }
     }
 
-    /// Whether a bookmark does not come.
+    /// `true` if a bookmark is withheld.
     pub(crate) fn withholds(&self, bookmark: Bookmark) -> bool {
         if !self.server.faults.are_any() {
             return false;
@@ -207,7 +207,7 @@ impl WatchFaults {
         struck
     }
 
-    /// Writes an event, or what becomes of it.
+    /// Writes an event after applying its faults.
     pub(crate) fn put(&mut self, lines: &mut BytesMut, kind: &str, json: &[u8]) {
         if self.end.is_some() {
             return;

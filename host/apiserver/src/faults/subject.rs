@@ -1,11 +1,11 @@
-//! Which requests a rule is about: a request as rules see it, and the matching of the two.
+//! Matches requests with rules.
 
 use super::rule::{InvalidRule, Requests, Verb};
 
 /// A checked [`Requests`].
 #[derive(Debug, Clone)]
 pub(super) struct Matcher {
-    /// None: all.
+    /// `None` for all.
     resource: Option<ResourceName>,
     verbs: Vec<Verb>,
     namespace: Option<String>,
@@ -28,14 +28,14 @@ pub(crate) struct Subject {
     pub(crate) subresource: String,
     pub(crate) namespace: String,
     pub(crate) user_agent: String,
-    /// It asks for a page after the first.
+    /// `true` for a page after the first.
     pub(crate) continues: bool,
-    /// It asks for a streaming list.
+    /// `true` for a streaming list.
     pub(crate) streams: bool,
 }
 
 impl Subject {
-    /// What is about no resource.
+    /// Creates a request that concerns no resource.
     pub(crate) fn bare(verb: Verb, user_agent: &str) -> Self {
         Subject {
             verb,
@@ -52,13 +52,12 @@ impl Subject {
 
 impl Matcher {
     /// # Errors
-    /// `on.resource` names none.
+    /// `on.resource` names no resource.
     pub(super) fn new(requests: &Requests, verbs: impl Fn(Verb) -> bool) -> Result<Self, InvalidRule> {
         let refused = |why: &str| {
-            let why =
-                format!("{why} in {:?}: possible are configmaps, deployments.apps, deployments.apps/status and *", {
-                    &requests.resource
-                });
+            let why = format!("{why} in {:?}: use configmaps, deployments.apps, deployments.apps/status and *", {
+                &requests.resource
+            });
             InvalidRule::new("on.resource", why)
         };
         let resource = if requests.resource == "*" {

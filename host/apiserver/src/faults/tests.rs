@@ -1,4 +1,4 @@
-//! What befalls a request, decided without a server.
+//! The decisions about faults, without a server.
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
@@ -32,12 +32,12 @@ fn hits(faults: &Faults) -> Vec<u64> {
 }
 
 #[test]
-fn delays_add_up_before_whatever_else_befalls() {
+fn delays_add_up_before_other_faults() {
     let faults = Faults::new();
     for rule in [status(500), delay(5, None), delay(7, None)] {
         faults.add(rule).unwrap();
     }
-    let plan = faults.befalls(&list("pods"));
+    let plan = faults.plan(&list("pods"));
     assert_eq!((plan.delay, code(&plan)), (Duration::from_millis(12), Some(500)));
     assert_eq!(hits(&faults), [1, 1, 1]);
 }
@@ -49,7 +49,7 @@ fn what_another_rule_prevents_is_not_a_hit() {
     for rule in [Rule::new(Fault::Mangle(Mangle::Json)), performed, status(500), status(503)] {
         faults.add(rule).unwrap();
     }
-    assert_eq!(code(&faults.befalls(&list("pods"))), Some(500));
+    assert_eq!(code(&faults.plan(&list("pods"))), Some(500));
     assert_eq!(hits(&faults), [0, 0, 1, 0]);
 }
 
@@ -61,8 +61,8 @@ fn every_third_is_the_third_and_the_sixth_of_those_that_match() {
     faults.add(Rule { often, ..status(500).on(pods) }.times(2)).unwrap();
     let struck: Vec<usize> = (1..=12)
         .filter(|_| {
-            assert_eq!(code(&faults.befalls(&list("nodes"))), None);
-            code(&faults.befalls(&list("pods"))).is_some()
+            assert_eq!(code(&faults.plan(&list("nodes"))), None);
+            code(&faults.plan(&list("pods"))).is_some()
         })
         .collect();
     assert_eq!(struck, [3, 6]);
@@ -86,7 +86,7 @@ proptest! {
         let faults = Faults::new();
         faults.add(Rule { seed: Some(seed), ..delay(least, Some(least + more)) }).unwrap();
         for _ in 0..20 {
-            let drawn = faults.befalls(&list("pods")).delay.as_millis();
+            let drawn = faults.plan(&list("pods")).delay.as_millis();
             prop_assert!(u128::from(least) <= drawn && drawn <= u128::from(least + more));
         }
     }
@@ -96,7 +96,7 @@ proptest! {
         let faults = Faults::new();
         let often = Often::Probability(f64::from(percent) / 100.0);
         faults.add(Rule { often, seed: Some(seed), ..status(500) }).unwrap();
-        let struck = (0..2000).filter(|_| code(&faults.befalls(&list("pods"))).is_some()).count();
+        let struck = (0..2000).filter(|_| code(&faults.plan(&list("pods"))).is_some()).count();
         // 7 standard deviations: no seed is that unlucky.
         let expected = 20 * usize::try_from(percent).unwrap();
         prop_assert!(struck.abs_diff(expected) <= 160, "{struck} of 2000 at {percent} %");

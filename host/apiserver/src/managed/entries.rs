@@ -1,20 +1,20 @@
-//! `metadata.managedFields`: who owns what, as the object carries it.
+//! The entries of `metadata.managedFields`.
 
 use serde_json::{Value, json};
 
 use super::{Manager, set::Set};
 
-/// Entries of updates that an object may have; older ones are merged into one. As in kube-apiserver.
+/// Upper bound for entries of updates, as in kube-apiserver. Older ones are merged.
 const UPDATES: usize = 10;
 
-/// How an owner came to own.
+/// The operation by which an owner got its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Operation {
     Apply,
     Update,
 }
 
-/// One owner.
+/// An owner and its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) name: String,
@@ -38,7 +38,7 @@ impl Entry {
         }
     }
 
-    /// Whether two entries are of one owner. Who applies is one owner in all versions.
+    /// `true` if two entries have the same owner. An applier is one owner in all versions.
     pub(super) fn same_owner(&self, other: &Entry) -> bool {
         self.name == other.name
             && self.operation == other.operation
@@ -46,7 +46,7 @@ impl Entry {
             && (self.operation == Operation::Apply || self.api_version == other.api_version)
     }
 
-    /// As it stands in a conflict: `"kubectl-edit" using v1`.
+    /// Returns the owner as in a conflict's message: `"kubectl-edit" using v1`.
     pub(super) fn shown(&self) -> String {
         let mut text = format!("{:?}", self.name);
         if !self.subresource.is_empty() {
@@ -98,7 +98,7 @@ impl Entry {
     }
 }
 
-/// Reads an object's entries; none if they cannot be read.
+/// Reads an object's entries. Returns `None` if they are invalid.
 pub(super) fn read(object: &Value) -> Option<Vec<Entry>> {
     match &object["metadata"]["managedFields"] {
         Value::Null => Some(Vec::new()),
@@ -107,7 +107,7 @@ pub(super) fn read(object: &Value) -> Option<Vec<Entry>> {
     }
 }
 
-/// Whether a client asks to forget all owners, by an empty list or one empty entry.
+/// `true` if a client resets managedFields by an empty list or one empty entry.
 pub(super) fn asks_for_reset(object: &Value) -> bool {
     match object["metadata"]["managedFields"].as_array().map(Vec::as_slice) {
         Some([]) => true,
@@ -116,7 +116,7 @@ pub(super) fn asks_for_reset(object: &Value) -> bool {
     }
 }
 
-/// Takes the entries off an object.
+/// Removes the entries from an object.
 pub(super) fn strip(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
@@ -146,7 +146,7 @@ pub(super) fn write(object: &mut Value, mut entries: Vec<Entry>) {
     }
 }
 
-/// Merges the oldest updates of each version into one entry, until there are no more than an object may have.
+/// Merges the oldest updates of each version until at most [`UPDATES`] are left.
 pub(super) fn cap(entries: &mut Vec<Entry>) {
     let mut updates: Vec<Entry> = Vec::new();
     entries.retain(|entry| {

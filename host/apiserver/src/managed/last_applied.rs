@@ -1,7 +1,7 @@
-//! What client-side `kubectl apply` left behind: an annotation with all that it applied last.
+//! The annotation of client-side `kubectl apply` with the last applied object.
 //!
-//! `kubectl apply --server-side` (manager `kubectl`) takes over from it: a conflict about fields that the annotation names
-//! with their present values is none, and the annotation is kept up to date, so that the way back is open.
+//! `kubectl apply --server-side` (manager `kubectl`) takes over from it. Fields that the annotation has with their
+//! current values do not conflict. The annotation is updated, so that client-side apply can be used again.
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ fn annotation(object: &Value) -> Option<&str> {
     object.get("metadata")?.get("annotations")?.get(ANNOTATION)?.as_str().filter(|text| !text.is_empty())
 }
 
-/// Whether all conflicts are about fields that the annotation names with the values that they have.
+/// `true` if the annotation has all conflicting fields with their current values.
 pub(super) fn settles(live: &Value, owners: &[Entry], taken: &Set, schema: &Schema, manager: &Manager) -> bool {
     if manager.name != MANAGER {
         return false;
@@ -37,7 +37,7 @@ pub(super) fn settles(live: &Value, owners: &[Entry], taken: &Set, schema: &Sche
     owners.iter().all(|entry| entry.owned.intersection(taken).difference(&unchanged).is_empty())
 }
 
-/// Brings the annotation up to date, where the live object has one.
+/// Updates the annotation if the live object has one.
 pub(super) fn renew(new: &mut Value, live: &Value, applied: &Value, manager: &Manager) {
     if manager.name != MANAGER || manager.subresource.is_some() || annotation(live).is_none() {
         return;

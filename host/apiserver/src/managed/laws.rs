@@ -14,7 +14,7 @@ use super::{
 };
 use crate::schema::Schema;
 
-/// A custom kind with every way in which values are owned.
+/// A custom kind with every form of ownership.
 fn everything() -> Schema {
     let text = json!({ "type": "string" });
     Schema::from_crd(&json!({
@@ -144,10 +144,10 @@ proptest! {
             prop_assert_eq!(&once, &twice);
             let unforced = apply(Some(&once), &config, &schema, &manager("applier"), false).unwrap();
             prop_assert_eq!(&once, &unforced);
-            // Applied to nothing it is itself.
+            // Applied to nothing, the result is the applied object.
             let alone = apply(None, &config, &schema, &manager("applier"), false).unwrap();
             prop_assert_eq!(&bare(&alone), &config);
-            // All that it names is as it names it.
+            // Everything that it names has its value.
             let difference = super::walk::Comparison::of(&schema, &config, &bare(&once));
             prop_assert!(super::walk::paths(&schema, &config).intersection(&difference.modified).is_empty());
             prop_assert!(super::walk::paths(&schema, &config).intersection(&difference.removed).is_empty());

@@ -9,7 +9,7 @@ use std::{cmp::Ordering, fmt};
 
 use serde_json::{Map, Number, Value};
 
-/// A step. Ordered as Kubernetes orders them: fields, keys, values, indexes.
+/// A step. The order is Kubernetes': fields, keys, values, indexes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Element {
     /// A field of an object, or a key of a map.
@@ -23,7 +23,7 @@ pub(super) enum Element {
 }
 
 impl Element {
-    /// Reads a key of `FieldsV1`; none if it is of no known kind.
+    /// Parses a key of `FieldsV1`. Returns `None` for an unknown kind.
     pub(super) fn parse(text: &str) -> Option<Element> {
         let (kind, rest) = text.split_once(':')?;
         match kind {
@@ -38,14 +38,14 @@ impl Element {
         }
     }
 
-    /// The item with these keys.
+    /// Creates the step to the item with these keys.
     pub(super) fn key(fields: Vec<(String, Value)>) -> Element {
         let mut fields: Vec<_> = fields.into_iter().map(|(name, value)| (name, Atom::new(value))).collect();
         fields.sort();
         Element::Key(fields)
     }
 
-    /// As a key of `FieldsV1`.
+    /// Returns the step as a key of `FieldsV1`.
     pub(super) fn serialize(&self) -> String {
         match self {
             Element::Field(name) => format!("f:{name}"),
@@ -62,7 +62,7 @@ impl Element {
     }
 }
 
-/// As it stands in a path for people.
+/// The step in a path for people.
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -77,11 +77,11 @@ impl fmt::Display for Element {
     }
 }
 
-/// A value that tells items apart. 1 and 1.0 are one value.
+/// A value that identifies an item. 1 and 1.0 are equal.
 #[derive(Debug, Clone)]
 pub(super) struct Atom(Value);
 
-/// Beyond it, not every integer is a float.
+/// Beyond this, not every integer is a float.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 impl Atom {
@@ -94,7 +94,7 @@ impl Atom {
         }
     }
 
-    /// Numbers come first, then texts, booleans, and what should not be here at all.
+    /// The order of types: numbers, strings, booleans, and invalid values last.
     fn rank(&self) -> u8 {
         match self.0 {
             Value::Number(_) => 0,
@@ -141,14 +141,14 @@ impl PartialEq for Atom {
 
 impl Eq for Atom {}
 
-/// As JSON that is the same in all of Kubernetes.
+/// Kubernetes' canonical JSON.
 impl fmt::Display for Atom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&escaped(&self.0))
     }
 }
 
-/// JSON as Go writes it: safe to put into HTML.
+/// Returns JSON as Go writes it, with HTML characters escaped.
 fn escaped(value: &Value) -> String {
     let text = value.to_string();
     if !text.contains(['<', '>', '&']) {

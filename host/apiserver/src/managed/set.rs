@@ -1,7 +1,7 @@
 //! Sets of paths, and their form as `FieldsV1`.
 //!
-//! A set is a tree: at each node the steps that are themselves in the set (`members`), and the sets beneath a step
-//! (`children`). A step may be both: `"f:data": {".": {}, "f:color": {}}` has `.data` and `.data.color`.
+//! A set is a tree. Each node has the steps that are in the set (`members`) and the sets beneath steps (`children`). A
+//! step may be both: `"f:data": {".": {}, "f:color": {}}` has `.data` and `.data.color`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ impl Set {
         self.members.is_empty() && self.children.is_empty()
     }
 
-    /// Adds a path. The empty path is in no set.
+    /// Adds a path. The empty path is ignored.
     pub(super) fn insert(&mut self, path: &[Element]) {
         match path {
             [] => {}
@@ -33,12 +33,12 @@ impl Set {
         }
     }
 
-    /// Whether a step is itself in the set.
+    /// `true` if a step is in the set.
     pub(super) fn has(&self, step: &Element) -> bool {
         self.members.contains(step)
     }
 
-    /// What the set has beneath a step.
+    /// Returns the set beneath a step.
     pub(super) fn beneath(&self, step: &Element) -> Option<&Set> {
         self.children.get(step)
     }
@@ -62,7 +62,7 @@ impl Set {
         Set { members, children: children.collect() }
     }
 
-    /// The paths that the other has not.
+    /// Returns the paths that are not in `other`.
     pub(super) fn difference(&self, other: &Set) -> Set {
         let members = self.members.difference(&other.members).cloned().collect();
         let children = self.children.iter().filter_map(|(step, child)| {
@@ -72,7 +72,7 @@ impl Set {
         Set { members, children: children.collect() }
     }
 
-    /// The paths that the other has not, nor any step on the way.
+    /// Returns the paths that are not at or beneath a path in `other`.
     pub(super) fn outside(&self, other: &Set) -> Set {
         let members = self.members.difference(&other.members).cloned().collect();
         let children =
@@ -83,8 +83,8 @@ impl Set {
         Set { members, children: children.collect() }
     }
 
-    /// The set with every field of a struct on the way to a path. Sets leave these out, but to remove `.spec.color` from an
-    /// object whose `spec` has nothing else is to remove `.spec`.
+    /// Adds the fields of structs on the way to each path. Sets leave them out. They are needed because removing
+    /// `.spec.color` from an object whose `spec` has nothing else removes `.spec`.
     pub(super) fn with_fields_on_the_way(&self, node: &Node) -> Set {
         let mut members = self.members.clone();
         let mut children = BTreeMap::new();
@@ -104,7 +104,7 @@ impl Set {
         Set { members, children }
     }
 
-    /// Every path; of each level first those that end there.
+    /// Returns every path. On each level, the paths that end there come first.
     pub(super) fn paths(&self) -> Vec<Vec<Element>> {
         let mut paths = Vec::new();
         self.collect(&mut Vec::new(), &mut paths);
@@ -122,7 +122,7 @@ impl Set {
         }
     }
 
-    /// Reads `fieldsV1`. Steps of unknown kind are left out, as a real server leaves them out.
+    /// Parses `fieldsV1`. Steps of an unknown kind are skipped, as in kube-apiserver.
     pub(super) fn parse(fields: &Value) -> Set {
         let mut set = Set::default();
         for (text, beneath) in fields.as_object().into_iter().flatten() {
@@ -138,7 +138,7 @@ impl Set {
         set
     }
 
-    /// As `fieldsV1`.
+    /// Returns the set as `fieldsV1`.
     pub(super) fn serialize(&self) -> Value {
         let mut fields = Map::new();
         let steps: BTreeSet<&Element> = self.members.iter().chain(self.children.keys()).collect();

@@ -22,7 +22,7 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    /// How a value at a node is owned; none where null may be any.
+    /// Returns how a value at a node is owned, or `None` if a null may be of any shape.
     pub(super) fn of(node: &Node, value: &Value) -> Option<Shape> {
         let shape = match (node.resolve().kind, value) {
             (Type::Object, Value::Object(_) | Value::Null) => Shape::Map,
@@ -40,7 +40,7 @@ impl Shape {
     }
 }
 
-/// The step to an item of a list that is owned item by item.
+/// Returns the step to an item of a list that is owned item by item.
 pub(super) fn element(node: &Node, item: &Value, builtin: bool) -> Result<Element, String> {
     match node.list() {
         ListKind::Map(keys) => {
@@ -69,20 +69,20 @@ pub(super) fn element(node: &Node, item: &Value, builtin: bool) -> Result<Elemen
     }
 }
 
-/// The steps to all items; none if one of them has none, and the list can only be taken as a whole.
+/// Returns the steps to all items, or `None` if an item has no step, so that the list counts as a whole.
 pub(super) fn elements(node: &Node, items: &[Value], builtin: bool) -> Option<Vec<Element>> {
     items.iter().map(|item| element(node, item, builtin).ok()).collect()
 }
 
-/// Finds what of an applied object contradicts the schema so that it cannot be merged.
+/// Finds contradictions between an applied object and the schema that prevent a merge.
 pub(super) struct Check<'a> {
     pub(super) builtin: bool,
-    /// What is wrong, with its path.
+    /// The errors, with their paths.
     pub(super) wrong: &'a mut Vec<String>,
 }
 
 impl Check<'_> {
-    /// `keeps_unknown`: unknown fields are kept above, and so beneath too.
+    /// Checks a value. `keeps_unknown` is `true` if unknown fields are kept above, and therefore also beneath.
     pub(super) fn check(&mut self, node: &Node, value: &Value, keeps_unknown: bool, path: &mut String) {
         let resolved = node.resolve();
         let keeps_unknown = keeps_unknown || resolved.preserve;
@@ -141,11 +141,11 @@ impl Check<'_> {
         let format = node.rules.as_ref().and_then(|rules| rules.format.as_deref()).unwrap_or_default();
         let is_scalar = !value.is_object() && !value.is_array();
         let expected = match kind {
-            // A text of some format may be written in other ways.
+            // A string with a format may have other types.
             Type::String if matches!(format, "" | "byte") => (value.is_string(), "string"),
             Type::Boolean => (value.is_boolean(), "boolean"),
             Type::Integer | Type::Number => (value.is_number(), "numeric (int or float)"),
-            // In a custom resource an int-or-string is not said to be a scalar.
+            // Custom resources do not declare an int-or-string as a scalar.
             _ => (is_scalar || (node.int_or_string && !self.builtin), "any scalar"),
         };
         let (false, expected) = expected else { return };

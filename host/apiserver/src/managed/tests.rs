@@ -35,7 +35,7 @@ fn pod(spec: Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a", "namespace": "default" }, "spec": spec })
 }
 
-/// Each manager's name, operation and fields.
+/// Returns each manager's name, operation and fields.
 fn owners(object: &Value) -> Vec<(&str, &str, &Value)> {
     let entries = object["metadata"]["managedFields"].as_array().map(Vec::as_slice).unwrap_or_default();
     entries
@@ -260,7 +260,7 @@ fn what_is_no_longer_applied_goes_and_what_others_own_stays() {
     assert_eq!(
         after["spec"],
         json!({
-            // Who owns a field of an item does not own the item.
+            // The owner of an item's field does not own the item.
             "containers": [{ "name": "web", "image": "2", "tty": true }],
             "securityContext": { "runAsGroup": 2 },
         })

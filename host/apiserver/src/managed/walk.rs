@@ -1,5 +1,5 @@
-//! The walks over one or two objects that ownership is made of: which paths an object has, what differs between two, what
-//! two become when one is applied to the other, and what is left of one without some paths.
+//! The walks over objects for ownership. They return the paths of an object, the differences between two objects, the
+//! result of an apply, and an object without some paths.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::schema::{
     node::{FREE, Node},
 };
 
-/// The paths that an applied object has: leaves, items of lists, keys of maps, empty objects.
+/// Returns the paths of an applied object: leaves, items of lists, keys of maps and empty objects.
 pub(super) fn paths(schema: &Schema, object: &Value) -> Set {
     let mut set = Set::default();
     add_paths(&schema.root, object, schema.builtin, &mut Vec::new(), &mut set);
@@ -51,7 +51,7 @@ fn add_paths(node: &Node, value: &Value, builtin: bool, path: &mut Vec<Element>,
     }
 }
 
-/// What differs between two objects. No path is in two of the sets.
+/// The differences between two objects. The sets are disjoint.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     pub(super) removed: Set,
@@ -66,7 +66,7 @@ impl Comparison {
         comparison
     }
 
-    /// Without what is at or beneath these paths.
+    /// Returns the differences that are not at or beneath these paths.
     pub(super) fn outside(&self, ignored: &Set) -> Comparison {
         Comparison {
             removed: self.removed.outside(ignored),
@@ -86,7 +86,7 @@ impl Comparison {
         let shape = |value: Option<&Value>| value.and_then(|value| Shape::of(node, value));
         let is_leaf = match (shape(old), shape(new)) {
             (Some(a), Some(b)) if a != b => {
-                // A value of another shape is in the old one's place: all of the old goes, all of the new comes.
+                // The shape differs, so the whole old value is removed and the whole new value is added.
                 self.descend(node, a, old, None, builtin, path);
                 self.descend(node, b, None, new, builtin, path);
                 self.modified.insert(path);
@@ -103,7 +103,8 @@ impl Comparison {
         }
     }
 
-    /// Compares what is beneath two values of one shape. Returns whether they are to be compared as a whole instead.
+    /// Compares what is beneath two values of the same shape. Returns `true` if they are to be compared as a whole
+    /// instead.
     fn descend(
         &mut self,
         node: &Node,
@@ -159,7 +160,7 @@ impl Comparison {
         }
     }
 
-    /// Compares the items of one key. Where there are several, which a list should not have, they count as one value.
+    /// Compares the items of one key. Several items with one key, which are invalid, count as one value.
     fn compare_items(&mut self, node: &Node, old: &[&Value], new: &[&Value], builtin: bool, path: &mut Vec<Element>) {
         match (old, new) {
             ([] | [_], [] | [_]) => self.compare(node, old.first().copied(), new.first().copied(), builtin, path),
@@ -184,7 +185,7 @@ impl Comparison {
     }
 }
 
-/// JSON equality, where 1 and 1.0 are one number.
+/// Compares JSON values. 1 and 1.0 are equal.
 pub(super) fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || (a.is_f64() != b.is_f64() && a.as_f64() == b.as_f64()),
@@ -196,7 +197,7 @@ pub(super) fn equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// What an object becomes when another is applied to it.
+/// Returns the result of applying one object to another.
 pub(super) fn merge(schema: &Schema, live: &Value, applied: &Value) -> Value {
     merge_at(&schema.root, live, applied, schema.builtin)
 }
@@ -213,7 +214,7 @@ fn merge_at(node: &Node, live: &Value, applied: &Value, builtin: bool) -> Value 
         return applied.clone();
     }
     match (shape, live, applied) {
-        // Null applied to an object or a list that is owned in parts names no part.
+        // Applying null to a map or list that is owned in parts names no part.
         (Some(Shape::Map | Shape::List), live, Value::Null) => live.clone(),
         (Some(Shape::Map), Value::Object(live), Value::Object(applied)) => {
             let mut merged = live.clone();
@@ -238,15 +239,15 @@ fn merge_at(node: &Node, live: &Value, applied: &Value, builtin: bool) -> Value 
     }
 }
 
-/// Merges lists. Applied items stand as they were applied; each item that only the live list has stands where it stood among
-/// those that both have.
+/// Merges lists. Applied items keep their order. Each other live item keeps its place among the items that both lists
+/// have.
 fn merge_lists(node: &Node, live: &[(&Element, &Value)], applied: &[(&Element, &Value)], builtin: bool) -> Vec<Value> {
     let find = |list: &[(&Element, &Value)], step: &Element| {
         let mut same = list.iter().filter(|(other, _)| *other == step).map(|(_, value)| (*value).clone());
         same.next().map(|first| (first, same.next().is_none()))
     };
     let merged = |step: &Element, value: &Value| match find(live, step) {
-        // Of several live items with one key none is the one to merge with.
+        // With several live items of one key, none of them is merged.
         Some((live, true)) => merge_at(node.item(), &live, value, builtin),
         _ => value.clone(),
     };
@@ -271,7 +272,7 @@ fn merge_lists(node: &Node, live: &[(&Element, &Value)], applied: &[(&Element, &
     out
 }
 
-/// What is left of an object without these paths. A field of which nothing is left goes with them.
+/// Returns an object without these paths. A field that becomes empty is removed too.
 pub(super) fn without(schema: &Schema, object: &Value, gone: &Set) -> Value {
     let nothing = || Value::Object(Map::new());
     without_at(&schema.root, object, gone, schema.builtin).unwrap_or_else(nothing)
@@ -309,7 +310,7 @@ fn without_at(node: &Node, value: &Value, gone: &Set, builtin: bool) -> Option<V
             let left: Vec<_> = left.collect();
             (!left.is_empty()).then_some(Value::Array(left))
         }
-        // What is owned as a whole has nothing beneath it.
+        // A value that is owned as a whole has no parts.
         (Some(Shape::Leaf), Value::Object(_) | Value::Array(_)) => None,
         _ => Some(value.clone()),
     }

@@ -1,4 +1,4 @@
-//! How a strategic merge patch merges one list into another, and in which order the items stand then.
+//! Merges and orders lists in a strategic merge patch.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::schema::{go, node::Node};
 
-/// Merges lists of objects by the field's merge key, lists of primitives as sets.
+/// Merges lists of objects by the field's merge key, and lists of primitives as sets.
 pub(super) fn merge(current: Vec<Value>, change: Vec<Value>, field: &Node, name: &str) -> Result<Vec<Value>, Error> {
     let mut every = current.iter().chain(&change);
     let objects = every.clone().filter(|item| item.is_object()).count();
@@ -46,7 +46,7 @@ pub(super) fn merge(current: Vec<Value>, change: Vec<Value>, field: &Node, name:
     order(merged, &change, &kept, Some(key))
 }
 
-/// Takes items that are directives out of the patch, and obeys them.
+/// Removes directives from the patch's items, and applies them.
 fn obey_directives(mut current: Vec<Value>, change: Vec<Value>, key: &str) -> Result<(Vec<Value>, Vec<Value>), Error> {
     let mut replaces = false;
     let mut left = Vec::with_capacity(change.len());
@@ -69,7 +69,7 @@ fn key_of<'a>(item: &'a Value, key: &str) -> Result<&'a Value, Error> {
     item.get(key).ok_or_else(|| Error::Internal(format!("map: {item} does not contain declared merge key: {key}")))
 }
 
-/// Whether two items are the same: equal merge keys, or equal primitives.
+/// `true` if two items have equal merge keys, or are equal primitives.
 fn same(a: &Value, b: &Value, key: Option<&str>) -> bool {
     match key {
         Some(key) => a.get(key).is_some() && a.get(key) == b.get(key),
@@ -77,7 +77,7 @@ fn same(a: &Value, b: &Value, key: Option<&str>) -> bool {
     }
 }
 
-/// The items of a patch must stand in the order that `$setElementOrder` gives.
+/// Checks that the items of a patch have the order of `$setElementOrder`.
 pub(super) fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(), Error> {
     if order.is_empty() {
         return Ok(());
@@ -99,8 +99,8 @@ pub(super) fn check_order(change: &[Value], order: &[Value], key: Option<&str>) 
     Ok(())
 }
 
-/// Orders items: those that `first` names as it names them; the others as they stood in `before`, each in front of the first
-/// named item that it stood in front of.
+/// Orders items. Items in `first` take its order. Each other item keeps its place in `before`, in front of the first
+/// named item that it preceded there.
 pub(super) fn order(
     items: Vec<Value>,
     first: &[Value],

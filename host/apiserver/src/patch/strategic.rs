@@ -1,17 +1,17 @@
-//! Strategic merge patch: a merge patch that knows how lists merge, and that can carry directives.
+//! Strategic merge patch: a merge patch that merges lists and may contain directives.
 //!
 //! | directive | where | means |
 //! |---|---|---|
-//! | `$patch: replace` | object | takes the patch's fields and no others |
-//! | `$patch: replace` | item of a list | takes the patch's items and no others |
+//! | `$patch: replace` | object | keeps only the patch's fields |
+//! | `$patch: replace` | item of a list | keeps only the patch's items |
 //! | `$patch: delete` | object | empties it |
 //! | `$patch: delete` | item of a list | removes the item with its merge key |
 //! | `$retainKeys: [...]` | object | drops the fields that it does not name |
 //! | `$deleteFromPrimitiveList/<field>: [...]` | beside a list | removes these values |
 //! | `$setElementOrder/<field>: [...]` | beside a list | the order of items |
 //!
-//! `sigs.k8s.io`'s documents `strategic-merge-patch` and `preserve-order-in-strategic-merge-patch` describe them; what those
-//! leave open is done as kube-apiserver does it.
+//! Kubernetes' documents `strategic-merge-patch` and `preserve-order-in-strategic-merge-patch` describe them. Where
+//! they leave something open, this follows kube-apiserver.
 
 use serde_json::{Map, Value};
 
@@ -29,14 +29,14 @@ const SET_ORDER: &str = "$setElementOrder/";
 /// Applies a strategic merge patch, for built-in kinds.
 ///
 /// # Errors
-/// [`Error::Malformed`] where the patch or a directive is not one; [`Error::Internal`] where it contradicts the object or the
-/// schema: an item without its merge key, an order that does not fit.
+/// [`Error::Malformed`] if the patch or a directive is malformed. [`Error::Internal`] if it contradicts the object or
+/// the schema, such as an item without its merge key or an order that does not fit.
 pub fn strategic(current: &Value, patch: &Value, schema: &Schema) -> Result<Value, Error> {
     check_object(patch)?;
     let (Value::Object(current), Value::Object(patch)) = (current, patch) else {
         return Err(Error::Internal("the object is no object".to_owned()));
     };
-    // The object may have been stored by a client that nests deeper than a patch may.
+    // A stored object may be deeper than a patch may be.
     if crate::schema::node::too_deep(&Value::Object(current.clone())) {
         return Err(Error::Internal("the object is nested too deeply".to_owned()));
     }
@@ -100,12 +100,12 @@ pub(super) fn merge_objects(
     Ok(object)
 }
 
-/// Merges two lists if their field merges; else the patch's is taken.
+/// Merges two lists if their field's strategy is to merge. Otherwise the patch's list replaces the current one.
 fn merge_lists(current: Vec<Value>, change: Vec<Value>, field: &Node, name: &str) -> Result<Vec<Value>, Error> {
     if field.patch.merge { list::merge(current, change, field, name) } else { Ok(cleaned_items(change)) }
 }
 
-/// Obeys `$retainKeys`.
+/// Applies `$retainKeys`.
 fn retain_keys(object: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<(), Error> {
     let Some(keys) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
     let Value::Array(keys) = keys else { return malformed("retainKeys") };
@@ -118,7 +118,7 @@ fn retain_keys(object: &mut Map<String, Value>, patch: &mut Map<String, Value>) 
     Ok(())
 }
 
-/// Obeys `$setElementOrder/<field>`: merges the field if the patch has it, then orders the items. What is done is taken out of
+/// Applies `$setElementOrder/<field>`: merges the field if the patch has it, then orders the items. Removes both from
 /// the patch.
 fn set_order(
     object: &mut Map<String, Value>,
@@ -138,7 +138,7 @@ fn set_order(
     };
     let key = field.patch.merge_key.as_deref();
     let current = as_list(object.get(name).cloned())?;
-    // Null removes the list; that is left to the merge of fields.
+    // Null removes the list, which the merge of fields does.
     if patch.get(name).is_some_and(Value::is_null) {
         return Ok(());
     }
@@ -159,7 +159,7 @@ fn set_order(
     Ok(())
 }
 
-/// A value that a patch brings where there was none: without nulls, and without what is only a directive.
+/// Returns a new value from a patch without nulls and directives.
 pub(super) fn cleaned(value: Value) -> Option<Value> {
     match value {
         Value::Object(fields) if fields.contains_key(DIRECTIVE) => None,

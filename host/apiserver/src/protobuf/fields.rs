@@ -1,6 +1,6 @@
-//! Fields of the messages of kinds that `kubectl` creates from flags.
+//! The message fields of kinds that `kubectl` creates from flags.
 //!
-//! Numbers are those of the `generated.proto` files of `k8s.io/api` and `k8s.io/apimachinery`, which never change them.
+//! The numbers are from the `generated.proto` files of `k8s.io/api` and `k8s.io/apimachinery`, which never change them.
 
 use super::{
     Field,
@@ -10,7 +10,7 @@ use super::{
     },
 };
 
-/// The fields of a kind's message.
+/// Returns the fields of a kind's message.
 pub(super) fn of(api_version: &str, kind: &str) -> Option<&'static [Field]> {
     Some(match (api_version, kind) {
         ("v1", "ConfigMap") => &[

@@ -1,4 +1,4 @@
-//! POST: a new object.
+//! POST: creates an object.
 
 use http::StatusCode;
 use serde_json::Value;
@@ -13,14 +13,14 @@ use crate::{
     storage::Refused,
 };
 
-/// How often a generated name is tried: what kube-apiserver does.
+/// How often a generated name is tried, as in kube-apiserver.
 const GENERATED_NAMES: usize = 8;
 
-/// Metadata that the server alone writes.
+/// Metadata that only the server writes.
 const SYSTEM: [&str; 6] =
     ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"];
 
-/// Creates the object in a body. `call.key` has the namespace of the request; the body names the object.
+/// Creates the object in a body. `call.key` has the request's namespace, and the body has the object's name.
 pub(crate) fn create(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {
     let Decoded { mut value, duplicates } = body;
     check_kind(call, &mut value)?;
@@ -51,7 +51,7 @@ pub(crate) fn create(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {
     unreachable!("the last attempt returns")
 }
 
-/// The namespace of the body and that of the request must be one.
+/// Checks that the body and the request have the same namespace.
 pub(super) fn place(call: &Call<'_>, object: &mut Value) -> Result<()> {
     if !call.resource.namespaced {
         remove_meta(object, "namespace");
@@ -67,12 +67,12 @@ pub(super) fn place(call: &Call<'_>, object: &mut Value) -> Result<()> {
     Ok(())
 }
 
-/// How `metadata.managedFields` comes about.
+/// How `metadata.managedFields` is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tracking {
     /// From what the write changes.
     Update,
-    /// It is there already: server-side apply.
+    /// Server-side apply has computed it.
     Applied,
 }
 
@@ -99,7 +99,7 @@ impl From<Status> for Failure {
     }
 }
 
-/// Completes, checks and commits a new object whose name and namespace stand.
+/// Completes, checks and commits a new object with a final name and namespace.
 pub(super) fn insert(
     call: &mut Call<'_>,
     mut object: Value,
@@ -116,7 +116,7 @@ pub(super) fn insert(
     if resource.generation {
         set_meta(&mut object, "generation", 1.into());
     } else if let Some(generation) = generation {
-        // Kinds without one keep what the client says.
+        // Kinds without a generation keep the client's value.
         set_meta(&mut object, "generation", generation);
     }
     if resource.status

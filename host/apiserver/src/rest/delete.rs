@@ -1,7 +1,7 @@
-//! DELETE, of one object or of a collection.
+//! DELETE: deletes one object or a collection.
 //!
-//! An object with finalizers is only marked: whoever takes the last finalizer away ends it. Background deletion leaves what
-//! it owned to garbage collection; foreground deletion and orphaning are finalizers that garbage collection takes away.
+//! An object with finalizers is only marked. Removing its last finalizer deletes it. Background deletion leaves
+//! dependents to garbage collection. Foreground deletion and orphaning are finalizers that garbage collection removes.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::{
     status::{Result, Status, success},
 };
 
-/// What becomes of an object's dependents.
+/// What happens to an object's dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Propagation {
     Background,
@@ -29,10 +29,10 @@ pub(crate) enum Propagation {
     Orphan,
 }
 
-/// How to delete.
+/// The options of a delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// None: the kind's own, which a finalizer on the object may override.
+    /// `None` for the kind's default, which a finalizer on the object may override.
     pub(crate) propagation: Option<Propagation>,
     pub(crate) grace: Option<i64>,
     pub(crate) uid: Option<String>,
@@ -45,7 +45,7 @@ impl Options {
         Options { propagation: Some(propagation), ..Options::default() }
     }
 
-    /// From the body where there is one, else from the query.
+    /// Reads the options from the body if there is one, and else from the query.
     pub(crate) fn parse(body: &Value, params: &Params) -> Result<Self> {
         let mut options = Options { dry_run: params.dry_run("DeleteOptions")?, ..Options::default() };
         let kind = body["kind"].as_str().unwrap_or("DeleteOptions");
@@ -117,15 +117,15 @@ fn invalid_options(reason: Reason, field: &str, message: String) -> Status {
     Status::invalid_kind("DeleteOptions", "meta.k8s.io", "", &[cause])
 }
 
-/// How a deletion ended.
+/// The result of a deletion.
 pub(crate) enum Deleted {
-    /// Nothing is left of it; this was its last state.
+    /// The object is gone. Holds its last state.
     Gone(Arc<Object>),
-    /// It is marked, and stays until its finalizers are taken away.
+    /// The object is marked, and stays until its finalizers are removed.
     Marked(Arc<Object>),
-    /// Only asked whether it could be done: it would be marked.
+    /// Dry run: the object would be marked.
     WouldMark(Value),
-    /// As before: it would be gone.
+    /// Dry run: the object would be gone.
     WouldGo(Value),
 }
 
@@ -217,7 +217,7 @@ pub(crate) fn remove(
         }
         return server.update(resource, current, next).ok().map(Deleted::Marked);
     }
-    // What vanishes at once was never seen being deleted, except pods, which always are.
+    // An object that is deleted at once never shows a deletionTimestamp, except for pods.
     let last = if is_deleting(&current.value) || kinds::is_pod(resource) { next } else { current.value.clone() };
     if options.dry_run {
         return Some(Deleted::WouldGo(convert::to_requested(resource, &last).into_owned()));
@@ -225,7 +225,7 @@ pub(crate) fn remove(
     server.remove(resource, current, last).ok().map(Deleted::Gone)
 }
 
-/// Now, or as many seconds later.
+/// Returns the time after `grace` seconds.
 fn deadline(grace: i64) -> String {
     if grace <= 0 {
         return now();

@@ -1,4 +1,4 @@
-//! GET of a collection: which revision, which objects, which page.
+//! GET of a collection: selects the revision, the objects and the page.
 
 use std::{num::NonZeroU32, sync::Arc};
 
@@ -19,25 +19,25 @@ use crate::{
 /// How a list or a watch treats `resourceVersion`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Match {
-    /// Not said.
+    /// No `resourceVersionMatch` was given.
     Unset,
     Exact,
     NotOlderThan,
 }
 
-/// What a list or a watch asks for.
+/// The query of a list or a watch.
 #[derive(Debug, Clone)]
 pub(crate) struct Query {
-    /// None: all namespaces.
+    /// `None` for all namespaces.
     pub(crate) namespace: Option<String>,
     pub(crate) selector: Selector,
-    /// None: the newest. 0: any.
+    /// `None` for the newest version, and 0 for any.
     pub(crate) version: Option<u64>,
     pub(crate) matching: Match,
 }
 
 impl Query {
-    /// Reads the options that lists and watches share. `bad_version` is the refusal of what is no version.
+    /// Reads the options that lists and watches share. `bad_version` makes the error for an invalid version.
     pub(crate) fn parse(
         resource: &Resource,
         key: &Key,
@@ -81,10 +81,10 @@ pub(crate) fn refuse(reason: Reason, field: &str, message: impl Into<String>) ->
     options_error("ListOptions", reason, field, message.into())
 }
 
-/// Where a page ended, and in which revision.
+/// Where a page ended, and at which revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Token {
-    /// 0: the newest, because the list's own has expired.
+    /// 0 for the newest, because the list's own revision has expired.
     revision: u64,
     last: Key,
 }
@@ -107,13 +107,14 @@ impl Token {
     }
 }
 
-/// The refusal of a page whose snapshot is no longer kept, with the token that goes on from there.
+/// Returns the error for a page whose revision is no longer kept, with a token to continue at the newest revision.
 pub(crate) fn expired_page(params: &Params) -> Result<Status> {
     let Token { last, .. } = Token::parse(params.get("continue"))?;
     Ok(Status::expired_continue(Token { revision: 0, last }.encode()))
 }
 
-/// One page, or all. `stale`: without the last so many changes, unless it asks for the very revision.
+/// Returns one page, or all objects. `stale` is the number of last changes to ignore, unless an exact revision is
+/// requested.
 pub(crate) fn list(
     server: &Server,
     resource: &Resource,
@@ -131,7 +132,7 @@ pub(crate) fn list(
     let (after, at) = start(server, &query, params, limit)?;
     let stale = stale.filter(|_| after.is_none() && at.is_none());
     let at = stale.and_then(|changes| server.store.before(&resource.storage, changes)).or(at);
-    // Any version will do: then kube-apiserver answers out of its cache, and whole.
+    // For any version, kube-apiserver answers from its cache and without pages.
     let limit = if query.version == Some(0) && after.is_none() { 0 } else { limit };
 
     let snapshot = server.store.list(&resource.storage, query.namespace.as_deref(), after.as_ref(), at);
@@ -155,7 +156,7 @@ pub(crate) fn list(
     Ok((page, ListMeta { revision, continue_token: token, remaining }))
 }
 
-/// After which key, and at which revision.
+/// Returns the key after which the page begins, and its revision.
 fn start(server: &Server, query: &Query, params: &Params, limit: usize) -> Result<(Option<Key>, Option<u64>)> {
     let token = params.get("continue");
     if !token.is_empty() {
@@ -185,7 +186,7 @@ fn start(server: &Server, query: &Query, params: &Params, limit: usize) -> Resul
     if version > current {
         return Err(Status::version_too_large(version, current));
     }
-    // A limit without a word on matching means the very version, as it did before there was that word.
+    // A limit without `resourceVersionMatch` means the exact version, as in older versions of Kubernetes.
     let exact = query.matching == Match::Exact || (query.matching == Match::Unset && limit > 0);
     Ok((None, exact.then_some(version)))
 }

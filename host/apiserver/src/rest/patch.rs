@@ -1,4 +1,4 @@
-//! PATCH, of four kinds: JSON patch, merge patch, strategic merge patch, and server-side apply.
+//! PATCH with one of four kinds: JSON patch, merge patch, strategic merge patch and server-side apply.
 
 use http::{HeaderMap, header};
 use serde_json::Value;
@@ -18,7 +18,7 @@ use crate::{
     status::{Result, Status},
 };
 
-/// Which patch a body is.
+/// The kind of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Json,
@@ -93,19 +93,20 @@ fn compute(kind: Kind, current: &Value, patch: &Value, schema: &Schema) -> Resul
     })
 }
 
-/// A patched object must still be one of its kind.
+/// Checks that the result of a patch is still an object of its kind.
 fn check_patched(call: &mut Call<'_>, wanted: &mut Value, duplicates: &[String]) -> Result<()> {
     check_kind(call, wanted)?;
     check_fields(call, wanted, duplicates)
 }
 
-/// A patch that names a resourceVersion means only that one.
+/// Checks the resourceVersion in a patch, if there is one.
 fn check_version(call: &Call<'_>, wanted: &Value, view: &Value) -> Result<()> {
     let version = meta_str(wanted, "resourceVersion");
     if version.is_empty() || version == meta_str(view, "resourceVersion") { Ok(()) } else { Err(call.modified()) }
 }
 
-/// Server-side apply: what the body names becomes the manager's, what the manager no longer names goes.
+/// Server-side apply: the manager owns the fields in the body. Fields that it owned before and that the body lacks are
+/// removed.
 fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answer> {
     if params.get("fieldManager").is_empty() {
         let message = "Required value: is required for apply patch".to_owned();
@@ -113,7 +114,7 @@ fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answer> {
     }
     let body::Decoded { value: mut applied, duplicates } =
         body::yaml(body).map_err(|why| Status::bad_request(format!("error decoding YAML: {why}")))?;
-    // As in any other body, the last of two counts.
+    // As in any other body, the last of duplicate members counts.
     let duplicates = duplicates.iter().map(|path| format!("duplicate field \"{path}\""));
     match call.validation {
         FieldValidation::Ignore => {}

@@ -1,4 +1,4 @@
-//! The `scale` subresource: an `autoscaling/v1` Scale that stands for the replicas of any scalable object.
+//! The `scale` subresource: an `autoscaling/v1` Scale with the replicas of any scalable object.
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ use crate::{
     status::{Result, Status},
 };
 
-/// The scale of an object. Custom resources without a number of replicas have none.
+/// Returns the scale of an object, or an error for a custom resource without a number of replicas.
 pub(crate) fn of(resource: &Resource, object: &Value) -> Result<Value> {
     if let Some(paths) = resource.scale.as_ref().filter(|_| resource.custom)
         && at(object, &paths.spec).as_i64().is_none()
@@ -27,7 +27,7 @@ pub(crate) fn of(resource: &Resource, object: &Value) -> Result<Value> {
     Ok(of_any(resource, object))
 }
 
-/// As [`of`], with 0 for a number that is not there.
+/// Returns the scale of an object, with 0 for a missing number.
 pub(crate) fn of_any(resource: &Resource, object: &Value) -> Value {
     let mut metadata = Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
@@ -49,12 +49,12 @@ pub(crate) fn of_any(resource: &Resource, object: &Value) -> Value {
     })
 }
 
-/// What a Scale may hold: anything, since only its replicas are read.
+/// The schema of a Scale. It allows anything, because only the replicas are read.
 pub(crate) fn schema() -> Schema {
     Schema::preserve_all()
 }
 
-/// Whether a custom resource's number of replicas can be one.
+/// Checks the number of replicas of a custom resource.
 pub(super) fn validate(resource: &Resource, object: &Value) -> Option<Cause> {
     let path = &resource.scale.as_ref().filter(|_| resource.custom)?.spec;
     let replicas = at(object, path);
@@ -62,7 +62,7 @@ pub(super) fn validate(resource: &Resource, object: &Value) -> Option<Cause> {
     Some(Cause::invalid(path, replicas, "should be a non-negative integer"))
 }
 
-/// The object that results when its scale becomes `scale`.
+/// Returns the object with the replicas of `scale`.
 pub(crate) fn write(resource: &Resource, object: &Value, scale: &Value, patched: bool) -> Result<Value> {
     let paths = resource.scale.as_ref().ok_or_else(Status::unknown_resource)?;
     let given = &scale["spec"]["replicas"];
@@ -85,7 +85,7 @@ pub(crate) fn write(resource: &Resource, object: &Value, scale: &Value, patched:
     Ok(object)
 }
 
-/// PUT of a Scale.
+/// Replaces the Scale of an object.
 pub(crate) fn update(call: &mut Call<'_>, scale: &Value) -> Result<Answer> {
     let version = meta_str(scale, "resourceVersion").to_owned();
     loop {
@@ -101,7 +101,7 @@ pub(crate) fn update(call: &mut Call<'_>, scale: &Value) -> Result<Answer> {
     }
 }
 
-/// What applying a Scale applies to the object that it stands for.
+/// Returns the part of the object that an applied Scale sets.
 pub(super) fn fragment(call: &Call<'_>, scale: &Value) -> Result<Value> {
     let mut object = json!({
         "apiVersion": call.resource.api_version(), "kind": call.resource.kind,
@@ -113,7 +113,7 @@ pub(super) fn fragment(call: &Call<'_>, scale: &Value) -> Result<Value> {
     if scale["spec"]["replicas"].is_null() { Ok(object) } else { write(call.resource, &object, scale, false) }
 }
 
-/// The answer to a write of a scale is a Scale.
+/// Turns the answer to a write of the object into a Scale.
 pub(crate) fn answer(call: &Call<'_>, answer: Answer) -> Result<Answer> {
     if call.part != Part::Scale {
         return Ok(answer);
@@ -125,7 +125,7 @@ pub(crate) fn answer(call: &Call<'_>, answer: Answer) -> Result<Answer> {
     Ok(Answer::Made(StatusCode::OK, of_any(call.resource, &object)))
 }
 
-/// The value at a path such as `.spec.replicas`; null if there is none.
+/// Returns the value at a path such as `.spec.replicas`, or null.
 fn at<'a>(object: &'a Value, path: &str) -> &'a Value {
     path.trim_start_matches('.').split('.').fold(object, |value, step| &value[step])
 }

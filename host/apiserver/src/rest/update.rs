@@ -1,4 +1,4 @@
-//! PUT: another state of an object, given as a whole.
+//! PUT: replaces an object.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ use crate::{
     status::{Result, Status},
 };
 
-/// Replaces the object (or the part of it) that the request names by what its body says.
+/// Replaces an object, or the part of it that the request names, by the body.
 pub(crate) fn update(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {
     if call.part == Part::Scale {
         return scale::update(call, &body.value);
@@ -64,7 +64,7 @@ fn check_precondition(call: &Call<'_>, value: &Value, version: &str, current: &V
 }
 
 impl Call<'_> {
-    /// 409: another write came first.
+    /// Returns the 409 for a concurrent write.
     pub(super) fn modified(&self) -> Status {
         Status::modified(&self.resource.group_resource(), &self.key.name)
     }

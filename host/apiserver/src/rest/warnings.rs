@@ -1,8 +1,8 @@
-//! What kube-apiserver warns of at a create, though it takes the object.
+//! The warnings of kube-apiserver about accepted objects.
 
 use serde_json::Value;
 
-/// Environment variables that a container names twice: a later apply may drop one of them.
+/// Warns of environment variables that a container names twice, because a later apply may drop one of them.
 pub(super) fn hidden_variables(object: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     for (pointer, path) in [("/spec/template/spec", "spec.template.spec"), ("/spec", "spec")] {
@@ -13,7 +13,7 @@ pub(super) fn hidden_variables(object: &Value) -> Vec<String> {
                 for (place, variable) in variables.iter().enumerate() {
                     let name = &variable["name"];
                     let before = variables.iter().take(place).any(|before| before["name"] == *name);
-                    // A variable that builds on its former self is meant so.
+                    // A variable that refers to its former value is intended.
                     let builds_on = format!("$({})", name.as_str().unwrap_or_default());
                     if before && !variable["value"].as_str().unwrap_or_default().contains(&builds_on) {
                         warnings.push(format!(

@@ -1,4 +1,4 @@
-//! What updates, patches and applies have in common: from a wanted state to a committed one.
+//! The common part of updates, patches and applies: commits a wanted state.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::{
     status::{Result, Status},
 };
 
-/// How a replacement ended.
+/// The result of a replacement.
 pub(super) enum Replaced {
     Done(Answer),
-    /// Another write came first.
+    /// A concurrent write came first.
     Overtaken,
 }
 
-/// Brings `current` to the state `wanted`, as far as the request's part of the object and the kind's rules allow.
+/// Changes `current` to `wanted`, within the request's part of the object and the kind's rules.
 pub(super) fn replace(
     call: &mut Call<'_>,
     current: &Arc<Object>,
@@ -62,7 +62,7 @@ pub(super) fn replace(
     commit(call, current, &old, new)
 }
 
-/// A client gives up tracking by sending `[{}]`.
+/// `true` if a client resets managedFields by sending `[{}]`.
 fn clears(entries: &[Value]) -> bool {
     matches!(entries, [Value::Object(only)] if only.is_empty())
 }
@@ -78,7 +78,7 @@ fn commit(call: &Call<'_>, current: &Arc<Object>, old: &Value, new: Value) -> Re
         return Ok(Replaced::Done(Answer::Made(StatusCode::OK, new)));
     }
     if goes {
-        // The answer is the object before its end, with the resourceVersion that it had.
+        // The answer is the object before its deletion, with its resourceVersion.
         let answer = Answer::Made(StatusCode::OK, new.clone());
         let new = convert::to_stored(resource, new);
         return match call.server.remove(resource, current, new) {
@@ -92,7 +92,7 @@ fn commit(call: &Call<'_>, current: &Arc<Object>, old: &Value, new: Value) -> Re
     }
 }
 
-/// Whether a write changes nothing: times of managedFields aside.
+/// `true` if a write changes nothing, apart from times in managedFields.
 fn same(old: &Value, new: &Value) -> bool {
     let without = |object: &Value| -> Value {
         let mut managed = object["metadata"]["managedFields"].clone();
@@ -109,7 +109,7 @@ fn same(old: &Value, new: &Value) -> bool {
     without(old) == without(new) && parts(old) == parts(new)
 }
 
-/// Keeps the parts that the request is not about as they are.
+/// Keeps the parts that the request does not concern.
 fn split(call: &Call<'_>, old: &Value, wanted: Value) -> Value {
     let resource = call.resource;
     match call.part {
@@ -127,7 +127,7 @@ fn split(call: &Call<'_>, old: &Value, wanted: Value) -> Value {
             let mut new = old.clone();
             copy_field(&mut new, &wanted, "status");
             copy_meta(&mut new, &wanted, "managedFields");
-            // What must not change is still checked.
+            // Immutable fields are still checked.
             for field in ["uid", "name", "namespace"] {
                 copy_meta(&mut new, &wanted, field);
             }
@@ -150,7 +150,7 @@ fn split(call: &Call<'_>, old: &Value, wanted: Value) -> Value {
     }
 }
 
-/// What no update may change.
+/// Checks the fields that no update may change.
 fn check_immutable(call: &Call<'_>, old: &Value, new: &Value) -> Result<()> {
     let mut causes = Vec::new();
     for field in ["name", "namespace", "uid"] {
@@ -177,7 +177,7 @@ fn check_immutable(call: &Call<'_>, old: &Value, new: &Value) -> Result<()> {
     if causes.is_empty() { Ok(()) } else { Err(Status::invalid(call.resource, &call.key.name, &causes)) }
 }
 
-/// Generation counts changes of everything but metadata and, where it is a subresource, status.
+/// `true` if a change increases the generation. Changes of metadata, and of status if it is a subresource, do not.
 fn needs_generation(call: &Call<'_>, old: &Value, new: &Value) -> bool {
     let resource = call.resource;
     let ignored = |field: &str| match field {
@@ -192,7 +192,7 @@ fn needs_generation(call: &Call<'_>, old: &Value, new: &Value) -> bool {
     fields(old) != fields(new)
 }
 
-/// All the rules that an object about to be committed must keep.
+/// Validates an object before its commit.
 pub(super) fn validate(call: &Call<'_>, object: &Value, old: Option<&Value>) -> Result<()> {
     let resource = call.resource;
     let name = meta_str(object, "name");
@@ -204,7 +204,7 @@ pub(super) fn validate(call: &Call<'_>, object: &Value, old: Option<&Value>) -> 
         let why = format!("json: cannot unmarshal: {wrong}");
         return Err(call.undecodable(object, &resource.kind, &resource.version, &why));
     }
-    // Metadata was checked above, with the words that hold for all kinds.
+    // Metadata was checked above, with the messages that all kinds share.
     causes.extend(of_schema.into_iter().filter(|cause| resource.custom || !cause.field.starts_with("metadata.")));
     causes.extend(scale::validate(resource, object));
     for cause in kinds::validate(call.server, resource, object, old) {

@@ -1,4 +1,4 @@
-//! The kinds that every cluster has. `builtin/README.md` says where their definitions come from.
+//! The built-in kinds. `builtin/README.md` documents the origin of their definitions.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,7 +21,7 @@ const REFERENCE: &str = "#/components/schemas/";
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// All definitions, by name as OpenAPI has them, and by number as walks need them.
+/// All definitions, by OpenAPI name and by number.
 struct Definitions {
     sources: BTreeMap<String, Value>,
     nodes: Vec<Node>,
@@ -57,12 +57,12 @@ fn definitions() -> &'static Definitions {
     })
 }
 
-/// Reads one definition. Go types that OpenAPI cannot express are put right here.
+/// Parses a definition. Corrects Go types that OpenAPI cannot express.
 fn node(name: &str, source: &Value, number_of: &dyn Fn(&str) -> Option<usize>) -> Node {
     let mut node = Node::parse(source, number_of);
     match name.rsplit('.').next() {
         Some("IntOrString") => return Node { int_or_string: true, ..Node::default() },
-        // A string; numbers are taken too.
+        // A string, but numbers are accepted too.
         Some("Quantity") => return node,
         // A Time with exactly six digits of fraction.
         Some("MicroTime") => node.rules.get_or_insert_default().format = Some("micro-time".to_owned()),
@@ -72,7 +72,7 @@ fn node(name: &str, source: &Value, number_of: &dyn Fn(&str) -> Option<usize>) -
     node
 }
 
-/// A built-in schema that says nothing about an object's fields means any (`RawExtension`, `JSON`).
+/// Allows any field where a built-in schema declares none (`RawExtension`, `JSON`).
 fn free_where_silent(node: &mut Node) {
     if node.reference.is_none()
         && matches!(node.kind, Type::Any | Type::Object)
@@ -91,7 +91,7 @@ pub(super) fn schema(group: &str, version: &str, kind: &str) -> Option<Arc<Schem
     definitions().schemas.get(&(group.to_owned(), version.to_owned(), kind.to_owned())).cloned()
 }
 
-/// A definition by its number, as [`Node::reference`] has it.
+/// Returns a definition by the number in [`Node::reference`].
 pub(super) fn definition(number: usize) -> &'static Node {
     definitions().nodes.get(number).unwrap_or(&FREE)
 }
@@ -106,7 +106,7 @@ pub(super) fn object_meta_reference() -> Value {
     serde_json::json!({ "$ref": format!("{REFERENCE}{OBJECT_META}") })
 }
 
-/// Every definition that a schema refers to, and those refer to, by name.
+/// Returns all definitions that a schema refers to directly or indirectly, by name.
 pub(super) fn referred(source: &Value) -> Map<String, Value> {
     let all = &definitions().sources;
     let mut found = Map::new();

@@ -1,9 +1,8 @@
-//! `x-kubernetes-validations`: expressions in CEL that must be true of a value.
+//! `x-kubernetes-validations`: CEL expressions that a value must satisfy.
 //!
-//! `kube-cel` brings the language and Kubernetes' functions. What is done here is what the API server does around them: which
-//! names fields have in expressions, which Go type a string of some format is, when a rule about a change applies, and how a
-//! failure reads. `oldSelf` is found by the walk that calls this (`validate`), because only it knows which items of two lists
-//! are the same.
+//! `kube-cel` has the language and Kubernetes' functions. This module adds the rules of the API server: the names of
+//! fields in expressions, the types of strings with a format, when a rule about a change applies, and the messages. The
+//! calling walk (`validate`) finds `oldSelf`, because only it knows which items of two lists correspond.
 
 use std::{
     collections::HashMap,
@@ -27,14 +26,14 @@ use super::{
     node::{Additional, Node},
 };
 
-/// Bytes of one expression, which bounds how deep it nests: several times the longest that are in use.
+/// Upper bound for the bytes of an expression, which bounds its depth. Several times the longest in use.
 const LENGTH: usize = 8 << 10;
 
-/// Bytes of stack for parsing and evaluating. Measured: 2 MiB are enough for a chain of 1,000 operators, not for 3,000.
+/// Bytes of stack for parsing and evaluating. Measured: 2 MiB suffice for a chain of 1,000 operators, but not of 3,000.
 const STACK: usize = 64 << 20;
 
-/// Does work that recurses as deep as an expression nests, where there is room for it, and where a panic of the parser (it
-/// has one for a hundred nested conditionals) ends nothing else. None if it did not end well.
+/// Runs work that recurses as deep as an expression on a thread with a large stack. A panic of the parser ends only
+/// this thread; a hundred nested conditionals cause one. Returns `None` after a panic.
 pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("cel".to_owned()).stack_size(STACK);
@@ -42,18 +41,18 @@ pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     })
 }
 
-/// One rule at one place of a schema.
+/// A rule at a node of a schema.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
     text: String,
     message: Option<String>,
     message_expression: Option<Arc<Program>>,
     reason: Option<String>,
-    /// Relative to the place, such as `.ports`.
+    /// Path relative to the node, such as `.ports`.
     field: Option<String>,
-    /// Rules about a change apply to creation too, with an empty optional as `oldSelf`.
+    /// `true` if a rule about a change applies to creation too, with an empty optional as `oldSelf`.
     optional_old: bool,
-    /// None if it does not compile, which `structural` reports.
+    /// `None` if the expression does not compile, which `structural` reports.
     program: Option<Arc<Program>>,
     reads_old: bool,
 }
@@ -80,12 +79,12 @@ impl Rule {
         })
     }
 
-    /// Whether the rule is about a change.
+    /// `true` if the rule is about a change.
     pub(crate) fn reads_old(&self) -> bool {
         self.reads_old
     }
 
-    /// What the rule has against a value; none if it holds or does not apply.
+    /// Returns the violation of the rule, or `None` if it holds or does not apply.
     fn check(&self, scope: &Scope<'_>, path: &str) -> Option<Cause> {
         if self.reads_old && !self.optional_old && scope.old.is_none() {
             return None;
@@ -117,7 +116,7 @@ impl Rule {
             Some("FieldValueForbidden") => Cause::forbidden(&path, &message),
             Some("FieldValueRequired") => Cause::required(&path, &message),
             Some("FieldValueDuplicate") => Cause::duplicate(&path, scope.value),
-            // Of objects and lists the value is left out.
+            // The values of objects and lists are left out.
             _ if scope.value.is_object() || scope.value.is_array() => {
                 Cause { reason: Reason::Invalid, field: path, message: format!("Invalid value: {message}") }
             }
@@ -126,7 +125,7 @@ impl Rule {
     }
 }
 
-/// What the rules of one place are about.
+/// The values that the rules of a node see.
 struct Scope<'a> {
     node: &'a Node,
     value: &'a Value,
@@ -134,10 +133,10 @@ struct Scope<'a> {
     old: Option<CelValue>,
 }
 
-/// What the rules at a node have against a value; to be called [`apart`]. `old` is what stood in the value's place before.
+/// Returns the violations of a node's rules. Call it [`apart`]. `old` is the former value.
 pub(super) fn check(node: &Node, rules: &[Rule], value: &Value, old: Option<&Value>, path: &str) -> Vec<Cause> {
     let scope = Scope { node, value, this: convert(node, value), old: old.map(|old| convert(node, old)) };
-    // What has not changed is held to rules about changes only.
+    // For an unchanged value, only rules about changes apply.
     let unchanged = old == Some(value);
     rules.iter().filter(|rule| !unchanged || rule.reads_old()).filter_map(|rule| rule.check(&scope, path)).collect()
 }
@@ -153,7 +152,7 @@ pub(super) fn compile(text: &str) -> Result<Program, String> {
 
 static BASE: LazyLock<Context<'static>> = LazyLock::new(|| Context::default().with_all());
 
-/// A value as expressions see it.
+/// Converts a value for expressions.
 fn convert(node: &Node, value: &Value) -> CelValue {
     let node = node.resolve();
     match value {
@@ -167,7 +166,7 @@ fn convert(node: &Node, value: &Value) -> CelValue {
         Value::String(text) => convert_text(node, text),
         Value::Array(items) => CelValue::List(Arc::new(items.iter().map(|item| convert(node.item(), item)).collect())),
         Value::Object(fields) => {
-            // Keys of a map are data; names of fields are written as identifiers.
+            // Keys of a map are data, and names of fields become identifiers.
             let is_map = node.additional.is_some();
             let entries = fields.iter().filter_map(|(name, value)| {
                 let key = if is_map { name.clone() } else { identifier(name)? };
@@ -198,8 +197,8 @@ fn convert_text(node: &Node, text: &str) -> CelValue {
     }
 }
 
-/// A field's name as an identifier of CEL; none if it cannot be one, and then expressions cannot see the field. The rules are
-/// those of Kubernetes' documentation of validation rules.
+/// Returns a field's name as a CEL identifier, or `None` if expressions cannot see the field. The rules are those of
+/// Kubernetes' documentation of validation rules.
 fn identifier(name: &str) -> Option<String> {
     const RESERVED: [&str; 18] = [
         "true",

@@ -1,4 +1,4 @@
-//! `format` of strings. A format that is not known here says nothing, as in Kubernetes.
+//! The `format` of strings. Unknown formats are ignored, as in Kubernetes.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -10,7 +10,7 @@ use regex::Regex;
 
 use super::node::Type;
 
-/// Whether a format of a type says anything.
+/// `true` if the format of a type is known.
 pub(crate) fn is_known(kind: Type, format: &str) -> bool {
     match kind {
         Type::String => check_of(format).is_some(),
@@ -20,7 +20,7 @@ pub(crate) fn is_known(kind: Type, format: &str) -> bool {
     }
 }
 
-/// Whether a text has a format.
+/// `true` if a text has the format.
 pub(crate) fn holds(format: &str, text: &str) -> bool {
     check_of(format).is_none_or(|check| check(text))
 }
@@ -116,8 +116,8 @@ fn is_date_time(text: &str) -> bool {
     is_date(&parts[1]) && below(2, 24) && below(3, 60) && below(4, 60)
 }
 
-/// Nanoseconds of a duration as Go's `time.ParseDuration` reads it, such as `1h15m` or `-1.5s`; none if it is no duration, or
-/// longer than Go's are.
+/// Parses a duration such as `1h15m` or `-1.5s` like Go's `time.ParseDuration`. Returns nanoseconds, or `None` if it is
+/// invalid or out of Go's range.
 pub(crate) fn go_duration(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),

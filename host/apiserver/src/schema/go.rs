@@ -1,8 +1,8 @@
-//! How values stand in messages: as Go prints them, because kube-apiserver's messages are searched for and compared.
+//! Prints values in messages as Go does, so that messages equal those of kube-apiserver.
 
 use serde_json::Value;
 
-/// A value as it stands in a message.
+/// Returns a value as in a message.
 pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),
@@ -11,7 +11,7 @@ pub(crate) fn shown(value: &Value) -> String {
     }
 }
 
-/// A number as Go's `%v` prints it.
+/// Returns a number as Go's `%v` prints it.
 fn shown_number(number: &serde_json::Number) -> String {
     match number.as_f64() {
         Some(float) if number.is_f64() => shown_float(float),
@@ -19,7 +19,7 @@ fn shown_number(number: &serde_json::Number) -> String {
     }
 }
 
-/// A float as Go's `%v` prints it: with an exponent from 1e+06 on and below 0.0001.
+/// Returns a float as Go's `%v` prints it, with an exponent from 1e+06 on and below 0.0001.
 pub(crate) fn shown_float(float: f64) -> String {
     let scientific = format!("{float:e}");
     match scientific.split_once('e').and_then(|(digits, exponent)| Some((digits, exponent.parse::<i32>().ok()?))) {
@@ -31,7 +31,7 @@ pub(crate) fn shown_float(float: f64) -> String {
     }
 }
 
-/// A text as Go's `%q` prints it.
+/// Returns a text as Go's `%q` prints it.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -50,7 +50,7 @@ pub(crate) fn quoted(text: &str) -> String {
     out
 }
 
-/// A value as Go's `%v` prints it.
+/// Returns a value as Go's `%v` prints it.
 pub(crate) fn plain(value: &Value) -> String {
     let list = |items: Vec<String>| items.join(" ");
     match value {
@@ -64,7 +64,7 @@ pub(crate) fn plain(value: &Value) -> String {
     }
 }
 
-/// A value as Go's `%#v` prints it.
+/// Returns a value as Go's `%#v` prints it.
 pub(crate) fn syntax(value: &Value) -> String {
     let list = |items: Vec<String>| items.join(", ");
     match value {
@@ -78,7 +78,7 @@ pub(crate) fn syntax(value: &Value) -> String {
     }
 }
 
-/// A value's type as Go's `%T` prints it.
+/// Returns a value's type as Go's `%T` prints it.
 pub(crate) fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",

@@ -55,7 +55,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn no_schema_and_no_object_make_a_walk_panic(schema in any_json(), object in any_json(), old in any_json()) {
-        // What is wrong with a schema is left out of its node, so an unchecked one must do no harm either.
+        // A node leaves out the invalid parts of a schema, so an unchecked schema must be harmless too.
         for schema in [
             Schema::from_crd(&schema).unwrap_or_else(|_| Schema::preserve_all()),
             Schema { root: node::Node::parse(&schema, &|_| None), source: schema.clone().into(), builtin: false },

@@ -1,8 +1,8 @@
-//! One place in a schema: which fields it has, how they merge, and what their values must satisfy.
+//! A node of a schema: its fields, how they merge, and what their values must satisfy.
 //!
-//! A [`Node`] is what all walks share, whether it was read from a CustomResourceDefinition or from the built-in definitions.
-//! It is a tree, except that a built-in definition may be referred to by its number (definitions refer to each other, and
-//! `JSONSchemaProps` to itself); [`Node::resolve`] follows that reference.
+//! All walks use [`Node`], for CustomResourceDefinitions and for built-in definitions. Nodes form a tree, except that a
+//! built-in definition may be referred to by its number, because definitions refer to each other and `JSONSchemaProps`
+//! to itself. [`Node::resolve`] follows such a reference.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 
 use super::{builtin, rules::Rules};
 
-/// How deep schemas and objects may nest. Beyond it walks end, so that no input can exhaust the stack. What the JSON parser
-/// lets through is no deeper than 128.
+/// Upper bound for the depth of schemas and objects. Walks end there, so that no input can exhaust the stack. The JSON
+/// parser's limit is 128.
 pub(crate) const MAX_DEPTH: usize = 160;
 
 /// The `type` of a schema.
@@ -40,7 +40,7 @@ impl Type {
         }
     }
 
-    /// As it stands in a schema; empty for any type.
+    /// The type's name in a schema. Empty for any type.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Type::Any => "",
@@ -60,9 +60,9 @@ pub(crate) enum ListKind {
     /// Owned and replaced as a whole.
     #[default]
     Atomic,
-    /// Each value once.
+    /// A set of distinct values.
     Set,
-    /// Objects that these fields tell apart.
+    /// Objects that these fields identify.
     Map(Vec<String>),
 }
 
@@ -71,24 +71,24 @@ pub(crate) enum ListKind {
 pub(crate) enum Additional {
     /// `true`.
     Any,
-    /// A schema for each.
+    /// A schema for each value.
     Each(Box<Node>),
 }
 
 /// `x-kubernetes-patch-strategy` and `x-kubernetes-patch-merge-key`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PatchStrategy {
-    /// Lists merge by `merge_key`, or as sets of primitives without one.
+    /// `true` if lists merge, by `merge_key` or as sets of primitives.
     pub(crate) merge: bool,
-    /// Objects are replaced, not merged.
+    /// `true` if objects are replaced instead of merged.
     pub(crate) replace: bool,
     pub(crate) merge_key: Option<String>,
 }
 
-/// One place in a schema.
+/// A node of a schema.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Node {
-    /// Stands for this built-in definition.
+    /// The number of the built-in definition that this node refers to.
     pub(crate) reference: Option<usize>,
     pub(crate) kind: Type,
     pub(crate) properties: BTreeMap<String, Node>,
@@ -97,7 +97,7 @@ pub(crate) struct Node {
     pub(crate) list: ListKind,
     /// `x-kubernetes-map-type: atomic`.
     pub(crate) atomic_map: bool,
-    /// `x-kubernetes-preserve-unknown-fields`; of built-in definitions also those that say nothing about their fields.
+    /// `x-kubernetes-preserve-unknown-fields`. Also `true` for built-in definitions without declared fields.
     pub(crate) preserve: bool,
     pub(crate) embedded: bool,
     pub(crate) int_or_string: bool,
@@ -107,7 +107,7 @@ pub(crate) struct Node {
     pub(crate) rules: Option<Box<Rules>>,
 }
 
-/// Anything goes, and all of it is kept.
+/// A node that accepts and keeps everything.
 pub(crate) static FREE: Node = Node {
     reference: None,
     kind: Type::Any,
@@ -126,8 +126,8 @@ pub(crate) static FREE: Node = Node {
 };
 
 impl Node {
-    /// Reads a schema. `number_of` gives the number of a definition that a `$ref` names; CustomResourceDefinitions have none.
-    /// What the schema says wrongly is left out: `structural` is what complains.
+    /// Parses a schema. `number_of` returns the number of a definition that a `$ref` names; CustomResourceDefinitions
+    /// have none. Invalid parts are skipped, because `structural` reports them.
     pub(crate) fn parse(schema: &Value, number_of: &dyn Fn(&str) -> Option<usize>) -> Node {
         Node::parse_at(schema, number_of, 0)
     }
@@ -174,16 +174,16 @@ impl Node {
         }
     }
 
-    /// The node that says what the fields are.
+    /// Returns the node that declares the fields.
     pub(crate) fn resolve(&self) -> &Node {
         match self.reference {
-            // A reference names a definition, which is no reference itself.
+            // A definition is never a reference itself.
             Some(number) => builtin::definition(number),
             None => self,
         }
     }
 
-    /// The node of a field; none if the schema does not know the field.
+    /// Returns the node of a field, or `None` if the field is unknown.
     pub(crate) fn field(&self, name: &str) -> Option<&Node> {
         let node = self.resolve();
         if let Some(field) = node.properties.get(name) {
@@ -197,33 +197,33 @@ impl Node {
         }
     }
 
-    /// The node of a list's items.
+    /// Returns the node of a list's items.
     pub(crate) fn item(&self) -> &Node {
         self.resolve().items.as_deref().unwrap_or(&FREE)
     }
 
-    /// How items of a list tell apart. The place where a definition is used may say it, or the definition.
+    /// Returns how items of a list are identified. A reference may override its definition.
     pub(crate) fn list(&self) -> &ListKind {
         if self.list == ListKind::Atomic { &self.resolve().list } else { &self.list }
     }
 
-    /// Whether an object here is owned and replaced as a whole.
+    /// `true` if an object here is owned and replaced as a whole.
     pub(crate) fn is_atomic_map(&self) -> bool {
         self.atomic_map || self.resolve().atomic_map
     }
 
-    /// What stands for an absent field among the keys of a list's items.
+    /// Returns the value of an absent key of a list's items.
     pub(crate) fn key_default(&self, key: &str, builtin: bool) -> Option<Value> {
         let field = self.field(key)?;
         field.default.clone().or_else(|| match field.resolve().kind {
-            // A built-in object is a Go struct: an absent string is an empty one.
+            // A built-in object is a Go struct, so an absent string is empty.
             Type::String if builtin => Some(Value::from("")),
             Type::Integer if builtin => Some(Value::from(0)),
             _ => None,
         })
     }
 
-    /// Makes the fields that every object has known here, whatever the schema says: `apiVersion`, `kind`, `metadata`.
+    /// Adds the fields of every object: `apiVersion`, `kind` and `metadata`.
     pub(crate) fn add_object_fields(&mut self) {
         let string = || Node { kind: Type::String, ..Node::default() };
         self.properties.entry("apiVersion".to_owned()).or_insert_with(string);
@@ -231,7 +231,7 @@ impl Node {
         let restrictions = self.properties.remove("metadata");
         let metadata = Node {
             reference: Some(builtin::object_meta()),
-            // Names may be restricted further; the fields themselves are not the definition's to change.
+            // A definition may restrict names further, but may not change the fields.
             rules: restrictions.map(|node| Box::new(Rules { all_of: vec![node], ..Rules::default() })),
             ..Node::default()
         };
@@ -253,18 +253,18 @@ impl Node {
     }
 }
 
-/// The strings in a schema's list.
+/// Returns the strings in a schema's list.
 pub(crate) fn strings(schema: &Map<String, Value>, name: &str) -> Vec<String> {
     let list = schema.get(name).and_then(Value::as_array);
     list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// Whether an object nests deeper than walks go.
+/// `true` if an object is deeper than walks go.
 pub(crate) fn too_deep(value: &Value) -> bool {
     deeper_than(value, MAX_DEPTH)
 }
 
-/// Whether lists and objects nest more than `levels` deep. A scalar has no level.
+/// `true` if lists and objects are more than `levels` deep. A scalar has no level.
 pub(crate) fn deeper_than(value: &Value, levels: usize) -> bool {
     let mut level: Vec<&Value> = vec![value];
     let mut next = Vec::new();

@@ -1,10 +1,10 @@
-//! The two walks that change an object: unknown fields go, defaults come.
+//! The two walks that change an object: one removes unknown fields, the other sets defaults.
 
 use serde_json::Value;
 
 use super::node::{Additional, FREE, MAX_DEPTH, Node};
 
-/// Removes what the schema does not know. Returns the paths of what is gone, in order.
+/// Removes unknown fields, and returns their paths in order.
 pub(super) fn prune(root: &Node, object: &mut Value) -> Vec<String> {
     let mut gone = Vec::new();
     prune_at(Some(root), object, &mut String::new(), &mut gone, 0);
@@ -12,8 +12,8 @@ pub(super) fn prune(root: &Node, object: &mut Value) -> Vec<String> {
     gone
 }
 
-/// None stands for no schema: no field is known. That is beneath `additionalProperties: true`, where only scalars and lists of
-/// them are kept, as kube-apiserver does it.
+/// Prunes a value. `node` is `None` beneath `additionalProperties: true`, where no field is known. As in
+/// kube-apiserver, only scalars and lists of scalars are kept there.
 fn prune_at(node: Option<&Node>, value: &mut Value, path: &mut String, gone: &mut Vec<String>, depth: usize) {
     if depth > MAX_DEPTH {
         return;
@@ -60,8 +60,8 @@ fn prune_at(node: Option<&Node>, value: &mut Value, path: &mut String, gone: &mu
     }
 }
 
-/// Sets absent fields to their defaults, drops nulls where null is no value, and writes whole numbers as such. `builtin` objects are Go structs on a real
-/// server, where null leaves the zero value.
+/// Sets absent fields to their defaults, drops nulls where null is not a value, and writes whole floats as integers.
+/// `builtin` objects are Go structs in kube-apiserver, where null leaves the zero value.
 pub(super) fn default(root: &Node, object: &mut Value, builtin: bool) {
     default_at(root, object, builtin, 0);
 }
@@ -107,7 +107,7 @@ fn default_at(node: &Node, value: &mut Value, builtin: bool, depth: usize) {
                 default_at(item, value, builtin, depth + 1);
             }
         }
-        // A real server stores 2.0 as 2. Beyond 2⁵³ not every integer is a float.
+        // kube-apiserver stores 2.0 as 2. Beyond 2⁵³, not every integer is a float.
         Value::Number(number) if number.is_f64() => {
             if let Some(float) = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 9e15) {
                 *number = (float as i64).into();

@@ -1,5 +1,5 @@
-//! What a value at one place in a schema must satisfy, besides having the right fields: JSON Schema's validation keywords
-//! and CEL expressions. `validate` enforces them.
+//! What a value must satisfy besides its fields: JSON Schema's validation keywords and CEL expressions. `validate`
+//! enforces them.
 
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use super::{
     node::{Node, strings},
 };
 
-/// Bytes that a compiled pattern may take. A hostile pattern such as `(a{1000}){1000}` is refused, not compiled.
+/// Upper bound for the bytes of a compiled pattern. A hostile pattern such as `(a{1000}){1000}` is rejected.
 const PATTERN_SIZE: usize = 1 << 20;
 
 /// A bound on a number.
@@ -19,7 +19,7 @@ pub(crate) struct Bound {
     pub(crate) exclusive: bool,
 }
 
-/// Least and most of a count; any where none.
+/// Least and most of a count, if bounded.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Range {
     pub(crate) min: Option<u64>,
@@ -30,7 +30,7 @@ pub(crate) struct Range {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rules {
     pub(crate) required: Vec<String>,
-    /// Any value where empty.
+    /// The allowed values. Empty allows any.
     pub(crate) allowed: Vec<Value>,
     pub(crate) pattern: Option<Regex>,
     pub(crate) format: Option<String>,
@@ -49,7 +49,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Reads the validation keywords of a schema; none if it has none. `child` reads a schema within it.
+    /// Parses the validation keywords of a schema, or returns `None` if there are none. `child` parses a nested schema.
     pub(crate) fn parse(schema: &Map<String, Value>, child: &dyn Fn(&Value) -> Node) -> Option<Rules> {
         const KEYWORDS: [&str; 19] = [
             "required",
@@ -107,7 +107,7 @@ impl Rules {
     }
 }
 
-/// Compiles a schema's `pattern`. Matching takes time linear in the text, whatever the pattern.
+/// Compiles a schema's `pattern`. Matching takes linear time for every pattern.
 pub(crate) fn pattern(text: &str) -> Result<Regex, regex::Error> {
     RegexBuilder::new(text).size_limit(PATTERN_SIZE).build()
 }

@@ -1,8 +1,8 @@
-//! What a CustomResourceDefinition's schema must itself be: structural, and free of what the API does not support.
+//! Checks that a CustomResourceDefinition's schema is structural and has no unsupported keywords.
 //!
-//! A schema is structural if each field's type is said exactly once, outside of `allOf`, `anyOf`, `oneOf` and `not`, so that
-//! pruning and defaulting have one answer. The checks go over the JSON, because a [`Node`](super::node::Node) holds only what
-//! passed them.
+//! A schema is structural if each field's type is declared exactly once, outside of `allOf`, `anyOf`, `oneOf` and
+//! `not`. Pruning and defaulting then have one answer. The checks read the JSON, because a [`Node`](super::node::Node)
+//! has only valid parts.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "st
 /// Keywords of JSON Schema that CustomResourceDefinitions do not support.
 const UNSUPPORTED: [&str; 6] = ["$ref", "additionalItems", "definitions", "dependencies", "id", "patternProperties"];
 
-/// What must not be said within `allOf`, `anyOf`, `oneOf` and `not`, and how the message says so.
+/// Keywords that are forbidden within `allOf`, `anyOf`, `oneOf` and `not`, with the messages.
 const FORBIDDEN_NESTED: [(&str, &str); 11] = [
     ("type", "must be empty to be structural"),
     ("additionalProperties", "must be undefined to be structural"),
@@ -35,7 +35,7 @@ const FORBIDDEN_NESTED: [(&str, &str); 11] = [
     ("x-kubernetes-validations", "must be empty to be structural"),
 ];
 
-/// Every rule that the schema breaks.
+/// Returns all violations of a schema.
 pub(super) fn check(schema: &Value) -> Vec<Cause> {
     let Some(root) = schema.as_object() else {
         return vec![Cause::required("", "schemas are required")];
@@ -49,7 +49,7 @@ pub(super) fn check(schema: &Value) -> Vec<Cause> {
     causes
 }
 
-/// Every default that its own schema refuses.
+/// Returns a cause for every default that its own schema rejects.
 pub(super) fn check_defaults(schema: &Schema) -> Vec<Cause> {
     let mut causes = Vec::new();
     check_default(&schema.root, "", &mut causes, 0);
@@ -92,7 +92,7 @@ enum Place {
     Field,
 }
 
-/// Checks a schema that says what is there.
+/// Checks a schema that declares fields.
 fn check_node(schema: &Map<String, Value>, place: Place, path: &str, causes: &mut Vec<Cause>, depth: usize) {
     if depth > MAX_DEPTH {
         causes.push(Cause::forbidden(path, "nested too deeply"));
@@ -232,7 +232,7 @@ fn check_additional(schema: &Map<String, Value>, place: Place, path: &str, cause
     }
 }
 
-/// `x-kubernetes-list-type`, `-list-map-keys` and `-map-type`.
+/// Checks `x-kubernetes-list-type`, `-list-map-keys` and `-map-type`.
 fn check_lists(schema: &Map<String, Value>, kind: &str, path: &str, causes: &mut Vec<Cause>) {
     let at = |name: &str| child(path, name);
     let text = |name: &str| schema.get(name).and_then(Value::as_str);
@@ -333,7 +333,7 @@ fn check_map_list(keys: &[String], items: Option<&Map<String, Value>>, path: &st
     }
 }
 
-/// `x-kubernetes-validations`.
+/// Checks `x-kubernetes-validations`.
 fn check_rules(schema: &Map<String, Value>, path: &str, causes: &mut Vec<Cause>) {
     let rules = schema.get("x-kubernetes-validations").and_then(Value::as_array);
     for (index, rule) in rules.into_iter().flatten().enumerate() {
@@ -373,8 +373,8 @@ fn check_rules(schema: &Map<String, Value>, path: &str, causes: &mut Vec<Cause>)
     }
 }
 
-/// `allOf`, `anyOf`, `oneOf` and `not`. `outside` is the schema around them all, which must say what they talk about; none
-/// where a list or a map has been entered that needs no such saying.
+/// Checks `allOf`, `anyOf`, `oneOf` and `not`. `outside` is the surrounding schema, which must declare their fields. It
+/// is `None` inside a list or map that needs no declaration.
 fn check_branches(
     outside: Option<&Map<String, Value>>,
     schema: &Map<String, Value>,
@@ -386,7 +386,7 @@ fn check_branches(
     let pattern = json!([{ "type": "integer" }, { "type": "string" }]);
     for keyword in ["allOf", "anyOf", "oneOf"] {
         let Some(branches) = schema.get(keyword).and_then(Value::as_array) else { continue };
-        // The two ways in which an int-or-string may say what it is.
+        // The two allowed declarations of an int-or-string.
         if int_or_string && keyword == "anyOf" && schema.get("anyOf") == Some(&pattern) {
             continue;
         }
@@ -452,7 +452,7 @@ fn check_branch(
     check_branches(outside, branch, int_or_string, path, causes, depth);
 }
 
-/// Where a field that a branch talks about must be said: the path without the branches.
+/// Returns the path without branches, where a branch's field must be declared.
 fn said_outside(path: &str) -> String {
     let is_branch =
         |part: &&str| !["allOf[", "anyOf[", "oneOf["].iter().any(|keyword| part.starts_with(keyword)) && *part != "not";

@@ -1,8 +1,8 @@
-//! The walk that holds an object against a schema.
+//! Validates an object against a schema.
 //!
-//! It goes over the object as kube-apiserver does: first types and keywords, then duplicates in lists of sets and maps, and
-//! last, where nothing before makes it pointless, the CEL rules. A value that is as it was before the write is not looked at
-//! again ("ratcheting"), so that a stricter schema does not make old objects unwritable.
+//! The order is kube-apiserver's: types and keywords, then duplicates in sets and map lists, and then the CEL rules,
+//! unless earlier errors make them pointless. Unchanged values are not validated again ("ratcheting"), so that a
+//! stricter schema does not make old objects unwritable.
 
 use serde_json::Value;
 
@@ -47,12 +47,12 @@ pub(super) fn validate(schema: &Schema, object: &Value, old: Option<&Value>) -> 
     causes
 }
 
-/// A cause of which the message says where it is.
+/// A cause whose message names the field.
 fn nowhere(message: &str) -> Cause {
     Cause { reason: Reason::Invalid, field: "<nil>".to_owned(), message: message.to_owned() }
 }
 
-/// What stood in a value's place before the write, as far as that can be told.
+/// The former value in the same place, if it can be identified.
 #[derive(Debug, Clone, Copy)]
 struct Old<'a>(Option<&'a Value>);
 
@@ -61,7 +61,7 @@ impl<'a> Old<'a> {
         Old(self.0.and_then(|old| old.get(name)))
     }
 
-    /// Only items of a map list can be told apart.
+    /// Returns the corresponding item. Only items of a map list can be identified.
     fn item(self, list: &ListKind, item: &Value) -> Old<'a> {
         let ListKind::Map(keys) = list else { return Old(None) };
         let same = |old: &&Value| keys.iter().all(|key| old.get(key) == item.get(key));
@@ -121,7 +121,7 @@ impl Walk {
 
     fn check_type(&mut self, node: &Node, value: &Value, path: &str) {
         let found = match value {
-            // Null is absence in a built-in object.
+            // Null means absent in a built-in object.
             Value::Null if node.nullable || self.builtin => return,
             Value::Null => "null",
             Value::Bool(_) => "boolean",
@@ -142,7 +142,7 @@ impl Walk {
         if fits {
             return;
         }
-        // Where a format is wanted, kube-apiserver compares formats.
+        // With a format, kube-apiserver compares formats.
         let format = node.rules.as_ref().and_then(|rules| rules.format.as_deref());
         let (wanted, found) = match (format.filter(|format| formats::is_known(node.kind, format)), value) {
             (Some(_), Value::Array(_)) if node.kind == Type::String => return,
@@ -157,7 +157,7 @@ impl Walk {
 
     fn check_integer(&mut self, node: &Node, number: &serde_json::Number, path: &str) {
         let format = node.rules.as_ref().and_then(|rules| rules.format.as_deref()).unwrap_or_default();
-        // 2⁶³ is the first float that is no 64-bit integer.
+        // 2⁶³ is the first float beyond 64-bit integers.
         let whole =
             |float: f64| (float.fract() == 0.0 && float.abs() < 9_223_372_036_854_775_808.0).then_some(float as i64);
         let integer = number.as_i64().or_else(|| number.as_f64().and_then(whole));
@@ -262,7 +262,7 @@ impl Walk {
             walk.check(branch, value, Old(None), path, depth + 1);
             walk.causes
         };
-        // Of branches that all fail, the one that comes nearest explains most.
+        // If all branches fail, the one with the fewest errors explains most.
         let nearest = |failed: Vec<Vec<Cause>>| failed.into_iter().min_by_key(Vec::len).unwrap_or_default();
         let outcome = |branches: &[Node]| -> (usize, Vec<Vec<Cause>>) {
             let failed: Vec<_> = branches.iter().map(causes_of).filter(|causes| !causes.is_empty()).collect();
@@ -303,7 +303,7 @@ impl Walk {
     }
 
     fn check_required(&mut self, node: &Node, value: &Value, path: &str) {
-        // A real server fills in the zero values of a built-in object's status.
+        // kube-apiserver fills in the zero values of a built-in object's status.
         let lenient = self.builtin && (path == "status" || path.starts_with("status."));
         for name in node.rules.iter().flat_map(|rules| &rules.required).filter(|_| !lenient) {
             if value.get(name).is_none_or(|value| self.builtin && value.is_null()) {
@@ -320,7 +320,7 @@ impl Walk {
     }
 }
 
-/// Reports items of sets and map lists that are there twice.
+/// Reports duplicate items of sets and map lists.
 fn check_lists(node: &Node, value: &Value, path: &str, causes: &mut Vec<Cause>, depth: usize) {
     if depth > MAX_DEPTH {
         return;
@@ -390,7 +390,7 @@ fn check_expressions(node: &Node, value: &Value, old: Old<'_>, path: &str, cause
 
 fn has_expressions(node: &Node, depth: usize) -> bool {
     let beneath = |node: &Node| has_expressions(node, depth + 1);
-    // Built-in definitions, which may go round in circles, have none.
+    // Built-in definitions, which may be recursive, have none.
     depth <= MAX_DEPTH
         && node.reference.is_none()
         && (node.rules.as_ref().is_some_and(|rules| !rules.expressions.is_empty())
@@ -399,7 +399,7 @@ fn has_expressions(node: &Node, depth: usize) -> bool {
             || matches!(&node.additional, Some(Additional::Each(each)) if beneath(each)))
 }
 
-/// JSON equality, where 1 and 1.0 are one number.
+/// Compares JSON values. 1 and 1.0 are equal.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),

@@ -1,4 +1,4 @@
-//! Faults on demand: each is asked for as a person would, and befalls what it is about and nothing else.
+//! Faults over HTTP: each affects only the requests that its rule selects.
 
 use pilothouse_apiserver::faults::{Answer, By, Fault, Listed, Requests, Rule, Verb};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ async fn change(cluster: &Cluster, name: &str, value: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_status_befalls_the_first_two_lists_of_one_resource_and_nothing_else() {
+async fn a_status_affects_only_the_first_two_lists_of_one_resource() {
     let cluster = Cluster::start().await;
     let before = cluster.get(CONFIG_MAPS).await.ok();
     cluster
@@ -578,7 +578,7 @@ async fn a_bad_rule_is_refused_with_its_field_and_what_is_possible() {
         (json!({"fault": {"stale": {"changes": 0}}}), "fault.stale.changes: ", "nonzero"),
         (json!({"fault": status, "on": {"verb": "list"}}), "on.verb: unknown field", "`verbs`"),
         (json!({"fault": status, "on": {"verbs": ["put"]}}), "on.verbs[0]: unknown variant `put`", "`update`"),
-        (json!({"fault": "hold", "on": {"verbs": ["list"]}}), "on.verbs: hold cannot befall list", "watch"),
+        (json!({"fault": "hold", "on": {"verbs": ["list"]}}), "on.verbs: hold cannot affect list", "watch"),
         (json!({"fault": status, "on": {"resource": "a/b/c"}}), "on.resource: ", "deployments.apps/status"),
         (json!({"fault": "hang", "on": {"resource": "pods", "verbs": ["connect"]}}), "on.resource: ", "leave it out"),
         (json!({"fault": "hang", "on": {"userAgent": "x", "verbs": ["connect"]}}), "on.userAgent: ", "leave it out"),
@@ -594,7 +594,7 @@ async fn a_bad_rule_is_refused_with_its_field_and_what_is_possible() {
     }
     assert_eq!(cluster.server.faults().list(), []);
     let refused = cluster.post("/debug/faults/cut", &json!({"on": {"verbs": ["list"]}})).await;
-    assert_eq!((refused.code, refused.text.as_str()), (400, "on.verbs: only watches are cut: possible is watch\n"));
+    assert_eq!((refused.code, refused.text.as_str()), (400, "on.verbs: only watches can be cut: use watch\n"));
 }
 
 #[tokio::test]

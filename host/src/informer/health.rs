@@ -1,4 +1,4 @@
-//! How an informer fares: what is counted, how far behind the server it may be, and whether its cache may be believed.
+//! The counters of an informer, the state of its connection, and whether its cache is trustworthy.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,18 +13,19 @@ use pilothouse_core::{
 };
 use tokio::time::Instant;
 
-/// How long a cache is believed after its watch was lost. The first reconnect comes within 1.6 s and the second within 3.2 s more: a
-/// connection that breaks and comes back fails no reconcile.
-const BELIEVED: Duration = Duration::from_secs(5);
+/// How long a cache is trusted after its watch was lost. The first reconnect comes within 1.6 s and the second within
+/// another 3.2 s, so a short break of the connection fails no reconcile.
+const TRUSTED: Duration = Duration::from_secs(5);
 
-/// Own writes whose watch events are awaited at once; of more, the lag is not measured. A host that writes 1,000 times a second
-/// to one kind has as many under way while its watch lags by a second.
+/// Upper bound for own writes whose watch events are awaited. The lag of further writes is not measured. A host that
+/// writes 1,000 times a second to one kind has this many under way if its watch lags by a second.
 const AWAITED: usize = 1_024;
 
 /// Lists after the first, by reason.
 pub type Relists = BTreeMap<RelistReason, u64>;
 
-/// Requests and watches that failed, by what [`Failure::as_str`](pilothouse_core::reflector::Failure::as_str) says of them.
+/// Requests and watches that failed, by what [`Failure::as_str`](pilothouse_core::reflector::Failure::as_str) says of
+/// them.
 pub type Failures = BTreeMap<&'static str, u64>;
 
 /// What is counted of one informer, or of several.
@@ -72,18 +73,18 @@ impl Tally {
     }
 }
 
-/// How an informer's connection fares.
+/// The state of an informer's connection.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// When it was started.
+    /// When the informer was started.
     pub started: Instant,
-    /// How long the first list took, from the start.
+    /// Time from the start to the end of the first list.
     pub synced_after: Option<Duration>,
     /// When the server last sent anything, bookmarks included.
     pub heard: Option<Instant>,
-    /// Since when the present watch is open.
+    /// When the current watch was opened.
     pub watching: Option<Instant>,
-    /// Since when no watch keeps the cache up to date; none: one does.
+    /// When the cache was last up to date. `None` while a watch keeps it so.
     unwatched: Option<(Instant, Timestamp)>,
 }
 
@@ -93,13 +94,13 @@ impl Health {
         Self { started, synced_after: None, heard: None, watching: None, unwatched: Some((started, Timestamp::now())) }
     }
 
-    /// How long no watch and no complete list has brought the cache up to date; zero while a watch does.
+    /// Returns how long the cache has not been brought up to date. Zero while a watch is open.
     pub fn stale(&self) -> Duration {
         self.unwatched.map_or(Duration::ZERO, |(since, _)| since.elapsed())
     }
 
-    /// The reflector does something else now.
-    pub(super) fn turned(&mut self, state: &State) {
+    /// Records a new state of the reflector.
+    pub(super) fn set_state(&mut self, state: &State) {
         if *state == State::Watching {
             self.watching.get_or_insert_with(Instant::now);
             self.unwatched = None;
@@ -109,64 +110,65 @@ impl Health {
         }
     }
 
-    /// A list is complete: the cache is as good as if the watch had been lost just now. The watch that follows is about to open.
+    /// Records a complete list. The cache then counts as up to date until now; the next watch is about to open.
     pub(super) fn listed(&mut self) {
         self.unwatched = self.unwatched.map(|_| (Instant::now(), Timestamp::now()));
     }
 
-    /// Why the cache is not to be believed; none: it is. A server that refuses is taken at its word; what may pass by itself has
-    /// [`BELIEVED`] to do so.
+    /// Returns why the cache is not trustworthy, or `None` if it is. A denial counts at once. Errors that may pass by
+    /// themselves count after [`TRUSTED`].
     pub(super) fn lapse(&self, state: &State, synced: bool) -> Option<Lapse> {
         let (at, since) = self.unwatched?;
         let refused = matches!(state, State::Missing(_) | State::Unauthenticated(_) | State::Denied(_));
-        let lapsed = !synced || refused || at.elapsed() >= BELIEVED;
+        let lapsed = !synced || refused || at.elapsed() >= TRUSTED;
         lapsed.then(|| Lapse { state: state.clone(), since })
     }
 }
 
-/// No watch keeps a cache up to date: what it shows may be gone, or somebody else's, and what it does not show may be there.
+/// A lack of a watch that keeps a cache up to date. Its objects may be gone or changed, and others may be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lapse {
-    /// What the reflector does.
+    /// The reflector's state.
     state: State,
-    /// Since when.
+    /// When the cache was last up to date.
     since: Timestamp,
 }
 
-/// `is denied since 2026-11-25T21:52:33Z; grant the host's account list and watch: …`. The same text as long as it lasts: Events count it.
+/// `has been denied since 2026-11-25T21:52:33Z; grant the host's account list and watch: …`. The text does not change
+/// while the lapse lasts, so that Events are counted.
 impl fmt::Display for Lapse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since = self.since.strftime("%Y-%m-%dT%H:%M:%SZ");
         match &self.state {
-            State::Resolving | State::Listing => write!(f, "is not open since {since}: the kind is being listed"),
-            State::Missing(why) => write!(f, "waits since {since} for the kind to be served: {why}"),
+            State::Resolving | State::Listing => write!(f, "has not been open since {since}: the kind is being listed"),
+            State::Missing(why) => write!(f, "has waited since {since} for the kind to be served: {why}"),
             State::Watching => write!(f, "is open again"),
-            State::Waiting { reason, .. } => write!(f, "is broken since {since}: {reason}"),
+            State::Waiting { reason, .. } => write!(f, "has been broken since {since}: {reason}"),
             State::Unauthenticated(why) => {
-                write!(f, "is not authenticated since {since}; renew the host's credentials: {why}")
+                write!(f, "has not been authenticated since {since}; renew the host's credentials: {why}")
             }
             State::Denied(why) => {
-                write!(f, "is denied since {since}; grant the host's account list and watch: {why}")
+                write!(f, "has been denied since {since}; grant the host's account list and watch: {why}")
             }
         }
     }
 }
 
-/// Own writes that the watch has not brought.
+/// Own writes that the watch has not delivered yet.
 #[derive(Debug, Default)]
 pub(super) struct OwnWrites {
     awaited: VecDeque<(ResourceVersion, Instant)>,
 }
 
 impl OwnWrites {
-    /// An answer of this version entered the store, which the watch has not brought.
-    pub(super) fn wrote(&mut self, version: ResourceVersion) {
+    /// Adds an own write of this version.
+    pub(super) fn add(&mut self, version: ResourceVersion) {
         if self.awaited.len() < AWAITED {
             self.awaited.push_back((version, Instant::now()));
         }
     }
 
-    /// The watch has brought all up to this version.
+    /// Counts and removes the writes up to this version, because the watch has delivered them.
     pub(super) fn covered(&mut self, version: ResourceVersion, tally: &mut Tally) {
         if self.awaited.is_empty() {
             return;
@@ -182,7 +184,7 @@ impl OwnWrites {
         });
     }
 
-    /// The watch began anew: what it brings says nothing about earlier writes.
+    /// Drops all writes, because a new history says nothing about them.
     pub(super) fn forget(&mut self) {
         self.awaited.clear();
     }
@@ -193,43 +195,43 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_cache_is_believed_for_a_while_after_its_watch_was_lost_unless_the_server_refuses() {
+    async fn a_cache_is_trusted_for_a_while_after_its_watch_was_lost_unless_the_server_denies_it() {
         let mut health = Health::new();
         let lapses = |health: &Health, state: &State, synced| health.lapse(state, synced).is_some();
         let waiting = State::Waiting { delay: Duration::from_secs(1), reason: "reset".into() };
         // Nothing was listed yet.
         assert!(lapses(&health, &State::Listing, false));
-        health.turned(&State::Watching);
+        health.set_state(&State::Watching);
         assert!(!lapses(&health, &State::Watching, true));
-        health.turned(&waiting);
+        health.set_state(&waiting);
         assert!(!lapses(&health, &waiting, true));
-        tokio::time::advance(BELIEVED / 2).await;
-        health.turned(&State::Listing);
+        tokio::time::advance(TRUSTED / 2).await;
+        health.set_state(&State::Listing);
         assert!(!lapses(&health, &State::Listing, true));
         assert!(lapses(&health, &State::Denied("no".into()), true));
-        // From when the watch was lost, and not from the last turn.
-        tokio::time::advance(BELIEVED / 2).await;
+        // Counted from the loss of the watch, and not from the last change of state.
+        tokio::time::advance(TRUSTED / 2).await;
         assert!(lapses(&health, &State::Listing, true));
         health.listed();
         assert!(!lapses(&health, &State::Listing, true));
-        tokio::time::advance(BELIEVED).await;
+        tokio::time::advance(TRUSTED).await;
         assert!(lapses(&health, &State::Listing, true));
-        health.turned(&State::Watching);
+        health.set_state(&State::Watching);
         health.listed();
-        tokio::time::advance(BELIEVED).await;
+        tokio::time::advance(TRUSTED).await;
         assert!(!lapses(&health, &State::Watching, true));
     }
 
     #[test]
-    fn a_lapse_says_since_when_and_what_helps() {
+    fn a_lapse_has_its_time_and_the_remedy() {
         let since = Timestamp::from_second(1_764_107_553).expect("a time");
-        let told = |state| Lapse { state, since }.to_string();
+        let text = |state| Lapse { state, since }.to_string();
         assert_eq!(
-            told(State::Denied("forbidden".into())),
-            "is denied since 2025-11-25T21:52:33Z; grant the host's account list and watch: forbidden"
+            text(State::Denied("forbidden".into())),
+            "has been denied since 2025-11-25T21:52:33Z; grant the host's account list and watch: forbidden"
         );
         let waiting = |seconds| State::Waiting { delay: Duration::from_secs(seconds), reason: "reset".into() };
-        assert_eq!(told(waiting(1)), "is broken since 2025-11-25T21:52:33Z: reset");
-        assert_eq!(told(waiting(1)), told(waiting(2)));
+        assert_eq!(text(waiting(1)), "has been broken since 2025-11-25T21:52:33Z: reset");
+        assert_eq!(text(waiting(1)), text(waiting(2)));
     }
 }

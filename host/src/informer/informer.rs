@@ -293,7 +293,7 @@ impl Informer {
         let cache = &mut *self.cache.write();
         if let Some(change) = apply(&mut cache.store) {
             if let Some(version) = version {
-                cache.own_writes.wrote(version);
+                cache.own_writes.add(version);
             }
             cache.announce(&change, None, Origin::Change);
         }
@@ -399,7 +399,7 @@ impl Informer {
 
     /// Records what the reflector does now.
     pub(super) fn set_state(&self, state: State) {
-        self.health.lock().turned(&state);
+        self.health.lock().set_state(&state);
         self.is_watching.store(state == State::Watching, Ordering::Release);
         *self.state.lock() = state;
         self.shared.turns.send_modify(|turns| *turns += 1);

@@ -133,7 +133,10 @@ async fn a_key_whose_children_were_unknown_is_woken_when_the_watch_is_back() {
     assert_eq!(scene.next().await, ReconcileResult::Error);
     let (_, failing) = controller.failing(1);
     let told = failing.first().map(|failing| failing.error.clone()).unwrap_or_default();
-    assert!(told.starts_with("cannot tell which children of v1 ConfigMap exist: the watch is broken since "), "{told}");
+    assert!(
+        told.starts_with("cannot tell which children of v1 ConfigMap exist: the watch has been broken since "),
+        "{told}"
+    );
     assert!(scene.api.server.faults().remove(down));
     assert_eq!(scene.next().await, ReconcileResult::Success);
 }

@@ -180,7 +180,7 @@ async fn nothing_is_deleted_while_the_watch_of_an_owned_kind_is_denied_and_the_r
     let [Error::Taken { .. }, unknown @ Error::Unknown { .. }] = &report.problems[..] else { panic!("{report:?}") };
     let told = unknown.to_string();
     assert!(
-        told.starts_with("cannot tell which children of v1 ConfigMap exist: the watch is denied since 20"),
+        told.starts_with("cannot tell which children of v1 ConfigMap exist: the watch has been denied since 20"),
         "{told}"
     );
     assert!(told.contains("grant the host's account list and watch"), "{told}");
@@ -203,7 +203,10 @@ async fn a_watch_that_is_lost_for_a_moment_fails_no_reconcile() {
     tokio::time::resume();
     let report = orchard.children(&[]).await;
     let told = report.problem().unwrap_or_default();
-    assert!(told.starts_with("cannot tell which children of v1 ConfigMap exist: the watch is broken since "), "{told}");
+    assert!(
+        told.starts_with("cannot tell which children of v1 ConfigMap exist: the watch has been broken since "),
+        "{told}"
+    );
     assert!(orchard.live("c").await.is_some());
 }
 

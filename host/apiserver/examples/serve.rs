@@ -1,4 +1,4 @@
-//! Serves an empty cluster on a port of its own choice, and writes the kubeconfig for it to the file named.
+//! Serves an empty cluster on a free port, and writes its kubeconfig to the given file.
 //!
 //! ```sh
 //! cargo run -p pilothouse-apiserver --example serve -- kubeconfig.yaml

@@ -306,7 +306,7 @@ impl Faults {
         Ok(id)
     }
 
-    /// Removes a rule and releases what it held back. Returns `false` if there is no such rule.
+    /// Removes a rule and releases what it held back. Returns `false` if the rule does not exist.
     pub fn remove(&self, id: RuleId) -> bool {
         let mut state = self.state.lock();
         let before = state.entries.len();

@@ -1,4 +1,4 @@
-//! Laws of the store: any kept past can be read again, and any watch leads from its past to the present.
+//! Laws of the store: every kept revision can be read again, and every watch leads from its revision to the present.
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What is there, by name.
+/// Returns the objects by name.
 type State = BTreeMap<String, Value>;
 
 fn maps() -> GroupResource {
@@ -31,7 +31,7 @@ fn state(store: &Store, at: Option<u64>) -> std::result::Result<State, Compacted
     Ok(snapshot.objects.iter().map(|object| (object.key().name.to_string(), object.value.clone())).collect())
 }
 
-/// The state at `revision`, brought forward by the log in steps of `batch`.
+/// Returns the state at `revision` after applying the log in steps of `batch`.
 fn replayed(store: &Store, revision: u64, batch: usize) -> State {
     let mut found = state(store, Some(revision)).unwrap();
     let mut seen = revision;

@@ -1,4 +1,4 @@
-//! A served server and a small client for it.
+//! A running server and a small client for it.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Longer than anything takes that happens at all.
+/// A timeout that only a hang exceeds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -29,7 +29,7 @@ pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 pub(crate) const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
-/// A server that is being served.
+/// A running server.
 pub(crate) struct Cluster {
     pub(crate) server: Arc<Server>,
     pub(crate) addr: SocketAddr,
@@ -41,19 +41,19 @@ pub(crate) struct Cluster {
 pub(crate) struct Reply {
     pub(crate) code: u16,
     pub(crate) headers: HeaderMap,
-    /// Null if the body is no JSON.
+    /// The body as JSON, or null if it is not JSON.
     pub(crate) body: Value,
     pub(crate) text: String,
 }
 
 impl Reply {
-    /// The body of a request that must have succeeded.
+    /// Returns the body of a request that must have succeeded.
     pub(crate) fn ok(self) -> Value {
         assert!((200..300).contains(&self.code), "{} {}", self.code, self.text);
         self.body
     }
 
-    /// Code and reason.
+    /// Returns code and reason.
     pub(crate) fn refusal(&self) -> (u16, &str) {
         (self.code, self.body["reason"].as_str().unwrap_or_default())
     }
@@ -81,14 +81,14 @@ impl Cluster {
         self.addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async {
-            // A dropped sender stops as well.
+            // A dropped sender stops the server too.
             let _ = stopped.await;
         };
         let task = tokio::spawn(serve(listener, shutdown, Arc::clone(&self.server)));
         self.serving = Some((stop, task));
     }
 
-    /// Stops serving, and waits until that is done.
+    /// Stops the server, and waits until it has stopped.
     pub(crate) async fn stop(&mut self) {
         if let Some((stop, task)) = self.serving.take() {
             stop.send(()).unwrap();
@@ -182,7 +182,7 @@ impl Cluster {
         while watch.next().await.expect("the watch goes on")["type"] != "DELETED" {}
     }
 
-    /// Requests counted so far that have all these labels.
+    /// Returns the number of counted requests with all these labels.
     pub(crate) async fn counted(&self, labels: &[&str]) -> u64 {
         let metrics = self.get("/metrics").await.text;
         let lines = metrics.lines().filter(|line| line.starts_with("apiserver_request_total{"));
@@ -191,20 +191,20 @@ impl Cluster {
     }
 }
 
-/// A running watch.
+/// An open watch.
 pub(crate) struct Watch {
     body: Incoming,
     buffer: Vec<u8>,
 }
 
 impl Watch {
-    /// The next event; `None` when the server has ended the watch.
+    /// Returns the next event, or `None` when the server has ended the watch.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         let line = self.line().await?;
         Some(serde_json::from_slice(&line).unwrap())
     }
 
-    /// The next event's text, whatever it is.
+    /// Returns the next line as text.
     pub(crate) async fn line(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -215,7 +215,7 @@ impl Watch {
         }
     }
 
-    /// Type and name of the next event.
+    /// Returns type and name of the next event.
     pub(crate) async fn seen(&mut self) -> (String, String) {
         let event = self.next().await.expect("the watch goes on");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

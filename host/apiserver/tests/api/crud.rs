@@ -1,4 +1,4 @@
-//! Objects are created, read, replaced and deleted; refusals say why, with the codes and reasons of kube-apiserver 1.36.
+//! Creating, reading, replacing and deleting objects. Errors have the codes and reasons of kube-apiserver 1.36.
 
 use serde_json::{Value, json};
 

@@ -182,7 +182,7 @@ async fn a_name_is_had_by_one_definition_and_inherited_by_the_next() {
     assert_eq!(cluster.get(path).await.code, 404);
     cluster.delete(CRD, &Value::Null).await.ok();
     cluster.gone(CRDS, "myapples.stable.example.com").await;
-    // Whoever waits is told in a write of its own, which may come after the end of the first.
+    // The waiting definition is accepted in a write of its own, which may come after the first one is gone.
     let mut watch = cluster.watch(&format!("{CRDS}?fieldSelector=metadata.name=apples.stable.example.com")).await;
     while conditions(&watch.next().await.unwrap()["object"])[1] != ("Established", "True") {}
     assert_eq!(cluster.get(path).await.code, 200);

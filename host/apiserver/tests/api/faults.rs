@@ -28,7 +28,7 @@ impl Cluster {
         rule
     }
 
-    /// What comes over a connection of its own in answer to a GET, and how it ends.
+    /// Sends a GET over a new connection. Returns what comes back, and how the connection ends.
     async fn raw(&self, path: &str) -> (String, std::io::Result<()>) {
         let mut stream = TcpStream::connect(self.addr).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
@@ -517,7 +517,7 @@ async fn the_same_seed_and_the_same_requests_give_the_same_faults() {
             .await;
         let mut codes = Vec::new();
         for _ in 0..40 {
-            // What does not match does not count.
+            // Requests that do not match do not count.
             cluster.get(&format!("{CONFIG_MAPS}/kube-root-ca.crt")).await.ok();
             codes.push(cluster.get(CONFIG_MAPS).await.code);
         }

@@ -48,7 +48,7 @@ async fn an_owner_of_an_unknown_kind_is_given_the_benefit_of_the_doubt() {
     let mut child = owned("child", &json!({"metadata": {"name": "x", "uid": "y"}}), false);
     child["metadata"]["ownerReferences"][0]["apiVersion"] = "nobody.example.com/v1".into();
     cluster.post(CONFIG_MAPS, &child).await.ok();
-    // What is collected after it shows that its turn has passed.
+    // An object that is collected later shows that its turn has passed.
     let ghost = json!({"metadata": {"name": "ghost", "uid": "z"}});
     cluster.post(CONFIG_MAPS, &owned("other", &ghost, false)).await.ok();
     cluster.gone(CONFIG_MAPS, "other").await;
@@ -92,7 +92,7 @@ async fn a_dependent_that_comes_after_its_owner_and_its_owners_kind_are_gone_is_
     cluster.gone(CONFIG_MAPS, "child").await;
     cluster.gone(CRDS, "myapples.stable.example.com").await;
     for owner in [&owner, &childless] {
-        // As a controller does that has heard of the child's end, and of its owner's not yet.
+        // Like a controller that knows of the child's deletion, but not of the owner's yet.
         cluster.post(CONFIG_MAPS, &owned_by_apple("child", owner)).await.ok();
         cluster.gone(CONFIG_MAPS, "child").await;
     }

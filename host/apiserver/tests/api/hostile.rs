@@ -1,4 +1,4 @@
-//! Nothing that is sent brings the server down, and everything gets an answer.
+//! No request crashes the server, and every request gets an answer.
 
 use std::fmt::Write as _;
 
@@ -37,7 +37,7 @@ async fn bodies_over_three_mebibytes_are_refused() {
     assert_eq!(reply.message(), "Request entity too large: limit is 3145728");
 }
 
-/// Whatever stands where an object should, the answer is a refusal or an object, and the server goes on.
+/// Any JSON in place of an object gets an error or an object as its answer, and the server keeps running.
 #[tokio::test]
 async fn no_field_of_a_wrong_type_is_too_much_for_any_kind() {
     let cluster = Cluster::start().await;

@@ -1,4 +1,4 @@
-//! The server over HTTP, as clients meet it: one file for each subject.
+//! Tests of the server over HTTP, one file for each subject.
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 

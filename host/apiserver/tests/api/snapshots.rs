@@ -1,4 +1,4 @@
-//! Going back to an earlier state, as after a restore of etcd.
+//! Restoring an earlier state, as after a restore of etcd.
 
 use serde_json::{Value, json};
 

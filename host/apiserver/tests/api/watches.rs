@@ -1,4 +1,4 @@
-//! Watches: what they show, from when, and how they end.
+//! Watches: their events, their beginning and their end.
 
 use serde_json::{Value, json};
 
@@ -77,7 +77,7 @@ async fn streaming_lists_mark_their_end() {
 async fn a_watch_ends_at_its_timeout_with_a_bookmark() {
     let cluster = Cluster::start().await;
     let now = cluster.server.revision();
-    // Another resource: the bookmark moves on all the same.
+    // A write to another resource advances the bookmark too.
     cluster.post("/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).await.ok();
     let path = format!("{CONFIG_MAPS}?resourceVersion={now}&timeoutSeconds=1&allowWatchBookmarks=true");
     let mut watch = cluster.watch(&path).await;

@@ -632,7 +632,7 @@ impl Writer {
         self.fence.check()?;
         let options = WriteOptions { manager: &self.manager, subresource };
         let body = desired.to_string().into_bytes();
-        let sent = self.cluster.patch(of, key.namespace.as_deref(), &key.name, Patch::Apply(force), body, options);
+        let sent = self.cluster.patch(of, key.namespace.as_deref(), &key.name, Patch::Apply { force }, body, options);
         self.written("apply", of, key, sent).await
     }
 

@@ -231,7 +231,7 @@ impl Manifest {
             "" => cluster.create(&self.of, namespace, body, MANAGER).await?,
             name => {
                 let options = WriteOptions { manager: MANAGER, subresource: None };
-                cluster.patch(&self.of, namespace, name, Patch::Apply(true), body, options).await?
+                cluster.patch(&self.of, namespace, name, Patch::Apply { force: true }, body, options).await?
             }
         };
         Ok(())

@@ -33,8 +33,11 @@ pub enum Patch {
     Merge,
     /// A strategic merge patch of Kubernetes.
     Strategic,
-    /// Server-side apply. `true` forces conflicts.
-    Apply(bool),
+    /// Server-side apply.
+    Apply {
+        /// `true` takes fields from other managers.
+        force: bool,
+    },
 }
 
 impl Patch {
@@ -43,7 +46,7 @@ impl Patch {
             Patch::Json => "application/json-patch+json",
             Patch::Merge => "application/merge-patch+json",
             Patch::Strategic => "application/strategic-merge-patch+json",
-            Patch::Apply(_) => "application/apply-patch+yaml",
+            Patch::Apply { .. } => "application/apply-patch+yaml",
         }
     }
 }
@@ -266,13 +269,13 @@ impl Cluster {
         options: WriteOptions<'_>,
     ) -> Result<Bytes, Error> {
         let body = match patch {
-            Patch::Apply(_) => apply_body(body)?,
+            Patch::Apply { .. } => apply_body(body)?,
             _ => body,
         };
         let body = Bytes::from(body);
         let write = |endpoint: &Endpoint| {
             let mut path = write_path(endpoint, namespace, name, options)?;
-            if patch == Patch::Apply(true) {
+            if matches!(patch, Patch::Apply { force: true }) {
                 path.push_str("&force=true");
             }
             build(Method::PATCH, &path, Some(patch.content_type()), body.clone())

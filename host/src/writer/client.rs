@@ -144,7 +144,7 @@ impl Writer {
     ) -> Result<Arc<Object>, ClientError> {
         let Argument { of, key, body } = self.argument(object, Verb::Apply, subresource).await?;
         let options = WriteOptions { manager: &self.manager, subresource };
-        let sent = self.cluster.patch(&of, key.namespace.as_deref(), &key.name, Patch::Apply(force), body, options);
+        let sent = self.cluster.patch(&of, key.namespace.as_deref(), &key.name, Patch::Apply { force }, body, options);
         self.written_part("apply", &of, &key, subresource, sent).await
     }
 

@@ -74,7 +74,7 @@ pub(crate) async fn any_text_key_and_number_is_stored_as_it_was_applied(scene: S
     let of = TypeMeta::new("guests.example.com/v1", "Tree");
     let options = WriteOptions { manager: "pilothouse.spelling", subresource: None };
     let apply = async |name: &str, body: String| {
-        cluster.patch(&of, Some(&scene.namespace), name, Patch::Apply(true), body.into_bytes(), options).await
+        cluster.patch(&of, Some(&scene.namespace), name, Patch::Apply { force: true }, body.into_bytes(), options).await
     };
     let object = |name: &str, spec: &str| {
         format!(

@@ -285,8 +285,8 @@ impl HostView {
         self.statuses.snapshot().settled
             && controllers.iter().all(|controller| {
                 // Not under the queue's lock: routes are changed by who holds theirs, and adds keys meanwhile.
-                let synced = controller.waits_for().is_empty() && controller.judging().waiting == 0;
-                let queue = controller.queue().lock();
+                let synced = controller.waking().waits_for().is_empty() && controller.waking().judging().waiting == 0;
+                let queue = controller.ledger().queue().lock();
                 synced && queue.is_empty() && queue.processing() == 0
             })
     }

@@ -6,6 +6,7 @@
 //! Guests run on threads of their own, apart from the I/O runtime: a busy one delays no request and no health check.
 
 mod activate;
+mod batch;
 mod controller;
 mod cursor;
 mod feed;
@@ -25,7 +26,10 @@ mod record;
 mod remembered;
 mod resync;
 mod routes;
+mod serving;
+mod staff;
 mod sync;
+mod wakes;
 
 use std::{
     collections::BTreeMap,
@@ -220,7 +224,7 @@ impl Dispatch {
     /// Gives back what controllers remember of keys that have come to rest. For whoever has time, now and then: an idle controller is not
     /// woken for it.
     pub fn forget_rested(&self) {
-        self.controllers().iter().for_each(|controller| controller.queue().forget_rested());
+        self.controllers().iter().for_each(|controller| controller.ledger().queue().forget_rested());
     }
 
     /// How many controllers and observers have ended since the start, or are about to.

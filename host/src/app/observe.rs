@@ -155,8 +155,8 @@ impl Snapshot for HostView {
             slots: code.slots,
         });
         for controller in self.dispatch.controllers() {
-            let queue = controller.queue().lock();
-            let now = controller.queue().now();
+            let queue = controller.ledger().queue().lock();
+            let now = controller.ledger().queue().now();
             live.queues.push(metrics::Queue {
                 controller: label(&controller),
                 depths: queue.depths().collect(),
@@ -169,11 +169,12 @@ impl Snapshot for HostView {
             });
         }
         for controller in self.dispatch.controllers() {
-            let (reads, (breakers_open, breakers_opened)) = (controller.reads(), controller.queue().breakers());
-            let gone = controller.gone();
+            let (reads, (breakers_open, breakers_opened)) =
+                (controller.ledger().reads(), controller.ledger().queue().breakers());
+            let gone = controller.ledger().gone();
             live.routes.push(metrics::Routes {
                 controller: label(&controller),
-                woken: controller.woken().to_vec(),
+                woken: controller.waking().woken().to_vec(),
                 reading_keys: reads.keys,
                 reads: reads.things,
                 read_bytes: reads.bytes,
@@ -183,8 +184,8 @@ impl Snapshot for HostView {
                 gone_bytes: gone.bytes,
                 gone_dropped: gone.dropped,
             });
-            live.backlogs.push(backlog(controller.plugin(), dispatch::Hook::Map, controller.unmapped()));
-            live.predicates.push(predicates(controller.plugin(), controller.judging()));
+            live.backlogs.push(backlog(controller.plugin(), dispatch::Hook::Map, controller.waking().unmapped()));
+            live.predicates.push(predicates(controller.plugin(), controller.waking().judging()));
         }
         for observing in self.dispatch.observing() {
             live.backlogs.push(backlog(observing.plugin(), dispatch::Hook::Observe, observing.figures()));

@@ -51,7 +51,8 @@ pub(super) fn rows(view: &HostView) -> Vec<PluginRow> {
             let record = records.iter().find(|record| record.plugin() == name).map(Arc::as_ref);
             let own: Vec<_> = controllers.iter().filter(|controller| controller.plugin() == name).collect();
             let observer = observers.iter().find(|observer| observer.plugin() == name);
-            let off = own.iter().map(|own| own.judging().off).chain(observer.map(|observer| observer.judging().off));
+            let off =
+                own.iter().map(|own| own.waking().judging().off).chain(observer.map(|observer| observer.judging().off));
             let off = switched_off(off.sum());
             let limits = own.first().map(|own| own.limits()).or_else(|| observer.map(|observer| observer.limits()));
             PluginRow {
@@ -143,15 +144,15 @@ fn backlog(figures: BacklogFigures, last: Option<HookFailure>) -> BacklogRow {
 }
 
 fn controller(controller: &Controller) -> ControllerRow {
-    let (keys_failing, failing) = controller.failing(FAILING);
+    let (keys_failing, failing) = controller.ledger().failing(FAILING);
     let pace = controller.pace();
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let (storms, now) = (controller.queue().storms(), controller.queue().now());
-    let informers = controller.waits_for();
+    let (storms, now) = (controller.ledger().queue().storms(), controller.ledger().queue().now());
+    let informers = controller.waking().waits_for();
     let spec = controller.spec();
-    let GoneFigures { objects, bytes, dropped } = controller.gone();
+    let GoneFigures { objects, bytes, dropped } = controller.ledger().gone();
     let (ready, delayed, processing, retries) = {
-        let queue = controller.queue().lock();
+        let queue = controller.ledger().queue().lock();
         (queue.len(), queue.delayed(), queue.processing(), queue.retries())
     };
     ControllerRow {
@@ -162,7 +163,7 @@ fn controller(controller: &Controller) -> ControllerRow {
         delayed,
         processing,
         workers: controller.max_concurrency(),
-        reconciles: named(controller.ended()),
+        reconciles: named(controller.results()),
         retries,
         timeout_ms: controller.deadline().map(millis),
         reconciles_per_second: pace.rate.map(|rate| rate.burst),
@@ -179,6 +180,7 @@ fn controller(controller: &Controller) -> ControllerRow {
             .collect(),
         keys_failing,
         given_up: controller
+            .ledger()
             .given_up()
             .into_iter()
             .map(|GivenUp { key, at, error }| GivenUpRow {
@@ -188,7 +190,7 @@ fn controller(controller: &Controller) -> ControllerRow {
             })
             .collect(),
         gone: GoneRow { objects, bytes, dropped },
-        unmapped: backlog(controller.unmapped(), controller.last_unmapped()),
+        unmapped: backlog(controller.waking().unmapped(), controller.waking().last_unmapped()),
         breakers_open: storms.len(),
         storms: storms
             .into_iter()

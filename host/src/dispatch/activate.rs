@@ -26,11 +26,12 @@ use tracing::{info, warn};
 
 use super::{
     Dispatch, Parts, Running,
-    controller::{Controller, Serving, Source},
+    controller::{Controller, Source},
     imports::Access,
     observing::{self, Observing, Shown},
     record::Record,
     routes::Wanted,
+    serving::Serving,
 };
 use crate::{
     cluster,
@@ -358,7 +359,7 @@ impl Prepared {
         self.controllers.iter().flat_map(|(spec, wanted)| {
             let heard = running.successor_of(spec);
             let new = wanted.iter().map(|wanted| wanted.lease.clone());
-            new.filter(move |lease| !heard.is_some_and(|running| running.listens_to(lease.key())))
+            new.filter(move |lease| !heard.is_some_and(|running| running.waking().listens_to(lease.key())))
         })
     }
 }

@@ -1,7 +1,9 @@
-//! What happens, for people to follow: `pilothouse dev` shows the target `pilothouse::feed` line by line.
+//! Logs what happens, for people to follow: `pilothouse dev` shows the target `pilothouse::feed` line by line.
 //!
-//! A host in a cluster logs which fields have changed, and never their values: the log has more readers than the objects. The values are
-//! for `dev`, where [`VALUES`] is enabled, and even there not those of Secrets.
+//! A host in a cluster logs which fields have changed and never their values, because the log has more readers than the objects. `dev` enables
+//! [`VALUES`] and shows values too, except those of Secrets.
+//!
+//! The functions cost nothing where the target is off.
 
 use std::time::Duration;
 
@@ -13,33 +15,30 @@ use pilothouse_core::{
 use serde_json::Value;
 use tracing::{Level, debug, enabled};
 
-use super::{controller::Controller, pending};
+use super::{batch, serving::ControllerId};
 
-/// Nothing is logged under this target. Where it is enabled, values of changed fields may be shown.
+/// A target that only switches: where it is enabled, lines show the values of changed fields.
 pub(crate) const VALUES: &str = "pilothouse::feed::values";
 
-/// How many changed fields a line names.
+/// Changed fields that a line names.
 const NAMED_FIELDS: usize = 3;
 
-/// Tells of a change and whom it wakes. Costs nothing where nobody listens.
-pub(super) fn changed(controller: &Controller, change: &Change, keys: &[Key]) {
-    told(controller, change, keys, "");
+/// Logs a change and the keys that it wakes.
+pub(super) fn changed(id: &ControllerId, change: &Change, keys: &[Key]) {
+    log_change(id, change, keys, "");
 }
 
-/// Tells of a change and whom it wakes because it read what changed. Costs nothing where nobody listens.
-pub(super) fn read(controller: &Controller, change: &Change, keys: &[Key]) {
-    told(controller, change, keys, "by what it read");
+/// Logs a change and the keys that it wakes because they have read the object.
+pub(super) fn read(id: &ControllerId, change: &Change, keys: &[Key]) {
+    log_change(id, change, keys, "by what it read");
 }
 
-/// Tells that a key is woken because what it read had changed before it was read. Costs nothing where nobody listens.
-pub(super) fn read_old(controller: &Controller, key: &Key) {
-    debug!(
-        target: "pilothouse::feed",
-        what = "outdated", plugin = %controller.plugin(), controller = controller.name(), wakes = %key,
-    );
+/// Logs that a key is woken because something that it read had changed before it was read.
+pub(super) fn outdated(id: &ControllerId, key: &Key) {
+    debug!(target: "pilothouse::feed", what = "outdated", plugin = %id.plugin, controller = &*id.name, wakes = %key);
 }
 
-fn told(controller: &Controller, change: &Change, keys: &[Key], why: &str) {
+fn log_change(id: &ControllerId, change: &Change, keys: &[Key], why: &str) {
     if !enabled!(target: "pilothouse::feed", Level::DEBUG) || keys.is_empty() {
         return;
     }
@@ -49,29 +48,26 @@ fn told(controller: &Controller, change: &Change, keys: &[Key], why: &str) {
     let wakes = keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     debug!(
         target: "pilothouse::feed",
-        what = "changed", plugin = %controller.plugin(), controller = controller.name(),
+        what = "changed", plugin = %id.plugin, controller = &*id.name,
         kind = %of.kind, object = %object.key(), change = describe(change, values), wakes, why,
     );
 }
 
-/// Tells whom a change concerns that had to be asked for. Costs nothing where nobody listens.
-pub(super) fn mapped(controller: &Controller, of: &str, keys: &[Key]) {
+/// Logs the keys that a lookup or the plugin's `map` has found for changed objects.
+pub(super) fn mapped(id: &ControllerId, objects: &str, keys: &[Key]) {
     if !enabled!(target: "pilothouse::feed", Level::DEBUG) || keys.is_empty() {
         return;
     }
     let wakes = keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    debug!(
-        target: "pilothouse::feed",
-        what = "mapped", plugin = %controller.plugin(), controller = controller.name(), object = of, wakes,
-    );
+    debug!(target: "pilothouse::feed", what = "mapped", plugin = %id.plugin, controller = &*id.name, object = objects, wakes);
 }
 
-/// Tells that a plugin was told of changes. Costs nothing where nobody listens.
-pub(super) fn observed(plugin: &str, batch: &Batch, took: Duration) {
+/// Logs that a plugin's `observe` took a batch of changes.
+pub(super) fn observed(plugin: &str, changes: &Batch, took: Duration) {
     if !enabled!(target: "pilothouse::feed", Level::DEBUG) {
         return;
     }
-    let object = pending::objects(batch);
+    let object = batch::objects(changes);
     debug!(target: "pilothouse::feed", what = "observed", plugin, object, ?took);
 }
 
@@ -79,7 +75,7 @@ fn secret() -> TypeMeta {
     TypeMeta::new("v1", "Secret")
 }
 
-/// `created`, `deleted`, or the fields that differ: `spec.quantity: 3 → 5` with values, `spec.quantity` without.
+/// Describes a change: `created`, `deleted`, or the fields that differ, as `spec.quantity: 3 → 5` with values and `spec.quantity` without.
 fn describe(change: &Change, values: bool) -> String {
     let (old, new) = match (&change.old, &change.new) {
         (Some(old), Some(new)) => (old, new),
@@ -119,7 +115,7 @@ fn differences(old: &Value, new: &Value, path: &str, values: bool, found: &mut V
     }
 }
 
-/// A value in a few characters.
+/// Shortens a value to a few characters.
 fn short(value: &Value) -> String {
     let text = match value {
         Value::Null => return "none".into(),
@@ -151,19 +147,22 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_in_a_few_words() {
-        let told = |old, new| describe(&Change { old, new, missed: false }, true);
+    fn change_is_described_by_its_first_fields() {
+        let described = |old, new| describe(&Change { old, new, missed: false }, true);
         let before = object(&json!({ "quantity": 3, "color": "red", "sizes": [1, 2] }));
-        assert_eq!(told(None, before.clone()), "created");
-        assert_eq!(told(before.clone(), None), "deleted");
+        assert_eq!(described(None, before.clone()), "created");
+        assert_eq!(described(before.clone(), None), "deleted");
         assert_eq!(
-            told(before.clone(), object(&json!({ "quantity": 5, "color": "red", "sizes": [1] }))),
+            described(before.clone(), object(&json!({ "quantity": 5, "color": "red", "sizes": [1] }))),
             "spec.quantity: 3 → 5, spec.sizes: 2 items → 1 items"
         );
-        assert_eq!(told(before.clone(), object(&json!({ "quantity": 3, "sizes": [1, 2] }))), "spec.color: red → none");
+        assert_eq!(
+            described(before.clone(), object(&json!({ "quantity": 3, "sizes": [1, 2] }))),
+            "spec.color: red → none"
+        );
         let after = object(&json!({ "quantity": 5, "sizes": [1] }));
         let names = describe(&Change { old: before.clone(), new: after, missed: false }, false);
         assert_eq!(names, "spec.color, spec.quantity, spec.sizes");
-        assert_eq!(told(before.clone(), before), "metadata");
+        assert_eq!(described(before.clone(), before), "metadata");
     }
 }

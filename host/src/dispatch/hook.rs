@@ -1,15 +1,10 @@
-//! What is called of a plugin beside its reconciles, each time for a batch of changes.
+//! The optional exports of a plugin that the host calls beside `reconcile`.
 
-use std::{fmt, pin::Pin, time::Duration};
+use std::{fmt, time::Duration};
 
-use pilothouse_core::backlog::Batch;
-use tokio::time::Instant;
-use tracing::{Instrument, Span};
-
-use super::{pending, record::Record};
 use crate::wasm::CallError;
 
-/// What may be called of a plugin beside `reconcile`.
+/// A function of a plugin that gets batches of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
     /// `mapper.map`.
@@ -19,7 +14,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// One word for logs and metrics.
+    /// Returns its name in logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Hook::Map => "map",
@@ -28,29 +23,29 @@ impl Hook {
     }
 }
 
-/// One call beside reconciles, for metrics.
+/// One call of a hook, for metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct Called {
-    /// What was called.
+    /// The function that was called.
     pub hook: Hook,
-    /// It did what it was called for.
+    /// `true` if the plugin took the changes.
     pub ok: bool,
-    /// The call into the plugin, its imports included.
+    /// Duration of the call, its imports included.
     pub took: Duration,
-    /// If the call came to nothing: [`crate::wasm::CallError::kind`].
+    /// [`crate::wasm::CallError::kind`], if the call itself failed.
     pub trap: Option<&'static str>,
 }
 
-/// Why `map` or `observe` did not do what it was called for.
+/// Why `map` or `observe` did not take its changes.
 pub(super) enum HookError {
-    /// In the plugin's own words.
+    /// The plugin returned this error.
     Refused(String),
-    /// The call came to nothing.
+    /// The call failed.
     Call(CallError),
 }
 
 impl HookError {
-    /// If the call came to nothing: [`CallError::kind`].
+    /// Returns [`CallError::kind`], if the call itself failed.
     pub(super) fn trap(&self) -> Option<&'static str> {
         match self {
             Self::Refused(_) => None,
@@ -66,27 +61,4 @@ impl fmt::Display for HookError {
             Self::Call(error) => error.fmt(f),
         }
     }
-}
-
-/// Calls the plugin about a batch, and notes how that ended. Gives the answer, and how long it took.
-///
-/// `call` lies where it was made: as an argument it would lie here a second time, in each task of each idle plugin.
-pub(super) async fn call<T>(
-    hook: Hook,
-    batch: &Batch,
-    record: &Record,
-    span: Span,
-    called: impl FnOnce(&Called),
-    call: Pin<&mut impl Future<Output = Result<Result<T, String>, CallError>>>,
-) -> Result<(T, Duration), HookError> {
-    let started = Instant::now();
-    let answer = call.instrument(span.clone()).await;
-    let took = started.elapsed();
-    let answer = answer.map_err(HookError::Call).and_then(|answer| answer.map_err(HookError::Refused));
-    let trap = answer.as_ref().err().and_then(HookError::trap);
-    called(&Called { hook, ok: answer.is_ok(), took, trap });
-    if let Err(error) = &answer {
-        span.in_scope(|| record.hook_failed(hook, &pending::objects(batch), error));
-    }
-    answer.map(|answer| (answer, took))
 }

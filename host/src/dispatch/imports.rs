@@ -102,7 +102,7 @@ impl CallImports {
         if let writer::ClientError::Request(error) = &error
             && let Some(retry_after) = error.retry_after()
         {
-            self.reading.refused(retry_after);
+            self.reading.record_retry_after(retry_after);
         }
         refusal(error)
     }

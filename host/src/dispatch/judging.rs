@@ -174,11 +174,11 @@ impl<S> Drop for Case<'_, S> {
 /// Evaluates a predicate, and says what is wrong with it: as often as the plugin may be spoken of.
 pub(super) fn judge(when: &Predicate, change: &Change, record: &Record) -> bool {
     let judgement = when.judge(change, &mut |error| {
-        if record.may_say() {
+        if record.may_log() {
             warn!(plugin = %record.plugin(), %error, "predicate failed; the change is treated as a match");
         }
     });
-    if judgement.switched_off && record.may_say() {
+    if judgement.switched_off && record.may_log() {
         warn!(
             plugin = %record.plugin(), of = %change.object().type_meta(),
             "a predicate takes too long and is switched off until the plugin has a new revision: every change that only its CEL expressions could \

@@ -1,102 +1,102 @@
-//! How much is logged of a plugin over all its calls: one that has a thousand calls a second may write a few lines in each, or fail in its
-//! own words in each, and fills the disk; and one that storms may do so over each of a hundred thousand objects.
+//! Limits the log lines by a plugin and about it, over all its calls.
 //!
-//! Within one call [`LogLine`](crate::wasm::LogLine) has bounds of its own.
+//! A plugin with a thousand calls a second could fill the disk with a few lines in each. So could one that storms over a hundred thousand
+//! objects. Within one call, [`LogLine`](crate::wasm::LogLine) has bounds of its own.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilothouse_core::rate::Rate;
 
-/// Bytes of a line that count as one: longer ones count as several.
+/// Bytes that count as one line. A longer line counts as several.
 const BYTES: usize = 1 << 10;
 
-/// Of its calls: four that say all they may, as when a host starts; then what somebody may still want to read.
+/// Lines of calls. The burst is four calls that log all they may, as when a host starts.
 pub(super) const CALLS: Rate = Rate { burst: 1000, every: Duration::from_millis(10) };
 
-/// Of objects that are reconciled over and over: enough to see what they have in common. All of them are counted at `/debug/plugins`.
+/// Lines about reconcile storms: enough to see what the objects have in common. `/debug/plugins` lists all of them.
 pub(super) const STORMS: Rate = Rate { burst: 20, every: Duration::from_secs(10) };
 
-/// How often the number of dropped lines is logged.
-const SAID_AGAIN: Duration = Duration::from_secs(60);
+/// Time between two reports of a number.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// What is not said one by one: how often it was, which is said at once, and then once in a while.
+/// Counts things that are not logged one by one. The number is reported at the first, and then once a minute.
 #[derive(Debug, Default)]
-pub(super) struct Unsaid {
+pub(super) struct Unlogged {
     all: u64,
-    /// Since it was last said.
-    unsaid: u64,
-    /// When it was; none: never.
-    said: Option<Duration>,
+    /// Since the last report.
+    unreported: u64,
+    /// When the last report was.
+    reported: Option<Duration>,
 }
 
-impl Unsaid {
-    /// So often more.
+impl Unlogged {
+    /// Counts more of them.
     pub(super) fn add(&mut self, count: u64) {
         self.all += count;
-        self.unsaid += count;
+        self.unreported += count;
     }
 
-    /// How often it was since that was last said, if it is to be said now; `now` is since some origin.
-    pub(super) fn say(&mut self, now: Duration) -> Option<u64> {
-        let due = self.said.is_none_or(|said| now.saturating_sub(said) >= SAID_AGAIN);
-        (due && self.unsaid > 0).then(|| {
-            self.said = Some(now);
-            std::mem::take(&mut self.unsaid)
+    /// Returns the number since the last report, if it is time for another one. `now` is since some origin.
+    pub(super) fn take_if_due(&mut self, now: Duration) -> Option<u64> {
+        let is_due = self.reported.is_none_or(|reported| now.saturating_sub(reported) >= REPORT_EVERY);
+        (is_due && self.unreported > 0).then(|| {
+            self.reported = Some(now);
+            std::mem::take(&mut self.unreported)
         })
     }
 
-    /// How often it was so far.
+    /// Returns the number since the start.
     pub(super) fn all(&self) -> u64 {
         self.all
     }
 }
 
-/// Lines of one plugin, such as what it logs and what is logged about its failures.
+/// Limits the rate of the log lines of one plugin.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct LineLimit {
     rate: Rate,
-    inner: Mutex<Inner>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct State {
     used: Duration,
-    dropped: Unsaid,
+    dropped: Unlogged,
 }
 
-/// What becomes of one line.
+/// Whether a line may be logged, and whether it is time to report dropped lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// It may be written.
-    pub(super) written: bool,
-    /// So many were dropped, which is to be said now.
-    pub(super) say: Option<u64>,
+    /// `true` if the line may be logged; if not, it counts as dropped.
+    pub(super) may_log: bool,
+    /// Number of dropped lines to report now.
+    pub(super) report: Option<u64>,
 }
 
-impl Lines {
-    /// None came yet. `rate` is how many are written.
+impl LineLimit {
+    /// Creates a limit of which nothing is used.
     pub(super) fn new(rate: Rate) -> Self {
-        Self { rate, inner: Mutex::default() }
+        Self { rate, state: Mutex::default() }
     }
 
-    /// One line of so many bytes comes, `now` after some origin.
+    /// Takes room for a line of this many bytes, `now` after some origin.
     pub(super) fn take(&self, now: Duration, bytes: usize) -> Verdict {
-        let inner = &mut *self.inner.lock();
-        let written = self.rate.wait(inner.used, now).is_zero();
-        if written {
+        let state = &mut *self.state.lock();
+        let may_log = self.rate.wait(state.used, now).is_zero();
+        if may_log {
             for _ in 0..bytes.div_ceil(BYTES).max(1) {
-                inner.used = self.rate.take(inner.used, now);
+                state.used = self.rate.take(state.used, now);
             }
         } else {
-            inner.dropped.add(1);
+            state.dropped.add(1);
         }
-        Verdict { written, say: inner.dropped.say(now) }
+        Verdict { may_log, report: state.dropped.take_if_due(now) }
     }
 
-    /// Lines that were dropped so far.
+    /// Returns the number of dropped lines since the start.
     pub(super) fn dropped(&self) -> u64 {
-        self.inner.lock().dropped.all()
+        self.state.lock().dropped.all()
     }
 }
 
@@ -104,40 +104,40 @@ impl Lines {
 mod tests {
     use super::*;
 
-    const QUIET: Verdict = Verdict { written: true, say: None };
-    const DROPPED: Verdict = Verdict { written: false, say: None };
+    const QUIET: Verdict = Verdict { may_log: true, report: None };
+    const DROPPED: Verdict = Verdict { may_log: false, report: None };
 
     #[test]
-    fn lines_over_the_rate_are_dropped_and_told_once_a_minute() {
-        let lines = Lines::new(CALLS);
+    fn lines_over_the_rate_are_dropped_and_their_number_is_reported_once_a_minute() {
+        let lines = LineLimit::new(CALLS);
         let start = Duration::from_secs(5);
         for _ in 0..CALLS.burst {
             assert_eq!(lines.take(start, 80), QUIET);
         }
-        assert_eq!(lines.take(start, 80), Verdict { written: false, say: Some(1) });
+        assert_eq!(lines.take(start, 80), Verdict { may_log: false, report: Some(1) });
         assert_eq!(lines.take(start, 80), DROPPED);
         assert_eq!(lines.take(start + CALLS.every, 80), QUIET);
         assert_eq!(lines.take(start + CALLS.every, 80), DROPPED);
-        assert_eq!(lines.take(start + SAID_AGAIN, 80), Verdict { written: true, say: Some(2) });
-        assert_eq!(lines.take(start + SAID_AGAIN, 80), QUIET);
+        assert_eq!(lines.take(start + REPORT_EVERY, 80), Verdict { may_log: true, report: Some(2) });
+        assert_eq!(lines.take(start + REPORT_EVERY, 80), QUIET);
         assert_eq!(lines.dropped(), 3);
     }
 
     #[test]
     fn long_line_counts_as_several() {
-        let lines = Lines::new(Rate { burst: 10, ..CALLS });
+        let lines = LineLimit::new(Rate { burst: 10, ..CALLS });
         let start = Duration::from_secs(5);
         assert_eq!(lines.take(start, 9 * BYTES + 1), QUIET);
-        assert!(!lines.take(start, 0).written);
-        assert!(!lines.take(start + CALLS.every / 2, 0).written);
-        assert!(lines.take(start + CALLS.every, 100 * BYTES).written);
-        assert!(!lines.take(start + CALLS.every * 100, 0).written);
-        assert!(lines.take(start + CALLS.every * 101, 0).written);
+        assert!(!lines.take(start, 0).may_log);
+        assert!(!lines.take(start + CALLS.every / 2, 0).may_log);
+        assert!(lines.take(start + CALLS.every, 100 * BYTES).may_log);
+        assert!(!lines.take(start + CALLS.every * 100, 0).may_log);
+        assert!(lines.take(start + CALLS.every * 101, 0).may_log);
     }
 
     #[test]
-    fn lines_within_the_rate_are_all_written() {
-        let lines = Lines::new(CALLS);
+    fn lines_within_the_rate_are_all_logged() {
+        let lines = LineLimit::new(CALLS);
         assert!((0..5000).all(|number| lines.take(CALLS.every * number, 80) == QUIET));
     }
 }

@@ -1,21 +1,17 @@
-//! Whom a change concerns, where it has to be asked for: an index of the controller's kind, or the plugin's `mapper`.
+//! Finds the keys of changes that cannot be mapped under the informer's lock: by an index, or by the plugin's `mapper`.
 //!
-//! Neither can be asked where changes are heard, under the informer's lock. So changes wait here, and one task of the controller asks:
+//! Such changes wait here, and one task of the controller works them off:
 //!
 //! ```text
-//! change ─┬─ mapping `index` ──► names ───► the index, now ──► keys ─► queue
+//! change ─┬─ mapping `index` ──► lookups ─► the index, now ──► keys ─► queue
 //!         └─ mapping `plugin` ─► backlog ─► `map`, in batches ─┘
 //! ```
 //!
-//! While the plugin is quarantined, and where many keys wait for workers that have not begun to work, keys that the changed object names by
-//! itself, as its owner or by another mapping, wait here too, for a look whether there is such an object: children that come and go would
-//! fill the queue with names of nothing.
-//!
-//! Where the reconciled kind is not served yet, or the task gets no turn, names would gather here in the end. So beyond a
-//! [bound](super::remembered::MOST_NAMES) they are dropped, and every key is looked at instead: the keys that they lead to are among those.
-//!
-//! An object that names the changed one only after the change is a change itself, and wakes its own key: so to look the index up later
-//! loses nothing. Both are asked once the reconciled objects are there, and a key that a plugin names wakes only if it is one of them.
+//! - **Known keys only.** A key is woken only if an object is known under it. The task begins once the reconciled objects are cached. An object
+//!   that comes later, or names the changed one later, is a change itself, so that nothing is lost.
+//! - **Keys named by the change itself** (its owner, or by another mapping) are looked up here too while nothing takes keys out of the queue:
+//!   see [`Waking`](super::controller::Waking). Names of nothing would fill the queue.
+//! - **Bound.** Beyond [`MOST_NAMES`](super::remembered::MOST_NAMES) lookups all of them are dropped, and every key is woken instead.
 
 use std::{collections::HashMap, pin::pin, sync::Arc};
 
@@ -30,205 +26,201 @@ use tokio::sync::Notify;
 use tracing::info_span;
 
 use super::{
-    controller::Controller,
-    feed,
-    hook::{self, Hook, HookError},
+    batch, feed,
+    hook::{Called, Hook, HookError},
     imports::{Access, CallImports},
-    pending::{self, BacklogFigures, HookFailure, Pending},
+    pending::{BacklogFigures, HookFailure, Pending},
     remembered::Remembered,
     resync,
+    wakes::Wakes,
 };
 use crate::informer::Origin;
 
-/// What is still to be asked.
-pub(super) struct Asks {
-    names: Mutex<Names>,
-    named: Notify,
+/// Changes of one controller that are not mapped to keys yet.
+pub(super) struct Unmapped {
+    lookups: Mutex<Lookups>,
+    added: Notify,
     pending: Pending,
 }
 
-/// Whom changed objects lead to.
-struct Names {
-    /// With where they come from: a change, if one of several is.
-    names: HashMap<Name, Origin>,
-    /// How many of them the plugin's controllers hold together.
+struct Lookups {
+    /// Each with the origin of its change; [`Origin::Change`] if several changes led to it and one of them had that.
+    by_change: HashMap<(Lookup, TypeMeta, Key), Origin>,
+    /// This controller's share of the plugin's bound.
     share: Share,
-    /// There were too many: every key is to be looked at.
-    all: bool,
+    /// There were too many: every key is to be woken.
+    overflowed: bool,
 }
 
-/// Whom an object of this kind and key leads to.
-type Name = (Whom, TypeMeta, Key);
+/// Which keys a changed object concerns.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Lookup {
+    /// The keys that the index of this name has under the changed object's name.
+    Indexed(Box<str>),
+    /// The owner of the changed object.
+    Owner(Key),
+    /// A key that a mapping names.
+    Mapped(Key),
+}
 
-impl Names {
-    /// None yet, and no more than this budget allows.
+impl Lookups {
     fn within(names: &Budget) -> Self {
-        Self { names: HashMap::new(), share: names.share(), all: false }
+        Self { by_change: HashMap::new(), share: names.share(), overflowed: false }
     }
 
-    fn add(&mut self, names: impl IntoIterator<Item = (Name, Origin)>) {
-        if !self.all {
-            for (name, origin) in names {
-                let known = self.names.entry(name).or_insert(origin);
+    fn add(&mut self, lookups: impl IntoIterator<Item = ((Lookup, TypeMeta, Key), Origin)>) {
+        if !self.overflowed {
+            for (lookup, origin) in lookups {
+                let known = self.by_change.entry(lookup).or_insert(origin);
                 if origin == Origin::Change {
                     *known = origin;
                 }
             }
-            self.share.set(self.names.len());
-            self.all = self.share.is_over();
+            self.share.set(self.by_change.len());
+            self.overflowed = self.share.is_over();
         }
-        if self.all {
-            self.names = HashMap::new();
+        if self.overflowed {
+            self.by_change = HashMap::new();
             self.share.set(0);
         }
     }
 
-    /// Takes all out: the names, and whether every key is to be looked at.
-    fn take(&mut self) -> (HashMap<Name, Origin>, bool) {
+    /// Takes everything out: the lookups, and whether every key is to be woken instead.
+    fn take(&mut self) -> (HashMap<(Lookup, TypeMeta, Key), Origin>, bool) {
         self.share.set(0);
-        (std::mem::take(&mut self.names), std::mem::take(&mut self.all))
+        (std::mem::take(&mut self.by_change), std::mem::take(&mut self.overflowed))
     }
 }
 
-/// Whom a change concerns.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Whom {
-    /// Those whom the index of this name has under the name of what changed.
-    Indexed(Box<str>),
-    /// The owner of what changed, if there is such an object.
-    Owner(Key),
-    /// Whom a mapping names, if there is such an object.
-    Mapped(Key),
-}
-
-impl Asks {
-    /// Nothing yet, and no more than what is remembered for the plugin may be.
+impl Unmapped {
+    /// Creates an empty backlog that shares the plugin's budgets.
     pub(super) fn within(remembered: &Remembered) -> Self {
         Self {
-            names: Mutex::new(Names::within(&remembered.names)),
-            named: Notify::new(),
+            lookups: Mutex::new(Lookups::within(&remembered.names)),
+            added: Notify::new(),
             pending: Pending::within(&remembered.untold),
         }
     }
 
-    /// The change concerns these, if they are found.
-    pub(super) fn find(&self, whom: impl IntoIterator<Item = Whom>, change: &Change, origin: Origin) {
+    /// Adds lookups for a change. Called under the informer's lock.
+    pub(super) fn look_up(&self, lookups: impl IntoIterator<Item = Lookup>, change: &Change, origin: Origin) {
         let object = change.object();
-        let name = |whom| ((whom, object.type_meta().clone(), object.key().clone()), origin);
-        self.names.lock().add(whom.into_iter().map(name));
-        self.named.notify_one();
+        let of_change = |lookup| ((lookup, object.type_meta().clone(), object.key().clone()), origin);
+        self.lookups.lock().add(lookups.into_iter().map(of_change));
+        self.added.notify_one();
     }
 
-    /// Forgets what waits and may not be seen any more.
+    /// Adds a change that the plugin maps. Called under the informer's lock.
+    pub(super) fn add(&self, change: &Change) {
+        self.pending.add(change);
+    }
+
+    /// Forgets changes that the plugin may not see any more.
     pub(super) fn restrict(&self, access: &Access) {
         self.pending.retain(|of, key| access.may_see(of, key));
     }
 
-    /// The plugin knows whom the change concerns.
-    pub(super) fn ask(&self, change: &Change) {
-        self.pending.add(change);
-    }
-
-    /// Returns when the plugin was asked of all that came so far, even if in vain.
+    /// Returns when the plugin's `map` was called for everything that waits now, with success or without.
     pub(super) async fn tried(&self) {
         self.pending.tried().await;
     }
 
-    /// How many names wait; none: so many that every key is to be looked at.
+    /// The number of waiting lookups. `None` if they are too many and every key is to be woken.
     #[cfg(test)]
-    pub(super) fn names(&self) -> Option<usize> {
-        let names = self.names.lock();
-        (!names.all).then_some(names.names.len())
+    pub(super) fn lookups(&self) -> Option<usize> {
+        let lookups = self.lookups.lock();
+        (!lookups.overflowed).then_some(lookups.by_change.len())
     }
 
-    /// What waits for the plugin.
+    /// What waits for the plugin's `map`.
     pub(super) fn figures(&self) -> BacklogFigures {
         self.pending.figures()
     }
 
-    /// The last time that the plugin could not say.
+    /// The last failure of `map`.
     pub(super) fn last_failure(&self) -> Option<HookFailure> {
         self.pending.last_failure()
     }
-}
 
-/// Asks until it is cancelled.
-pub(super) async fn run(controller: Arc<Controller>) {
-    let asks = controller.asks();
-    controller.knows_its_own().await;
-    loop {
-        tokio::select! {
-            () = asks.named.notified() => {
-                let (names, all) = asks.names.lock().take();
-                let mut left = Left { asks, names: names.into_iter().collect(), all };
-                if left.all {
-                    resync::look_at_each(&controller).await;
-                    left.all = false;
+    /// Maps changes until it is cancelled. Must begin when the reconciled objects are cached. `called` gets each call of `map`.
+    pub(super) async fn run(&self, wakes: Wakes<'_>, called: impl Fn(&Called)) {
+        loop {
+            tokio::select! {
+                () = self.added.notified() => {
+                    let (lookups, all) = self.lookups.lock().take();
+                    let mut rest = Rest { unmapped: self, lookups: lookups.into_iter().collect(), all };
+                    if rest.all {
+                        resync::wake_all(wakes).await;
+                        rest.all = false;
+                    }
+                    while let Some((lookup, origin)) = rest.lookups.pop() {
+                        wake(wakes, &lookup, origin);
+                        // One lookup may wake every key there is.
+                        tokio::task::yield_now().await;
+                    }
                 }
-                while let Some((name, origin)) = left.names.pop() {
-                    look_up(&controller, &name, origin);
-                    // One may lead to every key there is.
-                    tokio::task::yield_now().await;
+                handed = self.pending.next(wakes.record.acting()) => {
+                    let result = map(wakes, handed.batch(), &called).await;
+                    handed.end(result);
                 }
-            }
-            telling = asks.pending.next(controller.record().acting()) => {
-                let told = map(&controller, telling.batch()).await;
-                telling.end(told);
             }
         }
     }
 }
 
-/// What is being looked up. If the host fails over one, the others are still to be.
-struct Left<'a> {
-    asks: &'a Asks,
-    names: Vec<(Name, Origin)>,
+/// Lookups in progress. If the host fails over one of them, the others go back to the backlog.
+struct Rest<'a> {
+    unmapped: &'a Unmapped,
+    lookups: Vec<((Lookup, TypeMeta, Key), Origin)>,
     all: bool,
 }
 
-impl Drop for Left<'_> {
+impl Drop for Rest<'_> {
     fn drop(&mut self) {
-        if self.all || !self.names.is_empty() {
-            let mut names = self.asks.names.lock();
-            names.all |= self.all;
-            names.add(self.names.drain(..));
-            self.asks.named.notify_one();
+        if self.all || !self.lookups.is_empty() {
+            let mut lookups = self.unmapped.lookups.lock();
+            lookups.overflowed |= self.all;
+            lookups.add(self.lookups.drain(..));
+            self.unmapped.added.notify_one();
         }
     }
 }
 
-fn look_up(controller: &Controller, (whom, of, name): &Name, origin: Origin) {
-    let serving = controller.serving();
-    let keys = match whom {
-        Whom::Indexed(index) => serving.access.reader.indexed(&serving.reconciles, index, name),
-        Whom::Owner(key) | Whom::Mapped(key) => controller.known(vec![key.clone()]),
+/// Wakes the keys that a lookup finds.
+fn wake(wakes: Wakes<'_>, (lookup, of, object): &(Lookup, TypeMeta, Key), origin: Origin) {
+    let keys = match lookup {
+        Lookup::Indexed(index) => {
+            let serving = wakes.serving();
+            serving.access.reader.indexed(&serving.reconciles, index, object)
+        }
+        Lookup::Owner(key) | Lookup::Mapped(key) => wakes.known(vec![key.clone()]),
     };
-    feed::mapped(controller, &name.to_string(), &keys);
-    match whom {
-        Whom::Owner(_) => controller.wake_owners(keys, origin, of, name),
-        Whom::Indexed(_) | Whom::Mapped(_) => controller.wake_mapped(keys, origin, || format!("{of} {name}")),
+    feed::mapped(wakes.id, &object.to_string(), &keys);
+    match lookup {
+        Lookup::Owner(_) => wakes.wake_owners(keys, origin, of, object),
+        Lookup::Indexed(_) | Lookup::Mapped(_) => wakes.wake_mapped(keys, origin, || format!("{of} {object}")),
     }
 }
 
-/// Wakes whom the changes concern, if the plugin says.
-async fn map(controller: &Controller, batch: &Batch) -> Result<(), HookError> {
-    let serving = controller.serving();
+/// Calls the plugin's `map` with a batch of changes, and wakes the keys that it returns.
+async fn map(wakes: Wakes<'_>, changes: &Batch, called: impl Fn(&Called)) -> Result<(), HookError> {
+    let serving = wakes.serving();
     if !serving.revision.manifest().needs_mapper() {
-        // Left from a revision that had one.
+        // The changes waited for an earlier revision.
         return Ok(());
     }
-    let span = info_span!("map", plugin = %controller.plugin(), controller = controller.name(), changes = batch.changes().len());
+    let (plugin, controller) = (&wakes.id.plugin, &*wakes.id.name);
+    let span = info_span!("map", %plugin, controller, changes = changes.changes().len());
     let imports = Arc::new(CallImports::new(serving.access.clone()));
-    let news = pending::news(batch, &serving.access);
+    let news = batch::news(changes, &serving.access);
     if news.is_empty() {
         return Ok(());
     }
-    let call = pin!(serving.revision.map(imports, controller.name(), &news));
-    let (keys, _) =
-        hook::call(Hook::Map, batch, controller.record(), span, |called| controller.called(called), call).await?;
-    let keys = controller.known(keys);
-    feed::mapped(controller, &pending::objects(batch), &keys);
-    controller.wake_mapped(keys, controller.origin(), || pending::objects(batch));
+    let call = pin!(serving.revision.map(imports, controller, &news));
+    let (keys, _) = batch::call(Hook::Map, changes, wakes.record, span, called, call).await?;
+    let keys = wakes.known(keys);
+    feed::mapped(wakes.id, &batch::objects(changes), &keys);
+    wakes.wake_mapped(keys, wakes.origin(), || batch::objects(changes));
     Ok(())
 }
 
@@ -236,28 +228,29 @@ async fn map(controller: &Controller, batch: &Batch) -> Result<(), HookError> {
 mod tests {
     use super::*;
 
+    fn indexed(name: &str) -> (Lookup, TypeMeta, Key) {
+        (Lookup::Indexed("named".into()), TypeMeta::new("v1", "ConfigMap"), Key::new(None, name))
+    }
+
     #[test]
-    fn name_is_looked_up_for_a_change_where_one_of_several_came_from_one() {
-        let name = || (Whom::Indexed("named".into()), TypeMeta::new("v1", "ConfigMap"), Key::new(Some("n"), "a"));
-        let mut names = Names::within(&Budget::new(2));
+    fn lookup_counts_as_a_change_if_one_of_several_origins_is_a_change() {
+        let mut lookups = Lookups::within(&Budget::new(2));
         for (origin, known) in
             [(Origin::Initial, Origin::Initial), (Origin::Change, Origin::Change), (Origin::Initial, Origin::Change)]
         {
-            names.add([(name(), origin)]);
-            assert_eq!((names.names.len(), names.names.get(&name())), (1, Some(&known)));
+            lookups.add([(indexed("a"), origin)]);
+            assert_eq!((lookups.by_change.len(), lookups.by_change.get(&indexed("a"))), (1, Some(&known)));
         }
     }
 
     #[test]
-    fn invariant_12_controllers_of_a_plugin_hold_together_as_many_names_as_one_may() {
+    fn invariant_12_lookups_have_one_bound_over_all_controllers_of_a_plugin() {
         let budget = Budget::new(2);
-        let [mut one, mut other] = [(); 2].map(|()| Names::within(&budget));
-        let name = |name: &str| {
-            ((Whom::Indexed("named".into()), TypeMeta::new("v1", "ConfigMap"), Key::new(None, name)), Origin::Change)
-        };
-        one.add([name("a"), name("b")]);
-        other.add([name("c")]);
-        // Every key is looked at instead.
+        let [mut one, mut other] = [(); 2].map(|()| Lookups::within(&budget));
+        let change = |name| (indexed(name), Origin::Change);
+        one.add([change("a"), change("b")]);
+        other.add([change("c")]);
+        // The other one wakes every key instead.
         assert_eq!((one.take().0.len(), other.take().1, budget.used()), (2, true, 0));
     }
 }

@@ -21,8 +21,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, info_span, warn};
 
 use super::{
-    Observer, Parts, feed,
-    hook::{self, Called, Hook, HookError},
+    Observer, Parts, batch, feed,
+    hook::{Called, Hook, HookError},
     imports::{Access, CallImports},
     judging::{Case, JudgingFigures},
     pending::{self, BacklogFigures, HookFailure, Pending},
@@ -196,11 +196,11 @@ impl Observing {
 
     async fn run(self: Arc<Self>) {
         let mut dropped = 0;
-        while let Some(telling) = self.stopping.run_until_cancelled(self.pending.next(self.record.acting())).await {
-            let told = self.tell(telling.batch()).await;
-            telling.end(told);
+        while let Some(handed) = self.stopping.run_until_cancelled(self.pending.next(self.record.acting())).await {
+            let result = self.observe(handed.batch()).await;
+            handed.end(result);
             let given_up = self.figures().dropped;
-            if given_up > dropped && self.record.may_say() {
+            if given_up > dropped && self.record.may_log() {
                 warn!(plugin = %self.plugin, deletions = given_up - dropped, "the observer is too slow: it is not told of some deletions");
                 dropped = given_up;
             }
@@ -208,22 +208,22 @@ impl Observing {
     }
 
     /// Calls the plugin, which may not take it.
-    async fn tell(&self, batch: &Batch) -> Result<(), HookError> {
+    async fn observe(&self, changes: &Batch) -> Result<(), HookError> {
         let serving = self.serving.load_full();
-        let span = info_span!("observe", plugin = %self.plugin, changes = batch.changes().len());
+        let span = info_span!("observe", plugin = %self.plugin, changes = changes.changes().len());
         let imports = Arc::new(CallImports::new(serving.access.clone()));
-        let news = pending::news(batch, &serving.access);
+        let news = batch::news(changes, &serving.access);
         if news.is_empty() {
             return Ok(());
         }
-        let merged = batch.changes().iter().filter(|told| told.merged > 1).count();
+        let merged = changes.changes().iter().filter(|change| change.merged > 1).count();
         if merged > 0 {
             debug!(plugin = %self.plugin, merged, "changes came faster than the observer took them: some are told as one");
         }
         let called = |called: &Called| self.observer.called(&self.plugin, None, called);
         let call = pin!(serving.revision.observe(imports, &news));
-        let ((), took) = hook::call(Hook::Observe, batch, &self.record, span, called, call).await?;
-        feed::observed(self.plugin.as_str(), batch, took);
+        let ((), took) = batch::call(Hook::Observe, changes, &self.record, span, called, call).await?;
+        feed::observed(self.plugin.as_str(), changes, took);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! A backlog among threads: the pure one of `pilothouse-core` behind a lock, and bells.
+//! Changes that wait for `map` or `observe`: the pure backlog of `pilothouse-core`, behind a lock and with wake-ups.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
@@ -6,7 +6,7 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::{
-    backlog::{Backlog, Batch, MAPPER, Pending as Told, Vanished},
+    backlog::{Backlog, Batch, MAPPER, Vanished},
     key::{Key, TypeMeta},
     store::Change,
 };
@@ -16,123 +16,122 @@ use tokio::{
 };
 use tracing::error;
 
-use super::{hook::HookError, imports::Access};
-use crate::{acting::Acting, name::PluginName, wasm::News};
+use super::{batch, hook::HookError};
+use crate::{acting::Acting, name::PluginName};
 
-/// Changes in one call. A guest's call costs some ten microseconds: with a hundred changes in it that is nothing.
+/// Changes in one call. A call costs some ten microseconds, which is little beside a hundred changes.
 const BATCH: usize = 100;
 
-/// Bytes of the objects of one call, both sides of each change: an eighth of the memory that a plugin has.
+/// Bytes of the objects in one call, both sides of each change: an eighth of the memory of one instance.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// How long a task rests over which the host failed: a fault that lasts fills no log.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Pause before a task begins anew after the host failed over it. A lasting fault must not fill the log.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
 
-/// Changes that a plugin is to be told of.
+/// Changes that wait to be handed to a plugin.
 pub(super) struct Pending {
-    inner: Mutex<Inner>,
-    /// Something came.
-    bell: Notify,
-    /// Counts what may have been the last that was to be tried: calls that ended, and kinds that were forgotten.
+    state: Mutex<State>,
+    added: Notify,
+    /// Counts events after which [`tried`](Self::tried) looks again: ended calls, and forgotten changes.
     ended: watch::Sender<u64>,
     origin: Instant,
 }
 
-struct Inner {
+struct State {
     backlog: Backlog,
     merged: u64,
     last: Option<HookFailure>,
 }
 
-/// A call of `map` or `observe` that did not do what it was called for.
+/// A failed call of `map` or `observe`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookFailure {
-    /// When.
+    /// When the call ended.
     pub at: Timestamp,
-    /// The first of what it was called for.
+    /// The first objects of its batch.
     pub objects: String,
-    /// Why.
+    /// The error.
     pub message: String,
 }
 
-/// What waits, for metrics.
+/// The state of a backlog, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BacklogFigures {
-    /// Objects of which there is something to tell, or being told.
+    /// Objects with a change that waits or is in a call.
     pub objects: usize,
-    /// Of these, those that could not be told, and wait for their time.
+    /// Those of them whose last call failed, and which wait for their retry.
     pub delayed: usize,
-    /// Changes that were told as part of others, since the start.
+    /// Changes that were merged into others before they were taken, since the start.
     pub merged: u64,
-    /// Deletions that were given up, since the start.
+    /// Deletions that were dropped over the bound, since the start.
     pub dropped: u64,
 }
 
 impl Pending {
-    /// Creates an empty backlog. Deleted objects in it count in `untold`.
+    /// Creates an empty backlog. Its deleted objects count in `untold`.
     pub(super) fn within(untold: &Vanished) -> Self {
         Self {
-            inner: Mutex::new(Inner { backlog: Backlog::within(MAPPER, untold), merged: 0, last: None }),
-            bell: Notify::new(),
+            state: Mutex::new(State { backlog: Backlog::within(MAPPER, untold), merged: 0, last: None }),
+            added: Notify::new(),
             ended: watch::Sender::new(0),
             origin: Instant::now(),
         }
     }
 
-    /// Puts a change in. Quick: the informer is locked meanwhile.
+    /// Adds a change. Called under the informer's lock.
     pub(super) fn add(&self, change: &Change) {
         self.add_merged(change, 1);
     }
 
-    /// Puts a change in that stands for so many.
+    /// Adds a change that `merged` changes were merged into.
     pub(super) fn add_merged(&self, change: &Change, merged: u32) {
-        self.inner.lock().backlog.push_merged(change.object().type_meta(), change, merged);
-        self.bell.notify_one();
+        self.state.lock().backlog.push_merged(change.object().type_meta(), change, merged);
+        self.added.notify_one();
     }
 
-    /// The next changes to tell, when there are some and this process may act. For one who asks.
+    /// Waits for the next changes, and until this process may act. Hands the changes out. Only one task may call this.
     ///
     /// # Cancellation
-    /// Safe: nothing is taken but what is returned.
-    pub(super) async fn next(&self, acting: &Acting) -> Telling<'_> {
+    /// Safe: changes are taken only when they are returned.
+    pub(super) async fn next(&self, acting: &Acting) -> Handed<'_> {
         loop {
             acting.allowed().await;
-            let rung = self.bell.notified();
+            let added = self.added.notified();
             let due = {
-                let backlog = &mut self.inner.lock().backlog;
+                let backlog = &mut self.state.lock().backlog;
                 if let Some(batch) = backlog.take(self.origin.elapsed(), BATCH, BATCH_BYTES) {
-                    return Telling { pending: self, batch: Some(batch) };
+                    return Handed { pending: self, batch: Some(batch) };
                 }
                 backlog.next_due()
             };
             match due {
                 Some(due) => {
-                    let _ = tokio::time::timeout_at(self.origin + due, rung).await;
+                    let _ = tokio::time::timeout_at(self.origin + due, added).await;
                 }
-                None => rung.await,
+                None => added.await,
             }
         }
     }
 
-    /// Returns when all that waits now was told, or could not be, at least once.
+    /// Returns when everything that waits now was in a call at least once, with success or without.
     pub(super) async fn tried(&self) {
         let mut ended = self.ended.subscribe();
-        let mark = self.inner.lock().backlog.mark();
-        while !self.inner.lock().backlog.tried_until(mark) {
-            // Who counts is there as long as this is.
+        let mark = self.state.lock().backlog.mark();
+        while !self.state.lock().backlog.tried_until(mark) {
+            // The sender lives as long as `self`.
             let _ = ended.changed().await;
         }
     }
 
     /// Keeps only the objects for which `keep` returns `true`.
     pub(super) fn retain(&self, keep: impl FnMut(&TypeMeta, &Key) -> bool) {
-        self.inner.lock().backlog.retain(keep);
+        self.state.lock().backlog.retain(keep);
         self.ended.send_modify(|ended| *ended += 1);
     }
 
-    /// What waits.
+    /// Returns the state of the backlog.
     pub(super) fn figures(&self) -> BacklogFigures {
-        let Inner { backlog, merged, .. } = &*self.inner.lock();
+        let State { backlog, merged, .. } = &*self.state.lock();
         BacklogFigures {
             objects: backlog.len(),
             delayed: backlog.delayed(),
@@ -141,29 +140,29 @@ impl Pending {
         }
     }
 
-    /// The last call that failed.
+    /// Returns the last failed call.
     pub(super) fn last_failure(&self) -> Option<HookFailure> {
-        self.inner.lock().last.clone()
+        self.state.lock().last.clone()
     }
 }
 
-/// Changes in somebody's hands. Whatever becomes of that one, they are told, or wait to be told again.
-#[must_use = "dropped, they could not be told"]
-pub(super) struct Telling<'a> {
+/// Changes that were handed out. If dropped, they count as failed and wait for their retry.
+#[must_use = "dropped changes count as failed"]
+pub(super) struct Handed<'a> {
     pending: &'a Pending,
-    /// Until its end.
+    /// `None` once the call has ended well.
     batch: Option<Batch>,
 }
 
-impl Telling<'_> {
-    /// Which.
+impl Handed<'_> {
+    /// Returns the changes.
     pub(super) fn batch(&self) -> &Batch {
         self.batch.as_ref().expect("it has not ended")
     }
 
-    /// They were told, or could not be.
-    pub(super) fn end(self, told: Result<(), HookError>) {
-        match told {
+    /// Records how the call ended.
+    pub(super) fn end(self, result: Result<(), HookError>) {
+        match result {
             Ok(()) => self.done(),
             Err(error) => self.failed(&error),
         }
@@ -171,64 +170,34 @@ impl Telling<'_> {
 
     fn done(mut self) {
         let Some(batch) = self.batch.take() else { return };
-        let inner = &mut *self.pending.inner.lock();
-        inner.merged += batch.changes().iter().map(|told| u64::from(told.merged.saturating_sub(1))).sum::<u64>();
-        inner.backlog.done(batch);
+        let state = &mut *self.pending.state.lock();
+        state.merged += batch.changes().iter().map(|change| u64::from(change.merged.saturating_sub(1))).sum::<u64>();
+        state.backlog.done(batch);
         self.pending.ended.send_modify(|ended| *ended += 1);
     }
 
     fn failed(self, error: &HookError) {
-        let objects = objects(self.batch());
+        let objects = batch::objects(self.batch());
         let last = HookFailure { at: Timestamp::now(), objects, message: error.to_string() };
-        self.pending.inner.lock().last = Some(last);
+        self.pending.state.lock().last = Some(last);
     }
 }
 
-impl Drop for Telling<'_> {
+impl Drop for Handed<'_> {
     fn drop(&mut self) {
         if let Some(batch) = self.batch.take() {
-            self.pending.inner.lock().backlog.failed(batch, self.pending.origin.elapsed());
+            self.pending.state.lock().backlog.failed(batch, self.pending.origin.elapsed());
             self.pending.ended.send_modify(|ended| *ended += 1);
         }
     }
 }
 
-/// Does `work` until it ends by itself. Where the host fails over it, begins anew after a while: what works beside a plugin's reconciles
-/// must not be missing from then on, as nobody would replace it.
+/// Runs `work` until it returns. After a panic it begins anew: nothing else would replace the task.
 pub(super) async fn persist<F: Future<Output = ()>>(plugin: PluginName, work: impl Fn() -> F) {
     while AssertUnwindSafe(work()).catch_unwind().await.is_err() {
-        error!(%plugin, again_in = ?AGAIN, "the host failed over a task of the plugin");
-        tokio::time::sleep(AGAIN).await;
+        error!(%plugin, again_in = ?RESTART_AFTER, "the host failed over a task of the plugin");
+        tokio::time::sleep(RESTART_AFTER).await;
     }
-}
-
-/// The changes of a batch that the plugin may see at this moment, in the contract's words. Both sides of a change have one kind and one
-/// key, so the plugin may see both or neither.
-pub(super) fn news(batch: &Batch, access: &Access) -> Vec<News> {
-    let news = |told: &Told| News {
-        of: told.of.clone(),
-        old: told.old.clone(),
-        new: told.new.clone(),
-        merged: told.merged,
-        missed: told.missed,
-    };
-    let visible = |told: &&Told| {
-        let object = told.new.as_ref().or(told.old.as_ref());
-        object.is_some_and(|object| access.may_see(&told.of, object.key()))
-    };
-    batch.changes().iter().filter(visible).map(news).collect()
-}
-
-/// The first objects of a batch, for people: `Pod a/b, Pod a/c and 7 more`.
-pub(super) fn objects(batch: &Batch) -> String {
-    const NAMED: usize = 3;
-    let object = |told: &Told| {
-        let object = told.new.as_ref().or(told.old.as_ref());
-        object.map_or_else(String::new, |object| format!("{} {}", told.of.kind, object.key()))
-    };
-    let named: Vec<String> = batch.changes().iter().take(NAMED).map(object).collect();
-    let more = batch.changes().len() - named.len();
-    if more == 0 { named.join(", ") } else { format!("{} and {more} more", named.join(", ")) }
 }
 
 #[cfg(test)]
@@ -249,24 +218,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_failed_comes_again_when_it_is_due() {
+    async fn failed_changes_come_again_when_they_are_due() {
         let pending = Pending::within(&Vanished::default());
         pending.add(&added("a"));
-        let telling = pending.next(&Acting::new(true)).await;
+        let handed = pending.next(&Acting::new(true)).await;
         let began = Instant::now();
-        telling.failed(&HookError::Refused("no".to_owned()));
+        handed.failed(&HookError::Refused("no".to_owned()));
         assert_eq!(pending.figures(), BacklogFigures { objects: 1, delayed: 1, ..BacklogFigures::default() });
         let last = pending.last_failure().map(|last| (last.objects, last.message));
         assert_eq!(last, Some(("ConfigMap n/a".to_owned(), "no".to_owned())));
         let again = pending.next(&Acting::new(true)).await;
-        assert_eq!(objects(again.batch()), "ConfigMap n/a");
+        assert_eq!(batch::objects(again.batch()), "ConfigMap n/a");
         assert!(began.elapsed() >= MAPPER.base);
         again.done();
         assert_eq!(pending.figures(), BacklogFigures::default());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_there_is_tried_though_it_fails() {
+    async fn changes_count_as_tried_though_their_call_failed() {
         let pending = Arc::new(Pending::within(&Vanished::default()));
         for name in ["a", "b"] {
             pending.add(&added(name));
@@ -275,29 +244,29 @@ mod tests {
             let pending = pending.clone();
             async move { pending.tried().await }
         });
-        let telling = pending.next(&Acting::new(true)).await;
-        assert_eq!(objects(telling.batch()), "ConfigMap n/a, ConfigMap n/b");
+        let handed = pending.next(&Acting::new(true)).await;
+        assert_eq!(batch::objects(handed.batch()), "ConfigMap n/a, ConfigMap n/b");
         tokio::task::yield_now().await;
         assert!(!tried.is_finished());
-        drop(telling);
+        drop(handed);
         tried.await.expect("it ends");
         let again = pending.next(&Acting::new(true)).await;
         assert_eq!(again.batch().changes().len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_over_which_the_host_failed_begins_anew_and_what_it_had_is_told() {
+    async fn task_that_panicked_begins_anew_with_the_changes_that_it_had() {
         let pending = Pending::within(&Vanished::default());
         pending.add(&added("a"));
         let (plugin, tries) = (PluginName::new("apples").expect("a name"), AtomicUsize::new(0));
         let began = Instant::now();
         persist(plugin, async || {
-            let telling = pending.next(&Acting::new(true)).await;
+            let handed = pending.next(&Acting::new(true)).await;
             assert!(tries.fetch_add(1, Ordering::Relaxed) == 2, "on purpose");
-            telling.done();
+            handed.done();
         })
         .await;
         assert_eq!((tries.into_inner(), pending.figures()), (3, BacklogFigures::default()));
-        assert!(began.elapsed() >= 2 * AGAIN);
+        assert!(began.elapsed() >= 2 * RESTART_AFTER);
     }
 }

@@ -62,7 +62,7 @@ pub(super) trait Taker {
     /// Until when nobody takes any; none: now.
     fn held(&self) -> Option<Instant>;
     /// A breaker closed: that was what had gone on.
-    fn calmed(&self, key: &Key, storm: &Storm<Cause>);
+    fn settled(&self, key: &Key, storm: &Storm<Cause>);
 }
 
 impl Queue {
@@ -184,7 +184,7 @@ impl Queue {
             let mut breaker = self.breaker.lock();
             (breaker.settle(self.now()), breaker.settle_at())
         };
-        calmed.iter().for_each(|(key, storm)| taker.calmed(key, storm));
+        calmed.iter().for_each(|(key, storm)| taker.settled(key, storm));
         next
     }
 

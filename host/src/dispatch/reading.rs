@@ -1,14 +1,14 @@
-//! What one call reads: at one moment, and, for invariant 11, noted: whoever read is woken when it changes.
+//! The reads of one call: all at one moment, and tracked, so that later changes wake the key (invariant 11).
 //!
-//! A read is noted before the store is looked at, so that no change slips in between: what changes later wakes the key. What had
-//! changed before, though after the call's [`Moment`], is what the moment hides: it is looked through when the call ends.
+//! - A read is tracked before the store is looked at. So a change after that always wakes the key.
+//! - A change before that, but after the call's [`Moment`], is hidden from the call. The hidden changes are looked through at the end of the
+//!   call.
+//! - The reads of a successful call replace those of the call before. A call that fails, or is dropped, changes nothing.
 //!
 //! ```text
-//!  moment ── b changes ── b is noted and read, as it was ── b changes again ── end
-//!                 └ hidden: look again                            └ heard: wakes
+//!  moment ── b changes ── b is tracked and read, as it was ── b changes again ── end
+//!                 └ hidden: wakes at the end                        └ heard: wakes
 //! ```
-//!
-//! What a successful call read takes the place of what the last one read; a call that fails, or is dropped, has read nothing.
 
 use std::{
     sync::{
@@ -30,74 +30,73 @@ use crate::informer::Moment;
 #[derive(Default)]
 pub(super) struct Reading {
     moment: Moment,
-    /// None: they are not noted.
-    noted: Option<Noted>,
-    /// The longest Retry-After in answer to one of the call's requests, in milliseconds.
+    /// `None` if the reads are not tracked.
+    tracked: Option<Tracked>,
+    /// The longest Retry-After of the call's requests, in milliseconds.
     retry_after: AtomicU64,
 }
 
-/// Where they are noted.
-struct Noted {
+struct Tracked {
     tracker: Arc<Mutex<Tracker>>,
     run: Run,
     key: Key,
 }
 
 impl Reading {
-    /// A call about `key` begins.
+    /// Begins to track the reads of a call about `key`.
     pub(super) fn begin(tracker: &Arc<Mutex<Tracker>>, key: &Key) -> Self {
         let run = tracker.lock().begin(key);
-        let noted = Noted { tracker: tracker.clone(), run, key: key.clone() };
-        Self { moment: Moment::default(), noted: Some(noted), retry_after: AtomicU64::new(0) }
+        let tracked = Tracked { tracker: tracker.clone(), run, key: key.clone() };
+        Self { moment: Moment::default(), tracked: Some(tracked), retry_after: AtomicU64::new(0) }
     }
 
-    /// The API server refused a request of the call, and asked to be left alone for so long.
-    pub(super) fn refused(&self, retry_after: Duration) {
+    /// Records the Retry-After of a request that the API server refused.
+    pub(super) fn record_retry_after(&self, retry_after: Duration) {
         let millis = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
         self.retry_after.fetch_max(millis, Ordering::Relaxed);
     }
 
-    /// How long the API server asked to be left alone, at most.
+    /// Returns the longest Retry-After.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let millis = self.retry_after.load(Ordering::Relaxed);
         (millis > 0).then(|| Duration::from_millis(millis))
     }
 
-    /// What the call sees.
+    /// Returns the moment at which the call reads.
     pub(super) fn moment(&self) -> &Moment {
         &self.moment
     }
 
-    /// It is about to look at one object, which need not exist.
+    /// Tracks an object that is about to be read. It need not exist.
     pub(super) fn object(&self, of: &TypeMeta, key: &Key) {
-        if let Some(Noted { tracker, run, .. }) = &self.noted {
+        if let Some(Tracked { tracker, run, .. }) = &self.tracked {
             tracker.lock().read_object(*run, of, key);
         }
     }
 
-    /// It is about to look at all objects of a selection.
+    /// Tracks a selection that is about to be read.
     pub(super) fn selection(&self, of: &TypeMeta, selection: Selection) {
-        if let Some(Noted { tracker, run, .. }) = &self.noted {
+        if let Some(Tracked { tracker, run, .. }) = &self.tracked {
             tracker.lock().read_selection(*run, of, selection);
         }
     }
 
-    /// It is over, and reads nothing more. True: something that it read had changed before, and nobody was woken for that.
+    /// Ends the reads. Returns `true` if something that was read had changed before, which has woken no key.
     #[must_use]
     pub(super) fn end(&mut self) -> bool {
         let mut moment = std::mem::take(&mut self.moment);
-        let Some(Noted { tracker, key, .. }) = &self.noted else { return false };
+        let Some(Tracked { tracker, key, .. }) = &self.tracked else { return false };
         moment.hides(|change| tracker.lock().wakes_key(key, change.object().type_meta(), change))
     }
 
-    /// True if something that it read has changed since, and the key was woken for that.
-    pub(super) fn is_old(&self) -> bool {
-        self.noted.as_ref().is_some_and(|Noted { tracker, run, .. }| tracker.lock().is_woken(*run))
+    /// Returns `true` if something that was read has changed since. The key was woken for that.
+    pub(super) fn is_stale(&self) -> bool {
+        self.tracked.as_ref().is_some_and(|Tracked { tracker, run, .. }| tracker.lock().is_woken(*run))
     }
 
-    /// It was successful: these reads are those that count.
+    /// Replaces the reads of the key's last successful call by these.
     pub(super) fn commit(mut self) {
-        if let Some(Noted { tracker, run, .. }) = self.noted.take() {
+        if let Some(Tracked { tracker, run, .. }) = self.tracked.take() {
             tracker.lock().commit(run);
         }
     }
@@ -105,7 +104,7 @@ impl Reading {
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        if let Some(Noted { tracker, run, .. }) = &self.noted {
+        if let Some(Tracked { tracker, run, .. }) = &self.tracked {
             tracker.lock().abandon(*run);
         }
     }

@@ -30,7 +30,7 @@ use tracing::{info, warn};
 use super::{
     Observer, Parts,
     hook::{Hook, HookError},
-    lines::{CALLS, Lines, STORMS},
+    lines::{CALLS, LineLimit, STORMS},
     queue::Cause,
     remembered::Remembered,
 };
@@ -83,9 +83,9 @@ pub struct Record {
     events: Events,
     imports: CallCounts,
     remembered: Remembered,
-    lines: Lines,
+    lines: LineLimit,
     /// About objects that are reconciled over and over.
-    storms: Lines,
+    storms: LineLimit,
     /// Whether the plugin may begin writes.
     fence: Arc<Fence>,
 }
@@ -127,8 +127,8 @@ impl Record {
             events: parts.events.clone(),
             imports: Default::default(),
             remembered: Remembered::new(memory),
-            lines: Lines::new(CALLS),
-            storms: Lines::new(STORMS),
+            lines: LineLimit::new(CALLS),
+            storms: LineLimit::new(STORMS),
             fence,
             plugin,
         }
@@ -191,28 +191,28 @@ impl Record {
 
     /// The plugin logs a line, which is written in the present span unless it was too many of late.
     pub(super) fn log(&self, line: &LogLine) {
-        if line.is_wanted() && self.may_say_so_much(line.shown()) {
+        if line.is_wanted() && self.may_log_bytes(line.shown()) {
             line.emit();
         }
     }
 
     /// Whether one more line about the plugin may be logged; if not, it counts as dropped. Whoever logs what a plugin causes, as often as
     /// it likes, asks before.
-    pub(super) fn may_say(&self) -> bool {
-        self.may_say_so_much(0)
+    pub(super) fn may_log(&self) -> bool {
+        self.may_log_bytes(0)
     }
 
-    fn may_say_so_much(&self, bytes: usize) -> bool {
+    fn may_log_bytes(&self, bytes: usize) -> bool {
         let verdict = self.lines.take(self.origin.elapsed(), bytes);
-        if let Some(dropped) = verdict.say {
+        if let Some(dropped) = verdict.report {
             warn!(plugin = %self.plugin, dropped, "too much is logged by the plugin, or about its failures: lines are dropped");
         }
-        verdict.written
+        verdict.may_log
     }
 
     /// A key of a controller is reconciled over and over, so long as `within` already. Says so; false: that was said of too many of late.
-    pub(super) fn storms(&self, controller: &str, key: &Key, storm: &Storm<Cause>, within: Duration) -> bool {
-        let said = self.may_name_storm();
+    pub(super) fn log_storm(&self, controller: &str, key: &Key, storm: &Storm<Cause>, within: Duration) -> bool {
+        let said = self.may_log_storm();
         if said {
             let (reconciles, within, by) = (storm.reconciles, within.as_secs_f32(), storm.by.as_ref());
             warn!(
@@ -225,8 +225,8 @@ impl Record {
     }
 
     /// A key has come to rest, so long `after` that began. Says so; false: that was said of too many of late.
-    pub(super) fn calmed(&self, controller: &str, key: &Key, storm: &Storm<Cause>, after: Duration) -> bool {
-        let said = self.may_name_storm();
+    pub(super) fn log_settled(&self, controller: &str, key: &Key, storm: &Storm<Cause>, after: Duration) -> bool {
+        let said = self.may_log_storm();
         if said {
             let reconciles = storm.reconciles;
             info!(plugin = %self.plugin, controller, %key, reconciles, ?after, "an object has come to rest");
@@ -234,13 +234,13 @@ impl Record {
         said
     }
 
-    fn may_name_storm(&self) -> bool {
+    fn may_log_storm(&self) -> bool {
         let verdict = self.storms.take(self.origin.elapsed(), 0);
-        if let Some(dropped) = verdict.say {
+        if let Some(dropped) = verdict.report {
             let plugin = &self.plugin;
             warn!(%plugin, dropped, "too many objects are reconciled over and over to name each: see /debug/plugins");
         }
-        verdict.written
+        verdict.may_log
     }
 
     /// Lines by the plugin, or about its failures, that were dropped, as they were too many.
@@ -306,8 +306,8 @@ impl Record {
     }
 
     /// A reconcile failed in the plugin's own words, or over what it wants written. Says it in the present span; false: that was too much.
-    pub(super) fn refused(&self, error: &str, terminal: bool) -> bool {
-        let said = self.may_say();
+    pub(super) fn log_failure(&self, error: &str, terminal: bool) -> bool {
+        let said = self.may_log();
         if said {
             // Not as `%error`: a plugin's text with line breaks would begin log lines of its own.
             warn!(error, terminal, "reconcile failed");
@@ -319,7 +319,7 @@ impl Record {
     /// gives; none: that was too much.
     pub(super) fn hook_failed(&self, hook: Hook, objects: &str, error: &HookError) -> Option<Vec<String>> {
         let (message, kind, backtrace) = match error {
-            HookError::Refused(message) => (message.clone(), None, self.may_say().then(Vec::new)),
+            HookError::Refused(message) => (message.clone(), None, self.may_log().then(Vec::new)),
             HookError::Call(error) => {
                 let message = error.to_string();
                 let backtrace = self.note(format!("{} of {objects}", hook.as_str()), error, &message);
@@ -351,7 +351,7 @@ impl Record {
 
     /// Keeps a failure to be looked at. None: it is not to be logged; else with its backtrace, where that was not logged of late.
     fn note(&self, call: String, error: &CallError, message: &str) -> Option<Vec<String>> {
-        let said = self.may_say();
+        let said = self.may_log();
         let backtrace = error.backtrace().to_vec();
         let inner = &mut *self.inner.lock();
         *inner.traps.entry(error.kind()).or_default() += 1;

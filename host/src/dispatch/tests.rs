@@ -27,7 +27,7 @@ use tokio::{runtime::Handle, sync::mpsc};
 use super::{
     Attempt, Called, Controller, Dispatch, Observer, Parts, ReconcileResult,
     record::Record,
-    resync::look_at_each,
+    resync::wake_all,
     routes::{Routes, Wanted},
 };
 use crate::{
@@ -38,7 +38,7 @@ use crate::{
     plugin::{Activate, Candidate},
     testing::{Api, apple, comes_true, config_map, soon},
     wasm::{
-        Engine, Limits,
+        Engine, Limits, Phase,
         testing::{
             ANSWER, Answer, Guest, LOOP, MAPS, MISTAKE, MISTAKEN, Mapping, READS, READS_AND_TRAPS_IF_THERE,
             READS_LATER, TAKES, TRAP,
@@ -193,8 +193,9 @@ async fn invariant_6_no_key_is_reconciled_before_every_informer_has_synced() {
     scene.api.create(crate::testing::config_map("a")).await;
     scene.activate(&Guest::new().watches("v1", "ConfigMap").owns("stable.example.com/v1", "MyApple")).await;
     let controller = scene.controller();
-    comes_true("keys are routed", || !controller.queue().lock().is_empty()).await;
-    let waits_for: Vec<String> = controller.waits_for().iter().map(|(informer, _)| informer.to_string()).collect();
+    comes_true("keys are routed", || !controller.ledger().queue().lock().is_empty()).await;
+    let waits_for: Vec<String> =
+        controller.waking().waits_for().iter().map(|(informer, _)| informer.to_string()).collect();
     assert!(waits_for.contains(&"stable.example.com/v1 MyApple".to_owned()), "{waits_for:?}");
     assert!(scene.ended.try_recv().is_err());
     scene.api.serve_apples().await;
@@ -264,7 +265,7 @@ async fn changes_overtake_a_first_list_and_a_resync() {
     scene.api.create(config_map("a")).await;
     scene.activate(&Guest::new().watches("v1", "ConfigMap").owns("stable.example.com/v1", "MyApple")).await;
     let controller = scene.controller();
-    let depths = || controller.queue().lock().depths().collect::<Vec<_>>();
+    let depths = || controller.ledger().queue().lock().depths().collect::<Vec<_>>();
     comes_true("the first list is routed", || !depths().is_empty()).await;
     // The server has ConfigMaps of its own.
     let [(INITIAL, listed)] = *depths() else { panic!("{:?}", depths()) };
@@ -272,9 +273,9 @@ async fn changes_overtake_a_first_list_and_a_resync() {
     comes_true("the change is routed", || depths() == [(CHANGE, 1), (INITIAL, listed)]).await;
     scene.api.serve_apples().await;
     // A key that a worker still has would not be among those that wait.
-    comes_true("all are reconciled", || controller.queue().lock().is_idle()).await;
+    comes_true("all are reconciled", || controller.ledger().queue().lock().is_idle()).await;
     // Nobody else has a turn before the depths are read.
-    look_at_each(&controller).await;
+    wake_all(controller.wakes()).await;
     assert_eq!(depths(), [(INITIAL, listed + 1)]);
 }
 
@@ -290,7 +291,8 @@ async fn invariant_5_a_deleted_object_is_reconciled_with_its_last_state_and_forg
     // A key of which nothing is known calls nobody.
     assert_eq!(scene.next().await, ReconcileResult::Success);
     let controller = scene.controller();
-    comes_true("its last state is dropped", || controller.look_up(&controller.serving(), &key).is_none()).await;
+    comes_true("its last state is dropped", || controller.ledger().look_up(&controller.serving(), &key).is_none())
+        .await;
 }
 
 #[tokio::test]
@@ -330,7 +332,7 @@ async fn invariant_9_a_swap_amid_the_look_of_another_leaves_no_key_out() {
     let asks_again = Answer::Children { children: Vec::new(), status: None, requeue_after: Some(3_600_000) };
     scene.activate(&Guest::new().version("3.0.0").answer(asks_again)).await;
     let controller = scene.controller();
-    comes_true("the last one has been called for each", || controller.queue().lock().delayed() == KEYS).await;
+    comes_true("the last one has been called for each", || controller.ledger().queue().lock().delayed() == KEYS).await;
 }
 
 #[tokio::test]
@@ -382,7 +384,7 @@ async fn what_the_administrator_allows_holds_for_the_controller_that_is_there() 
     let pace = candidate.limits.pace();
     scene.dispatch.activate(candidate).await.expect("it can serve");
     assert_eq!((controller.max_concurrency(), controller.pace()), (2, pace));
-    assert_eq!(controller.queue().lock().pace(), pace);
+    assert_eq!(controller.ledger().queue().lock().pace(), pace);
     assert_eq!((pace.backoff.base, pace.backoff.cap), (Duration::from_millis(20), Duration::from_secs(30)));
     assert_eq!(pace.rate.map(|rate| (rate.burst, rate.every)), Some((10, Duration::from_millis(100))));
 }
@@ -396,7 +398,7 @@ async fn a_controller_that_still_waits_for_an_informer_can_be_replaced() {
     // New grants must not wait for a kind that may never come.
     scene.activate(&guest.clone().version("2.0.0").concurrency(2)).await;
     let controller = scene.controller();
-    assert!(!controller.waits_for().is_empty());
+    assert!(!controller.waking().waits_for().is_empty());
     assert!(scene.ended.try_recv().is_err());
     scene.api.serve_apples().await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
@@ -461,8 +463,8 @@ async fn a_vanished_object_that_is_to_be_reconciled_later_is_kept() {
     assert_eq!(scene.next().await, ReconcileResult::RequeueAfter);
     let controller = scene.controller();
     comes_true("the key waits", || controller.active_workers() == 0).await;
-    let found = controller.look_up(&controller.serving(), &key);
-    assert!(found.is_some_and(|(_, there)| !there));
+    let found = controller.ledger().look_up(&controller.serving(), &key);
+    assert!(found.is_some_and(|(_, phase)| phase == Phase::Gone));
 }
 
 #[tokio::test]
@@ -474,15 +476,15 @@ async fn a_failure_is_tried_again_and_a_terminal_one_is_not() {
     scene.api.create(apple("a")).await;
     assert_eq!([scene.next().await, scene.next().await], [ReconcileResult::Error; 2]);
     let key = Key::new(Some("default"), "a");
-    assert_eq!(scene.controller().last_error(&key).as_deref(), Some("no"));
+    assert_eq!(scene.controller().ledger().last_error(&key).as_deref(), Some("no"));
 
     scene.activate(&Guest::new().answer(failure(true))).await;
     while scene.next().await != ReconcileResult::Terminal {}
     let controller = scene.controller();
-    comes_true("the key rests", || controller.queue().lock().processing() == 0).await;
-    let queue = controller.queue().lock();
+    comes_true("the key rests", || controller.ledger().queue().lock().processing() == 0).await;
+    let queue = controller.ledger().queue().lock();
     assert_eq!((queue.len(), queue.failures(&key)), (0, 0));
-    assert_eq!(controller.last_error(&key), None);
+    assert_eq!(controller.ledger().last_error(&key), None);
 }
 
 #[tokio::test]
@@ -498,8 +500,8 @@ async fn a_key_over_which_the_host_failed_is_tried_again_and_its_worker_stays() 
     comes_true("the key rests", || controller.active_workers() == 0).await;
     // The first one failed as it was counted.
     let ended = [("success", 2), ("requeue_after", 0), ("error", 1), ("terminal", 0)];
-    assert_eq!((controller.tasks(), controller.ended()), (1, ended));
-    assert_eq!(controller.last_error(&Key::new(Some("default"), "a")), None);
+    assert_eq!((controller.tasks(), controller.results()), (1, ended));
+    assert_eq!(controller.ledger().last_error(&Key::new(Some("default"), "a")), None);
 }
 
 #[tokio::test]

@@ -122,7 +122,7 @@ impl Taker for Worker<'_> {
         self.scene.held.load(SeqCst).then(|| Instant::now() + SECOND)
     }
 
-    fn calmed(&self, _: &Key, _: &Storm<Cause>) {}
+    fn settled(&self, _: &Key, _: &Storm<Cause>) {}
 }
 
 impl Scene {

@@ -1,7 +1,7 @@
-//! Statuses that were left to the next call over their keys.
+//! Statuses whose write was postponed to the key's next reconcile.
 //!
-//! That call says what the status is by then. Where it says nothing of it, or comes to nothing, the one that was left is written after it: it is
-//! what the plugin said last. An object that was made anew under the same name gets nothing of that.
+//! That reconcile usually returns a newer status, which replaces the postponed one. If it returns none, or fails, the postponed status is
+//! written. A postponed status belongs to one object (uid): a new object of the same name never receives it.
 
 use std::collections::HashMap;
 
@@ -12,43 +12,42 @@ use pilothouse_core::{
     object::Uid,
 };
 
-/// At most one for each key that waits in the queue.
-pub(in crate::dispatch) struct Deferred(Mutex<Held>);
+/// The postponed statuses of one controller: at most one for each key that waits in the queue.
+pub(super) struct Deferred(Mutex<Statuses>);
 
-struct Held {
-    statuses: HashMap<Key, (Uid, Box<str>)>,
+struct Statuses {
+    by_key: HashMap<Key, (Uid, Box<str>)>,
     bytes: Share,
 }
 
 impl Deferred {
-    /// Holds nothing yet, and no more than this budget allows.
-    pub(in crate::dispatch) fn within(statuses: &Budget) -> Self {
-        Self(Mutex::new(Held { statuses: HashMap::new(), bytes: statuses.share() }))
+    /// Creates an empty buffer that shares this budget.
+    pub(super) fn within(statuses: &Budget) -> Self {
+        Self(Mutex::new(Statuses { by_key: HashMap::new(), bytes: statuses.share() }))
     }
 
-    /// Holds the status of an object, of whose key there is none here. False: there is no room, and it is to be written now.
-    pub(in crate::dispatch) fn put(&self, key: &Key, uid: &Uid, status: &str) -> bool {
-        let Held { statuses, bytes } = &mut *self.0.lock();
+    /// Postpones the status of an object. There must be none for its key yet. Returns `false` if the buffer is full.
+    pub(super) fn put(&self, key: &Key, uid: &Uid, status: &str) -> bool {
+        let Statuses { by_key, bytes } = &mut *self.0.lock();
         let fits = bytes.fits(status.len());
         if fits {
             bytes.add(status.len());
-            statuses.insert(key.clone(), (uid.clone(), status.into()));
+            by_key.insert(key.clone(), (uid.clone(), status.into()));
         }
         fits
     }
 
-    /// All that is held, for a controller that has ended: no call comes any more.
-    pub(in crate::dispatch) fn take_all(&self) -> Vec<(Key, Uid, Box<str>)> {
-        let Held { statuses, bytes } = &mut *self.0.lock();
+    /// Removes and returns all statuses.
+    pub(super) fn take_all(&self) -> Vec<(Key, Uid, Box<str>)> {
+        let Statuses { by_key, bytes } = &mut *self.0.lock();
         bytes.set(0);
-        std::mem::take(statuses).into_iter().map(|(key, (uid, status))| (key, uid, status)).collect()
+        std::mem::take(by_key).into_iter().map(|(key, (uid, status))| (key, uid, status)).collect()
     }
 
-    /// The status that was left to the call over this key that begins now, if it is about the same object; none: nothing is there, and what
-    /// was left is nobody's.
-    pub(in crate::dispatch) fn take(&self, key: &Key, uid: Option<&Uid>) -> Option<Box<str>> {
-        let Held { statuses, bytes } = &mut *self.0.lock();
-        let (of, status) = statuses.remove(key)?;
+    /// Removes the postponed status of this key. Returns it if it belongs to the object with this uid.
+    pub(super) fn take(&self, key: &Key, uid: Option<&Uid>) -> Option<Box<str>> {
+        let Statuses { by_key, bytes } = &mut *self.0.lock();
+        let (of, status) = by_key.remove(key)?;
         bytes.remove(status.len());
         (uid == Some(&of)).then_some(status)
     }
@@ -61,7 +60,7 @@ mod tests {
     const ROOM: usize = 1 << 20;
 
     #[test]
-    fn what_is_held_is_bounded_and_given_back_once() {
+    fn statuses_are_bounded_and_returned_once() {
         let deferred = Deferred::within(&Budget::new(ROOM));
         let ([a, b], uid) = (["a", "b"].map(|name| Key::new(None, name)), Uid::parse("1"));
         let large = "x".repeat(ROOM - 1);
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_of_one_object_is_not_said_of_another() {
+    fn status_of_one_object_is_not_returned_for_another_of_the_same_name() {
         let deferred = Deferred::within(&Budget::new(ROOM));
         let (key, [old, new]) = (Key::new(None, "a"), ["1", "2"].map(Uid::parse));
         for other in [Some(&new), None] {

@@ -1,6 +1,6 @@
-//! The keys of a controller that fail: why, and for how long already; and those that its plugin gave up.
+//! The keys that fail: why, and since when. Also the keys that the plugin gave up.
 //!
-//! How often in a row a key has failed is for its queue to know, and when it is tried again.
+//! The queue counts a key's consecutive failures and decides when it is retried.
 
 use std::{
     collections::{BinaryHeap, HashMap, VecDeque},
@@ -17,63 +17,63 @@ use tokio::time::Instant;
 
 use crate::writer::cut;
 
-/// Bytes of a reason where there is no room for the whole: a hundred thousand keys may fail at once.
+/// Bytes to which an error is cut when the budget is used up. A hundred thousand keys may fail at once.
 const BRIEF: usize = 256;
 
-/// Keys that were given up and are remembered: the last ones.
+/// Number of given-up keys that are remembered: the latest ones.
 const GIVEN_UP: usize = 20;
 
-/// At most one entry for each key that is being retried.
-pub(in crate::dispatch) struct Failing(Mutex<All>);
+/// Failing keys: at most one entry for each key that is being retried.
+pub(super) struct Failing(Mutex<Failures>);
 
-struct All {
+struct Failures {
     keys: HashMap<Key, Failure>,
-    /// Bytes of their reasons.
+    /// Bytes of their errors.
     bytes: Share,
-    /// In the order in which they were.
+    /// Oldest first.
     given_up: VecDeque<GivenUp>,
 }
 
 struct Failure {
-    /// The first one after a success.
+    /// Time of the first failure after a success.
     since: Instant,
-    /// The last one's reason.
+    /// The latest error.
     error: String,
 }
 
 /// A key that fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailingKey {
-    /// Which.
+    /// The key.
     pub key: Key,
-    /// Since its first failure after a success.
+    /// Time since its first failure after a success.
     pub lasts: Duration,
-    /// How often in a row.
+    /// Consecutive failures.
     pub failures: u32,
-    /// Why, the last time.
+    /// The latest error.
     pub error: String,
 }
 
-/// A key that is not tried again until something changes, as its plugin said of it.
+/// A key that is not retried until something changes, because its plugin returned a terminal failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
-    /// Which.
+    /// The key.
     pub key: Key,
-    /// When.
+    /// When it was given up.
     pub at: Timestamp,
-    /// Why.
+    /// The error.
     pub error: String,
 }
 
 impl Failing {
-    /// No key fails. Reasons are kept whole as long as this budget allows.
-    pub(in crate::dispatch) fn within(reasons: &Budget) -> Self {
-        Self(Mutex::new(All { keys: HashMap::new(), bytes: reasons.share(), given_up: VecDeque::new() }))
+    /// Creates an empty record. Errors are kept whole as long as the budget allows.
+    pub(super) fn within(errors: &Budget) -> Self {
+        Self(Mutex::new(Failures { keys: HashMap::new(), bytes: errors.share(), given_up: VecDeque::new() }))
     }
 
-    /// A key was tried, and is not tried again for this reason.
-    pub(in crate::dispatch) fn give_up(&self, key: &Key, error: &str) {
-        self.note(key, None);
+    /// Records that a key is not retried after this error.
+    pub(super) fn give_up(&self, key: &Key, error: &str) {
+        self.record(key, None);
         let given_up = &mut self.0.lock().given_up;
         if given_up.len() == GIVEN_UP {
             given_up.pop_front();
@@ -81,14 +81,14 @@ impl Failing {
         given_up.push_back(GivenUp { key: key.clone(), at: Timestamp::now(), error: cut(error, BRIEF) });
     }
 
-    /// The last of those that were given up, and not tried since.
-    pub(in crate::dispatch) fn given_up(&self) -> Vec<GivenUp> {
+    /// Returns the latest keys that were given up and not tried since, oldest first.
+    pub(super) fn given_up(&self) -> Vec<GivenUp> {
         self.0.lock().given_up.iter().cloned().collect()
     }
 
-    /// A key was tried, and is to be tried again for this reason; none: it is not.
-    pub(in crate::dispatch) fn note(&self, key: &Key, error: Option<String>) {
-        let All { keys, bytes, given_up } = &mut *self.0.lock();
+    /// Records how a try of a key ended: with an error that is retried, or with none.
+    pub(super) fn record(&self, key: &Key, error: Option<String>) {
+        let Failures { keys, bytes, given_up } = &mut *self.0.lock();
         given_up.retain(|given_up| given_up.key != *key);
         let before = keys.remove(key);
         bytes.remove(before.as_ref().map_or(0, |failure| failure.error.len()));
@@ -101,13 +101,13 @@ impl Failing {
         keys.insert(key.clone(), Failure { since, error });
     }
 
-    /// Why the last try of a key failed, if it did.
-    pub(in crate::dispatch) fn last_error(&self, key: &Key) -> Option<String> {
+    /// Returns the error of the key's last try, if it failed.
+    pub(super) fn last_error(&self, key: &Key) -> Option<String> {
         self.0.lock().keys.get(key).map(|failure| failure.error.clone())
     }
 
-    /// How many keys fail, and those that do for longest, at most so many. How often they have is left out.
-    pub(in crate::dispatch) fn longest(&self, most: usize) -> (usize, Vec<FailingKey>) {
+    /// Returns the number of failing keys, and the `most` of them that have failed for longest. Leaves their `failures` at zero.
+    pub(super) fn longest(&self, most: usize) -> (usize, Vec<FailingKey>) {
         let now = Instant::now();
         let all = &self.0.lock().keys;
         let mut longest = BinaryHeap::new();
@@ -136,57 +136,56 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn longest_failing_come_first_with_their_last_reason() {
+    async fn keys_that_fail_for_longest_come_first_with_their_latest_error() {
         let failing = Failing::within(&Budget::new(4 << 20));
         let second = Duration::from_secs(1);
         for name in ["d", "b", "a", "c"] {
-            failing.note(&key(name), Some(format!("{name} once")));
+            failing.record(&key(name), Some(format!("{name} once")));
             tokio::time::advance(second).await;
         }
-        failing.note(&key("b"), Some("b again".to_owned()));
-        // It succeeded meanwhile, and so begins anew.
-        failing.note(&key("d"), None);
-        failing.note(&key("d"), Some("d anew".to_owned()));
+        failing.record(&key("b"), Some("b again".to_owned()));
+        // `d` succeeded in between.
+        failing.record(&key("d"), None);
+        failing.record(&key("d"), Some("d anew".to_owned()));
         assert_eq!(failing.last_error(&key("b")).as_deref(), Some("b again"));
-        let told =
-            |name, lasts, error: &str| FailingKey { key: key(name), lasts, failures: 0, error: error.to_owned() };
-        let longest = vec![told("b", 3 * second, "b again"), told("a", 2 * second, "a once")];
+        let row = |name, lasts, error: &str| FailingKey { key: key(name), lasts, failures: 0, error: error.to_owned() };
+        let longest = vec![row("b", 3 * second, "b again"), row("a", 2 * second, "a once")];
         assert_eq!(failing.longest(2), (4, longest));
         assert_eq!(failing.longest(0), (4, Vec::new()));
         assert_eq!(failing.longest(usize::MAX).1.len(), 4);
         for name in ["a", "b", "c", "d"] {
-            failing.note(&key(name), None);
+            failing.record(&key(name), None);
         }
         assert_eq!((failing.longest(2), failing.last_error(&key("b"))), ((0, Vec::new()), None));
     }
 
     #[test]
-    fn last_that_were_given_up_are_known_until_they_are_tried_again() {
+    fn latest_given_up_keys_are_known_until_they_are_tried_again() {
         let failing = Failing::within(&Budget::new(4 << 20));
         let (name, all) = (|number: usize| key(&number.to_string()), 0..GIVEN_UP + 2);
-        failing.note(&name(3), Some("again".to_owned()));
+        failing.record(&name(3), Some("again".to_owned()));
         all.clone().for_each(|number| failing.give_up(&name(number), &number.to_string()));
-        // Neither twice nor as one that is tried again.
+        // A key that was given up twice is listed once. A key that was tried again is not listed.
         failing.give_up(&name(4), "4");
-        failing.note(&name(5), None);
-        let told = || failing.given_up().into_iter().map(|of| (of.key, of.error)).collect::<Vec<_>>();
-        let left = all.skip(2).filter(|number| ![4, 5].contains(number)).chain([4]);
-        assert_eq!(told(), left.map(|number| (name(number), number.to_string())).collect::<Vec<_>>());
+        failing.record(&name(5), None);
+        let listed = || failing.given_up().into_iter().map(|of| (of.key, of.error)).collect::<Vec<_>>();
+        let expected = all.skip(2).filter(|number| ![4, 5].contains(number)).chain([4]);
+        assert_eq!(listed(), expected.map(|number| (name(number), number.to_string())).collect::<Vec<_>>());
         assert_eq!(failing.longest(1).0, 0);
     }
 
     #[test]
-    fn reasons_are_kept_whole_as_long_as_there_is_room() {
+    fn errors_are_cut_when_the_budget_is_used_up() {
         let failing = Failing::within(&Budget::new(4 << 20));
-        let (name, reason) = (|number: usize| key(&number.to_string()), "x".repeat(4 << 10));
-        let note = |number| failing.note(&name(number), Some(reason.clone()));
-        let kept = |number| failing.last_error(&name(number)).map_or(0, |reason| reason.len());
-        // Each three times: what is replaced takes no room.
-        (0..3 * 1024).for_each(|number| note(number % 1024));
-        note(1024);
-        assert_eq!((kept(0), kept(1023), kept(1024)), (reason.len(), reason.len(), BRIEF));
-        failing.note(&name(0), None);
-        note(1024);
-        assert_eq!(kept(1024), reason.len());
+        let (name, error) = (|number: usize| key(&number.to_string()), "x".repeat(4 << 10));
+        let fail = |number| failing.record(&name(number), Some(error.clone()));
+        let kept = |number| failing.last_error(&name(number)).map_or(0, |kept| kept.len());
+        // Each key fails three times: a replaced error takes no room.
+        (0..3 * 1024).for_each(|number| fail(number % 1024));
+        fail(1024);
+        assert_eq!((kept(0), kept(1023), kept(1024)), (error.len(), error.len(), BRIEF));
+        failing.record(&name(0), None);
+        fail(1024);
+        assert_eq!(kept(1024), error.len());
     }
 }

@@ -1,8 +1,7 @@
-//! Objects that vanished and whose keys are still to be reconciled, as they were last (invariant 5).
+//! The last states of deleted objects that are still to be reconciled (invariant 5).
 //!
-//! When a key is reconciled is for its queue to know; whoever looks a key up asks here after the cache. What is kept is bounded: a plugin that
-//! takes nothing, over a kind whose names are not used again, would make it grow for ever. What vanished first is let go of first, and with it
-//! goes whatever else is known of its key, which is for the [controller](crate::dispatch::controller::Controller) to see to.
+//! A reconcile looks here when the cache has no object for its key. The number and the bytes of the states are bounded, because a plugin may
+//! never take a deletion. Beyond the bound the earliest deletion is dropped, and everything else that is known of its key with it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,154 +12,163 @@ use std::{
 use parking_lot::Mutex;
 use pilothouse_core::{backlog::Vanished, budget::Share, key::Key, object::Object, store::Change};
 
-use crate::dispatch::lines::Unsaid;
+use crate::dispatch::lines::Unlogged;
 
-/// So much room is kept when nothing is.
+/// An empty map of more than this capacity is replaced by a new one.
 const ROOM: usize = 1024;
 
-/// What vanished. Locked after informers, and before whatever else knows of keys.
-pub(in crate::dispatch) struct Gone(Mutex<Inner>);
+/// Deleted objects. Its lock is taken after informers', and before those of the ledger's other parts.
+pub(super) struct Gone(Mutex<States>);
 
-struct Inner {
-    kept: HashMap<Key, Kept>,
-    /// By when they vanished.
+struct States {
+    by_key: HashMap<Key, State>,
+    /// Their keys, by the number of the deletion.
     order: BTreeMap<u64, Key>,
-    vanished: u64,
-    /// Of what is kept for all controllers of the plugin.
+    /// Deletions so far.
+    deletions: u64,
+    /// This controller's share of the plugin's bound on objects.
     objects: Share,
-    /// The same, as [`Object::bytes`] has them.
+    /// The same for bytes, as [`Object::bytes`] has them.
     bytes: Share,
-    let_go: Unsaid,
+    dropped: Unlogged,
 }
 
-struct Kept {
+struct State {
     last: Arc<Object>,
-    /// Its place in `order`.
+    /// Its number in `order`.
     number: u64,
 }
 
-/// What vanished and is still to be reconciled, for metrics.
+/// Deleted objects that are still to be reconciled, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GoneFigures {
     /// Objects.
     pub objects: usize,
     /// Their bytes.
     pub bytes: usize,
-    /// Those that were let go of since the start, and never reconciled as gone, because there were too many.
+    /// Objects that were dropped over the bound since the start. Their deletion is never reconciled.
     pub dropped: u64,
 }
 
 impl Gone {
-    /// Nothing vanished yet. No more is kept than `most` allows.
-    pub(in crate::dispatch) fn within(most: &Vanished) -> Self {
-        Self(Mutex::new(Inner {
-            kept: HashMap::new(),
+    /// Creates an empty store that shares these budgets.
+    pub(super) fn within(most: &Vanished) -> Self {
+        Self(Mutex::new(States {
+            by_key: HashMap::new(),
             order: BTreeMap::new(),
-            vanished: 0,
+            deletions: 0,
             objects: most.objects.share(),
             bytes: most.bytes.share(),
-            let_go: Unsaid::default(),
+            dropped: Unlogged::default(),
         }))
     }
 
-    /// An object changed, `now` since some origin: keeps what vanished. Where its end does not matter to the plugin, nobody will ask for it.
+    /// Records a change at the time `now` after some origin. A deleted object is kept if its end `matters` to the plugin; an object that is
+    /// there again is forgotten.
     ///
-    /// `discard` gets the keys of which nothing is known from now on. None of them changes meanwhile: what comes again later is noted here
-    /// first, and enters the queue then. So it must not ask for anything here. The result is how many were let go of because there were too
-    /// many, when that is to be said.
-    pub(in crate::dispatch) fn note(
+    /// `discard` is called with each key of which nothing is kept any more. It runs under this lock, so that a later change of the same
+    /// object comes after it; it must not call anything here.
+    ///
+    /// Returns how many objects were dropped over the bound, when it is time to log that.
+    pub(super) fn record(
         &self,
         change: &Change,
         matters: bool,
         now: Duration,
         mut discard: impl FnMut(&Key),
     ) -> Option<u64> {
-        let inner = &mut *self.0.lock();
-        inner.remove(change.key());
+        let states = &mut *self.0.lock();
+        states.remove(change.key());
         let (Some(last), None) = (&change.old, &change.new) else { return None };
         if !matters {
             discard(last.key());
             return None;
         }
-        inner.insert(last.clone());
-        while inner.is_too_much()
-            && let Some((_, key)) = inner.order.pop_first()
+        states.insert(last.clone());
+        while states.is_over_bound()
+            && let Some((_, key)) = states.order.pop_first()
         {
-            inner.remove(&key);
+            states.remove(&key);
             discard(&key);
-            inner.let_go.add(1);
+            states.dropped.add(1);
         }
-        inner.let_go.say(now)
+        states.dropped.take_if_due(now)
     }
 
-    /// The end of this object turned out not to matter to the plugin. Nothing happens if the object came again since, or vanished once more;
-    /// else `discard` gets its key, as in [`note`](Self::note).
-    pub(in crate::dispatch) fn dismiss(&self, last: &Arc<Object>, mut discard: impl FnMut(&Key)) {
-        let mut inner = self.0.lock();
-        if inner.kept.get(last.key()).is_some_and(|kept| Arc::ptr_eq(&kept.last, last)) {
-            inner.remove(last.key());
+    /// Forgets a deletion that turned out not to matter to the plugin, and calls `discard` as [`record`](Self::record) does.
+    ///
+    /// Does nothing if the object came again since, or was deleted once more.
+    pub(super) fn dismiss(&self, last: &Arc<Object>, mut discard: impl FnMut(&Key)) {
+        let mut states = self.0.lock();
+        if states.remove_same(last) {
             discard(last.key());
         }
     }
 
-    /// What vanished under this key.
-    pub(in crate::dispatch) fn get(&self, key: &Key) -> Option<Arc<Object>> {
-        self.0.lock().kept.get(key).map(|kept| kept.last.clone())
+    /// Returns the last state of the deleted object under this key.
+    pub(super) fn get(&self, key: &Key) -> Option<Arc<Object>> {
+        self.0.lock().by_key.get(key).map(|state| state.last.clone())
     }
 
-    /// All keys under which something vanished.
-    pub(in crate::dispatch) fn keys(&self) -> Vec<Key> {
+    /// Returns all keys, in the order of the deletions.
+    pub(super) fn keys(&self) -> Vec<Key> {
         self.0.lock().order.values().cloned().collect()
     }
 
-    /// This state was reconciled and is not needed any more. Its key's is another if it came and went again meanwhile, and stays.
-    pub(in crate::dispatch) fn reconciled(&self, last: &Arc<Object>) {
-        let mut inner = self.0.lock();
-        if inner.kept.get(last.key()).is_some_and(|kept| Arc::ptr_eq(&kept.last, last)) {
-            inner.remove(last.key());
-        }
+    /// Forgets a state that was reconciled. Does nothing if the object came and went again meanwhile.
+    pub(super) fn forget_reconciled(&self, last: &Arc<Object>) {
+        self.0.lock().remove_same(last);
     }
 
-    /// Forgets what may not be seen any more.
-    pub(in crate::dispatch) fn retain(&self, mut keep: impl FnMut(&Key) -> bool) {
-        let mut inner = self.0.lock();
-        let gone: Vec<Key> = inner.kept.keys().filter(|key| !keep(key)).cloned().collect();
-        gone.iter().for_each(|key| inner.remove(key));
+    /// Keeps only the objects for whose keys `keep` returns `true`.
+    pub(super) fn retain(&self, mut keep: impl FnMut(&Key) -> bool) {
+        let mut states = self.0.lock();
+        let hidden: Vec<Key> = states.by_key.keys().filter(|key| !keep(key)).cloned().collect();
+        hidden.iter().for_each(|key| states.remove(key));
     }
 
-    /// Nobody may see it any more.
-    pub(in crate::dispatch) fn forget(&self, key: &Key) {
+    /// Forgets the object under this key.
+    pub(super) fn forget(&self, key: &Key) {
         self.0.lock().remove(key);
     }
 
-    /// How much there is.
-    pub(in crate::dispatch) fn figures(&self) -> GoneFigures {
-        let inner = self.0.lock();
-        GoneFigures { objects: inner.kept.len(), bytes: inner.bytes.holds(), dropped: inner.let_go.all() }
+    /// Returns the figures.
+    pub(super) fn figures(&self) -> GoneFigures {
+        let states = self.0.lock();
+        GoneFigures { objects: states.by_key.len(), bytes: states.bytes.holds(), dropped: states.dropped.all() }
     }
 }
 
-impl Inner {
-    fn is_too_much(&self) -> bool {
+impl States {
+    fn is_over_bound(&self) -> bool {
         self.objects.is_over() || self.bytes.is_over()
     }
 
-    /// Keeps what vanished under a key of which nothing is kept.
+    /// Keeps an object. There must be none under its key.
     fn insert(&mut self, last: Arc<Object>) {
-        self.vanished += 1;
+        self.deletions += 1;
         self.objects.add(1);
         self.bytes.add(last.bytes());
-        self.order.insert(self.vanished, last.key().clone());
-        self.kept.insert(last.key().clone(), Kept { last, number: self.vanished });
+        self.order.insert(self.deletions, last.key().clone());
+        self.by_key.insert(last.key().clone(), State { last, number: self.deletions });
+    }
+
+    /// Removes this very state. Returns `false` if it is not the one that is kept.
+    fn remove_same(&mut self, last: &Arc<Object>) -> bool {
+        let is_same = self.by_key.get(last.key()).is_some_and(|state| Arc::ptr_eq(&state.last, last));
+        if is_same {
+            self.remove(last.key());
+        }
+        is_same
     }
 
     fn remove(&mut self, key: &Key) {
-        let Some(Kept { last, number }) = self.kept.remove(key) else { return };
+        let Some(State { last, number }) = self.by_key.remove(key) else { return };
         self.order.remove(&number);
         self.objects.remove(1);
         self.bytes.remove(last.bytes());
-        if self.kept.is_empty() && self.kept.capacity() > ROOM {
-            self.kept = HashMap::new();
+        if self.by_key.is_empty() && self.by_key.capacity() > ROOM {
+            self.by_key = HashMap::new();
         }
     }
 }
@@ -178,96 +186,96 @@ mod tests {
         Arc::new(Object::parse(json.as_bytes(), &TypeMeta::new("v1", "ConfigMap")).expect("an object"))
     }
 
-    fn vanished(last: &Arc<Object>) -> Change {
+    fn deleted(last: &Arc<Object>) -> Change {
         Change { old: Some(last.clone()), new: None, missed: false }
     }
 
-    fn is_kept(gone: &Gone, last: &Arc<Object>) -> bool {
+    fn keeps(gone: &Gone, last: &Arc<Object>) -> bool {
         gone.get(last.key()).is_some_and(|kept| Arc::ptr_eq(&kept, last))
     }
 
-    /// Notes a change of which nothing is to be said, and gives the keys that are discarded.
-    fn note(gone: &Gone, change: &Change, matters: bool) -> Vec<Key> {
+    /// Records a change and returns the discarded keys.
+    fn record(gone: &Gone, change: &Change, matters: bool) -> Vec<Key> {
         let mut discarded = Vec::new();
-        gone.note(change, matters, NOW, |key| discarded.push(key.clone()));
+        gone.record(change, matters, NOW, |key| discarded.push(key.clone()));
         discarded
     }
 
     #[test]
-    fn invariant_5_what_vanished_again_while_it_was_reconciled_is_kept() {
+    fn invariant_5_object_deleted_again_during_its_reconcile_stays() {
         let (gone, first, second) = (Gone::within(&Vanished::default()), named("a"), named("a"));
-        note(&gone, &vanished(&first), true);
-        assert!(is_kept(&gone, &first));
-        note(&gone, &vanished(&second), true);
-        gone.reconciled(&first);
-        assert!(is_kept(&gone, &second));
-        gone.reconciled(&second);
+        record(&gone, &deleted(&first), true);
+        assert!(keeps(&gone, &first));
+        record(&gone, &deleted(&second), true);
+        gone.forget_reconciled(&first);
+        assert!(keeps(&gone, &second));
+        gone.forget_reconciled(&second);
         assert_eq!(gone.get(second.key()), None);
         assert_eq!(gone.figures(), GoneFigures::default());
     }
 
     #[test]
-    fn what_is_there_again_and_what_does_not_matter_is_not_kept() {
+    fn recreated_object_and_deletion_that_does_not_matter_are_forgotten() {
         let (gone, last) = (Gone::within(&Vanished::default()), named("a"));
-        note(&gone, &vanished(&last), true);
+        record(&gone, &deleted(&last), true);
         let came = Change { old: None, new: Some(named("a")), missed: false };
-        assert!(note(&gone, &came, true).is_empty());
+        assert!(record(&gone, &came, true).is_empty());
         assert_eq!(gone.get(last.key()), None);
-        // Nobody will ask for it, nor for whatever else is known of its key.
-        assert_eq!(note(&gone, &vanished(&last), false), [last.key().clone()]);
+        // Everything that is known of the key is discarded.
+        assert_eq!(record(&gone, &deleted(&last), false), [last.key().clone()]);
         assert_eq!(gone.figures(), GoneFigures::default());
     }
 
     #[test]
-    fn an_end_that_turns_out_not_to_matter_is_dismissed_unless_the_object_came_again() {
+    fn deletion_that_turns_out_not_to_matter_is_forgotten_unless_the_object_came_again() {
         let (gone, first, second) = (Gone::within(&Vanished::default()), named("a"), named("a"));
         let dismiss = |last| {
             let mut discarded = Vec::new();
             gone.dismiss(last, |key| discarded.push(key.clone()));
             discarded
         };
-        note(&gone, &vanished(&first), true);
+        record(&gone, &deleted(&first), true);
         assert_eq!(dismiss(&first), [first.key().clone()]);
         assert_eq!(gone.figures(), GoneFigures::default());
-        note(&gone, &vanished(&first), true);
-        note(&gone, &Change { old: None, new: Some(second.clone()), missed: false }, true);
+        record(&gone, &deleted(&first), true);
+        record(&gone, &Change { old: None, new: Some(second.clone()), missed: false }, true);
         assert!(dismiss(&first).is_empty());
-        note(&gone, &vanished(&second), true);
-        assert!(dismiss(&first).is_empty() && is_kept(&gone, &second));
+        record(&gone, &deleted(&second), true);
+        assert!(dismiss(&first).is_empty() && keeps(&gone, &second));
     }
 
     #[test]
-    fn invariant_12_what_vanished_first_is_let_go_of_where_there_is_too_much() {
+    fn invariant_12_earliest_deletion_is_dropped_over_the_bound() {
         let objects = ["a", "b", "c", "d", "e"].map(named);
         let bytes = objects[0].bytes();
         for most in [Vanished::new(2, usize::MAX), Vanished::new(usize::MAX, 3 * bytes - 1)] {
             let gone = Gone::within(&most);
-            let note = |change| note(&gone, &change, true);
+            let record = |change| record(&gone, &change, true);
             let [a, b, c, d, e] = &objects;
-            assert!(note(vanished(a)).is_empty() && note(vanished(b)).is_empty());
-            assert_eq!(note(vanished(c)), [a.key().clone()]);
-            // It came again and is not gone; so there is room.
-            assert!(note(Change { old: None, new: Some(named("b")), missed: false }).is_empty());
-            assert!(note(vanished(d)).is_empty());
-            // Now it is the last that vanished.
+            assert!(record(deleted(a)).is_empty() && record(deleted(b)).is_empty());
+            assert_eq!(record(deleted(c)), [a.key().clone()]);
+            // `b` came again, which makes room.
+            assert!(record(Change { old: None, new: Some(named("b")), missed: false }).is_empty());
+            assert!(record(deleted(d)).is_empty());
+            // `b` is the latest deletion now.
             let b = named("b");
-            assert_eq!(note(vanished(&b)), [c.key().clone()]);
-            assert_eq!(note(vanished(e)), [d.key().clone()]);
-            assert!(is_kept(&gone, &b) && is_kept(&gone, e));
+            assert_eq!(record(deleted(&b)), [c.key().clone()]);
+            assert_eq!(record(deleted(e)), [d.key().clone()]);
+            assert!(keeps(&gone, &b) && keeps(&gone, e));
             assert_eq!(gone.keys(), [b.key().clone(), e.key().clone()]);
             assert_eq!(gone.figures(), GoneFigures { objects: 2, bytes: 2 * bytes, dropped: 3 });
-            [&b, e].into_iter().for_each(|last| gone.reconciled(last));
+            [&b, e].into_iter().for_each(|last| gone.forget_reconciled(last));
             assert_eq!(gone.figures(), GoneFigures { dropped: 3, ..GoneFigures::default() });
         }
     }
 
     #[test]
-    fn invariant_12_controllers_of_a_plugin_keep_together_what_one_may() {
+    fn invariant_12_deleted_objects_have_one_bound_over_all_controllers_of_a_plugin() {
         let most = Vanished::new(4, usize::MAX);
         let all: Vec<Gone> = (0..16).map(|_| Gone::within(&most)).collect();
         for (number, gone) in all.iter().enumerate() {
-            for vanish in 0..3 {
-                note(gone, &vanished(&named(&format!("{number}-{vanish}"))), true);
+            for deletion in 0..3 {
+                record(gone, &deleted(&named(&format!("{number}-{deletion}"))), true);
             }
         }
         let figures: Vec<_> = all.iter().map(Gone::figures).collect();
@@ -278,9 +286,9 @@ mod tests {
     }
 
     #[test]
-    fn that_there_is_too_much_is_said_when_it_begins_and_once_in_a_while() {
+    fn drops_are_reported_at_the_first_and_then_once_a_minute() {
         let (gone, minute) = (Gone::within(&Vanished::new(1, usize::MAX)), Duration::from_secs(60));
-        let at = |now: Duration| gone.note(&vanished(&named(&format!("{now:?}"))), true, now, |_| {});
+        let at = |now: Duration| gone.record(&deleted(&named(&format!("{now:?}"))), true, now, |_| {});
         assert_eq!([at(NOW), at(2 * NOW), at(3 * NOW), at(4 * NOW)], [None, Some(1), None, None]);
         assert_eq!([at(2 * NOW + minute), at(3 * NOW + minute)], [Some(3), None]);
     }

@@ -20,10 +20,12 @@ async fn no_key_is_reconciled_while_this_process_may_not_act() {
     let waits = |count| {
         let controller = controller.clone();
         async move {
-            comes_true("keys wait for workers", || controller.is_ready() && controller.queue().lock().len() == count)
-                .await;
+            comes_true("keys wait for workers", || {
+                controller.wakes().staff.is_ready() && controller.ledger().queue().lock().len() == count
+            })
+            .await;
             others_have_their_turns().await;
-            assert_eq!((controller.queue().lock().len(), controller.active_workers()), (count, 0));
+            assert_eq!((controller.ledger().queue().lock().len(), controller.active_workers()), (count, 0));
         }
     };
     scene.api.create(apple("a")).await;
@@ -49,7 +51,7 @@ async fn workers_that_wait_until_this_process_may_act_end_with_their_controller(
     scene.dispatch.parts.acting.set(false);
     scene.activate(&Guest::new()).await;
     let controller = scene.controller();
-    comes_true("they may work", || controller.is_ready()).await;
+    comes_true("they may work", || controller.wakes().staff.is_ready()).await;
     soon("it ends", scene.dispatch.deactivate(controller.plugin())).await;
     assert_eq!(controller.tasks(), 0);
 }
@@ -64,7 +66,7 @@ async fn neither_map_nor_observe_is_called_while_this_process_may_not_act() {
     scene.activate(&guest.observes("v1", "ConfigMap").observe(TAKES)).await;
     scene.api.create(config_map("a")).await;
     let (controller, observing) = (scene.controller(), scene.dispatch.observing());
-    let waiting = || controller.unmapped().objects.min(observing[0].figures().objects);
+    let waiting = || controller.waking().unmapped().objects.min(observing[0].figures().objects);
     comes_true("both are to be told", || waiting() > 0).await;
     others_have_their_turns().await;
     assert!(!scene.seen.1.lock().iter().any(|told| told.ends_with("done")));

@@ -12,7 +12,7 @@ use crate::{
         queue::Cause,
         record::{CallFailure, Failed},
     },
-    wasm::CallError,
+    wasm::{CallError, Phase},
     writer::Fence,
 };
 
@@ -97,15 +97,15 @@ async fn is_named(guest: &Guest, by: usize, names: impl Fn(&str) -> Value) {
     let scene = quarantined_as(guest).await;
     let controller = scene.controller();
     // The server has ConfigMaps of its own, which were mapped before.
-    let before = controller.woken()[by].1;
-    let woken = || controller.woken()[by].1 - before;
+    let before = controller.waking().woken()[by].1;
+    let woken = || controller.waking().woken()[by].1 - before;
     let looked_for = async |times| comes_true("it is looked for", || woken() >= times).await;
     scene.api.create(names("nobody")).await;
     scene.api.create(names("apple-0")).await;
     looked_for(1).await;
     // What is gone and not reconciled yet is known too.
     scene.api.delete(&apples(), &Key::new(Some("default"), "apple-1")).await;
-    comes_true("it is gone", || controller.woken()[0].1 > u64::from(IN_A_ROW)).await;
+    comes_true("it is gone", || controller.waking().woken()[0].1 > u64::from(IN_A_ROW)).await;
     scene.api.create(names("apple-1")).await;
     looked_for(2).await;
     // By now the first one was looked for.
@@ -142,33 +142,34 @@ async fn takes_no_deletion(guest: &Guest) {
     }
     scene.activate(guest).await;
     let controller = scene.controller();
-    controller.record().remembered().gone.objects.set_most(2);
-    let has_failed = |key: &Key| controller.last_error(key).is_some();
+    controller.wakes().record.remembered().gone.objects.set_most(2);
+    let has_failed = |key: &Key| controller.ledger().last_error(key).is_some();
     comes_true("each has failed", || keys.iter().all(has_failed)).await;
     for (key, vanished) in keys.iter().zip(1..) {
         scene.api.delete(&apples(), key).await;
-        let noted = || controller.gone().objects as u64 + controller.gone().dropped;
+        let noted = || controller.ledger().gone().objects as u64 + controller.ledger().gone().dropped;
         comes_true("it is noted", || noted() == vanished).await;
     }
-    let gone = controller.gone();
+    let gone = controller.ledger().gone();
     assert_eq!((gone.objects as u64, gone.dropped), (2, ALL - 2));
     // A worker may have had one of the others.
     let known = || {
-        let queue = controller.queue().lock();
+        let queue = controller.ledger().queue().lock();
         queue.len() + queue.delayed() + queue.processing()
     };
-    comes_true("nothing is left of the others", || (known(), controller.failing(20).0) == (2, 2)).await;
-    let last =
-        |key: &Key| controller.look_up(&controller.serving(), key).map(|(last, there)| (last.key().clone(), there));
+    comes_true("nothing is left of the others", || (known(), controller.ledger().failing(20).0) == (2, 2)).await;
+    let last = |key: &Key| {
+        controller.ledger().look_up(&controller.serving(), key).map(|(last, phase)| (last.key().clone(), phase))
+    };
     let (first, kept) = keys.split_at(4);
     assert!(first.iter().all(|key| last(key).is_none() && !has_failed(key)));
-    assert!(kept.iter().all(|key| last(key) == Some((key.clone(), false)) && has_failed(key)));
+    assert!(kept.iter().all(|key| last(key) == Some((key.clone(), Phase::Gone)) && has_failed(key)));
 
     scene.activate(&Guest::new().version("2.0.0")).await;
     for _ in kept {
         while scene.next().await != ReconcileResult::Success {}
     }
-    comes_true("nothing is gone any more", || controller.gone().objects == 0 && known() == 0).await;
+    comes_true("nothing is gone any more", || controller.ledger().gone().objects == 0 && known() == 0).await;
     assert!(scene.ended.try_recv().is_err());
 }
 
@@ -216,13 +217,13 @@ async fn a_key_that_fails_is_told_until_it_succeeds() {
     scene.api.create(apple("a")).await;
     assert_eq!([scene.next().await, scene.next().await], [ReconcileResult::Error; 2]);
     let controller = scene.controller();
-    let (all, failing) = controller.failing(20);
+    let (all, failing) = controller.ledger().failing(20);
     let told: Vec<_> =
         failing.iter().map(|failing| (&*failing.key.name, &*failing.error, failing.failures > 0)).collect();
     assert_eq!((all, told), (1, vec![("a", "no", true)]));
 
     scene.activate(&Guest::new().version("2.0.0")).await;
-    comes_true("it fails no more", || controller.failing(20) == (0, Vec::new())).await;
+    comes_true("it fails no more", || controller.ledger().failing(20) == (0, Vec::new())).await;
 }
 
 #[tokio::test]
@@ -319,8 +320,8 @@ async fn two_sides_that_fight_over_a_field_are_slowed_down_and_the_child_is_name
     };
     let told = async {
         let events = events(&scene, "a", "ReconcileStorm").await;
-        let storms = controller.queue().storms();
-        assert_eq!(controller.queue().breakers(), (1, 1));
+        let storms = controller.ledger().queue().storms();
+        assert_eq!(controller.ledger().queue().breakers(), (1, 1));
         let (key, storm) = &storms[0];
         assert_eq!(*key, Key::new(Some("default"), "a"));
         assert_eq!(storm.by.as_ref().map(|by| &by.cause), Some(&Cause::Child(maps(), child.clone())));
@@ -332,7 +333,7 @@ async fn two_sides_that_fight_over_a_field_are_slowed_down_and_the_child_is_name
         // Others are looked at meanwhile: this one has not the right to that child.
         scene.api.create(apple("b")).await;
         let b = Key::new(Some("default"), "b");
-        while controller.last_error(&b).is_none() {
+        while controller.ledger().last_error(&b).is_none() {
             tokio::task::yield_now().await;
         }
     };
@@ -391,7 +392,7 @@ async fn a_backtrace_is_logged_once_in_a_while_for_each_kind_of_failure() {
 #[tokio::test]
 async fn failures_that_come_too_fast_are_counted_and_not_logged() {
     const BURST: usize = 1000;
-    let refused = |record: &Record| record.refused("no apples", false);
+    let refused = |record: &Record| record.log_failure("no apples", false);
     let hook_refused = |record: &Record| {
         let error = HookError::Refused("no apples".into());
         record.hook_failed(Hook::Map, "Pod a/b", &error).is_some()
@@ -445,8 +446,8 @@ async fn storms_over_many_objects_are_logged_of_some_and_cost_the_plugin_no_line
     let storm = Storm { since: Duration::ZERO, open: Some(Duration::ZERO), reconciles: 60, wakes: 60, by: None };
     let key = |number: i32| Key::new(Some("default"), &format!("apple-{number}"));
     let second = Duration::from_secs(1);
-    let storms = (0..1000).filter(|number| record.storms("apples", &key(*number), &storm, second)).count();
-    let calmed = (0..1000).filter(|number| record.calmed("apples", &key(*number), &storm, second)).count();
+    let storms = (0..1000).filter(|number| record.log_storm("apples", &key(*number), &storm, second)).count();
+    let calmed = (0..1000).filter(|number| record.log_settled("apples", &key(*number), &storm, second)).count();
     assert_eq!((storms, calmed), (20, 0));
-    assert_eq!((record.may_say(), record.lines_dropped()), (true, 0));
+    assert_eq!((record.may_log(), record.lines_dropped()), (true, 0));
 }

@@ -51,7 +51,7 @@ async fn invariant_7_an_object_whose_name_is_not_granted_is_not_reconciled() {
         while all.get(&key("other")).is_none()
             || all.get(&key("another")).is_some()
             || controller.active_workers() > 0
-            || !controller.queue().lock().is_idle()
+            || !controller.ledger().queue().lock().is_idle()
         {
             tokio::task::yield_now().await;
         }
@@ -104,7 +104,7 @@ async fn namespaces_of_a_kind_that_has_none_are_said() {
     let controller = scene.controller();
     soon("the informer says so", async {
         loop {
-            let states = controller.waits_for();
+            let states = controller.waking().waits_for();
             let expected = "v1 Node is cluster-scoped, so namespace a has none of its objects";
             if states.iter().any(|(_, state)| state.to_string().contains(expected)) {
                 return;
@@ -273,7 +273,7 @@ impl Shown {
         candidate.grants = Arc::new(grants);
         soon("it becomes active", scene.dispatch.activate(candidate)).await.expect("it can serve");
         let controller = scene.controller();
-        comes_true("its informers sync", || controller.waits_for().is_empty()).await;
+        comes_true("its informers sync", || controller.waking().waits_for().is_empty()).await;
         let imports = CallImports::new(controller.serving().access.clone());
         let shown = Self { scene, lines, imports, controller };
         shown.is_told(AFTER).await;
@@ -306,7 +306,7 @@ impl Shown {
             }
             Path::LastError => {
                 let come = async || {
-                    self.controller.note_error(&key, Some(format!(r#"it has "name":"{name}""#)));
+                    self.controller.ledger().record_error(&key, Some(format!(r#"it has "name":"{name}""#)));
                     api.create(apple(name)).await;
                 };
                 // The object itself names it as well.
@@ -415,8 +415,8 @@ impl Shown {
 
     async fn rests(&self) {
         let controller = &self.controller;
-        let rests = || controller.active_workers() == 0 && controller.queue().lock().is_idle();
-        comes_true("nothing is to be reconciled", || rests() && controller.gone().objects == 0).await;
+        let rests = || controller.active_workers() == 0 && controller.ledger().queue().lock().is_idle();
+        comes_true("nothing is to be reconciled", || rests() && controller.ledger().gone().objects == 0).await;
     }
 }
 
@@ -538,11 +538,14 @@ async fn invariant_7_what_waited_and_is_taken_away_is_forgotten_at_once() {
     for name in [OTHER, MINE] {
         scene.api.delete(&apples(), &Key::new(Some("default"), name)).await;
     }
-    comes_true("both vanished", || controller.gone().objects == 2).await;
-    assert!(controller.unmapped().objects > 1 && observing.figures().objects > 1);
+    comes_true("both vanished", || controller.ledger().gone().objects == 2).await;
+    assert!(controller.waking().unmapped().objects > 1 && observing.figures().objects > 1);
     narrows(&scene, &fails).await;
-    assert_eq!([controller.unmapped().objects, observing.figures().objects, controller.gone().objects], [1, 1, 1]);
-    assert_eq!(controller.gone_keys(), [Key::new(Some("default"), MINE)]);
+    assert_eq!(
+        [controller.waking().unmapped().objects, observing.figures().objects, controller.ledger().gone().objects],
+        [1, 1, 1]
+    );
+    assert_eq!(controller.ledger().gone_keys(), [Key::new(Some("default"), MINE)]);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use pilothouse_core::{object::Object, store::Change, workqueue::CHANGE};
 
 use super::*;
 use crate::{
-    dispatch::{mapper::Whom, queue::Cause, remembered::MOST_NAMES},
+    dispatch::{mapper::Lookup, queue::Cause, remembered::MOST_NAMES},
     informer::Origin,
 };
 
@@ -38,9 +38,9 @@ async fn a_mapping_names_whom_a_change_concerns() {
             let view = controller.serving().view.clone();
             while view.get(&maps(), &key).is_some()
                 || view.get(&maps(), &Key::new(Some("default"), "unrelated")).is_some()
-                || controller.unmapped().objects > 0
+                || controller.waking().unmapped().objects > 0
                 || controller.active_workers() > 0
-                || !controller.queue().lock().is_idle()
+                || !controller.ledger().queue().lock().is_idle()
             {
                 tokio::task::yield_now().await;
             }
@@ -60,14 +60,14 @@ async fn a_key_that_a_mapper_names_wakes_where_there_is_such_an_object() {
     scene.api.create(config_map("a")).await;
     scene.told("map done", 1).await;
     let controller = scene.controller();
-    comes_true("it is mapped", || controller.unmapped().objects == 0).await;
-    assert!(controller.queue().lock().is_idle());
-    assert_eq!(controller.woken()[2], ("mapping", 0));
+    comes_true("it is mapped", || controller.waking().unmapped().objects == 0).await;
+    assert!(controller.ledger().queue().lock().is_idle());
+    assert_eq!(controller.waking().woken()[2], ("mapping", 0));
     scene.api.create(apple("mapped")).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
     scene.api.create(config_map("b")).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
-    assert_eq!(controller.woken()[2], ("mapping", 1));
+    assert_eq!(controller.waking().woken()[2], ("mapping", 1));
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn a_mapper_that_fails_is_asked_again_and_holds_up_no_reconcile() {
     scene.activate(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MISTAKEN)).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
     scene.told("map failed", 3).await;
-    let last = scene.controller().last_unmapped().map(|last| last.message);
+    let last = scene.controller().waking().last_unmapped().map(|last| last.message);
     assert_eq!(last.as_deref(), Some(MISTAKE));
     // A newer revision knows.
     scene
@@ -87,7 +87,7 @@ async fn a_mapper_that_fails_is_asked_again_and_holds_up_no_reconcile() {
         .await;
     scene.told("map done", 1).await;
     let controller = scene.controller();
-    comes_true("all is mapped", || controller.unmapped().objects == 0).await;
+    comes_true("all is mapped", || controller.waking().unmapped().objects == 0).await;
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ fn name_nobody(controller: &Controller, count: usize) {
         json["metadata"]["resourceVersion"] = "1".into();
         let object = Object::parse(json.to_string().as_bytes(), &maps()).expect("an object");
         let change = Change { old: None, new: Some(Arc::new(object)), missed: false };
-        controller.asks().find([Whom::Indexed("named".into())], &change, Origin::Change);
+        controller.unmapped().look_up([Lookup::Indexed("named".into())], &change, Origin::Change);
     }
 }
 
@@ -157,15 +157,15 @@ async fn invariant_12_names_to_look_up_are_bounded_while_the_kind_is_not_served(
     let mut scene = Scene::new().await;
     scene.activate(&indexed()).await;
     let controller = scene.controller();
-    comes_true("only its own kind is missing", || controller.waits_for().len() == 1).await;
+    comes_true("only its own kind is missing", || controller.waking().waits_for().len() == 1).await;
     name_nobody(&controller, MOST_NAMES / 2);
-    assert!(controller.asks().names().is_some_and(|names| names >= MOST_NAMES / 2));
+    assert!(controller.unmapped().lookups().is_some_and(|names| names >= MOST_NAMES / 2));
     name_nobody(&controller, MOST_NAMES + 1);
-    assert_eq!(controller.asks().names(), None);
+    assert_eq!(controller.unmapped().lookups(), None);
     scene.api.serve_apples().await;
     scene.api.create(apple("a")).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
-    comes_true("all is looked up", || controller.asks().names() == Some(0)).await;
+    comes_true("all is looked up", || controller.unmapped().lookups() == Some(0)).await;
 }
 
 #[tokio::test]
@@ -184,17 +184,17 @@ async fn invariant_12_names_of_nothing_do_not_fill_the_queue_while_the_kind_is_n
     let scene = Scene::new().await;
     scene.activate(&Guest::new().maps("v1", "ConfigMap", Mapping::SameKey).owns_nothing()).await;
     let controller = scene.controller();
-    comes_true("only its own kind is missing", || controller.waits_for().len() == 1).await;
+    comes_true("only its own kind is missing", || controller.waking().waits_for().len() == 1).await;
     for number in 0..MOST_NAMES {
-        controller.queue().add(Key::new(Some("default"), &number.to_string()), CHANGE, || Cause::Itself);
+        controller.ledger().queue().add(Key::new(Some("default"), &number.to_string()), CHANGE, || Cause::Itself);
     }
-    let keys = controller.queue().lock().len();
+    let keys = controller.ledger().queue().lock().len();
     scene.api.create(config_map("nobody")).await;
-    comes_true("it is to be looked for", || controller.asks().names() == Some(1)).await;
-    assert_eq!(controller.queue().lock().len(), keys);
+    comes_true("it is to be looked for", || controller.unmapped().lookups() == Some(1)).await;
+    assert_eq!(controller.ledger().queue().lock().len(), keys);
     scene.api.serve_apples().await;
-    comes_true("all is looked up", || controller.asks().names() == Some(0)).await;
-    comes_true("nothing is left of it", || controller.queue().lock().is_idle()).await;
+    comes_true("all is looked up", || controller.unmapped().lookups() == Some(0)).await;
+    comes_true("nothing is left of it", || controller.ledger().queue().lock().is_idle()).await;
 }
 
 #[tokio::test]
@@ -208,8 +208,8 @@ async fn names_of_nothing_do_not_use_up_a_rate() {
     scene.api.create(apple("somebody")).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
     let controller = scene.controller();
-    let before = controller.woken()[2].1;
-    let woken = || controller.woken()[2].1 - before;
+    let before = controller.waking().woken()[2].1;
+    let woken = || controller.waking().woken()[2].1 - before;
     scene.api.create(config_map("nobody")).await;
     scene.api.create(config_map("somebody")).await;
     comes_true("it is looked for", || woken() >= 1).await;

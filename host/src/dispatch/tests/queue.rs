@@ -33,7 +33,7 @@ impl Taker for Patient {
         self.until.lock().filter(|until| Instant::now() < *until)
     }
 
-    fn calmed(&self, key: &Key, storm: &Storm<Cause>) {
+    fn settled(&self, key: &Key, storm: &Storm<Cause>) {
         self.calmed.borrow_mut().push(format!("{key} after {} reconciles", storm.reconciles));
     }
 }
@@ -208,9 +208,9 @@ async fn queues_of_all_controllers_forget_keys_that_rest_when_somebody_has_time(
     scene.activate(&Guest::new().watches("v1", "ConfigMap").owns("stable.example.com/v1", "MyApple")).await;
     let controller = scene.controller();
     tokio::time::pause();
-    keep_busy(controller.queue(), "a").await;
+    keep_busy(controller.ledger().queue(), "a").await;
     tokio::time::advance(Duration::from_secs(60)).await;
-    assert!(is_remembered(controller.queue(), "a"));
+    assert!(is_remembered(controller.ledger().queue(), "a"));
     scene.dispatch.forget_rested();
-    assert!(!is_remembered(controller.queue(), "a"));
+    assert!(!is_remembered(controller.ledger().queue(), "a"));
 }

@@ -18,12 +18,12 @@ async fn invariant_11_a_key_is_woken_by_what_it_read_and_by_nothing_else() {
     scene.api.delete(&maps(), &Key::new(Some("default"), "other")).await;
     scene.api.delete(&maps(), &Key::new(Some("default"), "settings")).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
-    assert_eq!(controller.woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 2)]);
-    assert_eq!((controller.reads().keys, controller.reads().things), (1, 1));
+    assert_eq!(controller.waking().woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 2)]);
+    assert_eq!((controller.ledger().reads().keys, controller.ledger().reads().things), (1, 1));
     // Nobody is woken for a key that is gone and reconciled.
     scene.api.delete(&apples(), &Key::new(Some("default"), "a")).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
-    comes_true("its reads are forgotten", || controller.reads().keys == 0).await;
+    comes_true("its reads are forgotten", || controller.ledger().reads().keys == 0).await;
 }
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn what_a_watch_does_not_ask_for_is_neither_held_nor_shown() {
 
     let controller = scene.controller();
     let key = Key::new(Some("default"), "gala");
-    let (object, _) = controller.look_up(&controller.serving(), &key).expect("it is there");
+    let (object, _) = controller.ledger().look_up(&controller.serving(), &key).expect("it is there");
     let object: serde_json::Value = serde_json::from_str(&object.json()).expect("it is JSON");
     let members = |object: &serde_json::Value| {
         object.as_object().map(|members| members.keys().cloned().collect::<Vec<_>>()).unwrap_or_default()
@@ -70,10 +70,10 @@ async fn invariant_11_a_key_is_woken_by_what_had_changed_before_it_was_read_as_i
     // Nobody has read it yet: nobody is woken.
     scene.api.create(config_map("settings")).await;
     comes_true("the cache has it", || lease.get(&Key::new(Some("default"), "settings")).is_some()).await;
-    assert_eq!(controller.woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 0)]);
+    assert_eq!(controller.waking().woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 0)]);
     scene.api.create(config_map("go")).await;
     assert_eq!([scene.next().await, scene.next().await], [ReconcileResult::Success; 2]);
-    assert_eq!(controller.woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 1)]);
+    assert_eq!(controller.waking().woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 1)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -134,7 +134,7 @@ async fn invariant_11_a_failed_call_changes_nothing() {
     assert_eq!(scene.next().await, ReconcileResult::Error);
     let controller = scene.controller();
     // The read of the last success stays: it wakes once more when what failed it goes, or a retry finds it gone.
-    assert_eq!((controller.reads().keys, controller.reads().things), (1, 1));
+    assert_eq!((controller.ledger().reads().keys, controller.ledger().reads().things), (1, 1));
     scene.api.delete(&maps(), &Key::new(Some("default"), "settings")).await;
     while scene.next().await != ReconcileResult::Success {}
 }
@@ -149,7 +149,7 @@ async fn invariant_5_an_object_that_cannot_be_read_is_given_up_without_a_call_an
     scene.api.create(deep).await;
     assert_eq!(scene.next().await, ReconcileResult::Terminal);
     let controller = scene.controller();
-    let keys = controller.given_up();
+    let keys = controller.ledger().given_up();
     assert!(keys.iter().any(|key| key.error.contains("nests deeper than 127 levels")), "{keys:?}");
     scene.api.delete(&apples(), &Key::new(Some("default"), "a")).await;
     // The call that traps.

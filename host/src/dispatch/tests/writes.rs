@@ -7,7 +7,7 @@ use pilothouse_core::reflector::State;
 use serde_json::Value;
 
 use super::*;
-use crate::writer::WITHDRAWN_AFTER;
+use crate::{dispatch::ledger::Deferral, writer::WITHDRAWN_AFTER};
 
 /// Children of one outcome: more than can be written before the fence closes.
 const CHILDREN: usize = 2_000;
@@ -96,9 +96,10 @@ async fn a_status_that_was_left_to_a_call_that_does_not_come_is_written_at_the_e
     let view = controller.serving().view.clone();
     let key = Key::new(Some("default"), "a");
     scene.api.replace_apple("a", json!({ "quantity": 2 })).await;
-    comes_true("it is to be reconciled again", || controller.queue().lock().is_ready(&key)).await;
+    comes_true("it is to be reconciled again", || controller.ledger().queue().lock().is_ready(&key)).await;
     let object = view.get(&apples(), &key).expect("it is cached");
-    assert!(controller.defer(&object, r#"{"phase":"Ripe"}"#), "it is written at once");
+    let deferral = controller.ledger().defer(controller.wakes().record, &object, r#"{"phase":"Ripe"}"#);
+    assert_eq!(deferral, Deferral::Postponed);
     let (ended, ()) = tokio::join!(scene.shut_down(), async { scene.api.create(config_map("go")).await });
     assert!(ended);
     assert_eq!(status(&scene).await, json!({ "phase": "Ripe" }));
@@ -131,7 +132,7 @@ async fn a_key_whose_children_were_unknown_is_woken_when_the_watch_is_back() {
     tokio::time::resume();
     scene.api.replace_apple("a", json!({ "quantity": 2 })).await;
     assert_eq!(scene.next().await, ReconcileResult::Error);
-    let (_, failing) = controller.failing(1);
+    let (_, failing) = controller.ledger().failing(1);
     let told = failing.first().map(|failing| failing.error.clone()).unwrap_or_default();
     assert!(
         told.starts_with("cannot tell which children of v1 ConfigMap exist: the watch has been broken since "),

@@ -1,9 +1,24 @@
 //! From keys to calls, and from outcomes to writes.
 //!
-//! Owns the controllers of active plugins: their routes, queues and workers, and the swap from one revision to the next. Which
-//! revision should serve is for [`crate::plugin`] to say, through [`Activate`].
+//! Owns the controllers and observers of active plugins, and the swap from one revision to the next. [`crate::plugin`] decides which revision
+//! serves, through [`Activate`].
 //!
-//! Guests run on threads of their own, apart from the I/O runtime: a busy one delays no request and no health check.
+//! Guests run on threads of their own, apart from the I/O runtime. A busy guest delays no request and no health check.
+//!
+//! # Files
+//!
+//! Each file imports only files that stand before it in this list.
+//!
+//! - `sync`, `lines`, `cursor`, `hook`, `remembered`: small parts
+//! - `queue`, `record`: the keys of a controller; the calls of a plugin
+//! - `reading`, `reader`, `imports`: what one call reads and writes
+//! - `batch`, `pending`: changes on their way to `map` and `observe`
+//! - `judging`, `routes`: from an informer's change to a listener
+//! - `serving`, `ledger`: what serves a controller's keys; everything that is known of them
+//! - `staff`, `feed`, `wakes`: who may work; what people see; the handle to wake keys
+//! - `resync`, `mapper`, `reconcile`: the work of a controller
+//! - `observing`, `controller`: what works for a plugin
+//! - `activate`: from a candidate to a plugin at work
 
 mod activate;
 mod batch;
@@ -70,21 +85,21 @@ use crate::{
     writer::{Events, WITHDRAWN_AFTER, WriteObserver},
 };
 
-/// How a reconcile ended: the label `result` of controller-runtime's metrics, and `Terminal`.
+/// How a reconcile ended: the values of the label `result` of controller-runtime's metrics, and `Terminal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReconcileResult {
-    /// Nothing more to do until something changes.
+    /// Done until something changes.
     Success,
     /// The plugin asked to be called again.
     RequeueAfter,
-    /// To be tried again with growing delay.
+    /// Failed, and retried with backoff.
     Error,
-    /// Failed, and not to be tried again until something changes.
+    /// Failed, and not retried until something changes.
     Terminal,
 }
 
 impl ReconcileResult {
-    /// One word for logs and metrics.
+    /// Returns its name in logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -100,19 +115,19 @@ impl ReconcileResult {
 pub struct Attempt {
     /// How it ended.
     pub result: ReconcileResult,
-    /// From the store to the last write.
+    /// Duration from the store to the last write.
     pub took: Duration,
-    /// The call into the plugin, its imports and its waiting included; none where the host failed over the key.
+    /// Duration of the call into the plugin, its imports and its waiting included. `None` if the host panicked over the key.
     pub in_guest: Option<Duration>,
-    /// If the call came to nothing: [`crate::wasm::CallError::kind`].
+    /// [`crate::wasm::CallError::kind`], if the call itself failed.
     pub trap: Option<&'static str>,
-    /// The plugin died in the middle of its code ([`crate::wasm::CallError::is_panic`]), or the host failed over the key.
+    /// `true` if the plugin died in the middle of its code ([`crate::wasm::CallError::is_panic`]), or the host panicked over the key.
     pub panicked: bool,
 }
 
-/// Sees what controllers do. For metrics.
+/// Watches controllers, for metrics.
 pub trait Observer: Send + Sync + 'static {
-    /// A controller came to be.
+    /// A controller started.
     fn started(&self, controller: &Controller);
     /// A controller ended.
     fn stopped(&self, controller: &Controller);
@@ -122,13 +137,13 @@ pub trait Observer: Send + Sync + 'static {
     fn finished(&self, controller: &Controller, took: Duration);
     /// A reconcile ended.
     fn attempted(&self, controller: &Controller, attempt: &Attempt);
-    /// Something else of the plugin was called; for a controller, or for the whole plugin.
+    /// `map` was called for a controller, or `observe` for the whole plugin.
     fn called(&self, plugin: &PluginName, controller: Option<&Controller>, called: &Called);
-    /// A plugin whose calls come to nothing is left alone for a while, or is not any more.
+    /// A quarantine began, or ended.
     fn quarantined(&self, plugin: &PluginName, quarantined: bool);
 }
 
-/// What dispatch needs of the rest of the host.
+/// What dispatch uses of the rest of the host.
 #[derive(Clone)]
 pub struct Parts {
     /// The API server.
@@ -137,11 +152,11 @@ pub struct Parts {
     pub informers: Informers,
     /// The threads that guests run on.
     pub guests: Guests,
-    /// Sees what controllers do.
+    /// Watches controllers.
     pub observer: Arc<dyn Observer>,
-    /// Sees what is written.
+    /// Watches writes.
     pub writes: Arc<dyn WriteObserver>,
-    /// Where people are told of what befalls objects.
+    /// Writes Events on objects.
     pub events: Events,
     /// Whether this process may act.
     pub acting: Acting,
@@ -151,17 +166,28 @@ pub struct Parts {
 pub struct Dispatch {
     parts: Parts,
     active: Mutex<Active>,
-    /// Controllers on their way out: whoever asked for it may not wait for the end.
+    /// Tasks that wait for the end of controllers and observers.
     ending: TaskTracker,
-    /// Controllers and observers that were told to end.
+    /// Counts controllers and observers that have ended or are ending.
     ended: AtomicU64,
-    /// Plugins whose activation waits, and for what.
+    /// Plugins whose activation waits, and what for.
     waiting: Mutex<BTreeMap<PluginName, String>>,
 }
 
-/// What works for one plugin.
+/// What came of a request to end a quarantine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReleaseOutcome {
+    /// The plugin was quarantined, and is not any more.
+    Released,
+    /// The plugin was not quarantined.
+    NotQuarantined,
+    /// No plugin of this name is active.
+    UnknownPlugin,
+}
+
+/// An active plugin.
 #[derive(Clone, Default)]
-struct Running {
+struct ActivePlugin {
     controllers: Vec<Arc<Controller>>,
     observing: Option<Arc<Observing>>,
     record: Option<Arc<Record>>,
@@ -169,13 +195,13 @@ struct Running {
 
 #[derive(Default)]
 struct Active {
-    plugins: BTreeMap<PluginName, Running>,
-    /// The end has begun: none is added any more.
+    plugins: BTreeMap<PluginName, ActivePlugin>,
+    /// The shutdown has begun: no plugin is added any more.
     closed: bool,
 }
 
 impl Dispatch {
-    /// No plugin is active.
+    /// Creates a dispatch without plugins.
     pub fn new(parts: Parts) -> Self {
         Self {
             parts,
@@ -186,74 +212,79 @@ impl Dispatch {
         }
     }
 
-    /// The controllers that are at work, in the order of plugin and name.
+    /// Returns the controllers of active plugins, in the order of plugins.
     pub fn controllers(&self) -> Vec<Arc<Controller>> {
-        self.active.lock().plugins.values().flat_map(|running| &running.controllers).cloned().collect()
+        self.active.lock().plugins.values().flat_map(|plugin| &plugin.controllers).cloned().collect()
     }
 
-    /// The observers that are at work, in the order of plugins.
+    /// Returns the observers of active plugins, in the order of plugins.
     pub fn observing(&self) -> Vec<Arc<Observing>> {
-        self.active.lock().plugins.values().filter_map(|running| running.observing.clone()).collect()
+        self.active.lock().plugins.values().filter_map(|plugin| plugin.observing.clone()).collect()
     }
 
-    /// What is known of the calls of plugins that are at work, in the order of plugins.
+    /// Returns the records of active plugins, in the order of plugins.
     pub fn records(&self) -> Vec<Arc<Record>> {
-        self.active.lock().plugins.values().filter_map(|running| running.record.clone()).collect()
+        self.active.lock().plugins.values().filter_map(|plugin| plugin.record.clone()).collect()
     }
 
-    /// What plugins have under way at the API server, by name.
+    /// Returns the requests in flight at the API server, by plugin.
     pub fn requests(&self) -> Vec<(Arc<str>, Usage)> {
         self.parts.cluster.requests()
     }
 
-    /// Ends a plugin's quarantine. False: it was in none. None: no such plugin is at work.
-    pub fn release(&self, plugin: &str) -> Option<bool> {
-        let running = self.active.lock().plugins.iter().find(|(name, _)| name.as_str() == plugin)?.1.clone();
-        let released = running.release();
-        if released {
-            info!(plugin, "the plugin is not quarantined any more: it was released by hand");
+    /// Ends a plugin's quarantine.
+    pub fn release(&self, plugin: &str) -> ReleaseOutcome {
+        let active = self
+            .active
+            .lock()
+            .plugins
+            .iter()
+            .find(|(name, _)| name.as_str() == plugin)
+            .map(|(_, active)| active.clone());
+        let Some(active) = active else { return ReleaseOutcome::UnknownPlugin };
+        if !active.release() {
+            return ReleaseOutcome::NotQuarantined;
         }
-        Some(released)
+        info!(plugin, "the plugin is not quarantined any more: it was released by hand");
+        ReleaseOutcome::Released
     }
 
-    /// Plugins that cannot become active yet, and what they wait for.
+    /// Returns the plugins that cannot become active yet, and what they wait for.
     pub fn waiting(&self) -> BTreeMap<PluginName, String> {
         self.waiting.lock().clone()
     }
 
-    /// Gives back what controllers remember of keys that have come to rest. For whoever has time, now and then: an idle controller is not
-    /// woken for it.
+    /// Forgets the rates of idle keys in all queues. To be called periodically; idle controllers are not woken.
     pub fn forget_rested(&self) {
         self.controllers().iter().for_each(|controller| controller.ledger().queue().forget_rested());
     }
 
-    /// How many controllers and observers have ended since the start, or are about to.
+    /// Returns the number of controllers and observers that have ended since the start, or are ending.
     pub fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Takes no more keys, and waits for those in flight (invariant 10). False if some were not finished within `grace`.
+    /// Takes no more keys, and waits for the reconciles in flight (invariant 10). Returns `false` if some were not finished within `grace`.
     pub async fn shut_down(&self, grace: Duration) -> bool {
         let plugins = {
             let mut active = self.active.lock();
             active.closed = true;
             std::mem::take(&mut active.plugins)
         };
-        // What is begun has the grace period, and not a cap, to end by. The second half is for requests that are under way: a process that
-        // is killed never learns what became of them.
+        // The grace period bounds the calls in flight, not a cap on CPU. No write begins in its second half: a process that is killed never
+        // learns what became of its requests.
         self.parts.guests.lift_caps();
-        plugins.values().for_each(|running| running.withdraw(grace / 2));
-        // The wait covers those that a swap or a removal ended before.
-        for running in plugins.into_values() {
-            drop(self.end(running));
+        plugins.values().for_each(|plugin| plugin.withdraw(grace / 2));
+        // The wait covers those that a swap or a removal has ended, too.
+        for plugin in plugins.into_values() {
+            drop(self.end(plugin));
         }
         self.ending.close();
         tokio::time::timeout(grace, self.ending.wait()).await.is_ok()
     }
 
-    /// Ends what works for a plugin: nothing more begins when this returns, and all is finished when what it returns is. Dropping that
-    /// changes nothing.
-    fn end(&self, running: Running) -> impl Future<Output = ()> + use<> {
+    /// Ends a plugin. Nothing begins any more when this returns. The future waits until everything is finished; it may be dropped.
+    fn end(&self, plugin: ActivePlugin) -> impl Future<Output = ()> + use<> {
         let end = |controller: Arc<Controller>| {
             controller.shut_down();
             let observer = self.parts.observer.clone();
@@ -264,8 +295,8 @@ impl Dispatch {
             };
             self.ending.spawn(ended)
         };
-        let mut ends: Vec<_> = running.controllers.into_iter().map(end).collect();
-        if let Some(observing) = running.observing {
+        let mut ends: Vec<_> = plugin.controllers.into_iter().map(end).collect();
+        if let Some(observing) = plugin.observing {
             observing.shut_down();
             ends.push(self.ending.spawn(async move { observing.drain().await }));
         }
@@ -274,8 +305,8 @@ impl Dispatch {
     }
 }
 
-impl Running {
-    /// What of this is not in `other`.
+impl ActivePlugin {
+    /// Returns what is in `self` and not in `other`.
     fn without(self, other: &Self) -> Self {
         let kept = |one: &Arc<Controller>| other.controllers.iter().any(|other| Arc::ptr_eq(other, one));
         let controllers = self.controllers.into_iter().filter(|one| !kept(one)).collect();
@@ -284,14 +315,14 @@ impl Running {
         Self { controllers, observing, record: None }
     }
 
-    /// Lets no write begin any more after this time.
+    /// Lets no write begin after this time.
     fn withdraw(&self, grace: Duration) {
         if let Some(record) = &self.record {
             record.fence().close_after(grace);
         }
     }
 
-    /// Ends the quarantine, if there is one.
+    /// Ends the quarantine. Returns `false` if there is none.
     fn release(&self) -> bool {
         let released = self.record.as_ref().is_some_and(|record| record.release());
         if released {
@@ -308,11 +339,11 @@ impl Activate for Dispatch {
 
     fn deactivate<'a>(&'a self, name: &'a PluginName) -> BoxFuture<'a, ()> {
         async move {
-            let running = self.active.lock().plugins.remove(name).unwrap_or_default();
-            running.withdraw(WITHDRAWN_AFTER);
-            let ended = self.end(running.clone());
-            // What is not at work is not left alone either.
-            running.release();
+            let plugin = self.active.lock().plugins.remove(name).unwrap_or_default();
+            plugin.withdraw(WITHDRAWN_AFTER);
+            let ended = self.end(plugin.clone());
+            // A plugin that is not active is not quarantined either.
+            plugin.release();
             ended.await;
         }
         .boxed()

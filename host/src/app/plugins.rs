@@ -8,7 +8,9 @@ use crate::{
         BacklogRow, Control, ControllerRow, FailedCallRow, FailingRow, GivenUpRow, GoneRow, HookFailureRow,
         InstancesRow, LimitsRow, LoadFailureRow, PluginRow, QuarantineRow, Release, ServingRow, StormRow,
     },
-    dispatch::{BacklogFigures, Controller, FailingKey, GivenUp, GoneFigures, HookFailure, Quarantined, Record},
+    dispatch::{
+        BacklogFigures, Controller, FailingKey, GivenUp, GoneFigures, HookFailure, Quarantined, Record, ReleaseOutcome,
+    },
     name::PluginName,
     plugin::Status,
     wasm::{Limits, Tier},
@@ -211,9 +213,9 @@ fn controller(controller: &Controller) -> ControllerRow {
 impl Control for HostView {
     fn release(&self, plugin: &str) -> Release {
         match self.dispatch.release(plugin) {
-            Some(true) => Release::Released,
-            Some(false) => Release::Free,
-            None => {
+            ReleaseOutcome::Released => Release::Released,
+            ReleaseOutcome::NotQuarantined => Release::Free,
+            ReleaseOutcome::UnknownPlugin => {
                 Release::Unknown(self.dispatch.records().iter().map(|record| record.plugin().to_string()).collect())
             }
         }

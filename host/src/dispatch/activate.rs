@@ -1,7 +1,7 @@
-//! From a candidate to what works for its plugin.
+//! From a candidate to an active plugin.
 //!
 //! ```text
-//! candidate ─► CRDs ─► leases ─► all synced? ─► controllers and observer, swapped or started ─► those of before that are left: ended
+//! candidate ─► CRDs ─► leases ─► all synced? ─► controllers and observer are swapped or started ─► old ones without a successor end
 //!                                └ the old revision serves on        └ all at once
 //! ```
 
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{
-    Dispatch, Parts, Running,
+    ActivePlugin, Dispatch, Parts,
     controller::{Controller, Source},
     imports::Access,
     observing::{self, Observing, Shown},
@@ -41,36 +41,37 @@ use crate::{
     writer::{self, Closed, CrdError, Fence, Writer},
 };
 
-/// How long the informers that a new revision needs may take before the old one goes on: controller-runtime's
-/// `CacheSyncTimeout`.
+/// Time for the informers of a new revision to sync; after that the activation fails. As controller-runtime's `CacheSyncTimeout`.
 const SYNC_WITHIN: Duration = Duration::from_secs(120);
 
-/// How long the look for a new plugin's kinds may take. A server that answers does so in some milliseconds.
+/// Time for the discovery of a new plugin's kinds. A server that responds does so in some milliseconds.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
-/// Leases on single names that a plugin has at most: each has a watch of its own. With more names a watch holds the whole namespace. It is
-/// what the informers' plan leaves alone of a plugin's narrow selectors.
+/// Upper bound of a plugin's leases on single names, each of which has a watch of its own. With more names a watch holds the namespace.
+///
+/// The plan of the informers leaves as many of a plugin's narrow selectors as they are.
 pub(super) const NAMED: usize = 64;
 
-/// What a revision needs to begin, and has.
+/// Everything that a revision needs to begin.
 struct Prepared {
     writer: Writer,
     held: Arc<ArcSwap<Grants>>,
-    /// The record's, if there is one.
+    /// Shared with the plugin's record.
     fence: Arc<Fence>,
     controllers: Vec<(manifest::Controller, Vec<Wanted<Source>>)>,
     observed: Vec<Wanted<Shown>>,
-    /// Of all these, each once.
+    /// The leases of all these, each once.
     leases: Vec<Arc<Lease>>,
     view: View,
 }
 
 impl Dispatch {
+    /// Makes a candidate the active revision of its plugin.
     pub(super) async fn activate(&self, candidate: Candidate) -> Result<(), ActivateError> {
         let name = candidate.revision.plugin().clone();
         let _waiting = Waiting { dispatch: self, name: &name };
         let running = self.active.lock().plugins.get(&name).cloned().unwrap_or_default();
-        // What is taken away is gone at once, however long what is new may take, and though it may fail.
+        // Grants are revoked at once, however long the rest takes, and even if it fails.
         running.allow(&candidate.grants);
         let fence = match &running.record {
             Some(record) => record.fence().clone(),
@@ -85,7 +86,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Installs what the plugin brings, and begins to cache what it needs.
+    /// Installs the plugin's CRDs, and begins to cache what it needs.
     async fn prepare(&self, candidate: &Candidate, fence: Arc<Fence>) -> Result<Prepared, ActivateError> {
         let (name, manifest) = (candidate.revision.plugin(), candidate.revision.manifest());
         let held = Arc::new(ArcSwap::new(candidate.grants.clone()));
@@ -118,9 +119,15 @@ impl Dispatch {
         Ok(Prepared { writer, held, fence, controllers, observed, leases, view })
     }
 
-    /// Puts the candidate in the place of what is `running`, at once: an activation that is dropped is done, or has not begun. Gives what is
-    /// to be ended.
-    fn commit(&self, candidate: &Candidate, prepared: Prepared, running: &Running) -> Result<Running, ActivateError> {
+    /// Replaces what is `running` by the candidate, at once: an activation that is dropped has been done, or has not begun.
+    ///
+    /// Returns what is to be ended.
+    fn commit(
+        &self,
+        candidate: &Candidate,
+        prepared: Prepared,
+        running: &ActivePlugin,
+    ) -> Result<ActivePlugin, ActivateError> {
         let Candidate { revision, .. } = candidate;
         let (name, manifest) = (revision.plugin(), revision.manifest());
         if self.active.lock().closed {
@@ -137,7 +144,7 @@ impl Dispatch {
             let reconciled = wanted.iter().filter(|wanted| wanted.source == Source::For);
             let reconciled: Vec<_> = reconciled.map(|wanted| wanted.lease.key().clone()).collect();
             wanted.retain(|wanted| !matches!(wanted.source, Source::Reads { .. }));
-            // It may read whatever the plugin caches, and is woken by what it read.
+            // A controller may read everything that the plugin caches, and is woken by what it read.
             wanted.extend(leases.iter().map(|lease| {
                 let source = Source::Reads { awaited: own.contains(lease.key()) };
                 Wanted { lease: lease.clone(), source, when: Predicate::default() }
@@ -152,7 +159,7 @@ impl Dispatch {
                 access: access.clone(),
                 spec,
             };
-            // A controller of another kind has nothing to keep but its name.
+            // A controller of the same name and another kind is a new one.
             match running.successor_of(&serving.spec) {
                 Some(controller) => {
                     controller.swap(serving, wanted);
@@ -171,8 +178,8 @@ impl Dispatch {
             }
             None => Some(Observing::start(record.clone(), serving, observed, &self.parts)),
         };
-        let new = Running { controllers, observing, record: Some(record.clone()) };
-        // What the revision before could not do says nothing of this one, nor under other settings.
+        let new = ActivePlugin { controllers, observing, record: Some(record.clone()) };
+        // Failures of the revision before, or under other settings, say nothing about this one.
         if new.release() {
             info!(plugin = %name, "the plugin is not quarantined any more: it has a new revision, or new settings");
         }
@@ -190,7 +197,7 @@ impl Dispatch {
         controller
     }
 
-    /// Caches what a candidate needs that has to wait until this process may act.
+    /// Begins to cache what a candidate needs while its CRDs wait until this process may act.
     fn warm(&self, candidate: &Candidate) -> Vec<Arc<Lease>> {
         let manifest = candidate.revision.manifest();
         if manifest.crds.is_empty() || self.parts.acting.is_allowed() {
@@ -200,7 +207,7 @@ impl Dispatch {
         manifest.watches().flat_map(|watch| self.lease(&leasing, watch)).collect()
     }
 
-    /// Installs the definitions that the plugin brings, where it may. Waits until this process may act and the API server answers.
+    /// Installs the CRDs of a plugin. Waits until this process may act and the API server responds.
     pub(super) async fn install(
         &self,
         name: &PluginName,
@@ -231,8 +238,9 @@ impl Dispatch {
         }
     }
 
-    /// Refuses a plugin that would watch a kind which the server serves without watch. Kinds that are not served yet, and a server that does
-    /// not answer, are for the informers to wait for.
+    /// Rejects a plugin that watches a kind which the server serves without watch.
+    ///
+    /// Informers wait for kinds that are not served yet, and for a server that does not respond.
     async fn check_watchable(&self, manifest: &Manifest) -> Result<(), ActivateError> {
         let kinds: BTreeSet<_> = manifest.watches().map(|watch| &watch.of).collect();
         let looks = join_all(kinds.into_iter().map(async |of| (of, self.parts.cluster.endpoint(of).await)));
@@ -245,7 +253,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// What a controller listens to. Its informers start here, if they do not run.
+    /// Returns what a controller listens to, and starts the informers that do not run yet.
     fn wanted(&self, leasing: &Leasing<'_>, spec: &manifest::Controller) -> Vec<Wanted<Source>> {
         let owns = spec.owns.iter().map(|owned| (owned, Source::Owns));
         let watches = spec.watches.iter().map(|mapped| (&mapped.watch, Source::Watches(mapped.mapping.clone())));
@@ -258,8 +266,9 @@ impl Dispatch {
         wanted.collect()
     }
 
-    /// What a plugin sees of what it listens to. Where its manifest declares indexes, they live as long as this view: a subscription may
-    /// outlive the revision that made it, and so its lease.
+    /// Returns the caches that a plugin reads. The manifest's indexes live as long as this view.
+    ///
+    /// They need leases of their own: those of subscriptions may outlive the revision.
     fn view(&self, leases: &[Arc<Lease>], manifest: &Manifest) -> View {
         View::new(leases.iter().map(|lease| {
             let indexes = manifest.indexes.iter().filter(|index| index.of == lease.key().of);
@@ -268,10 +277,10 @@ impl Dispatch {
         }))
     }
 
-    /// One lease for each [scope](Grants::scopes) of what is asked for and granted.
+    /// Acquires one lease for each granted [scope](Grants::scopes) of a watch.
     fn lease(&self, leasing: &Leasing<'_>, watch: &Watch) -> Vec<Arc<Lease>> {
         let revision = &leasing.candidate.revision;
-        // One lease may serve several watches of the kind: what they ask for must be one thing.
+        // One lease may serve several watches of the kind, so it is compressed only if all of them ask for it.
         let compressed =
             revision.manifest().watches().filter(|other| other.of == watch.of).all(|other| other.compressed);
         let acquire = |key: InformerKey| {
@@ -309,12 +318,12 @@ impl Dispatch {
 /// The leases of one activation.
 struct Leasing<'a> {
     candidate: &'a Candidate,
-    /// Those on single names.
+    /// Leases on single names.
     named: RefCell<HashSet<InformerKey>>,
 }
 
 impl Leasing<'_> {
-    /// What a watch asks informers for: single names where only names are granted, as long as the plugin has at most [`NAMED`] of these.
+    /// Returns the informers of a watch. Where only names are granted, each name has its own, up to [`NAMED`] for the plugin.
     fn keys(&self, watch: &Watch) -> Vec<InformerKey> {
         let grants = &self.candidate.grants;
         let key = |Scope { namespace, name }: &Scope| {
@@ -341,21 +350,22 @@ impl Leasing<'_> {
         scopes.iter().map(key).collect()
     }
 
-    /// What an observer is shown of what its leases on a watch hold.
+    /// Returns the part of a watch's objects that an observer may see.
     fn shown(&self, watch: &Watch) -> Shown {
         let readable = self.candidate.grants.readable_of(watch);
         let has_names = readable.iter().any(|readable| !readable.names.is_empty());
         let is_all = readable.iter().any(|readable| readable.names.is_empty() && readable.namespaces.is_empty());
         let by_name = || self.keys(watch).iter().any(|key| self.named.borrow().contains(key));
-        // A name that comes to be granted has a lease of its own, but where there are too many.
+        // A name that is granted later gets a lease of its own, unless there are too many names.
         if has_names && !is_all && !by_name() { Some(readable.into()) } else { None }
     }
 }
 
 impl Prepared {
-    /// What must have synced before this takes the place of what is `running`. What a controller waits for already keeps no newer revision,
-    /// and no newer grants, from taking its place.
-    fn awaited(&self, running: &Running) -> impl Iterator<Item = Arc<Lease>> {
+    /// Returns the leases that must have synced before this replaces what is `running`.
+    ///
+    /// An informer that a running controller waits for does not delay a newer revision or newer grants.
+    fn awaited(&self, running: &ActivePlugin) -> impl Iterator<Item = Arc<Lease>> {
         self.controllers.iter().flat_map(|(spec, wanted)| {
             let heard = running.successor_of(spec);
             let new = wanted.iter().map(|wanted| wanted.lease.clone());
@@ -364,14 +374,14 @@ impl Prepared {
     }
 }
 
-impl Running {
-    /// What the revision that serves reads and writes through: one for all of it.
+impl ActivePlugin {
+    /// Returns the access of the revision that serves. Its controllers and its observer share one.
     fn access(&self) -> Option<Arc<Access>> {
         let controller = self.controllers.first().map(|controller| controller.serving().access.clone());
         controller.or_else(|| self.observing.as_ref().map(|observing| observing.access()))
     }
 
-    /// Takes away at once what is not allowed any more: from calls, from what waits for one, and from what vanished.
+    /// Revokes grants at once: for calls in flight, for waiting changes, and for deleted objects.
     pub(super) fn allow(&self, grants: &Grants) {
         let Some(access) = self.access() else { return };
         access.allow(grants);
@@ -381,28 +391,28 @@ impl Running {
         }
     }
 
-    /// The controller that goes on as this one.
+    /// Returns the running controller that goes on as this one.
     fn successor_of(&self, spec: &manifest::Controller) -> Option<&Arc<Controller>> {
         self.controllers.iter().find(|running| running.continues(spec))
     }
 }
 
-/// How many keys of a controller may be reconciled at once.
+/// Returns the upper bound of concurrent reconciles.
 fn concurrency(candidate: &Candidate, spec: &manifest::Controller) -> usize {
     usize::try_from(candidate.concurrency(spec.max_concurrency)).unwrap_or(usize::MAX)
 }
 
-/// The host is about to end.
+/// The host is shutting down.
 #[derive(Debug, thiserror::Error)]
 #[error("the host is stopping")]
 struct Stopping;
 
-/// Informers that a new revision needs and that did not sync.
+/// The informers that did not sync in time.
 #[derive(Debug, thiserror::Error)]
 #[error("not synced within {within} s: {0}", within = SYNC_WITHIN.as_secs())]
 struct NotSynced(String);
 
-/// True for what may pass by itself: the server is away, busy, or does not let us yet.
+/// `true` if the error may pass by itself: the server is unreachable or busy, or does not authorize us yet.
 fn passes(error: &CrdError) -> bool {
     let source = match error {
         CrdError::Install { source: writer::Error::Request { source, .. }, .. } => source,
@@ -420,7 +430,7 @@ fn passes(error: &CrdError) -> bool {
     }
 }
 
-/// Forgets what an activation waits for when it ends, however it ends.
+/// An activation that may wait. On drop, its entry in [`Dispatch::waiting`] is removed.
 struct Waiting<'a> {
     dispatch: &'a Dispatch,
     name: &'a PluginName,

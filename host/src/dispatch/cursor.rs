@@ -1,10 +1,10 @@
-//! Where the next page of a list begins.
+//! Cursors of pages: where the next page of a list begins.
 //!
-//! A page may end at an object that the plugin may not read: it ends where enough objects were looked at. The cursor of such a page is
-//! sealed, so that it does not name the object. Every other cursor is the key itself.
+//! A page may end at an object that the plugin may not read. The cursor of such a page is sealed, so that it does not name the object. Every
+//! other cursor is the key itself.
 //!
 //! Sealed cursors are valid as long as this process runs, because its secret is random. The key is masked by a keystream of SHA-256 over the
-//! secret and a tag. The tag is SHA-256 over the secret and the key: a cursor that was changed does not open.
+//! secret and a tag. The tag is SHA-256 over the secret and the key, so a changed cursor does not open.
 
 use std::{
     fmt::Write as _,
@@ -15,7 +15,7 @@ use std::{
 use pilothouse_core::key::Key;
 use sha2::{Digest, Sha256};
 
-/// What sealed cursors begin with. No key does: its namespace would be empty.
+/// Prefix of sealed cursors. No key begins with it, as its namespace would be empty.
 const SEALED: &str = "//";
 
 /// Bytes of the tag.
@@ -29,7 +29,7 @@ static SECRET: LazyLock<[u8; 32]> = LazyLock::new(|| {
     secret
 });
 
-/// Makes a cursor that does not name the key.
+/// Returns a cursor that does not show the key.
 pub(super) fn seal(key: &Key) -> String {
     let text = key.to_string();
     let tag = tag(text.as_bytes());
@@ -40,7 +40,7 @@ pub(super) fn seal(key: &Key) -> String {
     cursor
 }
 
-/// Reads a cursor back. `None`: it is none.
+/// Returns the key of a cursor. `None`: it is not a cursor.
 pub(super) fn open(cursor: &str) -> Option<Key> {
     let Some(sealed) = cursor.strip_prefix(SEALED) else { return key(cursor) };
     let digits: Vec<u8> = sealed.chars().map(|digit| digit.to_digit(16)?.try_into().ok()).collect::<Option<_>>()?;
@@ -65,7 +65,7 @@ fn tag(text: &[u8]) -> [u8; TAG] {
     *digest.first_chunk().expect("a digest is longer")
 }
 
-/// Hides a text, or shows it again.
+/// Masks a text, or unmasks it.
 fn mask<'a>(nonce: &'a [u8; TAG], text: &'a [u8]) -> impl Iterator<Item = u8> + 'a {
     text.chunks(32).zip(0_u64..).flat_map(move |(chunk, block)| {
         let hash = Sha256::new().chain_update(*SECRET).chain_update([1_u8]).chain_update(nonce);
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sealed_cursor_opens_here_and_names_nothing() {
+    fn sealed_cursor_opens_and_does_not_show_the_key() {
         let long = "a".repeat(253);
         for key in [Key::new(Some("kube-system"), "root-token"), Key::new(None, "node"), Key::new(Some("n"), &long)] {
             let cursor = seal(&key);

@@ -25,26 +25,26 @@ use crate::{
     writer::{self, Closed, Writer},
 };
 
-/// What a plugin reaches out of its calls. One for each activation, whatever is called.
+/// Everything that a plugin's calls read and write through. Each activation has one.
 pub(super) struct Access {
     pub(super) reader: Reader,
     pub(super) writer: Writer,
-    /// Counts what is called.
+    /// Counts calls of imports.
     record: Arc<Record>,
-    /// What reader and writer go by.
+    /// Shared with reader and writer.
     grants: Arc<ArcSwap<Grants>>,
     asked: Vec<Permission>,
-    /// Those of activations before this one: calls that began under them may go on.
+    /// Those of earlier activations, whose calls may still be in flight.
     earlier: Vec<Weak<Access>>,
 }
 
 impl Access {
-    /// Whether the plugin may read any Secret, and so may repeat what stands in one.
+    /// `true` if the plugin may read any Secret, and so may quote one.
     pub(super) fn may_read_secrets(&self) -> bool {
         self.grants.load().readable_namespaces(&TypeMeta::new("v1", "Secret")) != Namespaces::None
     }
 
-    /// `grants` are what `writer` goes by, `before` what the activation before this one had.
+    /// Creates the access of an activation. `grants` are shared with `writer`; `before` belongs to the activation before.
     pub(super) fn new(
         view: View,
         writer: Writer,
@@ -67,8 +67,7 @@ impl Access {
         }
     }
 
-    /// Takes away at once what the administrator allows no longer, calls in flight included. What a newer revision asks for is not what
-    /// this one asked for.
+    /// Revokes at once what the administrator no longer allows, for calls in flight too. Grants nothing that this revision did not ask for.
     pub(super) fn allow(&self, grants: &Grants) {
         self.grants.store(Arc::new(grants.for_asked(&self.asked)));
         self.earlier.iter().filter_map(Weak::upgrade).for_each(|earlier| earlier.allow(grants));
@@ -87,17 +86,17 @@ pub(super) struct CallImports {
 }
 
 impl CallImports {
-    /// Reads are forgotten when they are answered.
+    /// Creates the imports of a call whose reads are not tracked.
     pub(super) fn new(access: Arc<Access>) -> Self {
         Self { access, reading: Arc::default() }
     }
 
-    /// Reads are noted.
+    /// Creates the imports of a call whose reads are tracked.
     pub(super) fn tracked(access: Arc<Access>, reading: Arc<Reading>) -> Self {
         Self { access, reading }
     }
 
-    /// A refusal in the contract's words. A failed call is not repeated before the server's Retry-After is over.
+    /// Converts an error to the contract's. Records a Retry-After, before which a failed reconcile is not retried.
     fn refusal(&self, error: writer::ClientError) -> ClientError {
         if let writer::ClientError::Request(error) = &error
             && let Some(retry_after) = error.retry_after()
@@ -210,14 +209,14 @@ impl LogImports for CallImports {
     }
 }
 
-/// In the contract's words.
+/// Converts an error of the writer to the contract's.
 fn refusal(error: writer::ClientError) -> ClientError {
     let api = |code, reason, message, causes| ClientError::Api(StatusError { code, reason, message, causes });
     match error {
         writer::ClientError::Denied(denied) => ClientError::NotGranted(denied.to_string()),
-        // Whoever acts instead is as far away as a server that does not answer.
+        // For the plugin this is like a server that does not respond.
         writer::ClientError::Closed(closed @ Closed::NotActing) => ClientError::Unreachable(closed.to_string()),
-        // Its grants end with it.
+        // A withdrawn plugin has no grants any more.
         writer::ClientError::Closed(closed @ Closed::Withdrawn) => ClientError::NotGranted(closed.to_string()),
         writer::ClientError::Invalid(why) => ClientError::Invalid(why),
         writer::ClientError::Request(cluster::Error::Status(status)) => {
@@ -234,11 +233,13 @@ fn refusal(error: writer::ClientError) -> ClientError {
             | cluster::Error::Unwatchable { .. }),
         ) => ClientError::Invalid(error.to_string()),
         writer::ClientError::Request(error) => ClientError::Unreachable(error.to_string()),
-        writer::ClientError::Answer(error) => ClientError::Unreachable(format!("the answer is no object: {error}")),
+        writer::ClientError::Answer(error) => {
+            ClientError::Unreachable(format!("the response is not a valid object: {error}"))
+        }
     }
 }
 
-/// The reason that the server gave, or the one that its code stands for.
+/// Returns the server's reason, or the one that its code stands for.
 fn reason(status: &cluster::Status) -> Reason {
     match (status.reason.as_str(), status.code) {
         ("BadRequest", _) | ("", 400) => Reason::BadRequest,

@@ -1,14 +1,14 @@
-//! Changes on which a predicate is still to be evaluated: the pure queue of `pilothouse-core` behind a lock, and bells.
+//! Changes that wait for a predicate: the pure queue of `pilothouse-core`, behind a lock and with wake-ups.
 //!
-//! A change is heard while its informer is locked, and everybody who uses the informer waits. What a plugin's manifest says of it may take
-//! milliseconds. So it waits here, and a task on the plugin's account judges it:
+//! Informers hand out changes under their lock. A CEL expression of a manifest may take milliseconds, in which every user of the informer would
+//! wait. So an undecided change waits here, and a task on the plugin's account evaluates its predicate:
 //!
 //! ```text
-//! informer ─► hear ─┬─ known at a glance ──────────────────────► routed, under the lock
-//!                   └─ push ─► waiting ─► judge (the account) ─► routed
+//! informer ─► hear ─┬─ decided at a glance ──────────────────────────► routed, under the lock
+//!                   └─ undecided ─► waiting ─► judge (the account) ─► routed
 //! ```
 //!
-//! A change of an object of which another one waits waits too, whatever a glance says of it: changes of one object stay in order.
+//! Changes of one object stay in order: while one of them waits, later ones wait too, even if a glance decides them.
 
 use std::{
     collections::HashMap,
@@ -32,44 +32,43 @@ use tracing::warn;
 use super::record::Record;
 use crate::informer::Origin;
 
-/// Who hears of the changes of one lease, for one source of the manifest.
+/// Hears the changes of one lease, for one source of the manifest.
 pub(super) struct Listener<S> {
-    /// No other one of the same routes has it.
+    /// Unique among the listeners of the same routes.
     pub(super) number: u64,
     pub(super) source: S,
-    /// Which changes matter. A newer revision may replace it, and goes on with the same subscription.
+    /// Which changes matter. A newer revision replaces it and keeps the subscription.
     pub(super) when: ArcSwap<Predicate>,
 }
 
-/// Changes that wait.
+/// Changes that wait for a predicate.
 pub(super) struct Judging<S> {
-    inner: Mutex<Inner<S>>,
-    /// How many there are. Read without the lock by who hears changes, nearly all of whom have none.
+    waiting: Mutex<Waiting<S>>,
+    /// The number of waiting changes, which is nearly always zero. Read without the lock for each change.
     count: AtomicUsize,
-    /// Something came.
-    bell: Notify,
-    /// Counts what is over.
+    added: Notify,
+    /// Counts changes that were judged.
     over: watch::Sender<u64>,
 }
 
-struct Inner<S> {
+struct Waiting<S> {
     unjudged: Unjudged,
-    /// Of what waits, by their numbers. A route may end before.
+    /// The listeners of waiting changes, by number. Their routes may have ended.
     listeners: HashMap<u64, Arc<Listener<S>>>,
 }
 
-/// What waits, for metrics.
+/// Waiting changes, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JudgingFigures {
     /// Changes that wait.
     pub waiting: usize,
-    /// Changes that became part of others since the start, or found no room. They counted as matches.
+    /// Changes since the start that were merged into others or found no room. They counted as matches.
     pub unseen: u64,
     /// Predicates that are switched off.
     pub off: usize,
 }
 
-/// A change in the hands of who judges it.
+/// A change that is being judged.
 pub(super) struct Case<'a, S> {
     judging: &'a Judging<S>,
     pub(super) listener: Arc<Listener<S>>,
@@ -77,81 +76,83 @@ pub(super) struct Case<'a, S> {
 }
 
 impl<S> Judging<S> {
+    /// Nothing waits.
     pub(super) fn new() -> Self {
         Self {
-            inner: Mutex::new(Inner { unjudged: Unjudged::new(), listeners: HashMap::new() }),
+            waiting: Mutex::new(Waiting { unjudged: Unjudged::new(), listeners: HashMap::new() }),
             count: AtomicUsize::new(0),
-            bell: Notify::new(),
+            added: Notify::new(),
             over: watch::Sender::new(0),
         }
     }
 
-    /// Says whether a change matters to a listener, if that is known at once. `None`: it waits to be judged.
+    /// Returns whether a change matters to a listener. `None`: undecided, the change waits to be judged.
     ///
-    /// Quick: the informer is locked meanwhile, so that no other change of the object comes at the same time.
+    /// Called under the informer's lock, so that no other change of the object comes at the same time.
     pub(super) fn hear(&self, listener: &Arc<Listener<S>>, change: &Change, origin: Origin) -> Option<bool> {
         let known = listener.when.load().glance(change);
         if known.is_some() && self.count.load(Ordering::Acquire) == 0 {
             return known;
         }
-        let inner = &mut *self.inner.lock();
-        if known.is_some() && !inner.unjudged.holds(listener.number, change.key()) {
+        let waiting = &mut *self.waiting.lock();
+        if known.is_some() && !waiting.unjudged.holds(listener.number, change.key()) {
             return known;
         }
-        match inner.unjudged.push(listener.number, change, origin == Origin::Initial) {
+        match waiting.unjudged.push(listener.number, change, origin == Origin::Initial) {
             Pushed::Refused => return Some(true),
             Pushed::Waits => {}
         }
-        inner.listeners.entry(listener.number).or_insert_with(|| listener.clone());
-        self.count.store(inner.unjudged.len(), Ordering::Release);
-        self.bell.notify_one();
+        waiting.listeners.entry(listener.number).or_insert_with(|| listener.clone());
+        self.count.store(waiting.unjudged.len(), Ordering::Release);
+        self.added.notify_one();
         None
     }
 
     /// Waits for the next change to judge. One task calls this.
     ///
     /// # Cancellation
-    /// Safe: nothing is taken but what is returned.
+    /// Safe: a change is taken only when it is returned.
     pub(super) async fn next(&self) -> Case<'_, S> {
         loop {
-            let rung = self.bell.notified();
+            let added = self.added.notified();
             {
-                let inner = &mut *self.inner.lock();
-                if let Some(unseen) = inner.unjudged.take() {
-                    let listener = inner.listeners.get(&unseen.listener).expect("who waits is known").clone();
+                let waiting = &mut *self.waiting.lock();
+                if let Some(unseen) = waiting.unjudged.take() {
+                    let listener =
+                        waiting.listeners.get(&unseen.listener).expect("a waiting change has a listener").clone();
                     return Case { judging: self, listener, unseen };
                 }
             }
-            rung.await;
+            added.await;
         }
     }
 
-    /// Returns when all that waits now is over.
+    /// Returns when all changes that wait now are judged.
     pub(super) async fn over(&self) {
         let mut over = self.over.subscribe();
-        let mark = self.inner.lock().unjudged.mark();
-        while !self.inner.lock().unjudged.is_over_until(mark) {
-            // Who counts is there as long as this is.
+        let mark = self.waiting.lock().unjudged.mark();
+        while !self.waiting.lock().unjudged.is_over_until(mark) {
+            // The sender lives as long as `self`.
             let _ = over.changed().await;
         }
     }
 
-    /// What waits.
+    /// Returns the figures.
     pub(super) fn figures(&self) -> JudgingFigures {
-        let unjudged = &self.inner.lock().unjudged;
+        let unjudged = &self.waiting.lock().unjudged;
         JudgingFigures { waiting: unjudged.len(), unseen: unjudged.merged() + unjudged.refused(), off: 0 }
     }
 }
 
 impl<S> Case<'_, S> {
-    /// Where the change came from.
+    /// Returns where the change came from.
     pub(super) fn origin(&self) -> Origin {
         if self.unseen.is_initial { Origin::Initial } else { Origin::Change }
     }
 
-    /// Evaluates the predicate of the moment. What cannot be evaluated matters.
+    /// Evaluates the listener's predicate. A change that cannot be evaluated matters.
     pub(super) fn matters(&self, record: &Record) -> bool {
-        // One of those that it stands for may have matched.
+        // One of the merged changes may have matched.
         let is_merged = self.unseen.merged > 1;
         is_merged
             || catch_unwind(AssertUnwindSafe(|| judge(&self.listener.when.load(), &self.unseen.change, record)))
@@ -161,17 +162,17 @@ impl<S> Case<'_, S> {
 
 impl<S> Drop for Case<'_, S> {
     fn drop(&mut self) {
-        let inner = &mut *self.judging.inner.lock();
-        inner.unjudged.done();
-        if inner.unjudged.is_empty() {
-            inner.listeners = HashMap::new();
+        let waiting = &mut *self.judging.waiting.lock();
+        waiting.unjudged.done();
+        if waiting.unjudged.is_empty() {
+            waiting.listeners = HashMap::new();
         }
-        self.judging.count.store(inner.unjudged.len(), Ordering::Release);
+        self.judging.count.store(waiting.unjudged.len(), Ordering::Release);
         self.judging.over.send_modify(|over| *over += 1);
     }
 }
 
-/// Evaluates a predicate, and says what is wrong with it: as often as the plugin may be spoken of.
+/// Evaluates a predicate. Logs its faults, within the plugin's limit of lines.
 pub(super) fn judge(when: &Predicate, change: &Change, record: &Record) -> bool {
     let judgement = when.judge(change, &mut |error| {
         if record.may_log() {
@@ -181,8 +182,7 @@ pub(super) fn judge(when: &Predicate, change: &Change, record: &Record) -> bool 
     if judgement.switched_off && record.may_log() {
         warn!(
             plugin = %record.plugin(), of = %change.object().type_meta(),
-            "a predicate takes too long and is switched off until the plugin has a new revision: every change that only its CEL expressions could \
-             leave out is treated as a match",
+            "predicate takes too long and is switched off until the plugin has a new revision; its CEL expressions leave out no change any more",
         );
     }
     judgement.matters
@@ -215,9 +215,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_glance_decides_waits_behind_what_it_does_not() {
+    async fn decided_change_waits_behind_an_undecided_one_of_the_same_object() {
         let (judging, expression) =
-            (Judging::new(), Expression::compile("object.metadata.generation > 2").expect("is one"));
+            (Judging::new(), Expression::compile("object.metadata.generation > 2").expect("an expression"));
         let listener = listener(Test::Generation);
         assert_eq!(judging.hear(&listener, &change(1), Origin::Change), Some(true));
         let generation = listener.when.load_full();
@@ -235,8 +235,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_that_waits_is_over_when_it_was_judged() {
-        let (judging, expression) = (Arc::new(Judging::new()), Expression::compile("true").expect("is one"));
+    async fn waiting_changes_are_over_when_they_were_judged() {
+        let (judging, expression) = (Arc::new(Judging::new()), Expression::compile("true").expect("an expression"));
         let listener = listener(Test::Cel(expression));
         assert_eq!(judging.hear(&listener, &change(1), Origin::Change), None);
         let over = tokio::spawn({

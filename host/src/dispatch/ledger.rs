@@ -77,7 +77,7 @@ impl Ledger {
         Self {
             queue: Queue::new(pace),
             gone: Gone::within(&remembered.gone),
-            failing: Failing::within(&remembered.reasons),
+            failing: Failing::within(&remembered.errors),
             deferred: Deferred::within(&remembered.statuses),
             awaiting: Awaiting::default(),
             reads: Arc::new(Mutex::new(Tracker::within(&remembered.reads))),
@@ -91,7 +91,7 @@ impl Ledger {
 
     /// Returns the object under a key, and its phase. A deleted object comes in its last state.
     ///
-    /// `None`: there is no such object, or the plugin may not see it.
+    /// `None`: no object is known under the key, or the plugin may not see it.
     pub(super) fn look_up(&self, serving: &Serving, key: &Key) -> Option<(Arc<Object>, Phase)> {
         if !serving.access.may_see(&serving.spec.for_.of, key) {
             self.gone.forget(key);
@@ -151,15 +151,15 @@ impl Ledger {
         self.failing.give_up(key, error);
     }
 
-    /// Postpones the status of an object to the next reconcile of its key, if only a free worker is missing for that one: no breaker, no
-    /// quarantine, no rate and no shutdown may delay it.
+    /// Postpones the status of an object to the next reconcile of its key, if that one comes as soon as a worker is free. It does not if a
+    /// breaker, a quarantine, a rate or a shutdown may delay the key.
     pub(super) fn defer(&self, record: &Record, object: &Object, status: &str) -> Deferral {
         let key = object.key();
         let is_next = {
             let queue = self.queue.lock();
             queue.is_ready(key) && queue.pace().rate.is_none() && !queue.is_shut_down()
         };
-        let is_postponed = is_next && record.held().is_none() && self.deferred.put(key, object.uid(), status);
+        let is_postponed = is_next && record.held_until().is_none() && self.deferred.put(key, object.uid(), status);
         if is_postponed { Deferral::Postponed } else { Deferral::WriteNow }
     }
 

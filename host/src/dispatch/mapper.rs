@@ -11,7 +11,7 @@
 //!   that comes later, or names the changed one later, is a change itself, so that nothing is lost.
 //! - **Keys named by the change itself** (its owner, or by another mapping) are looked up here too while nothing takes keys out of the queue:
 //!   see [`Waking`](super::controller::Waking). Names of nothing would fill the queue.
-//! - **Bound.** Beyond [`MOST_NAMES`](super::remembered::MOST_NAMES) lookups all of them are dropped, and every key is woken instead.
+//! - **Bound.** Beyond [`MAX_LOOKUPS`](super::remembered::MAX_LOOKUPS) lookups all of them are dropped, and every key is woken instead.
 
 use std::{collections::HashMap, pin::pin, sync::Arc};
 
@@ -64,8 +64,8 @@ pub(super) enum Lookup {
 }
 
 impl Lookups {
-    fn within(names: &Budget) -> Self {
-        Self { by_change: HashMap::new(), share: names.share(), overflowed: false }
+    fn within(budget: &Budget) -> Self {
+        Self { by_change: HashMap::new(), share: budget.share(), overflowed: false }
     }
 
     fn add(&mut self, lookups: impl IntoIterator<Item = ((Lookup, TypeMeta, Key), Origin)>) {
@@ -96,9 +96,9 @@ impl Unmapped {
     /// Creates an empty backlog that shares the plugin's budgets.
     pub(super) fn within(remembered: &Remembered) -> Self {
         Self {
-            lookups: Mutex::new(Lookups::within(&remembered.names)),
+            lookups: Mutex::new(Lookups::within(&remembered.lookups)),
             added: Notify::new(),
-            pending: Pending::within(&remembered.untold),
+            pending: Pending::within(&remembered.unhandled),
         }
     }
 

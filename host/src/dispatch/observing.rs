@@ -1,7 +1,7 @@
-//! A plugin's `observer` at work: changes of what it observes, in order for each object, in batches.
+//! Calls a plugin's `observer` with the changes of what it observes: in batches, in order for each object.
 //!
-//! It belongs to the plugin and outlives its revisions, as queues do: a swap replaces what is called for the next batch, and what waits
-//! waits on. No reconcile waits for it.
+//! The backlog belongs to the plugin and outlives its revisions: a swap replaces what is called for the next batch. No reconcile waits for an
+//! observer.
 //!
 //! ```text
 //! informers ─► predicates ─► backlog ─► `observe` (the revision of the moment)
@@ -35,21 +35,21 @@ use crate::{
     wasm::{Limits, Revision},
 };
 
-/// What an observer may see of what a lease holds; `None`: all of it. When it changes, the observer gets every object anew as added.
+/// The part of a lease's objects that an observer may see. `None`: all of them. If it changes, the observer gets every object as added.
 pub(super) type Shown = Option<Arc<[Readable]>>;
 
-/// What is called now.
+/// The revision that is called now.
 pub(super) struct Serving {
     pub(super) revision: Arc<Revision>,
     pub(super) access: Arc<Access>,
 }
 
-/// What one plugin observes.
+/// The observer of one plugin.
 pub struct Observing {
     plugin: PluginName,
     serving: ArcSwap<Serving>,
     routes: Routes<Shown>,
-    /// A task judges what predicates do not say at a glance.
+    /// A task judges undecided changes. Most plugins need none.
     judges: AtomicBool,
     pending: Pending,
     task: TaskTracker,
@@ -60,14 +60,14 @@ pub struct Observing {
 }
 
 impl Observing {
-    /// Begins to listen to all in `wanted`, and to tell of it: first of what is there.
+    /// Subscribes to everything in `wanted` and begins to call the plugin: first with the objects that are cached already.
     pub(super) fn start(record: Arc<Record>, serving: Serving, wanted: Vec<Wanted<Shown>>, parts: &Parts) -> Arc<Self> {
         let plugin = record.plugin().clone();
         let this = Arc::new(Self {
             serving: ArcSwap::from_pointee(serving),
             routes: Routes::default(),
             judges: AtomicBool::new(false),
-            pending: Pending::within(&record.remembered().untold),
+            pending: Pending::within(&record.remembered().unhandled),
             task: TaskTracker::new(),
             stopping: CancellationToken::new(),
             observer: parts.observer.clone(),
@@ -76,27 +76,31 @@ impl Observing {
             plugin,
         });
         this.listen(wanted);
-        let telling = this.clone();
-        let task = pending::persist(this.plugin.clone(), move || telling.clone().run());
+        let running = this.clone();
+        let task = pending::persist(this.plugin.clone(), move || running.clone().run());
         this.account.spawn(this.task.track_future(task)).detach();
         this
     }
 
-    /// Does `work` until it ends or the observer does.
-    fn attend<F: Future<Output = ()> + Send + 'static>(&self, work: impl Fn() -> F + Send + 'static) {
-        let (stopping, persisting) = (self.stopping.clone(), pending::persist(self.plugin.clone(), work));
+    /// Runs `work` until it returns or the observer ends. It begins anew after a panic.
+    fn attend<F>(self: &Arc<Self>, work: impl Fn(Arc<Self>) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (this, stopping) = (self.clone(), self.stopping.clone());
+        let persisting = pending::persist(self.plugin.clone(), move || work(this.clone()));
         let attend = async move {
             stopping.run_until_cancelled_owned(persisting).await;
         };
         self.account.spawn(self.task.track_future(attend)).detach();
     }
 
-    /// The plugin that observes.
+    /// The plugin.
     pub fn plugin(&self) -> &PluginName {
         &self.plugin
     }
 
-    /// What waits.
+    /// Changes that wait for `observe`.
     pub fn figures(&self) -> BacklogFigures {
         self.pending.figures()
     }
@@ -106,17 +110,17 @@ impl Observing {
         self.routes.judging()
     }
 
-    /// The last call that it did not take.
+    /// The last failure of `observe`.
     pub fn last_failure(&self) -> Option<HookFailure> {
         self.pending.last_failure()
     }
 
-    /// What one call may take.
+    /// The limits of one call.
     pub fn limits(&self) -> Limits {
         self.serving.load().revision.limits()
     }
 
-    /// Puts another revision in place of the one that is called. What waits is told to it; of informers that stay it hears nothing twice.
+    /// Replaces the revision that is called. It gets the waiting changes, and nothing twice from informers that stay.
     pub(super) fn swap(self: &Arc<Self>, serving: Serving, wanted: Vec<Wanted<Shown>>) {
         let kinds: Vec<TypeMeta> = wanted.iter().map(|wanted| wanted.lease.key().of.clone()).collect();
         self.serving.store(Arc::new(serving));
@@ -125,18 +129,18 @@ impl Observing {
         self.pending.retain(|of, key| kinds.contains(of) && access.may_see(of, key));
     }
 
-    /// Forgets what waits and may not be seen any more.
+    /// Forgets waiting changes that the plugin may not see any more.
     pub(super) fn restrict(&self) {
         let access = self.access();
         self.pending.retain(|of, key| access.may_see(of, key));
     }
 
-    /// What the revision that is called reads and writes through.
+    /// The caches, writers and grants of the revision that is called.
     pub(super) fn access(&self) -> Arc<Access> {
         self.serving.load().access.clone()
     }
 
-    /// Tells no more, and returns when the call in flight is finished.
+    /// Begins no more calls, and returns when the call in flight is finished.
     pub(super) async fn drain(&self) {
         self.shut_down();
         self.task.wait().await;
@@ -154,9 +158,10 @@ impl Observing {
         self.serving.load().access.may_see(change.object().type_meta(), change.key())
     }
 
+    /// Subscribes to everything in `wanted`, and to nothing else. Changes that matter go to the backlog.
     fn listen(self: &Arc<Self>, wanted: Vec<Wanted<Shown>>) {
-        let judges = wanted.iter().any(|wanted| wanted.when.may_wait());
-        let left = self.routes.replace(wanted, |listener| {
+        let needs_judge = wanted.iter().any(|wanted| wanted.when.may_wait());
+        let needs_introduction = self.routes.replace(wanted, |listener| {
             let this = Arc::downgrade(self);
             Box::new(move |change: &Change, origin| {
                 let Some(this) = this.upgrade() else { return };
@@ -168,23 +173,15 @@ impl Observing {
                 }
             })
         });
-        if left {
-            let this = self.clone();
-            self.attend(move || {
-                let this = this.clone();
-                async move { this.routes.introduce().await }
-            });
+        if needs_introduction {
+            self.attend(|this| async move { this.routes.introduce().await });
         }
-        if judges && !self.judges.swap(true, Ordering::Relaxed) {
-            let this = self.clone();
-            self.attend(move || {
-                let this = this.clone();
-                async move { this.judge().await }
-            });
+        if needs_judge && !self.judges.swap(true, Ordering::Relaxed) {
+            self.attend(|this| async move { this.judge().await });
         }
     }
 
-    /// Judges what predicates do not say at a glance.
+    /// Judges undecided changes, until it is cancelled.
     async fn judge(&self) {
         let judged = |case: &Case<'_, Shown>, matters: bool| {
             if matters && self.may_see(&case.unseen.change) {
@@ -194,6 +191,7 @@ impl Observing {
         self.routes.judge(&self.record, judged).await;
     }
 
+    /// Calls the plugin with batch after batch, until the observer ends.
     async fn run(self: Arc<Self>) {
         let mut dropped = 0;
         while let Some(handed) = self.stopping.run_until_cancelled(self.pending.next(self.record.acting())).await {
@@ -201,13 +199,13 @@ impl Observing {
             handed.end(result);
             let given_up = self.figures().dropped;
             if given_up > dropped && self.record.may_log() {
-                warn!(plugin = %self.plugin, deletions = given_up - dropped, "the observer is too slow: it is not told of some deletions");
+                warn!(plugin = %self.plugin, deletions = given_up - dropped, "the observer is too slow and misses some deletions");
                 dropped = given_up;
             }
         }
     }
 
-    /// Calls the plugin, which may not take it.
+    /// Calls the plugin's `observe` with a batch of changes.
     async fn observe(&self, changes: &Batch) -> Result<(), HookError> {
         let serving = self.serving.load_full();
         let span = info_span!("observe", plugin = %self.plugin, changes = changes.changes().len());
@@ -218,7 +216,7 @@ impl Observing {
         }
         let merged = changes.changes().iter().filter(|change| change.merged > 1).count();
         if merged > 0 {
-            debug!(plugin = %self.plugin, merged, "changes came faster than the observer took them: some are told as one");
+            debug!(plugin = %self.plugin, merged, "changes came faster than the observer took them; some are merged");
         }
         let called = |called: &Called| self.observer.called(&self.plugin, None, called);
         let call = pin!(serving.revision.observe(imports, &news));

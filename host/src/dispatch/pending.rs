@@ -68,10 +68,10 @@ pub struct BacklogFigures {
 }
 
 impl Pending {
-    /// Creates an empty backlog. Its deleted objects count in `untold`.
-    pub(super) fn within(untold: &Vanished) -> Self {
+    /// Creates an empty backlog. Its deleted objects count in `unhandled`.
+    pub(super) fn within(unhandled: &Vanished) -> Self {
         Self {
-            state: Mutex::new(State { backlog: Backlog::within(MAPPER, untold), merged: 0, last: None }),
+            state: Mutex::new(State { backlog: Backlog::within(MAPPER, unhandled), merged: 0, last: None }),
             added: Notify::new(),
             ended: watch::Sender::new(0),
             origin: Instant::now(),

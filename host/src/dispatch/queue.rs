@@ -1,5 +1,6 @@
-//! A controller's workqueue among threads: the pure queue of `pilothouse-core` behind a lock, and a bell. Every key that comes in passes
-//! the breaker of its own, and waits as long as that says.
+//! A controller's workqueue: the pure queue of `pilothouse-core` behind a lock, with a bell for idle workers.
+//!
+//! Each key has a breaker. A key that is reconciled over and over waits as long as its breaker says.
 
 use std::{fmt, time::Duration};
 
@@ -12,31 +13,31 @@ use pilothouse_core::{
 // Not straight from the crates: tests/interleavings puts others in their place.
 use super::sync::{Instant, Mutex, MutexGuard, Notify, timeout_at};
 
-/// Keys that wait for a worker.
+/// Keys that are to be reconciled.
 pub struct Queue {
-    inner: Mutex<Workqueue<Key>>,
-    /// Never locked while `inner` is.
+    keys: Mutex<Workqueue<Key>>,
+    /// Never locked while `keys` is.
     breaker: Mutex<Breaker<Key, Cause>>,
     bell: Notify,
     origin: Instant,
 }
 
-/// Why a key is to be reconciled.
+/// Why a key was added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It changed.
+    /// Its object changed.
     Itself,
-    /// A child did.
+    /// This child changed.
     Child(TypeMeta, Key),
-    /// Something that is mapped to it; several objects where they were mapped at once.
+    /// These objects changed, which a mapping leads from.
     Mapping(String),
-    /// Something that it read; or it is not known any more which of these.
+    /// This object changed, which the key has read. `None` if it is not known which object.
     Read(Option<(TypeMeta, Key)>),
     /// The plugin asked to be called again.
     RequeueAfter,
-    /// It failed.
+    /// It is retried after a failure.
     Failure,
-    /// Every key is looked at again.
+    /// Every key is reconciled again.
     Resync,
 }
 
@@ -55,49 +56,49 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Who takes keys.
+/// A worker, as its queue sees it.
 pub(super) trait Taker {
-    /// Whether it takes another one.
+    /// `true` if it takes another key.
     fn goes_on(&self) -> bool;
-    /// Until when nobody takes any; none: now.
-    fn held(&self) -> Option<Instant>;
-    /// A breaker closed: that was what had gone on.
+    /// Returns the time until which no key is handed out, if that is to come.
+    fn held_until(&self) -> Option<Instant>;
+    /// Called when a breaker closes, with a summary of the storm.
     fn settled(&self, key: &Key, storm: &Storm<Cause>);
 }
 
 impl Queue {
-    /// An empty one.
+    /// Creates an empty queue.
     pub(super) fn new(pace: Pace) -> Self {
         Self {
-            inner: Mutex::new(Workqueue::new(pace)),
+            keys: Mutex::new(Workqueue::new(pace)),
             breaker: Mutex::default(),
             bell: Notify::new(),
             origin: Instant::now(),
         }
     }
 
-    /// The queue's time.
+    /// Returns the queue's time.
     pub fn now(&self) -> Duration {
         self.origin.elapsed()
     }
 
-    /// The queue itself, to look at.
+    /// Locks the pure queue, to look at it.
     pub fn lock(&self) -> MutexGuard<'_, Workqueue<Key>> {
-        self.inner.lock()
+        self.keys.lock()
     }
 
-    /// Changes how fast keys are handed out. To be followed by [`wake_all`](Self::wake_all).
+    /// Changes how fast keys are handed out. The caller then calls [`wake_all`](Self::wake_all).
     pub(super) fn set_pace(&self, pace: Pace) {
-        self.inner.lock().set_pace(pace);
+        self.keys.lock().set_pace(pace);
     }
 
-    /// How many breakers are open, and how often one opened.
+    /// Returns the number of open breakers, and how often one has opened.
     pub fn breakers(&self) -> (usize, u64) {
         let breaker = self.breaker.lock();
         (breaker.open(), breaker.opened())
     }
 
-    /// The keys whose breakers are open, in their order, and what goes on with them.
+    /// Returns the keys whose breakers are open, sorted, and their storms.
     pub fn storms(&self) -> Vec<(Key, Storm<Cause>)> {
         let breaker = self.breaker.lock();
         let mut storms: Vec<_> = breaker.storms().map(|(key, storm)| (key.clone(), storm)).collect();
@@ -105,41 +106,42 @@ impl Queue {
         storms
     }
 
-    /// Forgets how often keys were reconciled that have come to rest. To be called now and then: no timer of the queue is for that.
+    /// Forgets the rates of idle keys. Called periodically from outside, because the queue has no timer for it.
     pub(super) fn forget_rested(&self) {
         self.breaker.lock().forget(self.now());
     }
 
-    /// Adds a key; see [`Workqueue::add`]. One that is reconciled over and over waits.
+    /// Adds a key; see [`Workqueue::add`]. A key whose breaker is open waits.
     pub(super) fn add(&self, key: Key, priority: i32, cause: impl FnOnce() -> Cause) {
         let now = self.now();
         let wait = self.breaker.lock().ask(now, &key, cause);
-        self.inner.lock().add_after(now, key, priority, wait);
+        self.keys.lock().add_after(now, key, priority, wait);
         self.bell.notify_one();
     }
 
-    /// Takes a key out; see [`Workqueue::discard`]. Who waits for its time may wake in vain.
+    /// Removes a key; see [`Workqueue::discard`]. A worker may wake for it and find nothing.
     pub(super) fn discard(&self, key: &Key) {
-        self.inner.lock().discard(key);
+        self.keys.lock().discard(key);
     }
 
-    /// The next key, when there is one, and once what goes on with it if it is reconciled over and over; none once the queue is shut
-    /// down, or who asks is not to go on.
+    /// Waits for the next key. Its storm comes with it once, when the key's breaker has opened.
+    ///
+    /// Returns `None` when the queue is shut down, or the taker does not go on.
     ///
     /// # Cancellation
-    /// No key is lost: one is taken only when it is returned.
+    /// Safe: a key is taken only when it is returned.
     pub(super) async fn next(&self, taker: &impl Taker) -> Option<(Item<Key>, Option<Storm<Cause>>)> {
         let mut waits = Waits { bell: &self.bell, knows_when: false };
         loop {
             let rung = self.bell.notified();
             if !taker.goes_on() {
-                // The bell may have been for a key, which others must take.
+                // The bell may have rung for a key, which another worker must take.
                 self.bell.notify_one();
                 return None;
             }
-            let (held, settle) = (taker.held(), self.settle(taker));
+            let (held, settle) = (taker.held_until(), self.settle(taker));
             let taken = {
-                let mut queue = self.inner.lock();
+                let mut queue = self.keys.lock();
                 if queue.is_shut_down() {
                     // The other workers must see it too.
                     self.bell.notify_one();
@@ -150,7 +152,7 @@ impl Queue {
                     None => {
                         let now = self.now();
                         let (taken, due) = (queue.get(now), queue.next_due());
-                        // Keys that came together rang once, where nobody heard the bell yet: others are to take the rest.
+                        // Keys that came together may have rung the bell only once. Other workers take the rest.
                         if taken.is_some() && due.is_some_and(|due| due <= now) {
                             self.bell.notify_one();
                         }
@@ -178,37 +180,37 @@ impl Queue {
         }
     }
 
-    /// Closes breakers of keys that have come to rest. When to look again.
+    /// Closes the breakers of keys that are no longer storming. Returns when to look again.
     fn settle(&self, taker: &impl Taker) -> Option<Duration> {
-        let (calmed, next) = {
+        let (settled, next) = {
             let mut breaker = self.breaker.lock();
             (breaker.settle(self.now()), breaker.settle_at())
         };
-        calmed.iter().for_each(|(key, storm)| taker.settled(key, storm));
+        settled.iter().for_each(|(key, storm)| taker.settled(key, storm));
         next
     }
 
-    /// Whether a key is there to be taken now.
+    /// `true` if a key can be taken now.
     pub(super) fn has_next(&self) -> bool {
-        self.inner.lock().next_due().is_some_and(|due| due <= self.now())
+        self.keys.lock().next_due().is_some_and(|due| due <= self.now())
     }
 
-    /// Ends a key's processing, and says what is next for it.
+    /// Ends a key's processing, with what becomes of it. Returns how long the processing took.
     pub(super) fn finish(&self, item: &Item<Key>, next: Next) -> Duration {
         let (now, key) = (self.now(), item.key.clone());
         let again = match next {
             Next::Done => None,
             Next::After(delay) => Some((delay, Cause::RequeueAfter)),
             Next::Retry | Next::RetryAfter(_) => {
-                let queue = self.inner.lock();
+                let queue = self.keys.lock();
                 let delay = queue.pace().backoff.delay(queue.failures(&key));
                 Some((delay.max(next.at_least()), Cause::Failure))
             }
         };
-        // What is to be done again later anyway is no storm, and has no part in one.
+        // A key that comes again later anyway is not part of a storm.
         let again = again.filter(|(delay, _)| *delay < OPEN);
         let wait = again.map_or(Duration::ZERO, |(_, cause)| self.breaker.lock().ask(now, &key, || cause));
-        let mut queue = self.inner.lock();
+        let mut queue = self.keys.lock();
         match next {
             Next::Done => queue.forget(&key),
             Next::After(delay) => {
@@ -225,20 +227,22 @@ impl Queue {
         took
     }
 
-    /// Wakes everyone who waits for a key, to ask itself whether to go on.
+    /// Wakes all idle workers, so that they look again whether they go on and whether keys are held back.
     pub(super) fn wake_all(&self) {
         self.bell.notify_waiters();
     }
 
-    /// Gives out no more keys.
+    /// Hands out no more keys.
     pub(super) fn shut_down(&self) {
-        self.inner.lock().shut_down();
+        self.keys.lock().shut_down();
         self.bell.notify_one();
     }
 }
 
-/// One who waits for a key. Some of those know when the next one is due; the others sleep until the bell rings. Who knew and ends, with a
-/// key or without, hands that on.
+/// A worker that waits for a key.
+///
+/// Some workers sleep until the next key is due, the others until the bell rings. If one of the first kind ends, with a key or without, it
+/// rings the bell, so that another one sleeps until the next key is due.
 struct Waits<'a> {
     bell: &'a Notify,
     knows_when: bool,
@@ -255,17 +259,17 @@ impl Drop for Waits<'_> {
 /// What becomes of a key after a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Nothing until it changes.
+    /// It rests until something changes.
     Done,
-    /// Again after this time though nothing changes.
+    /// It comes again after this time.
     After(Duration),
-    /// Again, with growing delay.
+    /// It is retried with backoff.
     Retry,
-    /// The same, and not sooner than the server asked for.
+    /// It is retried with backoff, and not before this time, for which the server has asked.
     RetryAfter(Duration),
 }
 
-/// Longest Retry-After that a key waits for. A server that asks for more is asked again after that.
+/// The longest Retry-After that a key waits for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
 impl Next {

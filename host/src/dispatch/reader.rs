@@ -1,8 +1,8 @@
 //! Reads of one plugin out of its caches, within its grants.
 //!
-//! Owns what may be read, what a page holds, and the order of pages: several leases may show parts of a kind, and some objects
-//! in common. They are asked for some objects at a time, so that no page keeps one locked for long. Each call reads at one
-//! [moment](Reading::moment): pages fit together.
+//! - Several leases may hold parts of a kind, and some objects in common. A page merges them by key.
+//! - A page takes some objects of a lease at a time, so that no informer stays locked for long.
+//! - Each call reads at one [moment](Reading::moment), so that its pages fit together.
 //!
 //! ```text
 //! query ─ granted? cached? ─► leases on the kind ─ merged by key ─ granted? matches? ─► fields ─► page
@@ -28,31 +28,32 @@ use crate::{
     wasm::{KeyPage, Page, Query, ReadError},
 };
 
-/// Objects in a page, where the query does not say less.
+/// Objects in a page, unless the query asks for fewer.
 const PAGE: usize = 500;
 
-/// Keys in a page, where the query does not say less: at most 3 MB.
+/// Keys in a page, unless the query asks for fewer: at most 3 MB.
 const KEYS: usize = 10_000;
 
-/// Rounds of [`WORK`] objects of each lease that are looked at for a page: what a page of keys takes, and one more. They are some
-/// milliseconds, in which the guest's thread serves nobody else and no deadline is looked at.
+/// Rounds of [`WORK`] objects of each lease for one page: as many as a page of keys needs, and one more.
+///
+/// They take some milliseconds, in which the guest's thread serves no other plugin and checks no deadline.
 const ROUNDS: usize = KEYS / WORK + 1;
 
-/// Bytes of JSON in a page, and of one object: what the contract promises.
+/// Bytes of JSON in a page, and of one object, as the contract promises.
 const PAGE_BYTES: usize = 4 << 20;
 
 /// Reads of one plugin, within its grants.
 pub(super) struct Reader {
     view: View,
     grants: Arc<ArcSwap<Grants>>,
-    /// The field of each of the manifest's indexes, by name, and its kind.
+    /// Kind and field of each of the manifest's indexes, by name.
     indexes: BTreeMap<String, (TypeMeta, FieldPath)>,
 }
 
-/// A query that may be answered.
+/// A query that was checked.
 struct Search<'a> {
     query: &'a Query,
-    /// The field, and the value that is looked up.
+    /// The indexed field, and the value to look up.
     index: Option<(&'a FieldPath, &'a str)>,
     after: Option<Key>,
 }
@@ -95,7 +96,7 @@ impl Reader {
         let rest = self.walk(&search, limit, reading.moment(), |object| {
             let text = match query.fields.is_empty() {
                 true => object.json().into_owned(),
-                // Objects are scanned when they enter the cache: each can be read.
+                // Objects are scanned when they enter the cache, so each can be projected.
                 false => fields.project(&object.json()).unwrap_or_default(),
             };
             if page.items.is_empty() && text.len() > PAGE_BYTES {
@@ -132,16 +133,16 @@ impl Reader {
         Ok(page)
     }
 
-    /// The cursor of a page after which the next begins at this key.
+    /// Returns the cursor of a page that ends at this key. It does not name an object that the plugin may not see.
     fn next(&self, of: &TypeMeta, last: &Key) -> String {
         if self.grants.load().may_see(of, last) { last.to_string() } else { cursor::seal(last) }
     }
 
-    /// The keys in `view` that an index holds under an object's name; where both live in namespaces, in the same one.
+    /// Returns the keys in `view` that an index has under an object's name. If both kinds are namespaced, only those in its namespace.
     pub(super) fn indexed(&self, view: &View, index: &str, name: &Key) -> Vec<Key> {
         let Some((of, path)) = self.indexes.get(index) else { return Vec::new() };
         let all = Selector::default();
-        // A cluster-scoped name is looked up everywhere; another one in its namespace, and among what has none.
+        // A cluster-scoped name is looked up everywhere, a namespaced one in its namespace and among cluster-scoped objects.
         let places: &[Option<&str>] = match name.namespace.as_deref() {
             None => &[None],
             Some(namespace) => &[Some(""), Some(namespace)],
@@ -181,8 +182,8 @@ impl Reader {
         Ok(Search { query, index: index.transpose()?, after })
     }
 
-    /// Calls `take` with what the search finds at a moment, in the order of keys, until it returns false. It will take about `most`.
-    /// Gives the last key that was looked at, where it has looked at as many as it may.
+    /// Calls `take` with the objects that the search finds at a moment, in the order of keys, until it returns `false`. It is expected to take
+    /// about `most`. Returns the last key that was looked at, if [`ROUNDS`] came to an end before the objects did.
     fn walk(
         &self,
         search: &Search<'_>,
@@ -191,7 +192,7 @@ impl Reader {
         mut take: impl FnMut(&Arc<Object>) -> bool,
     ) -> Option<Key> {
         let Query { of, namespace, labels, .. } = search.query;
-        // One more says that the page is not the last.
+        // One more object shows that the page is not the last.
         let mut wanted = most.saturating_add(1);
         let mut after = search.after.clone();
         for _ in 0..ROUNDS {
@@ -203,7 +204,7 @@ impl Reader {
                 ..store::Query::new(labels)
             };
             let mut found: Vec<(Arc<Object>, &Keep)> = Vec::new();
-            // Up to here all leases have said what they show.
+            // Up to this key all leases have returned their objects.
             let mut complete: Option<Key> = None;
             for lease in self.view.of(of) {
                 let page = lease.page(&query, Some(moment), WORK);
@@ -244,7 +245,7 @@ impl Reader {
             .map_err(|denied| ReadError::NotGranted(denied.to_string()))
     }
 
-    /// A list is made of what is granted, object by object; something of it must be.
+    /// Checks that some objects of the kind are granted. A list then leaves out each object that is not.
     fn list_granted(&self, of: &TypeMeta, namespace: Option<&str>) -> Result<(), ReadError> {
         let some = match (self.grants.load().readable_namespaces(of), namespace) {
             (Namespaces::All, _) | (Namespaces::Some(_), None) => true,
@@ -264,7 +265,7 @@ impl Reader {
 }
 
 impl Search<'_> {
-    /// What is read by it, whatever the page.
+    /// Returns what the search reads, for tracking. Pages do not matter.
     fn selection(&self, aspect: Aspect) -> Selection {
         Selection {
             namespace: self.query.namespace.as_deref().map(Into::into),

@@ -1,13 +1,12 @@
-//! What is known of one plugin's calls, over all its controllers: what failed last, what it asks of the host, and whether it is left
-//! alone for a while.
+//! Records the calls of one plugin, over all its controllers: the last failure, the calls into the host, and the quarantine.
 //!
-//! Only reconciles are judged. `map` and `observe` have backlogs of their own, which try again ever more seldom, and no reconcile waits
-//! for them: an observer that traps must not stop reconciles either.
+//! Only reconciles count for the quarantine. `map` and `observe` have backlogs of their own, which retry with backoff. No reconcile waits for
+//! them, so an observer that traps must not stop reconciles either.
 //!
 //! ```text
-//! reconcile ─► begin ─► call ─┬─ outcome, failure in its own words ─► succeeded ─► free
-//!                             └─ trap, deadline, memory, …  ────────► failed ─┬─► held: queues hand out no key
-//!                                                                            └─► warning, Event, metric
+//! reconcile ─► begin ─► call ─┬─ outcome, or an error that it returns ─► succeeded ─► not quarantined
+//!                             └─ trap, deadline, memory, …  ───────────► failed ─┬─► quarantined: queues hand out no key
+//!                                                                               └─► warning, Event, metric
 //! ```
 
 use std::{
@@ -41,87 +40,87 @@ use crate::{
     writer::{Events, Fence, Level},
 };
 
-/// How often a backtrace is logged for one kind of failure.
-const SAID_AGAIN: Duration = Duration::from_secs(60);
+/// Time between two backtraces in the log for one kind of failure.
+const BACKTRACE_EVERY: Duration = Duration::from_secs(60);
 
-/// Stands in an Event for the words of a plugin that may read Secrets. Those may repeat what it read, and more people may read Events than
-/// Secrets.
+/// Replaces the error text of a plugin that may read Secrets in an Event. The text may repeat a Secret, and more people may read Events.
 pub(super) const WITHHELD: &str = "its words are in the host's log alone, as it may read Secrets";
 
-/// A call that came to nothing.
+/// A failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallFailure {
-    /// When.
+    /// When the call ended.
     pub at: Timestamp,
-    /// What was called, and over what: `reconcile of default/a (apples)`.
+    /// The function and its subject: `reconcile of default/a (apples)`.
     pub call: String,
     /// [`CallError::kind`].
     pub kind: &'static str,
-    /// Why.
+    /// The error.
     pub message: String,
-    /// Where the plugin was, innermost first; empty where that is not known.
+    /// Stack frames of the plugin, innermost first. Empty if they are not known.
     pub backtrace: Vec<String>,
 }
 
-/// A plugin that is left alone, or was and has not succeeded since.
+/// A quarantine. It lasts until a call succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quarantined {
-    /// How long its keys are still held back; zero: it is being tried.
+    /// Time until keys are handed out again. Zero while the plugin is being tried.
     pub left: Duration,
-    /// How often it was left alone without a success in between.
+    /// Number of delays without a success in between.
     pub times: u32,
-    /// The failure that was the last straw.
+    /// The error of the last failure that began a delay.
     pub why: String,
 }
 
-/// One plugin's record.
+/// The record of one plugin.
 pub struct Record {
     plugin: PluginName,
     origin: Instant,
-    inner: Mutex<Inner>,
+    calls: Mutex<Calls>,
     observer: Arc<dyn Observer>,
     events: Events,
     imports: CallCounts,
     remembered: Remembered,
     lines: LineLimit,
-    /// About objects that are reconciled over and over.
+    /// Lines about reconcile storms.
     storms: LineLimit,
-    /// Whether the plugin may begin writes.
+    /// Decides whether the plugin may begin writes.
     fence: Arc<Fence>,
 }
 
-struct Inner {
+struct Calls {
     quarantine: Quarantine,
+    /// The error of the failure that began the quarantine's last delay.
     why: String,
     last: Option<CallFailure>,
-    /// Calls that came to nothing, by kind.
+    /// Failed calls, by kind.
     traps: BTreeMap<&'static str, u64>,
     /// When a backtrace was logged, by kind of failure.
-    said: BTreeMap<&'static str, Instant>,
+    backtraces: BTreeMap<&'static str, Instant>,
 }
 
-/// The reconcile that failed.
+/// A reconcile whose call failed.
 pub(super) struct Failed<'a> {
     pub(super) controller: &'a str,
     pub(super) key: &'a Key,
     pub(super) object: &'a Object,
     pub(super) error: &'a CallError,
-    /// Whether an Event may quote the plugin.
+    /// `true` if an Event may quote the plugin.
     pub(super) is_quotable: bool,
 }
 
 impl Record {
-    /// Nothing is known yet. What is remembered for the plugin counts in `memory`.
+    /// Creates an empty record. What the host remembers for the plugin counts in `memory`.
     pub(super) fn new(plugin: PluginName, fence: Arc<Fence>, parts: &Parts, memory: &Arc<AtomicUsize>) -> Self {
         let seed = plugin.as_str().bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
         Self {
             origin: Instant::now(),
-            inner: Mutex::new(Inner {
+            calls: Mutex::new(Calls {
                 quarantine: Quarantine::new(seed),
                 why: String::new(),
                 last: None,
                 traps: BTreeMap::new(),
-                said: BTreeMap::new(),
+                backtraces: BTreeMap::new(),
             }),
             observer: parts.observer.clone(),
             events: parts.events.clone(),
@@ -134,12 +133,12 @@ impl Record {
         }
     }
 
-    /// Whose it is.
+    /// The plugin.
     pub fn plugin(&self) -> &PluginName {
         &self.plugin
     }
 
-    /// Whether it may begin writes. All its revisions share this.
+    /// Decides whether the plugin may begin writes. All its revisions share it.
     pub(super) fn fence(&self) -> &Arc<Fence> {
         &self.fence
     }
@@ -149,55 +148,55 @@ impl Record {
         self.fence.acting()
     }
 
-    /// What is remembered for it.
+    /// The budgets of what the host remembers for the plugin.
     pub(super) fn remembered(&self) -> &Remembered {
         &self.remembered
     }
 
-    /// Whether it is left alone.
+    /// Returns the quarantine, if there is one.
     pub fn quarantined(&self) -> Option<Quarantined> {
-        let (inner, now) = (self.inner.lock(), self.origin.elapsed());
-        inner.quarantine.is_quarantined().then(|| Quarantined {
-            left: inner.quarantine.held(now).map_or(Duration::ZERO, |until| until.saturating_sub(now)),
-            times: inner.quarantine.delays(),
-            why: inner.why.clone(),
+        let (calls, now) = (self.calls.lock(), self.origin.elapsed());
+        calls.quarantine.is_quarantined().then(|| Quarantined {
+            left: calls.quarantine.held(now).map_or(Duration::ZERO, |until| until.saturating_sub(now)),
+            times: calls.quarantine.delays(),
+            why: calls.why.clone(),
         })
     }
 
-    /// The same, for whoever asks at each change.
+    /// `true` if the plugin is quarantined. Cheap: asked at each change.
     pub(super) fn is_quarantined(&self) -> bool {
-        self.inner.lock().quarantine.is_quarantined()
+        self.calls.lock().quarantine.is_quarantined()
     }
 
-    /// The last call that came to nothing.
+    /// Returns the last failed call.
     pub fn last_failure(&self) -> Option<CallFailure> {
-        self.inner.lock().last.clone()
+        self.calls.lock().last.clone()
     }
 
-    /// Calls that came to nothing since it is active, by [`CallError::kind`].
+    /// Returns the number of failed calls since the plugin became active, by [`CallError::kind`].
     pub fn traps(&self) -> BTreeMap<&'static str, u64> {
-        self.inner.lock().traps.clone()
+        self.calls.lock().traps.clone()
     }
 
-    /// What the plugin asked of the host since it is active, by import.
+    /// Returns the number of calls into the host since the plugin became active, by import.
     pub fn imports(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.imports.iter()
     }
 
-    /// The plugin calls an import.
+    /// Counts a call of an import.
     pub(super) fn imported(&self, import: Import) {
         self.imports.add(import);
     }
 
-    /// The plugin logs a line, which is written in the present span unless it was too many of late.
+    /// Logs a line of the plugin in the current span, unless its limit of lines is used up.
     pub(super) fn log(&self, line: &LogLine) {
         if line.is_wanted() && self.may_log_bytes(line.shown()) {
             line.emit();
         }
     }
 
-    /// Whether one more line about the plugin may be logged; if not, it counts as dropped. Whoever logs what a plugin causes, as often as
-    /// it likes, asks before.
+    /// Returns `true` if one more line about the plugin may be logged; if not, it counts as dropped. To be asked before each line that a plugin
+    /// can cause at will.
     pub(super) fn may_log(&self) -> bool {
         self.may_log_bytes(0)
     }
@@ -205,15 +204,15 @@ impl Record {
     fn may_log_bytes(&self, bytes: usize) -> bool {
         let verdict = self.lines.take(self.origin.elapsed(), bytes);
         if let Some(dropped) = verdict.report {
-            warn!(plugin = %self.plugin, dropped, "too much is logged by the plugin, or about its failures: lines are dropped");
+            warn!(plugin = %self.plugin, dropped, "the plugin logs too much, or fails too often: lines are dropped");
         }
         verdict.may_log
     }
 
-    /// A key of a controller is reconciled over and over, so long as `within` already. Says so; false: that was said of too many of late.
+    /// Logs that a key has been reconciled over and over for the time `within`. Returns `false` if the limit of such lines is used up.
     pub(super) fn log_storm(&self, controller: &str, key: &Key, storm: &Storm<Cause>, within: Duration) -> bool {
-        let said = self.may_log_storm();
-        if said {
+        let may_log = self.may_log_storm();
+        if may_log {
             let (reconciles, within, by) = (storm.reconciles, within.as_secs_f32(), storm.by.as_ref());
             warn!(
                 plugin = %self.plugin, controller, %key, reconciles, within,
@@ -221,17 +220,17 @@ impl Record {
                 "an object is reconciled over and over: from now on once in {} s", OPEN.as_secs(),
             );
         }
-        said
+        may_log
     }
 
-    /// A key has come to rest, so long `after` that began. Says so; false: that was said of too many of late.
+    /// Logs that a storm has ended, the time `after` it began. Returns `false` if the limit of such lines is used up.
     pub(super) fn log_settled(&self, controller: &str, key: &Key, storm: &Storm<Cause>, after: Duration) -> bool {
-        let said = self.may_log_storm();
-        if said {
+        let may_log = self.may_log_storm();
+        if may_log {
             let reconciles = storm.reconciles;
-            info!(plugin = %self.plugin, controller, %key, reconciles, ?after, "an object has come to rest");
+            info!(plugin = %self.plugin, controller, %key, reconciles, ?after, "an object is no longer reconciled over and over");
         }
-        said
+        may_log
     }
 
     fn may_log_storm(&self) -> bool {
@@ -243,35 +242,35 @@ impl Record {
         verdict.may_log
     }
 
-    /// Lines by the plugin, or about its failures, that were dropped, as they were too many.
+    /// Returns the number of dropped log lines by the plugin or about its failures.
     pub fn lines_dropped(&self) -> u64 {
         self.lines.dropped()
     }
 
-    /// Until when no key is to be handed out; none: they are.
-    pub(super) fn held(&self) -> Option<Instant> {
-        let held = self.inner.lock().quarantine.held(self.origin.elapsed());
-        held.map(|until| self.origin + until)
+    /// Returns the time until which the quarantine holds keys back, if it does now.
+    pub(super) fn held_until(&self) -> Option<Instant> {
+        let until = self.calls.lock().quarantine.held(self.origin.elapsed());
+        until.map(|until| self.origin + until)
     }
 
-    /// A reconcile begins.
+    /// Records that a reconcile begins.
     pub(super) fn begin(&self) -> Call {
-        self.inner.lock().quarantine.begin(self.origin.elapsed())
+        self.calls.lock().quarantine.begin(self.origin.elapsed())
     }
 
-    /// A reconcile ended as the contract has it, whether well or not.
+    /// Records that a call of `reconcile` returned, with an outcome or with an error of the plugin.
     pub(super) fn succeeded(&self, call: Call) {
-        if self.inner.lock().quarantine.succeeded(call) {
+        if self.calls.lock().quarantine.succeeded(call) {
             info!(plugin = %self.plugin, "a call succeeded: the plugin is not quarantined any more");
             self.observer.quarantined(&self.plugin, false);
         }
     }
 
-    /// A reconcile came to nothing. Notes it, and says it to people.
+    /// Records and logs a failed call of `reconcile`. Writes an Event if it begins a quarantine.
     pub(super) fn failed(&self, call: Call, failed: &Failed<'_>) {
         let Failed { controller, key, object, error, is_quotable } = *failed;
         let (kind, message) = (error.kind(), error.to_string());
-        let backtrace = self.note(format!("reconcile of {key} ({controller})"), error, &message);
+        let backtrace = self.record(format!("reconcile of {key} ({controller})"), error, &message);
         if let Some(frames) = backtrace {
             let backtrace = (!frames.is_empty()).then(|| frames.join("\n"));
             warn!(kind, error = message, backtrace, "reconcile failed");
@@ -280,11 +279,11 @@ impl Record {
             return;
         }
         let sentence = {
-            let inner = &mut *self.inner.lock();
+            let calls = &mut *self.calls.lock();
             let now = self.origin.elapsed();
-            inner.quarantine.failed(now, call).map(|until| {
-                inner.why.clone_from(&message);
-                (until.saturating_sub(now), inner.quarantine.delays())
+            calls.quarantine.failed(now, call).map(|until| {
+                calls.why.clone_from(&message);
+                (until.saturating_sub(now), calls.quarantine.delays())
             })
         };
         let Some((delay, times)) = sentence else { return };
@@ -293,36 +292,35 @@ impl Record {
         }
         warn!(
             plugin = %self.plugin, times, ?delay, error = message,
-            "the plugin is quarantined: its calls come to nothing; put a better one in its place, or POST /debug/plugins/{}/release",
+            "the plugin is quarantined: its calls fail; replace it by a better revision, or POST /debug/plugins/{}/release",
             self.plugin,
         );
         let last = if is_quotable { message } else { format!("{kind}; {WITHHELD}") };
         let message = format!(
-            "plugin {} is quarantined, and reconciles nothing for a while: {IN_A_ROW} calls in a row came to nothing; the last one: \
-             {last}",
+            "plugin {} is quarantined and reconciles nothing for a while: {IN_A_ROW} calls in a row failed; the last error: {last}",
             self.plugin
         );
         self.events.tell(&self.plugin, object, Level::Warning, "PluginQuarantined", &message);
     }
 
-    /// A reconcile failed in the plugin's own words, or over what it wants written. Says it in the present span; false: that was too much.
+    /// Logs in the current span that a reconcile failed, by an error that the plugin returned or by a failed write. Returns `false` if the
+    /// limit of lines is used up.
     pub(super) fn log_failure(&self, error: &str, terminal: bool) -> bool {
-        let said = self.may_log();
-        if said {
-            // Not as `%error`: a plugin's text with line breaks would begin log lines of its own.
+        let may_log = self.may_log();
+        if may_log {
+            // Not as `%error`: line breaks in a plugin's text would begin new log lines.
             warn!(error, terminal, "reconcile failed");
         }
-        said
+        may_log
     }
 
-    /// `map` or `observe` came to nothing, or failed in the plugin's own words. Says it in the present span, with the backtrace that this
-    /// gives; none: that was too much.
+    /// Logs in the current span that `map` or `observe` failed. Returns the logged backtrace, or `None` if the limit of lines is used up.
     pub(super) fn hook_failed(&self, hook: Hook, objects: &str, error: &HookError) -> Option<Vec<String>> {
         let (message, kind, backtrace) = match error {
             HookError::Refused(message) => (message.clone(), None, self.may_log().then(Vec::new)),
             HookError::Call(error) => {
                 let message = error.to_string();
-                let backtrace = self.note(format!("{} of {objects}", hook.as_str()), error, &message);
+                let backtrace = self.record(format!("{} of {objects}", hook.as_str()), error, &message);
                 (message, Some(error.kind()), backtrace)
             }
         };
@@ -335,46 +333,46 @@ impl Record {
             kind,
             backtrace,
             objects,
-            "the plugin could not take changes; they are tried again, each alone"
+            "the plugin could not take changes; they are retried one by one"
         );
         Some(frames)
     }
 
-    /// Forgets all failures, for another revision or by hand. True: the plugin was quarantined. Whoever waits for its end must be woken.
+    /// Ends a quarantine and forgets all failures. Returns `true` if the plugin was quarantined; the caller then wakes its workers.
     pub(super) fn release(&self) -> bool {
-        let released = self.inner.lock().quarantine.release();
+        let released = self.calls.lock().quarantine.release();
         if released {
             self.observer.quarantined(&self.plugin, false);
         }
         released
     }
 
-    /// Keeps a failure to be looked at. None: it is not to be logged; else with its backtrace, where that was not logged of late.
-    fn note(&self, call: String, error: &CallError, message: &str) -> Option<Vec<String>> {
-        let said = self.may_log();
+    /// Records a failed call. Returns the backtrace to log, which is empty if one was logged recently. `None`: nothing is to be logged.
+    fn record(&self, call: String, error: &CallError, message: &str) -> Option<Vec<String>> {
+        let may_log = self.may_log();
         let backtrace = error.backtrace().to_vec();
-        let inner = &mut *self.inner.lock();
-        *inner.traps.entry(error.kind()).or_default() += 1;
-        inner.last = Some(CallFailure {
+        let calls = &mut *self.calls.lock();
+        *calls.traps.entry(error.kind()).or_default() += 1;
+        calls.last = Some(CallFailure {
             at: Timestamp::now(),
             call,
             kind: error.kind(),
             message: message.to_owned(),
             backtrace: backtrace.clone(),
         });
-        if !said {
+        if !may_log {
             return None;
         }
-        if backtrace.is_empty() || inner.said.get(error.kind()).is_some_and(|at| at.elapsed() < SAID_AGAIN) {
+        if backtrace.is_empty() || calls.backtraces.get(error.kind()).is_some_and(|at| at.elapsed() < BACKTRACE_EVERY) {
             return Some(Vec::new());
         }
-        inner.said.insert(error.kind(), Instant::now());
+        calls.backtraces.insert(error.kind(), Instant::now());
         Some(backtrace)
     }
 }
 
-/// Where the deadline came while the host waited for the API server, or the host has not what an instance takes, the plugin can do nothing
-/// about it.
+/// `false` if the plugin cannot help the failure: the deadline passed while the host waited for the API server, or the host has no room for
+/// an instance.
 fn is_its_own_fault(error: &CallError) -> bool {
     match error {
         CallError::Host(_) => false,
@@ -388,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugin_is_not_blamed_for_a_deadline_that_came_while_the_host_waited() {
+    fn deadline_that_passed_while_the_host_waited_is_not_the_plugins_fault() {
         let deadline = |backtrace| CallError::Deadline { after: Duration::from_secs(1), backtrace };
         assert!(!is_its_own_fault(&deadline(Vec::new())));
         assert!(is_its_own_fault(&deadline(vec!["0: apples!eat".to_owned()])));
@@ -397,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_is_not_blamed_for_what_the_host_is_short_of() {
+    fn lack_of_host_resources_is_not_the_plugins_fault() {
         assert!(!is_its_own_fault(&CallError::Host("Cannot allocate memory (os error 12)".to_owned())));
     }
 }

@@ -1,8 +1,8 @@
-//! What the host remembers for one plugin, over all its controllers.
+//! Bounds what the host remembers for one plugin, over all its controllers.
 //!
-//! A manifest may have hundreds of controllers, and each has buffers of its own. A bound for each of them would be none for the plugin: so one
-//! [`Budget`] bounds every kind of buffer over all controllers. What they hold counts as the plugin's memory
-//! (`pilothouse_plugin_memory_bytes`), and the bounds in bytes are parts of `limits.totalMemoryMiB`.
+//! A manifest may have hundreds of controllers, and each has buffers of its own. So one [`Budget`] bounds each kind of buffer over all
+//! controllers. What the buffers hold counts as the plugin's memory (`pilothouse_plugin_memory_bytes`), and the bounds in bytes are parts of
+//! `limits.totalMemoryMiB`.
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
@@ -12,61 +12,61 @@ use pilothouse_core::{
     reads,
 };
 
-/// Of the plugin's total memory, what the tracked reads may take: beyond it a run depends on whole kinds, which costs calls and loses nothing.
-/// Of the default of 1 GiB it is [`reads::MAX_BYTES`], the most there is.
+/// Tracked reads may take this fraction of the plugin's memory. Beyond it a reconcile depends on whole kinds, which costs calls and loses
+/// nothing. For the default of 1 GiB it is [`reads::MAX_BYTES`], the upper bound.
 const READS: usize = 4;
 
-/// Share for deleted objects that are still to be reconciled, and again for those that `map` and `observe` have not taken. Of the default of
-/// 1 GiB it is [`MAX_GONE_BYTES`], the most there is.
+/// Deleted objects that are still to be reconciled may take this fraction, and again those that `map` and `observe` have not taken. For the
+/// default of 1 GiB it is [`MAX_GONE_BYTES`], the upper bound.
 const GONE: usize = 8;
 
-/// What reasons of failures, and what statuses may take that are left to the next call: 4 MiB of 1 GiB, which is the most as well.
+/// Errors of failing keys may take this fraction, and again postponed statuses. For the default of 1 GiB it is [`MAX_TEXTS`].
 const TEXTS: usize = 256;
 
-/// Bytes of reasons of failures, and of statuses, at most: a thousand of each.
+/// Upper bound of the bytes of errors, and of statuses: about a thousand of each.
 const MAX_TEXTS: usize = 4 << 20;
 
-/// Names that wait to be looked up, at most: more than change in a moment, and a few megabytes. Beyond it every key is looked at.
-pub(super) const MOST_NAMES: usize = 10_000;
+/// Upper bound of waiting lookups: more than change in a moment, and a few megabytes. Beyond it every key is woken.
+pub(super) const MAX_LOOKUPS: usize = 10_000;
 
 /// The budgets of one plugin.
 pub(super) struct Remembered {
-    /// What keys have read.
+    /// Tracked reads.
     pub(super) reads: Budget,
-    /// What vanished and is still to be reconciled.
+    /// Deleted objects that are still to be reconciled.
     pub(super) gone: Vanished,
     /// Deleted objects that `map` and `observe` have not taken yet.
-    pub(super) untold: Vanished,
-    /// Why keys fail.
-    pub(super) reasons: Budget,
-    /// Statuses that are left to the next call.
+    pub(super) unhandled: Vanished,
+    /// Errors of failing keys.
+    pub(super) errors: Budget,
+    /// Postponed statuses.
     pub(super) statuses: Budget,
-    /// How many names wait to be looked up.
-    pub(super) names: Budget,
+    /// Number of waiting lookups.
+    pub(super) lookups: Budget,
 }
 
 impl Remembered {
-    /// What is remembered counts in `total` too, which the plugin's instances see.
+    /// Creates the budgets. Their use counts in `total` too, which bounds the plugin's instances.
     pub(super) fn new(total: &Arc<AtomicUsize>) -> Self {
         let bytes = |most| Budget::within(total.clone(), most);
         let vanished = || Vanished { objects: Budget::new(MAX_GONE), bytes: bytes(MAX_GONE_BYTES) };
         Self {
             reads: bytes(reads::MAX_BYTES),
             gone: vanished(),
-            untold: vanished(),
-            reasons: bytes(MAX_TEXTS),
+            unhandled: vanished(),
+            errors: bytes(MAX_TEXTS),
             statuses: bytes(MAX_TEXTS),
-            names: Budget::new(MOST_NAMES),
+            lookups: Budget::new(MAX_LOOKUPS),
         }
     }
 
-    /// The plugin may have so much memory from now on.
+    /// Sets the bounds for a plugin with this much memory.
     pub(super) fn limit(&self, total_memory: usize) {
         self.reads.set_most(reads::MAX_BYTES.min(total_memory / READS));
-        for vanished in [&self.gone, &self.untold] {
+        for vanished in [&self.gone, &self.unhandled] {
             vanished.bytes.set_most(MAX_GONE_BYTES.min(total_memory / GONE));
         }
-        for texts in [&self.reasons, &self.statuses] {
+        for texts in [&self.errors, &self.statuses] {
             texts.set_most(MAX_TEXTS.min(total_memory / TEXTS));
         }
     }

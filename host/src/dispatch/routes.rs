@@ -1,8 +1,11 @@
-//! Who listens to which informers, and for what.
+//! The subscriptions of a controller, or of an observer.
 //!
-//! Owns the subscriptions of a controller, or of an observer: each to one lease, for one [source](Listener::source) of the manifest, under
-//! the predicate of the revision that serves. The listener decides what is done with a change. A subscription begins with what is there, some
-//! objects at a time: [`Routes::introduce`]. What predicates do not say at a glance waits for [`Routes::judge`].
+//! Each subscription is to one lease, for one [source](Listener::source) of the manifest, under the predicate of the revision that serves.
+//!
+//! - [`Routes::replace`] subscribes. The informer then calls the subscriber with each change, under its lock. A subscriber of a controller
+//!   calls `Waking::hear`; one of an observer adds the change to its backlog. Both ask [`Routes::hear`] whether the change matters.
+//! - [`Routes::introduce`] hands a new subscription the objects that are cached already, some at a time.
+//! - [`Routes::judge`] goes on with the changes that [`Routes::hear`] left undecided.
 
 use std::sync::{
     Arc,
@@ -20,22 +23,22 @@ use super::{
 };
 use crate::informer::{InformerKey, Lease, Origin, Subscriber, Subscription};
 
-/// What is to be listened to.
+/// A subscription that is to exist.
 pub(super) struct Wanted<S> {
     pub(super) lease: Arc<Lease>,
-    /// What for: one lease may serve several.
+    /// The source of the manifest. One lease may serve several.
     pub(super) source: S,
     /// Which changes matter.
     pub(super) when: Predicate,
 }
 
-/// What is listened to. `S` says what for.
+/// The subscriptions. `S` is the source of the manifest.
 pub(super) struct Routes<S> {
     routes: Mutex<Vec<Route<S>>>,
     judging: Judging<S>,
-    /// The next listener's number.
+    /// The number of the next listener.
     number: AtomicU64,
-    /// Counts subscriptions whose listeners know all that was there.
+    /// Counts subscriptions that were introduced.
     introduced: watch::Sender<u64>,
 }
 
@@ -43,7 +46,7 @@ struct Route<S> {
     lease: Arc<Lease>,
     listener: Arc<Listener<S>>,
     subscription: Option<Subscription>,
-    /// The listener knows all that was there when the subscription began.
+    /// The listener has heard of all objects that were cached when the subscription began.
     introduced: bool,
 }
 
@@ -59,13 +62,13 @@ impl<S> Default for Routes<S> {
 }
 
 impl<S: Clone + PartialEq> Routes<S> {
-    /// Listens to all in `wanted` and to nothing else. Subscriptions that stay are kept, and hear nothing twice; the others end when
-    /// the new ones stand, so that no change falls between.
+    /// Subscribes to everything in `wanted`, and to nothing else. `subscriber` makes the closure that the informer calls with each change.
     ///
-    /// A new subscription knows the first objects that are there when this returns, and all of them after [`introduce`](Self::introduce). Returns
-    /// `true` if that has to be called.
-    #[must_use = "the subscribers do not know all objects yet"]
-    pub(super) fn replace(&self, wanted: Vec<Wanted<S>>, hear: impl Fn(Arc<Listener<S>>) -> Subscriber) -> bool {
+    /// Subscriptions that stay are kept and hear nothing twice. The others end after the new ones have begun, so that no change is missed.
+    ///
+    /// Returns `true` if [`introduce`](Self::introduce) must be called: new subscriptions have heard of the first objects only.
+    #[must_use = "the subscribers have not heard of all objects yet"]
+    pub(super) fn replace(&self, wanted: Vec<Wanted<S>>, subscriber: impl Fn(Arc<Listener<S>>) -> Subscriber) -> bool {
         let mut routes = self.routes.lock();
         let mut old = std::mem::take(&mut *routes);
         for Wanted { lease, source, when } in wanted {
@@ -79,16 +82,16 @@ impl<S: Clone + PartialEq> Routes<S> {
             }
             let number = self.number.fetch_add(1, Ordering::Relaxed);
             let listener = Arc::new(Listener { number, source, when: ArcSwap::from_pointee(when) });
-            let (subscription, introduced) = lease.begin(hear(listener.clone()));
+            let (subscription, introduced) = lease.begin(subscriber(listener.clone()));
             routes.push(Route { lease, listener, subscription: Some(subscription), introduced });
         }
-        let left = routes.iter().any(|route| !route.introduced);
+        let needs_introduction = routes.iter().any(|route| !route.introduced);
         drop(routes);
         old.into_iter().for_each(Route::end);
-        left
+        needs_introduction
     }
 
-    /// Hands new subscriptions what is there, some objects at a time, and gives way in between.
+    /// Hands new subscriptions the cached objects, some at a time, and yields in between.
     pub(super) async fn introduce(&self) {
         loop {
             let next = {
@@ -109,35 +112,35 @@ impl<S: Clone + PartialEq> Routes<S> {
         }
     }
 
-    /// Says whether a change matters to a listener, if that is known at once. `None`: it waits for [`judge`](Self::judge).
+    /// Returns whether a change matters to a listener. `None`: undecided, the change waits for [`judge`](Self::judge).
     pub(super) fn hear(&self, listener: &Arc<Listener<S>>, change: &Change, origin: Origin) -> Option<bool> {
         self.judging.hear(listener, change, origin)
     }
 
-    /// Judges changes as they come, until it is cancelled. `judged` hears of each, and whether it matters.
+    /// Judges undecided changes until it is cancelled. Calls `judged` with each change, and with `true` if it matters.
     pub(super) async fn judge(&self, record: &Record, judged: impl Fn(&Case<'_, S>, bool)) {
         loop {
             let case = self.judging.next().await;
             judged(&case, case.matters(record));
             drop(case);
-            // It may have taken milliseconds.
+            // The evaluation may have taken milliseconds.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Changes that wait to be judged, and predicates that are not evaluated any more.
+    /// Returns the number of changes that wait to be judged, and of predicates that are switched off.
     pub(super) fn judging(&self) -> JudgingFigures {
         let off = self.routes.lock().iter().filter(|route| route.listener.when.load().is_off()).count();
         JudgingFigures { off, ..self.judging.figures() }
     }
 
-    /// Listens to nothing any more.
+    /// Ends all subscriptions.
     pub(super) fn end(&self) {
         let routes = std::mem::take(&mut *self.routes.lock());
         routes.into_iter().for_each(Route::end);
     }
 
-    /// The informers that are not ready yet, each with what it is doing; of those sources that are waited for.
+    /// Returns the informers that are not ready yet, and their states. Looks only at sources for which `awaited` returns `true`.
     pub(super) fn waits_for(&self, awaited: impl Fn(&S) -> bool) -> Vec<(InformerKey, State)> {
         let routes = self.routes.lock();
         let is_ready = |route: &Route<S>| route.introduced && *route.lease.synced().borrow();
@@ -148,7 +151,7 @@ impl<S: Clone + PartialEq> Routes<S> {
         waiting
     }
 
-    /// Returns when all informers of those sources have synced, and the objects that they had then are routed and judged.
+    /// Returns when the informers of the awaited sources have synced, and their objects are routed and judged.
     pub(super) async fn synced(&self, awaited: impl Fn(&S) -> bool) {
         let mut introduced = self.introduced.subscribe();
         let receivers: Vec<_> = {
@@ -156,18 +159,18 @@ impl<S: Clone + PartialEq> Routes<S> {
             routes.iter().filter(|route| awaited(&route.listener.source)).map(|route| route.lease.synced()).collect()
         };
         for mut synced in receivers {
-            // An informer whose lease is held is not dropped.
+            // The lease keeps the informer, and so the sender.
             let _ = synced.wait_for(|synced| *synced).await;
         }
-        let is_left = || self.routes.lock().iter().any(|route| awaited(&route.listener.source) && !route.introduced);
-        while is_left() {
-            // Who counts is there as long as this is.
+        let is_waiting = || self.routes.lock().iter().any(|route| awaited(&route.listener.source) && !route.introduced);
+        while is_waiting() {
+            // The sender lives as long as `self`.
             let _ = introduced.changed().await;
         }
         self.judging.over().await;
     }
 
-    /// True if it listens to this informer, synced or not.
+    /// `true` if there is a subscription to this informer, synced or not.
     pub(super) fn listens_to(&self, informer: &InformerKey) -> bool {
         self.routes.lock().iter().any(|route| route.lease.key() == informer)
     }

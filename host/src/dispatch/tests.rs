@@ -55,15 +55,19 @@ mod queue;
 mod reads;
 mod writes;
 
-/// Tells each reconcile that ended.
-struct Seen(mpsc::UnboundedSender<ReconcileResult>, Mutex<Vec<String>>, Faults);
+/// Records what controllers do.
+struct Seen {
+    results: mpsc::UnboundedSender<ReconcileResult>,
+    log: Mutex<Vec<String>>,
+    faults: Faults,
+}
 
-/// So often the host fails over what it does for a plugin.
+/// How often the host is still to panic.
 #[derive(Default)]
 struct Faults {
-    /// When a reconcile has ended.
+    /// After a reconcile.
     attempted: AtomicUsize,
-    /// When another call has.
+    /// After a call of `map` or `observe`.
     called: AtomicUsize,
 }
 
@@ -76,11 +80,11 @@ impl Faults {
 
 impl Observer for Seen {
     fn started(&self, controller: &Controller) {
-        self.1.lock().push(format!("{} started", controller.name()));
+        self.log.lock().push(format!("{} started", controller.name()));
     }
 
     fn stopped(&self, controller: &Controller) {
-        self.1.lock().push(format!("{} stopped", controller.name()));
+        self.log.lock().push(format!("{} stopped", controller.name()));
     }
 
     fn picked(&self, _: &Controller, _: Duration) {}
@@ -88,21 +92,21 @@ impl Observer for Seen {
     fn finished(&self, _: &Controller, _: Duration) {}
 
     fn attempted(&self, _: &Controller, attempt: &Attempt) {
-        Faults::one_of(&self.2.attempted);
+        Faults::one_of(&self.faults.attempted);
         if attempt.panicked {
-            self.1.lock().push(format!("panicked: {:?}, {:?}", attempt.in_guest, attempt.trap));
+            self.log.lock().push(format!("panicked: {:?}, {:?}", attempt.in_guest, attempt.trap));
         }
-        let _ = self.0.send(attempt.result);
+        let _ = self.results.send(attempt.result);
     }
 
     fn called(&self, _: &PluginName, _: Option<&Controller>, called: &Called) {
-        Faults::one_of(&self.2.called);
+        Faults::one_of(&self.faults.called);
         let how = if called.ok { "done" } else { "failed" };
-        self.1.lock().push(format!("{} {how}", called.hook.as_str()));
+        self.log.lock().push(format!("{} {how}", called.hook.as_str()));
     }
 
     fn quarantined(&self, _: &PluginName, quarantined: bool) {
-        self.1.lock().push(if quarantined { "quarantined" } else { "free" }.to_owned());
+        self.log.lock().push(if quarantined { "quarantined" } else { "free" }.to_owned());
     }
 }
 
@@ -120,8 +124,8 @@ impl Scene {
     }
 
     async fn at(api: Api) -> Self {
-        let (sender, ended) = mpsc::unbounded_channel();
-        let seen = Arc::new(Seen(sender, Mutex::default(), Faults::default()));
+        let (results, ended) = mpsc::unbounded_channel();
+        let seen = Arc::new(Seen { results, log: Mutex::default(), faults: Faults::default() });
         let acting = Acting::new(true);
         let dispatch = Arc::new(Dispatch::new(Parts {
             cluster: api.cluster.clone(),
@@ -153,17 +157,17 @@ impl Scene {
         soon("a reconcile", self.ended.recv()).await.expect("the observer lives")
     }
 
-    /// Waits until the observer was told this so often.
-    async fn told(&self, what: &str, times: usize) {
+    /// Waits until the observer has seen this so many times.
+    async fn saw(&self, what: &str, times: usize) {
         soon(what, async {
-            while self.seen.1.lock().iter().filter(|told| *told == what).count() < times {
+            while self.seen.log.lock().iter().filter(|seen| *seen == what).count() < times {
                 tokio::task::yield_now().await;
             }
         })
         .await;
     }
 
-    /// Whether all that was in flight is finished.
+    /// Returns `true` if everything in flight was finished.
     async fn shut_down(&self) -> bool {
         self.dispatch.shut_down(Duration::from_secs(60)).await
     }
@@ -173,7 +177,7 @@ impl Scene {
     }
 }
 
-/// Its calls are surely in flight until there is a ConfigMap `go`.
+/// A guest whose calls last until there is a ConfigMap `go`.
 fn waits_for_go() -> Guest {
     Guest::new().owns_nothing().reads("v1", "ConfigMap").reconcile(READS_LATER).timeout_ms(60_000)
 }
@@ -203,7 +207,7 @@ async fn invariant_6_no_key_is_reconciled_before_every_informer_has_synced() {
 }
 
 #[tokio::test]
-async fn invariant_6_what_is_there_is_judged_before_routes_have_synced() {
+async fn invariant_6_routes_have_synced_when_the_first_objects_are_judged() {
     let scene = Scene::new().await;
     for name in ["a", "b", "c"] {
         scene.api.create(config_map(name)).await;
@@ -242,7 +246,7 @@ async fn invariant_6_what_is_there_is_judged_before_routes_have_synced() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_would_watch_what_cannot_be_watched_is_refused_and_the_one_before_goes_on() {
+async fn plugin_that_watches_an_unwatchable_kind_is_rejected_and_the_one_before_goes_on() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.activate(&Guest::new()).await;
@@ -280,7 +284,7 @@ async fn changes_overtake_a_first_list_and_a_resync() {
 }
 
 #[tokio::test]
-async fn invariant_5_a_deleted_object_is_reconciled_with_its_last_state_and_forgotten() {
+async fn invariant_5_deleted_object_is_reconciled_with_its_last_state_and_forgotten() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.activate(&Guest::new()).await;
@@ -296,7 +300,7 @@ async fn invariant_5_a_deleted_object_is_reconciled_with_its_last_state_and_forg
 }
 
 #[tokio::test]
-async fn invariant_9_a_swap_keeps_the_controller_and_looks_at_every_key_again() {
+async fn invariant_9_swap_keeps_the_controller_and_reconciles_every_key_again() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.activate(&Guest::new()).await;
@@ -314,11 +318,11 @@ async fn invariant_9_a_swap_keeps_the_controller_and_looks_at_every_key_again() 
     // A controller of another name is another controller.
     scene.activate(&Guest::new().version("3.0.0").controller("pears")).await;
     assert_eq!([scene.next().await, scene.next().await], [ReconcileResult::Success; 2]);
-    assert_eq!(*scene.seen.1.lock(), ["apples started", "pears started", "apples stopped"]);
+    assert_eq!(*scene.seen.log.lock(), ["apples started", "pears started", "apples stopped"]);
 }
 
 #[tokio::test]
-async fn invariant_9_a_swap_amid_the_look_of_another_leaves_no_key_out() {
+async fn invariant_9_swap_during_the_resync_of_another_leaves_no_key_out() {
     // More than are looked at in one turn.
     const KEYS: usize = 200;
     let mut scene = Scene::new().await;
@@ -349,7 +353,7 @@ async fn a_swap_leaves_as_many_workers_as_are_wanted() {
 }
 
 #[tokio::test]
-async fn what_a_call_handed_over_is_the_plugins_memory_while_it_is_written() {
+async fn outcome_counts_as_the_plugins_memory_while_it_is_written() {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;
     let hangs = Rule::new(Fault::Hang).on(Requests::to("configmaps", &[Verb::Apply]));
@@ -366,7 +370,7 @@ async fn what_a_call_handed_over_is_the_plugins_memory_while_it_is_written() {
 }
 
 #[tokio::test]
-async fn what_the_administrator_allows_holds_for_the_controller_that_is_there() {
+async fn new_limits_apply_to_the_running_controller() {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;
     let guest = Guest::new().concurrency(4);
@@ -428,17 +432,17 @@ async fn invariant_10_a_controller_that_a_dropped_activation_ended_is_waited_for
     let (ended, ()) = tokio::join!(scene.shut_down(), scene.api.create(config_map("go")));
     assert!(ended);
     assert_eq!(old.active_workers(), 0);
-    let mut told = scene.seen.1.lock().clone();
-    told.sort();
-    assert_eq!(told, ["apples started", "apples stopped", "pears started", "pears stopped"]);
-    // What comes later comes too late.
+    let mut log = scene.seen.log.lock().clone();
+    log.sort();
+    assert_eq!(log, ["apples started", "apples stopped", "pears started", "pears stopped"]);
+    // No plugin is activated any more.
     let late = scene.candidate(&Guest::new()).await;
     assert!(scene.dispatch.activate(late).await.is_err());
     assert!(scene.dispatch.controllers().is_empty());
 }
 
 #[tokio::test]
-async fn every_key_is_looked_at_again_when_its_time_has_come() {
+async fn every_key_is_reconciled_again_after_the_resync_period() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.activate(&Guest::new().resync(1)).await;
@@ -451,7 +455,7 @@ async fn every_key_is_looked_at_again_when_its_time_has_come() {
 }
 
 #[tokio::test]
-async fn a_vanished_object_that_is_to_be_reconciled_later_is_kept() {
+async fn deleted_object_that_is_to_be_reconciled_later_is_kept() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     let later = Answer::Children { children: Vec::new(), status: None, requeue_after: Some(3_600_000) };
@@ -468,7 +472,7 @@ async fn a_vanished_object_that_is_to_be_reconciled_later_is_kept() {
 }
 
 #[tokio::test]
-async fn a_failure_is_tried_again_and_a_terminal_one_is_not() {
+async fn failure_is_retried_and_a_terminal_one_is_not() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     let failure = |terminal| Answer::Failure { message: "no".into(), terminal, status: None };
@@ -488,14 +492,14 @@ async fn a_failure_is_tried_again_and_a_terminal_one_is_not() {
 }
 
 #[tokio::test]
-async fn a_key_over_which_the_host_failed_is_tried_again_and_its_worker_stays() {
+async fn key_over_which_the_host_panicked_is_retried_and_its_worker_stays() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
-    scene.seen.2.attempted.store(1, Ordering::Relaxed);
+    scene.seen.faults.attempted.store(1, Ordering::Relaxed);
     scene.activate(&Guest::new()).await;
     scene.api.create(apple("a")).await;
     assert_eq!([scene.next().await, scene.next().await], [ReconcileResult::Error, ReconcileResult::Success]);
-    assert_eq!(*scene.seen.1.lock(), ["apples started", "panicked: None, None"]);
+    assert_eq!(*scene.seen.log.lock(), ["apples started", "panicked: None, None"]);
     let controller = scene.controller();
     comes_true("the key rests", || controller.active_workers() == 0).await;
     // The first one failed as it was counted.
@@ -505,15 +509,15 @@ async fn a_key_over_which_the_host_failed_is_tried_again_and_its_worker_stays() 
 }
 
 #[tokio::test]
-async fn a_fault_over_what_is_said_of_a_fault_ends_no_worker() {
+async fn panic_in_the_report_of_a_panic_ends_no_worker() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
-    scene.seen.2.attempted.store(2, Ordering::Relaxed);
+    scene.seen.faults.attempted.store(2, Ordering::Relaxed);
     scene.activate(&Guest::new()).await;
     scene.api.create(apple("a")).await;
     // Nobody heard of the first try.
     assert_eq!(scene.next().await, ReconcileResult::Success);
-    assert_eq!((scene.controller().tasks(), scene.seen.2.attempted.load(Ordering::Relaxed)), (1, 0));
+    assert_eq!((scene.controller().tasks(), scene.seen.faults.attempted.load(Ordering::Relaxed)), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -531,5 +535,5 @@ async fn invariant_10_the_call_in_flight_is_finished_and_no_other_begins() {
     assert!(ended);
     assert_eq!(scene.next().await, ReconcileResult::Success);
     assert!(scene.ended.try_recv().is_err());
-    assert_eq!(*scene.seen.1.lock(), ["apples started", "apples stopped"]);
+    assert_eq!(*scene.seen.log.lock(), ["apples started", "apples stopped"]);
 }

@@ -58,7 +58,10 @@ fn main() -> ExitCode {
             "a_worker_that_is_not_wanted_leaves_its_keys_to_others",
             a_worker_that_is_not_wanted_leaves_its_keys_to_others,
         ),
-        trial("who_is_held_back_goes_on_when_it_is_released", who_is_held_back_goes_on_when_it_is_released),
+        trial(
+            "worker_that_is_held_back_goes_on_when_it_is_released",
+            worker_that_is_held_back_goes_on_when_it_is_released,
+        ),
         trial("a_rate_that_is_lifted_holds_nobody", a_rate_that_is_lifted_holds_nobody),
         trial("keys_that_come_at_once_are_taken_at_once", keys_that_come_at_once_are_taken_at_once),
         trial("keys_that_become_due_at_once_are_taken_at_once", keys_that_become_due_at_once_are_taken_at_once),
@@ -118,7 +121,7 @@ impl Taker for Worker<'_> {
         self.number < self.scene.wanted.load(SeqCst)
     }
 
-    fn held(&self) -> Option<Instant> {
+    fn held_until(&self) -> Option<Instant> {
         self.scene.held.load(SeqCst).then(|| Instant::now() + SECOND)
     }
 
@@ -267,7 +270,7 @@ fn a_worker_that_is_not_wanted_leaves_its_keys_to_others() {
     all(changers.into_iter().chain([fewer]).chain(workers));
 }
 
-fn who_is_held_back_goes_on_when_it_is_released() {
+fn worker_that_is_held_back_goes_on_when_it_is_released() {
     let scene = Arc::new(Scene::new(Pace::default(), 2, 1));
     scene.held.store(true, SeqCst);
     let workers = [0, 1].map(|number| worker(&scene, number, |_| Next::Done));

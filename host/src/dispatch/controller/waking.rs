@@ -33,7 +33,7 @@ use crate::{
         judging::{Case, JudgingFigures, Listener},
         mapper::{Lookup, Unmapped},
         pending::{BacklogFigures, HookFailure},
-        remembered::{MOST_NAMES, Remembered},
+        remembered::{MAX_LOOKUPS, Remembered},
         routes::Routes,
         serving::Serving,
         wakes::{Wakes, Woken},
@@ -221,6 +221,6 @@ fn looks_up_first(wakes: Wakes<'_>) -> bool {
     if wakes.staff.is_ready() {
         wakes.record.is_quarantined() || wakes.serving.load().pace.rate.is_some()
     } else {
-        wakes.ledger.queue().lock().len() >= MOST_NAMES
+        wakes.ledger.queue().lock().len() >= MAX_LOOKUPS
     }
 }

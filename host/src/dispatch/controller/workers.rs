@@ -171,8 +171,8 @@ impl Taker for Worker<'_> {
         self.controller.record.acting().is_allowed() && self.controller.workers.staff.keeps(self.number)
     }
 
-    fn held(&self) -> Option<Instant> {
-        self.controller.record.held()
+    fn held_until(&self) -> Option<Instant> {
+        self.controller.record.held_until()
     }
 
     fn settled(&self, key: &Key, storm: &Storm<Cause>) {

@@ -1,4 +1,4 @@
-//! What becomes of plugins whose calls come to nothing, and of objects that are reconciled over and over; and what people are told.
+//! Plugins whose calls fail, objects that are reconciled over and over, and their Events and log lines.
 
 use pilothouse_core::{breaker::Storm, object::Object, quarantine::IN_A_ROW};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     cluster::{Patch, WriteOptions},
     dispatch::{
-        Hook, Record,
+        Hook, Record, ReleaseOutcome,
         hook::HookError,
         queue::Cause,
         record::{CallFailure, Failed},
@@ -16,7 +16,7 @@ use crate::{
     writer::Fence,
 };
 
-/// The Events on an object, when there is one for this reason, without what differs from run to run.
+/// Waits for Events with this reason on an object, and returns them.
 async fn events(scene: &Scene, name: &str, reason: &str) -> Vec<Value> {
     let path =
         format!("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{name}%2Creason%3D{reason}");
@@ -38,7 +38,7 @@ fn record(scene: &Scene) -> Arc<Record> {
     scene.dispatch.records().into_iter().next().expect("a plugin is at work")
 }
 
-/// A plugin over as many objects as it takes to be quarantined, until it is.
+/// A scene with a quarantined plugin.
 async fn quarantined() -> Scene {
     quarantined_as(&Guest::new()).await
 }
@@ -53,12 +53,12 @@ async fn quarantined_as(guest: &Guest) -> Scene {
     for _ in 0..IN_A_ROW {
         assert_eq!(scene.next().await, ReconcileResult::Error);
     }
-    scene.told("quarantined", 1).await;
+    scene.saw("quarantined", 1).await;
     scene
 }
 
 #[tokio::test]
-async fn a_plugin_whose_calls_come_to_nothing_is_quarantined_until_it_has_a_better_revision() {
+async fn plugin_whose_calls_fail_is_quarantined_until_it_has_a_better_revision() {
     let mut scene = quarantined().await;
     let quarantined = record(&scene).quarantined().expect("it is quarantined");
     assert_eq!(quarantined.times, 1);
@@ -69,8 +69,8 @@ async fn a_plugin_whose_calls_come_to_nothing_is_quarantined_until_it_has_a_bett
 
     scene.activate(&Guest::new().version("2.0.0")).await;
     assert_eq!(record(&scene).quarantined(), None);
-    scene.told("free", 1).await;
-    // All that failed, and was held back.
+    scene.saw("free", 1).await;
+    // Every key that failed and was held back is reconciled.
     let mut ended = Vec::new();
     while ended.iter().filter(|result| **result == ReconcileResult::Success).count() < IN_A_ROW as usize {
         ended.push(scene.next().await);
@@ -78,7 +78,7 @@ async fn a_plugin_whose_calls_come_to_nothing_is_quarantined_until_it_has_a_bett
 }
 
 #[tokio::test]
-async fn a_quarantine_is_told_on_the_object_whose_call_was_the_last_straw() {
+async fn quarantine_writes_an_event_on_the_object_of_the_last_failed_call() {
     let scene = quarantined().await;
     let failed = record(&scene).last_failure().expect("it failed").call;
     let name = failed.trim_start_matches("reconcile of default/").trim_end_matches(" (apples)");
@@ -86,13 +86,13 @@ async fn a_quarantine_is_told_on_the_object_whose_call_was_the_last_straw() {
     let event = &events[0];
     let message = event["message"].as_str().unwrap_or_default();
     assert!(
-        message.starts_with("plugin apples is quarantined, and reconciles nothing for a while: 10 calls"),
+        message.starts_with("plugin apples is quarantined and reconciles nothing for a while: 10 calls"),
         "{message}"
     );
     assert_eq!((&event["type"], &event["involvedObject"]["kind"]), (&json!("Warning"), &json!("MyApple")));
 }
 
-/// Objects name those of a quarantined plugin, which wakes these if they are known: how often is the `by`th count.
+/// Objects name keys of a quarantined plugin. Those that are known are woken, which the `by`th count shows.
 async fn is_named(guest: &Guest, by: usize, names: impl Fn(&str) -> Value) {
     let scene = quarantined_as(guest).await;
     let controller = scene.controller();
@@ -103,7 +103,7 @@ async fn is_named(guest: &Guest, by: usize, names: impl Fn(&str) -> Value) {
     scene.api.create(names("nobody")).await;
     scene.api.create(names("apple-0")).await;
     looked_for(1).await;
-    // What is gone and not reconciled yet is known too.
+    // A deleted object that is not reconciled yet is known too.
     scene.api.delete(&apples(), &Key::new(Some("default"), "apple-1")).await;
     comes_true("it is gone", || controller.waking().woken()[0].1 > u64::from(IN_A_ROW)).await;
     scene.api.create(names("apple-1")).await;
@@ -113,12 +113,12 @@ async fn is_named(guest: &Guest, by: usize, names: impl Fn(&str) -> Value) {
 }
 
 #[tokio::test]
-async fn a_key_that_a_mapping_names_during_a_quarantine_wakes_where_something_is_known_of_it() {
+async fn key_that_a_mapping_names_during_a_quarantine_is_woken_if_it_is_known() {
     is_named(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::SameKey), 2, config_map).await;
 }
 
 #[tokio::test]
-async fn a_key_that_a_child_names_during_a_quarantine_wakes_where_something_is_known_of_it() {
+async fn key_that_a_child_names_during_a_quarantine_is_woken_if_it_is_known() {
     let child = |owner: &str| {
         let mut child = config_map(owner);
         // By a version that is not served: whether it is there is nothing that a garbage collector could say.
@@ -131,7 +131,7 @@ async fn a_key_that_a_child_names_during_a_quarantine_wakes_where_something_is_k
     is_named(&Guest::new(), 1, child).await;
 }
 
-/// A plugin fails over each object for ever, and the objects vanish.
+/// A plugin fails over each object for ever, and the objects are deleted.
 async fn takes_no_deletion(guest: &Guest) {
     const ALL: u64 = 6;
     let mut scene = Scene::new().await;
@@ -145,10 +145,10 @@ async fn takes_no_deletion(guest: &Guest) {
     controller.wakes().record.remembered().gone.objects.set_most(2);
     let has_failed = |key: &Key| controller.ledger().last_error(key).is_some();
     comes_true("each has failed", || keys.iter().all(has_failed)).await;
-    for (key, vanished) in keys.iter().zip(1..) {
+    for (key, deleted) in keys.iter().zip(1..) {
         scene.api.delete(&apples(), key).await;
         let noted = || controller.ledger().gone().objects as u64 + controller.ledger().gone().dropped;
-        comes_true("it is noted", || noted() == vanished).await;
+        comes_true("it is noted", || noted() == deleted).await;
     }
     let gone = controller.ledger().gone();
     assert_eq!((gone.objects as u64, gone.dropped), (2, ALL - 2));
@@ -187,14 +187,14 @@ async fn invariant_12_deletions_that_a_quarantined_plugin_never_takes_are_bounde
 #[tokio::test]
 async fn a_quarantine_can_be_ended_by_hand() {
     let scene = quarantined().await;
-    assert_eq!(scene.dispatch.release("pears"), None);
-    assert_eq!(scene.dispatch.release("apples"), Some(true));
-    scene.told("free", 1).await;
-    assert_eq!(scene.dispatch.release("apples"), Some(false));
+    assert_eq!(scene.dispatch.release("pears"), ReleaseOutcome::UnknownPlugin);
+    assert_eq!(scene.dispatch.release("apples"), ReleaseOutcome::Released);
+    scene.saw("free", 1).await;
+    assert_eq!(scene.dispatch.release("apples"), ReleaseOutcome::NotQuarantined);
 }
 
 #[tokio::test]
-async fn failures_in_the_plugins_own_words_do_not_count_against_it() {
+async fn errors_that_a_plugin_returns_do_not_count_for_the_quarantine() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     let no = Answer::Failure { message: "no".into(), terminal: true, status: None };
@@ -209,7 +209,7 @@ async fn failures_in_the_plugins_own_words_do_not_count_against_it() {
 }
 
 #[tokio::test]
-async fn a_key_that_fails_is_told_until_it_succeeds() {
+async fn failing_key_is_listed_until_it_succeeds() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     let no = Answer::Failure { message: "no".into(), terminal: false, status: None };
@@ -218,16 +218,16 @@ async fn a_key_that_fails_is_told_until_it_succeeds() {
     assert_eq!([scene.next().await, scene.next().await], [ReconcileResult::Error; 2]);
     let controller = scene.controller();
     let (all, failing) = controller.ledger().failing(20);
-    let told: Vec<_> =
+    let listed: Vec<_> =
         failing.iter().map(|failing| (&*failing.key.name, &*failing.error, failing.failures > 0)).collect();
-    assert_eq!((all, told), (1, vec![("a", "no", true)]));
+    assert_eq!((all, listed), (1, vec![("a", "no", true)]));
 
     scene.activate(&Guest::new().version("2.0.0")).await;
     comes_true("it fails no more", || controller.ledger().failing(20) == (0, Vec::new())).await;
 }
 
 #[tokio::test]
-async fn a_terminal_failure_is_told_on_the_object() {
+async fn terminal_failure_writes_an_event_on_the_object() {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;
     let no = Answer::Failure { message: "no apples\tleft".into(), terminal: true, status: None };
@@ -274,7 +274,7 @@ async fn an_event_does_not_quote_a_plugin_that_may_read_secrets() {
 }
 
 #[tokio::test]
-async fn an_object_that_has_failed_for_a_while_is_told_so() {
+async fn object_that_has_failed_for_a_while_gets_an_event() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     let no = Answer::Failure { message: "no".into(), terminal: false, status: None };
@@ -318,7 +318,7 @@ async fn two_sides_that_fight_over_a_field_are_slowed_down_and_the_child_is_name
                 .expect("it can be patched");
         }
     };
-    let told = async {
+    let noticed = async {
         let events = events(&scene, "a", "ReconcileStorm").await;
         let storms = controller.ledger().queue().storms();
         assert_eq!(controller.ledger().queue().breakers(), (1, 1));
@@ -338,13 +338,13 @@ async fn two_sides_that_fight_over_a_field_are_slowed_down_and_the_child_is_name
         }
     };
     tokio::select! {
-        () = soon("the fight is noticed", told) => {}
+        () = soon("the fight is noticed", noticed) => {}
         () = fight => {}
     }
 }
 
 #[tokio::test]
-async fn what_a_plugin_asks_of_the_host_is_counted() {
+async fn calls_into_the_host_are_counted() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.activate(&Guest::new().owns_nothing().reads("v1", "ConfigMap").reconcile(READS)).await;
@@ -369,7 +369,7 @@ async fn fresh() -> (Scene, Record) {
 }
 
 #[tokio::test]
-async fn a_backtrace_is_logged_once_in_a_while_for_each_kind_of_failure() {
+async fn backtrace_is_logged_once_a_minute_for_each_kind_of_failure() {
     let (_scene, record) = fresh().await;
     let frames: Vec<String> = (0..10).map(|depth| format!("{depth}: apples!eat")).collect();
     let trap = || CallError::Trap { reason: "unreachable".into(), said: None, backtrace: frames.clone() };
@@ -425,7 +425,7 @@ fn one() -> Object {
 }
 
 #[tokio::test]
-async fn reconciles_that_come_to_nothing_too_fast_are_counted_and_not_logged() {
+async fn failed_calls_that_come_too_fast_are_counted_and_not_logged() {
     let (_scene, record) = fresh().await;
     let object = one();
     let error = CallError::Answer("nonsense".into());
@@ -441,7 +441,7 @@ async fn reconciles_that_come_to_nothing_too_fast_are_counted_and_not_logged() {
 }
 
 #[tokio::test]
-async fn storms_over_many_objects_are_logged_of_some_and_cost_the_plugin_no_line_of_its_own() {
+async fn storms_of_many_objects_are_logged_for_some_and_do_not_use_up_the_plugins_lines() {
     let (_scene, record) = fresh().await;
     let storm = Storm { since: Duration::ZERO, open: Some(Duration::ZERO), reconciles: 60, wakes: 60, by: None };
     let key = |number: i32| Key::new(Some("default"), &format!("apple-{number}"));

@@ -61,7 +61,7 @@ async fn invariant_7_an_object_whose_name_is_not_granted_is_not_reconciled() {
 }
 
 #[tokio::test]
-async fn invariant_7_what_is_taken_away_is_gone_though_what_is_new_never_comes() {
+async fn invariant_7_grants_are_revoked_at_once_though_the_new_revision_never_syncs() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.activate(&Guest::new()).await;
@@ -93,7 +93,7 @@ async fn invariant_7_what_is_taken_away_is_gone_though_what_is_new_never_comes()
 }
 
 #[tokio::test]
-async fn namespaces_of_a_kind_that_has_none_are_said() {
+async fn namespaces_of_a_cluster_scoped_kind_are_reported() {
     let scene = Scene::new().await;
     let mut candidate = scene.candidate(&Guest::new().watches("v1", "Node").owns_nothing()).await;
     let file: grant::AdminFile =
@@ -532,8 +532,8 @@ async fn invariant_7_what_waited_and_is_taken_away_is_forgotten_at_once() {
     let fails =
         fails.maps("v1", "ConfigMap", Mapping::Plugin).map(MISTAKEN).observes("v1", "ConfigMap").observe(MISTAKEN);
     scene.activate(&fails).await;
-    scene.told("observe failed", 1).await;
-    scene.told("map failed", 1).await;
+    scene.saw("observe failed", 1).await;
+    scene.saw("map failed", 1).await;
     let (controller, observing) = (scene.controller(), scene.dispatch.observing().remove(0));
     for name in [OTHER, MINE] {
         scene.api.delete(&apples(), &Key::new(Some("default"), name)).await;
@@ -568,7 +568,7 @@ async fn invariant_7_a_call_that_began_before_two_changes_of_grants_loses_what_t
 }
 
 #[tokio::test]
-async fn an_observer_is_told_of_names_that_come_to_be_granted() {
+async fn observer_gets_names_that_are_granted_later() {
     let lines = Lines::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
     // By their own leases, and out of one that holds the kind.
@@ -609,7 +609,7 @@ async fn one_granted_name_needs_neither_the_others_in_memory_nor_a_role_to_list_
     .expect("an administrator's file");
     candidate.grants = Arc::new(Grants::new(&candidate.revision.manifest().permissions, &file.grants));
     soon("it becomes active", scene.dispatch.activate(candidate)).await.expect("it can serve");
-    scene.told("observe done", 1).await;
+    scene.saw("observe done", 1).await;
     scene.api.create(apple("a")).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
     let secrets = TypeMeta::new("v1", "Secret");

@@ -1,15 +1,15 @@
-//! Mappings, mappers and observers: whom they wake, and what becomes of those that fail.
+//! Mappings, mappers and observers: the keys that they wake, and their failures.
 
 use pilothouse_core::{object::Object, store::Change, workqueue::CHANGE};
 
 use super::*;
 use crate::{
-    dispatch::{mapper::Lookup, queue::Cause, remembered::MOST_NAMES},
+    dispatch::{mapper::Lookup, queue::Cause, remembered::MAX_LOOKUPS},
     informer::Origin,
 };
 
 #[tokio::test]
-async fn a_mapping_names_whom_a_change_concerns() {
+async fn mapping_leads_from_a_change_to_the_keys_that_it_concerns() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.api.create(apple("mapped")).await;
@@ -52,13 +52,13 @@ async fn a_mapping_names_whom_a_change_concerns() {
 }
 
 #[tokio::test]
-async fn a_key_that_a_mapper_names_wakes_where_there_is_such_an_object() {
+async fn key_that_a_mapper_returns_is_woken_if_its_object_exists() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     // It names `mapped`, whatever changes.
     scene.activate(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS)).await;
     scene.api.create(config_map("a")).await;
-    scene.told("map done", 1).await;
+    scene.saw("map done", 1).await;
     let controller = scene.controller();
     comes_true("it is mapped", || controller.waking().unmapped().objects == 0).await;
     assert!(controller.ledger().queue().lock().is_idle());
@@ -71,67 +71,67 @@ async fn a_key_that_a_mapper_names_wakes_where_there_is_such_an_object() {
 }
 
 #[tokio::test]
-async fn a_mapper_that_fails_is_asked_again_and_holds_up_no_reconcile() {
+async fn failed_mapper_is_called_again_and_delays_no_reconcile() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.api.create(apple("a")).await;
     scene.api.create(config_map("b")).await;
     scene.activate(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MISTAKEN)).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
-    scene.told("map failed", 3).await;
+    scene.saw("map failed", 3).await;
     let last = scene.controller().waking().last_unmapped().map(|last| last.message);
     assert_eq!(last.as_deref(), Some(MISTAKE));
     // A newer revision knows.
     scene
         .activate(&Guest::new().version("2.0.0").owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS))
         .await;
-    scene.told("map done", 1).await;
+    scene.saw("map done", 1).await;
     let controller = scene.controller();
     comes_true("all is mapped", || controller.waking().unmapped().objects == 0).await;
 }
 
 #[tokio::test]
-async fn an_observer_that_fails_holds_up_no_reconcile_and_loses_nothing_to_a_newer_revision() {
+async fn failed_observer_delays_no_reconcile_and_loses_nothing_to_a_newer_revision() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.api.create(config_map("b")).await;
     scene.activate(&Guest::new().owns_nothing().observes("v1", "ConfigMap").observe(MISTAKEN)).await;
     scene.api.create(apple("a")).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
-    scene.told("observe failed", 3).await;
+    scene.saw("observe failed", 3).await;
     let last = scene.dispatch.observing()[0].last_failure().map(|last| last.message);
     assert_eq!(last.as_deref(), Some(MISTAKE));
     scene.activate(&Guest::new().version("2.0.0").owns_nothing().observes("v1", "ConfigMap").observe(TAKES)).await;
-    scene.told("observe done", 1).await;
+    scene.saw("observe done", 1).await;
     let observing = scene.dispatch.observing();
-    comes_true("all is told", || observing[0].figures().objects == 0).await;
+    comes_true("everything is observed", || observing[0].figures().objects == 0).await;
     // A revision that observes nothing ends it.
     scene.activate(&Guest::new().version("3.0.0").owns_nothing()).await;
     assert!(scene.dispatch.observing().is_empty());
 }
 
 #[tokio::test]
-async fn a_mapper_over_which_the_host_failed_is_asked_again_and_reconciles_begin() {
+async fn mapper_is_called_again_after_a_panic_of_the_host_and_reconciles_begin() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.api.create(apple("a")).await;
     scene.api.create(config_map("b")).await;
-    scene.seen.2.called.store(1, Ordering::Relaxed);
+    scene.seen.faults.called.store(1, Ordering::Relaxed);
     scene.activate(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS)).await;
-    scene.told("map done", 1).await;
+    scene.saw("map done", 1).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
 }
 
 #[tokio::test]
-async fn an_observer_over_which_the_host_failed_is_told_again() {
+async fn observer_is_called_again_after_a_panic_of_the_host() {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.api.create(config_map("b")).await;
-    scene.seen.2.called.store(1, Ordering::Relaxed);
+    scene.seen.faults.called.store(1, Ordering::Relaxed);
     scene.activate(&Guest::new().owns_nothing().observes("v1", "ConfigMap").observe(TAKES)).await;
-    scene.told("observe done", 1).await;
+    scene.saw("observe done", 1).await;
     let observing = scene.dispatch.observing();
-    comes_true("all is told", || observing[0].figures().objects == 0).await;
+    comes_true("everything is observed", || observing[0].figures().objects == 0).await;
     scene.dispatch.deactivate(observing[0].plugin()).await;
 }
 
@@ -153,14 +153,14 @@ fn indexed() -> Guest {
 }
 
 #[tokio::test]
-async fn invariant_12_names_to_look_up_are_bounded_while_the_kind_is_not_served() {
+async fn invariant_12_lookups_are_bounded_while_the_kind_is_not_served() {
     let mut scene = Scene::new().await;
     scene.activate(&indexed()).await;
     let controller = scene.controller();
     comes_true("only its own kind is missing", || controller.waking().waits_for().len() == 1).await;
-    name_nobody(&controller, MOST_NAMES / 2);
-    assert!(controller.unmapped().lookups().is_some_and(|names| names >= MOST_NAMES / 2));
-    name_nobody(&controller, MOST_NAMES + 1);
+    name_nobody(&controller, MAX_LOOKUPS / 2);
+    assert!(controller.unmapped().lookups().is_some_and(|names| names >= MAX_LOOKUPS / 2));
+    name_nobody(&controller, MAX_LOOKUPS + 1);
     assert_eq!(controller.unmapped().lookups(), None);
     scene.api.serve_apples().await;
     scene.api.create(apple("a")).await;
@@ -169,13 +169,13 @@ async fn invariant_12_names_to_look_up_are_bounded_while_the_kind_is_not_served(
 }
 
 #[tokio::test]
-async fn where_too_many_names_are_to_be_looked_up_every_key_is_looked_at() {
+async fn every_key_is_woken_where_too_many_lookups_wait() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.activate(&indexed()).await;
     scene.api.create(apple("a")).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
-    name_nobody(&scene.controller(), MOST_NAMES + 1);
+    name_nobody(&scene.controller(), MAX_LOOKUPS + 1);
     assert_eq!(scene.next().await, ReconcileResult::Success);
 }
 
@@ -185,7 +185,7 @@ async fn invariant_12_names_of_nothing_do_not_fill_the_queue_while_the_kind_is_n
     scene.activate(&Guest::new().maps("v1", "ConfigMap", Mapping::SameKey).owns_nothing()).await;
     let controller = scene.controller();
     comes_true("only its own kind is missing", || controller.waking().waits_for().len() == 1).await;
-    for number in 0..MOST_NAMES {
+    for number in 0..MAX_LOOKUPS {
         controller.ledger().queue().add(Key::new(Some("default"), &number.to_string()), CHANGE, || Cause::Itself);
     }
     let keys = controller.ledger().queue().lock().len();

@@ -1,4 +1,4 @@
-//! The workqueue among threads, in time. Beside the queue's file and not in it, as tests/interleavings compiles that.
+//! The workqueue in time. Not in the queue's own file, because tests/interleavings compiles that.
 
 use std::{cell::RefCell, time::Duration};
 
@@ -17,11 +17,11 @@ use crate::{
     wasm::testing::Guest,
 };
 
-/// Takes what there is, but not before a time.
+/// Takes any key, but not before a time.
 #[derive(Default)]
 struct Patient {
     until: Mutex<Option<Instant>>,
-    calmed: RefCell<Vec<String>>,
+    settled: RefCell<Vec<String>>,
 }
 
 impl Taker for Patient {
@@ -29,12 +29,12 @@ impl Taker for Patient {
         true
     }
 
-    fn held(&self) -> Option<Instant> {
+    fn held_until(&self) -> Option<Instant> {
         self.until.lock().filter(|until| Instant::now() < *until)
     }
 
     fn settled(&self, key: &Key, storm: &Storm<Cause>) {
-        self.calmed.borrow_mut().push(format!("{key} after {} reconciles", storm.reconciles));
+        self.settled.borrow_mut().push(format!("{key} after {} reconciles", storm.reconciles));
     }
 }
 
@@ -80,7 +80,7 @@ async fn keys_come_no_faster_than_their_rate_and_at_once_where_it_is_lifted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_held_back_goes_on_when_it_is_released() {
+async fn worker_that_is_held_back_goes_on_when_it_is_released() {
     let (queue, taker) = (Queue::new(Pace::default()), Patient::default());
     *taker.until.lock() = Some(Instant::now() + Duration::from_secs(300));
     queue.add(key("a"), CHANGE, || Cause::Itself);
@@ -96,7 +96,7 @@ async fn who_is_held_back_goes_on_when_it_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_held_back_ends_with_the_queue() {
+async fn worker_that_is_held_back_ends_with_the_queue() {
     let (queue, taker) = (Queue::new(Pace::default()), Patient::default());
     *taker.until.lock() = Some(Instant::now() + Duration::from_secs(300));
     queue.add(key("a"), CHANGE, || Cause::Itself);
@@ -108,15 +108,15 @@ async fn who_is_held_back_ends_with_the_queue() {
     assert_eq!(taken, None);
 }
 
-/// Reconciles `a` a hundred times, each time as soon as it may be; something wakes it each time as well.
+/// Reconciles `a` a hundred times, each time as soon as it is handed out. If `wakes`, something wakes it each time too.
 async fn storm(next: Next, wakes: bool) -> (Duration, Vec<Storm<Cause>>, Vec<String>) {
     let (queue, taker) = (Queue::new(Pace::default()), Patient::default());
     let child = || Cause::Child(TypeMeta::new("v1", "ConfigMap"), key("child"));
     queue.add(key("a"), CHANGE, child);
-    let (began, mut told) = (Instant::now(), Vec::new());
+    let (began, mut storms) = (Instant::now(), Vec::new());
     for _ in 0..100 {
         let (item, storm) = queue.next(&taker).await.expect("it is not shut down");
-        told.extend(storm);
+        storms.extend(storm);
         if wakes {
             queue.add(key("a"), CHANGE, child);
         }
@@ -128,27 +128,27 @@ async fn storm(next: Next, wakes: bool) -> (Duration, Vec<Storm<Cause>>, Vec<Str
     queue.add(key("b"), CHANGE, child);
     let (item, _) = queue.next(&taker).await.expect("it is not shut down");
     assert_eq!((item.key, began.elapsed()), (key("b"), took));
-    // It comes to rest: nothing has to come for that to be noticed.
+    // The storm ends, and the waiting worker notices without another key.
     let (item, _) = queue.next(&taker).await.expect("it is not shut down");
     queue.finish(&item, Next::Done);
     assert!(tokio::time::timeout(Duration::from_secs(60), queue.next(&taker)).await.is_err());
     assert_eq!(queue.breakers(), (0, 1));
-    (took, told, taker.calmed.into_inner())
+    (took, storms, taker.settled.into_inner())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_woken_for_ever_is_handed_out_once_a_second_in_the_end() {
+async fn key_that_is_woken_for_ever_is_handed_out_once_a_second_in_the_end() {
     for next in [Next::Done, Next::Retry] {
-        let (took, told, calmed) = storm(next, true).await;
+        let (took, storms, settled) = storm(next, true).await;
         assert!(took >= Duration::from_secs(39) && took < Duration::from_secs(42), "{next:?}: {took:?}");
-        let causes: Vec<_> = told.iter().filter_map(|storm| Some(storm.by.as_ref()?.cause.to_string())).collect();
+        let causes: Vec<_> = storms.iter().filter_map(|storm| Some(storm.by.as_ref()?.cause.to_string())).collect();
         assert_eq!(causes, ["changes of its child v1 ConfigMap n/child"], "{next:?}");
-        assert_eq!(calmed, ["n/a after 101 reconciles"], "{next:?}");
+        assert_eq!(settled, ["n/a after 101 reconciles"], "{next:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_the_server_refused_waits_as_long_as_the_server_asked() {
+async fn key_waits_as_long_as_the_retry_after_of_the_server() {
     for (asked, waits) in [(0, 0), (7, 7), (3600, 300)] {
         let (queue, taker, began) = (Queue::new(Pace::default()), Patient::default(), Instant::now());
         queue.add(key("a"), CHANGE, || Cause::Itself);
@@ -161,10 +161,10 @@ async fn a_key_that_the_server_refused_waits_as_long_as_the_server_asked() {
 
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_asks_to_be_called_at_once_for_ever_is_called_once_a_second() {
-    let (took, told, _) = storm(Next::After(LIMITS.base), false).await;
-    // While it comes as often as that, its rate goes on: it has some more of it.
+    let (took, storms, _) = storm(Next::After(LIMITS.base), false).await;
+    // Its rate refills meanwhile, which allows some more.
     assert!(took >= Duration::from_secs(36) && took < Duration::from_secs(39), "{took:?}");
-    let causes: Vec<_> = told.iter().filter_map(|storm| Some(storm.by.as_ref()?.cause.clone())).collect();
+    let causes: Vec<_> = storms.iter().filter_map(|storm| Some(storm.by.as_ref()?.cause.clone())).collect();
     assert_eq!(causes, [Cause::RequeueAfter]);
 }
 
@@ -178,7 +178,7 @@ async fn keep_busy(queue: &Queue, name: &str) {
     }
 }
 
-/// Whether it is remembered that a key was busy: only then is a cause asked for.
+/// Returns `true` if the queue remembers that a key was busy. Only then it asks for a cause.
 fn is_remembered(queue: &Queue, name: &str) -> bool {
     let mut asked = false;
     queue.add(key(name), CHANGE, || {
@@ -189,7 +189,7 @@ fn is_remembered(queue: &Queue, name: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn busy_key_that_rests_is_forgotten_when_somebody_has_time_and_one_that_does_not_is_not() {
+async fn rate_of_an_idle_key_is_forgotten_on_request_and_that_of_a_busy_one_is_not() {
     let queue = Queue::new(Pace::default());
     keep_busy(&queue, "rests").await;
     tokio::time::advance(Duration::from_secs(60)).await;
@@ -202,7 +202,7 @@ async fn busy_key_that_rests_is_forgotten_when_somebody_has_time_and_one_that_do
 }
 
 #[tokio::test]
-async fn queues_of_all_controllers_forget_keys_that_rest_when_somebody_has_time() {
+async fn rates_of_idle_keys_are_forgotten_in_the_queues_of_all_controllers() {
     let scene = Scene::new().await;
     // Its workers wait for a kind that is not served: nobody else takes keys.
     scene.activate(&Guest::new().watches("v1", "ConfigMap").owns("stable.example.com/v1", "MyApple")).await;

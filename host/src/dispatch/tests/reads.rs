@@ -1,9 +1,9 @@
-//! What a reconcile sees of the cache, and what of it wakes it.
+//! What a reconcile reads from the cache, and what wakes it.
 
 use super::*;
 
 #[tokio::test]
-async fn invariant_11_a_key_is_woken_by_what_it_read_and_by_nothing_else() {
+async fn invariant_11_key_is_woken_by_what_it_read_and_by_nothing_else() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.activate(&Guest::new().owns_nothing().reads("v1", "ConfigMap").reconcile(READS)).await;
@@ -20,14 +20,14 @@ async fn invariant_11_a_key_is_woken_by_what_it_read_and_by_nothing_else() {
     assert_eq!(scene.next().await, ReconcileResult::Success);
     assert_eq!(controller.waking().woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 2)]);
     assert_eq!((controller.ledger().reads().keys, controller.ledger().reads().things), (1, 1));
-    // Nobody is woken for a key that is gone and reconciled.
+    // A deleted object that was reconciled has no reads.
     scene.api.delete(&apples(), &Key::new(Some("default"), "a")).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
     comes_true("its reads are forgotten", || controller.ledger().reads().keys == 0).await;
 }
 
 #[tokio::test]
-async fn what_a_watch_does_not_ask_for_is_neither_held_nor_shown() {
+async fn members_that_a_watch_does_not_ask_for_are_neither_cached_nor_shown() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     let mut gala = apple("gala");
@@ -59,7 +59,7 @@ async fn what_a_watch_does_not_ask_for_is_neither_held_nor_shown() {
 }
 
 #[tokio::test]
-async fn invariant_11_a_key_is_woken_by_what_had_changed_before_it_was_read_as_it_was() {
+async fn invariant_11_key_is_woken_by_a_change_that_its_moment_has_hidden() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.activate(&waits_for_go()).await;
@@ -67,7 +67,7 @@ async fn invariant_11_a_key_is_woken_by_what_had_changed_before_it_was_read_as_i
     let controller = scene.controller();
     let lease = scene.dispatch.parts.informers.acquire(InformerKey::all(maps()), "test");
     comes_true("the call sees a moment", || lease.informer().snapshots() > 0).await;
-    // Nobody has read it yet: nobody is woken.
+    // No call has read it yet, so no key is woken.
     scene.api.create(config_map("settings")).await;
     comes_true("the cache has it", || lease.get(&Key::new(Some("default"), "settings")).is_some()).await;
     assert_eq!(controller.waking().woken(), [("self", 1), ("child", 0), ("mapping", 0), ("read", 0)]);
@@ -77,7 +77,7 @@ async fn invariant_11_a_key_is_woken_by_what_had_changed_before_it_was_read_as_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_call_sees_is_let_go_however_the_call_ends() {
+async fn snapshots_of_a_call_are_released_however_the_call_ends() {
     for (end, result) in
         [(ANSWER, ReconcileResult::Success), (TRAP, ReconcileResult::Error), (LOOP, ReconcileResult::Error)]
     {
@@ -119,7 +119,7 @@ async fn an_index_lives_as_long_as_the_revision_that_declares_it() {
         (Guest::new().version("3"), vec![]),
     ] {
         scene.activate(&guest).await;
-        comes_true("nobody needs the old one", || indexed() == expected).await;
+        comes_true("the old index ends", || indexed() == expected).await;
     }
 }
 

@@ -75,7 +75,7 @@ async fn a_plugin_that_is_removed_stops_writing_within_its_grace() {
 }
 
 #[tokio::test]
-async fn invariant_10_a_host_that_stops_leaves_what_is_not_begun_to_the_next_start() {
+async fn invariant_10_host_that_stops_begins_no_writes_in_the_second_half_of_its_grace() {
     let (scene, written) = writes_for_long().await;
     let (before, grace) = (written(&scene), Duration::from_secs(4));
     assert!(scene.dispatch.shut_down(grace).await, "writes went on to the end of the grace period");
@@ -85,7 +85,7 @@ async fn invariant_10_a_host_that_stops_leaves_what_is_not_begun_to_the_next_sta
 }
 
 #[tokio::test]
-async fn a_status_that_was_left_to_a_call_that_does_not_come_is_written_at_the_end() {
+async fn postponed_status_is_written_at_the_end_if_no_reconcile_follows() {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;
     scene.api.create(apple("a")).await;
@@ -106,7 +106,7 @@ async fn a_status_that_was_left_to_a_call_that_does_not_come_is_written_at_the_e
 }
 
 #[tokio::test]
-async fn a_key_whose_children_were_unknown_is_woken_when_the_watch_is_back() {
+async fn key_whose_children_were_unknown_is_woken_when_the_watch_is_back() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     let wanted = Answer::Children { children: Vec::new(), status: None, requeue_after: None };
@@ -133,10 +133,10 @@ async fn a_key_whose_children_were_unknown_is_woken_when_the_watch_is_back() {
     scene.api.replace_apple("a", json!({ "quantity": 2 })).await;
     assert_eq!(scene.next().await, ReconcileResult::Error);
     let (_, failing) = controller.ledger().failing(1);
-    let told = failing.first().map(|failing| failing.error.clone()).unwrap_or_default();
+    let error = failing.first().map(|failing| failing.error.clone()).unwrap_or_default();
     assert!(
-        told.starts_with("cannot tell which children of v1 ConfigMap exist: the watch has been broken since "),
-        "{told}"
+        error.starts_with("cannot tell which children of v1 ConfigMap exist: the watch has been broken since "),
+        "{error}"
     );
     assert!(scene.api.server.faults().remove(down));
     assert_eq!(scene.next().await, ReconcileResult::Success);

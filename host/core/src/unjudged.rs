@@ -10,21 +10,26 @@
 //! - **Order.** Changes are taken in the order in which they came; those of one object always are. Nothing is taken while something is being
 //!   evaluated.
 //! - **Merging.** Changes of one object are kept apart, so that each is judged by itself. Only where more than [`APART`] of one object wait, or the
-//!   superseded versions have more than [`MAX_BYTES`], the next one is merged into the last: from before that one to after this one.
+//!   budget of superseded versions is used up, the next one is merged into the last: from before that one to after this one.
 //! - **No match is lost.** A merged change may hide one that matched, so it counts as a match, unseen.
-//! - **Bounds.** What is in the cache anyway takes one entry. For the rest there is [`MAX_BYTES`]: a change of an object of which nothing waits is
-//!   then refused, and the caller counts it as a match at once.
+//! - **Bounds.** What is in the cache anyway takes one entry. The rest counts in a [`Budget`], which the controllers of a plugin
+//!   share. If that is used up, a change of an object of which nothing waits is refused, and the caller counts it as a match at once.
 //!
 //! ```
 //! use std::sync::Arc;
-//! use pilothouse_core::unjudged::{Pushed, Unjudged};
-//! use pilothouse_core::{key::TypeMeta, object::Object, store::Change};
+//! use pilothouse_core::{
+//!     budget::Budget,
+//!     key::TypeMeta,
+//!     object::Object,
+//!     store::Change,
+//!     unjudged::{Pushed, Unjudged},
+//! };
 //!
 //! let pod = |version| {
 //!     let json = format!(r#"{{"metadata":{{"name":"a","uid":"1","resourceVersion":"{version}"}}}}"#);
 //!     Object::parse(json.as_bytes(), &TypeMeta::new("v1", "Pod")).map(|object| Some(Arc::new(object)))
 //! };
-//! let mut unjudged = Unjudged::new();
+//! let mut unjudged = Unjudged::within(&Budget::new(1 << 20));
 //! assert_eq!(unjudged.push(7, &Change { old: None, new: pod(1)?, missed: false }, true), Pushed::Waits);
 //! assert_eq!(unjudged.push(7, &Change { old: pod(1)?, new: pod(2)?, missed: false }, false), Pushed::Waits);
 //! let first = unjudged.take().expect("two wait");
@@ -39,14 +44,18 @@ use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
 
-use crate::{key::Key, store::Change};
+use crate::{
+    budget::{Budget, Share},
+    key::Key,
+    store::Change,
+};
 
 /// Changes of one object that are kept apart: a reconcile writes an object once or twice, and its own writes are what predicates leave out
 /// most often.
 pub const APART: usize = 8;
 
-/// Bytes of versions that the cache does not hold any more, as [`Object::bytes`](crate::object::Object::bytes) has them. An eighth of the memory
-/// that a plugin has.
+/// Bytes of superseded versions that wait for all controllers of a plugin together, as
+/// [`Object::bytes`](crate::object::Object::bytes) has them. An eighth of the memory of one instance.
 pub const MAX_BYTES: usize = 8 << 20;
 
 /// Who listens to the object's kind, and the object.
@@ -55,14 +64,14 @@ type Subject = (u64, Key);
 /// Changes that wait. `take` and `done` are for one caller.
 #[derive(Debug)]
 pub struct Unjudged {
-    max_bytes: usize,
     waiting: BTreeMap<u64, Unseen>,
     /// Arrivals of what waits, oldest first.
     subjects: HashMap<Subject, VecDeque<u64>>,
     /// Arrival and subject of what is being evaluated.
     taken: Option<(u64, Subject)>,
     arrivals: u64,
-    bytes: usize,
+    /// Bytes of superseded versions.
+    bytes: Share,
     merged: u64,
     refused: u64,
 }
@@ -97,26 +106,15 @@ pub enum Pushed {
     Refused,
 }
 
-impl Default for Unjudged {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Unjudged {
-    /// Nothing waits.
-    pub fn new() -> Self {
-        Self::bounded(MAX_BYTES)
-    }
-
-    fn bounded(max_bytes: usize) -> Self {
+    /// Nothing waits. Superseded versions count in this budget.
+    pub fn within(versions: &Budget) -> Self {
         Self {
-            max_bytes,
             waiting: BTreeMap::new(),
             subjects: HashMap::new(),
             taken: None,
             arrivals: 0,
-            bytes: 0,
+            bytes: versions.share(),
             merged: 0,
             refused: 0,
         }
@@ -126,7 +124,7 @@ impl Unjudged {
     pub fn push(&mut self, listener: u64, change: &Change, is_initial: bool) -> Pushed {
         let subject = (listener, change.key().clone());
         let unseen = Unseen { listener, change: change.clone(), is_initial, merged: 1 };
-        let is_full = self.bytes.saturating_add(unseen.bytes()) > self.max_bytes;
+        let is_full = !self.bytes.fits(unseen.bytes());
         let last = self.subjects.get(&subject).filter(|arrivals| is_full || arrivals.len() >= APART);
         if let Some(last) = last.and_then(|arrivals| arrivals.back()).and_then(|last| self.waiting.get_mut(last)) {
             last.change.new = unseen.change.new;
@@ -134,7 +132,7 @@ impl Unjudged {
             if last.change.old.is_none() && last.change.new.is_none() {
                 // It came and went: gone, in its last known state.
                 last.change.old = unseen.change.old;
-                self.bytes += last.bytes();
+                self.bytes.add(last.bytes());
             }
             last.is_initial &= is_initial;
             last.merged = last.merged.saturating_add(1);
@@ -146,7 +144,7 @@ impl Unjudged {
             self.refused += 1;
             return Pushed::Refused;
         }
-        self.bytes += unseen.bytes();
+        self.bytes.add(unseen.bytes());
         self.subjects.entry(subject).or_default().push_back(self.arrivals);
         self.waiting.insert(self.arrivals, unseen);
         self.arrivals += 1;
@@ -159,7 +157,7 @@ impl Unjudged {
             return None;
         }
         let (arrival, unseen) = self.waiting.pop_first()?;
-        self.bytes -= unseen.bytes();
+        self.bytes.remove(unseen.bytes());
         let subject = (unseen.listener, unseen.change.key().clone());
         if let Some(arrivals) = self.subjects.get_mut(&subject) {
             arrivals.pop_front();
@@ -222,7 +220,10 @@ impl Unjudged {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-    use std::sync::Arc;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
 
     use proptest::prelude::*;
 
@@ -262,7 +263,7 @@ mod tests {
 
     #[test]
     fn changes_are_taken_one_at_a_time_in_the_order_in_which_they_came() {
-        let mut unjudged = Unjudged::new();
+        let mut unjudged = Unjudged::within(&Budget::new(MAX_BYTES));
         for (listener, name, old, new) in [(1, "a", 0, 1), (2, "a", 0, 1), (1, "b", 0, 2), (1, "a", 1, 3)] {
             assert_eq!(push(&mut unjudged, listener, name, old, new), Pushed::Waits);
         }
@@ -272,12 +273,12 @@ mod tests {
         assert!(unjudged.holds(1, &a) && unjudged.holds(2, &a) && !unjudged.holds(3, &a));
         unjudged.done();
         assert_eq!(drain(&mut unjudged), ["2 a 0>1 ×1", "1 b 0>2 ×1", "1 a 1>3 ×1"]);
-        assert!(unjudged.is_empty() && !unjudged.holds(1, &a) && unjudged.bytes == 0);
+        assert!(unjudged.is_empty() && !unjudged.holds(1, &a) && unjudged.bytes.holds() == 0);
     }
 
     #[test]
     fn what_comes_after_many_of_one_object_is_merged_into_the_last() {
-        let mut unjudged = Unjudged::new();
+        let mut unjudged = Unjudged::within(&Budget::new(MAX_BYTES));
         let all = APART as u64 + 3;
         for version in 0..all {
             assert_eq!(push(&mut unjudged, 1, "a", version, version + 1), Pushed::Waits);
@@ -289,17 +290,17 @@ mod tests {
 
     #[test]
     fn an_object_that_came_and_went_is_gone_in_its_last_known_state() {
-        let mut unjudged = Unjudged::bounded(0);
+        let mut unjudged = Unjudged::within(&Budget::new(0));
         assert_eq!(push(&mut unjudged, 1, "a", 0, 1), Pushed::Waits);
         assert_eq!(push(&mut unjudged, 1, "a", 1, 0), Pushed::Waits);
         assert_eq!(drain(&mut unjudged), ["1 a 1>0 ×2"]);
-        assert_eq!(unjudged.bytes, 0);
+        assert_eq!(unjudged.bytes.holds(), 0);
     }
 
     #[test]
     fn invariant_12_superseded_versions_beyond_the_bound_are_merged_or_refused() {
         let bytes = change("a", 1, 2).old.unwrap().bytes();
-        let mut unjudged = Unjudged::bounded(2 * bytes);
+        let mut unjudged = Unjudged::within(&Budget::new(2 * bytes));
         assert_eq!(push(&mut unjudged, 1, "a", 1, 2), Pushed::Waits);
         assert_eq!(push(&mut unjudged, 1, "b", 1, 2), Pushed::Waits);
         // One more of an object of which something waits, and of one of which nothing does.
@@ -317,8 +318,26 @@ mod tests {
     }
 
     #[test]
+    fn invariant_12_superseded_versions_have_one_bound_over_several_backlogs() {
+        let bytes = change("a", 1, 2).old.unwrap().bytes();
+        let total = Arc::new(AtomicUsize::new(0));
+        let budget = Budget::within(total.clone(), 2 * bytes);
+        let [mut one, mut other] = [(); 2].map(|()| Unjudged::within(&budget));
+        assert_eq!(push(&mut one, 1, "a", 1, 2), Pushed::Waits);
+        assert_eq!(push(&mut other, 1, "a", 1, 2), Pushed::Waits);
+        assert_eq!([push(&mut one, 1, "b", 1, 2), push(&mut other, 1, "b", 1, 2)], [Pushed::Refused; 2]);
+        assert_eq!(push(&mut other, 1, "a", 2, 3), Pushed::Waits);
+        assert_eq!((one.merged(), other.merged(), total.load(Ordering::Relaxed)), (0, 1, 2 * bytes));
+        // What one backlog gives back, the other may take.
+        drop(one);
+        assert_eq!(push(&mut other, 1, "b", 1, 2), Pushed::Waits);
+        assert_eq!(drain(&mut other), ["1 a 1>3 ×2", "1 b 1>2 ×1"]);
+        assert_eq!(total.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
     fn what_came_before_a_mark_is_over_when_it_is_done() {
-        let mut unjudged = Unjudged::new();
+        let mut unjudged = Unjudged::within(&Budget::new(MAX_BYTES));
         assert!(unjudged.is_over_until(unjudged.mark()));
         assert_eq!(push(&mut unjudged, 1, "a", 0, 1), Pushed::Waits);
         let mark = unjudged.mark();
@@ -338,7 +357,7 @@ mod tests {
             room in 0_usize..4_000,
         ) {
             let names = ["a", "b", "c"];
-            let mut unjudged = Unjudged::bounded(room);
+            let mut unjudged = Unjudged::within(&Budget::new(room));
             // By object: the version that is there, how many changes wait, and where the last that was taken ended.
             let (mut at, mut open, mut seen) = ([0_u64; 3], [0_u32; 3], [0_u64; 3]);
             let mut version = 0;
@@ -366,7 +385,7 @@ mod tests {
                     unjudged.done();
                 }
             }
-            prop_assert_eq!((at, open, unjudged.bytes), (seen, [0; 3], 0));
+            prop_assert_eq!((at, open, unjudged.bytes.holds()), (seen, [0; 3], 0));
         }
     }
 }

@@ -22,6 +22,7 @@ use std::{
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use pilothouse_core::{
+    budget::Budget,
     predicate::Predicate,
     store::Change,
     unjudged::{Pushed, Unjudged, Unseen},
@@ -76,10 +77,10 @@ pub(super) struct Case<'a, S> {
 }
 
 impl<S> Judging<S> {
-    /// Nothing waits.
-    pub(super) fn new() -> Self {
+    /// Nothing waits. Superseded versions of objects count in this budget.
+    pub(super) fn within(versions: &Budget) -> Self {
         Self {
-            waiting: Mutex::new(Waiting { unjudged: Unjudged::new(), listeners: HashMap::new() }),
+            waiting: Mutex::new(Waiting { unjudged: Unjudged::within(versions), listeners: HashMap::new() }),
             count: AtomicUsize::new(0),
             added: Notify::new(),
             over: watch::Sender::new(0),
@@ -216,8 +217,10 @@ mod tests {
 
     #[tokio::test]
     async fn decided_change_waits_behind_an_undecided_one_of_the_same_object() {
-        let (judging, expression) =
-            (Judging::new(), Expression::compile("object.metadata.generation > 2").expect("an expression"));
+        let (judging, expression) = (
+            Judging::within(&Budget::new(1 << 20)),
+            Expression::compile("object.metadata.generation > 2").expect("an expression"),
+        );
         let listener = listener(Test::Generation);
         assert_eq!(judging.hear(&listener, &change(1), Origin::Change), Some(true));
         let generation = listener.when.load_full();
@@ -236,7 +239,8 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_changes_are_over_when_they_were_judged() {
-        let (judging, expression) = (Arc::new(Judging::new()), Expression::compile("true").expect("an expression"));
+        let (judging, expression) =
+            (Arc::new(Judging::within(&Budget::new(1 << 20))), Expression::compile("true").expect("an expression"));
         let listener = listener(Test::Cel(expression));
         assert_eq!(judging.hear(&listener, &change(1), Origin::Change), None);
         let over = tokio::spawn({

@@ -65,7 +65,7 @@ impl Observing {
         let plugin = record.plugin().clone();
         let this = Arc::new(Self {
             serving: ArcSwap::from_pointee(serving),
-            routes: Routes::default(),
+            routes: Routes::within(&record.remembered().unjudged),
             judges: AtomicBool::new(false),
             pending: Pending::within(&record.remembered().unhandled),
             task: TaskTracker::new(),

@@ -9,7 +9,7 @@ use std::sync::{Arc, atomic::AtomicUsize};
 use pilothouse_core::{
     backlog::{MAX_GONE, MAX_GONE_BYTES, Vanished},
     budget::Budget,
-    reads,
+    reads, unjudged,
 };
 
 /// Tracked reads may take this fraction of the plugin's memory. Beyond it a reconcile depends on whole kinds, which costs calls and loses
@@ -22,6 +22,10 @@ const GONE: usize = 8;
 
 /// Errors of failing keys may take this fraction, and again postponed statuses. For the default of 1 GiB it is [`MAX_TEXTS`].
 const TEXTS: usize = 256;
+
+/// Superseded versions of objects that wait for a predicate may take this fraction. For the default of 1 GiB it is
+/// [`unjudged::MAX_BYTES`], the upper bound.
+const UNJUDGED: usize = 128;
 
 /// Upper bound of the bytes of errors, and of statuses: about a thousand of each.
 const MAX_TEXTS: usize = 4 << 20;
@@ -37,6 +41,8 @@ pub(super) struct Remembered {
     pub(super) gone: Vanished,
     /// Deleted objects that `map` and `observe` have not taken yet.
     pub(super) unhandled: Vanished,
+    /// Superseded versions of objects that wait for a predicate.
+    pub(super) unjudged: Budget,
     /// Errors of failing keys.
     pub(super) errors: Budget,
     /// Postponed statuses.
@@ -54,6 +60,7 @@ impl Remembered {
             reads: bytes(reads::MAX_BYTES),
             gone: vanished(),
             unhandled: vanished(),
+            unjudged: bytes(unjudged::MAX_BYTES),
             errors: bytes(MAX_TEXTS),
             statuses: bytes(MAX_TEXTS),
             lookups: Budget::new(MAX_LOOKUPS),
@@ -66,8 +73,31 @@ impl Remembered {
         for vanished in [&self.gone, &self.unhandled] {
             vanished.bytes.set_most(MAX_GONE_BYTES.min(total_memory / GONE));
         }
+        self.unjudged.set_most(unjudged::MAX_BYTES.min(total_memory / UNJUDGED));
         for texts in [&self.errors, &self.statuses] {
             texts.set_most(MAX_TEXTS.min(total_memory / TEXTS));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn bounds_are_fractions_of_the_plugins_memory_and_count_in_its_total() {
+        let total = Arc::default();
+        let remembered = Remembered::new(&total);
+        let mut versions = remembered.unjudged.share();
+        assert!(versions.fits(unjudged::MAX_BYTES) && !versions.fits(unjudged::MAX_BYTES + 1));
+        remembered.limit(128 << 10);
+        assert!(versions.fits(1 << 10) && !versions.fits((1 << 10) + 1));
+        versions.set(1 << 10);
+        assert_eq!(total.load(Ordering::Relaxed), 1 << 10);
+        // More memory than the default does not widen the bound.
+        remembered.limit(4 << 30);
+        assert!(!versions.fits(unjudged::MAX_BYTES));
     }
 }

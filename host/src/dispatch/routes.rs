@@ -14,7 +14,7 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use pilothouse_core::{predicate::Predicate, reflector::State, store::Change};
+use pilothouse_core::{budget::Budget, predicate::Predicate, reflector::State, store::Change};
 use tokio::sync::watch;
 
 use super::{
@@ -50,18 +50,17 @@ struct Route<S> {
     introduced: bool,
 }
 
-impl<S> Default for Routes<S> {
-    fn default() -> Self {
+impl<S: Clone + PartialEq> Routes<S> {
+    /// Creates no subscription. Superseded versions of objects that wait for a predicate count in this budget.
+    pub(super) fn within(versions: &Budget) -> Self {
         Self {
             routes: Mutex::default(),
-            judging: Judging::new(),
+            judging: Judging::within(versions),
             number: AtomicU64::new(0),
             introduced: watch::Sender::new(0),
         }
     }
-}
 
-impl<S: Clone + PartialEq> Routes<S> {
     /// Subscribes to everything in `wanted`, and to nothing else. `subscriber` makes the closure that the informer calls with each change.
     ///
     /// Subscriptions that stay are kept and hear nothing twice. The others end after the new ones have begun, so that no change is missed.

@@ -223,7 +223,7 @@ async fn invariant_6_routes_have_synced_when_the_first_objects_are_judged() {
     );
     let expression = Expression::compile("object.metadata.name == 'b'").expect("an expression");
     let when = Predicate::new(vec![vec![Condition { test: Test::Cel(expression), negated: false }]]);
-    let routes = Arc::new(Routes::default());
+    let routes = Arc::new(Routes::within(&record.remembered().unjudged));
     let left = routes.replace(vec![Wanted { lease, source: (), when }], |listener| {
         let routes = Arc::downgrade(&routes);
         Box::new(move |change: &Change, origin| {

@@ -75,7 +75,7 @@ impl Waking {
     /// Creates one that listens to nothing yet.
     pub(super) fn new(remembered: &Remembered, cluster: Cluster) -> Self {
         Self {
-            routes: Routes::default(),
+            routes: Routes::within(&remembered.unjudged),
             unmapped: Unmapped::within(remembered),
             judges: AtomicBool::new(false),
             woken: Woken::default(),

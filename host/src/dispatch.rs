@@ -1,7 +1,7 @@
 //! From keys to calls, and from outcomes to writes.
 //!
-//! Owns the controllers and observers of active plugins, and the swap from one revision to the next. [`crate::plugin`] decides which revision
-//! serves, through [`Activate`].
+//! Owns the controllers and observers of active plugins, and the swap from one revision to the next. [`crate::plugin`]
+//! decides which revision serves, through [`Activate`].
 //!
 //! Guests run on threads of their own, apart from the I/O runtime. A busy guest delays no request and no health check.
 //!
@@ -117,11 +117,13 @@ pub struct Attempt {
     pub result: ReconcileResult,
     /// Duration from the store to the last write.
     pub took: Duration,
-    /// Duration of the call into the plugin, its imports and its waiting included. `None` if the host panicked over the key.
+    /// Duration of the call into the plugin, its imports and its waiting included. `None` if the host panicked over the
+    /// key.
     pub in_guest: Option<Duration>,
     /// [`crate::wasm::CallError::kind`], if the call itself failed.
     pub trap: Option<&'static str>,
-    /// `true` if the plugin died in the middle of its code ([`crate::wasm::CallError::is_panic`]), or the host panicked over the key.
+    /// `true` if the plugin died in the middle of its code ([`crate::wasm::CallError::is_panic`]), or the host panicked
+    /// over the key.
     pub panicked: bool,
 }
 
@@ -264,15 +266,16 @@ impl Dispatch {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Takes no more keys, and waits for the reconciles in flight (invariant 10). Returns `false` if some were not finished within `grace`.
+    /// Takes no more keys, and waits for the reconciles in flight (invariant 10). Returns `false` if some were not
+    /// finished within `grace`.
     pub async fn shut_down(&self, grace: Duration) -> bool {
         let plugins = {
             let mut active = self.active.lock();
             active.closed = true;
             std::mem::take(&mut active.plugins)
         };
-        // The grace period bounds the calls in flight, not a cap on CPU. No write begins in its second half: a process that is killed never
-        // learns what became of its requests.
+        // The grace period bounds the calls in flight, not a cap on CPU. No write begins in its second half: a process
+        // that is killed never learns what became of its requests.
         self.parts.guests.lift_caps();
         plugins.values().for_each(|plugin| plugin.withdraw(grace / 2));
         // The wait covers those that a swap or a removal has ended, too.
@@ -283,7 +286,8 @@ impl Dispatch {
         tokio::time::timeout(grace, self.ending.wait()).await.is_ok()
     }
 
-    /// Ends a plugin. Nothing begins any more when this returns. The future waits until everything is finished; it may be dropped.
+    /// Ends a plugin. Nothing begins any more when this returns. The future waits until everything is finished; it may
+    /// be dropped.
     fn end(&self, plugin: ActivePlugin) -> impl Future<Output = ()> + use<> {
         let end = |controller: Arc<Controller>| {
             controller.shut_down();

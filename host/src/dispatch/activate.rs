@@ -1,7 +1,7 @@
 //! From a candidate to an active plugin.
 //!
 //! ```text
-//! candidate ─► CRDs ─► leases ─► all synced? ─► controllers and observer are swapped or started ─► old ones without a successor end
+//! candidate ─► CRDs ─► leases ─► all synced? ─► swap or start controllers and observer ─► end those without a successor
 //!                                └ the old revision serves on        └ all at once
 //! ```
 
@@ -41,13 +41,15 @@ use crate::{
     writer::{self, Closed, CrdError, Fence, Writer},
 };
 
-/// Time for the informers of a new revision to sync; after that the activation fails. As controller-runtime's `CacheSyncTimeout`.
+/// Time for the informers of a new revision to sync; after that the activation fails. As controller-runtime's
+/// `CacheSyncTimeout`.
 const SYNC_WITHIN: Duration = Duration::from_secs(120);
 
 /// Time for the discovery of a new plugin's kinds. A server that responds does so in some milliseconds.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
-/// Upper bound of a plugin's leases on single names, each of which has a watch of its own. With more names a watch holds the namespace.
+/// Upper bound of a plugin's leases on single names, each of which has a watch of its own. With more names a watch
+/// holds the namespace.
 ///
 /// The plan of the informers leaves as many of a plugin's narrow selectors as they are.
 pub(super) const NAMED: usize = 64;
@@ -119,7 +121,8 @@ impl Dispatch {
         Ok(Prepared { writer, held, fence, controllers, observed, leases, view })
     }
 
-    /// Replaces what is `running` by the candidate, at once: an activation that is dropped has been done, or has not begun.
+    /// Replaces what is `running` by the candidate, at once: an activation that is dropped has been done, or has not
+    /// begun.
     ///
     /// Returns what is to be ended.
     fn commit(
@@ -323,7 +326,8 @@ struct Leasing<'a> {
 }
 
 impl Leasing<'_> {
-    /// Returns the informers of a watch. Where only names are granted, each name has its own, up to [`NAMED`] for the plugin.
+    /// Returns the informers of a watch. Where only names are granted, each name has its own, up to [`NAMED`] for the
+    /// plugin.
     fn keys(&self, watch: &Watch) -> Vec<InformerKey> {
         let grants = &self.candidate.grants;
         let key = |Scope { namespace, name }: &Scope| {

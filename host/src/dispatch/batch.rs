@@ -15,8 +15,8 @@ use crate::wasm::{CallError, News};
 
 /// Calls the plugin with a batch, and records how the call ended. Returns the answer, and how long the call took.
 ///
-/// `called` gets the figures of the call. `call` is pinned by the caller: passed by value it would lie here a second time, in each task of
-/// each idle plugin.
+/// `called` gets the figures of the call. `call` is pinned by the caller: passed by value it would lie here a second
+/// time, in each task of each idle plugin.
 pub(super) async fn call<T>(
     hook: Hook,
     batch: &Batch,

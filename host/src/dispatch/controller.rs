@@ -4,8 +4,8 @@
 //! informers ─► waking ─► ledger (queue) ─► workers ─► reconcile (the revision of the moment)
 //! ```
 //!
-//! The controller and its [ledger](Ledger) outlive revisions: a swap replaces what serves the next key, and nothing else (invariant 9).
-//! [`waking`] decides which keys a change wakes, and [`workers`] reconcile them.
+//! The controller and its [ledger](Ledger) outlive revisions: a swap replaces what serves the next key, and nothing
+//! else (invariant 9). [`waking`] decides which keys a change wakes, and [`workers`] reconcile them.
 
 mod waking;
 mod workers;
@@ -213,7 +213,8 @@ impl Controller {
         self.workers.active()
     }
 
-    /// `true` if the controller of a newer manifest goes on as this one, with its queue and caches: it has the same name and kind.
+    /// `true` if the controller of a newer manifest goes on as this one, with its queue and caches: it has the same
+    /// name and kind.
     pub(super) fn continues(&self, spec: &manifest::Controller) -> bool {
         let serving = self.serving();
         serving.spec.name == spec.name && serving.spec.for_.of == spec.for_.of
@@ -261,8 +262,8 @@ impl Controller {
         }
     }
 
-    /// Replaces the revision that serves. It is called from the next key on, calls in flight finish on the old one. Every key is looked at
-    /// again.
+    /// Replaces the revision that serves. It is called from the next key on, calls in flight finish on the old one.
+    /// Every key is looked at again.
     ///
     /// The informers in `wanted` that the controller does not listen to yet must have synced.
     pub(super) fn swap(self: &Arc<Self>, serving: Serving, wanted: Vec<Wanted<Source>>) {
@@ -290,7 +291,8 @@ impl Controller {
         self.ledger.queue().wake_all();
     }
 
-    /// Writes the postponed statuses of a controller that has ended. The plugin's [fence](crate::writer::Fence) bounds how long this takes.
+    /// Writes the postponed statuses of a controller that has ended. The plugin's [fence](crate::writer::Fence) bounds
+    /// how long this takes.
     pub(super) async fn write_deferred(&self) {
         let serving = self.serving();
         let writing = self.ledger.take_all_deferred().into_iter().map(async |(key, uid, status)| {

@@ -1,10 +1,11 @@
 //! Cursors of pages: where the next page of a list begins.
 //!
-//! A page may end at an object that the plugin may not read. The cursor of such a page is sealed, so that it does not name the object. Every
-//! other cursor is the key itself.
+//! A page may end at an object that the plugin may not read. The cursor of such a page is sealed, so that it does not
+//! name the object. Every other cursor is the key itself.
 //!
-//! Sealed cursors are valid as long as this process runs, because its secret is random. The key is masked by a keystream of SHA-256 over the
-//! secret and a tag. The tag is SHA-256 over the secret and the key, so a changed cursor does not open.
+//! Sealed cursors are valid as long as this process runs, because its secret is random. The key is masked by a
+//! keystream of SHA-256 over the secret and a tag. The tag is SHA-256 over the secret and the key, so a changed cursor
+//! does not open.
 
 use std::{
     fmt::Write as _,

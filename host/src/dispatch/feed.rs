@@ -1,7 +1,7 @@
 //! Logs what happens, for people to follow: `pilothouse dev` shows the target `pilothouse::feed` line by line.
 //!
-//! A host in a cluster logs which fields have changed and never their values, because the log has more readers than the objects. `dev` enables
-//! [`VALUES`] and shows values too, except those of Secrets.
+//! A host in a cluster logs which fields have changed and never their values, because the log has more readers than the
+//! objects. `dev` enables [`VALUES`] and shows values too, except those of Secrets.
 //!
 //! The functions cost nothing where the target is off.
 
@@ -75,7 +75,8 @@ fn secret() -> TypeMeta {
     TypeMeta::new("v1", "Secret")
 }
 
-/// Describes a change: `created`, `deleted`, or the fields that differ, as `spec.quantity: 3 → 5` with values and `spec.quantity` without.
+/// Describes a change: `created`, `deleted`, or the fields that differ, as `spec.quantity: 3 → 5` with values and
+/// `spec.quantity` without.
 fn describe(change: &Change, values: bool) -> String {
     let (old, new) = match (&change.old, &change.new) {
         (Some(old), Some(new)) => (old, new),

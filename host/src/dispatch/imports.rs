@@ -1,4 +1,5 @@
-//! What a plugin's imports do in one call: reads through its [`Reader`](super::reader::Reader), and requests through its writer.
+//! What a plugin's imports do in one call: reads through its [`Reader`](super::reader::Reader), and requests through
+//! its writer.
 
 use std::{
     sync::{Arc, Weak},
@@ -44,7 +45,8 @@ impl Access {
         self.grants.load().readable_namespaces(&TypeMeta::new("v1", "Secret")) != Namespaces::None
     }
 
-    /// Creates the access of an activation. `grants` are shared with `writer`; `before` belongs to the activation before.
+    /// Creates the access of an activation. `grants` are shared with `writer`; `before` belongs to the activation
+    /// before.
     pub(super) fn new(
         view: View,
         writer: Writer,
@@ -67,7 +69,8 @@ impl Access {
         }
     }
 
-    /// Revokes at once what the administrator no longer allows, for calls in flight too. Grants nothing that this revision did not ask for.
+    /// Revokes at once what the administrator no longer allows, for calls in flight too. Grants nothing that this
+    /// revision did not ask for.
     pub(super) fn allow(&self, grants: &Grants) {
         self.grants.store(Arc::new(grants.for_asked(&self.asked)));
         self.earlier.iter().filter_map(Weak::upgrade).for_each(|earlier| earlier.allow(grants));

@@ -1,7 +1,8 @@
 //! Changes that wait for a predicate: the pure queue of `pilothouse-core`, behind a lock and with wake-ups.
 //!
-//! Informers hand out changes under their lock. A CEL expression of a manifest may take milliseconds, in which every user of the informer would
-//! wait. So an undecided change waits here, and a task on the plugin's account evaluates its predicate:
+//! Informers hand out changes under their lock. A CEL expression of a manifest may take milliseconds, in which every
+//! user of the informer would wait. So an undecided change waits here, and a task on the plugin's account evaluates its
+//! predicate:
 //!
 //! ```text
 //! informer ─► hear ─┬─ decided at a glance ──────────────────────────► routed, under the lock

@@ -7,7 +7,8 @@
 //! - [`awaiting`]: keys that failed because a watch was down.
 //! - reads: what the last successful reconcile of each key has read (invariant 11).
 //!
-//! A part has a lock of its own. Locks are taken in this order: an informer's, then that of [`gone`], then another part's.
+//! A part has a lock of its own. Locks are taken in this order: an informer's, then that of [`gone`], then another
+//! part's.
 
 pub(super) mod awaiting;
 pub(super) mod deferred;
@@ -109,9 +110,11 @@ impl Ledger {
         keys.retain(|key| self.look_up(serving, key).is_some());
     }
 
-    /// Records a change of a reconciled object: the last state of a deleted one is kept, if its end `matters` to the plugin.
+    /// Records a change of a reconciled object: the last state of a deleted one is kept, if its end `matters` to the
+    /// plugin.
     ///
-    /// Returns how many deleted objects were dropped for want of room, when it is time to log that. Called under the informer's lock.
+    /// Returns how many deleted objects were dropped for want of room, when it is time to log that. Called under the
+    /// informer's lock.
     pub(super) fn record_change(&self, change: &Change, matters: bool) -> Option<u64> {
         self.gone.record(change, matters, self.queue.now(), |key| self.discard(key))
     }
@@ -151,8 +154,8 @@ impl Ledger {
         self.failing.give_up(key, error);
     }
 
-    /// Postpones the status of an object to the next reconcile of its key, if that one comes as soon as a worker is free. It does not if a
-    /// breaker, a quarantine, a rate or a shutdown may delay the key.
+    /// Postpones the status of an object to the next reconcile of its key, if that one comes as soon as a worker is
+    /// free. It does not if a breaker, a quarantine, a rate or a shutdown may delay the key.
     pub(super) fn defer(&self, record: &Record, object: &Object, status: &str) -> Deferral {
         let key = object.key();
         let is_next = {
@@ -163,7 +166,8 @@ impl Ledger {
         if is_postponed { Deferral::Postponed } else { Deferral::WriteNow }
     }
 
-    /// Removes and returns the postponed status of this key. `None` if there is none, or if it belonged to another object of that name.
+    /// Removes and returns the postponed status of this key. `None` if there is none, or if it belonged to another
+    /// object of that name.
     pub(super) fn take_deferred(&self, key: &Key, object: Option<&Object>) -> Option<Box<str>> {
         self.deferred.take(key, object.map(Object::uid))
     }
@@ -173,7 +177,8 @@ impl Ledger {
         self.deferred.take_all()
     }
 
-    /// Wakes the key when the watches of its caches are back. Called when its reconcile failed because one of them was down.
+    /// Wakes the key when the watches of its caches are back. Called when its reconcile failed because one of them was
+    /// down.
     pub(super) fn await_watch(&self, serving: &Serving, key: &Key) {
         self.awaiting.insert(key);
         // The watch may have come back since the reconcile looked.
@@ -212,7 +217,8 @@ impl Ledger {
         is_unknown
     }
 
-    /// Forgets everything of a key that has no object any more. A worker that has the key finds that at the end of its turn.
+    /// Forgets everything of a key that has no object any more. A worker that has the key finds that at the end of its
+    /// turn.
     fn discard(&self, key: &Key) {
         self.queue.discard(key);
         self.failing.record(key, None);

@@ -1,7 +1,7 @@
 //! Limits the log lines by a plugin and about it, over all its calls.
 //!
-//! A plugin with a thousand calls a second could fill the disk with a few lines in each. So could one that storms over a hundred thousand
-//! objects. Within one call, [`LogLine`](crate::wasm::LogLine) has bounds of its own.
+//! A plugin with a thousand calls a second could fill the disk with a few lines in each. So could one that storms over
+//! a hundred thousand objects. Within one call, [`LogLine`](crate::wasm::LogLine) has bounds of its own.
 
 use std::time::Duration;
 

@@ -7,11 +7,13 @@
 //!         └─ mapping `plugin` ─► backlog ─► `map`, in batches ─┘
 //! ```
 //!
-//! - **Known keys only.** A key is woken only if an object is known under it. The task begins once the reconciled objects are cached. An object
-//!   that comes later, or names the changed one later, is a change itself, so that nothing is lost.
-//! - **Keys named by the change itself** (its owner, or by another mapping) are looked up here too while nothing takes keys out of the queue:
-//!   see [`Waking`](super::controller::Waking). Names of nothing would fill the queue.
-//! - **Bound.** Beyond [`MAX_LOOKUPS`](super::remembered::MAX_LOOKUPS) lookups all of them are dropped, and every key is woken instead.
+//! - **Known keys only.** A key is woken only if an object is known under it. The task begins once the reconciled
+//!   objects are cached. An object that comes later, or names the changed one later, is a change itself, so that
+//!   nothing is lost.
+//! - **Keys named by the change itself** (its owner, or by another mapping) are looked up here too while nothing takes
+//!   keys out of the queue: see [`Waking`](super::controller::Waking). Names of nothing would fill the queue.
+//! - **Bound.** Beyond [`MAX_LOOKUPS`](super::remembered::MAX_LOOKUPS) lookups all of them are dropped, and every key
+//!   is woken instead.
 
 use std::{collections::HashMap, pin::pin, sync::Arc};
 
@@ -142,7 +144,8 @@ impl Unmapped {
         self.pending.last_failure()
     }
 
-    /// Maps changes until it is cancelled. Must begin when the reconciled objects are cached. `called` gets each call of `map`.
+    /// Maps changes until it is cancelled. Must begin when the reconciled objects are cached. `called` gets each call
+    /// of `map`.
     pub(super) async fn run(&self, wakes: Wakes<'_>, called: impl Fn(&Called)) {
         loop {
             tokio::select! {

@@ -1,7 +1,7 @@
 //! Calls a plugin's `observer` with the changes of what it observes: in batches, in order for each object.
 //!
-//! The backlog belongs to the plugin and outlives its revisions: a swap replaces what is called for the next batch. No reconcile waits for an
-//! observer.
+//! The backlog belongs to the plugin and outlives its revisions: a swap replaces what is called for the next batch. No
+//! reconcile waits for an observer.
 //!
 //! ```text
 //! informers ─► predicates ─► backlog ─► `observe` (the revision of the moment)
@@ -35,7 +35,8 @@ use crate::{
     wasm::{Limits, Revision},
 };
 
-/// The part of a lease's objects that an observer may see. `None`: all of them. If it changes, the observer gets every object as added.
+/// The part of a lease's objects that an observer may see. `None`: all of them. If it changes, the observer gets every
+/// object as added.
 pub(super) type Shown = Option<Arc<[Readable]>>;
 
 /// The revision that is called now.
@@ -60,7 +61,8 @@ pub struct Observing {
 }
 
 impl Observing {
-    /// Subscribes to everything in `wanted` and begins to call the plugin: first with the objects that are cached already.
+    /// Subscribes to everything in `wanted` and begins to call the plugin: first with the objects that are cached
+    /// already.
     pub(super) fn start(record: Arc<Record>, serving: Serving, wanted: Vec<Wanted<Shown>>, parts: &Parts) -> Arc<Self> {
         let plugin = record.plugin().clone();
         let this = Arc::new(Self {

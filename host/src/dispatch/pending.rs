@@ -25,7 +25,7 @@ const BATCH: usize = 100;
 /// Bytes of the objects in one call, both sides of each change: an eighth of the memory of one instance.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// Pause before a task begins anew after the host failed over it. A lasting fault must not fill the log.
+/// Pause before a task begins anew after the host panicked in it. A lasting fault must not fill the log.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
 /// Changes that wait to be handed to a plugin.
@@ -195,7 +195,7 @@ impl Drop for Handed<'_> {
 /// Runs `work` until it returns. After a panic it begins anew: nothing else would replace the task.
 pub(super) async fn persist<F: Future<Output = ()>>(plugin: PluginName, work: impl Fn() -> F) {
     while AssertUnwindSafe(work()).catch_unwind().await.is_err() {
-        error!(%plugin, again_in = ?RESTART_AFTER, "the host failed over a task of the plugin");
+        error!(%plugin, again_in = ?RESTART_AFTER, "the host panicked in a task of the plugin");
         tokio::time::sleep(RESTART_AFTER).await;
     }
 }

@@ -241,8 +241,8 @@ impl Queue {
 
 /// A worker that waits for a key.
 ///
-/// Some workers sleep until the next key is due, the others until the bell rings. If one of the first kind ends, with a key or without, it
-/// rings the bell, so that another one sleeps until the next key is due.
+/// Some workers sleep until the next key is due, the others until the bell rings. If one of the first kind ends, with a
+/// key or without, it rings the bell, so that another one sleeps until the next key is due.
 struct Waits<'a> {
     bell: &'a Notify,
     knows_when: bool,

@@ -138,11 +138,13 @@ impl Reader {
         if self.grants.load().may_see(of, last) { last.to_string() } else { cursor::seal(last) }
     }
 
-    /// Returns the keys in `view` that an index has under an object's name. If both kinds are namespaced, only those in its namespace.
+    /// Returns the keys in `view` that an index has under an object's name. If both kinds are namespaced, only those in
+    /// its namespace.
     pub(super) fn indexed(&self, view: &View, index: &str, name: &Key) -> Vec<Key> {
         let Some((of, path)) = self.indexes.get(index) else { return Vec::new() };
         let all = Selector::default();
-        // A cluster-scoped name is looked up everywhere, a namespaced one in its namespace and among cluster-scoped objects.
+        // A cluster-scoped name is looked up everywhere, a namespaced one in its namespace and among cluster-scoped
+        // objects.
         let places: &[Option<&str>] = match name.namespace.as_deref() {
             None => &[None],
             Some(namespace) => &[Some(""), Some(namespace)],
@@ -182,8 +184,9 @@ impl Reader {
         Ok(Search { query, index: index.transpose()?, after })
     }
 
-    /// Calls `take` with the objects that the search finds at a moment, in the order of keys, until it returns `false`. It is expected to take
-    /// about `most`. Returns the last key that was looked at, if [`ROUNDS`] came to an end before the objects did.
+    /// Calls `take` with the objects that the search finds at a moment, in the order of keys, until it returns `false`.
+    /// It is expected to take about `most`. Returns the last key that was looked at, if [`ROUNDS`] came to an end
+    /// before the objects did.
     fn walk(
         &self,
         search: &Search<'_>,

@@ -1,9 +1,10 @@
 //! The reads of one call: all at one moment, and tracked, so that later changes wake the key (invariant 11).
 //!
 //! - A read is tracked before the store is looked at. So a change after that always wakes the key.
-//! - A change before that, but after the call's [`Moment`], is hidden from the call. The hidden changes are looked through at the end of the
-//!   call.
-//! - The reads of a successful call replace those of the call before. A call that fails, or is dropped, changes nothing.
+//! - A change before that, but after the call's [`Moment`], is hidden from the call. The hidden changes are looked
+//!   through at the end of the call.
+//! - The reads of a successful call replace those of the call before. A call that fails, or is dropped, changes
+//!   nothing.
 //!
 //! ```text
 //!  moment ── b changes ── b is tracked and read, as it was ── b changes again ── end

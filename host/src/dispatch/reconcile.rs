@@ -121,7 +121,8 @@ impl Turn<'_> {
         };
         let failures = ledger.queue().lock().failures(self.key);
         if let Some(why) = object.unreadable().filter(|_| phase != Phase::Gone) {
-            // The plugin would take it for an object without a spec. A retry would read the same; its next version wakes the key.
+            // The plugin would take it for an object without a spec. A retry would read the same; its next version
+            // wakes the key.
             let end = End::Terminal(why.to_string());
             self.send_event(&object, failures, &end, true);
             return ControlFlow::Break(self.record_end(end, &Report::default(), Duration::ZERO, Duration::ZERO));
@@ -200,8 +201,9 @@ impl Turn<'_> {
 
     /// Postpones a stale status to the next reconcile of the key, if that comes at once. Returns `true` if it did.
     ///
-    /// A status is stale if this turn has written children and something that the call read has changed since. Saves one request in five
-    /// for a change of three children. At most every second status is postponed, so an object that never settles still gets one.
+    /// A status is stale if this turn has written children and something that the call read has changed since. Saves
+    /// one request in five for a change of three children. At most every second status is postponed, so an object that
+    /// never settles still gets one.
     fn postpones(&self, subject: &Subject, status: &str, reading: Option<&Reading>, report: &Report) -> bool {
         let Wakes { ledger, record, .. } = self.wakes;
         let has_written = report.written > 0 && report.problems.is_empty();
@@ -269,9 +271,9 @@ impl Turn<'_> {
         let (what, error) = match end {
             End::Done | End::After(_) => return,
             End::Failed(_) | End::Trapped(_) if times < EVENT_FROM => return,
-            End::Terminal(error) => ("gave it up until something changes", error.clone()),
-            End::Failed(error) => ("fails over it", error.clone()),
-            End::Trapped(error) => ("fails over it", error.to_string()),
+            End::Terminal(error) => ("gave up until something changes", error.clone()),
+            End::Failed(error) => ("keeps failing", error.clone()),
+            End::Trapped(error) => ("keeps failing", error.to_string()),
         };
         let quoted = if is_quotable { &error } else { WITHHELD };
         let message = format!("plugin {plugin} {what}: {quoted}");

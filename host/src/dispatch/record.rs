@@ -1,7 +1,8 @@
-//! Records the calls of one plugin, over all its controllers: the last failure, the calls into the host, and the quarantine.
+//! Records the calls of one plugin, over all its controllers: the last failure, the calls into the host, and the
+//! quarantine.
 //!
-//! Only reconciles count for the quarantine. `map` and `observe` have backlogs of their own, which retry with backoff. No reconcile waits for
-//! them, so an observer that traps must not stop reconciles either.
+//! Only reconciles count for the quarantine. `map` and `observe` have backlogs of their own, which retry with backoff.
+//! No reconcile waits for them, so an observer that traps must not stop reconciles either.
 //!
 //! ```text
 //! reconcile ─► begin ─► call ─┬─ outcome, or an error that it returns ─► succeeded ─► not quarantined
@@ -43,8 +44,9 @@ use crate::{
 /// Time between two backtraces in the log for one kind of failure.
 const BACKTRACE_EVERY: Duration = Duration::from_secs(60);
 
-/// Replaces the error text of a plugin that may read Secrets in an Event. The text may repeat a Secret, and more people may read Events.
-pub(super) const WITHHELD: &str = "its words are in the host's log alone, as it may read Secrets";
+/// Replaces the error text of a plugin that may read Secrets in an Event. The text may repeat a Secret, and more people
+/// may read Events.
+pub(super) const WITHHELD: &str = "see the host's log; the plugin may read Secrets, so its text is not shown here";
 
 /// A failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,8 +197,8 @@ impl Record {
         }
     }
 
-    /// Returns `true` if one more line about the plugin may be logged; if not, it counts as dropped. To be asked before each line that a plugin
-    /// can cause at will.
+    /// Returns `true` if one more line about the plugin may be logged; if not, it counts as dropped. To be asked before
+    /// each line that a plugin can cause at will.
     pub(super) fn may_log(&self) -> bool {
         self.may_log_bytes(0)
     }
@@ -209,7 +211,8 @@ impl Record {
         verdict.may_log
     }
 
-    /// Logs that a key has been reconciled over and over for the time `within`. Returns `false` if the limit of such lines is used up.
+    /// Logs that a key has been reconciled over and over for the time `within`. Returns `false` if the limit of such
+    /// lines is used up.
     pub(super) fn log_storm(&self, controller: &str, key: &Key, storm: &Storm<Cause>, within: Duration) -> bool {
         let may_log = self.may_log_storm();
         if may_log {
@@ -303,8 +306,8 @@ impl Record {
         self.events.tell(&self.plugin, object, Level::Warning, "PluginQuarantined", &message);
     }
 
-    /// Logs in the current span that a reconcile failed, by an error that the plugin returned or by a failed write. Returns `false` if the
-    /// limit of lines is used up.
+    /// Logs in the current span that a reconcile failed, by an error that the plugin returned or by a failed write.
+    /// Returns `false` if the limit of lines is used up.
     pub(super) fn log_failure(&self, error: &str, terminal: bool) -> bool {
         let may_log = self.may_log();
         if may_log {
@@ -314,7 +317,8 @@ impl Record {
         may_log
     }
 
-    /// Logs in the current span that `map` or `observe` failed. Returns the logged backtrace, or `None` if the limit of lines is used up.
+    /// Logs in the current span that `map` or `observe` failed. Returns the logged backtrace, or `None` if the limit of
+    /// lines is used up.
     pub(super) fn hook_failed(&self, hook: Hook, objects: &str, error: &HookError) -> Option<Vec<String>> {
         let (message, kind, backtrace) = match error {
             HookError::Refused(message) => (message.clone(), None, self.may_log().then(Vec::new)),
@@ -338,7 +342,8 @@ impl Record {
         Some(frames)
     }
 
-    /// Ends a quarantine and forgets all failures. Returns `true` if the plugin was quarantined; the caller then wakes its workers.
+    /// Ends a quarantine and forgets all failures. Returns `true` if the plugin was quarantined; the caller then wakes
+    /// its workers.
     pub(super) fn release(&self) -> bool {
         let released = self.calls.lock().quarantine.release();
         if released {
@@ -347,7 +352,8 @@ impl Record {
         released
     }
 
-    /// Records a failed call. Returns the backtrace to log, which is empty if one was logged recently. `None`: nothing is to be logged.
+    /// Records a failed call. Returns the backtrace to log, which is empty if one was logged recently. `None`: nothing
+    /// is to be logged.
     fn record(&self, call: String, error: &CallError, message: &str) -> Option<Vec<String>> {
         let may_log = self.may_log();
         let backtrace = error.backtrace().to_vec();
@@ -371,8 +377,8 @@ impl Record {
     }
 }
 
-/// `false` if the plugin cannot help the failure: the deadline passed while the host waited for the API server, or the host has no room for
-/// an instance.
+/// `false` if the plugin cannot help the failure: the deadline passed while the host waited for the API server, or the
+/// host has no room for an instance.
 fn is_its_own_fault(error: &CallError) -> bool {
     match error {
         CallError::Host(_) => false,

@@ -1,8 +1,8 @@
 //! Bounds what the host remembers for one plugin, over all its controllers.
 //!
-//! A manifest may have hundreds of controllers, and each has buffers of its own. So one [`Budget`] bounds each kind of buffer over all
-//! controllers. What the buffers hold counts as the plugin's memory (`pilothouse_plugin_memory_bytes`), and the bounds in bytes are parts of
-//! `limits.totalMemoryMiB`.
+//! A manifest may have hundreds of controllers, and each has buffers of its own. So one [`Budget`] bounds each kind of
+//! buffer over all controllers. What the buffers hold counts as the plugin's memory (`pilothouse_plugin_memory_bytes`),
+//! and the bounds in bytes are parts of `limits.totalMemoryMiB`.
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
@@ -12,15 +12,16 @@ use pilothouse_core::{
     reads, unjudged,
 };
 
-/// Tracked reads may take this fraction of the plugin's memory. Beyond it a reconcile depends on whole kinds, which costs calls and loses
-/// nothing. For the default of 1 GiB it is [`reads::MAX_BYTES`], the upper bound.
+/// Tracked reads may take this fraction of the plugin's memory. Beyond it a reconcile depends on whole kinds, which
+/// costs calls and loses nothing. For the default of 1 GiB it is [`reads::MAX_BYTES`], the upper bound.
 const READS: usize = 4;
 
-/// Deleted objects that are still to be reconciled may take this fraction, and again those that `map` and `observe` have not taken. For the
-/// default of 1 GiB it is [`MAX_GONE_BYTES`], the upper bound.
+/// Deleted objects that are still to be reconciled may take this fraction, and again those that `map` and `observe`
+/// have not taken. For the default of 1 GiB it is [`MAX_GONE_BYTES`], the upper bound.
 const GONE: usize = 8;
 
-/// Errors of failing keys may take this fraction, and again postponed statuses. For the default of 1 GiB it is [`MAX_TEXTS`].
+/// Errors of failing keys may take this fraction, and again postponed statuses. For the default of 1 GiB it is
+/// [`MAX_TEXTS`].
 const TEXTS: usize = 256;
 
 /// Superseded versions of objects that wait for a predicate may take this fraction. For the default of 1 GiB it is

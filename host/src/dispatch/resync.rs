@@ -1,7 +1,7 @@
 //! Wakes every key: after whatever serves the keys has changed, and periodically as a safety net.
 //!
-//! Each period is up to a tenth shorter or longer, so that controllers that began together drift apart. Keys enter the queue at the priority
-//! of a first list, so changes overtake them.
+//! Each period is up to a tenth shorter or longer, so that controllers that began together drift apart. Keys enter the
+//! queue at the priority of a first list, so changes overtake them.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -20,7 +20,8 @@ use tracing::debug;
 
 use super::{judging, record::Record, serving::Serving, wakes::Wakes};
 
-/// Keys that are looked at before other tasks have their turn. That takes some tenths of a millisecond, as each object is copied.
+/// Keys that are looked at before other tasks have their turn. That takes some tenths of a millisecond, as each object
+/// is copied.
 const TURN: usize = 64;
 
 /// Wakes every key each time that a period has passed. With the period `None` it waits for another one.
@@ -59,7 +60,8 @@ pub(super) async fn wake_all(wakes: Wakes<'_>) {
     }
 }
 
-/// Wakes the keys of all cached objects. With a predicate, only those for which a change from the object to itself matters.
+/// Wakes the keys of all cached objects. With a predicate, only those for which a change from the object to itself
+/// matters.
 async fn wake_cached(wakes: Wakes<'_>, serving: &Arc<Serving>, when: Option<&Predicate>) {
     let all = Selector::default();
     for lease in serving.reconciles.leases() {

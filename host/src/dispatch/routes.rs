@@ -1,9 +1,11 @@
 //! The subscriptions of a controller, or of an observer.
 //!
-//! Each subscription is to one lease, for one [source](Listener::source) of the manifest, under the predicate of the revision that serves.
+//! Each subscription is to one lease, for one [source](Listener::source) of the manifest, under the predicate of the
+//! revision that serves.
 //!
-//! - [`Routes::replace`] subscribes. The informer then calls the subscriber with each change, under its lock. A subscriber of a controller
-//!   calls `Waking::hear`; one of an observer adds the change to its backlog. Both ask [`Routes::hear`] whether the change matters.
+//! - [`Routes::replace`] subscribes. The informer then calls the subscriber with each change, under its lock. A
+//!   subscriber of a controller calls `Waking::hear`; one of an observer adds the change to its backlog. Both ask
+//!   [`Routes::hear`] whether the change matters.
 //! - [`Routes::introduce`] hands a new subscription the objects that are cached already, some at a time.
 //! - [`Routes::judge`] goes on with the changes that [`Routes::hear`] left undecided.
 
@@ -61,11 +63,14 @@ impl<S: Clone + PartialEq> Routes<S> {
         }
     }
 
-    /// Subscribes to everything in `wanted`, and to nothing else. `subscriber` makes the closure that the informer calls with each change.
+    /// Subscribes to everything in `wanted`, and to nothing else. `subscriber` makes the closure that the informer
+    /// calls with each change.
     ///
-    /// Subscriptions that stay are kept and hear nothing twice. The others end after the new ones have begun, so that no change is missed.
+    /// Subscriptions that stay are kept and hear nothing twice. The others end after the new ones have begun, so that
+    /// no change is missed.
     ///
-    /// Returns `true` if [`introduce`](Self::introduce) must be called: new subscriptions have heard of the first objects only.
+    /// Returns `true` if [`introduce`](Self::introduce) must be called: new subscriptions have heard of the first
+    /// objects only.
     #[must_use = "the subscribers have not heard of all objects yet"]
     pub(super) fn replace(&self, wanted: Vec<Wanted<S>>, subscriber: impl Fn(Arc<Listener<S>>) -> Subscriber) -> bool {
         let mut routes = self.routes.lock();
@@ -139,7 +144,8 @@ impl<S: Clone + PartialEq> Routes<S> {
         routes.into_iter().for_each(Route::end);
     }
 
-    /// Returns the informers that are not ready yet, and their states. Looks only at sources for which `awaited` returns `true`.
+    /// Returns the informers that are not ready yet, and their states. Looks only at sources for which `awaited`
+    /// returns `true`.
     pub(super) fn waits_for(&self, awaited: impl Fn(&S) -> bool) -> Vec<(InformerKey, State)> {
         let routes = self.routes.lock();
         let is_ready = |route: &Route<S>| route.introduced && *route.lease.synced().borrow();

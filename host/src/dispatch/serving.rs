@@ -35,7 +35,8 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// `true` if the caches of the key's object and of its children are current, so that a reconcile may compare with them.
+    /// `true` if the caches of the key's object and of its children are current, so that a reconcile may compare with
+    /// them.
     pub(super) fn is_current(&self, key: &Key) -> bool {
         writer::is_known(&self.spec.for_.of, &self.owns, key.namespace.as_deref(), &self.view)
     }

@@ -193,7 +193,7 @@ fn apples() -> TypeMeta {
 #[tokio::test]
 async fn invariant_6_no_key_is_reconciled_before_every_informer_has_synced() {
     let mut scene = Scene::new().await;
-    // ConfigMaps are served, and MyApples are not: with the kinds' parts exchanged, keys come in and one informer is missing.
+    // ConfigMaps are reconciled, and owned MyApples are not served: keys come in, and one informer is missing.
     scene.api.create(crate::testing::config_map("a")).await;
     scene.activate(&Guest::new().watches("v1", "ConfigMap").owns("stable.example.com/v1", "MyApple")).await;
     let controller = scene.controller();
@@ -265,7 +265,7 @@ async fn plugin_that_watches_an_unwatchable_kind_is_rejected_and_the_one_before_
 #[tokio::test]
 async fn changes_overtake_a_first_list_and_a_resync() {
     let scene = Scene::new().await;
-    // Keys come in and stay, as in the test above.
+    // Keys come in and stay, because MyApples are not served.
     scene.api.create(config_map("a")).await;
     scene.activate(&Guest::new().watches("v1", "ConfigMap").owns("stable.example.com/v1", "MyApple")).await;
     let controller = scene.controller();
@@ -278,7 +278,7 @@ async fn changes_overtake_a_first_list_and_a_resync() {
     scene.api.serve_apples().await;
     // A key that a worker still has would not be among those that wait.
     comes_true("all are reconciled", || controller.ledger().queue().lock().is_idle()).await;
-    // Nobody else has a turn before the depths are read.
+    // No other task has a turn before the depths are read.
     wake_all(controller.wakes()).await;
     assert_eq!(depths(), [(INITIAL, listed + 1)]);
 }
@@ -292,7 +292,7 @@ async fn invariant_5_deleted_object_is_reconciled_with_its_last_state_and_forgot
     assert_eq!(scene.next().await, ReconcileResult::Success);
     let key = Key::new(Some("default"), "a");
     scene.api.delete(&apples(), &key).await;
-    // A key of which nothing is known calls nobody.
+    // A key of which nothing is known causes no call.
     assert_eq!(scene.next().await, ReconcileResult::Success);
     let controller = scene.controller();
     comes_true("its last state is dropped", || controller.ledger().look_up(&controller.serving(), &key).is_none())
@@ -365,7 +365,7 @@ async fn outcome_counts_as_the_plugins_memory_while_it_is_written() {
     scene.api.create(apple("a")).await;
     let memory = || scene.engine.instances().first().map_or(0, |(_, figures)| figures.memory);
     comes_true("the child is being written", || scene.api.server.faults().hits(hangs) == Some(1)).await;
-    // Its instance is gone, and the next is made ahead when this is done.
+    // The call's instance is dropped, and the next one is pre-warmed only after the reconcile.
     assert!((10_000..11_000).contains(&memory()), "{}", memory());
 }
 
@@ -428,7 +428,7 @@ async fn invariant_10_a_controller_that_a_dropped_activation_ended_is_waited_for
         () = soon("the swap", swapped) => {}
     }
     assert_eq!(old.active_workers(), 1);
-    // It is waited for before it may end.
+    // The shutdown begins before `go` lets the call end.
     let (ended, ()) = tokio::join!(scene.shut_down(), scene.api.create(config_map("go")));
     assert!(ended);
     assert_eq!(old.active_workers(), 0);
@@ -502,7 +502,7 @@ async fn key_over_which_the_host_panicked_is_retried_and_its_worker_stays() {
     assert_eq!(*scene.seen.log.lock(), ["apples started", "panicked: None, None"]);
     let controller = scene.controller();
     comes_true("the key rests", || controller.active_workers() == 0).await;
-    // The first one failed as it was counted.
+    // The first reconcile was counted before the panic.
     let ended = [("success", 2), ("requeue_after", 0), ("error", 1), ("terminal", 0)];
     assert_eq!((controller.tasks(), controller.results()), (1, ended));
     assert_eq!(controller.ledger().last_error(&Key::new(Some("default"), "a")), None);
@@ -515,7 +515,7 @@ async fn panic_in_the_report_of_a_panic_ends_no_worker() {
     scene.seen.faults.attempted.store(2, Ordering::Relaxed);
     scene.activate(&Guest::new()).await;
     scene.api.create(apple("a")).await;
-    // Nobody heard of the first try.
+    // The observer did not see the first try.
     assert_eq!(scene.next().await, ReconcileResult::Success);
     assert_eq!((scene.controller().tasks(), scene.seen.faults.attempted.load(Ordering::Relaxed)), (1, 0));
 }
@@ -530,7 +530,7 @@ async fn invariant_10_the_call_in_flight_is_finished_and_no_other_begins() {
     }
     let controller = scene.controller();
     comes_true("a call begins", || controller.active_workers() > 0).await;
-    // Nothing more begins from the first look on, and then it may end.
+    // The shutdown begins before `go` lets the call end.
     let (ended, ()) = tokio::join!(scene.shut_down(), scene.api.create(config_map("go")));
     assert!(ended);
     assert_eq!(scene.next().await, ReconcileResult::Success);

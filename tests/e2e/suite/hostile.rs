@@ -178,7 +178,7 @@ pub(crate) async fn invariant_8_a_plugin_that_floods_the_log_costs_nobody_else_a
         others_go_on(&mut host, &other_apples(&scene, &elsewhere)).await?;
         // Each call has a bound, and all calls together have one.
         host.warns(&["plugin logged too many lines in one call"]).await?;
-        host.warns(&["too much is logged by the plugin, or about its failures: lines are dropped", "flooding"]).await?;
+        host.warns(&["the plugin logs too much, or fails too often: lines are dropped", "flooding"]).await?;
         let dropped = host.metrics().await?.sum("pilothouse_plugin_log_dropped_total", &[("plugin", "flooding")]);
         ensure!(dropped > 0.0, "no line was dropped");
         Ok(())
@@ -261,7 +261,7 @@ pub(crate) async fn invariant_8_a_plugin_whose_predicates_take_long_costs_nobody
     let others = ["jonagold", "pinova", "topaz"].map(|name| scene.apple_in(&other, name));
     let served = async {
         others_go_on(&mut host, &others).await?;
-        host.warns(&["a predicate takes too long and is switched off", "judging"]).await?;
+        host.warns(&["predicate takes too long and is switched off", "judging"]).await?;
         let off = host.metrics().await?.sum("pilothouse_predicates_off", &[("plugin", "judging")]);
         ensure!(off == 1.0, "{off} predicates are switched off");
         // It goes on too.

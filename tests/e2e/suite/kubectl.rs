@@ -57,7 +57,7 @@ pub(crate) async fn kubectl_describe_says_why_an_object_is_not_reconciled(scene:
         let told = described.lines().find(|line| line.contains("PluginQuarantined"));
         let told = told.with_context(|| format!("no such Event: {described}"))?;
         ensure!(told.contains("Warning") && told.contains("plugin trapping is quarantined"), "{told}");
-        ensure!(told.contains("10 calls in a row came to nothing; the last one: plugin trapped"), "{told}");
+        ensure!(told.contains("10 calls in a row failed; the last error: plugin trapped"), "{told}");
         Ok(())
     })
     .await?;

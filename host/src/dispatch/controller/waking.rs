@@ -1,5 +1,5 @@
-//! What wakes keys: changes of the objects themselves, of their children, of what is mapped to them, and of what they have read
-//! (invariant 11).
+//! What wakes keys: changes of the objects themselves, of their children, of what is mapped to them, and of what they
+//! have read (invariant 11).
 //!
 //! ```text
 //!          ┌─ for ─────► its own key; a deleted object is kept ──────┐
@@ -12,8 +12,10 @@
 //!
 //! A change takes this way, under the informer's lock up to the queue:
 //!
-//! 1. An informer calls the [`Subscriber`](crate::informer::Subscriber) that [`Controller::route`](super::Controller) has registered.
-//! 2. That calls [`Waking::hear`], which asks the predicate. An undecided change waits, and [`Waking::judge`] goes on with it.
+//! 1. An informer calls the [`Subscriber`](crate::informer::Subscriber) that [`Controller::route`](super::Controller)
+//!    has registered.
+//! 2. That calls [`Waking::hear`], which asks the predicate. An undecided change waits, and [`Waking::judge`] goes on
+//!    with it.
 //! 3. [`Waking::wake`] maps a change that matters to keys, and [`Wakes`] adds them to the queue.
 
 use std::sync::{Arc, atomic::AtomicBool};
@@ -83,7 +85,8 @@ impl Waking {
         }
     }
 
-    /// Handles a change: wakes keys, or leaves the change to [`judge`](Self::judge). Called by the informer, under its lock.
+    /// Handles a change: wakes keys, or leaves the change to [`judge`](Self::judge). Called by the informer, under its
+    /// lock.
     ///
     /// [`Controller::route`](super::Controller) registers it.
     pub(super) fn hear(&self, wakes: Wakes<'_>, listener: &Arc<Listener<Source>>, change: &Change, origin: Origin) {
@@ -167,7 +170,8 @@ impl Waking {
         self.routes.synced(|source| *source == Source::For).await;
     }
 
-    /// Returns when every informer has synced and its first objects have woken their keys. `map` was called for them, with success or without.
+    /// Returns when every informer has synced and its first objects have woken their keys. `map` was called for them,
+    /// with success or without.
     pub(super) async fn synced(&self) {
         self.routes.synced(Source::is_awaited).await;
         self.unmapped.tried().await;
@@ -215,8 +219,8 @@ fn wake_readers(wakes: Wakes<'_>, change: &Change, origin: Origin) {
 
 /// `true` if keys that a changed object names are looked up before they enter the queue.
 ///
-/// That is so while the queue does not drain freely: the plugin is quarantined, has a rate, or waits for its informers with many keys. Names
-/// of nothing would fill the queue and use up the rate.
+/// That is so while the queue does not drain freely: the plugin is quarantined, has a rate, or waits for its informers
+/// with many keys. Names of nothing would fill the queue and use up the rate.
 fn looks_up_first(wakes: Wakes<'_>) -> bool {
     if wakes.staff.is_ready() {
         wakes.record.is_quarantined() || wakes.serving.load().pace.rate.is_some()

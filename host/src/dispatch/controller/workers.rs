@@ -1,7 +1,8 @@
 //! The workers of a controller: as many as its revision wants, once every informer has synced (invariant 6).
 //!
-//! A worker takes a key from the [queue](crate::dispatch::queue) and [reconciles](crate::dispatch::reconcile) it. If there is no next key yet,
-//! it prepares the next call. If the host panics over a key, the key goes back to the queue and the worker goes on.
+//! A worker takes a key from the [queue](crate::dispatch::queue) and [reconciles](crate::dispatch::reconcile) it. If
+//! there is no next key yet, it prepares the next call. If the host panics over a key, the key goes back to the queue
+//! and the worker goes on.
 //!
 //! ```text
 //! routes changed ─► all synced ─► hire ─► worker 0 … wanted - 1 ─┬─► the next key ─► reconcile ─┐
@@ -103,8 +104,8 @@ impl Controller {
             if !queue.has_next() && !self.stopping.is_cancelled() {
                 self.serving().revision.prepare().await;
             }
-            // A plugin that always has a next key yields to others. One that has none keeps its place: a key that comes while it yields would
-            // wait behind others, as if the plugin had not been idle.
+            // A plugin that always has a next key yields to others. One that has none keeps its place: a key that comes
+            // while it yields would wait behind others, as if the plugin had not been idle.
             if queue.has_next() {
                 tokio::task::yield_now().await;
             }

@@ -1,7 +1,7 @@
 //! Keys whose reconcile failed because a watch was down and its cache was not current.
 //!
-//! They are retried with backoff, as all failures are. A watch that comes back wakes them at once: no object changes then, so that nothing
-//! else would.
+//! They are retried with backoff, as all failures are. A watch that comes back wakes them at once: no object changes
+//! then, so that nothing else would.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,8 @@
 //! Statuses whose write was postponed to the key's next reconcile.
 //!
-//! That reconcile usually returns a newer status, which replaces the postponed one. If it returns none, or fails, the postponed status is
-//! written. A postponed status belongs to one object (uid): a new object of the same name never receives it.
+//! That reconcile usually returns a newer status, which replaces the postponed one. If it returns none, or fails, the
+//! postponed status is written. A postponed status belongs to one object (uid): a new object of the same name never
+//! receives it.
 
 use std::collections::HashMap;
 

@@ -106,7 +106,8 @@ impl Failing {
         self.0.lock().keys.get(key).map(|failure| failure.error.clone())
     }
 
-    /// Returns the number of failing keys, and the `most` of them that have failed for longest. Leaves their `failures` at zero.
+    /// Returns the number of failing keys, and the `most` of them that have failed for longest. Leaves their `failures`
+    /// at zero.
     pub(super) fn longest(&self, most: usize) -> (usize, Vec<FailingKey>) {
         let now = Instant::now();
         let all = &self.0.lock().keys;

@@ -1,7 +1,8 @@
 //! The last states of deleted objects that are still to be reconciled (invariant 5).
 //!
-//! A reconcile looks here when the cache has no object for its key. The number and the bytes of the states are bounded, because a plugin may
-//! never take a deletion. Beyond the bound the earliest deletion is dropped, and everything else that is known of its key with it.
+//! A reconcile looks here when the cache has no object for its key. The number and the bytes of the states are bounded,
+//! because a plugin may never take a deletion. Beyond the bound the earliest deletion is dropped, and everything else
+//! that is known of its key with it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -63,11 +64,11 @@ impl Gone {
         }))
     }
 
-    /// Records a change at the time `now` after some origin. A deleted object is kept if its end `matters` to the plugin; an object that is
-    /// there again is forgotten.
+    /// Records a change at the time `now` after some origin. A deleted object is kept if its end `matters` to the
+    /// plugin; an object that is there again is forgotten.
     ///
-    /// `discard` is called with each key of which nothing is kept any more. It runs under this lock, so that a later change of the same
-    /// object comes after it; it must not call anything here.
+    /// `discard` is called with each key of which nothing is kept any more. It runs under this lock, so that a later
+    /// change of the same object comes after it; it must not call anything here.
     ///
     /// Returns how many objects were dropped over the bound, when it is time to log that.
     pub(super) fn record(
@@ -95,7 +96,8 @@ impl Gone {
         states.dropped.take_if_due(now)
     }
 
-    /// Forgets a deletion that turned out not to matter to the plugin, and calls `discard` as [`record`](Self::record) does.
+    /// Forgets a deletion that turned out not to matter to the plugin, and calls `discard` as [`record`](Self::record)
+    /// does.
     ///
     /// Does nothing if the object came again since, or was deleted once more.
     pub(super) fn dismiss(&self, last: &Arc<Object>, mut discard: impl FnMut(&Key)) {

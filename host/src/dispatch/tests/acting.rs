@@ -1,4 +1,5 @@
-//! What waits until this process may act: reconciles, `map`, `observe` and CustomResourceDefinitions. Writes and Events are the writer's.
+//! What waits until this process may act: reconciles, `map`, `observe` and CustomResourceDefinitions. Writes and Events
+//! are the writer's.
 
 use super::*;
 

@@ -108,7 +108,7 @@ async fn is_named(guest: &Guest, by: usize, names: impl Fn(&str) -> Value) {
     comes_true("it is gone", || controller.waking().woken()[0].1 > u64::from(IN_A_ROW)).await;
     scene.api.create(names("apple-1")).await;
     looked_for(2).await;
-    // By now the first one was looked for.
+    // The lookup of `nobody` came before.
     assert_eq!(woken(), 2);
 }
 
@@ -121,7 +121,7 @@ async fn key_that_a_mapping_names_during_a_quarantine_is_woken_if_it_is_known() 
 async fn key_that_a_child_names_during_a_quarantine_is_woken_if_it_is_known() {
     let child = |owner: &str| {
         let mut child = config_map(owner);
-        // By a version that is not served: whether it is there is nothing that a garbage collector could say.
+        // The owner's version is not served, so the garbage collector cannot tell whether the owner exists.
         child["metadata"]["ownerReferences"] = json!([{
             "apiVersion": "stable.example.com/v9", "kind": "MyApple", "name": owner,
             "uid": "6b1f0a9e-57a1-4c0e-9f0e-0d6f3c1b2a00", "controller": true,
@@ -152,7 +152,7 @@ async fn takes_no_deletion(guest: &Guest) {
     }
     let gone = controller.ledger().gone();
     assert_eq!((gone.objects as u64, gone.dropped), (2, ALL - 2));
-    // A worker may have had one of the others.
+    // A worker may still have one of the dropped keys.
     let known = || {
         let queue = controller.ledger().queue().lock();
         queue.len() + queue.delayed() + queue.processing()
@@ -249,7 +249,7 @@ async fn terminal_failure_writes_an_event_on_the_object() {
             "uid": apple.uid().to_string(), "resourceVersion": apple.resource_version().to_string(),
         },
         "type": "Warning", "reason": "ReconcileFailed", "count": 1,
-        "message": "plugin apples gave it up until something changes: no apples\tleft",
+        "message": "plugin apples gave up until something changes: no apples\tleft",
         "firstTimestamp": null, "lastTimestamp": null,
         "source": { "component": "pilothouse", "host": "test" },
         "reportingComponent": "pilothouse", "reportingInstance": "test",
@@ -269,7 +269,7 @@ async fn an_event_does_not_quote_a_plugin_that_may_read_secrets() {
     scene.activate(&Guest::new().reads("v1", "Secret").answer(no)).await;
     scene.api.create(apple("a")).await;
     let events = events(&scene, "a", "ReconcileFailed").await;
-    let expected = "plugin apples gave it up until something changes: its words are in the host's log alone, as it may read Secrets";
+    let expected = "plugin apples gave up until something changes: see the host's log; the plugin may read Secrets, so its text is not shown here";
     assert_eq!(events[0]["message"], json!(expected));
 }
 
@@ -280,7 +280,7 @@ async fn object_that_has_failed_for_a_while_gets_an_event() {
     let no = Answer::Failure { message: "no".into(), terminal: false, status: None };
     scene.activate(&Guest::new().answer(no)).await;
     scene.api.create(apple("a")).await;
-    // Each change is a try before its time.
+    // Each change causes a try before the backoff has passed.
     for size in 0..12 {
         assert_eq!(scene.next().await, ReconcileResult::Error);
         let change = json!({ "spec": { "size": size } }).to_string().into_bytes();
@@ -289,7 +289,7 @@ async fn object_that_has_failed_for_a_while_gets_an_event() {
         cluster.patch(&apples(), Some("default"), "a", Patch::Merge, change, options).await.expect("it can be patched");
     }
     let events = events(&scene, "a", "ReconcileFailed").await;
-    assert_eq!(events[0]["message"], json!("plugin apples fails over it: no"));
+    assert_eq!(events[0]["message"], json!("plugin apples keeps failing: no"));
 }
 
 #[tokio::test]
@@ -330,7 +330,7 @@ async fn two_sides_that_fight_over_a_field_are_slowed_down_and_the_child_is_name
             message.ends_with(" times it was woken by changes of its child v1 ConfigMap default/child"),
             "{message}"
         );
-        // Others are looked at meanwhile: this one has not the right to that child.
+        // Other keys are reconciled meanwhile: `b` fails, because the child belongs to `a`.
         scene.api.create(apple("b")).await;
         let b = Key::new(Some("default"), "b");
         while controller.ledger().last_error(&b).is_none() {
@@ -357,7 +357,7 @@ async fn calls_into_the_host_are_counted() {
 /// A record of a plugin whose clock stands still.
 async fn fresh() -> (Scene, Record) {
     let scene = Scene::new().await;
-    // Nothing waits from here on, so that it does not go on by itself.
+    // Paused time goes on by itself only while everything waits. From here on nothing does.
     tokio::time::pause();
     let record = Record::new(
         PluginName::new("apples").expect("a name"),

@@ -70,7 +70,7 @@ async fn invariant_7_grants_are_revoked_at_once_though_the_new_revision_never_sy
     let controller = scene.controller();
     let (maps, key) = (TypeMeta::new("v1", "ConfigMap"), Key::new(Some("default"), "a"));
     assert!(controller.serving().access.may_see(&maps, &key));
-    // It asks for a kind that nobody serves, and ConfigMaps are no longer granted everywhere.
+    // The new revision asks for a kind that is not served, and ConfigMaps are no longer granted everywhere.
     let mut candidate = scene.candidate(&Guest::new().reads("example.com/v1", "Pear")).await;
     let file: grant::AdminFile = serde_saphyr::from_str(
         "grants:\n- {apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read]}\n\
@@ -115,20 +115,20 @@ async fn namespaces_of_a_cluster_scoped_kind_are_reported() {
     .await;
 }
 
-/// What each object has in it that a plugin must not see.
+/// A text in each object, which a plugin must not see.
 const INSIDE: &str = "T09QU0VDUkVU";
 
-/// Granted.
+/// A granted name.
 const MINE: &str = "mine";
 
-/// Granted besides.
+/// Another granted name.
 const AFTER: &str = "mine-too";
 
-/// Not granted.
+/// A name that is not granted.
 const OTHER: &str = "other";
 
-/// Every way by which something of an object reaches a plugin. A way that is added here needs a row in [`Shown::reaches`]; an import, a hook or
-/// a member of the request that is added needs a line in [`every_path`].
+/// Every way by which something of an object reaches a plugin. A way that is added here needs a row in
+/// [`Shown::reaches`]; an import, a hook or a member of the request that is added needs a line in [`every_path`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Path {
     Reconcile,
@@ -166,7 +166,7 @@ fn every_path() -> BTreeSet<Path> {
             ClientCall::Update => &[Path::ClientUpdate],
             ClientCall::Patch => &[Path::ClientPatch, Path::ClientPatchCopies],
             ClientCall::Apply => &[Path::ClientApply],
-            // It answers with nothing of an object.
+            // Its answer has no part of an object.
             ClientCall::Delete => &[],
         }
     };
@@ -186,9 +186,9 @@ fn every_path() -> BTreeSet<Path> {
     imports.chain(hooks).chain(requested(&request())).copied().collect()
 }
 
-/// Writes what its arguments hold to the log.
+/// Returns a guest that logs its arguments.
 fn tells_all() -> Guest {
-    // A text that lies in a record, if it is there.
+    // Logs an optional text of a record.
     let option = |at: usize| {
         let (text, length) = (at + 4, at + 8);
         format!(
@@ -258,7 +258,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// Grants two names, and so many more.
+    /// Grants two names, and `more` others.
     async fn new(more: usize, lines: Lines) -> Self {
         Self::with(granted(more), lines).await
     }
@@ -280,7 +280,7 @@ impl Shown {
         shown
     }
 
-    /// Does what makes an object come to the plugin by a path, and says whether anything of it came.
+    /// Lets an object take a path to the plugin. Returns `true` if any part of it came.
     async fn reaches(&self, path: Path, name: &str) -> bool {
         let (key, api) = (Key::new(Some("default"), name), &self.scene.api);
         let map = || with_inside(config_map(name));
@@ -374,8 +374,9 @@ impl Shown {
         }
     }
 
-    /// Whether a call writes of an object after it `came`. One that may be seen is waited for. Of one that may not nothing has come when
-    /// something has that came later.
+    /// Returns `true` if a call logs something of an object after `come`.
+    ///
+    /// Waits for an object that may be seen. For one that may not, waits until a later object was logged.
     async fn comes(&self, call: &str, name: &str, came: impl AsyncFn()) -> bool {
         self.lines.0.lock().clear();
         came().await;
@@ -399,7 +400,7 @@ impl Shown {
         self.controller.serving().access.clone()
     }
 
-    /// Waits until mapper and observer were told of a ConfigMap.
+    /// Waits until mapper and observer got a ConfigMap.
     async fn is_told(&self, name: &str) {
         comes_true("it is told", || ["map", "observe"].into_iter().all(|call| self.lines.has(call, name))).await;
     }
@@ -431,7 +432,7 @@ fn with_inside(mut map: Value) -> Value {
     map
 }
 
-/// All of ConfigMaps, MyApples and Pears.
+/// Permissions for all ConfigMaps, MyApples and Pears.
 fn asked() -> [Permission; 3] {
     [maps(), apples(), TypeMeta::new("example.com/v1", "Pear")].map(|of| Permission {
         of,
@@ -442,7 +443,7 @@ fn asked() -> [Permission; 3] {
     })
 }
 
-/// Two names may be read, and so many more; all may be written.
+/// Grants reads of two names and `more` others, and all writes.
 fn granted(more: usize) -> Grants {
     granted_names(&[], more)
 }
@@ -477,13 +478,14 @@ async fn invariant_7_names_bind_every_path_by_which_objects_reach_a_plugin() {
     names_bind_every_path(0).await;
 }
 
-/// Where names are too many for leases of their own, others of the kind are in the cache, and must not leave it.
+/// With too many names for leases of their own, the cache holds other objects of the kind. They must not reach the
+/// plugin.
 #[tokio::test]
 async fn invariant_7_names_bind_every_path_though_all_of_the_kind_is_cached() {
     names_bind_every_path(NAMED).await;
 }
 
-/// What may never be activated: it reads a kind that nobody serves. Its grants are what the administrator allows from now on.
+/// Activates a revision that never syncs, because it reads a kind that is not served. Its grants apply at once.
 async fn narrows(scene: &Scene, guest: &Guest) {
     let mut candidate = scene.candidate(&guest.clone().version("2.0.0").reads("example.com/v1", "Pear")).await;
     candidate.grants = Arc::new(granted(0));
@@ -526,7 +528,7 @@ async fn invariant_7_what_waited_and_is_taken_away_is_forgotten_at_once() {
         scene.api.create(config_map(name)).await;
         scene.api.create(apple(name)).await;
     }
-    // It takes nothing, so all of it waits.
+    // The plugin takes no changes, so all of them wait.
     let message = "cannot".to_owned();
     let fails = Guest::new().answer(Answer::Failure { message, terminal: false, status: None }).owns_nothing();
     let fails =
@@ -571,7 +573,7 @@ async fn invariant_7_a_call_that_began_before_two_changes_of_grants_loses_what_t
 async fn observer_gets_names_that_are_granted_later() {
     let lines = Lines::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
-    // By their own leases, and out of one that holds the kind.
+    // With leases of single names, and with one lease for the kind.
     for more in [0, NAMED] {
         let shown = Shown::new(more, lines.clone()).await;
         assert!(shown.reaches(Path::Observe, MINE).await);
@@ -624,7 +626,7 @@ async fn one_granted_name_needs_neither_the_others_in_memory_nor_a_role_to_list_
             ("v1 Secret in default where metadata.name=token".to_owned(), 1),
         ]
     );
-    // What it is asked for names the object, as RBAC's `resourceNames` wants it.
+    // Each request names the object, as RBAC's `resourceNames` requires.
     let sent = String::from_utf8_lossy(&sent.lock()).into_owned();
     let asked: Vec<&str> = sent.lines().filter(|line| line.starts_with("GET ") && line.contains("/secrets")).collect();
     let named = |line: &&str| {

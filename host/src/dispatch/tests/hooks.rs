@@ -55,7 +55,7 @@ async fn mapping_leads_from_a_change_to_the_keys_that_it_concerns() {
 async fn key_that_a_mapper_returns_is_woken_if_its_object_exists() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
-    // It names `mapped`, whatever changes.
+    // The mapper returns `mapped` for every change.
     scene.activate(&Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS)).await;
     scene.api.create(config_map("a")).await;
     scene.saw("map done", 1).await;
@@ -81,7 +81,7 @@ async fn failed_mapper_is_called_again_and_delays_no_reconcile() {
     scene.saw("map failed", 3).await;
     let last = scene.controller().waking().last_unmapped().map(|last| last.message);
     assert_eq!(last.as_deref(), Some(MISTAKE));
-    // A newer revision knows.
+    // The mapper of the newer revision works.
     scene
         .activate(&Guest::new().version("2.0.0").owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS))
         .await;
@@ -135,7 +135,7 @@ async fn observer_is_called_again_after_a_panic_of_the_host() {
     scene.dispatch.deactivate(observing[0].plugin()).await;
 }
 
-/// An index of apples is to be asked of so many ConfigMaps that no apple names.
+/// Adds index lookups for `count` ConfigMaps that no apple names.
 fn name_nobody(controller: &Controller, count: usize) {
     for number in 0..count {
         let mut json = config_map(&format!("nobody-{number}"));
@@ -213,6 +213,6 @@ async fn names_of_nothing_do_not_use_up_a_rate() {
     scene.api.create(config_map("nobody")).await;
     scene.api.create(config_map("somebody")).await;
     comes_true("it is looked for", || woken() >= 1).await;
-    // By now the first one was looked for.
+    // The lookup of `nobody` came before.
     assert_eq!(woken(), 1);
 }

@@ -124,7 +124,7 @@ async fn storm(next: Next, wakes: bool) -> (Duration, Vec<Storm<Cause>>, Vec<Str
     }
     let took = began.elapsed();
     assert_eq!(queue.breakers(), (1, 1));
-    // Others do not wait.
+    // Other keys do not wait.
     queue.add(key("b"), CHANGE, child);
     let (item, _) = queue.next(&taker).await.expect("it is not shut down");
     assert_eq!((item.key, began.elapsed()), (key("b"), took));
@@ -195,7 +195,7 @@ async fn rate_of_an_idle_key_is_forgotten_on_request_and_that_of_a_busy_one_is_n
     tokio::time::advance(Duration::from_secs(60)).await;
     keep_busy(&queue, "goes on").await;
     let remembered = || ["rests", "goes on"].map(|name| is_remembered(&queue, name));
-    // Not by itself.
+    // Nothing is forgotten without the call.
     assert_eq!(remembered(), [true, true]);
     queue.forget_rested();
     assert_eq!(remembered(), [false, true]);
@@ -204,7 +204,7 @@ async fn rate_of_an_idle_key_is_forgotten_on_request_and_that_of_a_busy_one_is_n
 #[tokio::test]
 async fn rates_of_idle_keys_are_forgotten_in_the_queues_of_all_controllers() {
     let scene = Scene::new().await;
-    // Its workers wait for a kind that is not served: nobody else takes keys.
+    // The controller's workers wait for a kind that is not served, so they take no keys.
     scene.activate(&Guest::new().watches("v1", "ConfigMap").owns("stable.example.com/v1", "MyApple")).await;
     let controller = scene.controller();
     tokio::time::pause();

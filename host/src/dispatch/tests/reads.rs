@@ -10,7 +10,7 @@ async fn invariant_11_key_is_woken_by_what_it_read_and_by_nothing_else() {
     scene.api.create(apple("a")).await;
     assert_eq!(scene.next().await, ReconcileResult::Success);
     let controller = scene.controller();
-    // It found none: that one comes concerns it, and others do not.
+    // The call found no `settings`. A new one concerns the key, and others do not.
     for name in ["another", "settings", "other"] {
         scene.api.create(config_map(name)).await;
     }
@@ -83,10 +83,10 @@ async fn snapshots_of_a_call_are_released_however_the_call_ends() {
     {
         let mut scene = Scene::new().await;
         scene.api.serve_apples().await;
-        // It outlives the plugin's.
+        // This lease outlives the plugin's.
         let lease = scene.dispatch.parts.informers.acquire(InformerKey::all(maps()), "test");
         let body = format!("(call $cache_get {{settings}} (i32.const 512)) {end}");
-        // Who comes to an end by itself has time for it.
+        // Only the endless loop is to meet its deadline.
         let timeout = if end == LOOP { 300 } else { 60_000 };
         let guest = Guest::new().owns_nothing().reads("v1", "ConfigMap").reconcile(&body).timeout_ms(timeout);
         scene.activate(&guest).await;
@@ -133,7 +133,7 @@ async fn invariant_11_a_failed_call_changes_nothing() {
     scene.api.create(config_map("settings")).await;
     assert_eq!(scene.next().await, ReconcileResult::Error);
     let controller = scene.controller();
-    // The read of the last success stays: it wakes once more when what failed it goes, or a retry finds it gone.
+    // The read of the last successful call stays, and wakes the key when the ConfigMap is deleted.
     assert_eq!((controller.ledger().reads().keys, controller.ledger().reads().things), (1, 1));
     scene.api.delete(&maps(), &Key::new(Some("default"), "settings")).await;
     while scene.next().await != ReconcileResult::Success {}
@@ -152,6 +152,6 @@ async fn invariant_5_an_object_that_cannot_be_read_is_given_up_without_a_call_an
     let keys = controller.ledger().given_up();
     assert!(keys.iter().any(|key| key.error.contains("nests deeper than 127 levels")), "{keys:?}");
     scene.api.delete(&apples(), &Key::new(Some("default"), "a")).await;
-    // The call that traps.
+    // The deletion causes a call, which traps.
     assert_eq!(scene.next().await, ReconcileResult::Error);
 }

@@ -12,13 +12,13 @@ use crate::{dispatch::ledger::Deferral, writer::WITHDRAWN_AFTER};
 /// Children of one outcome: more than can be written before the fence closes.
 const CHILDREN: usize = 2_000;
 
-/// How long each of their applies takes.
+/// Duration of each apply.
 const EACH: Duration = Duration::from_millis(100);
 
 /// Children that are written at a time.
 const AT_ONCE: u64 = 8;
 
-/// A plugin that is about to write [`CHILDREN`], and some of them are written. Also how many.
+/// A scene with a plugin that is writing [`CHILDREN`], and a function that counts the written ones.
 async fn writes_for_long() -> (Scene, impl Fn(&Scene) -> u64) {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;
@@ -27,7 +27,7 @@ async fn writes_for_long() -> (Scene, impl Fn(&Scene) -> u64) {
     let slow = scene.api.server.faults().add(slow).expect("it is a rule");
     let children = (0..CHILDREN).map(|number| (config_map(&format!("c-{number}")).to_string(), false)).collect();
     let status = Some(json!({ "phase": "Ripe" }).to_string());
-    // Their texts take four pages.
+    // The texts of the children take four pages.
     scene.activate(&Guest::new().pages(16).answer(Answer::Children { children, status, requeue_after: None })).await;
     scene.api.create(apple("a")).await;
     let written = move |scene: &Scene| scene.api.server.faults().hits(slow).unwrap_or_default();
@@ -35,7 +35,7 @@ async fn writes_for_long() -> (Scene, impl Fn(&Scene) -> u64) {
     (scene, written)
 }
 
-/// Writes that may begin within this time: the server takes its time over each.
+/// Upper bound of the writes that begin within this time.
 fn within(grace: Duration) -> u64 {
     let rounds = grace.as_millis().div_ceil(EACH.as_millis()) + 2;
     AT_ONCE * u64::try_from(rounds).expect("they are few")
@@ -56,7 +56,7 @@ async fn a_plugin_that_is_removed_stops_writing_within_its_grace() {
     let after = written(&scene);
     assert!(after <= before + within(WITHDRAWN_AFTER), "{after} writes, {before} of them before it was removed");
     assert_eq!(status(&scene).await, json!(null));
-    // It comes back, and goes on where it was.
+    // The plugin comes back and goes on.
     scene.api.server.faults().clear();
     scene
         .activate(&Guest::new().answer(Answer::Children {
@@ -92,7 +92,7 @@ async fn postponed_status_is_written_at_the_end_if_no_reconcile_follows() {
     scene.activate(&waits_for_go().concurrency(1)).await;
     let controller = scene.controller();
     comes_true("it is reconciled", || controller.active_workers() == 1).await;
-    // It changes while it is in flight, so that it is next.
+    // The object changes while it is reconciled, so that its key is next.
     let view = controller.serving().view.clone();
     let key = Key::new(Some("default"), "a");
     scene.api.replace_apple("a", json!({ "quantity": 2 })).await;
@@ -111,7 +111,7 @@ async fn key_whose_children_were_unknown_is_woken_when_the_watch_is_back() {
     scene.api.serve_apples().await;
     let wanted = Answer::Children { children: Vec::new(), status: None, requeue_after: None };
     let mut candidate = scene.candidate(&Guest::new().answer(wanted)).await;
-    // Nothing but the watch brings it back in time.
+    // The backoff is so long that only the watch can bring the key back in time.
     candidate.limits.backoff_base_ms = NonZeroU32::new(600_000);
     candidate.limits.backoff_cap_ms = NonZeroU32::new(600_000);
     scene.dispatch.activate(candidate).await.expect("it can serve");

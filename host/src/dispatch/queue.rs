@@ -10,7 +10,7 @@ use pilothouse_core::{
     workqueue::{Item, Pace, Workqueue},
 };
 
-// Not straight from the crates: tests/interleavings puts others in their place.
+// Imported through `sync`, which tests/interleavings replaces.
 use super::sync::{Instant, Mutex, MutexGuard, Notify, timeout_at};
 
 /// Keys that are to be reconciled.

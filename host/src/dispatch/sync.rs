@@ -1,5 +1,5 @@
-//! Locks, bells and time, as the [queue](super::queue) uses them: one place in which tests/interleavings has others,
-//! which make threads take turns in every order.
+//! The locks, wake-ups and clock of the [queue](super::queue). tests/interleavings replaces this module by one that
+//! makes threads take turns in every order.
 
 pub(super) use parking_lot::{Mutex, MutexGuard};
 pub(super) use tokio::{

@@ -224,13 +224,13 @@ async fn invariant_6_routes_have_synced_when_the_first_objects_are_judged() {
     let expression = Expression::compile("object.metadata.name == 'b'").expect("an expression");
     let when = Predicate::new(vec![vec![Condition { test: Test::Cel(expression), negated: false }]]);
     let routes = Arc::new(Routes::within(&record.remembered().unjudged));
-    let left = routes.replace(vec![Wanted { lease, source: (), when }], |listener| {
+    let needs_introduction = routes.replace(vec![Wanted { lease, source: (), when }], |listener| {
         let routes = Arc::downgrade(&routes);
         Box::new(move |change: &Change, origin| {
             assert!(routes.upgrade().is_some_and(|routes| routes.hear(&listener, change, origin).is_none()));
         })
     });
-    assert!(!left, "nothing was there");
+    assert!(!needs_introduction, "nothing is cached yet");
     let judged = Mutex::new(BTreeMap::new());
     let judge = routes.judge(&record, |case, matters| {
         judged.lock().insert(case.unseen.change.key().name.to_string(), matters);

@@ -16,7 +16,7 @@ use crate::{
     testing::{Api, soon},
 };
 
-/// A plugin that caches ConfigMaps, and looks them up by `data.app`.
+/// A plugin that caches ConfigMaps with an index by `data.app`.
 struct Scene {
     api: Api,
     informers: Informers,
@@ -24,7 +24,7 @@ struct Scene {
     reader: Reader,
 }
 
-/// Something that a call reads.
+/// The object that a call reads first.
 type Read<'a> = &'a dyn Fn(&Reading);
 
 fn of() -> TypeMeta {
@@ -91,7 +91,7 @@ impl Scene {
         self.view.leases().next().expect("there is one")
     }
 
-    /// Returns when the cache shows it.
+    /// Waits until the cache shows something.
     async fn comes(&self, what: &str, mut shown: impl FnMut(&Lease) -> bool) {
         soon(what, async {
             while !shown(self.lease()) {
@@ -101,7 +101,7 @@ impl Scene {
         .await;
     }
 
-    /// Somebody changes an object, and the watch brings it.
+    /// Changes an object as somebody else, and waits until the watch has brought the change.
     async fn change(&self, name: &str, app: &str) {
         self.api.update(map(name, app)).await;
         let app = format!(r#""app":"{app}""#);
@@ -119,21 +119,21 @@ impl Scene {
         self.comes("the end", |lease| lease.get(&key(name)).is_none()).await;
     }
 
-    /// A call that has read `a`.
+    /// Begins a call that has read `a`.
     fn began(&self, tracker: &Arc<Mutex<Tracker>>) -> Reading {
         let reading = Reading::begin(tracker, &key("reconciled"));
         assert!(self.app("a", &reading).is_some());
         reading
     }
 
-    /// The application of an object.
+    /// Reads the `data.app` of an object.
     fn app(&self, name: &str, reading: &Reading) -> Option<String> {
         let object = self.reader.get(&of(), &key(name), reading).expect("it may be read")?;
         let object: Value = serde_json::from_str(&object.json()).expect("an object is JSON");
         object["data"]["app"].as_str().map(str::to_owned)
     }
 
-    /// Names and applications of a page, and where the next one begins.
+    /// Reads names and `data.app` of a page, and its cursor.
     fn list(&self, query: &Query, reading: &Reading) -> (Vec<String>, Option<String>) {
         let page = self.reader.list(query, reading).expect("it may be read");
         let told = page.items.iter().map(|item| {
@@ -146,7 +146,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn pages_of_one_call_fit_together_while_objects_change_between() {
+async fn pages_of_one_call_fit_together_while_objects_change() {
     let scene = Scene::new(&[("a", "web"), ("c", "web"), ("d", "db"), ("e", "web")]).await;
     let reading = Reading::default();
     let some = Query { limit: 2, ..query() };
@@ -169,7 +169,7 @@ async fn pages_of_one_call_fit_together_while_objects_change_between() {
 }
 
 #[tokio::test]
-async fn invariant_7_a_page_that_ends_at_what_may_not_be_read_does_not_name_it() {
+async fn invariant_7_page_that_ends_at_a_hidden_object_does_not_name_it() {
     let names: Vec<String> = (0..60).map(|number| format!("hidden-{number:02}")).collect();
     let mut maps: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "web")).collect();
     maps.push(("shown", "web"));
@@ -190,7 +190,7 @@ async fn invariant_7_a_page_that_ends_at_what_may_not_be_read_does_not_name_it()
         if !items.is_empty() {
             break items;
         }
-        // Those of keys go on where those of lists ended.
+        // A cursor of a list is valid for keys too.
         assert!(scene.reader.keys(&some, &reading).expect("it may be read").next.is_some());
         some.after = next;
         cursors.extend(some.after.clone());
@@ -215,7 +215,7 @@ async fn invariant_3_own_writes_are_seen_by_calls_that_began_before() {
 }
 
 #[tokio::test]
-async fn invariant_11_what_changed_before_it_was_read_as_it_had_been_wakes() {
+async fn invariant_11_change_that_the_moment_has_hidden_wakes() {
     let scene = Scene::new(&[("a", "web"), ("b", "web")]).await;
     let db = Query { index: Some(("app".into(), "db".into())), ..query() };
     let calls: [Reading; 5] = std::array::from_fn(|_| scene.began(&Arc::default()));
@@ -235,24 +235,24 @@ async fn invariant_11_what_changed_before_it_was_read_as_it_had_been_wakes() {
 }
 
 #[tokio::test]
-async fn invariant_11_an_own_write_does_not_hide_that_what_was_read_had_changed() {
+async fn invariant_11_own_write_does_not_hide_an_earlier_change() {
     let scene = Scene::new(&[("a", "web"), ("b", "web")]).await;
     let [mut before, mut after, mut never] = std::array::from_fn(|_| scene.began(&Arc::default()));
     scene.change("b", "db").await;
     assert_eq!(scene.app("b", &before).as_deref(), Some("web"));
-    // The answer to a write that the watch has brought before it is news to nobody.
+    // The response to a write is no change if the watch was faster.
     scene.informers.own_write(&scene.lease().get(&key("b")).expect("it is there"));
     for reading in [&before, &after] {
         assert_eq!(scene.app("b", reading).as_deref(), Some("db"));
     }
     assert!(before.end());
-    // Whether a read saw more than the write is not known: once too often does no harm.
+    // Whether a read saw more than the write is not known. One wake-up too many does no harm.
     assert!(after.end());
     assert!(!never.end());
 }
 
 #[tokio::test]
-async fn invariant_11_what_changes_after_it_was_read_is_heard() {
+async fn invariant_11_change_after_the_read_wakes() {
     let scene = Scene::new(&[("a", "web")]).await;
     let tracker = Arc::default();
     let mut reading = scene.began(&tracker);
@@ -265,7 +265,7 @@ async fn invariant_11_what_changes_after_it_was_read_is_heard() {
 }
 
 #[tokio::test]
-async fn an_index_is_looked_up_by_a_name_in_its_namespace_and_everywhere_for_one_without() {
+async fn index_is_looked_up_in_the_namespace_of_a_name_and_everywhere_for_a_cluster_scoped_name() {
     let scene = Scene::new(&[("a", "web"), ("b", "db"), ("c", "web")]).await;
     let found = |name: &Key| scene.reader.indexed(&scene.view, "app", name);
     assert_eq!(found(&key("web")), ["a", "c"].map(key));

@@ -68,9 +68,9 @@ async fn neither_map_nor_observe_is_called_while_this_process_may_not_act() {
     scene.api.create(config_map("a")).await;
     let (controller, observing) = (scene.controller(), scene.dispatch.observing());
     let waiting = || controller.waking().unmapped().objects.min(observing[0].figures().objects);
-    comes_true("both are to be told", || waiting() > 0).await;
+    comes_true("changes wait for both", || waiting() > 0).await;
     others_have_their_turns().await;
-    assert!(!scene.seen.log.lock().iter().any(|told| told.ends_with("done")));
+    assert!(!scene.seen.log.lock().iter().any(|seen| seen.ends_with("done")));
     acting.set(true);
     scene.saw("map done", 1).await;
     scene.saw("observe done", 1).await;

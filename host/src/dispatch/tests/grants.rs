@@ -276,7 +276,7 @@ impl Shown {
         comes_true("its informers sync", || controller.waking().waits_for().is_empty()).await;
         let imports = CallImports::new(controller.serving().access.clone());
         let shown = Self { scene, lines, imports, controller };
-        shown.is_told(AFTER).await;
+        shown.has_got(AFTER).await;
         shown
     }
 
@@ -391,7 +391,7 @@ impl Shown {
             self.forgets(AFTER).await;
         } else {
             api.update(with_inside(config_map(AFTER))).await;
-            self.is_told(AFTER).await;
+            self.has_got(AFTER).await;
         }
         self.lines.has(call, name)
     }
@@ -401,8 +401,8 @@ impl Shown {
     }
 
     /// Waits until mapper and observer got a ConfigMap.
-    async fn is_told(&self, name: &str) {
-        comes_true("it is told", || ["map", "observe"].into_iter().all(|call| self.lines.has(call, name))).await;
+    async fn has_got(&self, name: &str) {
+        comes_true("both got it", || ["map", "observe"].into_iter().all(|call| self.lines.has(call, name))).await;
     }
 
     /// Deletes a MyApple, and waits until that is reconciled.
@@ -501,7 +501,7 @@ async fn narrows(scene: &Scene, guest: &Guest) {
 }
 
 #[tokio::test]
-async fn invariant_7_what_is_taken_away_comes_by_no_path_though_what_is_new_never_comes() {
+async fn invariant_7_revoked_objects_take_no_path_though_the_new_revision_never_syncs() {
     let lines = Lines::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
     let shown = Shown::with(Grants::all_asked(&asked()), lines).await;
@@ -521,7 +521,7 @@ async fn invariant_7_what_is_taken_away_comes_by_no_path_though_what_is_new_neve
 }
 
 #[tokio::test]
-async fn invariant_7_what_waited_and_is_taken_away_is_forgotten_at_once() {
+async fn invariant_7_waiting_changes_of_revoked_objects_are_forgotten_at_once() {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;
     for name in [OTHER, MINE] {
@@ -551,7 +551,7 @@ async fn invariant_7_what_waited_and_is_taken_away_is_forgotten_at_once() {
 }
 
 #[tokio::test]
-async fn invariant_7_a_call_that_began_before_two_changes_of_grants_loses_what_the_second_takes() {
+async fn invariant_7_call_in_flight_loses_the_grants_that_a_second_change_revokes() {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;
     let candidate = async |version: &'static str, grants: Grants| {
@@ -581,7 +581,7 @@ async fn observer_gets_names_that_are_granted_later() {
         let mut candidate = shown.scene.candidate(&tells_all()).await;
         candidate.grants = Arc::new(granted_names(&[OTHER], more));
         soon("it becomes active", shown.scene.dispatch.activate(candidate)).await.expect("it can serve");
-        comes_true("it is told", || lines.has("observe", OTHER)).await;
+        comes_true("it is observed", || lines.has("observe", OTHER)).await;
         lines.0.lock().clear();
     }
 }

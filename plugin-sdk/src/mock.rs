@@ -58,6 +58,7 @@
 mod apply;
 mod bounds;
 mod field;
+mod grants;
 mod keep;
 mod keys;
 mod manifest;
@@ -172,6 +173,34 @@ impl MockHost {
     /// Returns the plugin's manifest.
     pub fn manifest(&self) -> &wire::Manifest {
         &self.manifest
+    }
+
+    /// Checks that an administrator's file grants exactly what the plugin asks for.
+    ///
+    /// `file` is the content of the file, such as `serde_saphyr::from_str(include_str!("../greeter.yaml"))`.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use pilothouse_sdk::mock::MockHost;
+    /// use pilothouse_sdk::prelude::*;
+    /// use serde_json::json;
+    ///
+    /// fn plugin() -> Plugin {
+    ///     let controller = Controller::of::<ConfigMap>().without_status().reconcile(|_, _| Ok(Outcome::new()));
+    ///     Plugin::new("Reads ConfigMaps.").controller(controller)
+    /// }
+    ///
+    /// let file = json!({"grants": [{"apiVersion": "v1", "kind": "ConfigMap", "verbs": ["read"]}]});
+    /// MockHost::new(plugin).assert_granted(&file);
+    /// ```
+    ///
+    /// # Panics
+    /// Panics with every permission that is not granted, and every grant that is not asked for.
+    #[track_caller]
+    pub fn assert_granted(&self, file: &serde_json::Value) {
+        if let Err(problems) = grants::compare(&self.manifest.permissions, file) {
+            panic!("the grants differ from what the plugin asks for:\n{problems}");
+        }
     }
 
     /// Adds an object to the cluster, as [`put`](Self::put) does.

@@ -485,3 +485,14 @@ fn a_child_that_no_server_takes_fails_in_the_servers_words() {
     assert!(failure.contains("duplicate entries for key"), "{failure}");
     assert_eq!(data(&host, "twice"), None);
 }
+
+#[test]
+#[should_panic(expected = "asked and not granted: v1 ConfigMap: read\ngranted and not asked: v1 ConfigMap/status: \
+                           apply in namespaces a of names x, y")]
+fn a_grant_that_differs_from_what_is_asked_fails_the_test() {
+    let grant = serde_json::json!({
+        "apiVersion": "v1", "kind": "ConfigMap/status", "verbs": ["apply"], "namespaces": ["a"], "names": ["x", "y"],
+    });
+    MockHost::new(plugin_with(Vec::new, |_, _| Ok(Outcome::new())))
+        .assert_granted(&serde_json::json!({"grants": [grant]}));
+}

@@ -151,12 +151,16 @@ pub struct Call {
 
 impl std::fmt::Display for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let part = match self.subresource {
-            None => "",
-            Some(Subresource::Status) => "/status",
-            Some(Subresource::Scale) => "/scale",
-        };
-        write!(f, "{} of {}{part} {}", verb(self.verb), self.of, self.key)
+        write!(f, "{} of {}{} {}", verb(self.verb), self.of, part(self.subresource), self.key)
+    }
+}
+
+/// Returns the text of a subresource behind its kind, as in `Pod/status`.
+pub(super) fn part(subresource: Option<Subresource>) -> &'static str {
+    match subresource {
+        None => "",
+        Some(Subresource::Status) => "/status",
+        Some(Subresource::Scale) => "/scale",
     }
 }
 

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use super::{
     apply, keys,
     outcome::Failure,
-    script::{Call, Expected, verb},
+    script::{Call, Expected, part, verb},
 };
 use crate::{
     Key, TypeMeta, Verb,
@@ -388,12 +388,7 @@ impl State {
         } else {
             return Ok(());
         };
-        let part = match subresource {
-            None => "",
-            Some(Subresource::Status) => "/status",
-            Some(Subresource::Scale) => "/scale",
-        };
-        Err(format!("{} of {}{part} {}: {who}", verb(verb_), id.0, id.1))
+        Err(format!("{} of {}{} {}: {who}", verb(verb_), id.0, part(subresource), id.1))
     }
 
     /// As [`check`](Self::check), for any object of a kind, in any namespace or in one.

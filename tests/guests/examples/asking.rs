@@ -1,4 +1,6 @@
-//! For `bad-*` asks the host for ever.
+//! For `bad-*`, reads the cache forever. Its timeout is 300 ms.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use std::time::Duration;
 
@@ -8,15 +10,15 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn asking() -> Plugin {
-    // Short, so that a test waits no longer than it must.
+    // Short, because the test waits for it.
     let timeout = Duration::from_millis(300);
-    Plugin::new("Asks.")
+    Plugin::new("Reads the cache forever.")
         .controller(Controller::of::<MyApple>().owns::<ConfigMap>().timeout(timeout).reconcile(reconcile))
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     while is_bad(apple) {
-        // What is there, so that the host has something to copy.
+        // Existing objects, so that the host has something to copy.
         ctx.cache().get::<MyApple>(ctx.key())?;
         ctx.cache().list::<ConfigMap>().into_iter().next().transpose()?;
     }

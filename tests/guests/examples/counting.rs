@@ -1,4 +1,6 @@
-//! Adds 1 to `status.available` every 20 ms until it is `spec.quantity`: nothing but `requeue-after` keeps it going.
+//! Adds 1 to `status.available` every 20 ms, until it is `spec.quantity`. Only `requeue-after` wakes it.
+//!
+//! Used by `tests/e2e/suite/contract.rs`.
 
 use std::time::Duration;
 
@@ -7,7 +9,7 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn counting() -> Plugin {
-    Plugin::new("Counts.").controller(Controller::of::<MyApple>().reconcile(reconcile))
+    Plugin::new("Counts up.").controller(Controller::of::<MyApple>().reconcile(reconcile))
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
@@ -16,7 +18,7 @@ fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     if status.available >= apple.spec.quantity {
         return Ok(Outcome::new());
     }
-    // A change of the status wakes the key too: only one call in each tick may count.
+    // A change of the status also wakes the key. Only one call in each tick may count.
     let now = ctx.now().as_millisecond();
     let last =
         status.conditions.get("Counted").and_then(|counted| counted.message.parse::<i64>().ok()).unwrap_or_default();

@@ -1,4 +1,6 @@
-//! Wants a Deployment, said as people say it: what the API server keeps of it is not what it was sent.
+//! Has one child, the Deployment `<name>-juice`, which the API server stores in another form than it was sent.
+//!
+//! Used by `tests/e2e/suite/quiet.rs`.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +21,8 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn deploying() -> Plugin {
-    Plugin::new("Deploys.").controller(Controller::of::<MyApple>().owns::<Deployment>().reconcile(reconcile))
+    Plugin::new("Creates a Deployment.")
+        .controller(Controller::of::<MyApple>().owns::<Deployment>().reconcile(reconcile))
 }
 
 fn reconcile(_: &Context, apple: &MyApple) -> Result<Outcome, Error> {
@@ -27,7 +30,7 @@ fn reconcile(_: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     let container = Container {
         name: "juice".to_owned(),
         image: Some("registry.k8s.io/pause:3.10".to_owned()),
-        // The reference is atomic: the server says in it which version's field that is.
+        // The reference is atomic, and the server adds an apiVersion to it.
         env: Some(vec![EnvVar {
             name: "NODE".to_owned(),
             value_from: Some(EnvVarSource {
@@ -39,7 +42,7 @@ fn reconcile(_: &Context, apple: &MyApple) -> Result<Outcome, Error> {
             }),
             ..EnvVar::default()
         }]),
-        // The server calls that 1.
+        // The server stores this as 1.
         resources: Some(ResourceRequirements {
             limits: Some(BTreeMap::from([("cpu".to_owned(), Quantity("1000m".to_owned()))])),
             ..ResourceRequirements::default()

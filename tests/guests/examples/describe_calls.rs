@@ -1,4 +1,6 @@
-//! Asks for the time while it describes itself, though a description is pure.
+//! Calls `clock` while it describes itself. The host must reject it, because a description is pure.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 #![cfg(target_arch = "wasm32")]
 

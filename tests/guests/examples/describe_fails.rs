@@ -1,4 +1,6 @@
-//! Refuses every configuration.
+//! Rejects every configuration.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use pilothouse_sdk::prelude::*;
 use serde::Deserialize;

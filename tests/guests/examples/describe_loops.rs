@@ -1,4 +1,6 @@
-//! Never ends describing itself.
+//! Never returns from `describe`.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use pilothouse_sdk::prelude::*;
 

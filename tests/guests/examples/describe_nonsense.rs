@@ -1,4 +1,6 @@
-//! Describes what cannot be: the host is to name every mistake.
+//! Describes itself with many mistakes. The host must report each of them.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 #![cfg(target_arch = "wasm32")]
 
@@ -45,7 +47,7 @@ fn controller() -> Controller {
         ],
         watches: vec![
             mapped(Mapping::Index("nowhere".into())),
-            // Declared, and of another kind than the controller's.
+            // Declared, but for another kind than the controller's.
             mapped(Mapping::Index("of-maps".into())),
             mapped(Mapping::Label("No Label!".into())),
         ],
@@ -89,7 +91,7 @@ impl Guest for Nonsense {
     }
 
     fn reconcile(_: String, _: Request) -> Result<Outcome, Failure> {
-        Err(Error::terminal("nobody should load this").into())
+        Err(Error::terminal("no host should load this").into())
     }
 }
 

@@ -1,4 +1,6 @@
-//! Describes more than a manifest may hold: controllers, watches, selectors by fields, and definitions.
+//! Describes more controllers, watches and field selectors than a manifest may have, and a CRD of 4 MiB.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 #![cfg(target_arch = "wasm32")]
 
@@ -64,7 +66,7 @@ impl Guest for Oversized {
     }
 
     fn reconcile(_: String, _: Request) -> Result<Outcome, Failure> {
-        Err(Error::terminal("nobody should load this").into())
+        Err(Error::terminal("no host should load this").into())
     }
 }
 

@@ -1,4 +1,6 @@
 //! Panics while it describes itself.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use pilothouse_sdk::prelude::*;
 

@@ -1,4 +1,6 @@
-//! Declares what takes exports that it does not have: a mapping by a function of its own, and an observer.
+//! Declares a mapping `plugin` and observes ConfigMaps, but exports neither `mapper` nor `observer`.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 #![cfg(target_arch = "wasm32")]
 
@@ -14,7 +16,7 @@ use pilothouse_sdk::{
 struct Unexported;
 
 fn plugin() -> Plugin {
-    apple::plugin("Says more than it exports.", apple::well_behaved)
+    apple::plugin("Declares more than it exports.", apple::well_behaved)
 }
 
 impl Guest for Unexported {
@@ -29,7 +31,7 @@ impl Guest for Unexported {
     }
 
     fn reconcile(_: String, _: Request) -> Result<Outcome, Failure> {
-        Err(Error::terminal("nobody should load this").into())
+        Err(Error::terminal("no host should load this").into())
     }
 }
 

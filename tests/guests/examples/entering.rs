@@ -1,5 +1,6 @@
-//! Says that it was called as soon as `reconcile` is entered, before it reads the object, and with which annotation `guests.example.com/mark` as
-//! its text has it; and does nothing else.
+//! Logs `called` with the annotation `guests.example.com/mark`, before it decodes the object. Does nothing else.
+//!
+//! Used by `tests/bench/src/controllers/host.rs`.
 
 #![cfg(target_arch = "wasm32")]
 
@@ -12,7 +13,7 @@ use pilothouse_sdk::{
 
 const MARK: &str = "\"guests.example.com/mark\":\"";
 
-/// As `#[plugin]` has it: Rust's usual one asks for memory in each call.
+/// The same allocator as with `#[plugin]`: Rust's default one would request memory in each call.
 #[global_allocator]
 static ALLOCATOR: Arena = Arena::new();
 
@@ -20,7 +21,7 @@ struct Entering;
 
 fn plugin() -> Plugin {
     let nothing = |_: &_, _: &ConfigMap| Ok(pilothouse_sdk::Outcome::new());
-    Plugin::new("Says when it is entered.").controller(Controller::of::<ConfigMap>().reconcile(nothing))
+    Plugin::new("Logs when it is entered.").controller(Controller::of::<ConfigMap>().reconcile(nothing))
 }
 
 impl Guest for Entering {
@@ -29,7 +30,7 @@ impl Guest for Entering {
     }
 
     fn reconcile(_: String, request: Request) -> Result<Outcome, Failure> {
-        // Annotations come last.
+        // The annotations are at the end of the text.
         let (_, mark) = request.object.rsplit_once(MARK).unwrap_or_default();
         let (mark, _) = mark.split_once('"').unwrap_or_default();
         info!("called", mark = mark);

@@ -1,4 +1,6 @@
-//! Fails in the way that `spec.color` says: `retry` twice and then no more, `terminal` for good.
+//! Fails as `spec.color` says: `retry` fails twice and then succeeds, and `terminal` is not retried.
+//!
+//! Used by `tests/e2e/suite/contract.rs`.
 
 use pilothouse_guests::apple::{self, MyApple, Status, well_behaved};
 use pilothouse_sdk::prelude::*;
@@ -26,7 +28,7 @@ fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     }
 }
 
-/// Whether it has succeeded already: its own status wakes it once more.
+/// Returns `true` if it has already succeeded. Its own status wakes it once more.
 fn tried(apple: &MyApple) -> bool {
     apple.status.as_ref().is_some_and(|status| status.conditions.is_true("Tried"))
 }

@@ -1,4 +1,7 @@
-//! For `bad-*` fills 32 MiB sixteen times before it answers, each in one go, in which nothing makes it give way.
+//! For `bad-*`, fills 32 MiB of memory sixteen times before it returns. Each time is one instruction, which the host
+//! cannot interrupt.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use std::hint::black_box;
 
@@ -7,7 +10,7 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn filling() -> Plugin {
-    apple::plugin("Fills its memory, and empties it.", reconcile)
+    apple::plugin("Fills its memory.", reconcile)
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {

@@ -1,11 +1,13 @@
-//! For `bad-*` floods the log before it answers.
+//! For `bad-*`, logs 20,000 lines of 1 kB before it returns.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use pilothouse_guests::apple::{self, MyApple, is_bad, well_behaved};
 use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn flooding() -> Plugin {
-    apple::plugin("Talks.", reconcile)
+    apple::plugin("Floods the log.", reconcile)
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {

@@ -1,4 +1,6 @@
-//! For `bad-*` reads from the API server without end, over many objects at once.
+//! For `bad-*`, reads from the API server forever, for 256 objects at the same time. Its timeout is 300 ms.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn flooding_requests() -> Plugin {
-    // Short, so that a test waits no longer than it must.
+    // Short, because the test waits for it.
     let timeout = Duration::from_millis(300);
     let controller = Controller::of::<MyApple>().owns::<ConfigMap>().timeout(timeout).max_concurrency(256);
     Plugin::new("Floods the API server with reads.").controller(controller.reconcile(reconcile))
@@ -16,7 +18,7 @@ fn flooding_requests() -> Plugin {
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     while is_bad(apple) {
-        // What is there, so that there is an answer to carry.
+        // An existing object, so that there is an answer to transfer.
         let _ = std::hint::black_box(ctx.client().get::<MyApple>(ctx.key()));
     }
     well_behaved(ctx, apple)

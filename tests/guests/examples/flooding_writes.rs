@@ -1,4 +1,6 @@
-//! For `bad-*` writes to the API server without end, over many objects at once.
+//! For `bad-*`, writes to the API server forever, for 256 objects at the same time. Its timeout is 300 ms.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn flooding_writes() -> Plugin {
-    // Short, so that a test waits no longer than it must.
+    // Short, because the test waits for it.
     let timeout = Duration::from_millis(300);
     let controller = Controller::of::<MyApple>().owns::<ConfigMap>().timeout(timeout).max_concurrency(256);
     Plugin::new("Floods the API server with writes.").controller(controller.reconcile(reconcile))
@@ -19,7 +21,7 @@ fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     while is_bad(apple) {
         let mut map = config_map(&format!("{}-flood", apple.name()), &[("number", &number.to_string())]);
         map.metadata.namespace.clone_from(&ctx.key().namespace);
-        // Each changes something, so that each is stored.
+        // Each write changes something, so that each is stored.
         let _ = std::hint::black_box(ctx.client().force_apply(&map));
         number += 1;
     }

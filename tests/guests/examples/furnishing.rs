@@ -1,4 +1,6 @@
-//! Has the children that `spec.color` lists as JSON, of fourteen kinds that many operators make, and sends them as they are written there.
+//! Has the children that `spec.color` lists as JSON, unchanged, of fourteen kinds that many operators create.
+//!
+//! Used by `tests/e2e/suite/quiet.rs`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pilothouse_guests::apple::{MyApple, Status};
@@ -6,7 +8,7 @@ use pilothouse_sdk::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// One type for each kind, since `k8s_openapi`'s own would leave out what is empty, and the name of each.
+/// Defines one type for each kind. The types of `k8s_openapi` would leave out empty fields.
 macro_rules! kinds {
     ($($name:ident $api_version:literal $kind:literal),+ $(,)?) => {
         $(
@@ -23,7 +25,7 @@ macro_rules! kinds {
         fn furnishing() -> Plugin {
             let controller = Controller::of::<MyApple>();
             $(let controller = controller.owns::<$name>();)+
-            Plugin::new("Furnishes.").controller(controller.reconcile(reconcile))
+            Plugin::new("Creates the listed children.").controller(controller.reconcile(reconcile))
         }
 
         fn child(outcome: Outcome, mut child: Value) -> Result<Outcome, Error> {
@@ -34,7 +36,7 @@ macro_rules! kinds {
             }
             match kind.as_str() {
                 $($kind => Ok(outcome.child(serde_json::from_value::<$name>(child).map_err(Error::terminal)?)),)+
-                _ => Err(Error::terminal(format!("no child is a {kind}"))),
+                _ => Err(Error::terminal(format!("{kind} is not a kind of child"))),
             }
         }
     };

@@ -1,7 +1,9 @@
-//! For `bad-*` hands over text that is no UTF-8: `bad-1` as its status, all others as a line of the log.
+//! For `bad-1`, returns a status that is not UTF-8. For other `bad-*`, logs a line that is not UTF-8.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 #![cfg(target_arch = "wasm32")]
-#![expect(unsafe_code, reason = "no safe code makes such a text")]
+#![expect(unsafe_code, reason = "safe code cannot create such a text")]
 
 use pilothouse_guests::apple::{self, MyApple, is_bad};
 use pilothouse_sdk::{
@@ -14,11 +16,11 @@ use pilothouse_sdk::{
 struct Garbling;
 
 fn plugin() -> Plugin {
-    apple::plugin("Garbles.", apple::well_behaved)
+    apple::plugin("Returns text that is not UTF-8.", apple::well_behaved)
 }
 
 fn garbled() -> String {
-    // SAFETY: nothing in this component looks at it.
+    // SAFETY: nothing in this component reads the text.
     unsafe { String::from_utf8_unchecked(b"{\"available\": \"\xff\xfe\"}".to_vec()) }
 }
 

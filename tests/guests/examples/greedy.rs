@@ -1,7 +1,9 @@
-//! Imports an interface that no host has, and needs it in every call.
+//! Imports the interface `test:greedy/secrets`, which no host offers. The host must reject it.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 #![cfg(target_arch = "wasm32")]
-#![expect(missing_docs, unsafe_code, reason = "generated; the ABI of the component model needs unsafe code")]
+#![expect(missing_docs, unsafe_code, reason = "generated code, and the ABI of the component model needs unsafe code")]
 
 wit_bindgen::generate!({
     path: "../../wit",

@@ -1,4 +1,6 @@
-//! For `bad-*` reads ConfigMaps by 900 selectors before it answers, all of which select the same, and no two objects read by one of them.
+//! For `bad-*`, reads ConfigMaps by 900 selectors that all select the same. No two objects share a selector.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{self, MyApple, is_bad, well_behaved};
@@ -6,7 +8,7 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn hoarding() -> Plugin {
-    apple::plugin("Wants to hear of everything, many times.", reconcile)
+    apple::plugin("Reads by many selectors.", reconcile)
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {

@@ -1,11 +1,13 @@
-//! For `bad-1` answers with a status that is larger than any API server takes, for others that are bad with more children than an outcome may hold.
+//! For `bad-1`, returns a status of 8 MiB. For other `bad-*`, returns children of 17 MiB.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use pilothouse_guests::apple::{self, MyApple, is_bad, well_behaved};
 use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn huge() -> Plugin {
-    apple::plugin("Exaggerates.", reconcile)
+    apple::plugin("Returns too much.", reconcile)
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {

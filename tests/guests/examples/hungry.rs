@@ -1,11 +1,13 @@
-//! For `bad-*` allocates memory without end, and touches all of it.
+//! For `bad-*`, allocates memory forever, and touches all of it.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use pilothouse_guests::apple::{self, MyApple, is_bad, well_behaved};
 use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn hungry() -> Plugin {
-    apple::plugin("Eats.", reconcile)
+    apple::plugin("Allocates forever.", reconcile)
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {

@@ -1,4 +1,6 @@
-//! Answers that all is as it should be without a look at what it is called with: what is left is the call itself.
+//! Reuses its instances, and returns an empty outcome without looking at the object. It measures the call itself.
+//!
+//! Used by `tests/bench/src/lines/calls.rs`.
 
 #![cfg(target_arch = "wasm32")]
 
@@ -9,14 +11,14 @@ use pilothouse_sdk::{
     entry,
 };
 
-// As `#[plugin]` gives one.
+// The same allocator as with `#[plugin]`.
 #[global_allocator]
 static ALLOCATOR: Arena = Arena::new();
 
 struct Idling;
 
 fn plugin() -> Plugin {
-    Plugin::new("Is kept, and does nothing.")
+    Plugin::new("Reuses its instances, and does nothing.")
         .reuse_instances()
         .controller(apple::counting().without_status().reconcile(|_, _| unreachable!("`reconcile` is the one below")))
 }

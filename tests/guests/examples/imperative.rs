@@ -1,4 +1,7 @@
-//! Writes through the client and looks in the same call whether the cache shows it.
+//! Creates, patches and deletes `<name>-made` with the client. Reports in conditions whether the cache shows each write
+//! within the same call.
+//!
+//! Used by `tests/e2e/suite/contract.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{self, MyApple, Status, config_map};
@@ -7,11 +10,11 @@ use serde_json::json;
 
 #[plugin]
 fn imperative() -> Plugin {
-    apple::plugin("Writes by itself.", reconcile)
+    apple::plugin("Writes with the client.", reconcile)
         .permission(Permission::of::<ConfigMap>().verbs([Verb::Create, Verb::Patch]))
 }
 
-/// Leaves nothing behind but its findings, so that it can be called any number of times.
+/// Leaves only its conditions behind, so it can be called any number of times.
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     if ctx.phase() != Phase::Live {
         return Ok(Outcome::new());
@@ -20,7 +23,7 @@ fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     let key = ctx.key().beside(format!("{}-made", apple.name()));
     let step = |map: &ConfigMap| map.data.as_ref().and_then(|data| data.get("step").cloned());
 
-    // What an earlier call may have left that was stopped half-way.
+    // An earlier call that was interrupted may have left this.
     match client.delete::<ConfigMap>(&key) {
         Err(error) if !error.is_not_found() => return Err(error.into()),
         _ => {}

@@ -1,5 +1,7 @@
-//! Watches ConfigMaps under 256 CEL expressions that take long over many members, and has for `bad-*` a child of 2,000 that each change of the
-//! MyApple changes too.
+//! Watches ConfigMaps with 256 slow CEL expressions. For `bad-*`, it has a child with 2,000 members that changes with
+//! each change of the MyApple.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +9,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{MyApple, config_map, is_bad, well_behaved};
 use pilothouse_sdk::prelude::*;
 
-/// What gathers a list of all members.
+/// Expressions that create a list of all members.
 const COSTLY: [&str; 4] = [
     "object.data.map(k, k).size()",
     "object.data.filter(k, k != '').size()",
@@ -22,10 +24,10 @@ fn judging() -> Plugin {
         .owns::<ConfigMap>()
         .watches_with(maps, Mapping::label("judged"))
         .reconcile(reconcile);
-    Plugin::new("Would judge for ever.").controller(controller)
+    Plugin::new("Has slow predicates.").controller(controller)
 }
 
-/// The first hold, so that all are evaluated; the last does not.
+/// All conditions but the last are true, so that all are evaluated.
 fn list(number: usize) -> Predicate {
     let costly = (0..15).map(|n| format!("{} != {}", COSTLY[n % COSTLY.len()], 10_000 + number * 100 + n));
     let never = format!("size('') == {number}");

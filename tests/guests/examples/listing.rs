@@ -1,7 +1,9 @@
-//! Lists the ConfigMaps with the label `list=<name>`, however many there are, and says how many it saw.
+//! Counts the ConfigMaps with the label `list=<name>`.
 //!
-//! `status.available` has the number of objects; the conditions `Keys`, `Fields`, `Indexed` and `Pages` that of keys, of partial objects, of
-//! objects by the index `list`, and of objects in pages of 7.
+//! `status.available` is the number of objects. Conditions hold the number of keys (`Keys`), of partial objects (`Fields`), of objects by
+//! the index `list` (`Indexed`), and of objects in pages of 7 (`Pages`).
+//!
+//! Used by `tests/e2e/suite/reads.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{self, MyApple, Status, found};
@@ -11,7 +13,7 @@ use serde_json::Value;
 #[plugin]
 fn listing() -> Plugin {
     let controller = apple::counting().reads::<ConfigMap>().reconcile(reconcile);
-    Plugin::new("Counts.").index::<ConfigMap>("list", "metadata.labels['list']").controller(controller)
+    Plugin::new("Counts ConfigMaps.").index::<ConfigMap>("list", "metadata.labels['list']").controller(controller)
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
@@ -29,7 +31,7 @@ fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     Ok(Outcome::new().status(status))
 }
 
-/// Holds one of them at a time.
+/// Counts items, and holds one of them at a time.
 fn count<T, E>(all: impl IntoIterator<Item = Result<T, E>>) -> Result<usize, E> {
     all.into_iter().try_fold(0, |count, one| one.map(|_| count + 1))
 }

@@ -1,4 +1,6 @@
-//! For `bad-*` never returns.
+//! For `bad-*`, never returns. Its timeout is 300 ms.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use std::time::Duration;
 
@@ -8,16 +10,16 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn looping() -> Plugin {
-    // Short, so that a test waits no longer than it must.
+    // Short, because the test waits for it.
     let timeout = Duration::from_millis(300);
-    Plugin::new("Loops.")
+    Plugin::new("Loops forever.")
         .controller(Controller::of::<MyApple>().owns::<ConfigMap>().timeout(timeout).reconcile(reconcile))
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     if is_bad(apple) {
         loop {
-            // Nothing that a compiler could take out, and no call that the host could stop it in.
+            // The compiler cannot remove this, and it calls nothing in which the host could stop it.
             std::hint::black_box(apple);
         }
     }

@@ -1,12 +1,15 @@
-//! Is woken by ConfigMaps that it does not read, in the way that their label `by` says, and counts its calls in `status.available`.
+//! Maps ConfigMaps that it does not read, in the way that their label `by` says. Counts its calls in
+//! `status.available`.
 //!
-//! | `by` | concerns |
+//! | `by` | the ConfigMap concerns |
 //! |---|---|
-//! | `same-key` | the MyApple of the ConfigMap's name |
-//! | `label` | the one that its label `apple` names |
-//! | `any-owner` | those that its owner references name |
-//! | `index` | those whose `spec.color` is the ConfigMap's name |
-//! | `function` | those that its annotation `apples` names, parted by spaces: by the plugin's own function |
+//! | `same-key` | the MyApple with the ConfigMap's name |
+//! | `label` | the MyApple in its label `apple` |
+//! | `any-owner` | the MyApples in its owner references |
+//! | `index` | the MyApples whose `spec.color` is its name |
+//! | `function` | the MyApples in its annotation `apples`, separated by spaces, found by the plugin's function |
+//!
+//! Used by `tests/e2e/suite/hooks.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{self, MyApple};
@@ -22,7 +25,7 @@ fn mapping() -> Plugin<Mapper> {
         .watches_with(by("index"), Mapping::index("color"))
         .watches_with(by("function").when(Predicate::annotations()), Mapping::with(annotated))
         .reconcile(|_, apple| Ok(Outcome::new().status(apple::counted(apple))));
-    Plugin::new("Is woken.").index::<MyApple>("color", "spec.color").controller(controller)
+    Plugin::new("Is woken by mappings.").index::<MyApple>("color", "spec.color").controller(controller)
 }
 
 fn annotated(_: &Cache<'_>, change: &Change<ConfigMap>) -> Result<Vec<Key>, Error> {

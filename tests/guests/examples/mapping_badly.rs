@@ -1,15 +1,15 @@
-//! Maps ConfigMaps with the label `mistake` by making the mistake that it names.
+//! Maps ConfigMaps with the label `mistake`, and makes that mistake. Counts its calls in `status.available`.
 //!
 //! | `mistake` | |
 //! |---|---|
 //! | `trap` | panics |
 //! | `loop` | never returns; the timeout is 300 ms |
 //! | `fail` | fails, every time |
-//! | `flood` | names a million keys |
-//! | `nowhere` | names an object that is not there, and a namespace that is none |
-//! | any other | concerns the MyApple of the ConfigMap's name |
+//! | `flood` | returns a million keys |
+//! | `nowhere` | returns an object that does not exist, and a namespace that is not valid |
+//! | any other | returns the MyApple with the ConfigMap's name |
 //!
-//! `status.available` counts the calls.
+//! Used by `tests/e2e/suite/hooks.rs`.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
-//! For `bad-*` reads 900 ConfigMaps of the longest names that there are, none of which is there, and no two objects the same.
+//! For `bad-*`, reads 900 ConfigMaps with the longest possible names. None exists, and no two objects read the same.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{self, MyApple, is_bad, well_behaved};
@@ -6,7 +8,7 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn naming() -> Plugin {
-    apple::plugin("Wants to hear of what will never be.", reconcile)
+    apple::plugin("Reads names that do not exist.", reconcile)
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {

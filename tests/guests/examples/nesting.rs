@@ -1,12 +1,14 @@
-//! Says for each Tree that it was called, in which phase, and what the cache says of the Tree that the label `beside` names.
+//! Logs `called` with the name and phase of each Tree, and whether the cache has the Tree in its label `beside`.
 //!
-//! The test brings the kind: it may nest as deep as the API server takes.
+//! The test brings the kind `Tree`, whose objects may nest as deep as the API server allows.
+//!
+//! Used by `tests/e2e/suite/text.rs`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pilothouse_sdk::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Only its metadata is of interest.
+/// An object of which only the metadata is used.
 #[derive(Debug, Object, Deserialize, Serialize)]
 #[object(api_version = "guests.example.com/v1", kind = "Tree")]
 struct Tree {
@@ -15,7 +17,7 @@ struct Tree {
 
 #[plugin]
 fn nesting() -> Plugin {
-    Plugin::new("Looks at trees.").controller(Controller::of::<Tree>().without_status().reconcile(reconcile))
+    Plugin::new("Reads trees.").controller(Controller::of::<Tree>().without_status().reconcile(reconcile))
 }
 
 fn reconcile(ctx: &Context, tree: &Tree) -> Result<Outcome, Error> {

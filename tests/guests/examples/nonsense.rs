@@ -1,19 +1,21 @@
-//! Answers with the mistake that `spec.color` names. Any other color is well-behaved.
+//! Returns the mistake that `spec.color` names. For any other color, it behaves well.
 //!
 //! | color | mistake |
 //! |---|---|
 //! | `foreign-kind` | a child of a kind that the controller does not own |
-//! | `no-json` | a child that is no JSON |
+//! | `no-json` | a child that is not valid JSON |
 //! | `no-object` | a child that is a JSON list |
 //! | `no-name` | a child without a name |
-//! | `bad-name` | a child whose name the API server refuses |
+//! | `bad-name` | a child whose name the API server rejects |
 //! | `other-namespace` | a child in another namespace than its owner |
-//! | `twice` | two children of one kind and name |
-//! | `nul` | a child whose name holds a NUL |
+//! | `twice` | two children of the same kind and name |
+//! | `nul` | a child whose name contains a NUL |
 //! | `deep` | a child nested 100,000 deep |
-//! | `status-no-json` | a status that is no JSON |
+//! | `status-no-json` | a status that is not valid JSON |
 //! | `status-list` | a status that is a JSON list |
 //! | `status-type` | a status whose `available` is text |
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 #![cfg(target_arch = "wasm32")]
 
@@ -28,7 +30,7 @@ use serde_json::json;
 struct Nonsense;
 
 fn plugin() -> Plugin {
-    apple::plugin("Says what makes no sense.", apple::well_behaved)
+    apple::plugin("Returns nonsense.", apple::well_behaved)
 }
 
 impl Guest for Nonsense {

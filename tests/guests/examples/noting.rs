@@ -1,11 +1,13 @@
-//! Says of each ConfigMap that it was called for it, before it does anything else; and does nothing else.
+//! Logs `called` with the name and the annotation `guests.example.com/mark` of each ConfigMap. Does nothing else.
+//!
+//! Used by `tests/bench/src/controllers/host.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn noting() -> Plugin {
-    Plugin::new("Notes.").controller(Controller::of::<ConfigMap>().reconcile(reconcile))
+    Plugin::new("Logs each call.").controller(Controller::of::<ConfigMap>().reconcile(reconcile))
 }
 
 fn reconcile(_: &Context, map: &ConfigMap) -> Result<Outcome, Error> {

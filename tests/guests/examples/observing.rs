@@ -1,8 +1,10 @@
-//! Observes ConfigMaps with the label `observed`, and appends a line for each change to `data.told` of the ConfigMap `told` in
-//! the same namespace: the requests of an observer are in order too.
+//! Observes ConfigMaps with the label `observed`. For each change, appends a line to `data.told` of the ConfigMap
+//! `told` in the same namespace.
 //!
-//! `added NAME VALUE`, `updated NAME OLD NEW`, `deleted NAME LAST`, where a value is `data.value`; then ` merged N` for more than one
-//! change, and ` missed` for a deletion that was not seen.
+//! A line is `added NAME VALUE`, `updated NAME OLD NEW` or `deleted NAME LAST`, where a value is `data.value`. It ends with ` merged N` if
+//! several changes were merged, and with ` missed` if the host did not see a deletion.
+//!
+//! Used by `tests/e2e/suite/hooks.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::config_map;
@@ -10,7 +12,7 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn observing() -> Plugin<Observer> {
-    Plugin::new("Says what it was told.")
+    Plugin::new("Writes down what it observes.")
         .observe(Watch::of::<ConfigMap>().labels("observed"), told)
         .permission(Permission::of::<ConfigMap>().verbs([Verb::Create, Verb::Update]))
 }

@@ -1,7 +1,14 @@
-//! Observes ConfigMaps with the label `mistake` by making the mistake that it names: `trap` panics, `loop` never returns, `fail`
-//! fails every time, `relief` fails until the ConfigMap `<name>-relief` is in the cache. Any other is logged as `observed`.
+//! Observes ConfigMaps with the label `mistake`, and makes that mistake. Its reconciles behave well.
 //!
-//! Its reconciles behave well.
+//! | `mistake` | |
+//! |---|---|
+//! | `trap` | panics |
+//! | `loop` | never returns |
+//! | `fail` | fails, every time |
+//! | `relief` | fails until the ConfigMap `<name>-relief` is in the cache |
+//! | any other | logs `observed` |
+//!
+//! Used by `tests/e2e/suite/hooks.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{self, well_behaved};

@@ -1,5 +1,7 @@
-//! Passes on what it is told: a ConfigMap with `data.hops` above 0 names in `data.next` the namespace whose ConfigMap of the same name gets
-//! one less.
+//! Passes a counter through namespaces: a ConfigMap with `data.hops` above 0 writes one less to the ConfigMap of its
+//! name in the namespace `data.next`.
+//!
+//! Used by `tests/bench/src/lines/ring.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_sdk::{client::Patch, prelude::*};
@@ -7,7 +9,7 @@ use serde_json::json;
 
 #[plugin]
 fn passing() -> Plugin {
-    Plugin::new("Passes on.")
+    Plugin::new("Passes a counter on.")
         .controller(Controller::of::<ConfigMap>().reconcile(reconcile))
         .permission(Permission::of::<ConfigMap>().verbs([Verb::Patch]))
 }

@@ -1,8 +1,9 @@
-//! Reads further than it is granted, and says what it was told: it is for one namespace and looks into another, uses an index that it
-//! did not declare, and asks what cannot be asked.
+//! Reads the cache beyond its namespace, its kinds and its indexes, and reports each result in a condition.
 //!
-//! The other namespace is `<namespace>-other`. The condition `Everywhere` has the namespaces that a list without one shows; the
-//! others are true where the read was denied as `NotGranted`, or refused as `Invalid`.
+//! The plugin is for one namespace, and also reads `<namespace>-other`. The condition `Everywhere` lists the namespaces that a list
+//! without a namespace shows. The other conditions are true if the read failed as `NotGranted` or `Invalid`.
+//!
+//! Used by `tests/e2e/suite/reads.rs`.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use serde_json::Value;
 #[plugin]
 fn peeping() -> Plugin {
     let controller = apple::counting().reads::<ConfigMap>().reconcile(reconcile);
-    Plugin::new("Looks where it should not.")
+    Plugin::new("Reads what it should not.")
         .index::<ConfigMap>("color", "data.color")
         .index::<MyApple>("of-apples", "spec.color")
         .controller(controller)
@@ -30,7 +31,7 @@ fn reconcile(ctx: &Context, _: &MyApple) -> Result<Outcome, Error> {
         ("GetElsewhere", told(cache.get::<ConfigMap>(Key::new(other.as_str(), "m")).err())),
         ("ListElsewhere", told(maps().namespace(other.as_str()).into_iter().find_map(Result::err))),
         ("KeysElsewhere", told(maps().namespace(other.as_str()).keys().find_map(Result::err))),
-        // Asked for, and not cached.
+        // In the manifest, but not cached.
         ("GetPod", told(cache.get::<Pod>(ctx.key()).err())),
         ("ListPod", told(cache.list::<Pod>().into_iter().find_map(Result::err))),
         ("NoIndex", told(maps().index("nothing", "red").keys().find_map(Result::err))),

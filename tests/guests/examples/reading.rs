@@ -1,13 +1,16 @@
-//! Reads a ConfigMap by name, ConfigMaps by label and a Secret that need not be there, and says what it found.
+//! Reads a ConfigMap by name, ConfigMaps by label, and a Secret that may not exist. Counts its successful calls in
+//! `status.available`.
 //!
 //! | condition | message |
 //! |---|---|
 //! | `Named` | `data.color` of the ConfigMap `<name>-settings`, or `absent` |
 //! | `Labelled` | the names of the ConfigMaps with the label `for=<name>`, in order |
 //! | `Fields` | `data.color` of each of these |
-//! | `Absent` | `present` or `absent`: the Secret `<name>-token` |
+//! | `Absent` | whether the Secret `<name>-token` is `present` or `absent` |
 //!
-//! `status.available` counts the calls that succeeded. Of color `failing` it reads the Secret `<name>-other` besides, and fails.
+//! For the color `failing`, it also reads the Secret `<name>-other`, and fails.
+//!
+//! Used by `tests/e2e/suite/reads.rs`.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use pilothouse_guests::apple::{self, MyApple, found};
@@ -17,7 +20,7 @@ use serde_json::Value;
 #[plugin]
 fn reading() -> Plugin {
     let controller = apple::counting().reads::<ConfigMap>().reads::<Secret>().reconcile(reconcile);
-    Plugin::new("Says what it reads.").controller(controller)
+    Plugin::new("Reports what it reads.").controller(controller)
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {

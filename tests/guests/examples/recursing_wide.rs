@@ -1,4 +1,6 @@
-//! For `bad-*` calls itself without end, with much on the stack that lies in its memory: that one is used up long before the engine's.
+//! For `bad-*`, calls itself forever, with 64 kB of its stack in linear memory for each call.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use pilothouse_guests::apple::{self, MyApple, is_bad, well_behaved};
 use pilothouse_sdk::prelude::*;
@@ -15,7 +17,7 @@ fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     well_behaved(ctx, apple)
 }
 
-/// Uses what the deeper call gives, so that it is no loop in disguise.
+/// Uses the result of the deeper call, so that the compiler cannot turn this into a loop.
 #[inline(never)]
 fn deeper(depth: u64) -> u64 {
     let frame = std::hint::black_box([depth; 8 << 10]);

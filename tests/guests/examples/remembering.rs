@@ -1,4 +1,7 @@
-//! Keeps in a static how many calls its instance has served, and puts a hundred times that, and the quantity, into status.available.
+//! Reuses its instances. `status.available` is a hundred times the calls that its instance has served, plus the
+//! quantity.
+//!
+//! Used by `tests/e2e/suite/instances.rs`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,7 +10,7 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn remembering() -> Plugin {
-    Plugin::new("Remembers.").reuse_instances().controller(apple::counting().reconcile(reconcile))
+    Plugin::new("Counts the calls of an instance.").reuse_instances().controller(apple::counting().reconcile(reconcile))
 }
 
 fn reconcile(_: &Context, apple: &MyApple) -> Result<Outcome, Error> {

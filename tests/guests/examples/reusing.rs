@@ -1,4 +1,6 @@
-//! Does as much as the example plugin, for as long as its instance lives: reads a child, wants it, and counts it.
+//! Reuses its instances, and does about as much as `myapple` does for one child.
+//!
+//! Used by `tests/bench/src/lines/calls.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{self, MyApple, Status, config_map};
@@ -6,7 +8,9 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn reusing() -> Plugin {
-    Plugin::new("Is kept.").reuse_instances().controller(apple::counting().owns::<ConfigMap>().reconcile(reconcile))
+    Plugin::new("Reuses its instances.")
+        .reuse_instances()
+        .controller(apple::counting().owns::<ConfigMap>().reconcile(reconcile))
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {

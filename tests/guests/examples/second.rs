@@ -1,4 +1,6 @@
-//! Another revision of myapple: the same children, with `revision: "2"` in their data.
+//! Another revision of `myapple`: the same children, with `revision: "2"` in their data.
+//!
+//! Used by `tests/e2e/suite/reload.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{MyApple, Status, config_map};

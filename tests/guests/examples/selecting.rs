@@ -1,4 +1,6 @@
-//! Reads Secrets by 250 selectors, each of which selects every one, and none of which covers another.
+//! Reads Secrets by 250 selectors. Each selects all Secrets, and none covers another.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use pilothouse_guests::apple::{MyApple, is_bad, well_behaved};
@@ -10,7 +12,7 @@ fn selecting() -> Plugin {
     for number in 0..250 {
         controller = controller.reads_with(Watch::of::<Secret>().labels(format!("!w{number}")));
     }
-    Plugin::new("Wants everything, many times.").controller(controller.reconcile(|ctx, apple: &MyApple| {
+    Plugin::new("Reads by many selectors.").controller(controller.reconcile(|ctx, apple: &MyApple| {
         if is_bad(apple) {
             info!("selecting");
         }

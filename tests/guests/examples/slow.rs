@@ -1,4 +1,6 @@
-//! Computes for a while before it answers: longer for a larger `spec.quantity`.
+//! Computes for about 10 ms times `spec.quantity` before it returns.
+//!
+//! Used by `tests/e2e/suite/contract.rs`.
 
 use std::time::Duration;
 
@@ -8,14 +10,14 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn slow() -> Plugin {
-    // Long, so that a slow machine has the time that it takes.
+    // Long, so that it suffices on a slow machine.
     let timeout = Duration::from_secs(120);
-    Plugin::new("Takes its time.")
+    Plugin::new("Computes slowly.")
         .controller(Controller::of::<MyApple>().owns::<ConfigMap>().timeout(timeout).reconcile(reconcile))
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
-    // Some 5 to 10 ms each on a processor of today. A count and not a time, as time stands still for a plugin.
+    // About 5 to 10 ms each on a processor of 2026. It counts, because the clock of a plugin does not advance.
     for _ in 0..apple.spec.quantity {
         (0..2_000_000_u64).fold(0, |sum, i| std::hint::black_box(sum ^ i));
     }

@@ -1,4 +1,7 @@
-//! Writes spec.color, whatever characters it has, in every way in which text reaches the API server by an apply.
+//! Writes `spec.color`, with any characters, into a child, into the ConfigMap `<name>-applied` with the client, and
+//! into a condition.
+//!
+//! Used by `tests/e2e/suite/text.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{self, MyApple, Status, config_map, found};
@@ -6,7 +9,7 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn spelling() -> Plugin {
-    apple::plugin("Spells.", reconcile).permission(Permission::of::<ConfigMap>().verbs([Verb::Apply]))
+    apple::plugin("Writes a text.", reconcile).permission(Permission::of::<ConfigMap>().verbs([Verb::Apply]))
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {

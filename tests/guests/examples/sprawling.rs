@@ -1,4 +1,6 @@
-//! Has as many controllers as a manifest may have. All but one are for ConfigMaps, and find nothing to do.
+//! Has 256 controllers, as many as a manifest may have. All but one are for ConfigMaps, and do nothing.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{self, is_bad, well_behaved};
@@ -6,7 +8,7 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn sprawling() -> Plugin {
-    let first = apple::plugin("Is as large as may be.", |ctx, apple| {
+    let first = apple::plugin("Has as many controllers as possible.", |ctx, apple| {
         if is_bad(apple) {
             info!("sprawling");
         }

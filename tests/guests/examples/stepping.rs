@@ -1,16 +1,18 @@
-//! Changes its child at each call, `spec.quantity` times in all, and says in its status after how many of them it was written. Of some
-//! colors it speaks at its first call only.
+//! Changes its child `<name>-steps` at each call, `spec.quantity` times in all. The status says how many of the changes
+//! were written. Colors make it fail, panic or return nothing after the first call.
+//!
+//! Used by `tests/e2e/suite/contract.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{self, MyApple, config_map, found};
 use pilothouse_sdk::prelude::*;
 
-/// Where the child holds how often it was changed.
+/// The key that counts the changes of the child.
 const STEP: &str = "step";
 
 #[plugin]
 fn stepping() -> Plugin {
-    apple::plugin("Steps.", reconcile)
+    apple::plugin("Changes its child at each call.", reconcile)
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {

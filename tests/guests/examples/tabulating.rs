@@ -1,5 +1,7 @@
-//! For `bad-*` makes a table larger without end. Rust has no instruction for that: it lies in a module of its own, which the tests link to
-//! this one as they read the file.
+//! For `bad-*`, grows a table forever. Rust has no instruction for that, so the tests link a module to this one when
+//! they read the file.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 #![cfg(target_arch = "wasm32")]
 #![expect(unsafe_code, reason = "what another module has is declared")]
@@ -9,13 +11,13 @@ use pilothouse_sdk::prelude::*;
 
 #[link(wasm_import_module = "table")]
 unsafe extern "C" {
-    /// Elements that the table had, or -1 where it is to be no larger.
+    /// Grows the table. Returns its former number of elements, or -1 if it cannot grow.
     safe fn grow(elements: u32) -> i32;
 }
 
 #[plugin]
 fn tabulating() -> Plugin {
-    apple::plugin("Tabulates.", reconcile)
+    apple::plugin("Grows a table forever.", reconcile)
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {

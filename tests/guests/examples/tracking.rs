@@ -1,17 +1,19 @@
-//! For `bad-*` four controllers read ConfigMaps by 550 long selectors of a field each, of which no two objects share one.
+//! For `bad-*`, reads ConfigMaps by 550 long selectors in each of four controllers. No two objects share a selector.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_guests::apple::{self, MyApple, is_bad, well_behaved};
 use pilothouse_sdk::prelude::*;
 use serde::Deserialize;
 
-/// What is asked for of a ConfigMap.
+/// The field that it reads of a ConfigMap.
 #[derive(Deserialize)]
 struct Nothing {}
 
 #[plugin]
 fn tracking() -> Plugin {
-    let first = apple::plugin("Wants much to be remembered of what it reads.", |ctx, apple| {
+    let first = apple::plugin("Reads by long selectors.", |ctx, apple| {
         track(ctx, apple)?;
         well_behaved(ctx, apple)
     });

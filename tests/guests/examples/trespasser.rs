@@ -1,6 +1,8 @@
-//! Tries what it was not granted, and says what it was told.
+//! Tries what it was not granted, and reports each result in a condition. `True` means that it was denied.
 //!
-//! Some of it the manifest asks for and the administrator's file does not allow, some of it the manifest does not ask for.
+//! The manifest asks for part of it, and the administrator's file does not grant it. The manifest does not ask for the rest.
+//!
+//! Used by `tests/e2e/suite/grants.rs`.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use pilothouse_guests::apple::{MyApple, Status, config_map};
@@ -14,7 +16,7 @@ use serde_json::json;
 #[plugin]
 fn trespasser() -> Plugin {
     let controller = Controller::of::<MyApple>().owns::<ConfigMap>().reconcile(reconcile);
-    Plugin::new("Goes where it should not.")
+    Plugin::new("Tries what it was not granted.")
         .controller(controller)
         .permission(Permission::of::<Secret>().verbs([Verb::Read]))
         .permission(Permission::of::<ConfigMap>().verbs([Verb::Create, Verb::Update]))
@@ -31,7 +33,7 @@ fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     let mut conditions = apple.status.clone().unwrap_or_default().conditions;
     let mut steps = 0;
     for (name, told) in [
-        // Asked for, not granted.
+        // In the manifest, but not granted.
         ("CacheGetSecret", read(cache.get::<Secret>(key()))),
         ("CacheListSecret", read(cache.list::<Secret>().namespace(namespace).into_iter().next().transpose())),
         ("ClientGetSecret", wrote(client.get::<Secret>(key()))),
@@ -39,7 +41,7 @@ fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
         ("UpdateConfigMap", wrote(client.update(&map))),
         ("ApplyConfigMap", wrote(client.apply(&map))),
         ("DeleteConfigMap", wrote(client.delete::<ConfigMap>(key()))),
-        // Not even asked for.
+        // Not in the manifest.
         ("PatchConfigMap", wrote(client.patch::<ConfigMap>(key(), &patch))),
         ("UpdateMyApple", wrote(client.update(apple))),
         ("DeleteMyApple", wrote(client.delete::<MyApple>(ctx.key()))),

@@ -1,4 +1,6 @@
-//! For `bad-*` asks the API server for ever, and waits each time as long as the server takes.
+//! For `bad-*`, sends requests to the API server forever, and waits for each answer. Its timeout is 300 ms.
+//!
+//! Used by `tests/e2e/suite/hostile.rs`.
 
 use std::time::Duration;
 
@@ -8,15 +10,15 @@ use pilothouse_sdk::prelude::*;
 
 #[plugin]
 fn waiting() -> Plugin {
-    // Short, so that a test waits no longer than it must.
+    // Short, because the test waits for it.
     let timeout = Duration::from_millis(300);
-    Plugin::new("Waits.")
+    Plugin::new("Sends requests forever.")
         .controller(Controller::of::<MyApple>().owns::<ConfigMap>().timeout(timeout).reconcile(reconcile))
 }
 
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     while is_bad(apple) {
-        // Whatever the answer is.
+        // The answer does not matter.
         let _ = std::hint::black_box(ctx.client().get::<ConfigMap>(ctx.key().beside("never")));
     }
     well_behaved(ctx, apple)

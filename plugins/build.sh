@@ -1,14 +1,14 @@
 #!/bin/sh
-# Builds every plugin in plugins/ and every guest in tests/guests/ for wasm32-unknown-unknown, and copies them to
+# Builds every plugin in plugins/ and every guest in tests/guests/ for wasm32-unknown-unknown. Copies them to
 # target/plugins/<name>.wasm and target/guests/<name>.wasm, each with its <name>.yaml beside it.
 #
 #   plugins/build.sh                  all of them
 #   plugins/build.sh plugins          only the plugins
 #   plugins/build.sh guests           only the guests
-#   plugins/build.sh guests plugin    only the guests, with the profile of plugins: they take longer to build, and are as fast
+#   plugins/build.sh guests plugin    only the guests, with the profile of plugins: a slower build of faster code
 #
-# A file whose content is the same is not touched, and a new one appears whole or not at all, so that a host that watches
-# the directory reloads exactly what changed. CARGO_TARGET_DIR is respected.
+# A file with the same content is not touched, and a new file is renamed into place. So a host that watches the
+# directory reloads exactly what changed. CARGO_TARGET_DIR is respected.
 set -eu
 
 what=${1:-all}
@@ -26,10 +26,10 @@ extra=
 
 say() { echo "plugins: $*"; }
 
-# What Debian 12 calls a compiler, its sources and a linker for wasm32, where rustup's are out of reach.
+# Debian 12's packages of a compiler, its sources and a linker for wasm32, for machines without access to rustup.
 debian_packages="rustc-web cargo-web rust-web-src lld-22"
 
-has_target() { # whether the compiler in use has the target's standard library
+has_target() { # succeeds if the compiler has the standard library of the target
     libdir=$("${RUSTC:-rustc}" --print target-libdir --target $triple 2>/dev/null) && [ -d "$libdir" ]
 }
 
@@ -66,7 +66,7 @@ install_file() { # <from> <to>
     if cmp -s "$1" "$2"; then
         state=unchanged
     else
-        # Hidden and in the same directory, so that the rename is atomic and nobody loads half a file.
+        # Hidden and in the same directory, so that the rename is atomic and no host loads half a file.
         hidden=$(dirname "$2")/.$(basename "$2").$$
         cp "$1" "$hidden"
         mv -f "$hidden" "$2"
@@ -76,7 +76,7 @@ install_file() { # <from> <to>
 
 deliver() { # <name> <wasm> <yaml> <directory>
     mkdir -p "$4"
-    # First the permissions, then the plugin: a host that loads it at once finds them.
+    # The grants come first, so that a host that loads the plugin at once finds them.
     if [ -f "$3" ]; then install_file "$3" "$4/$1.yaml"; fi
     install_file "$2" "$4/$1.wasm"
     say "$4/$1.wasm  $(($(wc -c <"$2") / 1024)) kB  $state"

@@ -14,6 +14,7 @@
 //! | what the plugin finally creates | [`MockHost::settle`] |
 //! | which keys a change wakes | [`MockHost::woken_by`] |
 //! | an observer | [`MockHost::observe`] |
+//! | the administrator's grants | [`MockHost::assert_granted`] |
 //!
 //! ```
 //! use k8s_openapi::api::core::v1::{ConfigMap, Secret};

@@ -1,4 +1,4 @@
-//! The mock host, by plugins that do what each test needs.
+//! Tests the mock host with small plugins.
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
@@ -34,7 +34,7 @@ fn data(host: &MockHost, name: &str) -> Option<BTreeMap<String, String>> {
     host.get::<ConfigMap>(("default", name)).map(|map| map.data.unwrap_or_default())
 }
 
-/// Status and children of a Secret follow its annotations, so that a test writes what it wants there.
+/// A plugin whose status and children follow a Secret's annotations.
 mod mirror {
     use super::*;
 
@@ -81,7 +81,7 @@ mod mirror {
     }
 }
 
-/// A Secret, which has no status in Kubernetes.
+/// A Secret with a status, which Kubernetes does not have.
 #[derive(Object, Deserialize, Serialize)]
 #[object(api_version = "v1", kind = "Secret")]
 struct WithStatus {
@@ -92,7 +92,7 @@ struct WithStatus {
 const S: (&str, &str) = ("default", "s");
 
 #[test]
-fn children_are_made_set_back_and_pruned() {
+fn children_are_created_set_back_and_deleted() {
     let mut host = MockHost::new(mirror::plugin).with(mirror::secret(&[("children", "a b")]));
     host.settle(S).unwrap();
     let owner = host.get::<Secret>(S).unwrap();
@@ -138,7 +138,7 @@ fn a_foreign_object_is_taken_over_only_by_adopt() {
 }
 
 #[test]
-fn a_child_that_cannot_be_written_is_the_next_tries_last_error() {
+fn a_failed_child_is_the_last_error_of_the_next_attempt() {
     let mut host = MockHost::new(mirror::plugin).with(mirror::secret(&[("children", "a b")]));
     host.fail_child::<ConfigMap>(("default", "a"), "the quota is used up");
     let failure = host.settle(S).unwrap_err();
@@ -205,7 +205,7 @@ fn generation_counts_changes_of_content_only() {
     assert_eq!(generation(&host), Some(2));
 }
 
-/// A plugin whose reconcile is the test's own.
+/// Returns a plugin with the test's own reconcile.
 fn plugin_with(
     permissions: impl Fn() -> Vec<Permission> + 'static,
     reconcile: fn(&Context, &ConfigMap) -> Result<Outcome, Error>,
@@ -262,7 +262,7 @@ fn all_verbs() -> Vec<Permission> {
 }
 
 #[test]
-fn requests_have_their_effect_and_the_cache_shows_it() {
+fn requests_take_effect_and_the_cache_shows_it() {
     fn reconcile(ctx: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
         let (client, cache) = (ctx.client(), ctx.cache());
         let key = ctx.key().beside("new");
@@ -361,7 +361,7 @@ fn a_description_that_calls_the_host_fails_the_test() {
 
 #[test]
 #[should_panic(expected = "two controllers are named \"configmap\"")]
-fn a_manifest_that_no_host_would_load_fails_the_test() {
+fn a_manifest_that_the_host_rejects_fails_the_test() {
     let controller = || Controller::of::<ConfigMap>().reconcile(|_, _| Ok(Outcome::new()));
     let plugin = move || -> Plugin { Plugin::new("Says it twice.").controller(controller()).controller(controller()) };
     drop(MockHost::new(plugin));
@@ -426,7 +426,7 @@ fn a_condition_keeps_its_time_while_its_status_stays() {
 }
 
 #[test]
-fn an_object_that_does_not_fit_its_type_is_a_terminal_error() {
+fn an_object_that_cannot_be_decoded_is_a_terminal_error() {
     #[derive(Object, Deserialize, Serialize)]
     #[object(kind = "Secret", api_version = "v1")]
     struct Odd {
@@ -443,7 +443,7 @@ fn an_object_that_does_not_fit_its_type_is_a_terminal_error() {
 }
 
 #[test]
-fn a_configuration_reaches_the_plugin_and_a_wrong_one_is_refused() {
+fn a_configuration_reaches_the_plugin_and_a_wrong_one_is_rejected() {
     #[derive(Deserialize)]
     struct Config {
         namespace: String,
@@ -470,7 +470,7 @@ fn a_configuration_reaches_the_plugin_and_a_wrong_one_is_refused() {
 }
 
 #[test]
-fn a_child_that_no_server_takes_fails_in_the_servers_words() {
+fn a_child_that_the_server_rejects_fails_with_its_message() {
     fn reconcile(_: &Context, _: &Secret) -> Result<Outcome, Error> {
         let mut child = map("twice", &[]);
         child.metadata.finalizers = Some(vec!["a.example.org/x".to_owned(); 2]);

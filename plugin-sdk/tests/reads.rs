@@ -1,4 +1,4 @@
-//! The mock host's cache as a plugin sees it, and what wakes a key.
+//! Tests the mock host's cache, and what wakes a key.
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
@@ -37,7 +37,7 @@ fn s() -> Vec<Key> {
     vec![Key::from(S)]
 }
 
-/// A plugin that is for Secrets and reads ConfigMaps, whose reconcile is the test's own.
+/// Returns a plugin for Secrets that reads ConfigMaps, with the test's own reconcile.
 fn plain_reader(
     reconcile: fn(&Context, &Secret) -> Result<Outcome, Error>,
     watch: fn() -> Watch<ConfigMap>,
@@ -52,7 +52,7 @@ fn plain_reader(
     }
 }
 
-/// The same, with an index.
+/// As [`plain_reader`], with an index.
 fn reader(
     reconcile: fn(&Context, &Secret) -> Result<Outcome, Error>,
     watch: fn() -> Watch<ConfigMap>,
@@ -64,10 +64,10 @@ fn all() -> Watch<ConfigMap> {
     Watch::of::<ConfigMap>()
 }
 
-/// What happens, how, and whether it wakes the key.
+/// A name, a change, and whether it wakes the key.
 type Step = (&'static str, fn(&mut MockHost), bool);
 
-/// What each change wakes, one after the other; the key is reconciled after each.
+/// Checks what each change wakes, one after the other. Reconciles the key after each.
 #[track_caller]
 fn assert_woken(host: &mut MockHost, steps: &[Step]) {
     host.settle(S).unwrap();
@@ -90,7 +90,7 @@ fn label(map: &mut ConfigMap, value: &str) {
 }
 
 #[test]
-fn an_object_and_an_absence_wake_what_read_them() {
+fn an_object_and_a_missing_object_wake_their_readers() {
     fn reconcile(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
         ctx.cache().get::<ConfigMap>(ctx.key().beside("m"))?;
         Ok(Outcome::new())
@@ -109,7 +109,7 @@ fn an_object_and_an_absence_wake_what_read_them() {
 }
 
 #[test]
-fn a_list_wakes_by_what_it_holds() {
+fn a_list_wakes_when_its_content_changes() {
     fn reconcile(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
         let list = ctx.cache().list::<ConfigMap>().beside(ctx.key()).labels("app=web").page_size(1);
         assert!(list.into_iter().all(|map| map.is_ok()));
@@ -171,7 +171,7 @@ fn a_failed_call_leaves_the_reads_of_the_last_success() {
 }
 
 #[test]
-fn reads_go_with_their_key() {
+fn reads_end_with_their_key() {
     fn reconcile(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
         ctx.cache().get::<ConfigMap>(ctx.key().beside("m"))?;
         Ok(Outcome::new())
@@ -208,7 +208,7 @@ fn a_watch_limits_what_is_seen() {
 }
 
 #[test]
-fn of_several_watches_of_a_kind_the_one_that_has_most_shows() {
+fn the_widest_of_several_watches_decides_what_is_shown() {
     fn reconcile(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
         let map = ctx.cache().get::<ConfigMap>(("default", "m"))?;
         Err(Error::terminal(serde_json::to_string(&map.map(|map| (map.metadata.annotations, map.data)))?))
@@ -222,7 +222,7 @@ fn of_several_watches_of_a_kind_the_one_that_has_most_shows() {
             || [all().without(["data.color"]), all().without(["data.color", "metadata.annotations"])],
             json!([note, {"size": "small"}]),
         ),
-        // Neither has all that the other has: it is always the same.
+        // Neither caches everything that the other caches. The choice must always be the same.
         (|| [all().metadata_only(), all().without(["metadata.annotations"])], json!([null, data])),
     ];
     for (watches, expected) in cases {
@@ -277,7 +277,7 @@ fn a_status_that_the_watch_leaves_out_is_not_written() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_invalid() {
+fn a_query_that_is_not_valid_is_an_error() {
     fn reconcile(ctx: &Context, secret: &Secret) -> Result<Outcome, Error> {
         let list = ctx.cache().list::<ConfigMap>();
         match secret.type_.as_deref().unwrap_or_default() {
@@ -300,7 +300,7 @@ fn what_cannot_be_asked_is_invalid() {
 }
 
 #[test]
-fn an_object_that_is_too_large_says_how_large() {
+fn an_object_that_is_too_large_is_an_error_with_its_size() {
     fn reconcile(ctx: &Context, secret: &Secret) -> Result<Outcome, Error> {
         let list = ctx.cache().list::<ConfigMap>();
         if secret.immutable == Some(true) {
@@ -331,7 +331,7 @@ fn a_page_ends_before_four_mebibytes() {
     assert_eq!(host.reconcile(S).unwrap_err().message, "m-0 m-1 m-2 m-3 m-4");
 }
 
-/// A plugin for ConfigMaps whose every mapping leads from a Secret, by its label `by`.
+/// Returns a plugin for ConfigMaps with one watch of Secrets for each mapping. A Secret's label `by` selects the watch.
 fn mapped() -> Plugin<Mapper> {
     let by = |how: &str| Watch::of::<Secret>().labels(format!("by={how}"));
     let named = |_: &Cache<'_>, change: &Change<Secret>| {
@@ -350,7 +350,7 @@ fn mapped() -> Plugin<Mapper> {
 }
 
 #[test]
-fn a_mapping_wakes_whom_it_names() {
+fn a_mapping_wakes_the_keys_that_it_finds() {
     let owner = |name: &str, controller: bool| OwnerReference {
         api_version: "v1".to_owned(),
         kind: "ConfigMap".to_owned(),
@@ -394,7 +394,7 @@ fn both_sides_of_a_change_are_mapped_if_it_matters() {
 }
 
 #[test]
-fn a_wake_says_why() {
+fn a_wake_has_its_reason() {
     fn plugin() -> Plugin {
         fn reconcile(ctx: &Context, _: &Secret) -> Result<Outcome, Error> {
             ctx.cache().get::<ConfigMap>(ctx.key().beside("m"))?;
@@ -506,7 +506,7 @@ fn partial_metadata_is_a_kind_too() {
 }
 
 #[test]
-fn what_is_read_is_asked_for() {
+fn permissions_to_read_are_asked_for() {
     let manifest =
         pilothouse_sdk::mock::describe(reader(|_, _| Ok(Outcome::new()), || all().namespaces(["shop"])), "{}");
     let asked = manifest.unwrap().permissions.into_iter();
@@ -521,12 +521,12 @@ fn what_is_read_is_asked_for() {
 }
 
 #[test]
-fn a_manifest_that_cannot_be_is_refused_with_the_reason() {
+fn a_manifest_that_is_not_valid_is_rejected_with_the_reason() {
     fn controller() -> pilothouse_sdk::ControllerBuilder<Secret> {
         Controller::of::<Secret>()
     }
     fn with(controller: pilothouse_sdk::ControllerBuilder<Secret>) -> Plugin {
-        Plugin::new("Cannot be.").controller(controller.reconcile(|_, _| Ok(Outcome::new())))
+        Plugin::new("Is not valid.").controller(controller.reconcile(|_, _| Ok(Outcome::new())))
     }
     type Case = (fn() -> Plugin, &'static str);
     let cases: [Case; 15] = [

@@ -1,11 +1,11 @@
-//! Merges configuration from many places into one ConfigMap, and says by a checksum when any of it has changed.
+//! Merges configuration from many places into one ConfigMap, with a checksum.
 //!
-//! A `Bundle` names a ConfigMap with defaults, a selection of ConfigMaps that override them, and a Secret; and any ConfigMap of the
-//! namespace may volunteer by an annotation ([`FOR`]). The result is the ConfigMap `<name>-bundle`, with a checksum over
-//! everything in its annotation [`CHECKSUM`], for workloads to restart by.
+//! A `Bundle` names a ConfigMap with defaults, a selection of ConfigMaps that override them, and a Secret. Any ConfigMap of
+//! the namespace may volunteer by the annotation [`FOR`]. The result is the ConfigMap `<name>-bundle`. Its annotation
+//! [`CHECKSUM`] covers all sources, so that workloads can restart when one of them changes.
 //!
-//! Nothing here says when to look again. What [`reconcile`] reads decides that: the ConfigMap that it got, the Secret that it did
-//! not find, the lists that it went through.
+//! Nothing here says when to reconcile again. The reads of [`reconcile`] decide that: the ConfigMap that it got, the
+//! Secret that it did not find, the lists that it read.
 
 mod resource;
 
@@ -19,10 +19,10 @@ use pilothouse_sdk::prelude::*;
 pub use resource::{Bundle, BundleSpec, BundleStatus};
 use sha2::{Digest, Sha256};
 
-/// The annotation by which a ConfigMap asks to be in the Bundle of that name.
+/// The annotation with which a ConfigMap volunteers for a Bundle. Its value is the Bundle's name.
 pub const FOR: &str = "config.example.com/for";
 
-/// The annotation of the result: SHA-256 in hexadecimal.
+/// The annotation of the result with its checksum: SHA-256 in hexadecimal.
 pub const CHECKSUM: &str = "config.example.com/checksum";
 
 /// The index of ConfigMaps by [`FOR`].
@@ -31,12 +31,12 @@ const VOLUNTEERS: &str = "volunteers";
 /// The plugin.
 #[plugin]
 pub fn bundle() -> Plugin {
-    // Secrets of other types are of no use here, so they are not even cached; and nobody wants a second copy of what is in them.
+    // Secrets of other types are not used, so they are not cached. Neither is the annotation that repeats their content.
     let secrets = Watch::of::<Secret>()
         .fields("type=Opaque")
         .without([r#"metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]"#]);
     let controller = Controller::of::<Bundle>()
-        // Not by its own status.
+        // Changes of its own status do not wake the Bundle.
         .when(Predicate::generation().or(Predicate::deletion()))
         .owns::<ConfigMap>()
         .reads_with(secrets)
@@ -48,17 +48,17 @@ pub fn bundle() -> Plugin {
         .controller(controller)
 }
 
-/// What a `Bundle` comes to.
+/// Returns the result of a `Bundle`, and its status.
 ///
 /// # Errors
-/// Where the cache cannot be read: the selector is none, for instance.
+/// Fails if the cache cannot be read, for example because the selector is not valid.
 pub fn reconcile(ctx: &Context, bundle: &Bundle) -> Result<Outcome, Error> {
     if ctx.phase() != Phase::Live {
         return Ok(Outcome::new());
     }
     let sources = match sources(ctx, bundle)? {
         Ok(sources) => sources,
-        // What there was stays: half a configuration is worse than yesterday's.
+        // Keep the old result: half a configuration is worse than an old one.
         Err(missing) => return Ok(Outcome::new().status(waiting(ctx, bundle, &missing))),
     };
     let checksum = sources.checksum()?;
@@ -71,14 +71,14 @@ pub fn reconcile(ctx: &Context, bundle: &Bundle) -> Result<Outcome, Error> {
     Ok(Outcome::new().child(sources.merged(bundle, checksum)).status(status))
 }
 
-/// All that goes into one bundle.
+/// The sources of one Bundle.
 struct Sources {
-    /// In the order in which they override one another.
+    /// Later ones override earlier ones.
     maps: Vec<ConfigMap>,
     secret: Option<Secret>,
 }
 
-/// What the cache has of what a `Bundle` names, or what it lacks.
+/// Reads the sources of a `Bundle` from the cache, or returns the name of a missing one.
 fn sources(ctx: &Context, bundle: &Bundle) -> Result<Result<Sources, String>, Error> {
     let (cache, spec) = (ctx.cache(), &bundle.spec);
     let Some(defaults) = cache.get::<ConfigMap>(ctx.key().beside(&spec.config_map))? else {
@@ -96,7 +96,7 @@ fn sources(ctx: &Context, bundle: &Bundle) -> Result<Result<Sources, String>, Er
     let selected = spec.selector.iter().flat_map(|selector| beside().labels(selector));
     for map in selected.chain(beside().index(VOLUNTEERS, bundle.name())) {
         let map = map?;
-        // The result itself may fit the selector. What it holds would stay in it for ever.
+        // The selector may match the result itself. Its content would then stay in it forever.
         let counts = map.name() != result_name(bundle) && sources.maps.iter().all(|known| known.name() != map.name());
         if counts {
             sources.maps.push(map);
@@ -118,7 +118,7 @@ impl Sources {
         self.maps.iter().filter_map(|map| map.data.clone()).flatten().collect()
     }
 
-    /// Of the content in its order as JSON, in which nothing runs into its neighbour.
+    /// Returns the checksum of the content as JSON, which separates the values.
     fn checksum(&self) -> Result<String, Error> {
         let content = serde_json::to_vec(&(self.data(), self.secret.as_ref().map(|secret| &secret.data)))?;
         Ok(Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect())
@@ -134,10 +134,10 @@ impl Sources {
     }
 }
 
-/// The status where something is not there. Its arrival wakes this Bundle, as the reconcile has looked for it.
+/// Returns the status while a source is missing. When it appears, it wakes the Bundle, because the reconcile read it.
 fn waiting(ctx: &Context, bundle: &Bundle, missing: &str) -> BundleStatus {
     BundleStatus {
-        conditions: ready(ctx, bundle, false, "Missing", format!("{missing} is not there")),
+        conditions: ready(ctx, bundle, false, "Missing", format!("{missing} does not exist")),
         observed_generation: bundle.metadata.generation,
         ..bundle.status.clone().unwrap_or_default()
     }

@@ -7,7 +7,7 @@ use pilothouse_sdk::Conditions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where configuration comes from. Everything is looked for in the Bundle's own namespace; what comes later wins.
+/// The sources of the configuration, all in the namespace of the Bundle. Later sources override earlier ones.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[kube(
@@ -24,30 +24,30 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 pub struct BundleSpec {
-    /// The name of a ConfigMap that must be there, with the defaults.
+    /// The name of the ConfigMap with the defaults. It must exist.
     pub config_map: String,
-    /// A label selector: the ConfigMaps that it matches come next, by name.
+    /// A label selector for ConfigMaps that override the defaults, in the order of their names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// The name of a Secret that must be there. Its content is part of the checksum, and is not copied.
+    /// The name of a Secret. It must exist. Its content is part of the checksum, and is not copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BundleStatus {
-    /// How many ConfigMaps and Secrets are in it.
+    /// The number of ConfigMaps and Secrets that were merged.
     #[serde(default)]
     pub sources: u32,
-    /// SHA-256 of all that is in it, in hexadecimal.
+    /// The SHA-256 of all sources, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<String>,
-    /// `Ready`: whether everything that it names is there.
+    /// `Ready` is true if all sources exist.
     #[serde(default)]
     pub conditions: Conditions,
-    /// The `metadata.generation` that this status is about.
+    /// The `metadata.generation` that this status belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }

@@ -1,4 +1,4 @@
-//! Bundles against the mock host: what they come to, and what wakes them.
+//! Tests `bundle` against the mock host: its results, and what wakes it.
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
@@ -51,7 +51,7 @@ fn secret(token: &str) -> Secret {
     secret
 }
 
-/// A Bundle that uses everything, settled.
+/// Returns a host with a settled Bundle that uses everything.
 fn settled() -> MockHost {
     let spec = BundleSpec {
         selector: Some("bundle=shop".to_owned()),
@@ -124,8 +124,8 @@ fn what_is_missing_is_waited_for() {
         assert_eq!(host.get::<ConfigMap>(("default", "shop-bundle")), None);
         assert_eq!(host.woken_by(arrival), [Key::from(SHOP)]);
     };
-    step("the ConfigMap defaults is not there", |host| host.put(map("defaults", &[])));
-    step("the Secret token is not there", |host| host.put(secret("s3cret")));
+    step("the ConfigMap defaults does not exist", |host| host.put(map("defaults", &[])));
+    step("the Secret token does not exist", |host| host.put(secret("s3cret")));
     let status: BundleStatus = host.settle(SHOP).unwrap().status();
     assert!(status.conditions.is_true("Ready"));
 }
@@ -162,7 +162,7 @@ fn the_checksum_follows_every_source_and_nothing_else() {
 }
 
 #[test]
-fn a_selector_that_is_none_is_an_error() {
+fn a_selector_that_is_not_valid_is_an_error() {
     let spec = BundleSpec { selector: Some("bundle in shop".to_owned()), ..BundleSpec::default() };
     let host = MockHost::new(bundle).with(shop(spec)).with(map("defaults", &[]));
     let failure = host.reconcile(SHOP).unwrap_err();
@@ -212,7 +212,7 @@ fn the_example_is_a_bundle_and_what_it_names() {
         host.put(serde_json::from_value::<ConfigMap>(map.clone()).unwrap());
     }
     let status: BundleStatus = host.settle(SHOP).unwrap().status();
-    assert_eq!(status.conditions.get("Ready").unwrap().message, "the Secret shop-token is not there");
+    assert_eq!(status.conditions.get("Ready").unwrap().message, "the Secret shop-token does not exist");
     let mut token = secret("s3cret");
     token.metadata.name = Some("shop-token".to_owned());
     assert_eq!(host.woken_by(|host| host.put(token)), [Key::from(SHOP)]);

@@ -1,8 +1,8 @@
 //! Keeps a ConfigMap for each apple that a `MyApple` asks for.
 //!
-//! A `MyApple` of quantity 3 called `pie` gets the ConfigMaps `pie-0`, `pie-1` and `pie-2` with its color and size. The host
-//! makes them, sets them back when somebody edits them, and deletes the surplus; this plugin only says what should be
-//! ([`reconcile`]) and counts in the cache how much of it is (`available`).
+//! A `MyApple` named `pie` with quantity 3 gets the ConfigMaps `pie-0`, `pie-1` and `pie-2` with its color and size. The
+//! host creates them, sets them back when somebody edits them, and deletes the surplus. The plugin only returns what should
+//! exist ([`reconcile`]), and counts in the cache what does exist (`available`).
 
 mod resource;
 
@@ -20,13 +20,13 @@ pub fn myapple() -> Plugin {
         .controller(Controller::of::<MyApple>().owns::<ConfigMap>().max_concurrency(10).reconcile(reconcile))
 }
 
-/// What a `MyApple` asks for, as children and status.
+/// Returns the children and the status of a `MyApple`.
 ///
 /// # Errors
-/// Where the cache cannot be read.
+/// Fails if the cache cannot be read.
 pub fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     if ctx.phase() != Phase::Live {
-        // The children go with their owner: the garbage collector sees to it.
+        // The garbage collector deletes the children with their owner.
         return Ok(Outcome::new());
     }
     let wanted: Vec<ConfigMap> = (0..apple.spec.quantity).map(|i| config_map(apple, i)).collect();
@@ -34,7 +34,7 @@ pub fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     Ok(Outcome::new().children(wanted).status(status))
 }
 
-/// The ConfigMap for the apple of index `i`.
+/// Returns the ConfigMap of the apple with index `i`.
 fn config_map(apple: &MyApple, i: i32) -> ConfigMap {
     let MyAppleSpec { color, size, .. } = &apple.spec;
     let data = [("color", color.as_str()), ("size", size.as_str())];
@@ -45,7 +45,7 @@ fn config_map(apple: &MyApple, i: i32) -> ConfigMap {
     }
 }
 
-/// How many of `wanted` the cache has as they should be, and owned by this `MyApple`.
+/// Counts the ConfigMaps of `wanted` that the cache has with the right content and owner.
 fn available(ctx: &Context, apple: &MyApple, wanted: &[ConfigMap]) -> Result<i32, Error> {
     let mut available = 0;
     for wanted in wanted {
@@ -56,7 +56,7 @@ fn available(ctx: &Context, apple: &MyApple, wanted: &[ConfigMap]) -> Result<i32
     Ok(available)
 }
 
-/// Whether everything in `wanted` is in `found`. What else is there is others' business.
+/// Returns `true` if `found` has everything in `wanted`. Other writers may add more.
 fn includes(found: &Option<BTreeMap<String, String>>, wanted: &Option<BTreeMap<String, String>>) -> bool {
     let value = |key: &String| found.as_ref().and_then(|found| found.get(key));
     wanted.iter().flatten().all(|(key, wanted)| value(key) == Some(wanted))

@@ -7,7 +7,7 @@ use pilothouse_sdk::Conditions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which apples are wanted, and how many.
+/// The wanted apples.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "stable.example.com",
@@ -31,16 +31,16 @@ pub struct MyAppleSpec {
     pub color: String,
     /// The size of every apple.
     pub size: Size,
-    /// How many apples there should be.
+    /// The number of apples.
     #[schemars(range(min = 1))]
     pub quantity: i32,
 }
 
-// The variants have no documentation, as it would split the schema's `enum` into a `oneOf` that is not structural.
-/// How big an apple is.
+// Doc comments on the variants would turn the schema's `enum` into a `oneOf`, which is not structural.
+/// The size of an apple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "see above; the names say it all")]
+#[expect(missing_docs, reason = "see above")]
 pub enum Size {
     Small,
     Medium,
@@ -48,7 +48,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// As it stands in an object.
+    /// Returns the value in an object.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Small => "small",
@@ -58,17 +58,17 @@ impl Size {
     }
 }
 
-/// What there is of it.
+/// The existing apples.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MyAppleStatus {
-    /// How many ConfigMaps are there as they should be.
+    /// The number of ConfigMaps with the right content.
     #[serde(default)]
     pub available: i32,
-    /// `Ready`: whether all of them are.
+    /// `Ready` is true if all apples exist.
     #[serde(default)]
     pub conditions: Conditions,
-    /// The `metadata.generation` that this status is about.
+    /// The `metadata.generation` that this status belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }

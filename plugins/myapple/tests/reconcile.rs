@@ -1,4 +1,4 @@
-//! MyApples against the mock host: a table of clusters and what the plugin makes of each, and the whole life of one.
+//! Tests `myapple` against the mock host: the status for many states of the cluster, and the whole life of one MyApple.
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
@@ -26,7 +26,7 @@ fn pie(quantity: i32) -> MyApple {
     pie
 }
 
-/// The ConfigMap of index `i` as it should be, but for what `change` does to it.
+/// Returns the right ConfigMap with index `i`, after `change`.
 fn apple(i: i32, change: impl FnOnce(&mut ConfigMap)) -> ConfigMap {
     let mut apple = ConfigMap::default();
     apple.metadata.name = Some(format!("pie-{i}"));
@@ -44,7 +44,7 @@ fn data(color: &str, size: &str) -> BTreeMap<String, String> {
 
 fn same(_: &mut ConfigMap) {}
 
-/// What people see of a status: available, and Ready's status, reason and message.
+/// Returns what people see of a status: `available`, and the status, reason and message of `Ready`.
 fn seen(outcome: &Outcome) -> (i32, String, String, String) {
     let MyAppleStatus { available, conditions, .. } = outcome.status();
     let ready = conditions.get("Ready").unwrap();
@@ -52,8 +52,8 @@ fn seen(outcome: &Outcome) -> (i32, String, String, String) {
 }
 
 #[test]
-fn status_tells_what_the_cache_shows() {
-    /// What it is about, quantity, what the cache has, the last error, and what is seen then.
+fn status_reports_what_the_cache_shows() {
+    /// A name, the quantity, the ConfigMaps in the cache, the last error, and what people see.
     type Case =
         (&'static str, i32, Vec<ConfigMap>, Option<&'static str>, (i32, &'static str, &'static str, &'static str));
     let cases: [Case; 9] = [

@@ -121,7 +121,7 @@ impl Shop {
         eventually(&format!("it waits for {missing}"), async || {
             let shop = self.bundles.get("shop").await?;
             let message = &shop.data["status"]["conditions"][0]["message"];
-            ensure!(*message == format!("{missing} is not there"), "its status is {}", shop.data["status"]);
+            ensure!(*message == format!("{missing} does not exist"), "its status is {}", shop.data["status"]);
             Ok(())
         })
         .await

@@ -57,7 +57,7 @@ pub(super) const NAMED: usize = 64;
 /// Everything that a revision needs to begin.
 struct Prepared {
     writer: Writer,
-    held: Arc<ArcSwap<Grants>>,
+    grants: Arc<ArcSwap<Grants>>,
     /// Shared with the plugin's record.
     fence: Arc<Fence>,
     controllers: Vec<(manifest::Controller, Vec<Wanted<Source>>)>,
@@ -91,11 +91,11 @@ impl Dispatch {
     /// Installs the plugin's CRDs, and begins to cache what it needs.
     async fn prepare(&self, candidate: &Candidate, fence: Arc<Fence>) -> Result<Prepared, ActivateError> {
         let (name, manifest) = (candidate.revision.plugin(), candidate.revision.manifest());
-        let held = Arc::new(ArcSwap::new(candidate.grants.clone()));
+        let grants = Arc::new(ArcSwap::new(candidate.grants.clone()));
         let Parts { cluster, informers, writes, .. } = &self.parts;
         let cluster = cluster.for_plugin(name.as_str(), candidate.limits.requests());
         let (informers, writes) = (informers.clone(), writes.clone());
-        let writer = Writer::new(cluster, informers, name.as_str(), held.clone(), fence.clone(), writes);
+        let writer = Writer::new(cluster, informers, name.as_str(), grants.clone(), fence.clone(), writes);
         let warm = self.warm(candidate);
         self.install(name, &writer, &manifest.crds).await?;
         drop(warm);
@@ -118,7 +118,7 @@ impl Dispatch {
             .cloned()
             .collect();
         let view = self.view(&leases, manifest);
-        Ok(Prepared { writer, held, fence, controllers, observed, leases, view })
+        Ok(Prepared { writer, grants, fence, controllers, observed, leases, view })
     }
 
     /// Replaces what is `running` by the candidate, at once: an activation that is dropped has been done, or has not
@@ -136,12 +136,12 @@ impl Dispatch {
         if self.active.lock().closed {
             return Err(ActivateError::new(&Stopping));
         }
-        let Prepared { writer, held, fence, controllers, observed, leases, view } = prepared;
+        let Prepared { writer, grants, fence, controllers, observed, leases, view } = prepared;
         let begin = || Arc::new(Record::new(name.clone(), fence, &self.parts, revision.remembered()));
         let record = running.record.clone().unwrap_or_else(begin);
         record.remembered().limit(revision.limits().total_memory);
         let before = running.access();
-        let access = Arc::new(Access::new(view.clone(), writer, held, manifest, record.clone(), before.as_ref()));
+        let access = Arc::new(Access::new(view.clone(), writer, grants, manifest, record.clone(), before.as_ref()));
         let controllers = controllers.into_iter().map(|(spec, mut wanted)| {
             let own: Vec<_> = wanted.iter().map(|wanted| wanted.lease.key().clone()).collect();
             let reconciled = wanted.iter().filter(|wanted| wanted.source == Source::For);

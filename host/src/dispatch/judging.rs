@@ -43,6 +43,15 @@ pub(super) struct Listener<S> {
     pub(super) when: ArcSwap<Predicate>,
 }
 
+/// Whether a change matters to a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Relevance {
+    Matters,
+    DoesNotMatter,
+    /// The predicate is not evaluated yet: the change waits.
+    Undecided,
+}
+
 /// Changes that wait for a predicate.
 pub(super) struct Judging<S> {
     waiting: Mutex<Waiting<S>>,
@@ -88,26 +97,34 @@ impl<S> Judging<S> {
         }
     }
 
-    /// Returns whether a change matters to a listener. `None`: undecided, the change waits to be judged.
+    /// Decides at a glance whether a change matters to a listener. An undecided change waits to be judged.
     ///
     /// Called under the informer's lock, so that no other change of the object comes at the same time.
-    pub(super) fn hear(&self, listener: &Arc<Listener<S>>, change: &Change, origin: Origin) -> Option<bool> {
-        let known = listener.when.load().glance(change);
-        if known.is_some() && self.count.load(Ordering::Acquire) == 0 {
-            return known;
+    pub(super) fn hear(&self, listener: &Arc<Listener<S>>, change: &Change, origin: Origin) -> Relevance {
+        let decided = match listener.when.load().glance(change) {
+            Some(true) => Some(Relevance::Matters),
+            Some(false) => Some(Relevance::DoesNotMatter),
+            None => None,
+        };
+        if let Some(decided) = decided
+            && self.count.load(Ordering::Acquire) == 0
+        {
+            return decided;
         }
         let waiting = &mut *self.waiting.lock();
-        if known.is_some() && !waiting.unjudged.holds(listener.number, change.key()) {
-            return known;
+        if let Some(decided) = decided
+            && !waiting.unjudged.holds(listener.number, change.key())
+        {
+            return decided;
         }
         match waiting.unjudged.push(listener.number, change, origin == Origin::Initial) {
-            Pushed::Refused => return Some(true),
+            Pushed::Refused => return Relevance::Matters,
             Pushed::Waits => {}
         }
         waiting.listeners.entry(listener.number).or_insert_with(|| listener.clone());
         self.count.store(waiting.unjudged.len(), Ordering::Release);
         self.added.notify_one();
-        None
+        Relevance::Undecided
     }
 
     /// Waits for the next change to judge. One task calls this.
@@ -223,19 +240,19 @@ mod tests {
             Expression::compile("object.metadata.generation > 2").expect("an expression"),
         );
         let listener = listener(Test::Generation);
-        assert_eq!(judging.hear(&listener, &change(1), Origin::Change), Some(true));
+        assert_eq!(judging.hear(&listener, &change(1), Origin::Change), Relevance::Matters);
         let generation = listener.when.load_full();
         let cel = Predicate::new(vec![vec![Condition { test: Test::Cel(expression), negated: false }]]);
         listener.when.store(Arc::new(cel));
-        assert_eq!(judging.hear(&listener, &change(2), Origin::Initial), None);
+        assert_eq!(judging.hear(&listener, &change(2), Origin::Initial), Relevance::Undecided);
         listener.when.store(generation);
-        assert_eq!(judging.hear(&listener, &change(3), Origin::Change), None);
+        assert_eq!(judging.hear(&listener, &change(3), Origin::Change), Relevance::Undecided);
         for (origin, old, waiting) in [(Origin::Initial, 2, 2), (Origin::Change, 3, 1)] {
             assert_eq!(judging.figures().waiting, waiting);
             let case = judging.next().await;
             assert_eq!((case.origin(), &case.unseen.change), (origin, &change(old)));
         }
-        assert_eq!(judging.hear(&listener, &change(4), Origin::Change), Some(true));
+        assert_eq!(judging.hear(&listener, &change(4), Origin::Change), Relevance::Matters);
     }
 
     #[tokio::test]
@@ -243,7 +260,7 @@ mod tests {
         let (judging, expression) =
             (Arc::new(Judging::within(&Budget::new(1 << 20))), Expression::compile("true").expect("an expression"));
         let listener = listener(Test::Cel(expression));
-        assert_eq!(judging.hear(&listener, &change(1), Origin::Change), None);
+        assert_eq!(judging.hear(&listener, &change(1), Origin::Change), Relevance::Undecided);
         let over = tokio::spawn({
             let judging = judging.clone();
             async move { judging.over().await }

@@ -24,7 +24,7 @@ use super::{
     Observer, Parts, batch, feed,
     hook::{Called, Hook, HookError},
     imports::{Access, CallImports},
-    judging::{Case, JudgingFigures},
+    judging::{Case, JudgingFigures, Relevance},
     pending::{self, BacklogFigures, HookFailure, Pending},
     record::Record,
     routes::{Routes, Wanted},
@@ -170,7 +170,7 @@ impl Observing {
                 if !this.may_see(change) {
                     return;
                 }
-                if this.routes.hear(&listener, change, origin) == Some(true) {
+                if this.routes.hear(&listener, change, origin) == Relevance::Matters {
                     this.pending.add(change);
                 }
             })

@@ -20,7 +20,7 @@ use pilothouse_core::{budget::Budget, predicate::Predicate, reflector::State, st
 use tokio::sync::watch;
 
 use super::{
-    judging::{Case, Judging, JudgingFigures, Listener},
+    judging::{Case, Judging, JudgingFigures, Listener, Relevance},
     record::Record,
 };
 use crate::informer::{InformerKey, Lease, Origin, Subscriber, Subscription};
@@ -116,8 +116,8 @@ impl<S: Clone + PartialEq> Routes<S> {
         }
     }
 
-    /// Returns whether a change matters to a listener. `None`: undecided, the change waits for [`judge`](Self::judge).
-    pub(super) fn hear(&self, listener: &Arc<Listener<S>>, change: &Change, origin: Origin) -> Option<bool> {
+    /// Decides at a glance whether a change matters to a listener. An undecided change waits for [`judge`](Self::judge).
+    pub(super) fn hear(&self, listener: &Arc<Listener<S>>, change: &Change, origin: Origin) -> Relevance {
         self.judging.hear(listener, change, origin)
     }
 

@@ -32,7 +32,7 @@ use crate::{
     cluster::Cluster,
     dispatch::{
         feed,
-        judging::{Case, JudgingFigures, Listener},
+        judging::{Case, JudgingFigures, Listener, Relevance},
         mapper::{Lookup, Unmapped},
         pending::{BacklogFigures, HookFailure},
         remembered::{MAX_LOOKUPS, Remembered},
@@ -96,17 +96,17 @@ impl Waking {
         if let Source::Reads { .. } = listener.source {
             return wake_readers(wakes, change, origin);
         }
-        let matters = self.routes.hear(listener, change, origin);
+        let relevance = self.routes.hear(listener, change, origin);
         // A deleted object is kept as long as the predicate has not decided.
         if listener.source == Source::For
-            && let Some(dropped) = wakes.ledger.record_change(change, matters != Some(false))
+            && let Some(dropped) = wakes.ledger.record_change(change, relevance != Relevance::DoesNotMatter)
         {
             warn!(
                 plugin = %wakes.id.plugin, controller = &*wakes.id.name, dropped,
                 "too many deleted objects wait to be reconciled; the earliest ones are dropped",
             );
         }
-        if matters == Some(true) {
+        if relevance == Relevance::Matters {
             self.wake(wakes, &listener.source, change, origin);
         }
     }

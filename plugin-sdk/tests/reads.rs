@@ -532,8 +532,8 @@ fn a_manifest_that_is_not_valid_is_rejected_with_the_reason() {
     let cases: [Case; 15] = [
         (
             || with(controller().reads_with(all().without(["data", "metadata.labels.app"]))),
-            "controller \"secret\" leaves out fields of v1 ConfigMap: cannot leave out metadata.labels.app: metadata.labels says which \
-             object it is and what becomes of it, and is always kept; name what is beside it",
+            "controller \"secret\" leaves out fields of v1 ConfigMap: cannot leave out metadata.labels.app: metadata.labels identifies \
+             the object or decides its fate, and is always kept; name the fields beside it",
         ),
         (
             || with(controller().reads_with(all().without(["data.a", "data[\"a\"]"]))),

@@ -1,7 +1,7 @@
-//! Changes that wait to be told to a plugin, for its `map` and its `observe`.
+//! Changes that wait to be delivered to a plugin, to its `map` and its `observe`.
 //!
-//! Owns their order, what becomes of several of one object, and when a batch that failed is told again. Who calls the plugin, and
-//! what a call may cost, is the host's.
+//! Owns their order, the merging of several changes of one object, and the retries of failed batches. The host calls the plugin and
+//! bounds the cost of a call.
 //!
 //! ```text
 //! change ─► push ─► waiting, by arrival ─► take ─► in flight ─┬─ done ───► over
@@ -9,13 +9,12 @@
 //!                      └───┴──────────────────────────────────┴─ failed ─► merged, alone, after a delay
 //! ```
 //!
-//! What failed and is due takes turns with what was not tried yet, and goes in the order in which it became due: nothing keeps another
-//! waiting for ever.
+//! Changes that failed and are due take turns with untried ones, in the order in which they became due. So neither waits for ever.
 //!
-//! There is one entry for each object, and never two calls about one object at once: what comes while it is in flight waits.
-//! Several changes of an object are told as one, from before the first to after the last; an object that was added and deleted
-//! meanwhile is told as deleted, in its last known state. So every state that a plugin was told is the `old` of what it is
-//! told next, and whoever it mapped the old state to is mapped again.
+//! There is one entry for each object, and at most one call about an object at a time: changes that come during the call wait.
+//! Several changes of an object are delivered as one, from the state before the first to the state after the last. An object that was
+//! added and deleted meanwhile is delivered as deleted, in its last known state. So every state that a plugin received is the `old` of
+//! the next delivery, and the objects to which it mapped that state are mapped again.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
@@ -55,87 +54,87 @@ use crate::{
     store::Change,
 };
 
-/// Delays of failed calls: those of the workqueue, because keys wait behind them.
+/// Delays after failed calls: those of the workqueue, because keys wait behind them.
 pub const MAPPER: Limits = Limits { base: Duration::from_millis(5), cap: Duration::from_secs(1000) };
 
-/// Objects that are gone and still to be told, at most. Of what is there, one entry an object is bounded by the cache; what is
-/// gone would gather for ever where names are not used again and the plugin takes nothing. As many Pods as a large cluster has.
+/// Largest number of gone objects that wait for delivery: as many as a large cluster has Pods. Entries of existing objects are bounded by
+/// the cache. Gone ones would accumulate if names are not reused and the plugin fails every call.
 pub const MAX_GONE: usize = 100_000;
 
-/// Bytes of these at most: nobody else holds them.
+/// Largest sum of bytes of gone objects: the cache no longer holds them.
 pub const MAX_GONE_BYTES: usize = 128 << 20;
 
-/// The bound for objects that are gone, over all buffers of a plugin that keep some: a plugin has a backlog for each of its controllers.
+/// The bound for gone objects over all buffers of a plugin, which has a backlog for each of its controllers.
 #[derive(Clone, Debug)]
 pub struct Vanished {
-    /// How many.
+    /// Their number.
     pub objects: Budget,
     /// Their bytes.
     pub bytes: Budget,
 }
 
 impl Vanished {
-    /// A bound of its own.
+    /// Creates a separate bound.
     pub fn new(objects: usize, bytes: usize) -> Self {
         Self { objects: Budget::new(objects), bytes: Budget::new(bytes) }
     }
 }
 
 impl Default for Vanished {
-    /// [`MAX_GONE`] and [`MAX_GONE_BYTES`].
+    /// Uses [`MAX_GONE`] and [`MAX_GONE_BYTES`].
     fn default() -> Self {
         Self::new(MAX_GONE, MAX_GONE_BYTES)
     }
 }
 
-/// What became of one object since a plugin was told of it last.
+/// The change of one object since the last delivery to the plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// The kind.
     pub of: TypeMeta,
-    /// Before the first change; none: it was not there. Of an object that came and went, its last known state.
+    /// The state before the first change; `None` if there was no object. For an object that came and went, its last known state.
     pub old: Option<Arc<Object>>,
-    /// After the last; none: it is gone.
+    /// The state after the last change; `None` if the object is gone.
     pub new: Option<Arc<Object>>,
-    /// How many changes this one stands for.
+    /// Number of changes in it.
     pub merged: u32,
-    /// It is gone, and nobody saw how.
+    /// `true` if the object is gone and its deletion was not observed.
     pub missed: bool,
 }
 
-/// Changes of different objects in one call's hands. It ends with [`Backlog::done`] or [`Backlog::failed`].
+/// Changes of different objects, for one call. Ends with [`Backlog::done`] or [`Backlog::failed`].
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "what is taken and neither done nor failed is never told again"]
+#[must_use = "what is taken and neither done nor failed is never delivered again"]
 pub struct Batch {
     changes: Vec<Pending>,
     subjects: Vec<Arc<Subject>>,
 }
 
 impl Batch {
-    /// In the order in which their objects first changed; at least one.
+    /// Returns the changes in the order of their first arrival; at least one.
     pub fn changes(&self) -> &[Pending] {
         &self.changes
     }
 }
 
-/// Changes that wait, and those that are being told.
+/// Changes that wait, and those in flight.
 #[derive(Debug)]
 pub struct Backlog {
     limits: Limits,
-    entries: HashMap<Arc<Subject>, Entry>,
-    /// What can be taken for the first time since it was told last, by arrival.
+    entries: HashMap<Arc<Subject>, Progress>,
+    /// Untried changes that can be taken, by arrival.
     ready: BTreeMap<u64, Arc<Subject>>,
-    /// What failed and can be taken again, by since when, then by arrival.
+    /// Failed changes that can be taken again, by the time since when, then by arrival.
     again: BTreeMap<(Duration, u64), Arc<Subject>>,
-    /// What was taken last had failed before.
+    /// `true` if the last batch was a retry.
     took_again: bool,
-    /// What failed, by when it can be taken again, then by arrival.
+    /// Failed changes, by the time of their retry, then by arrival.
     delayed: BTreeMap<(Duration, u64), Arc<Subject>>,
-    /// Arrivals of what was not tried yet: it waits, and nothing of its object has failed, or it is in flight for the first time.
+    /// Arrivals of untried changes: they wait behind no failure, or are in flight for the first time.
     untried: BTreeSet<u64>,
-    /// Arrivals of what waits and is gone.
+    /// Arrivals of waiting changes of gone objects.
     gone: BTreeMap<u64, Arc<Subject>>,
-    /// How many they are, and their bytes, in a bound that may be others' too.
+    /// Their number and bytes, in a bound that may be shared.
     gone_objects: Share,
     gone_bytes: Share,
     arrivals: u64,
@@ -150,36 +149,36 @@ struct Subject {
     key: Key,
 }
 
-/// At least one of `waiting` and `flying` is there.
+/// At least one of `waiting` and `in_flight` is set.
 #[derive(Debug, Default)]
-struct Entry {
-    waiting: Option<Told>,
-    flying: Option<Told>,
-    /// Calls in a row that failed.
+struct Progress {
+    waiting: Option<Delivery>,
+    in_flight: Option<Delivery>,
+    /// Consecutive failed calls.
     failures: u32,
     due: Option<Duration>,
 }
 
-/// What is to be told of an object.
+/// A change to deliver.
 #[derive(Clone, Debug)]
-struct Told {
+struct Delivery {
     arrival: u64,
-    /// As the plugin knows it.
+    /// The state that the plugin knows.
     before: Option<Arc<Object>>,
-    /// The last state that was there.
+    /// The last state of the object.
     last: Arc<Object>,
     gone: bool,
     merged: u32,
     missed: bool,
 }
 
-impl Told {
+impl Delivery {
     fn new(change: &Change, arrival: u64) -> Self {
         let (last, gone) = (change.object().clone(), change.new.is_none());
         Self { arrival, before: change.old.clone(), last, gone, merged: 1, missed: change.missed }
     }
 
-    /// This, and then `later`.
+    /// Merges this change with the one after it.
     fn and_then(self, later: Self) -> Self {
         Self { arrival: self.arrival, before: self.before, merged: self.merged.saturating_add(later.merged), ..later }
     }
@@ -196,18 +195,18 @@ impl Told {
     }
 
     fn bytes(&self) -> usize {
-        // Where both sides are one object it is counted twice: it is there twice in what a call is given.
+        // If both sides are the same object it counts twice, as a call receives it twice.
         self.last.bytes() + self.before.as_ref().map_or(0, |object| object.bytes())
     }
 }
 
 impl Backlog {
-    /// An empty one; `limits` are the delays after failures, object by object.
+    /// Creates an empty backlog; `limits` are the delays after failures of each object.
     pub fn new(limits: Limits) -> Self {
         Self::within(limits, &Vanished::default())
     }
 
-    /// An empty one. What it keeps of objects that are gone counts in `vanished`, with what others keep.
+    /// Creates an empty backlog whose gone objects count in `vanished`.
     pub fn within(limits: Limits, vanished: &Vanished) -> Self {
         Self {
             limits,
@@ -226,29 +225,29 @@ impl Backlog {
         }
     }
 
-    /// Adds what became of an object of kind `of`.
+    /// Adds a change of an object of kind `of`.
     pub fn push(&mut self, of: &TypeMeta, change: &Change) {
         self.push_merged(of, change, 1);
     }
 
-    /// Adds what became of an object of kind `of` by so many changes.
+    /// Adds a change that stands for `merged` changes.
     pub fn push_merged(&mut self, of: &TypeMeta, change: &Change, merged: u32) {
-        let told = Told { merged, ..Told::new(change, self.arrivals) };
+        let delivery = Delivery { merged, ..Delivery::new(change, self.arrivals) };
         self.arrivals += 1;
         let subject = Subject { of: of.clone(), key: change.key().clone() };
         let subject =
             self.entries.get_key_value(&subject).map_or_else(|| Arc::new(subject), |(known, _)| known.clone());
         let waiting = self.stop_waiting(&subject);
-        let told = match waiting {
-            Some(before) => before.and_then(told),
-            None => told,
+        let delivery = match waiting {
+            Some(before) => before.and_then(delivery),
+            None => delivery,
         };
-        self.wait(&subject, told);
+        self.wait(&subject, delivery);
         self.drop_beyond_bound();
     }
 
-    /// The changes to tell now, of so many objects and about so many bytes at most; one object at least, however large. None:
-    /// nothing is ready. What failed is taken alone.
+    /// Takes the next batch: up to `most` objects and about `most_bytes`, at least one object. A failed change is taken alone. Returns
+    /// `None` if nothing is ready.
     pub fn take(&mut self, now: Duration, most: usize, most_bytes: usize) -> Option<Batch> {
         while let Some(entry) = self.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
             let (since, subject) = entry.remove_entry();
@@ -261,14 +260,14 @@ impl Backlog {
             None => self.first_ready(most, most_bytes),
         };
         let changes = subjects.iter().filter_map(|subject| {
-            let told = self.stop_waiting(subject)?;
-            let pending = told.pending(&subject.of);
-            self.bytes += told.bytes();
+            let delivery = self.stop_waiting(subject)?;
+            let pending = delivery.pending(&subject.of);
+            self.bytes += delivery.bytes();
             let entry = self.entries.entry(subject.clone()).or_default();
             if entry.failures == 0 {
-                self.untried.insert(told.arrival);
+                self.untried.insert(delivery.arrival);
             }
-            entry.flying = Some(told);
+            entry.in_flight = Some(delivery);
             Some(pending)
         });
         let changes: Vec<_> = changes.collect();
@@ -278,8 +277,8 @@ impl Backlog {
     fn first_ready(&self, most: usize, most_bytes: usize) -> Vec<Arc<Subject>> {
         let (mut subjects, mut bytes) = (Vec::new(), 0);
         for subject in self.ready.values() {
-            let told = self.entries.get(subject).and_then(|entry| entry.waiting.as_ref());
-            bytes += told.map_or(0, Told::bytes);
+            let delivery = self.entries.get(subject).and_then(|entry| entry.waiting.as_ref());
+            bytes += delivery.map_or(0, Delivery::bytes);
             if !subjects.is_empty() && (subjects.len() >= most || bytes > most_bytes) {
                 break;
             }
@@ -288,31 +287,31 @@ impl Backlog {
         subjects
     }
 
-    /// The plugin has taken them.
+    /// Ends a batch that the plugin has accepted.
     pub fn done(&mut self, batch: Batch) {
         for subject in batch.subjects {
             let Some(_) = self.land(&subject) else { continue };
             let Some(entry) = self.entries.get_mut(&subject) else { continue };
             (entry.failures, entry.due) = (0, None);
             match entry.waiting.take() {
-                Some(told) => self.requeue(&subject, told),
+                Some(delivery) => self.requeue(&subject, delivery),
                 None => drop(self.entries.remove(&subject)),
             }
         }
     }
 
-    /// The call failed at `now`: each is told again, alone, with what came meanwhile, after a delay of its own.
+    /// Ends a batch whose call failed at `now`. Each change is retried alone, merged with later ones, after its own delay.
     pub fn failed(&mut self, batch: Batch, now: Duration) {
         for subject in batch.subjects {
-            let Some(told) = self.land(&subject) else { continue };
+            let Some(delivery) = self.land(&subject) else { continue };
             let Some(entry) = self.entries.get_mut(&subject) else { continue };
             entry.due = Some(now.saturating_add(self.limits.delay(entry.failures)));
             entry.failures = entry.failures.saturating_add(1);
-            let told = match self.stop_waiting(&subject) {
-                Some(meanwhile) => told.and_then(meanwhile),
-                None => told,
+            let delivery = match self.stop_waiting(&subject) {
+                Some(meanwhile) => delivery.and_then(meanwhile),
+                None => delivery,
             };
-            self.wait(&subject, told);
+            self.wait(&subject, delivery);
         }
         self.drop_beyond_bound();
     }
@@ -327,97 +326,97 @@ impl Backlog {
         }
     }
 
-    /// When something that failed can be taken again, if nothing is ready before.
+    /// Returns the time of the next retry.
     pub fn next_due(&self) -> Option<Duration> {
         self.delayed.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// A number above those of all changes so far: each was tried when [`tried_until`](Self::tried_until) says so.
+    /// Returns a number above those of all changes so far, for [`tried_until`](Self::tried_until).
     pub fn mark(&self) -> u64 {
         self.arrivals
     }
 
-    /// True if every change from before the mark was told, or could not be, or was dropped.
+    /// Returns `true` if every change from before the mark was delivered, failed at least once, or was dropped.
     pub fn tried_until(&self, mark: u64) -> bool {
         self.untried.first().is_none_or(|first| *first >= mark)
     }
 
-    /// How many objects wait or are in flight.
+    /// Returns the number of objects that wait or are in flight.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if nothing waits and nothing is in flight.
+    /// Returns `true` if nothing waits and nothing is in flight.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Bytes of the objects that it refers to, most of which the store holds as well.
+    /// Returns the bytes of the objects that it refers to, most of which the store also holds.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Objects of which telling failed, and that wait for their time.
+    /// Returns the number of objects that wait for their retry.
     pub fn delayed(&self) -> usize {
         self.delayed.len()
     }
 
-    /// Objects that were gone and never told, because there were more than the bound allows, or they had more bytes.
+    /// Counts gone objects that were dropped because a bound was exceeded.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    fn wait(&mut self, subject: &Arc<Subject>, told: Told) {
+    fn wait(&mut self, subject: &Arc<Subject>, delivery: Delivery) {
         let entry = self.entries.entry(subject.clone()).or_default();
         if entry.failures == 0 {
-            self.untried.insert(told.arrival);
+            self.untried.insert(delivery.arrival);
         }
-        self.bytes += told.bytes();
-        if entry.flying.is_some() {
-            entry.waiting = Some(told);
+        self.bytes += delivery.bytes();
+        if entry.in_flight.is_some() {
+            entry.waiting = Some(delivery);
             return;
         }
-        if told.gone {
+        if delivery.gone {
             self.gone_objects.add(1);
-            self.gone_bytes.add(told.bytes());
-            self.gone.insert(told.arrival, subject.clone());
+            self.gone_bytes.add(delivery.bytes());
+            self.gone.insert(delivery.arrival, subject.clone());
         }
         match entry.due {
-            Some(due) => drop(self.delayed.insert((due, told.arrival), subject.clone())),
-            None => drop(self.ready.insert(told.arrival, subject.clone())),
+            Some(due) => drop(self.delayed.insert((due, delivery.arrival), subject.clone())),
+            None => drop(self.ready.insert(delivery.arrival, subject.clone())),
         }
-        entry.waiting = Some(told);
+        entry.waiting = Some(delivery);
     }
 
-    fn stop_waiting(&mut self, subject: &Arc<Subject>) -> Option<Told> {
+    fn stop_waiting(&mut self, subject: &Arc<Subject>) -> Option<Delivery> {
         let entry = self.entries.get_mut(subject)?;
-        let told = entry.waiting.take()?;
-        self.untried.remove(&told.arrival);
-        if self.gone.remove(&told.arrival).is_some() {
+        let delivery = entry.waiting.take()?;
+        self.untried.remove(&delivery.arrival);
+        if self.gone.remove(&delivery.arrival).is_some() {
             self.gone_objects.remove(1);
-            self.gone_bytes.remove(told.bytes());
+            self.gone_bytes.remove(delivery.bytes());
         }
-        self.bytes -= told.bytes();
-        if self.ready.remove(&told.arrival).is_none()
+        self.bytes -= delivery.bytes();
+        if self.ready.remove(&delivery.arrival).is_none()
             && let Some(due) = entry.due
-            && self.again.remove(&(due, told.arrival)).is_none()
+            && self.again.remove(&(due, delivery.arrival)).is_none()
         {
-            self.delayed.remove(&(due, told.arrival));
+            self.delayed.remove(&(due, delivery.arrival));
         }
-        Some(told)
+        Some(delivery)
     }
 
-    /// What waited behind a call that is over can be taken.
-    fn requeue(&mut self, subject: &Arc<Subject>, told: Told) {
-        self.bytes -= told.bytes();
-        self.wait(subject, told);
+    /// Makes the changes that waited behind a finished call available.
+    fn requeue(&mut self, subject: &Arc<Subject>, delivery: Delivery) {
+        self.bytes -= delivery.bytes();
+        self.wait(subject, delivery);
     }
 
-    fn land(&mut self, subject: &Arc<Subject>) -> Option<Told> {
-        let told = self.entries.get_mut(subject)?.flying.take()?;
-        self.untried.remove(&told.arrival);
-        self.bytes -= told.bytes();
-        Some(told)
+    fn land(&mut self, subject: &Arc<Subject>) -> Option<Delivery> {
+        let delivery = self.entries.get_mut(subject)?.in_flight.take()?;
+        self.untried.remove(&delivery.arrival);
+        self.bytes -= delivery.bytes();
+        Some(delivery)
     }
 
     fn drop_beyond_bound(&mut self) {

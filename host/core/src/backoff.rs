@@ -1,11 +1,11 @@
 //! How long to wait after a failure.
 //!
-//! Owns the arithmetic of delays that double: [`Limits`] for those who count failures themselves (the workqueue counts per
-//! key), and [`Backoff`] for one connection that fails and recovers, with jitter so that many which fail together do not
-//! come back together. Waiting itself is the driver's.
+//! Owns the arithmetic of doubling delays. [`Limits`] is for callers that count failures themselves, as the workqueue does per key.
+//! [`Backoff`] is for one connection that fails and recovers; its jitter keeps many that fail together from returning together. The
+//! driver waits.
 //!
-//! A delay that starts again at its base after any small success never grows against a server that accepts a connection and
-//! then breaks it. So [`Backoff`] goes back to its base only after a stretch of health:
+//! A delay that returns to its base after any small success never grows against a server that accepts a connection and then breaks it.
+//! So [`Backoff`] returns to its base only after a healthy period:
 //!
 //! ```
 //! use pilothouse_core::backoff::{Backoff, RECONNECT};
@@ -34,7 +34,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// `base` × 2^`failures`, at most `cap`; `failures` counts those before the one at hand.
+    /// Returns `base` × 2^`failures`, at most `cap`. `failures` counts earlier failures only.
     pub fn delay(&self, failures: u32) -> Duration {
         // Beyond 2^31 any base of a nanosecond or more has passed every cap in use; saturate instead of wrapping.
         let factor = 1_u32.checked_shl(failures).unwrap_or(u32::MAX);
@@ -47,31 +47,31 @@ impl Limits {
 pub struct Policy {
     /// The delays before jitter.
     pub limits: Limits,
-    /// So long without a failure, and the next one is the first again.
+    /// Time without a failure after which the next failure counts as the first.
     pub healthy_after: Duration,
 }
 
-/// For requests and watches that fail: client-go's reflector and kube-runtime's default use the same figures.
+/// For requests and watches that fail: the figures of client-go's reflector and of kube-runtime.
 pub const RECONNECT: Policy = Policy {
     limits: Limits { base: Duration::from_millis(800), cap: Duration::from_secs(30) },
     healthy_after: Duration::from_secs(120),
 };
 
-/// For what takes seconds of a core to try, and most often fails again: with jitter five minutes at last, as a plugin's
+/// For attempts that take seconds of a core and mostly fail again: with jitter five minutes at last, like a plugin's
 /// [quarantine](crate::quarantine).
 pub const COSTLY: Policy = Policy {
     limits: Limits { base: Duration::from_millis(800), cap: Duration::from_secs(150) },
     healthy_after: Duration::from_secs(120),
 };
 
-/// For a kind that the server does not serve: with jitter from 0.5 to 30 s. The driver ends such a wait when a definition
-/// appears. One that comes and goes within 10 s is as good as absent.
+/// For a kind that the server does not serve: with jitter from 0.5 to 30 s. The driver ends the wait when a definition appears. A kind that
+/// comes and goes within 10 s counts as absent.
 pub const ABSENT: Policy = Policy {
     limits: Limits { base: Duration::from_millis(500), cap: Duration::from_secs(15) },
     healthy_after: Duration::from_secs(10),
 };
 
-/// The delays of one connection: doubling, with jitter, and back to the base only after health.
+/// The delays of one connection: doubling, with jitter, back to the base only after a healthy period.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     policy: Policy,
@@ -81,17 +81,17 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// One that has seen no failure. `seed` decides the jitter: give each connection its own.
+    /// Creates a backoff without failures. `seed` decides the jitter: give each connection its own.
     pub fn new(policy: Policy, seed: u64) -> Self {
         Self { policy, failures: 0, healthy_since: None, random: Random::new(seed) }
     }
 
-    /// It works at `now`; what works goes on working until the next failure is reported.
+    /// Records that the connection works at `now`. It counts as working until the next failure.
     pub fn healthy(&mut self, now: Duration) {
         self.healthy_since.get_or_insert(now);
     }
 
-    /// It failed at `now`: how long to wait, from the delay of [`Limits`] (included) to its double (excluded).
+    /// Records a failure at `now` and returns how long to wait: from the delay of [`Limits`] to just below its double.
     pub fn next(&mut self, now: Duration) -> Duration {
         let healthy = self.healthy_since.take().map_or(Duration::ZERO, |since| now.saturating_sub(since));
         if healthy >= self.policy.healthy_after {
@@ -102,14 +102,14 @@ impl Backoff {
         self.random.between(delay, delay.saturating_mul(2))
     }
 
-    /// Failures since it was last healthy for long enough, the latest included.
+    /// Returns the failures since the last healthy period, including the latest.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 }
 
-/// A small generator of pseudo-random numbers for jitter: SplitMix64 (Steele, Lea, Flood 2014). Good enough to spread
-/// requests, and useless against an adversary.
+/// Pseudo-random numbers for jitter: SplitMix64 (Steele, Lea, Flood 2014). Good enough to spread requests, and useless against an
+/// adversary.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -126,10 +126,10 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From `low` (included) to `high` (excluded); `low` if there is nothing between.
+    /// Returns a duration from `low` to just below `high`; `low` if the range is empty.
     pub(crate) fn between(&mut self, low: Duration, high: Duration) -> Duration {
         let span = high.saturating_sub(low).as_nanos();
-        // The high half of a 64 × 64-bit product is below `span` and evenly spread. Spans over 584 years are cut to that.
+        // The high half of a 64 × 64-bit product is below `span` and evenly distributed. Spans are capped at 584 years.
         let span = u128::from(u64::try_from(span).unwrap_or(u64::MAX));
         let offset = (u128::from(self.draw()) * span) >> 64;
         low.saturating_add(Duration::from_nanos(u64::try_from(offset).unwrap_or(u64::MAX)))
@@ -144,7 +144,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// `count` failures one after the other, with no health between.
+    /// Returns the delays of `count` consecutive failures.
     fn failing(backoff: &mut Backoff, count: usize) -> Vec<Duration> {
         (0..count).map(|_| backoff.next(Duration::ZERO)).collect()
     }

@@ -1,25 +1,24 @@
-//! Objects that are reconciled over and over: how often each may be, and who wakes it.
+//! Limits how often one object is reconciled, and records what wakes it.
 //!
-//! Two sides that fight over a field, a reconcile that writes something else each time, a plugin that asks to be called again at once:
-//! each makes work without end for one key, and requests to the API server with it. A breaker lets a key through at the [rate](RATE) of
-//! one that is busy by right, opens when more is asked for, lets it through [now and then](OPEN) until it has come to rest, and says what
-//! woke it most. Putting off, and telling people, is for the driver.
+//! Two writers may fight over a field, a reconcile may write something different each time, or a plugin may ask to be called again at
+//! once. Each makes endless work for one key, and requests to the API server. A breaker lets a key through at the [rate](RATE) of a
+//! legitimately busy one, and opens when more is asked for. It then lets the key through [now and then](OPEN) until the key has calmed
+//! down, and names its main cause. The driver delays keys and informs people.
 //!
 //! ```text
 //!            more than RATE is asked for
 //!   closed ──────────────────────────────► open: one each OPEN
 //!     ▲                                      │
-//!     └── nobody was put off for CALM ───────┘
+//!     └── nobody was delayed for CALM ───────┘
 //!
-//! ask(key, cause) ─► how long it is to wait       (and if it is: the breaker opens)
-//! reconciled(key) ─► takes from the rate          (and says once what goes on, if it is open)
-//! settle()        ─► closes those that have come to rest
+//! ask(key, cause) ─► how long to wait             (if that is not zero, the breaker opens)
+//! reconciled(key) ─► takes from the rate          (reports the storm once, if the breaker is open)
+//! settle()        ─► closes breakers of keys that have calmed down
 //! forget()        ─► drops keys that have their whole rate again
 //! ```
 //!
-//! What is kept is bounded by the keys that were reconciled of late: those that have their whole [rate](RATE) again are looked for when twice
-//! as many have come as were left the last time, and when the driver has time ([`Breaker::forget`]). Causes are counted of [busy](BUSY) keys
-//! alone.
+//! Memory is bounded by the recently reconciled keys. Keys that have their whole [rate](RATE) again are dropped when the number of keys
+//! has doubled since the last time, and when the driver has time ([`Breaker::forget`]). Causes are counted for [busy](BUSY) keys only.
 //!
 //! ```
 //! use pilothouse_core::breaker::{Breaker, OPEN, RATE};
@@ -43,26 +42,26 @@ use hashbrown::HashMap;
 
 use crate::rate::Rate;
 
-/// How often one key may be reconciled. At once that is more than a rollout of a large object asks for; in the long run, more than one
-/// does that many others have a part in. A fight goes as fast as the API server answers, a hundred times a second and more.
+/// How often one key may be reconciled. The burst is more than a rollout of a large object needs; the long-run rate is more than an object
+/// with many writers needs. A fight runs as fast as the API server answers, a hundred times a second or more.
 pub const RATE: Rate = Rate { burst: 60, every: Duration::from_millis(100) };
 
-/// How often one is whose breaker is open: a delay that an object bears, and that makes a fight cost next to nothing.
+/// Interval of reconciles while the breaker is open: acceptable for the object, and it makes a fight cheap.
 pub const OPEN: Duration = Duration::from_secs(1);
 
-/// With so many reconciles used up a key is busy: the causes of its wakes are counted.
+/// Used reconciles of the rate from which a key is busy: the causes of its wakes are then counted.
 pub const BUSY: u32 = 10;
 
-/// An open breaker closes when for so long nobody who asked was put off: a fight that pauses is one fight.
+/// Time without a delayed request after which an open breaker closes. A fight that pauses for less is one fight.
 const CALM: Duration = Duration::from_secs(30);
 
-/// Causes that are told apart for one key.
+/// Largest number of causes that are counted for one key.
 const CAUSES: usize = 8;
 
-/// Wakes that are remembered of one key: then all counts are halved, so that what was is forgotten.
+/// Wakes of one key after which all counts are halved, so that old wakes lose weight.
 const REMEMBERED: u32 = 256;
 
-/// Entries from which on those that mean nothing any more are looked for.
+/// Number of entries from which unused ones are dropped.
 const SWEEP: usize = 1024;
 
 /// The breakers of one controller: over keys of type `K`, with causes of type `C`.
@@ -72,29 +71,29 @@ pub struct Breaker<K, C> {
     sweep_at: usize,
     open: usize,
     opened: u64,
-    /// Before this none closes.
+    /// Earliest time at which a breaker may close.
     settle_at: Option<Duration>,
 }
 
 #[derive(Debug)]
 struct Entry<C> {
-    /// As [`Rate::take`] has it.
+    /// As in [`Rate::take`].
     used: Duration,
     busy: Option<Box<Busy<C>>>,
 }
 
-/// What is known of a busy key.
+/// The state of a busy key.
 #[derive(Debug)]
 struct Busy<C> {
     since: Duration,
-    /// The latest time.
+    /// The time of the last reconcile.
     reconciled: Duration,
     reconciles: u64,
     wakes: u64,
-    /// The breaker is open.
+    /// Set if the breaker is open.
     open: Option<Open>,
-    /// It was said that it is.
-    said: bool,
+    /// `true` if the storm was reported.
+    reported: bool,
     counts: Vec<(C, u32)>,
     remembered: u32,
 }
@@ -102,33 +101,33 @@ struct Busy<C> {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     since: Duration,
-    /// When somebody was put off last.
+    /// The last time at which a request was delayed.
     put_off: Duration,
 }
 
-/// What goes on with a key that is reconciled over and over.
+/// A description of a key that is reconciled over and over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storm<C> {
-    /// Since when it is busy.
+    /// Since when the key is busy.
     pub since: Duration,
     /// Since when the breaker is open, if it is.
     pub open: Option<Duration>,
-    /// Reconciles since it is busy, and those that made it so.
+    /// Reconciles since the key is busy, including those that made it so.
     pub reconciles: u64,
-    /// Wakes since it is busy, those included that found the key waiting.
+    /// Wakes since the key is busy, including those that found it waiting.
     pub wakes: u64,
-    /// Who woke it most of late.
+    /// The main cause of recent wakes.
     pub by: Option<By<C>>,
 }
 
-/// Who woke a key most.
+/// The main cause of a key's wakes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct By<C> {
-    /// What it was.
+    /// The cause.
     pub cause: C,
-    /// So many of the latest wakes, at least,
+    /// Lower bound of its wakes among the recent ones.
     pub wakes: u32,
-    /// out of so many.
+    /// Number of recent wakes.
     pub of: u32,
 }
 
@@ -139,12 +138,12 @@ impl<K, C> Default for Breaker<K, C> {
 }
 
 impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
-    /// All closed.
+    /// Creates breakers, all closed.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Somebody wants `key` to be reconciled: how long it is to wait. `cause` is asked for only where it is counted.
+    /// Asks for a reconcile of `key`, and returns how long it must wait. `cause` is called only if it is counted.
     pub fn ask(&mut self, now: Duration, key: &K, cause: impl FnOnce() -> C) -> Duration {
         let Some(Entry { used, busy }) = self.entries.get_mut(key) else { return Duration::ZERO };
         let Some(busy) = busy else { return Duration::ZERO };
@@ -163,12 +162,12 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
         wait
     }
 
-    /// `key` is handed out. If its breaker opened since the last time: what goes on.
+    /// Records that `key` is handed out. Returns the storm if its breaker opened since the last time.
     pub fn reconciled(&mut self, now: Duration, key: &K) -> Option<Storm<C>> {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.reconciled(now);
-            let busy = entry.busy.as_mut().filter(|busy| busy.open.is_some() && !busy.said)?;
-            busy.said = true;
+            let busy = entry.busy.as_mut().filter(|busy| busy.open.is_some() && !busy.reported)?;
+            busy.reported = true;
             return Some(busy.storm());
         }
         if self.entries.len() >= self.sweep_at {
@@ -178,25 +177,25 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
         None
     }
 
-    /// Forgets keys of which nothing is used up any more, and gives their memory back. To be called now and then: of keys that are not
-    /// reconciled again nothing else reminds.
+    /// Drops keys that have their whole rate again, and their memory. Call it now and then: keys that are never reconciled again are
+    /// found in no other way.
     pub fn forget(&mut self, now: Duration) {
         self.entries.retain(|_, entry| entry.used > now || entry.open().is_some());
         self.sweep_at = SWEEP.max(2 * self.entries.len());
         self.entries.shrink_to(if self.entries.is_empty() { 0 } else { self.sweep_at });
     }
 
-    /// Keys that are known.
+    /// Returns the number of known keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if no key is known.
+    /// Returns `true` if no key is known.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Closes the breakers of keys that have come to rest, and says what had gone on.
+    /// Closes the breakers of keys that are no longer storming and returns a summary of each storm.
     pub fn settle(&mut self, now: Duration) -> Vec<(K, Storm<C>)> {
         if self.settle_at.is_none_or(|at| now < at) {
             return Vec::new();
@@ -216,22 +215,22 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
         closed
     }
 
-    /// When to call [`settle`](Self::settle); none: there is nothing to close.
+    /// Returns when to call [`settle`](Self::settle); `None` if no breaker is open.
     pub fn settle_at(&self) -> Option<Duration> {
         self.settle_at
     }
 
-    /// Open breakers.
+    /// Returns the number of open breakers.
     pub fn open(&self) -> usize {
         self.open
     }
 
-    /// Times that one opened.
+    /// Counts how often a breaker opened.
     pub fn opened(&self) -> u64 {
         self.opened
     }
 
-    /// The open ones, in no order.
+    /// Returns the storms of open breakers, in no particular order.
     pub fn storms(&self) -> impl Iterator<Item = (&K, Storm<C>)> {
         let busy = self.entries.iter().filter_map(|(key, entry)| Some((key, entry.busy.as_ref()?)));
         busy.filter(|(_, busy)| busy.open.is_some()).map(|(key, busy)| (key, busy.storm()))
@@ -264,13 +263,13 @@ impl<C: Clone + Eq> Busy<C> {
             reconciles: reconciles.into(),
             wakes: 0,
             open: None,
-            said: false,
+            reported: false,
             counts: Vec::new(),
             remembered: 0,
         }
     }
 
-    /// Misra and Gries' counting: whoever has more than a ninth of the wakes is among the counted.
+    /// Counts a cause as Misra and Gries do: a cause of more than a ninth of the wakes is always among the counted ones.
     fn count(&mut self, cause: C) {
         self.wakes += 1;
         if self.remembered >= REMEMBERED {

@@ -1,7 +1,7 @@
-//! One bound for what several buffers hold together.
+//! One bound for the sum of several buffers.
 //!
-//! A plugin has many buffers, some of them for each of its controllers. A [`Budget`] bounds the sum; each buffer reports what it holds
-//! through a [`Share`]. What a buffer does when the sum is too large is its own affair.
+//! A plugin has many buffers, some of them per controller. A [`Budget`] bounds the sum; each buffer reports its size through a [`Share`],
+//! and decides itself what to do when the sum is too large.
 //!
 //! ```
 //! use pilothouse_core::budget::Budget;
@@ -22,7 +22,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-/// A bound, and how much of it is used. Clones are the same budget.
+/// A bound and its use. Clones are the same budget.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Sums>);
 
@@ -30,37 +30,37 @@ pub struct Budget(Arc<Sums>);
 struct Sums {
     used: AtomicUsize,
     most: AtomicUsize,
-    /// What counts this budget and others together.
+    /// Counter for several budgets together.
     total: Option<Arc<AtomicUsize>>,
 }
 
 impl Budget {
-    /// A budget of its own.
+    /// Creates a budget of `most` units.
     pub fn new(most: usize) -> Self {
         Self(Arc::new(Sums { used: AtomicUsize::new(0), most: AtomicUsize::new(most), total: None }))
     }
 
-    /// A budget whose use counts in `total` as well, with that of others.
+    /// Creates a budget whose use also counts in `total`.
     pub fn within(total: Arc<AtomicUsize>, most: usize) -> Self {
         Self(Arc::new(Sums { used: AtomicUsize::new(0), most: AtomicUsize::new(most), total: Some(total) }))
     }
 
-    /// Sets the bound. What is held already stays.
+    /// Sets the bound. Present use stays.
     pub fn set_most(&self, most: usize) {
         self.0.most.store(most, Ordering::Relaxed);
     }
 
-    /// How much is used.
+    /// Returns the use.
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// `true` if more is used than the bound allows.
+    /// Returns `true` if more is used than the bound allows.
     pub fn is_over(&self) -> bool {
         self.used() > self.0.most.load(Ordering::Relaxed)
     }
 
-    /// The part of one more buffer, which holds nothing yet.
+    /// Returns the share of a new, empty buffer.
     pub fn share(&self) -> Share {
         Share { budget: self.clone(), holds: 0 }
     }
@@ -80,7 +80,7 @@ impl Budget {
     }
 }
 
-/// What one buffer holds of a budget. Dropped, it holds nothing.
+/// One buffer's part of a budget; given back on drop.
 #[derive(Debug)]
 pub struct Share {
     budget: Budget,
@@ -88,28 +88,28 @@ pub struct Share {
 }
 
 impl Share {
-    /// What this buffer holds.
+    /// Returns what this buffer holds.
     pub fn holds(&self) -> usize {
         self.holds
     }
 
-    /// `true` if so much more is within the bound.
+    /// Returns `true` if `more` fits within the bound.
     pub fn fits(&self, more: usize) -> bool {
         self.budget.used().saturating_add(more) <= self.budget.0.most.load(Ordering::Relaxed)
     }
 
-    /// `true` if the buffers hold more together than the bound allows.
+    /// Returns `true` if the buffers together hold more than the bound allows.
     pub fn is_over(&self) -> bool {
         self.budget.is_over()
     }
 
-    /// Holds so much more.
+    /// Adds to what this buffer holds.
     pub fn add(&mut self, more: usize) {
         self.budget.grow(more);
         self.holds += more;
     }
 
-    /// Holds so much less.
+    /// Subtracts from what this buffer holds.
     pub fn remove(&mut self, less: usize) {
         debug_assert!(less <= self.holds, "{less} of {}", self.holds);
         let less = less.min(self.holds);
@@ -117,7 +117,7 @@ impl Share {
         self.holds -= less;
     }
 
-    /// Holds so much from now on.
+    /// Sets what this buffer holds.
     pub fn set(&mut self, holds: usize) {
         match holds.checked_sub(self.holds) {
             Some(0) => {}

@@ -1,43 +1,41 @@
-//! Whether an apply would change anything: what lets a reconcile that changes nothing send no request.
+//! Decides whether an apply would change anything, so that a reconcile that changes nothing sends no request.
 //!
-//! A server-side apply says two things: these fields have these values, and this manager owns exactly these fields. So it
-//! changes nothing when every value is so already and the field set of the manager's last apply names the same fields. The
-//! host keeps the field sets of its own managers beside each cached object ([`Object::applied`]), and so can tell without
-//! asking, right after a restart too.
+//! A server-side apply states two things: these fields have these values, and this manager owns exactly these fields. It changes
+//! nothing if every value is already so and the field set of the manager's last apply names the same fields. The host keeps the
+//! field sets of its own managers beside each cached object ([`Object::applied`]). So it can decide without a request, even right
+//! after a restart.
 //!
 //! ```text
 //! desired                      owned (fieldsV1)                     live
 //! data:                        f:data                               data:
 //!   color: red        ◄──────►   f:color: {}            ◄──────►      color: red
-//!                                                                     size: small      another writer's: not ours to look at
+//!                                                                     size: small      another writer's, not compared
 //! ```
 //!
-//! The field set carries what a schema would tell: `f:` is a member of a map, `k:` an element of an associative list, `v:` an
-//! element of a set, and `{}` a leaf, owned as a whole (a scalar, or an atomic map or list). The walk goes down all three at
-//! once.
+//! The field set carries what a schema would tell. `f:` is a member of a map, `k:` an element of an associative list, and `v:` an
+//! element of a set. `{}` is a leaf, owned as a whole: a scalar, or an atomic map or list. The walk descends all three at once.
 //!
 //! # Guarantees
 //!
-//! [`holds`] never says true where an apply would change a value; a null that was applied and is not there counts as being so,
-//! since the server drops nulls that a schema does not allow. It says false, and so costs a request that changes nothing (whose
-//! answer is remembered, [`Object::settle`]), where only the server could know better:
+//! [`holds`] never returns `true` if an apply would change a value. One exception: a null that was applied and is absent counts as
+//! equal, since the server drops nulls that a schema does not allow. It returns `false` where only the server could decide. That
+//! costs one request that changes nothing, whose answer is remembered ([`Object::settle`]). These are:
 //!
-//! - what the server stores in another form than it was sent: defaults inside an atomic map or list, quantities (`1000m` becomes
-//!   `1`), `stringData`, zero values that built-in kinds leave out;
-//! - an empty map or a null that is desired where others put something;
-//! - an empty list that is desired where others put something, or, unless the kind is built in, where there is none;
-//! - sets whose elements are not scalars, and lists in which the live object repeats a desired element.
+//! - values that the server stores in another form: defaults inside an atomic map or list, quantities (`1000m` becomes `1`),
+//!   `stringData`, zero values that built-in kinds omit;
+//! - a desired empty map or null where another writer has a value;
+//! - a desired empty list where another writer has a value, or, unless the kind is built in, where there is none;
+//! - sets of non-scalar elements, and lists in which the live object repeats a desired element.
 //!
-//! For the first of these there is [`is_untouched`]. It does not compare the values that the server may store in another form.
-//! It relies on the rule that a foreign change of a value takes the field away from this manager's field set. The caller must
-//! know that `desired` is the text of this manager's last apply.
+//! For the first of these there is [`is_untouched`], which does not compare values that the server may store in another form. It
+//! relies on a rule: another writer's change of a value takes the field out of this manager's field set. The caller must know
+//! that `desired` is the text of this manager's last apply.
 //!
-//! Ownership (this manager's) is as exact, but for two things that no field set can tell apart. A leaf is either atomic, or
-//! it was an empty map or a null when it was applied; and an empty list is named by nobody unless it is atomic. So where
-//! another writer put there just what is now desired, the apply that would do no more than note this manager as a second owner
-//! is not sent. It is sent as soon as the value differs.
+//! Ownership is as exact, except for two cases that no field set can distinguish. A leaf is either atomic, or was an empty map or a
+//! null when it was applied. And no field set names an empty list unless it is atomic. If another writer has put the desired
+//! value there, an apply would only add this manager as a second owner, and is not sent. It is sent once the value differs.
 //!
-//! What it leaves to others: whether an object may be taken over (the writer), and sending.
+//! The writer decides whether an object may be taken over, and sends.
 
 mod fields;
 mod tree;
@@ -51,38 +49,38 @@ use self::{
 };
 use crate::object::{Object, Subresource};
 
-/// Members of `metadata` that are the object's identity and the server's own notes. They are never in field sets (`stripMeta`
-/// of the API server's field manager): an apply that repeats them changes nothing.
+/// Members of `metadata` that are the object's identity or the server's own. They are never in field sets (`stripMeta` of the API
+/// server's field manager), so an apply that repeats them changes nothing.
 const IDENTITY: [&str; 8] =
     ["name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "selfLink", "managedFields"];
 
-/// True if a server-side apply of `desired` by `manager` would change nothing: everything that `desired` says is so in the
-/// live object, and `manager` owns exactly these fields since its last apply.
+/// Returns `true` if a server-side apply of `desired` by `manager` would change nothing: the live object has every desired value,
+/// and `manager` owns exactly these fields since its last apply.
 ///
-/// `desired` is what the apply would send: a whole object, or for [`Subresource::Status`] an object that holds `status` (and
-/// its identity or not). In an apply of a kind that has a status subresource the server ignores `status`, so leave it out.
+/// `desired` is what the apply would send: a whole object, or for [`Subresource::Status`] an object with `status`. For a kind with a
+/// status subresource the server ignores `status` in an apply of the object, so leave it out.
 ///
 /// # Guarantees
 ///
-/// Never panics, whatever the texts are. Field sets nested deeper than serde_json's limit of 128 do not hold. Time and memory
-/// are linear in the three texts.
+/// Never panics, whatever the texts. Returns `false` for field sets nested deeper than serde_json's limit of 128. Time and memory are
+/// linear in the three texts.
 pub fn holds(live: &Object, manager: &str, subresource: Option<Subresource>, desired: &Value) -> bool {
     let rules = Rules { values: Values::Same, built_in: is_built_in(&live.type_meta().api_version) };
-    // A manager that owns nothing has no entry.
+    // A manager that owns nothing has no field set.
     text_holds(rules, &live.json(), live.applied(manager, subresource).unwrap_or("{}"), desired)
 }
 
-/// Returns `true` if nobody has changed what `manager` applied, and `desired` is the text of that apply.
+/// Returns `true` if no other writer has changed what `manager` applied, and `desired` is the text of that apply.
 ///
-/// The caller must know the second part, for instance by a digest that was applied with the text. `metadata` is compared as in [`holds`].
-/// Elsewhere the walk compares what is owned, and the order of lists:
+/// The caller must ensure the second part, for instance by a digest that was applied with the text. `metadata` is compared as in
+/// [`holds`]. Elsewhere the walk compares what is owned, and the order of lists:
 ///
 /// - Built-in kinds: values are not compared. The server stores quantities, times and empty values in its own form.
-/// - Other kinds: atomic maps and lists may have members that a default added. All else must be equal.
+/// - Other kinds: atomic maps and lists may have members from defaults. Everything else must be equal.
 ///
 /// # Guarantees
 ///
-/// As for [`holds`]. Who writes `managedFields` by hand, and gives this manager a field that somebody else changed, deceives it.
+/// As for [`holds`]. A writer of `managedFields` that gives this manager a field changed by another deceives it.
 pub fn is_untouched(live: &Object, manager: &str, desired: &Value) -> bool {
     let built_in = is_built_in(&live.type_meta().api_version);
     let values = if built_in { Values::Any } else { Values::Extended };
@@ -92,7 +90,7 @@ pub fn is_untouched(live: &Object, manager: &str, desired: &Value) -> bool {
 
 /// Groups with a dot in their name whose kinds are part of kube-apiserver.
 ///
-/// Left out are those that have maps of structs (`apiextensions.k8s.io`, `resource.k8s.io`): in a field set, such a map's entry that
+/// Groups with maps of structs are left out (`apiextensions.k8s.io`, `resource.k8s.io`): in a field set, an entry of such a map that
 /// lost its members looks like an atomic value.
 const BUILT_IN: [&str; 14] = [
     "admissionregistration.k8s.io",
@@ -130,16 +128,16 @@ enum Values {
     Any,
 }
 
-/// What the walk goes by.
+/// How the walk compares.
 #[derive(Clone, Copy)]
 struct Rules {
     values: Values,
-    /// The kind is built in: the server does not tell an empty list from none.
+    /// `true` for a built-in kind, for which an empty list equals an absent one.
     built_in: bool,
 }
 
 impl Rules {
-    /// For `metadata`, whose values every kind stores as they were sent.
+    /// For `metadata`, whose values every kind stores as sent.
     const STRICT: Self = Self { values: Values::Same, built_in: false };
 
     fn agree(self, desired: &Value, live: Option<&Tree<'_>>) -> bool {
@@ -151,16 +149,16 @@ impl Rules {
         }
     }
 
-    /// Returns `true` if nothing, or null, is a built-in kind's form of this empty list.
+    /// Returns `true` if absence or null is a built-in kind's form of this empty list.
     fn is_no_list(self, desired: &Value, live: Option<&Tree<'_>>) -> bool {
         self.built_in && matches!(live, None | Some(Tree::Null)) && desired.as_array().is_some_and(Vec::is_empty)
     }
 }
 
-/// [`holds`] and [`is_untouched`] on the texts themselves.
+/// [`holds`] and [`is_untouched`] on the texts.
 fn text_holds(rules: Rules, live: &str, owned: &str, desired: &Value) -> bool {
     let Some(owned) = Fields::parse(owned) else { return false };
-    // Only the top-level members that are asked for are parsed: a status costs no walk through the spec.
+    // Parses only the top-level members that are needed: a status costs no walk through the spec.
     let Ok(live) = serde_json::from_str::<Members<'_, &RawValue>>(live) else { return false };
     let live = |name: &str| live.get(name).map(|raw| serde_json::from_str::<Tree<'_>>(raw.get())).transpose();
     let (Value::Object(desired), Some(mut owned)) = (desired, owned.into_members()) else { return false };
@@ -181,8 +179,7 @@ fn text_holds(rules: Rules, live: &str, owned: &str, desired: &Value) -> bool {
     })
 }
 
-/// `metadata` is typed in every kind, so its lists and maps are known not to be atomic, and the server leaves them out where
-/// they are empty.
+/// `metadata` has one schema in every kind: its lists and maps are not atomic, and the server omits empty ones.
 fn metadata(owned: Option<Fields<'_>>, desired: &Value, live: Option<&Tree<'_>>) -> bool {
     let (Value::Object(desired), Some(Tree::Map(live))) = (desired, live) else { return false };
     let Some(mut owned) = owned.unwrap_or(Fields::Leaf).into_members() else { return false };
@@ -209,12 +206,12 @@ fn metadata(owned: Option<Fields<'_>>, desired: &Value, live: Option<&Tree<'_>>)
         })
 }
 
-/// A member of a map, named by the field set or not.
+/// Compares a member of a map, whether or not the field set names it.
 fn member(rules: Rules, owned: Option<&Fields<'_>>, desired: &Value, live: Option<&Tree<'_>>) -> bool {
     match owned {
         Some(owned) => node(rules, owned, desired, live),
         None if rules.is_no_list(desired, live) => true,
-        // Nothing of it is named: so it can only be made of empty lists. Equal as a whole, since it could be part of something atomic.
+        // Nothing in it is owned, so it can only consist of empty lists. Equal as a whole, since it may be part of an atomic value.
         None => of_empty_lists(desired) && live.is_some_and(|live| same(desired, live)),
     }
 }
@@ -228,14 +225,14 @@ fn of_empty_lists(value: &Value) -> bool {
 }
 
 fn node(rules: Rules, owned: &Fields<'_>, desired: &Value, live: Option<&Tree<'_>>) -> bool {
-    // A built-in kind leaves out structs and lists of which nothing but empty values was applied.
+    // A built-in kind omits structs and lists of which only empty values were applied.
     let is_left_out = rules.values == Values::Any && live.is_none();
     match (owned, desired, live) {
-        // Owned and not there: the server drops nulls where they are not allowed. Had another writer removed the field, it
-        // would have left this manager's set too.
+        // Owned and absent: the server drops nulls where they are not allowed. A removal by another writer would have removed
+        // the field from this manager's set too.
         (Fields::Leaf, Value::Null, None) => true,
         (Fields::Leaf, desired, live) if rules.is_no_list(desired, live) => true,
-        // Where that is not atomic it owns nothing: what made this a leaf, an empty map or a null, would be given up.
+        // If the value is not atomic, the apply would own nothing in it, and give up the empty map or null that made it a leaf.
         (Fields::Leaf, Value::Object(_), _) if of_empty_lists(desired) && rules.values == Values::Same => false,
         (Fields::Leaf, desired, live) => rules.agree(desired, live),
         (Fields::Members(owned), Value::Object(desired), live) if is_left_out || matches!(live, Some(Tree::Map(_))) => {
@@ -254,8 +251,8 @@ fn node(rules: Rules, owned: &Fields<'_>, desired: &Value, live: Option<&Tree<'_
     }
 }
 
-/// Each desired element is one that is owned, each owned one is desired, and the live list has them once, in the same order
-/// relative to each other (an apply would reorder them).
+/// Returns `true` if the desired elements are exactly the owned ones, and the live list has them once, in the same relative order (an
+/// apply would reorder them).
 fn associative(rules: Rules, keys: &[String], owned: &[Element<'_>], desired: &[Value], live: &[Tree<'_>]) -> bool {
     let mut by_key = HashMap::with_capacity(owned.len());
     for element in owned {
@@ -271,13 +268,13 @@ fn associative(rules: Rules, keys: &[String], owned: &[Element<'_>], desired: &[
     let mut order = Order::default();
     desired.len() == owned.len()
         && desired.iter().all(|desired| {
-            // Taken out, so that a second desired element of the same key finds none.
+            // Removed, so that a second desired element of the same key finds none.
             let key = desired.as_object().and_then(|desired| key_of(keys, |name| desired.get(name).map(Scalar::of)));
             let Some(element) = key.and_then(|key| by_key.remove(&key)) else { return false };
             let full_key =
                 element.key.iter().map(|value| Scalar::of(value).map(Some)).collect::<Option<ElementKey<'_>>>();
             let Some(place) = full_key.and_then(|key| order.next(places.get(&key))) else { return false };
-            // An element that is a leaf is atomic, or has lost all that was applied of it: its values decide.
+            // A leaf element is atomic, or has lost all its applied members: compare its values.
             let values = match (&element.fields, rules.values) {
                 (Fields::Leaf, Values::Any) => Values::Same,
                 (_, values) => values,
@@ -286,22 +283,22 @@ fn associative(rules: Rules, keys: &[String], owned: &[Element<'_>], desired: &[
         })
 }
 
-/// The values of an element's keys as the apply named them; none at a key it left to the schema's default.
+/// The values of an element's keys as applied; `None` for a key that was left to the schema's default.
 type ElementKey<'a> = Vec<Option<Scalar<'a>>>;
 
-/// The field set has each key's value, by default too: but then the element's own fields do not name the key.
+/// The field set has a defaulted key's value too, but then the element's own fields do not name the key.
 fn key_as_applied<'a>(keys: &[String], element: &'a Element<'_>) -> Option<ElementKey<'a>> {
     let named = |name| !matches!(&element.fields, Fields::Members(members) if members.get(name).is_none());
     let values = keys.iter().zip(&element.key);
     values.map(|(name, value)| if named(name) { Scalar::of(value).map(Some) } else { Some(None) }).collect()
 }
 
-/// The key of an element of a list, which has these `members`, if they are scalars; none if one at a key is not.
+/// Returns the key of a list element with these `members`; `None` if a value at a key is not a scalar.
 fn key_of<'a>(keys: &[String], members: impl Fn(&str) -> Option<Option<Scalar<'a>>>) -> Option<ElementKey<'a>> {
     keys.iter().map(|name| members(name).map_or(Some(None), |scalar| scalar.map(Some))).collect()
 }
 
-/// As [`associative`], where an element is its own key.
+/// As [`associative`], for elements that are their own keys.
 fn set(owned: &[Value], desired: &[Value], live: &[Tree<'_>]) -> bool {
     let Some(mut named) =
         owned.iter().map(|value| Scalar::of(value).map(|key| (key, ()))).collect::<Option<HashMap<_, _>>>()
@@ -317,7 +314,7 @@ fn set(owned: &[Value], desired: &[Value], live: &[Tree<'_>]) -> bool {
         })
 }
 
-/// Where each key is in a list.
+/// The positions of each key in a list.
 enum Place {
     Once(usize),
     Repeated,
@@ -336,7 +333,7 @@ fn places<'a, K: Eq + std::hash::Hash>(
     places
 }
 
-/// Gives out places as long as each is behind the one before.
+/// Hands out positions while each is behind the previous one.
 #[derive(Default)]
 struct Order {
     from: usize,
@@ -354,7 +351,7 @@ impl Order {
     }
 }
 
-/// Equal as JSON, numbers by value.
+/// Returns `true` if both are equal as JSON, numbers by value.
 fn same(desired: &Value, live: &Tree<'_>) -> bool {
     match (desired, live) {
         (Value::Array(desired), Tree::List(live)) => {
@@ -365,7 +362,7 @@ fn same(desired: &Value, live: &Tree<'_>) -> bool {
     }
 }
 
-/// Equal as JSON, but for members of live maps that are not desired: defaults.
+/// Returns `true` if both are equal as JSON, apart from additional members of live maps, which are defaults.
 fn extends(desired: &Value, live: &Tree<'_>) -> bool {
     match (desired, live) {
         (Value::Array(desired), Tree::List(live)) => {
@@ -387,13 +384,13 @@ fn same_map(desired: &Map<String, Value>, live: &Members<'_, Tree<'_>>) -> bool 
         && desired.iter().all(|(name, desired)| live.get(name).is_some_and(|live| same(desired, live)))
 }
 
-/// A scalar as it is compared and looked up by: `1` and `1.0` are one.
+/// A scalar for comparison and look-up: `1` and `1.0` are equal.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Scalar<'a> {
     Null,
     Bool(bool),
     Whole(i128),
-    /// The bits of a number that is not whole, or beyond 64 bits.
+    /// The bits of a number that is not whole, or exceeds 64 bits.
     Float(u64),
     Text(&'a str),
 }

@@ -1,8 +1,8 @@
-//! Which of the things that are to be told of objects become Events of the cluster, and which only count.
+//! Decides which reports about objects become Events of the cluster, and which only count.
 //!
-//! Owns the limits, which are client-go's: what was said within [ten minutes](SAME) is counted and not said again; of more than
-//! [ten](SIMILAR) different messages for one reason the rest are one; and an object gets [25 at once](RATE), then one each five
-//! minutes. Writing them is for the driver.
+//! Owns the limits, which are client-go's. A repeated report within [ten minutes](SAME) only increases a count. More than
+//! [ten](SIMILAR) different messages for one reason are combined. An object gets [25 at once](RATE), then one each five minutes. The
+//! driver writes the Events.
 //!
 //! ```
 //! use pilothouse_core::event::{Act, Correlator};
@@ -25,36 +25,36 @@ use hashbrown::{DefaultHashBuilder, HashMap};
 
 use crate::rate::Rate;
 
-/// How long the same is counted and not said anew: client-go's `defaultAggregateIntervalInSeconds`.
+/// Time within which a repeated message only counts: client-go's `defaultAggregateIntervalInSeconds`.
 pub const SAME: Duration = Duration::from_secs(600);
 
-/// Different messages of one reason within [`SAME`]; further ones are taken together: client-go's `defaultAggregateMaxEvents`.
+/// Different messages of one reason within [`SAME`]; more are combined: client-go's `defaultAggregateMaxEvents`.
 pub const SIMILAR: usize = 10;
 
-/// Of one object: client-go's `defaultSpamBurst` and `defaultSpamQPS`.
+/// Rate of one object's Events: client-go's `defaultSpamBurst` and `defaultSpamQPS`.
 pub const RATE: Rate = Rate { burst: 25, every: Duration::from_secs(300) };
 
-/// Objects, and messages of theirs, that are remembered at least; twice as many at most: client-go's `maxLruCacheEntries`.
+/// Remembered objects, and messages; up to twice as many: client-go's `maxLruCacheEntries`.
 const REMEMBERED: usize = 4096;
 
-/// What to do of one thing that is to be told.
+/// How to write a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Act {
     /// The Event's name.
     pub name: String,
-    /// How often it was told. 1: it is to be created. Else it is there, unless it could not be written or has expired.
+    /// Number of reports. 1: create the Event. Otherwise it exists, unless writing it failed or it has expired.
     pub count: u32,
-    /// What it says.
+    /// The text of the Event.
     pub message: String,
 }
 
-/// What was told of objects that `O` names.
+/// The reports about objects of type `O`.
 #[derive(Debug)]
 pub struct Correlator<O> {
     hasher: DefaultHashBuilder,
     rates: Recent<O, Duration>,
     similar: Recent<(O, &'static str), Similar>,
-    /// By the message's hash; none: those that are taken together.
+    /// By the message's hash; `None` for combined messages.
     same: Recent<(O, &'static str, Option<u64>), Same>,
 }
 
@@ -78,7 +78,7 @@ impl<O: Clone + Eq + Hash> Default for Correlator<O> {
 }
 
 impl<O: Clone + Eq + Hash> Correlator<O> {
-    /// Nothing was told yet.
+    /// Creates a correlator without reports.
     pub fn new() -> Self {
         Self {
             hasher: DefaultHashBuilder::default(),
@@ -88,7 +88,7 @@ impl<O: Clone + Eq + Hash> Correlator<O> {
         }
     }
 
-    /// What to do of this. None: too much was told of the object. `name` gives a new Event its name.
+    /// Decides about a report. Returns `None` if the object has had too many. `name` names a new Event.
     pub fn judge(
         &mut self,
         now: Duration,
@@ -140,7 +140,7 @@ impl Similar {
     }
 }
 
-/// What was used last of a map that would grow without end: two generations, of which the older one is dropped when the younger is full.
+/// A bounded map of recent entries: two generations, of which the older is dropped when the younger is full.
 #[derive(Debug)]
 struct Recent<K, V> {
     young: HashMap<K, V>,

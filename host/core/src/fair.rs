@@ -1,29 +1,27 @@
-//! Who goes next where many share a few threads: weighted fair queueing by the time that each has used.
+//! Decides who runs next when many share a few threads: weighted fair queueing by used time.
 //!
-//! Owns accounts, their shares and their tasks in line. Knows neither threads nor clocks: whoever runs a task says what it took.
+//! Owns accounts, their shares and their waiting tasks. Knows neither threads nor clocks: the caller runs a task and reports its time.
 //!
 //! ```text
 //! push(account, flow, task) ─┬─ flow ─┐ in turns
 //!                            └─ flow ─┴───────────┐
-//!                                                 ├─► next(lane): the account in it that has used least of its share
+//!                                                 ├─► next(lane): its account with the least use per weight
 //! push(account, flow, task) ─── flow ─────────────┘         │
-//!                                    charge(account, used) ◄┘ when the task gives way
+//!                                    charge(account, used) ◄┘ when the task yields
 //! ```
 //!
 //! # Guarantees
-//! - While two accounts have work, what one has used, divided by its weight, is ahead of the other's by no more than what its tasks
-//!   took in one go, and what it had saved up: ten thousand tasks of one do not delay the first of another.
-//! - An account that rests, or has less to do than its share would allow, saves up at most [`SAVED`], and none saves anything while its cap
-//!   holds it back: whenever it stands in line it begins where those at work are, or so much before, and has its share from then on and no
-//!   more. So one that had used less until then is next, but for others that have saved up; and what it does goes on before others', though
-//!   it gives way, until it has used what it saved.
-//! - Within one account, flows take turns: ten thousand tasks of one do not delay the first of another by more than a turn of each.
-//! - Within one flow, tasks are served in the order in which they came.
-//! - There are two lanes, each with threads of its own, and all of the above holds within a lane. An account of which a task held its thread
-//!   for more than [`HOLDS`], and another before, leaves the one of most for the other. It comes back when the next gives way after that is
-//!   forgotten: none held its thread for [`SUSPECTED`], or they used [`CLEARED`] times as much of a core without. It saves nothing up by that,
-//!   and what it used more than others goes with it.
-//! - A task waits for nothing but the threads of its lane, unless its account has a cap and has used it up.
+//! - **Fairness.** While two accounts have work, one's use, divided by its weight, exceeds the other's by at most one turn of its tasks
+//!   plus its saved credit. Ten thousand tasks of one account do not delay the first of another.
+//! - **Bounded credit.** An idle account accumulates credit up to [`SAVED`]; an account that is throttled by its cap accumulates none.
+//!   When it becomes runnable, it runs ahead of accounts without credit until the credit is used, and at its fair share from then on.
+//! - **Flows.** Within one account, flows take turns: ten thousand tasks of one flow delay another by at most a turn of each.
+//! - **Order.** Within one flow, tasks run in the order in which they came.
+//! - **Lanes.** There are two lanes, each with its own threads, and all of the above holds within a lane. An account whose tasks held
+//!   their thread for more than [`HOLDS`] twice moves to the suspect lane. It returns when that is forgotten: after [`SUSPECTED`]
+//!   without another hold, or once its tasks have used [`CLEARED`] times as much time and yielded. Moving saves no credit, and
+//!   excess use moves along.
+//! - **Work conserving.** A task waits only for the threads of its lane, unless its account has used up its cap.
 //!
 //! ```
 //! use std::time::Duration;
@@ -46,37 +44,36 @@ use std::{
     time::Duration,
 };
 
-/// An account with a cap may use up at once what it left unused in so much time: the period of the kernel's own CPU limits.
+/// Period of a cap: an account may use up at once what it left unused in this time. Equals the period of the kernel's CPU limits.
 pub const BURST: Duration = Duration::from_millis(100);
 
-/// What an account that rested may have before those at work, of what it did not use. Most calls take less. One that had nothing saved up
-/// would be behind all who had used a little less whenever it gives way, and they would have a turn each before it goes on.
+/// Largest credit of an account that was idle; longer than most calls. Without it, an account would wait for a turn of every account
+/// with slightly less use each time it yields.
 pub const SAVED: Duration = Duration::from_millis(1);
 
-/// A task that uses more of a core than this in one turn holds its thread. Guests are asked to give way every quarter of a millisecond, and
-/// filling memory or handing over much data is one piece of work in which they cannot.
+/// A turn that uses more CPU time than this holds its thread. Guests yield every quarter of a millisecond, except while they fill memory
+/// or hand over much data.
 pub const HOLDS: Duration = Duration::from_millis(1);
 
-/// How long it is remembered that a task held its thread.
+/// Time for which a hold is remembered.
 pub const SUSPECTED: Duration = Duration::from_secs(10);
 
-/// It is forgotten sooner once the account's tasks, giving way in time, have used this many times what those used that held their threads. One
-/// task in many may hold its thread for nothing that it did: the kernel takes a while for a page, or the machine has given the core to
-/// somebody else.
+/// A hold is forgotten early once the account's tasks have used this many times the held time, and yielded. A task may hold its thread
+/// through no fault of its own: the kernel takes a while for a page, or the machine has given the core away.
 pub const CLEARED: u32 = 10;
 
-/// The weight of who is given none: the kernel's `cpu.weight`.
+/// Default weight: that of the kernel's `cpu.weight`.
 pub const DEFAULT_WEIGHT: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
 
-/// Weights are at most this.
+/// Largest weight.
 pub const MAX_WEIGHT: u32 = 10_000;
 
-/// What an account may have of the threads.
+/// An account's share of the threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Its part where others want theirs too, against their weights; more than [`MAX_WEIGHT`] is as much as that.
+    /// Weight against other accounts when threads are scarce; at most [`MAX_WEIGHT`] counts.
     pub weight: NonZeroU32,
-    /// At most so many thousandths of a core, though nobody else wants it.
+    /// Largest use in thousandths of a core, even on idle threads.
     pub cap: Option<NonZeroU32>,
 }
 
@@ -93,89 +90,89 @@ impl Share {
     }
 }
 
-/// Names an account of one queue.
+/// Identifies an account of one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccountId(u64);
 
-/// Names a flow of tasks within one account. It is there while tasks are in it.
+/// Identifies a flow of tasks within one account. Exists while it has tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow(pub u64);
 
-/// Which of the threads an account's tasks run on.
+/// A group of threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lane {
-    /// Those of most accounts.
+    /// For most accounts.
     #[default]
     Ordinary,
-    /// Those of accounts of which tasks lately held their threads, and did not give way.
+    /// For accounts whose tasks recently held their threads.
     Suspect,
 }
 
 impl Lane {
-    /// Both.
+    /// Both lanes.
     pub const ALL: [Self; 2] = [Self::Ordinary, Self::Suspect];
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<T> {
-    /// Run this, and [`charge`](FairQueue::charge) its account.
+    /// Run this task, and [`charge`](FairQueue::charge) its account.
     Task(Taken<T>),
-    /// Nothing before this time, or until more is pushed: whoever has tasks in the lane has used up its cap.
+    /// Nothing before this time, or until a task is pushed: every account in the lane has used up its cap.
     At(Duration),
-    /// Nothing until more is pushed.
+    /// Nothing until a task is pushed.
     Nothing,
 }
 
-/// A task that is to run.
+/// A task to run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Taken<T> {
-    /// Who is to be charged.
+    /// The account to charge.
     pub account: AccountId,
-    /// What to run.
+    /// The task.
     pub task: T,
-    /// How long it waited for its turn.
+    /// Time for which it waited for its turn.
     pub waited: Duration,
 }
 
-/// What an account has used: nanoseconds of the largest weight.
+/// Use of an account, in nanoseconds at the largest weight.
 type Weighted = u128;
 
 #[derive(Debug)]
 struct Account<T> {
     share: Share,
-    /// Nanoseconds used, each by the weight of its time; in line not much less than those at work, after time under its cap not less.
+    /// Use so far, each part by the weight at its time. While waiting it is raised to nearly that of running accounts.
     weighted: Weighted,
-    /// Each with a task, in the order of their turns; as many as the account has who ask.
+    /// Flows with tasks, in the order of their turns.
     flows: VecDeque<(Flow, VecDeque<(T, Duration)>)>,
     running: usize,
-    /// It comes from a rest, and was not served since.
+    /// `true` if it was idle, and has not run since.
     rested: bool,
     stands: Stands,
-    /// When the cap lets it run again.
+    /// Time at which the cap lets it run again.
     free_at: Duration,
     used: Duration,
     turns: u64,
     waited: Duration,
     held: u64,
-    /// The last time that a task held its thread, until it is forgotten.
+    /// The last hold, until it is forgotten.
     hold: Option<Hold>,
     closed: bool,
 }
 
-/// Tasks held their threads.
+/// One or more holds of threads.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
-    /// The last of them.
+    /// The time of the last one.
     at: Duration,
-    /// It was not the only one.
+    /// `true` if there were several.
     again: bool,
-    /// What tasks are still to use, and give way, until it is forgotten.
+    /// Time that tasks must still use, and yield, until it is forgotten.
     owes: Duration,
 }
 
 impl Hold {
-    /// What is remembered after a task used so much.
+    /// Returns the hold to remember after a turn that used `used`.
     fn after(last: Option<Self>, now: Duration, used: Duration) -> Option<Self> {
         let last = last.filter(|last| now < last.at.saturating_add(SUSPECTED));
         if used > HOLDS {
@@ -193,40 +190,40 @@ impl<T> Account<T> {
         if self.hold.is_some_and(|hold| hold.again) { Lane::Suspect } else { Lane::Ordinary }
     }
 
-    /// Those at work are at `level`: it is so much before them as it can have saved up, unless it has used more.
+    /// Raises the use to `level`, that of running accounts, less the largest credit.
     fn begin_at(&mut self, level: Weighted) {
         self.weighted = self.weighted.max(level.saturating_sub(self.share.weigh(SAVED)));
     }
 }
 
-/// What an account has had since it was opened.
+/// Counters of an account since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Time of a core.
+    /// CPU time used.
     pub used: Duration,
-    /// Tasks that were taken.
+    /// Tasks run.
     pub turns: u64,
-    /// How long those had waited in line, all together.
+    /// Sum of the times that these waited.
     pub waited: Duration,
-    /// Turns in which a task used more than [`HOLDS`].
+    /// Turns that used more than [`HOLDS`].
     pub held: u64,
-    /// Tasks in line now.
+    /// Tasks that wait now.
     pub waiting: usize,
 }
 
 /// Where an account waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stands {
-    /// It has no task in line.
+    /// It has no waiting task.
     Nowhere,
-    /// In its lane's `ready`, at this place.
+    /// In its lane's `ready`, under this place.
     Ready(Place),
     /// In its lane's `capped`, under this time.
     Capped(Duration),
 }
 
-/// Among accounts that have used as much: those that come from a rest; then those without anything running, which is not charged yet;
-/// then who has waited longest.
+/// Order among accounts of equal use: first those that were idle, then those without a running task, whose use is not charged yet, then
+/// the one that has waited longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     was_served: bool,
@@ -237,15 +234,15 @@ struct Place {
 /// Accounts that wait for the same threads.
 #[derive(Debug, Default)]
 struct Row {
-    /// Those with a task that may run: the first is next.
+    /// Accounts with a task that may run; the first is next.
     ready: BTreeSet<(Weighted, Place, AccountId)>,
-    /// Those with tasks that have used up their cap, and until when.
+    /// Accounts that have used up their cap, and until when.
     capped: BTreeSet<(Duration, AccountId)>,
-    /// The most that anybody had used when it was served: about what those at work have used, but for who saved up, or cannot use its share.
+    /// The largest use of an account when it last ran: about that of running accounts, apart from those with credit or little work.
     level: Weighted,
 }
 
-/// Tasks of type `T` in line for the threads.
+/// Tasks of type `T` that wait for threads.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     accounts: HashMap<AccountId, Account<T>>,
@@ -262,12 +259,12 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Without accounts.
+    /// Creates a queue without accounts.
     pub fn new() -> Self {
         Self { accounts: HashMap::new(), rows: Default::default(), last_id: 0, last_number: 0 }
     }
 
-    /// A new account, in the lane of most.
+    /// Opens an account, in the ordinary lane.
     pub fn open(&mut self, share: Share) -> AccountId {
         self.last_id += 1;
         let id = AccountId(self.last_id);
@@ -290,7 +287,7 @@ impl<T> FairQueue<T> {
         id
     }
 
-    /// Another share from now on. An account that its old cap held back waits no longer than the new one asks.
+    /// Changes an account's share. If its old cap held it back, it waits no longer than the new one requires.
     pub fn set_share(&mut self, now: Duration, id: AccountId, share: Share) {
         let Some(account) = self.accounts.get_mut(&id) else { return };
         if account.share == share {
@@ -304,7 +301,7 @@ impl<T> FairQueue<T> {
         self.stand(now, id);
     }
 
-    /// Takes no more tasks for the account; those in line are still run. It is forgotten after the last of them.
+    /// Closes the account. Waiting tasks still run; it is forgotten after the last.
     pub fn close(&mut self, id: AccountId) {
         if let Some(account) = self.accounts.get_mut(&id) {
             account.closed = true;
@@ -312,10 +309,10 @@ impl<T> FairQueue<T> {
         self.forget_if_over(id);
     }
 
-    /// Puts a task at the end of a flow. Gives it back if there is no such account any more.
+    /// Adds a task at the end of a flow.
     ///
     /// # Errors
-    /// The account is over.
+    /// Returns the task if the account is closed.
     pub fn push(&mut self, now: Duration, id: AccountId, flow: Flow, task: T) -> Result<(), T> {
         let begins = self.is_at_rest(id);
         let Some(account) = self.accounts.get_mut(&id) else { return Err(task) };
@@ -330,7 +327,7 @@ impl<T> FairQueue<T> {
         Ok(())
     }
 
-    /// Hands out the task that is next in a lane.
+    /// Takes the next task of a lane.
     pub fn next(&mut self, now: Duration, lane: Lane) -> Next<T> {
         let row = lane as usize;
         while let Some(&(until, id)) = self.rows[row].capped.first()
@@ -361,7 +358,7 @@ impl<T> FairQueue<T> {
         taken.map_or(Next::Nothing, Next::Task)
     }
 
-    /// A task of the account has given way, after it used so much of a core.
+    /// Records that a task of the account has yielded after it used `used`.
     pub fn charge(&mut self, now: Duration, id: AccountId, used: Duration) {
         self.leave(id);
         if let Some(account) = self.accounts.get_mut(&id) {
@@ -384,29 +381,29 @@ impl<T> FairQueue<T> {
         self.forget_if_over(id);
     }
 
-    /// Whether the account has nothing in line, and nothing that runs.
+    /// Returns `true` if the account has no waiting and no running task.
     pub fn is_at_rest(&self, id: AccountId) -> bool {
         self.accounts.get(&id).is_some_and(|account| account.flows.is_empty() && account.running == 0)
     }
 
-    /// Whether a task of the account is what [`next`](Self::next) would hand out in its lane; of who has used up its cap, only once that was
-    /// asked.
+    /// Returns `true` if [`next`](Self::next) would return a task of the account. An account that had used up its cap counts only after
+    /// a call of `next`.
     pub fn is_next(&self, id: AccountId) -> bool {
         let row = self.accounts.get(&id).map(|account| &self.rows[account.lane() as usize]);
         row.and_then(|row| row.ready.first()).is_some_and(|&(_, _, first)| first == id)
     }
 
-    /// Whether somebody in the lane may run now.
+    /// Returns `true` if an account in the lane may run now.
     pub fn is_ready(&self, lane: Lane) -> bool {
         !self.rows[lane as usize].ready.is_empty()
     }
 
-    /// Where the account's tasks wait; where those of most do, if it is over.
+    /// Returns the account's lane; the ordinary one if it is closed.
     pub fn lane(&self, id: AccountId) -> Lane {
         self.accounts.get(&id).map_or_else(Lane::default, Account::lane)
     }
 
-    /// What the account has had so far; nothing if it is over.
+    /// Returns the account's counters; zeros if it is closed.
     pub fn usage(&self, id: AccountId) -> Usage {
         self.accounts.get(&id).map_or_else(Usage::default, |account| Usage {
             used: account.used,
@@ -417,12 +414,12 @@ impl<T> FairQueue<T> {
         })
     }
 
-    /// What the account may have; none if it is over.
+    /// Returns the account's share; `None` if it is closed.
     pub fn share(&self, id: AccountId) -> Option<Share> {
         self.accounts.get(&id).map(|account| account.share)
     }
 
-    /// Takes the account out of where it waits.
+    /// Removes the account from where it waits.
     fn leave(&mut self, id: AccountId) {
         let Some(account) = self.accounts.get_mut(&id) else { return };
         let row = &mut self.rows[account.lane() as usize];
@@ -436,7 +433,7 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Lets an account that waits nowhere wait where it belongs.
+    /// Puts an account that waits nowhere where it belongs.
     fn stand(&mut self, now: Duration, id: AccountId) {
         let Some(account) = self.accounts.get_mut(&id) else { return };
         if account.flows.is_empty() {
@@ -448,7 +445,7 @@ impl<T> FairQueue<T> {
             row.capped.insert((account.free_at, id));
         } else {
             self.last_number += 1;
-            // One that could not use its share, with a single task at work for one, would have the threads for itself later.
+            // Otherwise an account that could not use its share, with a single running task, would have all threads later.
             account.begin_at(row.level);
             let place = Place { was_served: !account.rested, at_work: account.running > 0, number: self.last_number };
             account.stands = Stands::Ready(place);

@@ -1,4 +1,4 @@
-//! What a plugin may do: what its manifest asks, as far as the administrator allows it.
+//! What a plugin may do: what its manifest asks for and the administrator allows.
 //!
 //! ```text
 //! manifest: permissions ──┐
@@ -6,7 +6,7 @@
 //! <name>.yaml: grants ────┘
 //! ```
 //!
-//! Nothing is allowed that either side leaves out. The administrator's side is a file beside the component ([`AdminFile`]):
+//! Both sides must allow an access. The administrator's side is a file beside the component ([`AdminFile`]):
 //!
 //! ```yaml
 //! config: { greeting: hello }
@@ -29,7 +29,7 @@
 //! assert!(denied.is_err());
 //! ```
 //!
-//! Reading the file, and asking at each read and write, are the host's.
+//! The host reads the file, and checks each read and write.
 
 mod file;
 mod yaml;
@@ -56,76 +56,76 @@ pub struct Grants {
 #[derive(Clone, Debug, PartialEq)]
 enum Allowed {
     Rules(Vec<GrantRule>),
-    /// `dev`: whatever is asked.
+    /// `dev`: everything that is asked for.
     AllAsked,
 }
 
 /// The namespaces in which a plugin may read a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Namespaces {
-    /// In none: the kind may not be read.
+    /// No namespace: the kind may not be read.
     None,
-    /// In all, and objects without a namespace.
+    /// All namespaces, and cluster-scoped objects.
     All,
-    /// In these, in order.
+    /// These namespaces, sorted.
     Some(Vec<String>),
 }
 
 /// Objects of a kind that a plugin may read: those with one of the names in one of the namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readable {
-    /// Empty: every namespace, and objects without one.
+    /// Empty for every namespace and cluster-scoped objects.
     pub namespaces: Vec<String>,
-    /// Empty: every name.
+    /// Empty for every name.
     pub names: Vec<String>,
 }
 
-/// Where an informer looks for objects that a plugin may read.
+/// A scope in which an informer looks for objects that a plugin may read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Scope {
-    /// `None`: every namespace, and objects without one.
+    /// `None` for every namespace and cluster-scoped objects.
     pub namespace: Option<String>,
-    /// `None`: every name.
+    /// `None` for every name.
     pub name: Option<String>,
 }
 
-/// What is asked of one permission and not allowed everywhere it is asked.
+/// The part of a permission that is asked for and not allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The part that is not allowed: these verbs, in these namespaces (empty: everywhere but in `allowed_in`).
+    /// The verbs, and their namespaces. If these are empty: everywhere except in `allowed_in`.
     pub permission: Permission,
-    /// Where the verbs are allowed though they are asked for everywhere.
+    /// Namespaces in which the verbs are allowed, if they are asked for everywhere.
     pub allowed_in: Vec<String>,
 }
 
-/// Who left out what was wanted.
+/// The side that does not allow an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LackedBy {
-    /// The plugin does not ask for it: the administrator cannot help.
+    /// The plugin does not ask for it, so the administrator cannot allow it.
     Manifest,
-    /// The plugin asks, and the administrator's file does not allow it.
+    /// The plugin asks for it, and the administrator's file does not allow it.
     Administrator,
 }
 
-/// A read or write that is not granted. Its text is for the plugin's author and the administrator: what, who lacks it, and
-/// the line to add.
+/// A read or write that is not granted. The message is for the plugin's author and the administrator: it names the access, the
+/// side that does not allow it, and the line to add.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Denied {
-    /// What was wanted.
+    /// The verb.
     pub verb: Verb,
-    /// Of which kind.
+    /// The kind.
     pub of: TypeMeta,
-    /// Of which part of it.
+    /// The subresource, if any.
     pub subresource: Option<Subresource>,
-    /// Where; none: without a namespace, or in all of them.
+    /// The namespace; `None` for cluster-scoped objects, or for all namespaces.
     pub namespace: Option<String>,
-    /// Which object; none: any.
+    /// The object's name; `None` for any.
     pub name: Option<String>,
-    /// Who lacks it.
+    /// The side that does not allow it.
     pub by: LackedBy,
 }
 
-/// One thing that a plugin wants to do.
+/// An access that a plugin attempts.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     verb: Verb,
@@ -136,31 +136,32 @@ struct Wanted<'a> {
 }
 
 impl Grants {
-    /// What is asked and allowed.
+    /// Grants what is both asked for and allowed.
     pub fn new(asked: &[Permission], allowed: &[GrantRule]) -> Self {
         Self { asked: asked.to_vec(), allowed: Allowed::Rules(allowed.to_vec()) }
     }
 
-    /// All that is asked: for `dev`, where who runs the host and who writes the plugin are one.
+    /// Grants everything that is asked for: for `dev`, where one person runs the host and writes the plugin.
     pub fn all_asked(asked: &[Permission]) -> Self {
         Self { asked: asked.to_vec(), allowed: Allowed::AllAsked }
     }
 
-    /// What the same administrator's rules allow somebody who asks for this.
+    /// Returns the part of `asked` that the same administrator's rules allow.
     #[must_use]
     pub fn for_asked(&self, asked: &[Permission]) -> Self {
         Self { asked: asked.to_vec(), allowed: self.allowed.clone() }
     }
 
-    /// Whether the plugin may do this.
+    /// Checks one access.
     ///
-    /// `namespace` is none for objects of cluster-scoped kinds, and for requests that go over all namespaces: both need a
-    /// permission and a grant without namespaces. `name` is none for what is not about one object (lists, and creating under a
-    /// generated name): that needs a permission and a grant without names. A list that a plugin may read only in part is made
-    /// of what passes here object by object; [`Self::readable_namespaces`] says where to look.
+    /// `namespace` is `None` for cluster-scoped objects, and for requests over all namespaces. Both need a permission and a rule
+    /// without namespaces. `name` is `None` for accesses that concern no single object: lists, and creating under a generated
+    /// name. They need a permission and a rule without names.
+    ///
+    /// For a list that a plugin may read only in part, check each object, and ask [`Self::readable_namespaces`] where to look.
     ///
     /// # Errors
-    /// [`Denied`], where the manifest does not ask for it or the administrator does not allow it.
+    /// [`Denied`] if the manifest does not ask for the access or the administrator does not allow it.
     pub fn check(
         &self,
         verb: Verb,
@@ -181,9 +182,9 @@ impl Grants {
         })
     }
 
-    /// Returns `true` if the plugin may see this object. Every path by which objects reach a plugin asks this when it delivers them.
+    /// Returns `true` if the plugin may see this object. Every path by which objects reach a plugin checks this on delivery.
     ///
-    /// It costs some ten nanoseconds for each permission and rule, and allocates nothing.
+    /// Costs some ten nanoseconds for each permission and rule, and allocates nothing.
     pub fn may_see(&self, of: &TypeMeta, key: &Key) -> bool {
         let (namespace, name) = (key.namespace.as_deref(), Some(&*key.name));
         self.lacked_by(Wanted { verb: Verb::Read, of, subresource: None, namespace, name }).is_none()
@@ -200,8 +201,7 @@ impl Grants {
         }
     }
 
-    /// Returns what the plugin may read of a kind: what a permission and a rule have in common, for each such pair. Some of it may be
-    /// listed twice.
+    /// Returns what the plugin may read of a kind: the overlap of every permission with every rule. Parts may appear twice.
     pub fn readable(&self, of: &TypeMeta) -> Vec<Readable> {
         let reads =
             |asked: &&Permission| asked.verbs.contains(&Verb::Read) && asked.subresource.is_none() && asked.of == *of;
@@ -223,7 +223,7 @@ impl Grants {
         readable
     }
 
-    /// Returns what the plugin may read of what it watches.
+    /// Returns the readable part of a watch.
     pub fn readable_of(&self, watch: &Watch) -> Vec<Readable> {
         let readable = self.readable(&watch.of).into_iter().filter_map(|Readable { namespaces, mut names }| {
             let namespaces = in_both(&watch.namespaces, &namespaces)?;
@@ -234,13 +234,13 @@ impl Grants {
         readable.collect()
     }
 
-    /// Returns where informers have to look so that they hold what the plugin may read of what it watches: each name by itself where only
-    /// names are granted. So one Secret needs neither all Secrets in memory nor a role that may list them all.
+    /// Returns the scopes of informers that hold the readable part of a watch. If only names are granted, each name is a scope. So
+    /// one Secret needs neither all Secrets in memory nor a role that may list them all.
     ///
-    /// With more than `most` names these are the namespaces of the names: what else is there is held, and not shown.
+    /// With more than `most` names, the scopes are the namespaces of these names. Other objects there are held and not shown.
     pub fn scopes(&self, watch: &Watch, most: usize) -> Vec<Scope> {
         let mut readable = self.readable_of(watch);
-        // What covers others comes first.
+        // Wider ones first, as they cover others.
         readable.sort_by_key(|readable| (!readable.names.is_empty(), !readable.namespaces.is_empty()));
         let mut whole: BTreeSet<Option<String>> = BTreeSet::new();
         let mut named: BTreeSet<(Option<String>, String)> = BTreeSet::new();
@@ -271,7 +271,7 @@ impl Grants {
         whole.chain(named.into_iter().map(|(namespace, name)| Scope { namespace, name: Some(name) })).collect()
     }
 
-    /// Where the plugin may read objects of a kind: all of them, or those of the names it is granted.
+    /// Returns the namespaces in which the plugin may read objects of a kind: all of them, or those with granted names.
     pub fn readable_namespaces(&self, of: &TypeMeta) -> Namespaces {
         let mut some = BTreeSet::new();
         for Readable { namespaces, .. } in self.readable(of) {
@@ -283,13 +283,14 @@ impl Grants {
         if some.is_empty() { Namespaces::None } else { Namespaces::Some(some.into_iter().collect()) }
     }
 
-    /// What is asked and not allowed, in the order of the manifest: for warnings. Empty: all that is asked is allowed.
+    /// Returns what is asked for and not allowed, in the order of the manifest. Used for warnings.
     pub fn refused(&self) -> Vec<Refused> {
         let Allowed::Rules(rules) = &self.allowed else { return Vec::new() };
         self.asked.iter().flat_map(|asked| refused_of(asked, rules)).collect()
     }
 
-    /// The `grants:` block that allows all that is asked, to be pasted into the administrator's file. Ends with a line break.
+    /// Returns the `grants:` block that allows everything that is asked for, to paste into the administrator's file. Ends with a
+    /// line break.
     pub fn yaml(asked: &[Permission]) -> String {
         if asked.is_empty() {
             return "grants: []\n".to_owned();
@@ -299,7 +300,7 @@ impl Grants {
     }
 }
 
-/// The verbs of one permission, together where they are refused in the same places.
+/// Returns the refused part of one permission, with verbs grouped that are refused in the same places.
 fn refused_of(asked: &Permission, rules: &[GrantRule]) -> Vec<Refused> {
     let mut by_place: BTreeMap<(Vec<String>, Vec<String>), BTreeSet<Verb>> = BTreeMap::new();
     for &verb in &asked.verbs {
@@ -307,7 +308,7 @@ fn refused_of(asked: &Permission, rules: &[GrantRule]) -> Vec<Refused> {
             let fits = |rule: &&GrantRule| rule.verbs.contains(&verb) && rule.is_for(&asked.of, asked.subresource);
             rules.iter().filter(fits)
         };
-        // In a namespace, the names may be allowed by several rules together.
+        // In a namespace, several rules together may allow the names.
         let all_names = |in_namespace: &dyn Fn(&GrantRule) -> bool| {
             let here = || rules().filter(|rule| in_namespace(rule));
             here().any(|rule| rule.names.is_empty())
@@ -340,12 +341,12 @@ fn refused_of(asked: &Permission, rules: &[GrantRule]) -> Vec<Refused> {
     refused.collect()
 }
 
-/// Each of these namespaces, or all where the list is empty.
+/// Returns each of these namespaces, or `None` for all if the list is empty.
 fn places(namespaces: &[String]) -> impl Iterator<Item = Option<String>> {
     namespaces.is_empty().then_some(None).into_iter().chain(namespaces.iter().cloned().map(Some))
 }
 
-/// What two sides have in common, where an empty list means all. `None`: nothing.
+/// Returns the overlap of two lists, where an empty list means all. `None` if there is no overlap.
 fn in_both(one: &[String], other: &[String]) -> Option<Vec<String>> {
     match (one, other) {
         (all, some) | (some, all) if all.is_empty() => Some(some.to_vec()),
@@ -356,7 +357,7 @@ fn in_both(one: &[String], other: &[String]) -> Option<Vec<String>> {
     }
 }
 
-/// One side's names: an empty list means all.
+/// Returns `true` if the list includes the name; an empty list includes all.
 fn includes(list: &[String], one: Option<&str>) -> bool {
     list.is_empty() || one.is_some_and(|one| list.iter().any(|listed| listed == one))
 }

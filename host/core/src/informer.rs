@@ -1,8 +1,8 @@
-//! Which informers run for what is asked of the cache: one copy of each object, as far as that can be shown.
+//! Decides which informers run for the requests to the cache: one copy of each object, as far as that can be proved.
 //!
-//! Owns what an informer is identified by, when one [covers](InformerKey::covers) another, the [`Filter`] through which the wider
-//! one then shows the narrower, with objects cut to what was asked for, and the [`plan`]: the fewest informers that serve a set of
-//! requests. [`bounded`] limits what one plugin may cause. The host starts and stops informers, and moves leases between them.
+//! Owns the identity of an informer, and when one [covers](InformerKey::covers) another. A [`Filter`] then shows the narrower one out of
+//! the wider one, with objects cut to the request. [`plan`] finds the fewest informers for a set of requests, and [`bounded`] limits
+//! what one plugin may cause. The host starts and stops informers, and moves leases between them.
 //!
 //! ```text
 //! asked for                            run
@@ -40,23 +40,23 @@ use crate::{
     selector::{FieldRequirement, FieldSelector, Selector},
 };
 
-/// What an informer watches, or somebody wants to be watched.
+/// What an informer watches, or a request wants watched.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InformerKey {
     /// The kind.
     pub of: TypeMeta,
     /// One namespace, or all.
     pub namespace: Option<Arc<str>>,
-    /// Empty: every object.
+    /// Empty for every object.
     pub labels: Selector,
-    /// Empty: every object.
+    /// Empty for every object.
     pub fields: FieldSelector,
-    /// What is held of each object. Last, so that in order those of the same objects stand together.
+    /// What is held of each object. The last field, so that keys of the same objects sort together.
     pub keep: Keep,
 }
 
 impl InformerKey {
-    /// Every whole object of a kind.
+    /// Selects every whole object of a kind.
     pub fn all(of: TypeMeta) -> Self {
         Self {
             of,
@@ -67,19 +67,19 @@ impl InformerKey {
         }
     }
 
-    /// True if an object of this kind, in this namespace, would be here if it existed (and the selectors matched).
+    /// Returns `true` if objects of this namespace are in scope, apart from selectors.
     pub fn covers_namespace(&self, namespace: Option<&str>) -> bool {
         self.namespace.is_none() || self.namespace.as_deref() == namespace
     }
 
-    /// True if both ask for the same objects, though perhaps for more or other fields of each.
+    /// Returns `true` if both select the same objects, perhaps with different fields.
     pub fn same_objects(&self, other: &Self) -> bool {
         let Self { of, namespace, labels, fields, keep: _ } = self;
         (of, namespace, labels, fields) == (&other.of, &other.namespace, &other.labels, &other.fields)
     }
 
-    /// True if an informer of this key holds every object of `narrower`, with all that is kept of them there, and can tell which
-    /// these are. False also where that cannot be shown: of fields only an object's name and namespace are known here.
+    /// Returns `true` if an informer of this key holds every object of `narrower`, with all that is kept of them there, and can tell
+    /// which these are. Returns `false` if that cannot be proved: of fields, only name and namespace are known here.
     pub fn covers(&self, narrower: &Self) -> bool {
         let (own, other) = (self.fields.requirements(), narrower.fields.requirements());
         self.of == narrower.of
@@ -99,12 +99,12 @@ impl InformerKey {
         }
     }
 
-    /// `true` if only the API server can tell which objects it selects: no other informer can show them.
+    /// Returns `true` if only the API server can evaluate its fields: no other informer can show its objects.
     pub fn is_evaluated_by_server(&self) -> bool {
         matches!(self.breadth(), Breadth::Unknown)
     }
 
-    /// Whether an informer of this key holds `object`. None: the API server alone can tell, from fields.
+    /// Returns whether an informer of this key holds `object`; `None` if only the API server can tell, from fields.
     pub fn shows(&self, object: &Object) -> Option<bool> {
         let known = self.covers_namespace(object.key().namespace.as_deref()) && self.labels.matches(object.labels());
         let mut shown = Some(known);
@@ -135,7 +135,7 @@ impl fmt::Display for InformerKey {
     }
 }
 
-/// The fields that every kind can be selected by, and that this crate can evaluate.
+/// The fields by which every kind can be selected, and which this crate can evaluate.
 fn metadata_field(field: &str) -> Option<fn(&Key) -> &str> {
     match field {
         "metadata.name" => Some(|key| &key.name),
@@ -144,23 +144,23 @@ fn metadata_field(field: &str) -> Option<fn(&Key) -> &str> {
     }
 }
 
-/// A field has one value: what equals something differs from all else.
+/// A field has one value, so a value that equals one text differs from all others.
 fn field_implies(one: &FieldRequirement, other: &FieldRequirement) -> bool {
     one == other || (one.field == other.field && one.equal && !other.equal && one.value != other.value)
 }
 
-/// What of a wider informer's objects belongs to a narrower request.
+/// The part of a wider informer's objects that belongs to a narrower request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     namespace: Option<Arc<str>>,
     labels: Selector,
     fields: Vec<FieldRequirement>,
-    /// None: what is held.
+    /// `None` to keep everything that is held.
     keep: Option<Keep>,
 }
 
 impl Filter {
-    /// Shows `narrower` out of an informer of `wider`, which must [cover](InformerKey::covers) it.
+    /// Creates the filter that shows `narrower` out of `wider`, which must [cover](InformerKey::covers) it.
     pub fn new(wider: &InformerKey, narrower: &InformerKey) -> Self {
         debug_assert!(wider.covers(narrower), "{wider} does not cover {narrower}");
         let own = narrower.fields.requirements().iter().filter(|own| !wider.fields.requirements().contains(own));
@@ -172,17 +172,17 @@ impl Filter {
         }
     }
 
-    /// The only namespace that it lets through, if it does not let all through.
+    /// Returns the only namespace that passes; `None` if all do.
     pub fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref()
     }
 
-    /// The labels that it asks for.
+    /// Returns the labels that pass.
     pub fn labels(&self) -> &Selector {
         &self.labels
     }
 
-    /// What of an object belongs to the request. Where that is not all that is held, it costs a few microseconds and a copy.
+    /// Cuts an object to the request. If anything is cut, that takes a few microseconds and a copy.
     pub fn cut(&self, object: &Arc<Object>) -> Arc<Object> {
         match &self.keep {
             Some(keep) => Arc::new(object.kept(keep)),
@@ -190,23 +190,23 @@ impl Filter {
         }
     }
 
-    /// What the request keeps of an object, where that may be less than is held.
+    /// Returns what the request keeps of an object, if that may be less than is held.
     pub fn keep(&self) -> Option<&Keep> {
         self.keep.as_ref()
     }
 
-    /// True if what belongs to the request may be less than an object that is held.
+    /// Returns `true` if objects may be cut.
     pub fn is_cutting(&self) -> bool {
         self.keep.is_some()
     }
 
-    /// True if the object belongs to the request.
+    /// Returns `true` if the object belongs to the request.
     pub fn shows(&self, object: &Object) -> bool {
         let key = object.key();
         self.admits(key) && (self.labels.is_empty() || self.labels.matches(object.labels()))
     }
 
-    /// True if an object of this key may belong to the request.
+    /// Returns `true` if an object of this key may belong to the request.
     pub fn admits(&self, key: &Key) -> bool {
         let field = |required: &FieldRequirement| {
             let value = metadata_field(&required.field).map_or("", |field| field(key));
@@ -217,18 +217,18 @@ impl Filter {
     }
 }
 
-/// The informers that should run for these requests: the widest of them, each with what any request for the same objects keeps.
-/// Where a wider one is `denied`, it serves nobody but those who asked for its objects, and what it would cover runs beside it.
+/// Returns the informers to run for these requests: the widest ones. Each keeps what any request for its objects keeps. A wider one that
+/// is `denied` serves only the requests for its own objects; the ones that it would cover run beside it.
 ///
-/// Each request is [covered](InformerKey::covers) by one of the result that is not denied, or that is of the
+/// Each request is [covered](InformerKey::covers) by a returned informer that is not denied, or by one for the
 /// [same objects](InformerKey::same_objects).
 pub fn plan(requests: &BTreeSet<InformerKey>, denied: impl Fn(&InformerKey) -> bool) -> BTreeSet<InformerKey> {
     uncovered(&joined(requests), denied).cloned().collect()
 }
 
-/// Those of `joined` that no other covers and could serve.
+/// Returns the keys of `joined` that no other key covers and could serve.
 fn uncovered(joined: &[InformerKey], denied: impl Fn(&InformerKey) -> bool) -> impl Iterator<Item = &InformerKey> {
-    // Who covers another has its namespace, or none.
+    // A covering key has the same namespace, or none.
     let mut wide: HashMap<(&TypeMeta, Option<&str>), Vec<&InformerKey>> = HashMap::new();
     for key in joined.iter().filter(|key| !denied(key)) {
         wide.entry((&key.of, key.namespace.as_deref())).or_default().push(key);
@@ -237,7 +237,7 @@ fn uncovered(joined: &[InformerKey], denied: impl Fn(&InformerKey) -> bool) -> i
         let mut scopes = vec![(&narrow.of, None)];
         scopes.extend(narrow.namespace.as_deref().map(|namespace| (&narrow.of, Some(namespace))));
         let mut candidates = scopes.iter().filter_map(|scope| wide.get(scope)).flatten();
-        // Of those that cover each other the first runs; a denied one among them does not hinder it.
+        // Of keys that cover each other, the first runs, even if one of them is denied.
         candidates.any(|other| {
             other != narrow && other.covers(narrow) && (other < narrow || denied(narrow) || !narrow.covers(other))
         })
@@ -245,31 +245,31 @@ fn uncovered(joined: &[InformerKey], denied: impl Fn(&InformerKey) -> bool) -> i
     joined.iter().filter(move |key| !is_covered(key))
 }
 
-/// Narrow requests of one holder that run as informers of their own, for one kind in one scope (a namespace, or all of them). Each may hold
-/// a copy of the same objects, so one holder causes eight copies at most, and a ninth while informers hand over.
+/// Largest number of one holder's narrow requests that run as separate informers, per kind and scope (a namespace, or all). Each may hold a
+/// copy of the same objects, so a holder causes at most eight copies, and a ninth during a handover.
 pub const MAX_NARROW: usize = 8;
 
-/// The same for requests that name their object. They have no object in common, so they cost watches and no copies.
+/// The same for requests by name. They share no objects, so they cost watches and no copies.
 pub const MAX_NAMED: usize = 64;
 
-/// Whether an informer runs.
+/// The state of an informer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
-    /// None does.
+    /// It does not run.
     No,
-    /// One does.
+    /// It runs.
     Yes,
-    /// One does, and the API server denies it.
+    /// It runs, and the API server denies it.
     Denied,
 }
 
-/// Returns what should be [planned](plan) for in place of the requests of one holder.
+/// Returns the requests to [plan](plan) for in place of one holder's requests.
 ///
-/// - **Narrow requests are bounded.** More than [`MAX_NARROW`] requests with selectors of one kind and scope, of which none covers another,
-///   become one wide request without selectors. It serves each of them through a [`Filter`]. So do more than [`MAX_NAMED`] requests by name.
-/// - **A wide informer that runs stays** until half as many narrow requests are left: one that comes and goes changes nothing.
-/// - **While the wide informer is denied**, as many narrow ones as may run without it stay beside it; those that run already come first.
-///   The others wait for the wide one.
+/// - **Narrow requests are bounded.** If more than [`MAX_NARROW`] requests with selectors, for one kind and scope, do not cover each other,
+///   one wide request replaces them and serves each through a [`Filter`]. The same holds for more than [`MAX_NAMED`] requests by name.
+/// - **A wide informer stays** until only half as many narrow requests remain, so that one that comes and goes changes nothing.
+/// - **While the wide informer is denied**, as many narrow ones as are allowed run beside it, those that already run first. The others
+///   wait for the wide one.
 ///
 /// Requests by fields that only the API server can evaluate stay as they are; the check of a manifest bounds them.
 pub fn bounded(mut requests: BTreeSet<InformerKey>, runs: impl Fn(&InformerKey) -> Runs) -> BTreeSet<InformerKey> {
@@ -285,7 +285,7 @@ pub fn bounded(mut requests: BTreeSet<InformerKey>, runs: impl Fn(&InformerKey) 
     let (mut served, mut wider) = (Vec::new(), Vec::new());
     for ((of, namespace), narrow) in scopes {
         for (mut narrow, most) in narrow.into_iter().zip([MAX_NARROW, MAX_NAMED]) {
-            // Hardly any plugin comes near it.
+            // The usual case.
             if narrow.len() <= most / 2 {
                 continue;
             }
@@ -314,24 +314,24 @@ pub fn bounded(mut requests: BTreeSet<InformerKey>, runs: impl Fn(&InformerKey) 
     requests
 }
 
-/// How much of a scope a request is for.
+/// The part of a scope that a request selects.
 enum Breadth {
-    /// All of it.
+    /// The whole scope.
     Wide,
-    /// What selectors say. Requests may have objects in common.
+    /// A part by selectors. Requests may share objects.
     Selected,
-    /// The objects of one name, and all of these.
+    /// All objects of one name.
     Named,
-    /// What selectors say that only the API server can evaluate.
+    /// A part by selectors that only the API server can evaluate.
     Unknown,
 }
 
-/// One in place of all requests for the same objects, which keeps what any of them keeps.
+/// Joins all requests for the same objects into one that keeps what any of them keeps.
 fn joined<'a>(requests: impl IntoIterator<Item = &'a InformerKey>) -> Vec<InformerKey> {
     let mut joined: Vec<InformerKey> = Vec::new();
     for key in requests {
         match joined.last_mut() {
-            // They stand together: what is kept is compared last.
+            // They sort together, as `keep` is compared last.
             Some(last) if last.same_objects(key) => last.keep = last.keep.union(&key.keep),
             _ => joined.push(key.clone()),
         }

@@ -1,8 +1,8 @@
 //! The shapes around objects on the wire: list pages, watch lines and `Status`.
 //!
-//! A page is split into the raw texts of its items, a line gives the raw text of its object; the objects are for
-//! [`Object::parse`](crate::object::Object::parse), so that one that cannot be read costs only itself. Cutting a body into
-//! lines, and what follows from them, are the reflector's and its driver's.
+//! Splits a page into the raw texts of its items, and a line into the raw text of its object. Callers parse these with
+//! [`Object::parse`](crate::object::Object::parse), so that an unreadable object costs only itself. The reflector and its driver cut a
+//! body into lines and act on them.
 //!
 //! ```
 //! use pilothouse_core::list::{WatchLine, list_page, watch_line};
@@ -20,18 +20,18 @@ use std::time::Duration;
 
 use crate::json::{ParseError, Reader, excerpt, utf8};
 
-/// The Accept header of a list whose items are to be `PartialObjectMetadata`: apiVersion, kind and metadata. A server that does
-/// not know the form sends whole objects.
+/// The Accept header of a list of `PartialObjectMetadata`: apiVersion, kind and metadata. A server that does not support these sends whole
+/// objects.
 pub const ACCEPT_METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// The same for a watch, and for one object. Not for a list: kube-apiserver refuses a list in this form with 406.
+/// The same for a watch, and for one object. Not for a list: kube-apiserver rejects a list in this form with 406.
 pub const ACCEPT_METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 /// A list page's `metadata`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListMeta {
-    /// The point in history that the whole list shows.
+    /// The version of the whole list.
     pub resource_version: Option<String>,
     /// Present if there are more pages.
     pub continue_token: Option<String>,
@@ -44,37 +44,37 @@ pub enum WatchLine<'a> {
     Added(&'a [u8]),
     /// A newer version of an object.
     Modified(&'a [u8]),
-    /// The last state of an object that is gone, or that the watch's selector no longer matches.
+    /// The last state of an object that was deleted, or that the watch's selector no longer matches.
     Deleted(&'a [u8]),
-    /// Nothing changed up to here.
+    /// Nothing else changed up to this version.
     Bookmark {
-        /// Where a new watch may begin.
+        /// The version at which a new watch may begin.
         resource_version: String,
-        /// The objects that existed at the beginning of a streaming list have all been sent.
+        /// `true` if all initial objects of a streaming list have been sent.
         initial_events_end: bool,
     },
-    /// The watch cannot go on.
+    /// The watch ends with an error.
     Error(Status),
 }
 
-/// What a Kubernetes `Status` object says.
+/// The content of a Kubernetes `Status` object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// The HTTP status code.
     pub code: u16,
     /// One word, such as `Expired`; may be empty.
     pub reason: String,
-    /// For people.
+    /// The message for people.
     pub message: String,
     /// `details.retryAfterSeconds`.
     pub retry_after: Option<Duration>,
 }
 
 impl Status {
-    /// Reads a `Status` object; what is absent from it is empty.
+    /// Parses a `Status` object; absent members are empty.
     ///
     /// # Errors
-    /// When the bytes are no JSON object, or a member that is read here has another type.
+    /// Fails if the bytes are not a JSON object, or a member that is read here has another type.
     pub fn parse(json: &[u8]) -> Result<Self, ParseError> {
         let mut reader = Reader::new(utf8(json)?);
         let mut status = Self::default();
@@ -98,8 +98,8 @@ impl Status {
         Ok(status)
     }
 
-    /// What an HTTP response of status `code` and with `body` says. Proxies answer with pages of their own: of a body
-    /// that is no `Status`, the first 500 bytes become the message.
+    /// Describes an HTTP response of status `code` with `body`. Proxies send bodies of their own: of a body that is not a `Status`, the
+    /// first 500 bytes become the message.
     pub fn of_response(code: u16, body: &[u8]) -> Self {
         const LONGEST: usize = 500;
         match Self::parse(body) {
@@ -133,14 +133,14 @@ fn retry_after(reader: &mut Reader<'_>) -> Result<Option<Duration>, ParseError> 
 /// Splits a list page into its metadata and the raw text of each item.
 ///
 /// # Errors
-/// When the body is no list. The items themselves are not read.
+/// Fails if the body is not a list. The items themselves are not parsed.
 pub fn list_page(body: &[u8]) -> Result<(ListMeta, Vec<&[u8]>), ParseError> {
     let mut reader = Reader::new(utf8(body)?);
     let (mut meta, mut items) = (None, None);
     reader.enter_object("list page")?;
     while let Some(name) = reader.member()? {
-        // Objects that stand in the one that is not read would be taken for gone.
-        let twice = |what: &str| Err(ParseError::new(name.start(), format!("{what} stands here twice")));
+        // Objects of a list that is not read would seem deleted.
+        let twice = |what: &str| Err(ParseError::new(name.start(), format!("{what} appears twice in its object")));
         match &*name.decode() {
             "metadata" if meta.is_some() => return twice("metadata"),
             "metadata" => meta = Some(list_meta(&mut reader)?),
@@ -186,14 +186,13 @@ fn raw_items<'a>(reader: &mut Reader<'a>) -> Result<Vec<&'a [u8]>, ParseError> {
     Ok(items)
 }
 
-/// Splits one line of a watch, its newline included or not.
+/// Splits one line of a watch, with or without its newline.
 ///
-/// In the form that API servers write (`type`, then `object`, and nothing else) the object is taken to reach to the end of
-/// the line, without a look inside: it is on the path of every event, and the object's own parse finds out if that is not
-/// so. Any other order of members is read step by step.
+/// API servers write `type`, then `object`, and nothing else. In this form, the object is assumed to reach to the end of the line: this is
+/// the path of every event, and parsing the object detects other content. Any other order of members is read step by step.
 ///
 /// # Errors
-/// When the line is no watch event. Objects that are added, modified or deleted are not read themselves.
+/// Fails if the line is not a watch event. Objects that are added, modified or deleted are not parsed.
 pub fn watch_line(line: &[u8]) -> Result<WatchLine<'_>, ParseError> {
     let usual = line.strip_prefix(br#"{"type":""#).and_then(|rest| {
         let quote = memchr::memchr(b'"', rest)?;
@@ -206,7 +205,7 @@ pub fn watch_line(line: &[u8]) -> Result<WatchLine<'_>, ParseError> {
     }
 }
 
-/// The lines that are about one object.
+/// Builds the lines about one object.
 fn of_object<'a>(r#type: &[u8], object: &'a [u8]) -> Option<WatchLine<'a>> {
     match r#type {
         b"ADDED" => Some(WatchLine::Added(object)),

@@ -1,8 +1,8 @@
-//! What a plugin says of itself, checked.
+//! What a plugin declares about itself, checked.
 //!
-//! `describe` answers with plain texts ([`raw`], the mirror of `wit/controller.wit`). [`raw::Manifest::check`] turns them into
-//! a [`Manifest`] whose every name, selector and kind is well-formed, or names all that is wrong at once, so that an author
-//! fixes a manifest in one go.
+//! `describe` returns plain texts ([`raw`], the mirror of `wit/controller.wit`). [`raw::Manifest::check`] turns them into a
+//! [`Manifest`] in which every name, selector and kind is well-formed. Otherwise it reports all problems at once, so that an
+//! author can fix them together.
 //!
 //! ```
 //! use pilothouse_core::manifest::raw;
@@ -12,7 +12,7 @@
 //! assert_eq!(invalid.problems[0].to_string(), "controllers: there is none, so the plugin would never be called");
 //! ```
 //!
-//! What the plugin may do of what it asks for is [`crate::grant`]'s.
+//! [`crate::grant`] decides what the plugin may do of what it asks for.
 
 mod check;
 pub mod raw;
@@ -28,55 +28,54 @@ use crate::{
     selector::{FieldSelector, Selector},
 };
 
-/// How long one call may run where the manifest says nothing (`wit/controller.wit`).
+/// Default deadline of one call (`wit/controller.wit`).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A manifest may ask for no more: so long a call may hold an instance, and a plugin that was removed may go on. What takes longer is to be
-/// done over several reconciles.
+/// Largest deadline that a manifest may ask for: a call may hold an instance this long, and a removed plugin may run on this long.
+/// Longer work must be split over several reconciles.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How often every key is looked at again where the manifest says nothing: controller-runtime's ten hours
-/// (`wit/controller.wit`).
+/// Default time after which every key is reconciled again: controller-runtime's ten hours (`wit/controller.wit`).
 pub const DEFAULT_RESYNC: Duration = Duration::from_secs(36_000);
 
-/// More keys at once than this are not reconciled in one controller (`wit/controller.wit`).
+/// Largest number of keys that one controller may reconcile at once (`wit/controller.wit`).
 pub const MAX_CONCURRENCY: u32 = 256;
 
-/// What a plugin is and needs. Made by [`raw::Manifest::check`].
+/// What a plugin is and needs. Created by [`raw::Manifest::check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// The plugin's own version, for people.
     pub version: String,
     /// One sentence, for people.
     pub description: String,
-    /// Names are unique. At least one, or something is observed.
+    /// Names are unique. May be empty only if something is observed.
     pub controllers: Vec<Controller>,
-    /// Names are unique; each is of a kind that a controller caches.
+    /// Names are unique; each index is of a kind that a controller caches.
     pub indexes: Vec<Index>,
-    /// What the plugin's `observer` is told of.
+    /// The objects whose changes the plugin's `observer` receives.
     pub observes: Vec<Watch>,
-    /// What the plugin asks to be allowed.
+    /// The accesses that the plugin asks for.
     pub permissions: Vec<Permission>,
-    /// CustomResourceDefinitions as JSON, to be applied before the controllers start.
+    /// CustomResourceDefinitions as JSON, applied before the controllers start.
     pub crds: Vec<String>,
     /// JSON schema of the plugin's configuration.
     pub config_schema: Option<String>,
-    /// What becomes of an instance after a call.
+    /// Whether an instance is used for several calls.
     pub instances: Policy,
 }
 
 impl Manifest {
-    /// The controller of that name.
+    /// Returns the controller of that name.
     pub fn controller(&self, name: &str) -> Option<&Controller> {
         self.controllers.iter().find(|controller| controller.name == name)
     }
 
-    /// Everything that must be cached while the plugin runs, in the order of the manifest; repeated where it is named again.
+    /// Returns everything to cache while the plugin runs, in the order of the manifest. Repetitions are kept.
     pub fn watches(&self) -> impl Iterator<Item = &Watch> {
         self.controllers.iter().flat_map(Controller::cached).chain(&self.observes)
     }
 
-    /// What is asked of the cache for these, each once: one with namespaces as often as it has some, one without for all of them.
+    /// Returns the distinct requests to the cache: one per namespace of a watch, or one for all namespaces.
     pub fn requests(&self) -> BTreeSet<InformerKey> {
         let request = |watch: &Watch, namespace: Option<&String>| InformerKey {
             of: watch.of.clone(),
@@ -92,30 +91,30 @@ impl Manifest {
         requests.collect()
     }
 
-    /// The index of that name.
+    /// Returns the index of that name.
     pub fn index(&self, name: &str) -> Option<&Index> {
         self.indexes.iter().find(|index| index.name == name)
     }
 
-    /// True if the plugin has to export `mapper`.
+    /// Returns `true` if the plugin must export `mapper`.
     pub fn needs_mapper(&self) -> bool {
         let mut mapped = self.controllers.iter().flat_map(|controller| &controller.watches);
         mapped.any(|mapped| mapped.mapping == Mapping::Plugin)
     }
 }
 
-/// What becomes of an instance after a call that it has answered.
+/// What happens to an instance after a call that it answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// It ends: every call has a new one.
+    /// The instance ends: every call gets a new one.
     #[default]
     Fresh,
-    /// It may serve again.
+    /// The instance may serve another call.
     Reuse,
 }
 
 impl Policy {
-    /// As the contract writes it.
+    /// Returns its name in the contract.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Fresh => "fresh",
@@ -127,53 +126,53 @@ impl Policy {
 /// One reconcile loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controller {
-    /// Unique in the plugin.
+    /// Unique within the plugin.
     pub name: String,
     /// The kind whose keys are reconciled.
     pub for_: Watch,
-    /// Kinds of children: each group and kind once.
+    /// Kinds of children; each group and kind once.
     pub owns: Vec<Watch>,
-    /// Kinds that are nobody's children, and whom they concern.
+    /// Kinds of objects without an owner here, and their mappings.
     pub watches: Vec<MappedWatch>,
-    /// Kinds that a reconcile reads besides.
+    /// Further kinds that a reconcile reads.
     pub reads: Vec<Watch>,
-    /// How many keys may be reconciled at once: 1 to [`MAX_CONCURRENCY`].
+    /// Keys that may be reconciled at once: 1 to [`MAX_CONCURRENCY`].
     pub max_concurrency: u32,
-    /// How often to look at every key again; none: never.
+    /// Time after which every key is reconciled again; `None` for never.
     pub resync: Option<Duration>,
-    /// How long one call may run, more than 0.
+    /// Deadline of one call; more than 0.
     pub timeout: Duration,
 }
 
 impl Controller {
-    /// What it is for, owns, watches and reads, in this order.
+    /// Returns the watches of `for_`, `owns`, `watches` and `reads`, in this order.
     pub fn cached(&self) -> impl Iterator<Item = &Watch> {
         let watched = self.watches.iter().map(|mapped| &mapped.watch);
         std::iter::once(&self.for_).chain(&self.owns).chain(watched).chain(&self.reads)
     }
 }
 
-/// A kind to keep in the cache and to be woken by.
+/// A kind to cache and to be woken by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Watch {
     /// The kind.
     pub of: TypeMeta,
-    /// Empty: every namespace that is granted. No duplicates.
+    /// Without duplicates. Empty for every granted namespace.
     pub namespaces: Vec<String>,
-    /// None: every object.
+    /// `None` for every object.
     pub labels: Option<Selector>,
-    /// None: every object.
+    /// `None` for every object.
     pub fields: Option<FieldSelector>,
     /// What is cached of each object.
     pub keep: Keep,
-    /// Keep it compressed: a hint.
+    /// `true` to hold it compressed; a hint.
     pub compressed: bool,
-    /// Which changes matter.
+    /// The changes that matter.
     pub when: Predicate,
 }
 
 impl Watch {
-    /// Every whole object of a kind, and every change.
+    /// Watches every whole object of a kind, and every change.
     pub fn all(of: TypeMeta) -> Self {
         Self {
             of,
@@ -187,37 +186,37 @@ impl Watch {
     }
 }
 
-/// A kind whose changes concern other objects.
+/// A watched kind whose changes concern other objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MappedWatch {
-    /// What to watch.
+    /// The watch.
     pub watch: Watch,
-    /// Whom it concerns.
+    /// The objects that a change concerns.
     pub mapping: Mapping,
 }
 
-/// From a changed object to keys of the controller's kind, as the manifest names it; [`crate::route`] carries it out.
+/// Maps a changed object to keys of the controller's kind, as the manifest names it. [`crate::route`] applies it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Mapping {
     /// The key that its controlling owner reference names.
     Owner,
-    /// The keys that any of its owner references names.
+    /// The keys that its owner references name.
     AnyOwner,
     /// Its own name in its own namespace.
     SameKey,
-    /// The name that this label of it holds, in its own namespace.
+    /// The name in this label's value, in the object's namespace.
     Label(String),
     /// Every object of the controller's kind for which the index of this name holds the changed object's name. The manifest
-    /// declares it, for that kind.
+    /// declares the index, for that kind.
     Index(String),
-    /// Whatever the plugin's `mapper` says.
+    /// The keys that the plugin's `mapper` returns.
     Plugin,
 }
 
-/// Cached objects of a kind by the value of a field.
+/// An index of a kind's cached objects by the value of a field.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Index {
-    /// Unique in the plugin.
+    /// Unique within the plugin.
     pub name: String,
     /// The kind.
     pub of: TypeMeta,
@@ -225,22 +224,22 @@ pub struct Index {
     pub path: FieldPath,
 }
 
-/// Something the plugin may do if the administrator grants it.
+/// An access that the plugin may use if the administrator grants it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permission {
     /// The kind.
     pub of: TypeMeta,
-    /// None: the object itself.
+    /// `None` for the object itself.
     pub subresource: Option<Subresource>,
     /// At least one.
     pub verbs: BTreeSet<Verb>,
-    /// Empty: every namespace, and objects without one.
+    /// Empty for every namespace and cluster-scoped objects.
     pub namespaces: Vec<String>,
-    /// Empty: every name.
+    /// Empty for every name.
     pub names: Vec<String>,
 }
 
-/// What a plugin does to objects. `Read` is get, list and watch.
+/// An operation on objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verb {
     /// Get, list and watch, through the cache or live.
@@ -253,15 +252,15 @@ pub enum Verb {
     Patch,
     /// Server-side apply: `client.apply`, children and status of an outcome.
     Apply,
-    /// `client.delete`, and children that are no longer wanted.
+    /// `client.delete`, and pruned children.
     Delete,
 }
 
 impl Verb {
-    /// All there are, in the order of the contract.
+    /// All verbs, in the order of the contract.
     pub const ALL: [Self; 6] = [Self::Read, Self::Create, Self::Update, Self::Patch, Self::Apply, Self::Delete];
 
-    /// As the contract and the administrator's file write it.
+    /// Returns its name in the contract and in the administrator's file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -280,12 +279,12 @@ impl fmt::Display for Verb {
     }
 }
 
-/// One thing that is wrong with a manifest: `controllers[0].for.kind: is empty`.
+/// One problem in a manifest, for example `controllers[0].for.kind: is empty`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where, in the contract's words.
+    /// The location, in the contract's words.
     pub at: String,
-    /// What is wrong, and what to write instead. What the plugin wrote is quoted, escaped and cut short.
+    /// The problem, and what to write instead. Texts of the plugin are quoted, escaped and shortened.
     pub what: String,
 }
 
@@ -295,10 +294,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A manifest that cannot be used.
+/// A manifest that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Invalid {
-    /// All that is wrong: at least one.
+    /// All problems; at least one.
     pub problems: Vec<Problem>,
 }
 

@@ -1,8 +1,8 @@
-//! One Kubernetes object: its JSON text, and the few things that the host itself reads of it.
+//! One Kubernetes object: its JSON text, and what the host itself reads of it.
 //!
-//! An [`Object`] is made from bytes in one walk, is checked in that walk, and never changes. It holds the text for plugins
-//! and the diff, and beside it what store, routes and queues ask for again and again. What else is in the text (spec,
-//! status, annotations) is for others to read.
+//! An [`Object`] is parsed and checked in one walk over its bytes, and never changes. It keeps the text for plugins and the diff,
+//! and beside it what the store, the routes and the queues need often. The host does not interpret the rest of the text (spec,
+//! status, annotations).
 //!
 //! ```
 //! use pilothouse_core::{key::TypeMeta, object::Object};
@@ -41,7 +41,7 @@ use text::{Places, Text};
 pub struct ResourceVersion(pub u64);
 
 impl ResourceVersion {
-    /// Digits only: since Kubernetes 1.35 a resourceVersion is promised to be a decimal number that grows.
+    /// Accepts digits only. Since Kubernetes 1.35 a resourceVersion is guaranteed to be a growing decimal number.
     pub fn parse(text: &str) -> Option<Self> {
         if !text.bytes().all(|b| b.is_ascii_digit()) || (text.len() > 1 && text.starts_with('0')) {
             return None;
@@ -56,17 +56,17 @@ impl fmt::Display for ResourceVersion {
     }
 }
 
-/// `metadata.uid`: names one life of an object.
+/// `metadata.uid`: identifies one life of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Uid {
-    /// A UUID in its usual writing (lower case, 8-4-4-4-12), as kube-apiserver gives out.
+    /// A UUID in its usual form (lower case, 8-4-4-4-12), as kube-apiserver assigns.
     Uuid([u8; 16]),
     /// Any other text.
     Other(Box<str>),
 }
 
 impl Uid {
-    /// Keeps the text: [`Display`](fmt::Display) gives it back.
+    /// Parses any text; [`Display`](fmt::Display) returns the same text.
     pub fn parse(text: &str) -> Self {
         let bytes = text.as_bytes();
         let mut digits = [0; 16];
@@ -115,7 +115,7 @@ pub enum Subresource {
 }
 
 impl Subresource {
-    /// As it stands in paths and in managedFields.
+    /// Returns its name in paths and in managedFields.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Status => "status",
@@ -137,18 +137,18 @@ pub struct OwnerRef<'a> {
     pub api_version: Cow<'a, str>,
     /// `ReplicaSet`.
     pub kind: Cow<'a, str>,
-    /// The owner's name; its namespace is the child's, or none if it is cluster-scoped.
+    /// The owner's name. Its namespace is the child's; a cluster-scoped owner has none.
     pub name: Cow<'a, str>,
     /// The owner's uid.
     pub uid: Uid,
-    /// True for the one owner that controls the object.
+    /// `true` for the one owner that controls the object.
     pub controller: bool,
 }
 
-/// Field managers of this host: their Apply entries of managedFields are kept.
+/// Prefix of this host's field managers, whose Apply entries of managedFields are kept.
 const MANAGER_PREFIX: &str = "pilothouse.";
 
-/// What one of the host's field managers applied last.
+/// What one of the host's field managers last applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Applied {
     manager: Box<str>,
@@ -156,11 +156,11 @@ struct Applied {
     fields: Box<str>,
 }
 
-/// Those who applied something to one object.
+/// What the host's field managers applied to one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Appliers {
     first: Applied,
-    /// Hardly ever any.
+    /// Almost always empty.
     others: Box<[Applied]>,
     note: Note,
 }
@@ -176,9 +176,9 @@ impl Appliers {
     }
 }
 
-/// An object as the API server gave it. Never changes, but for a [note](Self::settle) that is no part of it.
+/// An object as the API server sent it. Never changes, except for a [note](Self::settle) that is not part of it.
 ///
-/// There are as many as the cluster has: what is here is packed tightly.
+/// There is one for every watched object of the cluster, so its fields are packed tightly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
     text: Text,
@@ -187,27 +187,27 @@ pub struct Object {
     uid: Uid,
     resource_version: ResourceVersion,
     generation: Option<NonZeroI64>,
-    /// None of most objects.
+    /// `None` for most objects.
     applied: Option<Box<Appliers>>,
     deleting: bool,
-    /// The text is an [outline](Object::outline).
+    /// Set if the text is an [outline](Object::outline).
     unreadable: Option<Unreadable>,
 }
 
 impl Object {
-    /// Reads an object as it comes off the network.
+    /// Parses an object as it comes off the network.
     ///
-    /// `default` is inserted where the text has no apiVersion or kind of its own, as in lists of built-in kinds.
-    /// `metadata.managedFields` is cut out; of it, Apply entries of managers that begin with `pilothouse.` are kept
-    /// beside the text, for [`applied`](Self::applied). All else stays byte for byte.
+    /// Inserts the apiVersion and kind of `default` if the text has none, as in lists of built-in kinds. Cuts out
+    /// `metadata.managedFields`; the Apply entries of managers whose names begin with `pilothouse.` stay available through
+    /// [`applied`](Self::applied). Every other byte stays.
     ///
     /// # Guarantees
-    /// The whole text is valid UTF-8 and valid JSON that `serde_json` reads into a `Value`: every byte is checked here, once,
-    /// in the same walk that finds the metadata, so that a broken server cannot reach plugins or the diff.
+    /// The whole text is valid UTF-8, and valid JSON that `serde_json` reads into a `Value`. Every byte is checked once, here, so
+    /// a broken server cannot reach plugins or the diff.
     ///
     /// # Errors
-    /// When the bytes are not such JSON, `metadata` lacks name, uid or a decimal resourceVersion, or a member that is read
-    /// here has another type or stands twice.
+    /// Fails if the bytes are not such JSON, if `metadata` lacks name, uid or a decimal resourceVersion, or if a member that is
+    /// read here has another type or appears twice.
     pub fn parse(json: &[u8], default: &TypeMeta) -> Result<Self, ParseError> {
         let text = json::utf8(json)?;
         let scan = scan::scan(text)?;
@@ -229,11 +229,11 @@ impl Object {
         Self::scanned(text, scan, resource_version, default)
     }
 
-    /// Reads an answer about something that the server does not store: a review, or an object of an aggregated API that has no uid or
-    /// version. What is missing is empty, or 0.
+    /// Parses an answer about something that the server does not store: a review, or an object of an aggregated API that has no
+    /// uid or version. A missing name or uid is empty, a missing version 0.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse), but for what is missing.
+    /// Fails as [`parse`](Self::parse) does, except for missing members.
     pub fn parse_unstored(json: &[u8], default: &TypeMeta) -> Result<Self, ParseError> {
         let text = json::utf8(json)?;
         let scan = scan::scan(text)?;
@@ -285,19 +285,19 @@ impl Object {
         })
     }
 
-    /// The whole text: with apiVersion and kind, without managedFields. Of a packed object it is made anew each time, in some
-    /// microseconds: ask once, and not where others wait.
+    /// Returns the whole text: with apiVersion and kind, without managedFields. For a packed object this unpacks it, which takes
+    /// some microseconds: call it once, and not under a lock.
     pub fn json(&self) -> Cow<'_, str> {
         self.text.json()
     }
 
-    /// Bytes of [`json`](Self::json), without making it.
+    /// Returns the length of [`json`](Self::json) in bytes, without unpacking it.
     pub fn json_len(&self) -> usize {
         self.text.json_len()
     }
 
-    /// The same object with its text packed; labels, owners and all else that is read here stay at hand. None where that would
-    /// not make it smaller, or it is packed already.
+    /// Returns the same object with its text packed. Labels, owners and all other fields stay directly readable. Returns `None`
+    /// if it would not be smaller, or is packed already.
     pub fn pack(&self, dictionary: &Arc<Dictionary>) -> Option<Self> {
         Some(self.with_text(self.text.pack(dictionary)?))
     }
@@ -316,79 +316,79 @@ impl Object {
         }
     }
 
-    /// What its text is packed with.
+    /// Returns the dictionary of a packed object.
     pub fn dictionary(&self) -> Option<&Arc<Dictionary>> {
         self.text.dictionary()
     }
 
-    /// The object's own apiVersion and kind.
+    /// Returns the object's own apiVersion and kind.
     pub fn type_meta(&self) -> &TypeMeta {
         &self.of
     }
 
-    /// Namespace and name.
+    /// Returns namespace and name.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// `metadata.uid`.
+    /// Returns `metadata.uid`.
     pub fn uid(&self) -> &Uid {
         &self.uid
     }
 
-    /// `metadata.resourceVersion`.
+    /// Returns `metadata.resourceVersion`.
     pub fn resource_version(&self) -> ResourceVersion {
         self.resource_version
     }
 
-    /// `metadata.generation`, which kinds without a spec do not have. 0 is none: Kubernetes does not write it.
+    /// Returns `metadata.generation`. Kinds without a spec have none. 0 counts as none: Kubernetes does not write it.
     pub fn generation(&self) -> Option<i64> {
         self.generation.map(NonZeroI64::get)
     }
 
-    /// True if `metadata.deletionTimestamp` is set.
+    /// Returns `true` if `metadata.deletionTimestamp` is set.
     pub fn is_deleting(&self) -> bool {
         self.deleting
     }
 
-    /// `metadata.labels`, read out of the text anew each time; each key once.
+    /// Reads `metadata.labels` from the text; each key appears once.
     pub fn labels(&self) -> Labels<'_> {
         let mut reader = Reader::new(self.labels_json());
         let entered = reader.enter_object("labels").is_ok();
         Labels { reader: entered.then_some(reader) }
     }
 
-    /// The text of `metadata.labels`; empty if there is none.
+    /// Returns the text of `metadata.labels`; empty if there is none.
     pub(crate) fn labels_json(&self) -> &str {
         self.text.labels()
     }
 
-    /// `metadata.ownerReferences`, read out of the text anew each time.
+    /// Reads `metadata.ownerReferences` from the text.
     pub fn owners(&self) -> Owners<'_> {
         let mut reader = Reader::new(self.owners_json());
         let entered = reader.enter_array("owners").is_ok();
         Owners { reader: entered.then_some(reader) }
     }
 
-    /// The text of `metadata.ownerReferences`; empty if there is none.
+    /// Returns the text of `metadata.ownerReferences`; empty if there is none.
     pub(crate) fn owners_json(&self) -> &str {
         self.text.owners()
     }
 
-    /// The owner that controls this object.
+    /// Returns the owner that controls this object.
     pub fn controller(&self) -> Option<OwnerRef<'_>> {
         self.owners().find(|owner| owner.controller)
     }
 
-    /// What `manager` (one of this host's: `pilothouse.…`) applied last, as fieldsV1 JSON without white space.
+    /// Returns what `manager`, one of this host's, last applied: fieldsV1 JSON without white space.
     pub fn applied(&self, manager: &str, subresource: Option<Subresource>) -> Option<&str> {
         let mut all = self.applied.iter().flat_map(|appliers| appliers.all());
         let entry = all.find(|a| &*a.manager == manager && a.subresource == subresource);
         entry.map(|entry| &*entry.fields)
     }
 
-    /// Bytes held on the heap by an `Arc` of this object and all that hangs on it, as asked of the allocator. Kind and
-    /// namespace, which whole stores share, are not counted, nor is the dictionary of a packed one.
+    /// Returns the heap bytes of an `Arc` of this object, as requested from the allocator. Kind and namespace, which a whole store
+    /// shares, do not count, nor does the dictionary of a packed object.
     pub fn bytes(&self) -> usize {
         let uid = |uid: &Uid| if let Uid::Other(text) = uid { text.len() } else { 0 };
         let name = ARC + self.key.name.len();
@@ -396,7 +396,7 @@ impl Object {
         ARC + size_of::<Self>() + self.text.bytes() + name + uid(&self.uid) + applied
     }
 
-    /// Takes over what `older`, an earlier version of the same key, holds with equal content, and what is noted of it.
+    /// Shares equal parts of `older`, an earlier version of the same key, and takes over its notes.
     pub(crate) fn share_with(&mut self, older: &Self) {
         self.key = older.key.clone();
         self.of.share(&older.of);
@@ -405,7 +405,7 @@ impl Object {
         }
     }
 
-    /// Takes over texts that a whole store shares, where they are equal.
+    /// Shares equal texts that a whole store holds once.
     pub(crate) fn share_words(&mut self, of: &TypeMeta, namespace: Option<&Arc<str>>) {
         self.of.share(of);
         if let (Some(own), Some(namespace)) = (&mut self.key.namespace, namespace)
@@ -416,7 +416,7 @@ impl Object {
     }
 }
 
-/// `end`: where the object ends in the text that was read.
+/// `end`: the object's end in the text that was read, for the error.
 fn text_of(json: String, places: &Places, end: usize) -> Result<Text, ParseError> {
     Text::new(json, places).map_err(|_| ParseError::new(end, "the object is longer than 4 GiB"))
 }
@@ -426,10 +426,10 @@ fn appliers(all: Vec<Applied>) -> Option<Box<Appliers>> {
     all.next().map(|first| Box::new(Appliers { first, others: all.collect(), note: Note::default() }))
 }
 
-/// The two counters before the content of an `Arc`.
+/// Bytes of the two counters in an `Arc`.
 pub(crate) const ARC: usize = 2 * size_of::<usize>();
 
-/// `default` itself where the text says the same or nothing.
+/// Returns `default` itself if the text has the same type or none.
 fn of_text(api_version: Option<&str>, kind: Option<&str>, default: &TypeMeta) -> TypeMeta {
     let (api_version, kind) = (api_version.unwrap_or(&default.api_version), kind.unwrap_or(&default.kind));
     if *api_version == *default.api_version && *kind == *default.kind {
@@ -444,7 +444,7 @@ fn push_member(head: &mut String, name: &str, value: &str) {
     head.push_str(&format!("\"{name}\":{value},"));
 }
 
-/// The labels of one object: keys and values, in the order of the text.
+/// The labels of one object, in the order of the text.
 #[derive(Clone, Debug)]
 pub struct Labels<'a> {
     reader: Option<Reader<'a>>,
@@ -455,7 +455,7 @@ impl<'a> Iterator for Labels<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let reader = self.reader.as_mut()?;
-        // The scan has checked this text: there is nothing in it to fail at.
+        // The scan has checked this text, so reading it cannot fail.
         let name = reader.member().ok().flatten()?.decode();
         let value = reader.string().ok()?.decode();
         Some((name, value))
@@ -473,7 +473,7 @@ impl<'a> Iterator for Owners<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let reader = self.reader.as_mut()?;
-        // As of labels.
+        // As for labels.
         if reader.element().ok()? { scan::owner(reader).ok() } else { None }
     }
 }

@@ -41,7 +41,7 @@ use std::{
 
 use crate::{backoff::Random, rate::Rate};
 
-/// An account may have this many times the free permits in flight: of 64 permits one account alone gets 48, and two get 27 each.
+/// Largest ratio of an account's requests in flight to the free permits: of 64 permits one account alone gets 48, and two get 27 each.
 pub const SHARE: usize = 3;
 
 /// Longest time that an account stands still for one Retry-After: as long as a list or watch waits. Kube-apiserver asks for 1 s; a proxy
@@ -52,22 +52,22 @@ pub const ACCOUNT_STANDS: Duration = Duration::from_secs(60);
 /// longer than kube-apiserver's usual Retry-After.
 pub const ALL_STAND: Duration = Duration::from_secs(1);
 
-/// Names an account.
+/// Identifies an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccountId(u64);
 
-/// Names a request that waits.
+/// Identifies a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
-/// What may be sent next.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<T> {
-    /// This request of this account: it has a permit now.
+    /// Send this request of this account, which now has a permit.
     Begin(AccountId, T),
-    /// Nothing before this time, unless a permit comes back.
+    /// Nothing before this time, unless a permit is returned.
     At(Duration),
-    /// Nothing until a permit comes back, or more is pushed.
+    /// Nothing until a permit is returned, or a request is pushed.
     Nothing,
 }
 
@@ -100,7 +100,7 @@ struct Account<T> {
 }
 
 impl<T> Account<T> {
-    /// When it may begin the next request, as far as it depends on this account alone.
+    /// Returns when the account may begin the next request, apart from other accounts.
     fn free_at(&self, now: Duration) -> Duration {
         let paced = self.rate.map_or(now, |rate| now.saturating_add(rate.wait(self.used, now)));
         paced.max(self.stands_until)
@@ -118,9 +118,9 @@ impl<T> Account<T> {
 /// Where an account waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
-    /// It has no request that waits.
+    /// It has no waiting request.
     Nowhere,
-    /// In `line`, under these requests in flight and this turn.
+    /// In `line`, under its number of requests in flight and its turn.
     InLine(usize, u64),
     /// In `resting`, under this time.
     Until(Duration),
@@ -143,7 +143,7 @@ pub struct Permits<T> {
 }
 
 impl<T> Permits<T> {
-    /// No accounts, and so many permits. `seed` decides the jitter of waits.
+    /// Creates `limit` permits without accounts. `seed` decides the jitter of waits.
     pub fn new(limit: usize, seed: u64) -> Self {
         Self {
             limit,
@@ -157,7 +157,7 @@ impl<T> Permits<T> {
         }
     }
 
-    /// Opens an account that may begin requests at this rate; `None`: as fast as permits come.
+    /// Opens an account with this rate of requests; `None` for no rate.
     pub fn open(&mut self, rate: Option<Rate>) -> AccountId {
         let id = AccountId(self.number());
         let account = Account {
@@ -178,7 +178,7 @@ impl<T> Permits<T> {
         self.place(now, id, |account| account.rate = rate);
     }
 
-    /// Closes an account. It is forgotten when its last request is over.
+    /// Closes an account. It is forgotten after its last request.
     pub fn close(&mut self, id: AccountId) {
         if let Some(account) = self.accounts.get_mut(&id) {
             account.closed = true;
@@ -186,7 +186,7 @@ impl<T> Permits<T> {
         self.forget_if_over(id);
     }
 
-    /// Takes a permit. `false`: the request has to wait, and should be [pushed](Self::push).
+    /// Takes a permit. Returns `false` if the request must wait; [push](Self::push) it then.
     pub fn begin(&mut self, now: Duration, id: AccountId) -> bool {
         let free = self.limit.saturating_sub(self.in_flight);
         let Some(account) = self.accounts.get_mut(&id) else { return false };
@@ -201,7 +201,7 @@ impl<T> Permits<T> {
         may_begin
     }
 
-    /// Puts a request at the end of its account's line. `None`: there is no such account.
+    /// Puts a request at the end of its account's line. Returns `None` if the account does not exist.
     pub fn push(&mut self, now: Duration, id: AccountId, request: T) -> Option<Ticket> {
         let ticket = Ticket(self.number());
         self.accounts.contains_key(&id).then(|| {
@@ -213,7 +213,7 @@ impl<T> Permits<T> {
         })
     }
 
-    /// Takes a request out of the line. `None`: it is not there any more.
+    /// Removes a request from the line. Returns `None` if it is not there.
     pub fn cancel(&mut self, now: Duration, id: AccountId, ticket: Ticket) -> Option<T> {
         let mut cancelled = None;
         self.place(now, id, |account| {
@@ -225,7 +225,7 @@ impl<T> Permits<T> {
         cancelled.map(|(_, request)| request)
     }
 
-    /// Takes a permit for the request whose turn it is. To be called until it returns none.
+    /// Takes a permit for the next request. Call it until it returns none.
     pub fn next(&mut self, now: Duration) -> Next<T> {
         while let Some(&(until, id)) = self.resting.first()
             && until <= now
@@ -252,15 +252,15 @@ impl<T> Permits<T> {
         }
     }
 
-    /// Gives a permit back.
+    /// Returns a permit.
     pub fn end(&mut self, now: Duration, id: AccountId) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.place(now, id, |account| account.usage.in_flight = account.usage.in_flight.saturating_sub(1));
         self.forget_if_over(id);
     }
 
-    /// The server answered a request of this account with a Retry-After. The account stands still for that long, at most
-    /// [`ACCOUNT_STANDS`], and all accounts for at most [`ALL_STAND`]; both with up to a quarter more, so that hosts do not return together.
+    /// Records an answer with a Retry-After. The account pauses for that time, at most [`ACCOUNT_STANDS`], and all accounts for at most
+    /// [`ALL_STAND`]. Both pauses get up to a quarter longer, so that hosts do not return together.
     pub fn throttle(&mut self, now: Duration, id: AccountId, retry_after: Duration) {
         let account = retry_after.min(ACCOUNT_STANDS);
         let account = self.random.between(account, account.saturating_add(account / 4));
@@ -273,12 +273,12 @@ impl<T> Permits<T> {
         });
     }
 
-    /// `true` if something waits for nothing but a permit.
+    /// Returns `true` if a request waits only for a permit.
     pub fn has_ready(&self) -> bool {
         !self.line.is_empty()
     }
 
-    /// The state of an account; all zero if there is no such account.
+    /// Returns the state of an account; all zero if it does not exist.
     pub fn usage(&self, id: AccountId) -> Usage {
         self.accounts
             .get(&id)
@@ -290,7 +290,7 @@ impl<T> Permits<T> {
         self.last
     }
 
-    /// Changes an account, and lets it wait where it belongs then. It keeps its turn if it stays in line.
+    /// Changes an account and updates where it waits. It keeps its turn if it stays in line.
     fn place(&mut self, now: Duration, id: AccountId, change: impl FnOnce(&mut Account<T>)) {
         let number = self.number();
         let Some(account) = self.accounts.get_mut(&id) else { return };

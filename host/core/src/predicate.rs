@@ -1,23 +1,23 @@
-//! Which changes matter: the `when` of a watch.
+//! Decides which changes matter: the `when` of a watch.
 //!
 //! ```text
 //! when: [[generation], [labels, not finalizers], [cel "…"]]
 //!        any of these    all of these
 //! ```
 //!
-//! Owns what may be said of a change, and whether it holds. A predicate only keeps keys from being woken: what became of an object is for
-//! the host to remember whether or not it matters.
+//! Owns the tests of a change. A predicate only keeps keys from being woken; the host records every change, whether it matters or
+//! not.
 //!
-//! A predicate is asked in two steps, because a plugin wrote it and others wait for the informer that the change came from:
+//! The evaluation has two steps, because a plugin wrote the predicate and other plugins wait for the informer of the change:
 //!
 //! ```text
 //! change ─► glance ─┬─ Some(answer) ───────────► route it, under the informer's lock
 //!                   └─ None ─► a queue ─► judge ─► route it, on the plugin's account
 //! ```
 //!
-//! [`Predicate::glance`] reads what stands beside an object's text, and short texts. [`Predicate::judge`] reads everything else, and evaluates
-//! expressions in CEL, which are compiled where the manifest is checked. One budget bounds all expressions of one judgement ([`BUDGET`]). A
-//! predicate that exceeds it [`OFF_AFTER`] times in a row is switched off: from then on its expressions have no answer.
+//! [`Predicate::glance`] reads the object's parsed fields and short texts. [`Predicate::judge`] reads everything else and evaluates CEL
+//! expressions, which were compiled when the manifest was checked. One budget bounds all expressions of one judgement ([`BUDGET`]).
+//! A predicate that exceeds it [`OFF_AFTER`] times in a row is switched off: its expressions then have no answer.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -51,23 +51,23 @@ mod cel;
 use self::cel::Sides;
 pub use self::cel::{BUDGET, EvaluationError, Expression, ExpressionError};
 
-/// Judgements in a row that exceed the budget before a predicate is switched off. A single large object among many is no reason.
+/// Consecutive judgements over the budget that switch a predicate off. A single large object does not.
 pub const OFF_AFTER: u32 = 10;
 
-/// Bytes of an object's text that [`Predicate::glance`] reads: twice a usual Pod. A manifest has up to a thousand watches, and each of them
-/// reads the text while others wait.
+/// Largest text of an object that [`Predicate::glance`] reads, in bytes: twice a usual Pod. A manifest has up to a thousand watches,
+/// and each may read the text under a lock.
 const GLANCED: usize = 8 << 10;
 
-/// Which changes matter: those for which all conditions of any one list hold; every change if there is no list.
+/// The changes that matter: those for which all conditions of any one list hold, or all changes if there is no list.
 ///
-/// Clones share whether they are switched off.
+/// Clones share the switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Predicate {
     any: Vec<Vec<Condition>>,
     fuse: Fuse,
 }
 
-/// Counts judgements in a row that exceeded the budget. Only a predicate with an expression has a counter.
+/// Counts consecutive judgements over the budget. Only a predicate with an expression has a counter.
 #[derive(Clone, Debug, Default)]
 struct Fuse(Option<Arc<AtomicU32>>);
 
@@ -76,13 +76,13 @@ impl Fuse {
         self.0.as_ref().is_some_and(|exceeded| exceeded.load(Ordering::Relaxed) >= OFF_AFTER)
     }
 
-    /// A judgement ended. Returns `true` if it switches the predicate off.
+    /// Counts a judgement. Returns `true` if it switches the predicate off.
     fn judged(&self, exceeded: bool) -> bool {
         let Some(count) = &self.0 else { return false };
         if exceeded {
             return count.fetch_add(1, Ordering::Relaxed).saturating_add(1) == OFF_AFTER;
         }
-        // Nearly always it is zero already.
+        // Mostly zero already.
         if count.load(Ordering::Relaxed) != 0 {
             count.store(0, Ordering::Relaxed);
         }
@@ -102,27 +102,27 @@ impl Hash for Fuse {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-/// What [`Predicate::judge`] found.
+/// The result of [`Predicate::judge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judgement {
     /// `true` if the change matters.
     pub matters: bool,
     /// `true` if this judgement switched the predicate off.
     pub switched_off: bool,
-    /// Units that reading the objects and evaluating the expressions cost; see [`BUDGET`].
+    /// Units spent on reading the objects and evaluating the expressions; see [`BUDGET`].
     pub spent: u64,
 }
 
-/// Something that must be true of a change.
+/// A condition on a change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Condition {
-    /// What is looked at.
+    /// The test.
     pub test: Test,
-    /// True: the test must not hold.
+    /// `true` if the test must not hold.
     pub negated: bool,
 }
 
-/// Something that may be said of a change (`wit/controller.wit`).
+/// A test of a change (`wit/controller.wit`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Test {
     /// `metadata.generation` differs.
@@ -142,32 +142,32 @@ pub enum Test {
 }
 
 impl Predicate {
-    /// True of changes for which all conditions of any one list hold.
+    /// Creates a predicate that holds if all conditions of any one list hold.
     pub fn new(any: Vec<Vec<Condition>>) -> Self {
         let has_expression = any.iter().flatten().any(|condition| matches!(condition.test, Test::Cel(_)));
         Self { any, fuse: Fuse(has_expression.then(Arc::default)) }
     }
 
-    /// True if it holds of every change.
+    /// Returns `true` if it holds for every change.
     pub fn is_empty(&self) -> bool {
         self.any.is_empty()
     }
 
-    /// `true` if there are changes of which [`glance`](Self::glance) says nothing.
+    /// Returns `true` if [`glance`](Self::glance) leaves some changes undecided.
     pub fn may_wait(&self) -> bool {
         let waits =
             |condition: &Condition| matches!(condition.test, Test::Cel(_) | Test::Annotations | Test::Finalizers);
         self.any.iter().flatten().any(waits)
     }
 
-    /// `true` if its expressions are not evaluated any more.
+    /// Returns `true` if its expressions are no longer evaluated.
     pub fn is_off(&self) -> bool {
         self.fuse.is_off()
     }
 
-    /// Returns whether the change matters, as far as that is known without reading a long text or evaluating an expression.
+    /// Returns whether the change matters, or `None` if that needs a long text or an expression.
     ///
-    /// Takes some hundred nanoseconds, and some microseconds where it reads texts: for callers that hold a lock.
+    /// Takes some hundred nanoseconds, or some microseconds if it reads texts. For callers that hold a lock.
     pub fn glance(&self, change: &Change) -> Option<bool> {
         if self.is_empty() {
             return Some(true);
@@ -181,23 +181,23 @@ impl Predicate {
         })
     }
 
-    /// Says whether the change matters.
+    /// Decides whether the change matters.
     ///
-    /// Both sides count as one object only where their uid is the same: else one was deleted and another created.
+    /// Sides with different uids are two objects: one was deleted and another created.
     ///
-    /// An expression that gives no answer lets the change pass, negated or not: a key that is woken in vain costs less than
-    /// one that is not woken. `failed` hears of that, the 1st, 2nd, 4th, 8th… time for each expression.
+    /// An expression without an answer lets the change pass, negated or not: waking a key needlessly costs less than not waking it.
+    /// `failed` is called at the 1st, 2nd, 4th, 8th… failure of each expression.
     pub fn judge(&self, change: &Change, failed: &mut dyn FnMut(EvaluationError)) -> Judgement {
         let differences = Differences::new(change);
         let known = self.settle(|test| match test {
             Test::Cel(_) => None,
             test => Some(differences.holds(test)),
         });
-        // Where only expressions could still reject it, a predicate that is switched off rejects nothing.
+        // If only expressions could reject the change, a predicate that is switched off lets it pass.
         if let Some(matters) = known.or_else(|| self.is_off().then_some(true)) {
             return Judgement { matters, switched_off: false, spent: 0 };
         }
-        // A packed text is made anew: only where something is left to be evaluated.
+        // Unpacked only if something is left to evaluate.
         let texts = [&change.old, &change.new].map(|object| object.as_deref().map(Object::json));
         let expressions = self.any.iter().flatten().filter_map(|condition| match &condition.test {
             Test::Cel(expression) => Some(expression),
@@ -212,12 +212,12 @@ impl Predicate {
         Judgement { matters, switched_off, spent: spent.saturating_add(sides.spent()) }
     }
 
-    /// True if the change matters: [`judge`](Self::judge) for callers that want no more than that.
+    /// Returns `true` if the change matters: [`judge`](Self::judge) for callers that need only that.
     pub fn holds(&self, change: &Change, failed: &mut dyn FnMut(EvaluationError)) -> bool {
         self.judge(change, failed).matters
     }
 
-    /// Three-valued: a test of which `known` says nothing leaves open what depends on it.
+    /// Evaluates with three values: an undecided test leaves everything that depends on it undecided.
     fn settle(&self, known: impl Fn(&Test) -> Option<Answer>) -> Option<bool> {
         if self.is_empty() {
             return Some(true);
@@ -240,13 +240,13 @@ impl Predicate {
         if is_open { None } else { Some(false) }
     }
 
-    /// The lists of conditions.
+    /// Returns the lists of conditions.
     pub fn any(&self) -> &[Vec<Condition>] {
         &self.any
     }
 }
 
-/// All conditions of a list hold. Expressions come last: what costs nothing is asked first.
+/// Evaluates a list of conditions, expressions last because they cost most.
 fn all_hold(
     all: &[Condition],
     differences: &Differences<'_>,
@@ -264,10 +264,10 @@ fn all_hold(
         })
 }
 
-/// What a plain test says.
+/// The result of a plain test.
 #[derive(Clone, Copy)]
 enum Answer {
-    /// An object came or went: every test lets that pass, negated or not.
+    /// An object appeared or disappeared: every test lets that pass, negated or not.
     Passes,
     Differs(bool),
 }
@@ -281,9 +281,9 @@ impl Answer {
     }
 }
 
-/// What differs between the two versions of one object. What stands in the texts is looked for once.
+/// The differences between two versions of an object. Each text is searched once.
 struct Differences<'a> {
-    /// None: an object came or went.
+    /// `None` if an object appeared or disappeared.
     same: Option<(&'a Object, &'a Object)>,
     annotations: OnceCell<bool>,
     finalizers: OnceCell<bool>,
@@ -296,7 +296,7 @@ impl<'a> Differences<'a> {
         Self { same, annotations: OnceCell::new(), finalizers: OnceCell::new() }
     }
 
-    /// Their texts are read in some microseconds.
+    /// Returns `true` if both texts can be read in some microseconds.
     fn are_short(&self) -> bool {
         self.same.is_none_or(|(old, new)| {
             [old, new].iter().all(|one| one.dictionary().is_none() && one.json_len() <= GLANCED)
@@ -319,11 +319,11 @@ impl<'a> Differences<'a> {
     }
 }
 
-/// The text of one member of `metadata`; empty if it is absent, null, or has nothing in it. The API server writes maps in one
-/// order, so that equal text is equal content; a difference that is none only wakes in vain.
+/// Returns the text of one member of `metadata`; empty if it is absent, null or empty. The API server writes maps in a fixed order, so
+/// equal content has equal text. Otherwise a key is woken needlessly.
 fn metadata<'a>(json: &'a str, name: &str) -> &'a str {
     let mut reader = Reader::new(json);
-    // The text was checked when the object was made: there is nothing in it to fail at.
+    // The text was checked when the object was parsed, so this cannot fail.
     let mut find = || {
         reader.enter_object("text").ok()?;
         while let Some(member) = reader.member().ok()? {

@@ -1,21 +1,20 @@
-//! When a plugin whose calls come to nothing is left alone, and for how long.
+//! Decides when a failing plugin is quarantined, and for how long.
 //!
-//! Owns the judgement over one plugin's calls: in what order they began, and how they ended. Holding keys back, and telling people, is
-//! for the driver.
+//! Judges one plugin's calls by the order in which they began and by their results. The driver holds keys back and informs people.
 //!
 //! ```text
-//!          10 calls in a row come to nothing         the delay is over
+//!          10 consecutive failed calls              the delay is over
 //!   free ─────────────────────────────────────► held ────────────────► tried
 //!    ▲                                            ▲                      │ │
-//!    │                                            └── 10 in a row again ─┘ │
+//!    │                                            └──── 10 again ────────┘ │
 //!    └──────────────────────────── a call succeeds ────────────────────────┘
 //! ```
 //!
 //! # Guarantees
-//! - Calls that had begun before a delay did say nothing about it, however they end: they neither lengthen nor end it.
-//! - Between two delays as many calls are made as it took to begin: among some objects that the plugin cannot stand those that it can
-//!   are soon found, and one of them frees it. If one bad call were enough for the next delay, a few bad objects at the head of the
-//!   queue would keep the good ones behind them waiting for hours.
+//! - The result of a call that began before a delay neither lengthens nor ends the delay.
+//! - Between two delays, as many calls are made as before the first. If some objects make the plugin fail, the others are soon found, and
+//!   one of them frees it. If one failed call sufficed for the next delay, a few bad objects at the head of the queue would delay the good
+//!   ones for hours.
 //!
 //! ```
 //! use pilothouse_core::quarantine::{Quarantine, IN_A_ROW};
@@ -39,47 +38,47 @@ use std::time::Duration;
 
 use crate::backoff::{Limits, Random};
 
-/// So many calls in a row that come to nothing. Over one key alone they take 2.5 s by its own backoff: longer than a bad moment of the
-/// machine.
+/// Consecutive failed calls that quarantine a plugin. Over one key alone they take 2.5 s by its own backoff: longer than a bad moment of
+/// the machine.
 pub const IN_A_ROW: u32 = 10;
 
-/// From what nobody notices to what keeps a broken plugin from costing anything: with a new revision, or by hand, it ends at once.
+/// Delays of a quarantine, from barely noticeable to negligible cost. A new revision, or an administrator, ends it at once.
 pub const DELAYS: Limits = Limits { base: Duration::from_secs(1), cap: Duration::from_secs(300) };
 
-/// Delays are up to this part longer, so that plugins which fail together are not tried together.
+/// Delays are longer by up to `1 / JITTER`, so that plugins that fail together are not tried together.
 const JITTER: u32 = 10;
 
-/// A call under way: what its end says depends on when it began.
+/// A call under way. Its result counts by when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call(u64);
 
 /// One plugin's calls.
 #[derive(Clone, Debug)]
 pub struct Quarantine {
-    /// Calls in a row that came to nothing, since it was free or a delay was over.
+    /// Consecutive failed calls since the plugin was free or a delay was over.
     row: u32,
-    /// Delays in a row.
+    /// Consecutive delays.
     delays: u32,
-    /// Until when it is left alone, or was last. None: it is free.
+    /// The end of the last delay; `None` if the plugin is free.
     until: Option<Duration>,
-    /// Delays and releases ever: a call counts in the round in which it began.
+    /// Number of delays and releases. A call counts in the round in which it began.
     round: u64,
     random: Random,
 }
 
 impl Quarantine {
-    /// A free one. `seed` decides the jitter: give each plugin its own.
+    /// Creates the state of a free plugin. `seed` decides the jitter: give each plugin its own.
     pub fn new(seed: u64) -> Self {
         Self { row: 0, delays: 0, until: None, round: 1, random: Random::new(seed) }
     }
 
-    /// A call begins.
+    /// Records that a call begins.
     pub fn begin(&self, now: Duration) -> Call {
-        // One whose key was handed out just before the delay began belongs to the time before it.
+        // A call whose key was handed out just before the delay belongs to the round before.
         Call(if self.held(now).is_some() { self.round - 1 } else { self.round })
     }
 
-    /// A call came to nothing. If the plugin is to be left alone from now on: until when.
+    /// Records a failed call. Returns the end of the quarantine if the call started one.
     pub fn failed(&mut self, now: Duration, call: Call) -> Option<Duration> {
         if call.0 != self.round {
             return None;
@@ -97,28 +96,28 @@ impl Quarantine {
         Some(until)
     }
 
-    /// A call did what it was made for, or the plugin itself said why not. True: it was quarantined, and is free.
+    /// Records a call that succeeded, or that the plugin itself rejected. Returns `true` if this ended a quarantine.
     pub fn succeeded(&mut self, call: Call) -> bool {
         call.0 == self.round && self.free()
     }
 
-    /// Forgets all, and what calls under way will say. True: it was quarantined.
+    /// Ends a quarantine, and ignores the results of calls under way. Returns `true` if there was one.
     pub fn release(&mut self) -> bool {
         self.round += 1;
         self.free()
     }
 
-    /// Until when no key is to be handed out; none: they are.
+    /// Returns until when no key may be handed out; `None` if keys may be.
     pub fn held(&self, now: Duration) -> Option<Duration> {
         self.until.filter(|until| now < *until)
     }
 
-    /// It has not succeeded since it was last left alone.
+    /// Returns `true` if no call has succeeded since the last delay began.
     pub fn is_quarantined(&self) -> bool {
         self.until.is_some()
     }
 
-    /// Delays without a success in between.
+    /// Returns the consecutive delays without a success.
     pub fn delays(&self) -> u32 {
         self.delays
     }

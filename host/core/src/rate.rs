@@ -1,7 +1,6 @@
-//! How often something may happen: so much at once, and then so often.
+//! Limits how often something may happen: a burst, and then a steady rate.
 //!
-//! The generic cell rate algorithm (ITU-T I.371): all that is kept of whoever is limited is one time, the one at which it would have
-//! used nothing up if it came evenly.
+//! Uses the generic cell rate algorithm (ITU-T I.371). Its whole state is one time: when nothing of the burst would be used any more.
 //!
 //! ```
 //! use pilothouse_core::rate::Rate;
@@ -17,28 +16,28 @@
 
 use std::time::Duration;
 
-/// So many at once, and one more each time that `every` has passed.
+/// A burst, and one more each time that `every` has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// How many may come at once, after a rest. At least 1.
+    /// Number that may come at once, after a pause. At least 1.
     pub burst: u32,
-    /// How long it takes until one more may come.
+    /// Time until one more may come.
     pub every: Duration,
 }
 
 impl Rate {
-    /// How long to wait until one more may come. `used` is what [`take`](Self::take) gave last; a time in the past: nothing is used up.
+    /// Returns how long to wait until one more may come. `used` is the last result of [`take`](Self::take).
     pub fn wait(&self, used: Duration, now: Duration) -> Duration {
         let room = self.every.saturating_mul(self.burst.saturating_sub(1));
         used.saturating_sub(now).saturating_sub(room)
     }
 
-    /// One comes, whether it may or not. The result is when nothing of it would be left.
+    /// Takes one, whether or not it may come yet. Returns the new `used`: the time when nothing of the burst is used any more.
     pub fn take(&self, used: Duration, now: Duration) -> Duration {
         used.max(now).saturating_add(self.every)
     }
 
-    /// How many came of late and count still, rounded up.
+    /// Returns how much of the burst is used, rounded up.
     pub fn used(&self, used: Duration, now: Duration) -> u32 {
         let left = used.saturating_sub(now).as_nanos();
         u32::try_from(left.div_ceil(self.every.as_nanos().max(1))).unwrap_or(u32::MAX)

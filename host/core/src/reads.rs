@@ -1,7 +1,7 @@
 //! Tracked reads (invariant 11): a reconcile is woken by what it read.
 //!
 //! Owns, for one controller, an index from what was read to the keys that read it: objects, absences of objects, and
-//! selections. Who reads, and what a key that is woken does, is the host's.
+//! selections. The host performs the reads, and decides what a woken key does.
 //!
 //! ```text
 //!  run of a/b ──► object v1 Secret x/y            ─┐
@@ -10,13 +10,12 @@
 //!                                                  change ─┘ wakes
 //! ```
 //!
-//! What is read alike is held once. A change finds the dependencies that it may concern by hash (`anchor`): ten thousand keys
-//! that read the same selection cost one match, and ten thousand that read as many different ones by one label cost one
-//! look-up.
+//! Equal reads are held once. A change finds the dependencies that it may concern by hash (`anchor`). Ten thousand keys that read
+//! the same selection cost one match; ten thousand that read different ones by one label cost one look-up.
 //!
-//! Reads count from the moment they are made, and must be made here before they are looked up in the store: so no change slips
-//! in between. When a run succeeds, its reads replace those of the last success; when it fails, they are dropped and those
-//! stay. That loses nothing: who failed is tried again, and reads anew.
+//! A read counts from the moment it is recorded. Record it before looking into the store, so that no change is missed in
+//! between. When a run succeeds, its reads replace those of the last success. When it fails, its reads are dropped and those
+//! stay. That loses nothing: the failed key is retried, and reads again.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -57,43 +56,42 @@ mod tables;
 use anchor::Anchors;
 use dependency::{Dependency, Thing, ThingRef};
 
-/// Distinct things of one kind that one run may read before it depends on all of the kind instead, or on all in the
-/// namespace where it read. A run that reads more is about the whole anyway, and would pay for each of them.
+/// Distinct reads of one kind that one run may make. A run that reads more depends on the whole kind instead, or on the whole
+/// namespace that it read in.
 pub const MAX_READS: usize = 1000;
 
-/// Bytes of these things. A thousand of the longest names that most kinds allow are half of it; who reads by selectors of several kB each
-/// a hundred times is about the whole as well.
+/// Bytes of these reads: twice a thousand of the longest usual names.
 pub const MAX_READ_BYTES: usize = 512 << 10;
 
-/// Selections that hang on the same (a label's value, say, or nothing) and differ in the rest. A change is compared with each of them, which
-/// takes some tens of microseconds. Beyond it a further one counts as all that is true of the same.
+/// Selections that are filed under the same anchor (a label's value, or none) and differ in the rest. A change is compared with
+/// each, which takes some tens of microseconds. Beyond that, a further selection counts as everything under the anchor.
 const MAX_ALIKE: usize = 64;
 
-/// Bytes that all trackers of a plugin hold together, where nobody says otherwise. Beyond them a run depends on the whole, as if it had read
-/// too much itself. A hundred thousand keys may read ten things each that nobody else reads.
+/// Default bound for the bytes of all trackers of a plugin. Beyond it, a run depends on the whole, as if it had read too much. It
+/// suffices for a hundred thousand keys with ten reads each that no other key shares.
 pub const MAX_BYTES: usize = 256 << 20;
 
-/// What a run asked a store for, if it was more than one object.
+/// A read of more than one object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Selection {
-    /// None: in every namespace.
+    /// `None` for every namespace.
     pub namespace: Option<Arc<str>>,
-    /// What labels must be.
+    /// The selector for labels.
     pub labels: Selector,
-    /// Only objects that hold this value at this path, as an index finds them.
+    /// Only objects with this value at this path, as an index finds them.
     pub index: Option<(FieldPath, Box<str>)>,
-    /// How much of each object was given.
+    /// How much of each object the run received.
     pub aspect: Aspect,
 }
 
-/// What of the selected objects a run has seen.
+/// What a run has seen of the selected objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Aspect {
-    /// All.
+    /// The whole objects.
     Whole,
-    /// Their keys: it matters which objects enter and leave.
+    /// Their keys: only objects that enter or leave matter.
     Keys,
-    /// These fields.
+    /// The values of these fields.
     Fields(Box<[FieldPath]>),
 }
 
@@ -110,32 +108,32 @@ pub struct Tracker {
     kinds: Vec<Kind>,
     dependencies: Vec<Option<Dependency>>,
     free_dependencies: Vec<u32>,
-    /// By hash of the kind's number and the thing.
+    /// By hash of the kind's number and the read.
     things: HashTable<u32>,
     keys: Vec<Option<Tracked>>,
     free_keys: Vec<u32>,
     /// By hash of the key.
     key_numbers: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    /// Those of things, each once.
+    /// Namespaces in reads, each held once.
     namespaces: HashSet<Arc<str>>,
-    /// So many of them may gather before those that nothing uses are dropped.
+    /// Number of namespaces that triggers a sweep of unused ones.
     namespaces_until: usize,
-    /// Runs that began so far.
+    /// Number of runs begun.
     runs: u64,
-    /// Of what hangs on the tables.
+    /// Bytes behind the tables.
     heap: usize,
-    /// Of the bytes that the plugin's trackers hold together.
+    /// Part of the plugin's budget for all its trackers.
     share: Share,
     alike: usize,
 }
 
-/// What is read of one kind.
+/// The reads of one kind.
 #[derive(Debug)]
 struct Kind {
     of: TypeMeta,
     selections: Anchors,
-    /// Paths by which selections look up, and how many do.
+    /// Paths by which selections look up, and the number of selections.
     paths: BTreeMap<FieldPath, usize>,
     /// The same paths, for one walk over an object.
     indexed: FieldSet,
@@ -145,18 +143,18 @@ struct Kind {
 #[derive(Debug)]
 struct Tracked {
     key: Key,
-    /// Of the last successful run, in order.
+    /// Dependencies of the last successful run, in order.
     committed: Box<[u32]>,
     running: Option<Box<Running>>,
 }
 
-/// What a run that goes on has read so far.
+/// What a run has read so far.
 #[derive(Debug)]
 struct Running {
     number: u64,
-    /// Something woke the key since it began.
+    /// `true` if a change woke the key since the run began.
     woken: bool,
-    /// By number of the kind. A run reads few.
+    /// By number of the kind. A run reads few kinds.
     kinds: Vec<(u32, Reads)>,
 }
 
@@ -165,7 +163,7 @@ impl Running {
         self.kinds.iter_mut().find(|(of, _)| *of == kind).map(|(_, reads)| reads)
     }
 
-    /// Bytes on the heap, its own included.
+    /// Returns the heap bytes, its own included.
     fn heap(&self) -> usize {
         let sets = self.kinds.iter().map(|(_, reads)| reads.dependencies.allocation_size()).sum::<usize>();
         size_of::<Self>() + self.kinds.capacity() * size_of::<(u32, Reads)>() + sets
@@ -175,14 +173,14 @@ impl Running {
 #[derive(Debug, Default)]
 struct Reads {
     dependencies: HashSet<u32>,
-    /// Of what these stand for.
+    /// Bytes of the reads.
     bytes: usize,
     scope: Scope,
-    /// There are too many: the one dependency is on the whole scope.
+    /// `true` if there were too many: the only dependency is then on the whole scope.
     whole: bool,
 }
 
-/// Where a run has read.
+/// The namespaces that a run has read in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Scope {
     #[default]
@@ -199,14 +197,14 @@ impl Scope {
 }
 
 impl Default for Tracker {
-    /// With a budget of its own.
+    /// Creates a tracker with its own budget.
     fn default() -> Self {
         Self::within(&Budget::new(MAX_BYTES))
     }
 }
 
 impl Tracker {
-    /// A tracker whose bytes count in this budget, with those of others.
+    /// Creates a tracker whose bytes count in `budget`.
     pub fn within(budget: &Budget) -> Self {
         Self {
             kinds: Vec::new(),
@@ -226,7 +224,7 @@ impl Tracker {
         }
     }
 
-    /// Begins a run of `key`. One that was not ended is abandoned.
+    /// Begins a run of `key`, and abandons an earlier one that is open.
     pub fn begin(&mut self, key: &Key) -> Run {
         self.runs += 1;
         let run = Run { key: self.number_of(key), number: self.runs };
@@ -237,20 +235,20 @@ impl Tracker {
         run
     }
 
-    /// The run is about to look for one object, which may be there or not.
+    /// Records that the run is about to read one object, whether it exists or not.
     pub fn read_object(&mut self, run: Run, of: &TypeMeta, key: &Key) {
         let namespace = key.namespace.as_ref().map(|namespace| self.shared(namespace));
         self.read(run, of, namespace.clone(), Thing::Object(namespace, (&*key.name).into()));
     }
 
-    /// The run is about to list a selection, from its first page on.
+    /// Records that the run is about to list a selection, from its first page.
     pub fn read_selection(&mut self, run: Run, of: &TypeMeta, selection: Selection) {
         let namespace = selection.namespace.as_ref().map(|namespace| self.shared(namespace));
         let selection = Selection { namespace: namespace.clone(), ..selection };
         self.read(run, of, namespace, Thing::Selection(Box::new(selection)));
     }
 
-    /// The run has succeeded: its reads count, and those before no more.
+    /// Ends a successful run: its reads replace those before.
     pub fn commit(&mut self, run: Run) {
         let Some(running) = self.take_running(run) else { return };
         self.heap -= running.heap();
@@ -269,7 +267,7 @@ impl Tracker {
         self.count();
     }
 
-    /// The run has failed: it changes nothing.
+    /// Ends a failed run, whose reads are dropped.
     pub fn abandon(&mut self, run: Run) {
         let running = self.take_running(run);
         if running.is_some() {
@@ -279,7 +277,7 @@ impl Tracker {
         }
     }
 
-    /// The key is gone, and its end has been reconciled: nothing wakes it any more.
+    /// Forgets a key that is gone and whose end has been reconciled.
     pub fn forget(&mut self, key: &Key) {
         let Some(at) = self.find_key(key) else { return };
         let running = self.tracked(at).running.take();
@@ -293,7 +291,7 @@ impl Tracker {
         self.count();
     }
 
-    /// Forgets what was read of kinds that are read no more.
+    /// Forgets reads of the kinds for which `keep` returns `false`.
     pub fn retain(&mut self, mut keep: impl FnMut(&TypeMeta) -> bool) {
         let gone: HashSet<u32> =
             (0..).zip(&self.kinds).filter(|(_, kind)| !keep(&kind.of)).map(|(number, _)| number).collect();
@@ -322,16 +320,16 @@ impl Tracker {
         self.count();
     }
 
-    /// Appends the keys that have read what this change makes another, each once, in no order.
+    /// Appends the keys whose reads this change affects, each once, in no particular order.
     ///
     /// # Guarantees
-    /// A key is appended if the result of one of its reads is different after the change. Another one is only where that is too much to
-    /// remember: more than [`MAX_READS`] things of a kind, or [`MAX_READ_BYTES`] of them, in one run; over all keys, 64 selections that hang
-    /// on the same; over all trackers of a budget, more bytes than it has.
+    /// A key is appended if the result of one of its reads is different after the change. Other keys are appended only where a
+    /// bound was exceeded: [`MAX_READS`] or [`MAX_READ_BYTES`] for one kind in one run, 64 selections under one anchor over all
+    /// keys, or the budget over all trackers.
     pub fn wakes(&mut self, of: &TypeMeta, change: &Change, out: &mut Vec<Key>) {
         let read = self.touched(of, change);
         let mut woken: Vec<u32> = read.iter().flat_map(|dependency| dependency.keys.iter()).collect();
-        // Those of one dependency are all different.
+        // The keys of one dependency are distinct.
         if read.len() > 1 {
             woken.sort_unstable();
             woken.dedup();
@@ -345,21 +343,21 @@ impl Tracker {
         }
     }
 
-    /// True if a change [woke](Self::wakes) the run's key since the run began: what it has read, or what the last successful one had, is
-    /// another now.
+    /// Returns `true` if a change [woke](Self::wakes) the run's key since the run began. A read of this run, or of the last
+    /// successful one, is then out of date.
     pub fn is_woken(&self, run: Run) -> bool {
         let tracked = self.keys.get(run.key as usize).and_then(Option::as_ref);
         let running = tracked.and_then(|tracked| tracked.running.as_ref());
         running.is_some_and(|running| running.number == run.number && running.woken)
     }
 
-    /// True if this key is among those that the change [wakes](Self::wakes).
+    /// Returns `true` if the change [wakes](Self::wakes) this key.
     pub fn wakes_key(&self, key: &Key, of: &TypeMeta, change: &Change) -> bool {
         let Some(at) = self.find_key(key) else { return false };
         self.touched(of, change).iter().any(|dependency| dependency.keys.contains(at))
     }
 
-    /// What was read and is another after the change.
+    /// Returns the dependencies that the change affects.
     fn touched(&self, of: &TypeMeta, change: &Change) -> Vec<&Dependency> {
         let mut read = Vec::new();
         let Some((kind_number, kind)) = (0_u32..).zip(&self.kinds).find(|(_, kind)| kind.of == *of) else {
@@ -384,17 +382,17 @@ impl Tracker {
         read
     }
 
-    /// How many keys have read something.
+    /// Returns the number of keys with reads.
     pub fn keys(&self) -> usize {
         self.key_numbers.len()
     }
 
-    /// How many different things keys depend on.
+    /// Returns the number of distinct dependencies.
     pub fn dependencies(&self) -> usize {
         self.things.len()
     }
 
-    /// Bytes held on the heap, as asked of the allocator. Names of namespaces are not counted: all share them.
+    /// Returns the heap bytes, as requested from the allocator, without the shared names of namespaces.
     pub fn bytes(&self) -> usize {
         let kinds: usize = self.kinds.iter().map(|kind| kind.selections.bytes()).sum();
         let tables = self.things.allocation_size() + self.key_numbers.allocation_size();
@@ -405,7 +403,7 @@ impl Tracker {
         kinds + tables + places + self.namespaces.allocation_size() + self.heap
     }
 
-    /// Reports what is held.
+    /// Updates this tracker's part of the budget.
     fn count(&mut self) {
         let bytes = self.bytes();
         self.share.set(bytes);

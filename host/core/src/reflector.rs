@@ -1,8 +1,8 @@
-//! Keeping a store true to one resource of the API server, as a pure state machine.
+//! Keeps a store equal to one resource of the API server, as a pure state machine.
 //!
-//! Owns every decision of list and watch: what to ask for next, from which version, how long to wait after which failure,
-//! when a list has to be repeated. [`Reflector::step`] takes what happened and says what to do. Requests, time and the
-//! [`Store`](crate::store::Store) are the driver's, which performs effects and decides nothing.
+//! Makes every decision of list and watch: what to request next, from which version, how long to wait after a failure, and when to
+//! list again. [`Reflector::step`] takes an input and returns effects. The driver owns requests, time and the
+//! [`Store`](crate::store::Store); it performs effects and decides nothing.
 //!
 //! ```text
 //!  Start ─► Resolve ─► streaming list ─► Synced ─► watch ◄────────────┐
@@ -17,47 +17,50 @@
 //!
 //! 1. Feed an [`Input`] to `step`, and carry out the effects in order.
 //! 2. If the last of them is a request ([`Effect::Resolve`], [`Effect::List`], [`Effect::Watch`]) or [`Effect::Wait`], drop
-//!    whatever connection is still open, perform it, and feed the outcome back.
-//! 3. If there is none of these, go on reading lines from the watch that is open.
+//! 2. If the last of them is a request ([`Effect::Resolve`], [`Effect::List`], [`Effect::Watch`]) or [`Effect::Wait`], drop
+//!    any connection that is still open, perform it, and feed the result back.
 //!
-//! While it waits the driver may feed [`Input::Elapsed`] early, when it has learnt that the kind has just appeared. An input
-//! that answers no question of the machine (a line of a watch given up already) changes nothing.
+//! While it waits, the driver may feed [`Input::Elapsed`] early, when it has learnt that the kind has just appeared. An input
+//! that the machine does not expect (a line of a watch that was given up) changes nothing.
 //!
 //! # What is retried how
 //! | what | then |
 //! |---|---|
 //! | the kind is not served, or 404 | look the endpoint up again after 0.5 s growing to 30 s, then list anew |
-//! | the kind is in no version of its group, for a minute | its objects are gone |
-//! | 401, 403 | [`State::Unauthenticated`], [`State::Denied`]; the same again after 30 s |
+//! | the kind is in no version of its group, for a minute | its objects are removed |
+//! | 401, 403 | [`State::Unauthenticated`], [`State::Denied`]; retried after 30 s |
 //! | a watch ends cleanly | watch again at once; if it ended within 5 s without an event, after a wait |
-//! | connection lost, 429, 5xx, an answer that cannot be read | the same again after 0.8 s growing to 30 s (each with up to as much of jitter), or after Retry-After if that is longer; a list goes on from the last page, a watch from the last version, once the server was asked for its own |
+//! | connection lost, 429, 5xx, an unreadable answer | retried after 0.8 s growing to 30 s (each with up to as much of jitter), or after Retry-After if that is longer; a list continues with its page, a watch with its version, after a probe of the server's version |
 //! | 410 as status or event, a version not accepted | look the endpoint up and list anew: the first time at once, then with the same delays |
 //! | 410 for a continue token | the whole list once, unpaged |
 //! | streaming list refused, or not understood | pages, at once and from then on |
 //! | streaming list broken off | pages, once |
-//! | one object cannot be read | its metadata alone is shown, with the reason; without a name, uid and version it is skipped |
+//! | one object cannot be read | its metadata alone is stored, with the reason; without a name, uid and version it is skipped |
 //!
-//! Delays go back to their base after two minutes of watching without a failure.
+//! Delays return to their base after two minutes of watching without a failure.
 //!
 //! # A kind that is gone
-//! Who deletes a CustomResourceDefinition deletes its objects first, and a watch says so, if it is open. Where it is not, they are
-//! swept when discovery has said for a minute on end that no version of the group has the kind. A group that fails to answer, or a
-//! version that is only not served any more, says nothing about objects: they stay.
+//! Deleting a CustomResourceDefinition deletes its objects first, and an open watch reports that. Without one, the objects are
+//! removed when discovery has reported for a minute that no version of the group has the kind. If the group fails to answer, or
+//! only one version is no longer served, the objects stay.
 //!
 //! # Versions that go back
-//! After etcd was restored from a backup the server's versions are lower than those seen before. A list with such a version
-//! is accepted as a whole ([`Effect::BeginReplace`] with `went_back`). A watch from a version in the future is silent: the
-//! server answers 200 and waits until it has come there. So a watch that was lost, or refused, or ended before its time, as those of
-//! a server that is stopped do, goes on only after a list of one object, whose version says whether the server went back. That is one
-//! small request for each such watch; one that lasted as long as it was asked to goes on at once, since nobody restores etcd below a
-//! server that runs. For servers that do not keep to that, a watch that said nothing for its whole time, not even a bookmark, is
-//! followed by the same look.
+//! After etcd was restored from a backup, the server's versions are lower than those seen before. A list with such a version
+//! replaces everything ([`Effect::BeginReplace`] with `went_back`). A watch from a future version is silent: the server answers
+//! 200 and waits until it reaches that version.
 //!
-//! A server that was restored and has since been written to past the version seen before cannot be told from one that was not. It is
-//! enough that one reflector of the host came in time: it says [`Effect::Restored`], and [`Input::Restored`] makes the others list anew,
-//! at once, and take what they find as a whole, whatever its version. A reflector that found three restores in ten minutes says so no
-//! more, but follows what it finds. Who restores can prevent that none does: `etcdutl snapshot restore
-//! --bump-revision 1000000000 --mark-compacted` raises versions above all that were given out, and makes watches from them expire.
+//! So after a watch was lost or refused, or ended early (as when a server stops), the machine probes first: it lists one object,
+//! and the list's version shows whether the server went back. That is one small request for each such watch. A watch that lasted
+//! as long as requested continues at once, because nobody restores etcd below a running server. In case a server does not
+//! behave so, a watch that sent nothing for its whole time, not even a bookmark, is also followed by a probe.
+//!
+//! A server may be restored and then written past the version seen before; its version then shows nothing. It suffices that one
+//! reflector of the host noticed in time. It emits [`Effect::Restored`], and [`Input::Restored`] makes the others list anew at
+//! once and replace everything, whatever the version. A reflector that found three restores within ten minutes stops reporting
+//! them, but follows what it finds.
+//!
+//! An administrator can avoid all this: `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted` raises versions
+//! above all earlier ones, and makes watches from those expire.
 
 use std::{fmt, time::Duration};
 
@@ -74,32 +77,31 @@ mod model;
 
 pub use machine::Reflector;
 
-/// What to reflect, and how.
+/// What a reflector reflects, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The kind; list items that do not say theirs are of it.
+    /// The kind of the objects; list items may omit it.
     pub of: TypeMeta,
-    /// What is kept of each object. Where it is metadata only, the driver asks for lists and watches with
+    /// What is kept of each object. For metadata only, the driver requests lists and watches with
     /// [`ACCEPT_METADATA_LIST`](crate::list::ACCEPT_METADATA_LIST) and [`ACCEPT_METADATA`](crate::list::ACCEPT_METADATA).
     pub keep: Keep,
     /// Objects in a page of a list: [`PAGE_SIZE`].
     pub page_size: u32,
-    /// Try streaming lists.
+    /// `true` to try streaming lists.
     pub streaming: bool,
-    /// The newest version that the store has been told of, if another reflector fed it before: a server that has not come so far
-    /// was restored.
+    /// The newest version in the store, if another reflector fed it before. A server that has not reached it was restored.
     pub seen: Option<ResourceVersion>,
-    /// For jitter: another for each reflector.
+    /// Seed for jitter; different for each reflector.
     pub seed: u64,
 }
 
-/// Objects in a page: what client-go and kube-runtime ask for.
+/// Objects in a page: the size that client-go and kube-runtime use.
 pub const PAGE_SIZE: u32 = 500;
 
-/// What happened.
+/// An event that the driver reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input<'a> {
-    /// Once, before all else.
+    /// The first input.
     Start,
     /// The endpoint is known.
     Resolved,
@@ -109,31 +111,31 @@ pub enum Input<'a> {
     Opened,
     /// A line of the watch, without its end.
     Line(&'a [u8]),
-    /// The watch ended without an error: in its time, or since the server stops.
+    /// The watch ended without an error: after its time, or because the server stops.
     Ended,
     /// The request, or the watch that was open, failed.
     Failed(Failure),
     /// The wait is over.
     Elapsed,
-    /// Another reflector of the same server has said [`Effect::Restored`]. At any time; a request that was asked for stays asked for.
+    /// Another reflector of the same server has emitted [`Effect::Restored`]. May come at any time; a request under way continues.
     Restored,
 }
 
 /// Why a request or a watch failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The server does not serve the kind, as discovery or a 404 without a `Status` says; for people.
+    /// The server does not serve the kind, according to discovery or a 404 without a `Status`. Holds the message.
     Missing(String),
-    /// Discovery answers, and the kind is served in no version of its group; for people.
+    /// Discovery answers, and no version of the group has the kind. Holds the message.
     Gone(String),
-    /// An HTTP status of 400 or more. `retry_after` is the header's where it has one.
+    /// An HTTP status of 400 or more, with `retry_after` from the header.
     Status(Status),
-    /// No answer, or one that broke off: refused, reset, timed out, silent for too long; for people.
+    /// No answer, or one that broke off: refused, reset, timed out, or silent for too long. Holds the message.
     Transport(String),
 }
 
 impl Failure {
-    /// For metrics' labels.
+    /// Returns the label for metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Missing(_) | Self::Gone(_) => "missing",
@@ -151,28 +153,28 @@ impl Failure {
     }
 }
 
-/// What the driver is to do.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Find the endpoint by discovery. Answered by [`Input::Resolved`] or [`Input::Failed`].
     Resolve,
     /// List. Answered by [`Input::Page`] or [`Input::Failed`].
     List {
-        /// At most so many objects; 0: all.
+        /// Largest number of objects; 0 for all.
         limit: u32,
-        /// `continue`: of the page before.
+        /// `continue`, from the previous page.
         continue_token: Option<String>,
-        /// `resourceVersion`: no older than this, and none: the most recent.
+        /// `resourceVersion`: an earlier one is not accepted. `None` for the most recent.
         resource_version: Option<String>,
     },
     /// Watch, with `allowWatchBookmarks`. Answered by [`Input::Opened`], [`Input::Line`]s, and [`Input::Ended`] or
     /// [`Input::Failed`].
     Watch {
-        /// `resourceVersion`; to be left out if it is empty.
+        /// `resourceVersion`; omitted if empty.
         resource_version: String,
         /// `sendInitialEvents=true` and `resourceVersionMatch=NotOlderThan`.
         initial_events: bool,
-        /// `timeoutSeconds`. A connection that outlives it by more than a few seconds is dead: a [`Failure::Transport`].
+        /// `timeoutSeconds`. A connection that outlives it by more than a few seconds is dead: [`Failure::Transport`].
         timeout: Duration,
     },
     /// Answered by [`Input::Elapsed`].
@@ -180,38 +182,38 @@ pub enum Effect {
 
     /// For the store: a list begins.
     BeginReplace {
-        /// It is of another history than what is held: its version is lower than what the server said before, or a restore was told of.
+        /// The list is of another history: its version is lower than the newest seen, or a restore was reported.
         went_back: bool,
     },
-    /// For the store: an object as it is now.
+    /// For the store: the present state of an object.
     Upsert(Object),
     /// For the store: the last state of an object that is gone.
     Remove(Object),
-    /// For the store: the list is complete, and objects that it did not contain are gone.
+    /// For the store: the list is complete. Objects that it did not contain are gone.
     FinishReplace {
-        /// The point in history that it shows.
+        /// The version of the list.
         version: ResourceVersion,
     },
-    /// For the store: the list is given up.
+    /// For the store: the list was given up.
     AbortReplace,
-    /// For the store: the watch has delivered all that happened up to here, as a bookmark says.
+    /// For the store: the watch has delivered every change up to this version, according to a bookmark.
     Covered(ResourceVersion),
 
-    /// The first list is complete. Once.
+    /// The first list is complete. Emitted once.
     Synced,
-    /// For people and metrics; only when it changes.
+    /// The state, for people and metrics. Emitted when it changes.
     State(State),
-    /// An object could not be read. An upsert of its [outline](Object::outline) came before, if its metadata could be read. Without one,
-    /// what the store holds of it stays, also if this was in a list: it is not gone.
+    /// An object could not be read. If its metadata could, an upsert of its [outline](Object::outline) came before. Otherwise the
+    /// store keeps what it holds of the object, even if this was in a list.
     Unreadable {
         /// Its key, if that could be read.
         key: Option<Key>,
-        /// Which object, and why; without its content.
+        /// Names the object and the reason, without its content.
         why: String,
     },
-    /// A list that was complete is begun anew.
+    /// A complete list is repeated.
     Relist(RelistReason),
-    /// The server's versions went back. For all other reflectors of the server, as [`Input::Restored`].
+    /// The server's versions went back. The driver passes it to all other reflectors of the server, as [`Input::Restored`].
     Restored,
 }
 
@@ -220,26 +222,26 @@ pub enum Effect {
 pub enum State {
     /// Looking for the endpoint.
     Resolving,
-    /// The server does not serve the kind; it is looked for again and again.
+    /// The server does not serve the kind. Discovery is retried. Holds the message.
     Missing(String),
     /// Reading the list.
     Listing,
     /// Reading changes.
     Watching,
-    /// After a failure.
+    /// Waiting after a failure.
     Waiting {
-        /// For how long.
+        /// The length of the wait.
         delay: Duration,
         /// What failed.
         reason: String,
     },
-    /// The server does not know who asks (401); it is tried again from time to time. What the server says.
+    /// The server rejected our credentials (401). Retried after 30 s. Holds the server's message.
     Unauthenticated(String),
-    /// The server does not allow it (403); it is tried again from time to time. What the server says.
+    /// The server denied access (403). Retried after 30 s. Holds the server's message.
     Denied(String),
 }
 
-/// `denied; grant the host's account list and watch: …`, for people.
+/// Prints the state for people, for example `denied; grant the host's account list and watch: …`.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -254,23 +256,23 @@ impl fmt::Display for State {
     }
 }
 
-/// Why a list is begun anew.
+/// Why a list is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RelistReason {
     /// The server no longer knows the changes since the last version.
     Expired,
-    /// The server says that it has not come to the last version yet.
+    /// The server reports that it has not reached the last version.
     TooLarge,
-    /// The server does not accept the watch for another reason.
+    /// The server rejects the watch for another reason.
     Refused,
-    /// The server's version is lower than it was, for this kind or another.
+    /// The server's version is lower than before, for this kind or another.
     WentBack,
     /// The kind was not served for a while.
     Reappeared,
 }
 
 impl RelistReason {
-    /// For metrics' labels.
+    /// Returns the label for metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Expired => "expired",

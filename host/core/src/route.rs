@@ -1,7 +1,7 @@
 //! From a change in the store to the keys that it concerns.
 //!
-//! Owns the mappings that a manifest declares, made exact for a controller's kind. Which stores feed which controller, what asks
-//! a plugin's own mapping, and with what priority a key enters the queue, is the host's.
+//! Owns the mappings that a manifest declares, made exact for a controller's kind. The host decides which stores feed which
+//! controller, calls a plugin's own mapping, and chooses the priority of a key.
 //!
 //! ```text
 //!  Change { old, new } ── SelfKey ──► key of the object
@@ -9,10 +9,10 @@
 //!                      ├─ AnyOwner ─► keys of all its owners           │ before and after
 //!                      ├─ Label ────► key that a label of it names    ─┘ the change
 //!                      ├─ SameKey ──► key of the same name
-//!                      └─ Index ────► keys whose objects name it: whoever holds the store looks them up
+//!                      └─ Index ────► keys whose objects name it: the owner of the store looks them up
 //! ```
 //!
-//! An object that changes hands concerns both owners: the one that lost it has to know as well.
+//! An object whose owner changes concerns both owners: the former one must learn of it too.
 
 use crate::{
     key::{Key, TypeMeta},
@@ -23,50 +23,49 @@ use crate::{
 
 /// How the objects of one watched kind lead to a controller's keys.
 ///
-/// A key of a kind that lives in namespaces is in the namespace of the object that leads to it, and an object without one leads
-/// to none; a key of a kind that does not is found from every namespace.
+/// A key of a namespaced kind is in the namespace of the object that leads to it; a cluster-scoped object leads to none. A key
+/// of a cluster-scoped kind is found from every namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Mapping {
-    /// The object is what is reconciled.
+    /// The object itself is reconciled.
     SelfKey,
-    /// The object's controlling owner is, where it is of the controller's kind.
+    /// The object's controlling owner is reconciled, if it is of the controller's kind.
     Owner {
-        /// The controller's kind. Group and kind have to agree with the reference's; an object may name its owner by
-        /// another version.
+        /// The controller's kind. Group and kind must equal the reference's; the version may differ.
         of: TypeMeta,
-        /// Whether that kind lives in namespaces.
+        /// `true` if that kind is namespaced.
         namespaced: bool,
     },
-    /// Each of the object's owners is that is of the controller's kind.
+    /// Each owner of the object that is of the controller's kind is reconciled.
     AnyOwner {
-        /// As of `Owner`.
+        /// As in `Owner`.
         of: TypeMeta,
-        /// Whether that kind lives in namespaces.
+        /// `true` if that kind is namespaced.
         namespaced: bool,
     },
-    /// The object of the controller's kind that has the same name is.
+    /// The object of the controller's kind with the same name is reconciled.
     SameKey {
-        /// Whether that kind lives in namespaces.
+        /// `true` if that kind is namespaced.
         namespaced: bool,
     },
-    /// The object of the controller's kind that a label names is.
+    /// The object of the controller's kind that a label names is reconciled.
     Label {
         /// The label's key.
         label: String,
-        /// Whether that kind lives in namespaces.
+        /// `true` if that kind is namespaced.
         namespaced: bool,
     },
-    /// Every object of the controller's kind is whose index holds the object's name.
+    /// Every object of the controller's kind whose index holds the object's name is reconciled.
     Index {
         /// The name of the index.
         index: String,
-        /// Whether that kind lives in namespaces. Where the object does too, both are in one.
+        /// `true` if that kind is namespaced. If the object is too, both are in one namespace.
         namespaced: bool,
     },
 }
 
 impl Mapping {
-    /// What a manifest says, for a controller of kind `of`, which lives in namespaces or not. None: the plugin is asked.
+    /// Converts a manifest's mapping for a controller of kind `of`. Returns `None` if the plugin is asked instead.
     pub fn new(declared: &manifest::Mapping, of: &TypeMeta, namespaced: bool) -> Option<Self> {
         Some(match declared {
             manifest::Mapping::Owner => Self::Owner { of: of.clone(), namespaced },
@@ -81,8 +80,8 @@ impl Mapping {
 
 /// Appends the keys that `change` concerns to `out`, each once.
 ///
-/// `look_up` gives the keys of the controller's kind whose index (by its name) holds a value, in one namespace or in all. It
-/// is asked by [`Mapping::Index`] alone.
+/// `look_up` returns the keys of the controller's kind whose index, given by its name, holds a value, in one namespace or in
+/// all. Only [`Mapping::Index`] calls it.
 pub fn keys(
     mapping: &Mapping,
     change: &Change,
@@ -129,7 +128,7 @@ fn owner(of: &TypeMeta, namespaced: bool, object: &Object, reference: &OwnerRef<
     }
     let namespace = object.key().namespace.clone();
     match (namespaced, namespace) {
-        // The API server would not let a namespaced object own a cluster-scoped one: the garbage collector calls it absent.
+        // A namespaced object cannot own a cluster-scoped one: the garbage collector treats such an owner as absent.
         (true, None) => None,
         (true, namespace) => Some(Key { namespace, name: (**name).into() }),
         (false, _) => Some(Key::new(None, name)),

@@ -1,11 +1,10 @@
-//! Label selectors, in the syntax that `kubectl -l` and the API server take; and [field selectors](FieldSelector).
+//! Label selectors, in the syntax of `kubectl -l` and the API server; and [field selectors](FieldSelector).
 //!
-//! Two texts that say the same in another order or another writing give equal [`Selector`]s and one
-//! [`Display`](fmt::Display), so that a selector can be part of an informer's identity. Set-based selectors of specs
-//! (`matchLabels`, `matchExpressions`) are not read here.
+//! Texts that differ only in order or notation give equal [`Selector`]s and one [`Display`](fmt::Display), so that a selector can be part of
+//! an informer's identity. Set-based selectors of specs (`matchLabels`, `matchExpressions`) are not parsed here.
 //!
-//! Who writes a selector need not be trusted, and each object of a kind is matched against it while nobody else is served: so one has at
-//! most [`MAX_REQUIREMENTS`], [`MAX_VALUES`] in each, and [`MAX_BYTES`].
+//! Selectors come from untrusted plugins, and each object of a kind is matched against them under a lock. So a selector is bounded by
+//! [`MAX_REQUIREMENTS`], [`MAX_VALUES`] for each, and [`MAX_BYTES`].
 //!
 //! ```
 //! use pilothouse_core::selector::Selector;
@@ -22,30 +21,30 @@ mod fields;
 
 pub use fields::{FieldRequirement, FieldSelector, FieldSelectorError};
 
-/// Requirements of one selector. An object has a dozen labels; who asks for more than this asks for nothing that is there.
+/// Largest number of requirements in one selector. An object has a dozen labels.
 pub const MAX_REQUIREMENTS: usize = 64;
 
-/// Values that one requirement lists.
+/// Largest number of values in one requirement.
 pub const MAX_VALUES: usize = 64;
 
-/// Bytes of keys and values together, of one selector: what a URL carries of them, and what is kept for each that was read by.
+/// Largest sum of keys and values in one selector, in bytes: what fits a URL. Also bounds the memory of tracked reads.
 pub const MAX_BYTES: usize = 4 << 10;
 
-/// What labels must be; empty: everything matches.
+/// Requirements on labels. Without any, everything matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Selector {
-    /// Ordered by key, each once.
+    /// Sorted by key, without duplicates.
     requirements: Box<[Requirement]>,
 }
 
-/// What one label must be.
+/// A requirement on one label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Requirement {
-    /// `key=value`, `key in (a,b)`: one of these.
+    /// `key=value`, `key in (a,b)`: one of these values.
     In(String, Values),
-    /// `key!=value`, `key notin (a,b)`: none of these, or absent.
+    /// `key!=value`, `key notin (a,b)`: none of these values, or absent.
     NotIn(String, Values),
-    /// `key`: present, with whatever value.
+    /// `key`: present, with any value.
     Exists(String),
     /// `!key`.
     Absent(String),
@@ -55,15 +54,15 @@ pub enum Requirement {
     Less(String, i64),
 }
 
-/// Values of one label, each once.
+/// Distinct values of one label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Values(
-    /// In order. A tree would take some 300 bytes for a single value, and most requirements have one.
+    /// Sorted. A tree would take some 300 bytes for a single value, the usual number.
     Box<[Box<str>]>,
 );
 
 impl Values {
-    /// `true` if this value is one of them.
+    /// Returns `true` if `value` is one of them.
     pub fn contains(&self, value: &str) -> bool {
         match &*self.0 {
             [only] => **only == *value,
@@ -71,17 +70,17 @@ impl Values {
         }
     }
 
-    /// How many there are; at least one.
+    /// Returns their number; at least one.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// In order.
+    /// Returns them in order.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|value| &**value)
     }
 
-    /// Bytes on the heap.
+    /// Returns the bytes on the heap.
     pub(crate) fn heap(&self) -> usize {
         size_of_val(&*self.0) + self.iter().map(str::len).sum::<usize>()
     }
@@ -97,7 +96,7 @@ impl<T: Into<Box<str>>> FromIterator<T> for Values {
 }
 
 impl Requirement {
-    /// The label that it is about.
+    /// Returns the label's key.
     pub fn key(&self) -> &str {
         match self {
             Self::In(key, _)
@@ -109,13 +108,13 @@ impl Requirement {
         }
     }
 
-    /// Bytes on the heap.
+    /// Returns the bytes on the heap.
     pub(crate) fn heap(&self) -> usize {
         let values = if let Self::In(_, values) | Self::NotIn(_, values) = self { values.heap() } else { 0 };
         self.key().len() + values
     }
 
-    /// True if the label may have this value.
+    /// Returns `true` if the label may have this value.
     fn admits(&self, value: &str) -> bool {
         match self {
             Self::In(_, values) => values.contains(value),
@@ -127,12 +126,12 @@ impl Requirement {
         }
     }
 
-    /// True if the label may be absent.
+    /// Returns `true` if the label may be absent.
     fn admits_absence(&self) -> bool {
         matches!(self, Self::NotIn(..) | Self::Absent(_))
     }
 
-    /// True if all labels that meet this meet `other` too, as far as these two alone can show it.
+    /// Returns `true` if all labels that meet this also meet `other`, as far as these two alone can show.
     fn implies(&self, other: &Self) -> bool {
         if self.key() != other.key() {
             return false;
@@ -168,42 +167,42 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// A text that is no label selector.
+/// A text that is not a label selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read label selector {}: {problem}", quoted(.selector))]
 pub struct SelectorError {
-    /// The text, or as much of it as a selector may have.
+    /// The text, shortened to the longest allowed selector.
     pub selector: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
 impl Selector {
-    /// Reads requirements joined by commas: `a=b`, `a==b`, `c!=d`, `e in (f,g)`, `h notin (i)`, `j`, `!k`, `l>5`, `m<7`. An
-    /// empty text matches everything.
+    /// Parses requirements joined by commas: `a=b`, `a==b`, `c!=d`, `e in (f,g)`, `h notin (i)`, `j`, `!k`, `l>5`, `m<7`. An empty text
+    /// matches everything.
     ///
     /// # Errors
-    /// When Kubernetes would refuse the text, keys and values that no label can have included; and when it is more than
-    /// [`MAX_REQUIREMENTS`], [`MAX_VALUES`] or [`MAX_BYTES`] allow.
+    /// Fails if Kubernetes would reject the text, also for keys and values that no label can have. Fails if it exceeds
+    /// [`MAX_REQUIREMENTS`], [`MAX_VALUES`] or [`MAX_BYTES`].
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let parsed = Parser { rest: text.trim_start(), bytes: 0 }.requirements();
         let selector = || text[..text.floor_char_boundary(MAX_BYTES)].to_owned();
         parsed.map(Self::of).map_err(|problem| SelectorError { selector: selector(), problem })
     }
 
-    /// True if nothing is required.
+    /// Returns `true` if there are no requirements.
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
-    /// All of these must hold; ordered by key.
+    /// Returns the requirements, sorted by key. All of them must hold.
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
     }
 
-    /// True if `labels`, each key at most once, meet every requirement.
+    /// Returns `true` if `labels`, each key at most once, meet every requirement.
     pub fn matches<K: AsRef<str>, V: AsRef<str>>(&self, labels: impl IntoIterator<Item = (K, V)>) -> bool {
-        // Requirements whose label has to be there, and was not yet.
+        // Requirements whose label must be present, and has not been found yet.
         let mut open = self.requirements.iter().filter(|requirement| !requirement.admits_absence()).count();
         for (key, value) in labels {
             for requirement in self.requirements.iter().filter(|requirement| requirement.key() == key.as_ref()) {
@@ -216,7 +215,7 @@ impl Selector {
         open == 0
     }
 
-    /// True if whatever this matches `other` matches too. False also where that cannot be shown requirement by requirement.
+    /// Returns `true` if `other` matches everything that this matches, as far as single requirements can show.
     ///
     /// ```
     /// use pilothouse_core::selector::Selector;
@@ -229,13 +228,13 @@ impl Selector {
         other.requirements.iter().all(|other| self.requirements.iter().any(|own| own.implies(other)))
     }
 
-    /// What both match.
+    /// Returns the selector of what both match.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self::of(self.requirements.iter().chain(&*other.requirements).cloned().collect())
     }
 
-    /// What this requires beyond `wider`, where that is [implied](Self::implies).
+    /// Returns what this requires beyond `wider`, which it must [imply](Self::implies).
     #[must_use]
     pub fn beyond(&self, wider: &Self) -> Self {
         let own = self.requirements.iter().filter(|own| !wider.requirements.contains(own));
@@ -261,10 +260,10 @@ impl fmt::Display for Selector {
     }
 }
 
-/// What is left to read, without white space before it.
+/// The rest of the text, without leading white space.
 struct Parser<'a> {
     rest: &'a str,
-    /// Of keys and values so far.
+    /// Bytes of keys and values so far.
     bytes: usize,
 }
 
@@ -275,7 +274,7 @@ impl<'a> Parser<'a> {
         rest.is_some()
     }
 
-    /// Up to white space or a symbol; may be empty.
+    /// Reads up to white space or a symbol; may be empty.
     fn word(&mut self) -> &'a str {
         let end = self.rest.find(|c: char| c.is_whitespace() || "=!<>(),".contains(c)).unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);
@@ -371,12 +370,12 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// True if a label can have this key.
+/// Returns `true` if a label can have this key.
 pub(crate) fn is_label_key(text: &str) -> bool {
     key(text).is_ok()
 }
 
-/// A qualified name: `name` or `prefix/name`, the prefix a DNS subdomain.
+/// Checks a qualified name: `name` or `prefix/name`, with a DNS subdomain as prefix.
 fn key(word: &str) -> Result<String, String> {
     let (prefix, name) = word.split_once('/').map_or((None, word), |(prefix, name)| (Some(prefix), name));
     let is_part = |part: &str| {
@@ -398,9 +397,9 @@ fn integer(word: &str) -> Result<i64, String> {
     word.parse().map_err(|_| format!("{} is no integer", quoted(word)))
 }
 
-/// As much of a text as an error needs.
+/// Shortens a text for an error.
 fn quoted(text: &str) -> String {
-    // More than the longest value: where it is one byte too long, that is seen.
+    // More than the longest value, so that a value one byte too long is shown whole.
     const SHOWN: usize = 80;
     let end = text.floor_char_boundary(SHOWN);
     let more = if end < text.len() { "…" } else { "" };

@@ -1,19 +1,18 @@
-//! Changes that wait until a predicate was evaluated on them.
+//! Changes that wait for the evaluation of a predicate.
 //!
-//! Owns their order, what becomes of several of one object, and how much of them is kept. Who evaluates, and what follows, is the host's.
+//! Owns their order, the merging of several changes of one object, and their bounds. The host evaluates, and acts on the result.
 //!
 //! ```text
 //! change ─► push ─► waiting, by arrival ─► take ─► evaluated ─► done
-//!              └─ of an object of which many wait: merged into its last
+//!              └─ of an object with many waiting: merged into its last
 //! ```
 //!
-//! - **Order.** Changes are taken in the order in which they came; those of one object always are. Nothing is taken while something is being
-//!   evaluated.
-//! - **Merging.** Changes of one object are kept apart, so that each is judged by itself. Only where more than [`APART`] of one object wait, or the
-//!   budget of superseded versions is used up, the next one is merged into the last: from before that one to after this one.
-//! - **No match is lost.** A merged change may hide one that matched, so it counts as a match, unseen.
-//! - **Bounds.** What is in the cache anyway takes one entry. The rest counts in a [`Budget`], which the controllers of a plugin
-//!   share. If that is used up, a change of an object of which nothing waits is refused, and the caller counts it as a match at once.
+//! - **Order.** Changes are taken in the order of arrival; those of one object always are. Nothing is taken while one is evaluated.
+//! - **Merging.** Changes of one object stay separate, so that each is judged alone. If more than [`APART`] of one object wait, or the
+//!   budget of superseded versions is used up, the next one is merged into the last: from the state before that to the state after this.
+//! - **No match is lost.** A merged change may hide one that matched, so it counts as a match without evaluation.
+//! - **Bounds.** A change whose objects are in the cache takes one entry. The rest counts in a [`Budget`], which the controllers of a plugin
+//!   share. Once that is used up, a change of an object without waiting changes is refused, and the caller counts it as a match at once.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -50,24 +49,23 @@ use crate::{
     store::Change,
 };
 
-/// Changes of one object that are kept apart: a reconcile writes an object once or twice, and its own writes are what predicates leave out
-/// most often.
+/// Changes of one object that stay separate. A reconcile writes an object once or twice, and predicates mostly filter out own writes.
 pub const APART: usize = 8;
 
-/// Bytes of superseded versions that wait for all controllers of a plugin together, as
-/// [`Object::bytes`](crate::object::Object::bytes) has them. An eighth of the memory of one instance.
+/// Bytes of superseded versions that wait for all controllers of a plugin together, by
+/// [`Object::bytes`](crate::object::Object::bytes). An eighth of the memory of one instance.
 pub const MAX_BYTES: usize = 8 << 20;
 
-/// Who listens to the object's kind, and the object.
+/// The listener to the object's kind, and the object.
 type Subject = (u64, Key);
 
-/// Changes that wait. `take` and `done` are for one caller.
+/// The waiting changes. One caller uses `take` and `done`.
 #[derive(Debug)]
 pub struct Unjudged {
     waiting: BTreeMap<u64, Unseen>,
-    /// Arrivals of what waits, oldest first.
+    /// Arrivals of waiting changes, oldest first.
     subjects: HashMap<Subject, VecDeque<u64>>,
-    /// Arrival and subject of what is being evaluated.
+    /// Arrival and subject of the change under evaluation.
     taken: Option<(u64, Subject)>,
     arrivals: u64,
     /// Bytes of superseded versions.
@@ -76,38 +74,38 @@ pub struct Unjudged {
     refused: u64,
 }
 
-/// A change that nobody evaluated a predicate on yet.
+/// A change without a judgement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unseen {
     /// The number that it was pushed with.
     pub listener: u64,
     /// The change.
     pub change: Change,
-    /// `true` if nothing but first lists brought it.
+    /// `true` if only first lists brought it.
     pub is_initial: bool,
-    /// Changes that it stands for. Above one, it counts as a match.
+    /// Number of changes in it. Above one, it counts as a match.
     pub merged: u32,
 }
 
 impl Unseen {
     fn bytes(&self) -> usize {
-        // The newer side is in the cache, unless the object is gone.
+        // The cache holds the newer side, unless the object is gone.
         self.change.old.as_ref().map_or(0, |old| old.bytes())
     }
 }
 
-/// What became of a change.
+/// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "what is refused waits nowhere"]
 pub enum Pushed {
-    /// It waits to be taken.
+    /// The change waits.
     Waits,
-    /// There is no room: it is to count as a match.
+    /// There is no room: the change counts as a match.
     Refused,
 }
 
 impl Unjudged {
-    /// Nothing waits. Superseded versions count in this budget.
+    /// Creates an empty buffer, whose superseded versions count in this budget.
     pub fn within(versions: &Budget) -> Self {
         Self {
             waiting: BTreeMap::new(),
@@ -120,7 +118,7 @@ impl Unjudged {
         }
     }
 
-    /// Adds a change that `listener` heard.
+    /// Adds a change for `listener`.
     pub fn push(&mut self, listener: u64, change: &Change, is_initial: bool) -> Pushed {
         let subject = (listener, change.key().clone());
         let unseen = Unseen { listener, change: change.clone(), is_initial, merged: 1 };
@@ -130,7 +128,7 @@ impl Unjudged {
             last.change.new = unseen.change.new;
             last.change.missed = unseen.change.missed;
             if last.change.old.is_none() && last.change.new.is_none() {
-                // It came and went: gone, in its last known state.
+                // The object came and went: it is gone, in its last known state.
                 last.change.old = unseen.change.old;
                 self.bytes.add(last.bytes());
             }
@@ -139,7 +137,7 @@ impl Unjudged {
             self.merged += 1;
             return Pushed::Waits;
         }
-        // What is being evaluated is older: what follows on it must not overtake it.
+        // A change under evaluation is older, and must not be overtaken.
         if is_full && unseen.bytes() > 0 && self.taken.as_ref().is_none_or(|(_, taken)| *taken != subject) {
             self.refused += 1;
             return Pushed::Refused;
@@ -151,7 +149,7 @@ impl Unjudged {
         Pushed::Waits
     }
 
-    /// The oldest change, to evaluate a predicate on. None: nothing waits, or one is being evaluated.
+    /// Takes the oldest change. Returns `None` if nothing waits, or if one is under evaluation.
     pub fn take(&mut self) -> Option<Unseen> {
         if self.taken.is_some() {
             return None;
@@ -166,51 +164,51 @@ impl Unjudged {
             }
         }
         if self.subjects.is_empty() {
-            // What a burst leaves.
+            // Returns the memory of a burst.
             self.subjects = HashMap::new();
         }
         self.taken = Some((arrival, subject));
         Some(unseen)
     }
 
-    /// What was taken has led to whatever it leads to.
+    /// Ends the evaluation of the taken change, after its consequences.
     pub fn done(&mut self) {
         self.taken = None;
     }
 
-    /// `true` if a change of this object waits for this listener, or is being evaluated: a newer one must not overtake it.
+    /// Returns `true` if a change of this object waits for this listener or is evaluated: a newer one must not overtake it.
     pub fn holds(&self, listener: u64, key: &Key) -> bool {
         let taken = self.taken.as_ref().is_some_and(|(_, (of, taken))| *of == listener && taken == key);
         taken || self.subjects.contains_key(&(listener, key.clone()))
     }
 
-    /// A number above those of all changes so far: each is over when [`is_over_until`](Self::is_over_until) says so.
+    /// Returns a number above those of all changes so far, for [`is_over_until`](Self::is_over_until).
     pub fn mark(&self) -> u64 {
         self.arrivals
     }
 
-    /// `true` if every change from before the mark was taken and is done.
+    /// Returns `true` if every change from before the mark is done.
     pub fn is_over_until(&self, mark: u64) -> bool {
         let taken = self.taken.as_ref().map(|(arrival, _)| arrival);
         taken.into_iter().chain(self.waiting.keys().next()).all(|arrival| *arrival >= mark)
     }
 
-    /// Changes that wait or are being evaluated.
+    /// Returns the number of changes that wait or are evaluated.
     pub fn len(&self) -> usize {
         self.waiting.len() + usize::from(self.taken.is_some())
     }
 
-    /// `true` if nothing waits and nothing is being evaluated.
+    /// Returns `true` if nothing waits and nothing is evaluated.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Changes that were merged into others since the start.
+    /// Counts changes that were merged into others since the start.
     pub fn merged(&self) -> u64 {
         self.merged
     }
 
-    /// Changes that were refused since the start.
+    /// Counts changes that were refused since the start.
     pub fn refused(&self) -> u64 {
         self.refused
     }
@@ -303,13 +301,13 @@ mod tests {
         let mut unjudged = Unjudged::within(&Budget::new(2 * bytes));
         assert_eq!(push(&mut unjudged, 1, "a", 1, 2), Pushed::Waits);
         assert_eq!(push(&mut unjudged, 1, "b", 1, 2), Pushed::Waits);
-        // One more of an object of which something waits, and of one of which nothing does.
+        // One more of an object with waiting changes, and of one without.
         assert_eq!(push(&mut unjudged, 1, "b", 2, 3), Pushed::Waits);
         assert_eq!(push(&mut unjudged, 1, "c", 1, 2), Pushed::Refused);
         // What is in the cache takes no room.
         assert_eq!(push(&mut unjudged, 1, "d", 0, 1), Pushed::Waits);
         assert_eq!((unjudged.len(), unjudged.merged(), unjudged.refused()), (3, 1, 1));
-        // What follows on a change that is being evaluated does not overtake it.
+        // A change under evaluation is not overtaken.
         assert_eq!(unjudged.take().map(|first| shown(&first)), Some("1 a 1>2 ×1".to_owned()));
         assert_eq!(push(&mut unjudged, 1, "e", 1, 2), Pushed::Waits);
         assert_eq!(push(&mut unjudged, 1, "a", 2, 3), Pushed::Waits);
@@ -349,8 +347,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever waits, is merged and is taken: what is taken of an object goes on where the one before ended, from its first state to its
-        /// last, and stands for each of its changes.
+        /// The changes taken of an object are contiguous, from its first state to its last, and count each of its changes.
         #[test]
         fn what_is_taken_of_an_object_leaves_no_gap(
             steps in prop::collection::vec((0_u8..4, 0_usize..3, prop::bool::ANY), 1..200),
@@ -358,7 +355,7 @@ mod tests {
         ) {
             let names = ["a", "b", "c"];
             let mut unjudged = Unjudged::within(&Budget::new(room));
-            // By object: the version that is there, how many changes wait, and where the last that was taken ended.
+            // By object: the present version, the number of waiting changes, and the end of the last taken one.
             let (mut at, mut open, mut seen) = ([0_u64; 3], [0_u32; 3], [0_u64; 3]);
             let mut version = 0;
             let version_of = |object: &Option<Arc<Object>>| object.as_ref().map_or(0, |object| object.resource_version().0);
@@ -370,7 +367,7 @@ mod tests {
                     at[object] = new;
                     match push(&mut unjudged, 1, names[object], old, new) {
                         Pushed::Waits => open[object] += 1,
-                        // The caller goes on with it at once: nothing of the object waits.
+                        // The caller acts on it at once: nothing of the object waits.
                         Pushed::Refused => {
                             prop_assert_eq!(open[object], 0);
                             seen[object] = new;

@@ -1,8 +1,8 @@
 //! The keys that wait to be reconciled by one controller.
 //!
-//! Owns order, de-duplication, delays and per-key failures. A key is in the queue at most once, and is handed out to at most
-//! one worker at a time: added while a worker has it, it is handed out once more after [`done`](Workqueue::done), at the
-//! place it got when it was added. Waking workers when something is due, and how many there are, is the host's.
+//! Owns order, de-duplication, delays and per-key failures. A key is in the queue at most once, and at most one worker has it at a
+//! time. A key that is added while a worker has it is handed out once more after [`done`](Workqueue::done), in the order in
+//! which it was added. The host owns the workers and wakes them.
 //!
 //! ```text
 //!  add ──────────────► ready ──get──► processing ──done──► (gone)
@@ -10,12 +10,12 @@
 //!  add_rate_limited        └──────────────┘ added meanwhile
 //! ```
 //!
-//! Ready keys leave by priority, the higher first, and within a priority first in, first out. Adding a key that waits
-//! already keeps the higher of both priorities and the earlier of both times; one whose priority rises goes to the end of its
-//! new line. Where a queue has a [rate](Pace::rate), what is ready waits for that as well.
+//! Ready keys leave by priority, the highest first, and within a priority first in, first out. Adding a waiting key again keeps the
+//! higher priority and the earlier time. A key whose priority rises goes to the end of its new line. If the queue has a
+//! [rate](Pace::rate), ready keys wait for that as well.
 //!
-//! The queue has no bound of its own: it holds each key once, so it is bounded by the keys that whoever fills it puts in and does not
-//! [discard](Workqueue::discard). What a queue held at its fullest is given back when it runs empty.
+//! The queue has no bound of its own. It holds each key once, so it is bounded by the keys that are added and not
+//! [discarded](Workqueue::discard). Memory for a longer queue is returned when the queue runs empty.
 //!
 //! ```
 //! use pilothouse_core::workqueue::{CHANGE, INITIAL, Workqueue};
@@ -52,10 +52,10 @@ use crate::rate::Rate;
 /// The priority of a change.
 pub const CHANGE: i32 = 0;
 
-/// The priority of the objects that the first list and resyncs bring: they wait for changes.
+/// The priority of objects from the first list and from resyncs: they wait for changes.
 pub const INITIAL: i32 = -100;
 
-/// The delays of a key's failures: controller-runtime's and client-go's.
+/// The delays after a key's failures: those of controller-runtime and client-go.
 pub const LIMITS: Limits = Limits { base: Duration::from_millis(5), cap: Duration::from_secs(1000) };
 
 /// How fast keys are handed out.
@@ -63,7 +63,7 @@ pub const LIMITS: Limits = Limits { base: Duration::from_millis(5), cap: Duratio
 pub struct Pace {
     /// The delays of a key that fails.
     pub backoff: Limits,
-    /// How often any key is handed out; none: as often as workers ask.
+    /// How often any key is handed out; `None` for no limit.
     pub rate: Option<Rate>,
 }
 
@@ -73,45 +73,45 @@ impl Default for Pace {
     }
 }
 
-/// Keys that an emptied queue keeps room for: a small cluster's, and some ten kilobytes.
+/// Keys for which an emptied queue keeps room: those of a small cluster, some ten kilobytes.
 const KEPT: usize = 1024;
 
-/// Where an entry is in the slab.
+/// Index in the slab.
 type Index = u32;
 
 /// A key that a worker is to reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item<K> {
-    /// What to reconcile; give it back with [`Workqueue::done`].
+    /// The key; return it with [`Workqueue::done`].
     pub key: K,
-    /// What it waited with. A retry is added with the same.
+    /// The priority that it waited with, also for a retry.
     pub priority: i32,
-    /// How long it was ready before it was handed out. A delay asked for is not part of it.
+    /// How long it was ready before it was handed out, without any requested delay.
     pub waited: Duration,
 }
 
-/// How an entry waits to be handed out.
+/// How a key waits to be handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
-    /// It does not.
+    /// It does not wait.
     No,
-    /// Until `due`; `order` tells apart what is due at the same time.
+    /// Until `due`; `order` orders keys that are due at the same time.
     Delayed { due: Duration, order: u64 },
-    /// In its line. If a worker has the key it is passed over.
+    /// In the line of its priority. Skipped while a worker has the key.
     InLine,
-    /// It came to the head of its line while a worker had the key, and stands beside the line until the worker is done.
-    Beside,
+    /// It reached the head of its line while a worker had the key, and was taken out until the worker is done.
+    Blocked,
 }
 
-/// All that is known of one key. It exists while the key waits, is processed, or has failures to remember.
+/// The state of one key that waits, is processed, or has failures to remember.
 #[derive(Debug)]
-struct Entry<K> {
+struct KeyState<K> {
     key: K,
     hash: u64,
     wait: Wait,
-    /// Of the waiting key. Means nothing while `wait` is `No`.
+    /// Of the waiting key; unused while `wait` is `No`.
     priority: i32,
-    /// Since when it is ready, where it is.
+    /// Since when it is ready, if it is.
     ready_since: Duration,
     processing: Option<Processing>,
     failures: u32,
@@ -120,7 +120,7 @@ struct Entry<K> {
 #[derive(Clone, Copy, Debug)]
 struct Processing {
     since: Duration,
-    /// Its place in `Workqueue::processing`.
+    /// Its index in `Workqueue::processing`.
     place: usize,
 }
 
@@ -128,16 +128,16 @@ struct Processing {
 #[derive(Debug)]
 pub struct Workqueue<K> {
     pace: Pace,
-    /// What is used up of the rate, as [`Rate::take`] has it.
+    /// The used part of the rate, as in [`Rate::take`].
     used: Duration,
     hasher: DefaultHashBuilder,
     index: HashTable<Index>,
-    slab: Vec<Option<Entry<K>>>,
+    slab: Vec<Option<KeyState<K>>>,
     free: Vec<Index>,
     lines: Lines,
     delayed: BTreeMap<(Duration, u64), Index>,
     processing: Vec<Index>,
-    /// The last number given to a delay.
+    /// The last number given to a delayed key.
     order: u64,
     adds: u64,
     retries: u64,
@@ -165,12 +165,12 @@ impl<K> Default for Workqueue<K> {
 }
 
 impl<K: Clone + Eq + Hash> Workqueue<K> {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new(pace: Pace) -> Self {
         Self { pace, ..Self::default() }
     }
 
-    /// Changes its pace from now on. Delays that keys were given already stay.
+    /// Changes the pace. Delays of waiting keys stay.
     pub fn set_pace(&mut self, pace: Pace) {
         if self.pace.rate != pace.rate {
             self.used = Duration::ZERO;
@@ -178,7 +178,7 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         self.pace = pace;
     }
 
-    /// Its pace.
+    /// Returns the pace.
     pub fn pace(&self) -> Pace {
         self.pace
     }
@@ -193,7 +193,7 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         self.enqueue(now, index, priority);
     }
 
-    /// Makes `key` ready after `delay`, or earlier if it is due earlier already.
+    /// Makes `key` ready after `delay`, or earlier if it is already due earlier.
     pub fn add_after(&mut self, now: Duration, key: K, priority: i32, delay: Duration) {
         if delay.is_zero() {
             return self.add(now, key, priority);
@@ -206,12 +206,12 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         self.defer(now.saturating_add(delay), index, priority);
     }
 
-    /// Counts a failure of `key` and makes it ready after the delay that its failures ask for, which is returned.
+    /// Counts a failure of `key` and makes it ready after the backoff for its failures. Returns that delay.
     pub fn add_rate_limited(&mut self, now: Duration, key: K, priority: i32) -> Duration {
         self.add_rate_limited_after(now, key, priority, Duration::ZERO)
     }
 
-    /// As [`add_rate_limited`](Self::add_rate_limited), but not sooner than after `least`.
+    /// As [`add_rate_limited`](Self::add_rate_limited), with a delay of at least `least`.
     pub fn add_rate_limited_after(&mut self, now: Duration, key: K, priority: i32, least: Duration) -> Duration {
         self.promote(now);
         if self.shut_down {
@@ -231,7 +231,7 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         delay
     }
 
-    /// Hands out the first key that is ready and that no worker has, unless that is too soon; none after
+    /// Hands out the first ready key that no worker has. Returns `None` if there is none, if the rate allows none yet, or after
     /// [`shut_down`](Self::shut_down).
     pub fn get(&mut self, now: Duration) -> Option<Item<K>> {
         self.promote(now);
@@ -243,7 +243,7 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
             let place = self.processing.len();
             let entry = self.at(index);
             if entry.processing.is_some() {
-                entry.wait = Wait::Beside;
+                entry.wait = Wait::Blocked;
                 self.lines.remove(index, priority, false);
                 continue;
             }
@@ -257,7 +257,7 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         }
     }
 
-    /// The worker has finished with `key`, whatever came of it; says how long it took. Does nothing if no worker had the key.
+    /// Takes `key` back from its worker and returns how long it took. Does nothing if no worker had the key.
     pub fn done(&mut self, now: Duration, key: &K) -> Duration {
         self.promote(now);
         let Some(index) = self.find(key) else {
@@ -269,10 +269,10 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         };
         let (wait, priority) = (entry.wait, entry.priority);
         match wait {
-            Wait::InLine => self.lines.now_takeable(priority),
-            Wait::Beside => {
+            Wait::InLine => self.lines.make_takeable(priority),
+            Wait::Blocked => {
                 entry.wait = Wait::InLine;
-                self.lines.step_back(index, priority);
+                self.lines.put_back(index, priority);
             }
             Wait::Delayed { .. } => {}
             Wait::No => self.remove_if_unused(index),
@@ -286,7 +286,7 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         now.saturating_sub(since)
     }
 
-    /// Forgets the failures of `key`. To be called after a success, and when the key is given up.
+    /// Forgets the failures of `key`. Call it after a success, and when the key is given up.
     pub fn forget(&mut self, key: &K) {
         if let Some(index) = self.find(key) {
             self.at(index).failures = 0;
@@ -294,8 +294,8 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         }
     }
 
-    /// Takes `key` out, and forgets its failures: there is nothing to be reconciled any more. A worker that has it goes on; what is added from
-    /// now on is added as ever.
+    /// Removes `key` and its failures, because there is nothing to reconcile. A worker that has it continues. Later adds count as
+    /// usual.
     pub fn discard(&mut self, key: &K) {
         let Some(index) = self.find(key) else { return };
         let entry = self.at(index);
@@ -303,7 +303,7 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         let wait = std::mem::replace(&mut entry.wait, Wait::No);
         let (priority, takeable) = (entry.priority, entry.processing.is_none());
         match wait {
-            Wait::No | Wait::Beside => {}
+            Wait::No | Wait::Blocked => {}
             Wait::Delayed { due, order } => {
                 self.delayed.remove(&(due, order));
             }
@@ -312,82 +312,81 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         self.remove_if_unused(index);
     }
 
-    /// Failures of `key` since it was last forgotten.
+    /// Returns the failures of `key` since it was last forgotten.
     pub fn failures(&self, key: &K) -> u32 {
         self.find(key).and_then(|index| self.slab[index as usize].as_ref()).map_or(0, |entry| entry.failures)
     }
 
-    /// True if `key` waits, and not for its time: it is handed out when it is its turn, and whoever has it is done with it.
+    /// Returns `true` if `key` waits and is due: it leaves in its turn, once its worker is done.
     pub fn is_ready(&self, key: &K) -> bool {
         let entry = self.find(key).and_then(|index| self.slab[index as usize].as_ref());
-        entry.is_some_and(|entry| matches!(entry.wait, Wait::InLine | Wait::Beside))
+        entry.is_some_and(|entry| matches!(entry.wait, Wait::InLine | Wait::Blocked))
     }
 
-    /// When [`get`](Self::get) has a key, if nothing else happens until then; none: never. A time in the past: it has one now.
+    /// Returns when [`get`](Self::get) next has a key if nothing else happens; `None` for never. In the past if it has one now.
     pub fn next_due(&self) -> Option<Duration> {
         let ready =
             if self.is_empty() { self.delayed.first_key_value().map(|(&(due, _), _)| due)? } else { Duration::ZERO };
         Some(ready.max(self.not_before()))
     }
 
-    /// From when on the rate has room for one more.
+    /// Returns when the rate allows one more key.
     fn not_before(&self) -> Duration {
         self.pace.rate.map_or(Duration::ZERO, |rate| rate.wait(self.used, Duration::ZERO))
     }
 
-    /// Keys that [`get`](Self::get) would hand out one after the other, if its rate let it. Those that became due are counted from the next call
-    /// that says what time it is.
+    /// Returns the number of keys that [`get`](Self::get) could hand out, apart from its rate. A delayed key counts from the first
+    /// call after its time.
     pub fn len(&self) -> usize {
         self.lines.takeable()
     }
 
-    /// No key is ready.
+    /// Returns `true` if no key is ready.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// [`len`](Self::len) by priority, the highest first; priorities at which nothing waits are left out.
+    /// Returns [`len`](Self::len) by priority, the highest first, without empty ones.
     pub fn depths(&self) -> impl Iterator<Item = (i32, usize)> {
         self.lines.depths()
     }
 
-    /// Keys that wait for their time.
+    /// Returns the number of keys that wait for their time.
     pub fn delayed(&self) -> usize {
         self.delayed.len()
     }
 
-    /// Keys that workers have.
+    /// Returns the number of keys that workers have.
     pub fn processing(&self) -> usize {
         self.processing.len()
     }
 
-    /// For how long the worker that has been at it longest has had its key; zero if none has one.
+    /// Returns how long the slowest worker has had its key; zero if no worker has one.
     pub fn longest_running(&self, now: Duration) -> Duration {
         self.running(now).max().unwrap_or_default()
     }
 
-    /// The time spent so far on all keys that workers have.
+    /// Returns the time spent so far on all keys that workers have.
     pub fn unfinished(&self, now: Duration) -> Duration {
         self.running(now).fold(Duration::ZERO, Duration::saturating_add)
     }
 
-    /// Times a key began to wait, ready or delayed. An add that found its key waiting is not counted.
+    /// Counts how often a key began to wait, ready or delayed. Adding a waiting key does not count.
     pub fn adds(&self) -> u64 {
         self.adds
     }
 
-    /// Failures counted by [`add_rate_limited`](Self::add_rate_limited).
+    /// Counts the failures from [`add_rate_limited`](Self::add_rate_limited).
     pub fn retries(&self) -> u64 {
         self.retries
     }
 
-    /// No worker has a key, and none would get one now. After [`shut_down`](Self::shut_down) this says that the queue has drained.
+    /// Returns `true` if no worker has a key and none is ready. After [`shut_down`](Self::shut_down), the queue has then drained.
     pub fn is_idle(&self) -> bool {
         self.processing.is_empty() && self.is_empty()
     }
 
-    /// Hands out no more keys and accepts none. What waits is dropped; what workers have is waited for with
-    /// [`is_idle`](Self::is_idle).
+    /// Stops handing out and accepting keys, and drops those that wait. Workers finish theirs; see [`is_idle`](Self::is_idle).
     pub fn shut_down(&mut self) {
         self.shut_down = true;
         self.lines = Lines::default();
@@ -404,7 +403,7 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         self.index.retain(|&mut index| slab[index as usize].is_some());
     }
 
-    /// Whether [`shut_down`](Self::shut_down) was called.
+    /// Returns `true` after [`shut_down`](Self::shut_down).
     pub fn is_shut_down(&self) -> bool {
         self.shut_down
     }
@@ -414,17 +413,17 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         entries.filter_map(move |entry| entry.processing.map(|processing| now.saturating_sub(processing.since)))
     }
 
-    /// Moves what has become due to the ends of the lines, in the order in which it became due.
+    /// Moves due keys to the ends of their lines, in the order in which they became due.
     fn promote(&mut self, now: Duration) {
         while let Some(first) = self.delayed.first_entry()
             && first.key().0 <= now
         {
             let ((due, _), index) = first.remove_entry();
-            self.stand_in_line(due, index);
+            self.enter_line(due, index);
         }
     }
 
-    /// Makes the entry ready, unless it is, with `priority` at least.
+    /// Makes the key ready, with at least `priority`.
     fn enqueue(&mut self, now: Duration, index: Index, priority: i32) {
         let entry = self.at(index);
         let (wait, before) = (entry.wait, entry.priority);
@@ -432,18 +431,18 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
             Wait::No => {
                 entry.priority = priority;
                 self.adds += 1;
-                self.stand_in_line(now, index);
+                self.enter_line(now, index);
             }
             Wait::Delayed { due, order } => {
                 entry.priority = before.max(priority);
                 self.delayed.remove(&(due, order));
-                self.stand_in_line(now, index);
+                self.enter_line(now, index);
             }
-            Wait::InLine | Wait::Beside => self.raise(index, priority),
+            Wait::InLine | Wait::Blocked => self.raise(index, priority),
         }
     }
 
-    /// Makes the entry ready at `due`, unless it is earlier, with `priority` at least.
+    /// Makes the key ready at `due` or earlier, with at least `priority`.
     fn defer(&mut self, due: Duration, index: Index, priority: i32) {
         self.order += 1;
         let order = self.order;
@@ -463,11 +462,11 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
                     self.delayed.insert((due, order), index);
                 }
             }
-            Wait::InLine | Wait::Beside => self.raise(index, priority),
+            Wait::InLine | Wait::Blocked => self.raise(index, priority),
         }
     }
 
-    /// Puts a ready entry at the end of the line of `priority`, if that is higher than its own.
+    /// Moves a ready key to the end of the line of `priority`, if that is higher than its own.
     fn raise(&mut self, index: Index, priority: i32) {
         let entry = self.at(index);
         if entry.priority >= priority {
@@ -482,8 +481,8 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         self.lines.push_back(index, priority, takeable);
     }
 
-    /// Puts an entry that is in no line at the end of the one of its priority.
-    fn stand_in_line(&mut self, ready_since: Duration, index: Index) {
+    /// Puts a key that is in no line at the end of the line of its priority.
+    fn enter_line(&mut self, ready_since: Duration, index: Index) {
         let entry = self.at(index);
         entry.wait = Wait::InLine;
         entry.ready_since = ready_since;
@@ -498,7 +497,7 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
             .copied()
     }
 
-    /// The entry of `key`, made if there is none.
+    /// Finds or creates the state of `key`.
     fn entry(&mut self, key: K) -> Index {
         let hash = self.hasher.hash_one(&key);
         let slab = &mut self.slab;
@@ -506,7 +505,7 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         if let Some(&index) = self.index.find(hash, is_it) {
             return index;
         }
-        let entry = Entry {
+        let entry = KeyState {
             key,
             hash,
             wait: Wait::No,
@@ -527,7 +526,7 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         index
     }
 
-    fn at(&mut self, index: Index) -> &mut Entry<K> {
+    fn at(&mut self, index: Index) -> &mut KeyState<K> {
         self.slab[index as usize]
             .as_mut()
             .expect("indices lead to entries until `remove_if_unused` takes them from the index")

@@ -45,7 +45,9 @@ impl Keep {
         }
         if without.len() > MOST {
             let count = without.len();
-            return Err(format!("cannot leave out {count} fields: {MOST} at most; name what they are in"));
+            return Err(format!(
+                "cannot leave out {count} fields: at most {MOST} are allowed; name a field that contains several"
+            ));
         }
         for path in &without {
             let touches = |member: &&&str| {
@@ -54,8 +56,8 @@ impl Keep {
             };
             if let Some(member) = IDENTITY.iter().find(touches) {
                 return Err(format!(
-                    "cannot leave out {path}: {member} says which object it is and what becomes of it, and is always kept; name what \
-                     is beside it"
+                    "cannot leave out {path}: {member} identifies the object or decides its fate, and is always kept; name \
+                     the fields beside it"
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! Field sets as the API server writes them (`fieldsV1` in `metadata.managedFields`), read into a tree.
+//! Parses field sets as the API server writes them (`fieldsV1` in `metadata.managedFields`) into a tree.
 //!
 //! ```text
 //! {"f:spec":{"f:ports":{"k:{\"port\":80}":{".":{},"f:port":{}}}}}
@@ -6,8 +6,8 @@
 //! Members(spec ─► Members(ports ─► Elements(port=80 ─► Members(port ─► Leaf))))
 //! ```
 //!
-//! The format is that of structured-merge-diff's `fieldpath` (`serialize.go`, `serialize-pe.go`). `"."` says that a node with
-//! children is itself owned too; since that follows from the schema and the value, it carries nothing to compare.
+//! The format is that of structured-merge-diff's `fieldpath` (`serialize.go`, `serialize-pe.go`). `"."` marks a node with children as
+//! owned itself. That follows from the schema and the value, so it is not compared.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -22,13 +22,13 @@ use super::tree::{Members, Name};
 /// What a manager owns below one node.
 #[derive(Debug, PartialEq)]
 pub(super) enum Fields<'a> {
-    /// The node as a whole: a scalar, something atomic, an empty map, or null.
+    /// The node as a whole: a scalar, an atomic value, an empty map, or null.
     Leaf,
     /// `f:`: these members of a map.
     Members(Members<'a, Fields<'a>>),
     /// `k:`: these elements of an associative list.
     Elements {
-        /// Names of the key fields: the same for all elements of a list.
+        /// Names of the key fields, equal for all elements of a list.
         keys: Vec<String>,
         elements: Vec<Element<'a>>,
     },
@@ -39,19 +39,19 @@ pub(super) enum Fields<'a> {
 /// One owned element of an associative list.
 #[derive(Debug, PartialEq)]
 pub(super) struct Element<'a> {
-    /// Values of the key fields, in the order of `keys`; a key that was applied by its default is here too.
+    /// Values of the key fields, in the order of `keys`, including defaulted ones.
     pub(super) key: Vec<Value>,
     pub(super) fields: Fields<'a>,
 }
 
 impl<'a> Fields<'a> {
-    /// None if the text is no field set that an apply writes: other JSON, unknown path elements (`i:`), kinds mixed in one
-    /// node, or nested deeper than serde_json reads (128).
+    /// Returns `None` if an apply does not write such a text: other JSON, unknown path elements (`i:`), several kinds of elements in
+    /// one node, or nesting deeper than serde_json's limit of 128.
     pub(super) fn parse(text: &'a str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
-    /// The members of a node that can only be a map; a leaf has none.
+    /// Returns the members of a node that can only be a map; none for a leaf.
     pub(super) fn into_members(self) -> Option<Members<'a, Fields<'a>>> {
         match self {
             Self::Leaf => Some(Members::none()),
@@ -61,7 +61,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What stands in one node, until it is known what that is.
+/// The content of one node while its kind is unknown.
 #[derive(Default)]
 struct Node<'a> {
     members: Vec<(Cow<'a, str>, Fields<'a>)>,
@@ -71,14 +71,14 @@ struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// None: it is no path element of a field set, or not below this node.
+    /// Returns `None` for what is not a path element, or does not fit this node.
     fn take(&mut self, name: Cow<'a, str>, fields: Fields<'a>) -> Option<()> {
         match name.get(..2)? {
             "f:" => self.members.push((stripped(name), fields)),
             "k:" => {
                 let key: BTreeMap<String, Value> = serde_json::from_str(&name[2..]).ok()?;
                 let (names, key): (Vec<_>, Vec<_>) = key.into_iter().unzip();
-                // A list is keyed by something.
+                // A list has at least one key.
                 if names.is_empty() || *self.keys.get_or_insert_with(|| names.clone()) != names {
                     return None;
                 }
@@ -90,7 +90,7 @@ impl<'a> Node<'a> {
         Some(())
     }
 
-    /// None: there are several kinds of them.
+    /// Returns `None` if there are several kinds of elements.
     fn close(self) -> Option<Fields<'a>> {
         Some(match (self.members.is_empty(), self.keys, self.set.is_empty()) {
             (true, None, true) => Fields::Leaf,
@@ -102,7 +102,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Without its first two bytes.
+/// Returns the name without its first two bytes.
 fn stripped(name: Cow<'_, str>) -> Cow<'_, str> {
     match name {
         Cow::Borrowed(name) => Cow::Borrowed(&name[2..]),

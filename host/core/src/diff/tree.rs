@@ -1,4 +1,4 @@
-//! JSON as a tree that borrows from its text: names and strings are copied only where they are written with escapes.
+//! JSON as a tree that borrows from its text. Names and strings are copied only if they contain escapes.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
@@ -8,7 +8,7 @@ use serde::{
 };
 use serde_json::Number;
 
-/// What `serde_json::Value` is, for texts that are looked at once.
+/// Like `serde_json::Value`, for a text that is read once.
 #[derive(Debug, PartialEq)]
 pub(super) enum Tree<'a> {
     Null,
@@ -19,7 +19,7 @@ pub(super) enum Tree<'a> {
     Map(Members<'a, Tree<'a>>),
 }
 
-/// The members of an object, by name. Of a name that stands twice the last one counts, as `serde_json` has it.
+/// The members of an object, by name. Of a repeated name the last one counts, as in serde_json.
 #[derive(Debug, PartialEq)]
 pub(super) struct Members<'a, T>(Vec<(Cow<'a, str>, T)>);
 
@@ -32,11 +32,11 @@ impl<'a, T> Members<'a, T> {
         Self(Vec::new())
     }
 
-    /// In whatever order.
+    /// Takes members in any order.
     pub(super) fn new(mut members: Vec<(Cow<'a, str>, T)>) -> Self {
-        // The API server writes most of them in order.
+        // The API server writes most of them sorted.
         if !members.is_sorted_by(|(a, _), (b, _)| a < b) {
-            // Of equals the last one is the first to be seen, and stays.
+            // Of equal names the last one then comes first, and stays.
             members.reverse();
             members.sort_by(|(a, _), (b, _)| a.cmp(b));
             members.dedup_by(|(a, _), (b, _)| a == b);

@@ -1,7 +1,7 @@
 //! The administrator's file: `<plugin>.yaml` beside the component.
 //!
-//! It is read through serde, so that the host may take YAML or JSON. What is not understood is refused by name: a misspelt
-//! `namespaces` must not grant the whole cluster.
+//! Read through serde, so that the host accepts YAML or JSON. An unknown key is rejected by name: a misspelt `namespaces` must not
+//! grant the whole cluster.
 
 use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 
@@ -16,20 +16,19 @@ use crate::{
     workqueue::{LIMITS, Limits as Backoff, Pace},
 };
 
-/// What an administrator says of one plugin. Without a file it is the default: enabled, no configuration, nothing granted.
+/// An administrator's settings for one plugin. The default, without a file: enabled, no configuration, nothing granted.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdminFile {
-    /// False: the plugin is loaded and shown, and not called.
+    /// `false`: the plugin is loaded and shown, but not called.
     pub enabled: bool,
-    /// The argument of `describe` and `reconcile`, any JSON; `{}` where the file has none.
+    /// The argument of `describe` and `reconcile`, any JSON; `{}` if the file has none.
     #[serde(deserialize_with = "config")]
     pub config: Value,
-    /// What the plugin may do of what it asks. Null grants nothing.
+    /// The allowed part of what the plugin asks for. Null grants nothing.
     #[serde(deserialize_with = "null_is_default")]
     pub grants: Vec<GrantRule>,
-    /// Bounds that go before the plugin's own where they are tighter. Null leaves the host's bounds, as a file without `limits` does:
-    /// it has no line that could be lost.
+    /// Bounds that tighten the plugin's own. Null means the host's bounds, like a file without `limits`.
     #[serde(deserialize_with = "null_is_default")]
     pub limits: Limits,
 }
@@ -40,71 +39,71 @@ impl Default for AdminFile {
     }
 }
 
-/// Bounds of a plugin; none: the host's. A bound that is null is refused: its author meant to set one.
+/// Bounds of a plugin; `None` for the host's. An explicit null is rejected: its author meant to set a bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Linear memory of one instance, in MiB.
     #[serde(rename = "memoryMiB", deserialize_with = "given")]
     pub memory_mib: Option<NonZeroU32>,
-    /// Memory and tables of all instances of the plugin together, what they handed over, and what the host remembers for it, in MiB; at
-    /// least what one may have.
+    /// Memory and tables of all instances together, what they handed over, and what the host remembers for the plugin, in MiB. At
+    /// least the memory of one instance.
     #[serde(rename = "totalMemoryMiB", deserialize_with = "given")]
     pub total_memory_mib: Option<NonZeroU32>,
     /// Watches at the API server that the plugin's manifest may cause.
     #[serde(deserialize_with = "given")]
     pub watches: Option<NonZeroU32>,
-    /// How long one call may run, in milliseconds.
+    /// Deadline of one call, in milliseconds.
     #[serde(rename = "timeoutMs", deserialize_with = "given")]
     pub timeout_ms: Option<NonZeroU32>,
-    /// How often one call may call the host.
+    /// Calls to the host during one call.
     #[serde(rename = "hostCalls", deserialize_with = "given")]
     pub host_calls: Option<NonZeroU32>,
-    /// How much one call may exchange with the host, in MiB.
+    /// Data that one call may exchange with the host, in MiB.
     #[serde(rename = "hostMiB", deserialize_with = "given")]
     pub host_mib: Option<NonZeroU32>,
-    /// False: every call has a fresh instance, though the manifest asks for reuse. True says no more than the manifest.
+    /// `false`: every call gets a fresh instance, even if the manifest asks for reuse. `true` changes nothing.
     #[serde(deserialize_with = "given")]
     pub reuse: Option<bool>,
-    /// How many keys of one controller may be reconciled at once.
+    /// Keys of one controller that may be reconciled at once.
     #[serde(rename = "maxConcurrency", deserialize_with = "given")]
     pub max_concurrency: Option<NonZeroU32>,
-    /// Its part of the guests' threads where others want theirs too, against their weights: 1 to 10000, 100 where none is given.
+    /// Weight against other plugins when the guests' threads are scarce: 1 to 10000, default 100.
     #[serde(rename = "cpuWeight", deserialize_with = "weight")]
     pub cpu_weight: Option<NonZeroU32>,
-    /// What it may use of the guests' threads at most, in thousandths of a core.
+    /// Largest use of the guests' threads, in thousandths of a core.
     #[serde(rename = "cpuMilli", deserialize_with = "given")]
     pub cpu_milli: Option<NonZeroU32>,
-    /// How many reconciles a second each controller may begin in the long run, and at once after a rest.
+    /// Reconciles that each controller may begin per second, on average and as a burst.
     #[serde(rename = "reconcilesPerSecond", deserialize_with = "rate")]
     pub reconciles_per_second: Option<NonZeroU32>,
-    /// How many requests a second the plugin may send to the API server in the long run, and at once after a rest: writes and live reads.
+    /// Requests that the plugin may send to the API server per second, on average and as a burst: writes and live reads.
     #[serde(rename = "requestsPerSecond", deserialize_with = "rate")]
     pub requests_per_second: Option<NonZeroU32>,
-    /// How long a key waits after its first failure, in milliseconds; twice as long after each further one.
+    /// Delay of a key after its first failure, in milliseconds. It doubles with each further failure.
     #[serde(rename = "backoffBaseMs", deserialize_with = "given")]
     pub backoff_base_ms: Option<NonZeroU32>,
-    /// How long it waits at most.
+    /// Largest delay, in milliseconds.
     #[serde(rename = "backoffCapMs", deserialize_with = "given")]
     pub backoff_cap_ms: Option<NonZeroU32>,
 }
 
-/// Watches that a manifest may cause where the file does not say: more kinds than most operators work on. Each is a stream at the API server,
-/// and a cache.
+/// Default number of watches that a manifest may cause: more kinds than most operators use. Each is a stream at the API server, and a
+/// cache.
 const WATCHES: NonZeroU32 = NonZeroU32::new(64).expect("it is not 0");
 
 impl Limits {
-    /// How many watches its manifest may cause.
+    /// Returns the number of watches that the manifest may cause.
     pub fn watches(&self) -> NonZeroU32 {
         self.watches.unwrap_or(WATCHES)
     }
 
-    /// What the plugin may have of the guests' threads.
+    /// Returns the plugin's share of the guests' threads.
     pub fn share(&self) -> Share {
         Share { weight: self.cpu_weight.unwrap_or(fair::DEFAULT_WEIGHT), cap: self.cpu_milli }
     }
 
-    /// How fast each of its controllers' queues hands out keys.
+    /// Returns the pace of each of the plugin's queues.
     pub fn pace(&self) -> Pace {
         let millis = |millis: Option<NonZeroU32>| millis.map(|millis| Duration::from_millis(millis.get().into()));
         let backoff = Backoff {
@@ -114,7 +113,7 @@ impl Limits {
         Pace { backoff, rate: self.reconciles_per_second.map(per_second) }
     }
 
-    /// How fast it may send requests to the API server.
+    /// Returns the rate of requests to the API server.
     pub fn requests(&self) -> Option<Rate> {
         self.requests_per_second.map(per_second)
     }
@@ -132,7 +131,7 @@ fn weight<'de, D: Deserializer<'de>>(text: D) -> Result<Option<NonZeroU32>, D::E
     Ok(Some(weight))
 }
 
-/// Faster than this no queue hands out keys anyway.
+/// No queue hands out keys faster than this anyway.
 const MAX_RATE: u32 = 1_000_000;
 
 fn rate<'de, D: Deserializer<'de>>(text: D) -> Result<Option<NonZeroU32>, D::Error> {
@@ -147,30 +146,30 @@ fn rate<'de, D: Deserializer<'de>>(text: D) -> Result<Option<NonZeroU32>, D::Err
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "RuleText")]
 pub struct GrantRule {
-    /// `apps/v1`, exactly.
+    /// For example `apps/v1`; compared exactly.
     pub api_version: String,
     /// The kind, or `"*"`.
     pub kinds: Kinds,
-    /// What follows the kind: nothing, `/status`, `/scale`; all where the kind is `"*"`.
+    /// The suffix of the kind: none, `/status` or `/scale`; all if the kind is `"*"`.
     pub parts: Parts,
-    /// At least one; `["*"]` is all.
+    /// At least one; `["*"]` for all.
     pub verbs: BTreeSet<Verb>,
-    /// Empty (the file does not say): every namespace, and objects without one.
+    /// Empty (absent in the file) for every namespace and cluster-scoped objects.
     pub namespaces: Vec<String>,
-    /// Empty (the file does not say): every name.
+    /// Empty (absent in the file) for every name.
     pub names: Vec<String>,
 }
 
-/// Kinds that a rule is for.
+/// The kinds that a rule covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kinds {
-    /// All of the apiVersion.
+    /// All kinds of the apiVersion.
     All,
-    /// This one.
+    /// This kind.
     One(String),
 }
 
-/// Parts of objects that a rule is for.
+/// The parts of objects that a rule covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts {
     /// The object and its subresources.
@@ -193,7 +192,7 @@ struct RuleText {
     names: Option<List>,
 }
 
-/// A list as the file has it: it may be null, and so may what is in it.
+/// A list in the file; it and its items may be null.
 type List = Option<Vec<Option<String>>>;
 
 impl TryFrom<RuleText> for GrantRule {
@@ -252,7 +251,7 @@ fn verbs(texts: &[Option<String>]) -> Result<BTreeSet<Verb>, String> {
     if verbs.is_empty() { Err("verbs is empty, so the rule grants nothing".to_owned()) } else { Ok(verbs) }
 }
 
-/// An empty list would read as "none" to one person and as "all" to the next. So would a list whose lines are all commented out.
+/// Rejects empty lists: one reader would take them for "none", another for "all". That includes lists whose lines are commented out.
 fn some(list: Option<List>, name: &str) -> Result<Vec<String>, String> {
     let Some(list) = list else { return Ok(Vec::new()) };
     let Some(list) = list else { return Err(format!("{name} is null: leave the key out to grant all")) };
@@ -271,12 +270,12 @@ fn config<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error>
     Ok(Option::deserialize(deserializer)?.unwrap_or_else(no_config))
 }
 
-/// Reads a key that is there, as its type takes it: null is not as good as no key.
+/// Reads a key that is present. An explicit null is not the same as an absent key.
 fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
-/// A key whose lines are all commented out is null in YAML.
+/// Reads null, which YAML gives for a key whose lines are all commented out, as the default.
 fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }

@@ -1,10 +1,10 @@
-//! Grants as an administrator writes them: one line of YAML each.
+//! Grants as lines of YAML.
 
 use std::borrow::Cow;
 
 use crate::manifest::Permission;
 
-/// `{ apiVersion: v1, kind: ConfigMap, verbs: [read, apply] }`.
+/// Returns for example `{ apiVersion: v1, kind: ConfigMap, verbs: [read, apply] }`.
 pub(super) fn rule(asked: &Permission) -> String {
     let kind = match asked.subresource {
         Some(subresource) => format!("{}/{subresource}", asked.of.kind),
@@ -24,9 +24,9 @@ pub(super) fn rule(asked: &Permission) -> String {
     rule
 }
 
-/// Plain where every YAML reader takes it for this text; else quoted as JSON, which is YAML.
+/// Returns the text plain if every YAML reader takes it as this text, or else quoted as JSON, which is YAML.
 fn scalar(text: &str) -> Cow<'_, str> {
-    // Words that YAML 1.1 or 1.2 reads as something else.
+    // Words that YAML 1.1 or 1.2 does not read as strings.
     const OTHERWISE: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
     let plain = text.starts_with(|first: char| first.is_ascii_alphabetic())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'/' | b'-' | b'_'))

@@ -70,8 +70,8 @@ fn body_that_is_no_list_is_refused() {
     assert_eq!(error(r#"{"kind":"Status","metadata":{}}"#), "list page has no items at byte 30");
     assert_eq!(error(r#"{"items":[]}"#), "list page has no metadata at byte 11");
     assert_eq!(error(r#"{"items":[{},]}"#), "expected a value at byte 13");
-    assert_eq!(error(r#"{"items":[],"metadata":{},"items":[]}"#), "items stands here twice at byte 26");
-    assert_eq!(error(r#"{"metadata":{},"items":[],"metadata":{}}"#), "metadata stands here twice at byte 26");
+    assert_eq!(error(r#"{"items":[],"metadata":{},"items":[]}"#), "items appears twice in its object at byte 26");
+    assert_eq!(error(r#"{"metadata":{},"items":[],"metadata":{}}"#), "metadata appears twice in its object at byte 26");
     assert_eq!(error(r#"{"items":[{"a":"#), "text ends too early at byte 15");
 }
 

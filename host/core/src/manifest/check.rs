@@ -1,7 +1,7 @@
-//! From what the plugin said to what can be used, with every problem on the way.
+//! Checks a raw manifest and collects every problem.
 //!
-//! The rules for names are Kubernetes' own (RFC 1123 labels and subdomains). The bounds are the host's: a manifest is read
-//! for every revision and shown to people, and nobody writes one a hundred times larger by hand.
+//! The rules for names are those of Kubernetes (RFC 1123 labels and subdomains). The bounds are the host's own: a manifest is read
+//! for every revision and shown to people. No bound is near what people write by hand.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -21,36 +21,36 @@ mod watches;
 
 use watches::Part;
 
-/// At most so many controllers, watches, indexes, permissions, namespaces, names, CRDs.
+/// Largest number of each: controllers, watches, indexes, permissions, namespaces, names, CRDs.
 const MAX_ENTRIES: usize = 256;
-/// At most so many different watches in all, one with namespaces as often as it has some: each is a list and a watch at the API server, and
-/// each is compared with each other of its kind.
+/// Largest number of different watches, counted once per namespace. Each is a list and a watch at the API server, and is compared with
+/// every other of its kind.
 const MAX_WATCHED: usize = 1024;
-/// Ways in which one kind may be cut. Each object that changes is copied for each of them while its informer is locked.
+/// Largest number of ways to cut one kind. Each changed object is copied for each way while its informer is locked.
 const MAX_CUTS: usize = 8;
-/// At most so many selectors of one kind and scope by fields that only the API server can evaluate. Each has a watch and a copy of its own: no
-/// wider informer can show what it selects.
+/// Largest number of selectors of one kind and scope by fields that only the API server can evaluate. Each has its own watch and copy,
+/// as no wider informer can evaluate it.
 const MAX_BY_FIELDS: usize = 8;
-/// At most so many keys at once, over all controllers: each has a worker, and while it is reconciled an instance.
+/// Largest number of keys at once over all controllers. Each has a worker, and an instance while it is reconciled.
 const MAX_WORKERS: u32 = 1024;
-/// At most so many bytes of one CRD: kube-apiserver takes no larger request.
+/// Largest CRD in bytes: kube-apiserver accepts no larger request.
 const MAX_CRD: usize = 3 << 20;
-/// At most so many bytes of all of them.
+/// Largest sum of all CRDs in bytes.
 const MAX_CRDS: usize = 16 << 20;
-/// At most so many bytes of the configuration's schema.
+/// Largest schema of the configuration in bytes.
 const MAX_SCHEMA: usize = 1 << 20;
-/// At most so many bytes of version and description.
+/// Largest version and description in bytes.
 const MAX_TEXT: usize = 1024;
-/// At most so many problems are reported: more would tell a person nothing.
+/// Largest number of reported problems.
 const MAX_PROBLEMS: usize = 50;
 
 const CRD: (&str, &str) = ("apiextensions.k8s.io/v1", "CustomResourceDefinition");
 
 impl raw::Manifest {
-    /// The manifest, if all of it can be used.
+    /// Returns the manifest if all of it is valid.
     ///
     /// # Errors
-    /// All that is wrong with it, in the order of the contract's fields (at most 50 problems).
+    /// All problems, in the order of the contract's fields (at most 50).
     pub fn check(self) -> Result<Manifest, Invalid> {
         let mut problems = Problems::default();
         text(&self.version, "version", &mut problems);
@@ -97,8 +97,8 @@ impl raw::Manifest {
         } else if let Some(schema) = &self.config_schema {
             match serde_json::from_str(schema) {
                 Ok(Value::Object(_) | Value::Bool(_)) => {}
-                Ok(_) => problems.add("config-schema", "is no JSON schema: it must be an object or a boolean"),
-                Err(error) => problems.add("config-schema", format!("is no JSON: {error}")),
+                Ok(_) => problems.add("config-schema", "is not a JSON schema: expected an object or a boolean"),
+                Err(error) => problems.add("config-schema", format!("is not valid JSON: {error}")),
             }
         }
 
@@ -114,7 +114,7 @@ impl raw::Manifest {
             instances: self.instances,
         };
         check_totals(&manifest, &mut problems);
-        // Of a permission that could not be read nothing is known: what looks missing may be there.
+        // A permission that could not be read may be the one that seems to be missing.
         if permissions_are_whole {
             check_needs(&manifest, &mut problems);
         }
@@ -222,13 +222,13 @@ impl raw::TypeMeta {
     }
 }
 
-/// Kubernetes wants a kind to be a DNS label in lower case; all there are begin with a capital, which tells them from resource
-/// names (`configmaps`).
+/// Returns `true` for a kind. Kubernetes requires kinds to be DNS labels in lower case; existing ones begin with a capital, unlike
+/// resource names (`configmaps`).
 fn is_kind(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_uppercase()) && Name::Label.fits(&text.to_ascii_lowercase())
 }
 
-/// What no list of its own bounds.
+/// Checks what is bounded over several lists.
 fn check_totals(manifest: &Manifest, problems: &mut Problems) {
     let requests = manifest.requests();
     let mut by_fields: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
@@ -267,7 +267,7 @@ fn check_totals(manifest: &Manifest, problems: &mut Problems) {
     }
 }
 
-/// What the plugin says it does must be among what it asks for.
+/// Checks that the plugin asks for permission for everything that it declares.
 fn check_needs(manifest: &Manifest, problems: &mut Problems) {
     let asks = |verb: Verb, api_version: &str, kind: &str, namespaces: &[String]| {
         let fits: Vec<_> = manifest
@@ -279,7 +279,7 @@ fn check_needs(manifest: &Manifest, problems: &mut Problems) {
                     && (&*asked.of.api_version, &*asked.of.kind) == (api_version, kind)
             })
             .collect();
-        // Without namespaces a watch takes whatever is granted.
+        // A watch without namespaces takes all granted ones.
         !fits.is_empty()
             && namespaces.iter().all(|namespace| {
                 fits.iter().any(|asked| asked.namespaces.is_empty() || asked.namespaces.contains(namespace))
@@ -301,7 +301,7 @@ fn check_needs(manifest: &Manifest, problems: &mut Problems) {
     }
 }
 
-/// All that is watched, and where the manifest says so.
+/// Returns all watches, and their locations in the manifest.
 fn places(manifest: &Manifest) -> Vec<(&Watch, String)> {
     let mut places = Vec::new();
     for (controller, place) in manifest.controllers.iter().zip(0..) {
@@ -331,13 +331,13 @@ fn check_crds(crds: &[String], problems: &mut Problems) {
         let crd: Value = match serde_json::from_str(crd) {
             Ok(crd) => crd,
             Err(error) => {
-                problems.add(&at, format!("is no JSON: {error}"));
+                problems.add(&at, format!("is not valid JSON: {error}"));
                 continue;
             }
         };
         let member = |name: &str| crd.get(name).and_then(Value::as_str).unwrap_or_default();
         if (member("apiVersion"), member("kind")) != CRD {
-            problems.add(&at, format!("is no {} {}", CRD.0, CRD.1));
+            problems.add(&at, format!("is not an {} {}", CRD.0, CRD.1));
             continue;
         }
         match crd.pointer("/metadata/name").and_then(Value::as_str) {
@@ -390,7 +390,7 @@ enum Name {
     Label,
     /// RFC 1123 subdomain: groups.
     Subdomain,
-    /// What can stand in a path: the loosest rule for names of objects (RBAC's names have colons).
+    /// A path segment: the loosest rule for names of objects (RBAC's names have colons).
     Segment,
 }
 
@@ -424,7 +424,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// A guest's text in a message for people: escaped, and cut short.
+/// Quotes a guest's text for a message: escaped and shortened.
 fn quoted(text: &str) -> String {
     let short: String = text.chars().take(80).collect();
     let more = if short.len() < text.len() { "…" } else { "" };
@@ -434,9 +434,9 @@ fn quoted(text: &str) -> String {
 #[derive(Default)]
 struct Problems {
     found: Vec<Problem>,
-    /// Of all, with those that are not kept.
+    /// Number of problems, including those that were not kept.
     count: usize,
-    /// CEL expressions so far.
+    /// Number of CEL expressions so far.
     expressions: usize,
 }
 
@@ -448,7 +448,7 @@ impl Problems {
         }
     }
 
-    /// True if nothing under `at` was found wrong.
+    /// Returns `true` if there is no problem under `at`.
     fn none_at(&self, at: &str) -> bool {
         !self.found.iter().any(|problem| problem.at.starts_with(at))
     }

@@ -1,4 +1,4 @@
-//! A manifest as the plugin's `describe` gave it: the records of `wit/controller.wit`, nothing checked.
+//! A manifest as the plugin's `describe` returned it: the records of `wit/controller.wit`, unchecked.
 
 use super::{Policy, Verb};
 use crate::object::Subresource;

@@ -207,9 +207,9 @@ fn every_problem_is_said_at_once() {
       controllers[1].name: "Apples!" names another controller already
       controllers[1].name: "Apples!" must be 1 to 63 lower-case letters, digits and `-`
       controllers[1].timeout-ms: is 600001, and no call may run for more than 600 000: do the work over several reconciles
-      crds[0]: is no JSON: EOF while parsing an object at line 1 column 1
-      crds[1]: is no apiextensions.k8s.io/v1 CustomResourceDefinition
-      config-schema: is no JSON schema: it must be an object or a boolean
+      crds[0]: is not valid JSON: EOF while parsing an object at line 1 column 1
+      crds[1]: is not an apiextensions.k8s.io/v1 CustomResourceDefinition
+      config-schema: is not a JSON schema: expected an object or a boolean
     "#);
 }
 
@@ -419,7 +419,7 @@ fn every_problem_of_what_is_watched_is_said_at_once() {
       controllers[0].watches[0].watch.when[2][0].cel: "x > 1": there is no variable x: there are object and old
       controllers[0].watches[0].watch.when[2][1].cel: "object.status.phase ==": Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}
       controllers[0].reads[0].without[1]: data.large is there already
-      controllers[0].reads[0].without: cannot leave out metadata.labels.app: metadata.labels says which object it is and what becomes of it, and is always kept; name what is beside it
+      controllers[0].reads[0].without: cannot leave out metadata.labels.app: metadata.labels identifies the object or decides its fate, and is always kept; name the fields beside it
       observes[0].kind: is empty
       indexes[1].name: "by node" must be 1 to 63 letters, digits, `-`, `_` and `.`
       indexes[1].kind: "pods" is no kind: write it as in objects, such as ConfigMap

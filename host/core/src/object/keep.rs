@@ -1,4 +1,4 @@
-//! What is kept of the objects of an informer, and what is cut out of them before they are held.
+//! Which parts of an informer's objects are kept. The rest is cut out before they are stored.
 
 use std::{
     borrow::Cow,
@@ -15,10 +15,10 @@ use crate::{
     key::TypeMeta,
 };
 
-/// How many fields may be left out. Each is looked for in each object.
-const MOST: usize = 64;
+/// Largest number of fields that may be left out. Each is searched for in every object.
+const MAX_FIELDS: usize = 64;
 
-/// What identifies an object, and what store, routes and garbage collection go by: the members of `metadata`, and two beside it.
+/// Members that identify an object, or that the store, the routes and garbage collection depend on.
 const IDENTITY: [&str; 11] = [
     "apiVersion",
     "kind",
@@ -33,7 +33,7 @@ const IDENTITY: [&str; 11] = [
     "metadata.generation",
 ];
 
-/// What is kept of objects: all of them, or less.
+/// Which parts of objects are kept.
 ///
 /// ```
 /// use pilothouse_core::{field::FieldPath, key::TypeMeta, object::{Keep, Object}};
@@ -50,39 +50,40 @@ const IDENTITY: [&str; 11] = [
 #[derive(Clone, Debug, Default)]
 pub struct Keep {
     metadata_only: bool,
-    /// In order, and none within another; none rather than no path at all.
+    /// Sorted, none within another. `None` rather than an empty set.
     without: Option<Arc<FieldSet>>,
 }
 
-/// Something that cannot be left out.
+/// A field that cannot be left out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeepError {
-    /// The host could not tell objects apart, select them or follow their owners.
+    /// Without it, the host could not distinguish or select objects, or follow their owners.
     #[error(
-        "cannot leave out {path}: {member} says which object it is and what becomes of it, and is always kept; name what is beside it"
+        "cannot leave out {path}: {member} identifies the object or decides its fate, and is always kept; name the fields beside it"
     )]
     Identity {
-        /// What was to be left out.
+        /// The field to leave out.
         path: FieldPath,
-        /// What is in it, or what it is in.
+        /// The identifying member that it contains, or that contains it.
         member: &'static str,
     },
-    /// So many walks cannot be guided at once.
-    #[error("cannot leave out {0} fields: {MOST} at most; name what they are in")]
+    /// There are more than 64 fields.
+    #[error("cannot leave out {0} fields: at most {MAX_FIELDS} are allowed; name a field that contains several")]
     TooMany(usize),
 }
 
 impl Keep {
-    /// `metadata_only`: nothing but apiVersion, kind and metadata. `without`: fields that are left out, with all that is in them.
+    /// `metadata_only` keeps only apiVersion, kind and metadata. `without` lists fields to leave out, with everything in them.
     ///
-    /// `metadata.managedFields` is never kept, and may be named.
+    /// `metadata.managedFields` is never kept; naming it is allowed.
     ///
     /// # Errors
-    /// When a field is, is in or has in it what identifies an object (apiVersion, kind, and of metadata: name, namespace, uid,
-    /// resourceVersion, labels, ownerReferences, finalizers, deletionTimestamp, generation), or when there are more than 64.
+    /// Fails if there are more than 64 fields. Fails if a field is, contains or lies in a member that identifies an object:
+    /// apiVersion, kind, and in metadata name, namespace, uid, resourceVersion, labels, ownerReferences, finalizers,
+    /// deletionTimestamp, generation.
     pub fn new(metadata_only: bool, without: impl IntoIterator<Item = FieldPath>) -> Result<Self, KeepError> {
         let without: Vec<FieldPath> = without.into_iter().collect();
-        if without.len() > MOST {
+        if without.len() > MAX_FIELDS {
             return Err(KeepError::TooMany(without.len()));
         }
         for path in &without {
@@ -102,32 +103,32 @@ impl Keep {
         let gone = named("metadata.managedFields");
         without.retain(|path| !gone.covers(path) && (!metadata_only || metadata.covers(path)));
         without.sort_unstable();
-        // Whatever is in a field comes right after it.
+        // Fields within a field sort right after it.
         without.dedup_by(|path, field| field.covers(path));
         Self { metadata_only, without: (!without.is_empty()).then(|| Arc::new(FieldSet::new(without))) }
     }
 
-    /// Nothing but apiVersion, kind and metadata: the API server need not send more.
+    /// Returns `true` if only apiVersion, kind and metadata are kept, so that the API server need not send more.
     pub fn metadata_only(&self) -> bool {
         self.metadata_only
     }
 
-    /// What is left out, in order; nothing that is left out anyway.
+    /// Returns the fields that are left out, sorted, without those that are never kept.
     pub fn without(&self) -> &[FieldPath] {
         self.without.as_ref().map_or(&[], |without| without.paths())
     }
 
-    /// Whole objects, but for `metadata.managedFields`.
+    /// Returns `true` if whole objects are kept, apart from `metadata.managedFields`.
     pub fn is_whole(&self) -> bool {
         !self.metadata_only && self.without.is_none()
     }
 
-    /// True if objects that are kept so have all that `other` keeps.
+    /// Returns `true` if this keeps everything that `other` keeps.
     pub fn covers(&self, other: &Self) -> bool {
         (other.metadata_only || !self.metadata_only) && self.without().iter().all(|path| other.drops(path))
     }
 
-    /// What serves both: nothing is left out but what both leave out.
+    /// Leaves out only what both leave out, and so serves both.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let of_both = |one: &Self, other: &Self| -> Vec<FieldPath> {
@@ -138,8 +139,8 @@ impl Keep {
         Self::of(self.metadata_only && other.metadata_only, without)
     }
 
-    /// What cannot be compared with a kept object, of `value` as a member of it: the top-level member `name` where that is not kept,
-    /// or the first member of the value that is not kept whole. None: all that `value` names can be.
+    /// Returns the first part of the member `name` with value `value` that a kept object cannot be compared with: `name` itself
+    /// if it is left out, or the first member of the value that is not kept whole. Returns `None` if all of it can be compared.
     ///
     /// ```
     /// use pilothouse_core::{field::FieldPath, object::Keep};
@@ -163,7 +164,7 @@ impl Keep {
         value.keys().map(|member| within.member(member)).find(cut)
     }
 
-    /// True if what stands at `path` is kept, but for what is left out within it.
+    /// Returns `true` if the value at `path` is kept, perhaps without fields inside it.
     pub fn keeps(&self, path: &FieldPath) -> bool {
         !self.drops(path)
     }
@@ -173,7 +174,7 @@ impl Keep {
         self.metadata_only && beside() || self.without().iter().any(|field| field.covers(path))
     }
 
-    /// The text with nothing but what is kept, of an object of kind `of`; none if that is all of it.
+    /// Cuts an object of kind `of` down to what is kept. Returns `None` if nothing is to be cut.
     fn cut(&self, json: &str, of: &TypeMeta) -> Result<Option<String>, ParseError> {
         let metadata = if self.metadata_only { Some(metadata_alone(json, of)?) } else { None };
         let Some(without) = &self.without else { return Ok(metadata) };
@@ -185,13 +186,13 @@ impl Keep {
 }
 
 impl Object {
-    /// [`parse`](Self::parse), of which `keep` is kept.
+    /// Parses an object and cuts it down to what `keep` keeps.
     ///
-    /// With [`Keep::metadata_only`] a `PartialObjectMetadata`, as the API server sends it when asked, becomes an object of the
-    /// kind `default`, and a whole object, as a server sends it that does not know of these, loses the rest.
+    /// With [`Keep::metadata_only`], a `PartialObjectMetadata` becomes an object of kind `default`. A whole object, from a server
+    /// that does not support these, loses the rest.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse).
+    /// Fails as [`parse`](Self::parse) does.
     pub fn parse_kept(json: &[u8], default: &TypeMeta, keep: &Keep) -> Result<Self, ParseError> {
         let mut object = Self::parse(json, default)?;
         if keep.is_whole() {
@@ -203,8 +204,8 @@ impl Object {
         object.keep(keep)
     }
 
-    /// The same object with nothing but what `keep` says: for an answer to a write, which is whole, or for a reader who is to see less
-    /// than what is held.
+    /// Returns the same object with only what `keep` keeps: for the whole object in an answer to a write, or for a reader that is
+    /// allowed less than the store holds.
     #[must_use]
     pub fn kept(&self, keep: &Keep) -> Self {
         self.keep(keep).expect("the text of an object is JSON, and gets shorter")
@@ -216,7 +217,7 @@ impl Object {
         let end = json.len();
         let mut kept = self.with_text(super::text_of(json, &places, end)?);
         if keep.metadata_only {
-            // For the diff, which has nothing to compare.
+            // The diff would have nothing to compare it with.
             kept.applied = None;
         }
         Ok(kept)
@@ -227,12 +228,12 @@ fn is_meta(api_version: &str) -> bool {
     matches!(api_version, "meta.k8s.io/v1" | "meta.k8s.io/v1beta1")
 }
 
-/// One of our own paths.
+/// Parses one of this file's own paths.
 fn named(path: &str) -> FieldPath {
     FieldPath::parse(path).expect("it is a list of plain names")
 }
 
-/// `json` with nothing but its type and metadata.
+/// Returns `json` with only its type and metadata.
 fn metadata_alone(json: &str, of: &TypeMeta) -> Result<String, ParseError> {
     let mut head = String::from("{");
     super::push_member(&mut head, "apiVersion", &of.api_version);
@@ -250,7 +251,7 @@ fn metadata_alone(json: &str, of: &TypeMeta) -> Result<String, ParseError> {
     Ok(head)
 }
 
-/// Where labels stand, if they are an object, and owner references, if they are an array.
+/// Finds labels, if they are an object, and owner references, if they are an array.
 fn places_in(json: &str) -> Result<Places, ParseError> {
     let mut places = Places::default();
     let mut reader = Reader::new(json);
@@ -275,7 +276,7 @@ fn places_in(json: &str) -> Result<Places, ParseError> {
     Ok(places)
 }
 
-/// `metadata only, without metadata.annotations`; of whole objects nothing.
+/// Prints for example `metadata only, without metadata.annotations`, and nothing for whole objects.
 impl fmt::Display for Keep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.metadata_only {

@@ -1,7 +1,7 @@
-//! Outlines: the metadata of objects that cannot be read as a whole.
+//! Outlines: the metadata of objects whose text cannot be parsed.
 //!
-//! Such an object stands in the store as its metadata alone, with an annotation that says why. So its deletion is reconciled,
-//! no plugin sees its former content, and each reader sees that it is unreadable.
+//! The store holds such an object as its metadata alone, with an annotation that says why. So its deletion is reconciled, no
+//! plugin sees its former content, and each reader sees that it is unreadable.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::{
 /// The annotation of an outline. Its value says why the object cannot be read.
 pub const UNREADABLE: &str = "pilothouse/unreadable";
 
-/// Members of `metadata` that are kept where they can be read.
+/// Members of `metadata` that are kept if they can be read.
 const KEPT: [&str; 10] = [
     "name",
     "namespace",
@@ -31,12 +31,12 @@ const KEPT: [&str; 10] = [
 /// Members that an outline must have, if the object has them.
 const NEEDED: [&str; 6] = ["name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp"];
 
-/// Why an object is shown as an outline.
+/// Why an object is only an outline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// It nests deeper than is read.
+    /// It nests deeper than the limit.
     TooDeep,
-    /// Something else about its text.
+    /// Its text has another defect.
     Malformed,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Unreadable {
 }
 
 impl Object {
-    /// Reads an object that [`parse_kept`](Self::parse_kept) refuses with `error`, as far as its metadata can be read.
+    /// Parses as much of an object's metadata as can be read, after [`parse_kept`](Self::parse_kept) failed with `error`.
     ///
     /// Returns `None` if its name, uid or version cannot be read.
     pub fn outline(json: &[u8], default: &TypeMeta, keep: &Keep, error: &ParseError) -> Option<Self> {
@@ -76,13 +76,13 @@ impl Object {
         Some(Self { unreadable: Some(why), ..outline })
     }
 
-    /// Why the object is only an outline: it could not be read as a whole.
+    /// Returns why the object is only an outline, or `None` if it is whole.
     pub fn unreadable(&self) -> Option<Unreadable> {
         self.unreadable
     }
 }
 
-/// The members apiVersion and kind, each with a comma, and the text of `metadata`.
+/// Returns the members apiVersion and kind, each with a comma, and the text of `metadata`.
 fn parts(text: &str) -> Option<(String, &str)> {
     let mut reader = Reader::new(text);
     let (mut head, mut metadata) = (String::new(), None);
@@ -99,7 +99,7 @@ fn parts(text: &str) -> Option<(String, &str)> {
     Some((head, metadata?))
 }
 
-/// Members of an object that can be read, each with a comma.
+/// Returns the members of an object that can be read, each with a comma.
 fn kept(metadata: &str, names: &[&str]) -> Option<String> {
     let mut reader = Reader::new(metadata);
     let mut kept = String::new();
@@ -107,7 +107,7 @@ fn kept(metadata: &str, names: &[&str]) -> Option<String> {
     while let Some(name) = reader.member().ok()? {
         let value = reader.skip().ok()?;
         if let Some(name) = names.iter().find(|known| name.decode() == **known)
-            // They are looked through when the outline is parsed, and may nest deeper than the rest.
+            // Parsing the outline walks through them, and they may nest deeper than the rest.
             && (*name == "managedFields" || is_json(value))
         {
             kept.push_str(&format!("\"{name}\":{value},"));

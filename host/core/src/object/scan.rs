@@ -1,17 +1,17 @@
-//! The one walk over an object's text that checks all of it and takes the metadata out.
+//! The one walk over an object's text that checks all of it and extracts the metadata.
 //!
-//! A member that is read here must not stand twice: readers differ in which one they believe, and what the host indexes and
-//! grants must be what a plugin sees. The API server never writes one twice.
+//! A member that is read here must not appear twice. Readers differ in which of the two they take, and the host must index and
+//! grant what a plugin sees. The API server never writes a member twice.
 
 use std::{borrow::Cow, ops::Range};
 
 use super::{Applied, OwnerRef, Subresource, Uid, text::Places};
 use crate::json::{ParseError, Reader, Text, excerpt};
 
-/// What one walk finds. Ranges are in the text that was read.
+/// The result of the walk. Ranges refer to the text that was read.
 #[derive(Debug, Default)]
 pub(super) struct Scan<'a> {
-    /// The object itself, without white space around it.
+    /// The object itself, without surrounding white space.
     pub(super) object: Range<usize>,
     pub(super) api_version: Option<Cow<'a, str>>,
     pub(super) kind: Option<Cow<'a, str>>,
@@ -19,7 +19,7 @@ pub(super) struct Scan<'a> {
     pub(super) name: Option<Cow<'a, str>>,
     pub(super) uid: Option<Cow<'a, str>>,
     pub(super) resource_version: Option<Cow<'a, str>>,
-    /// Where the text of resourceVersion begins.
+    /// Position of the text of resourceVersion.
     pub(super) resource_version_at: usize,
     pub(super) generation: Option<i64>,
     pub(super) deleting: bool,
@@ -27,18 +27,18 @@ pub(super) struct Scan<'a> {
     pub(super) applied: Vec<Applied>,
     /// The member `metadata.managedFields` with one comma; empty if there is none.
     pub(super) cut: Range<usize>,
-    /// Where `metadata` ends; 0 if there is none.
+    /// Position after `metadata`; 0 if there is none.
     pub(super) metadata_end: usize,
 }
 
-/// Members that were seen, one bit each.
+/// A bit for each member that was seen.
 #[derive(Default)]
 struct Seen(u16);
 
 impl Seen {
     fn once(&mut self, bit: u16, name: &Text<'_>) -> Result<(), ParseError> {
         if self.0 & (1 << bit) != 0 {
-            return Err(ParseError::new(name.start(), format!("{} stands here twice", name.decode())));
+            return Err(ParseError::new(name.start(), format!("{} appears twice in its object", name.decode())));
         }
         self.0 |= 1 << bit;
         Ok(())
@@ -75,7 +75,7 @@ pub(super) fn scan(text: &str) -> Result<Scan<'_>, ParseError> {
     Ok(scan)
 }
 
-/// A string with something in it.
+/// Reads a string that must not be empty.
 fn word<'a>(reader: &mut Reader<'a>, what: &str) -> Result<Cow<'a, str>, ParseError> {
     let at = reader.at();
     match reader.string_or_null(what)? {
@@ -87,7 +87,7 @@ fn word<'a>(reader: &mut Reader<'a>, what: &str) -> Result<Cow<'a, str>, ParseEr
 impl<'a> Scan<'a> {
     fn metadata(&mut self, reader: &mut Reader<'a>) -> Result<(), ParseError> {
         let mut seen = Seen::default();
-        // Where the member before ended; none before the first.
+        // End of the previous member.
         let mut previous = None;
         let mut cut_to_next = false;
         reader.enter_object("metadata")?;
@@ -134,7 +134,7 @@ impl<'a> Scan<'a> {
                     seen.once(8, &name)?;
                     self.applied = applied(reader)?;
                     self.cut = previous.unwrap_or(name.start())..reader.at();
-                    // The comma goes with it: the one before, or for the first member the one after.
+                    // Cuts the comma before it, or after it if it is the first member.
                     cut_to_next = previous.is_none();
                 }
                 _ => {
@@ -148,7 +148,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Checks that labels are strings under different names; says where they stand.
+/// Checks that labels are strings with unique keys, and returns their range.
 fn labels(reader: &mut Reader<'_>) -> Result<Range<usize>, ParseError> {
     if reader.null()? {
         return Ok(Range::default());
@@ -171,12 +171,12 @@ fn labels(reader: &mut Reader<'_>) -> Result<Range<usize>, ParseError> {
         names.sort_unstable();
     }
     match names.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        Some(pair) => Err(ParseError::new(pair[1].1, format!("label {} stands here twice", excerpt(&pair[1].0)))),
+        Some(pair) => Err(ParseError::new(pair[1].1, format!("label {} appears twice", excerpt(&pair[1].0)))),
         None => Ok(start..reader.at()),
     }
 }
 
-/// Checks that owner references can be read; says where they stand.
+/// Checks that owner references can be read, and returns their range.
 fn owners(reader: &mut Reader<'_>) -> Result<Range<usize>, ParseError> {
     if reader.null()? {
         return Ok(Range::default());
@@ -189,7 +189,7 @@ fn owners(reader: &mut Reader<'_>) -> Result<Range<usize>, ParseError> {
     Ok(start..reader.at())
 }
 
-/// One owner reference.
+/// Reads one owner reference.
 pub(super) fn owner<'a>(reader: &mut Reader<'a>) -> Result<OwnerRef<'a>, ParseError> {
     let start = reader.at();
     let (mut api_version, mut kind, mut name, mut uid, mut controller) = (None, None, None, None, false);
@@ -228,7 +228,7 @@ pub(super) fn owner<'a>(reader: &mut Reader<'a>) -> Result<OwnerRef<'a>, ParseEr
     Ok(OwnerRef { api_version, kind, name, uid: Uid::parse(&uid), controller })
 }
 
-/// Keeps what managers of this host applied.
+/// Reads what managers of this host applied.
 fn applied(reader: &mut Reader<'_>) -> Result<Vec<Applied>, ParseError> {
     let mut kept = Vec::new();
     if reader.null()? {

@@ -1,4 +1,4 @@
-//! The note beside a version that an apply would change nothing in it.
+//! Notes, beside a version of an object, that an apply would change nothing in it.
 
 use std::{
     hash::{BuildHasher, Hash, Hasher},
@@ -8,28 +8,28 @@ use std::{
 use super::{Appliers, Object, Subresource};
 use crate::json::{ParseError, Reader};
 
-/// No part of the object: two are equal whatever is noted of them.
+/// Not part of the object: two objects with different notes are equal.
 #[derive(Debug, Default)]
 pub(super) struct Note(Mutex<Notes>);
 
 #[derive(Clone, Debug, Default)]
 struct Notes {
     object: Option<Settled>,
-    /// Hardly ever there.
+    /// Almost always absent.
     status: Option<Box<SettledStatus>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Settled {
-    /// Of what was applied.
+    /// Digest of what was applied.
     digest: u64,
-    /// Of what must be as it was.
+    /// Digest of what must not have changed since.
     lasting: u64,
-    /// It was noted of an earlier version.
+    /// Noted of an earlier version, and not yet checked for this one.
     inherited: bool,
 }
 
-/// Two digests: of what was applied, and of the status that the server made of it.
+/// Digests of what was applied, and of the status that resulted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct SettledStatus {
     digest: u64,
@@ -70,7 +70,7 @@ impl PartialEq for Note {
 impl Eq for Note {}
 
 impl Appliers {
-    /// Takes over what was noted of an earlier version.
+    /// Takes over the notes of an earlier version.
     pub(super) fn inherit(&self, older: &Self) {
         let Notes { object, status } = older.note.copy();
         let object = object.map(|settled| Settled { inherited: true, ..settled });
@@ -79,24 +79,26 @@ impl Appliers {
 }
 
 impl Object {
-    /// Notes that an apply with this digest, of whatever decides what is sent, would change nothing. It stays true of later versions as long
-    /// as no more than their status differs. Of several notes the last one counts; what none of the host's managers has applied takes none.
+    /// Notes that an apply with this digest would change nothing. The digest covers whatever decides what is sent.
     ///
-    /// `hash` is to be the same for all that one digest is asked for, and a secret from who writes objects.
+    /// The note holds for later versions as long as only their status differs. Only the last note counts. An object that none of
+    /// the host's managers has applied takes none.
+    ///
+    /// Use the same `hash` for all calls with one digest, and keep it secret from the writers of objects.
     pub fn settle(&self, digest: u64, hash: &impl BuildHasher) {
         if let (Some(appliers), Ok(lasting)) = (&self.applied, self.lasting(hash)) {
             appliers.note.update(|notes| notes.object = Some(Settled { digest, lasting, inherited: false }));
         }
     }
 
-    /// Notes that an apply of the status with this digest would change nothing. As [`settle`](Self::settle), for the status alone.
+    /// Notes that an apply of the status with this digest would change nothing. Otherwise like [`settle`](Self::settle).
     pub fn settle_status(&self, digest: u64, hash: &impl BuildHasher) {
         if let (Some(appliers), Ok(lasting)) = (&self.applied, self.lasting_status(hash)) {
             appliers.note.update(|notes| notes.status = Some(Box::new(SettledStatus { digest, lasting })));
         }
     }
 
-    /// Returns `true` if that was noted, and the status is as it was then.
+    /// Returns `true` if [`settle_status`](Self::settle_status) noted this digest and the status has not changed since.
     pub fn is_status_settled(&self, digest: u64, hash: &impl BuildHasher) -> bool {
         let noted =
             self.applied.as_ref().and_then(|appliers| appliers.note.update(|notes| notes.status.as_deref().copied()));
@@ -105,7 +107,8 @@ impl Object {
         })
     }
 
-    /// True if that was noted of this version, or of an earlier one since which nothing but the status differs.
+    /// Returns `true` if [`settle`](Self::settle) noted this digest of this version, or of an earlier one from which only the
+    /// status differs.
     pub fn is_settled(&self, digest: u64, hash: &impl BuildHasher) -> bool {
         let Some(appliers) = &self.applied else { return false };
         match appliers.note.object().filter(|settled| settled.digest == digest) {
@@ -120,7 +123,7 @@ impl Object {
         }
     }
 
-    /// A digest of all that an apply looks at: everything but the status and the version, and what was applied to it.
+    /// Returns a digest of all that an apply depends on: everything except the status and the version, and what was applied.
     fn lasting(&self, hash: &impl BuildHasher) -> Result<u64, ParseError> {
         let (mut hasher, json) = (hash.build_hasher(), self.json());
         let mut reader = Reader::new(&json);
@@ -148,7 +151,7 @@ impl Object {
         Ok(hasher.finish())
     }
 
-    /// A digest of the status, and of what was applied to it.
+    /// Returns a digest of the status and of what was applied to it.
     fn lasting_status(&self, hash: &impl BuildHasher) -> Result<u64, ParseError> {
         let (mut hasher, json) = (hash.build_hasher(), self.json());
         let mut reader = Reader::new(&json);

@@ -339,11 +339,11 @@ fn errors_say_what_and_where() {
     {"metadata":{"name":"a","uid":"u","resourceVersion":7}}
         metadata.resourceVersion is not a string at byte 52
     {"metadata":{"name":"a","name":"b"}}
-        name stands here twice at byte 24
+        name appears twice in its object at byte 24
     {"metadata":{"name":"a","n\u0061me":"b"}}
-        name stands here twice at byte 24
+        name appears twice in its object at byte 24
     {"metadata":{"labels":{"b":"1","a":"2","b":"3"}}}
-        label b stands here twice at byte 39
+        label b appears twice at byte 39
     {"metadata":{"labels":{"b":1}}}
         a label is not a string at byte 27
     {"metadata":{"ownerReferences":[{"name":"a"}]}}

@@ -1,10 +1,10 @@
-//! The text of an object, as it is or packed.
+//! The text of an object, plain or packed.
 
 use std::{borrow::Cow, fmt, ops::Range, sync::Arc};
 
 use crate::dictionary::Dictionary;
 
-/// JSON, and where in it stands what is asked for again and again.
+/// JSON, with the positions of labels and owners, which are read often.
 #[derive(Clone)]
 pub(super) struct Text {
     body: Body,
@@ -12,10 +12,10 @@ pub(super) struct Text {
     owners: Span,
 }
 
-/// From and to: in the JSON, or in what is packed. Empty: there is nothing.
+/// Start and end, in the JSON or in the packed bytes. Empty if there is nothing.
 type Span = (u32, u32);
 
-/// Where in an object's JSON some of its metadata stands. Empty: it does not.
+/// Ranges of some metadata in an object's JSON; empty if absent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
     /// The object `metadata.labels`.
@@ -27,11 +27,11 @@ pub(super) struct Places {
 #[derive(Clone)]
 enum Body {
     Plain(Box<str>),
-    /// Labels and owners as they are; after them the whole JSON, packed.
+    /// Labels and owners in plain text, followed by the whole JSON, packed.
     Packed(Box<[u8]>, Arc<Dictionary>),
 }
 
-/// The text is longer than the places in it can be counted.
+/// The text is too long for its positions.
 #[derive(Debug)]
 pub(super) struct TooLong;
 
@@ -78,13 +78,13 @@ impl Text {
         .unwrap_or("")
     }
 
-    /// None where it would not get smaller.
+    /// Packs the text. Returns `None` if it would not be smaller.
     pub(super) fn pack(&self, dictionary: &Arc<Dictionary>) -> Option<Self> {
         let Body::Plain(json) = &self.body else { return None };
         let (labels, owners) = (self.labels(), self.owners());
         let plain = format!("{labels}{owners}");
         let packed = dictionary.pack(&plain, json)?;
-        // A read may fail at nothing.
+        // Unpacking must not fail later.
         if packed.len() >= json.len() || dictionary.unpack(packed.get(plain.len()..)?).as_deref() != Some(json) {
             return None;
         }

@@ -1,17 +1,17 @@
-//! CEL expressions over `object` and `old`: from their text to what can be evaluated safely.
+//! CEL expressions over `object` and `old`: from their text to a form that can be evaluated safely.
 //!
-//! The expression comes from a plugin and the objects from the cluster: neither may make the host slow, large or stop. So an
-//! expression is rewritten after parsing ([`meter`]): whatever can cost more than its text is long pays for it. All expressions of one
-//! judgement share [`BUDGET`], and once that is spent each of them fails.
+//! The expression comes from a plugin and the objects from the cluster. Neither may slow down, bloat or stop the host. So an
+//! expression is rewritten after parsing ([`meter`]): operations whose cost depends on the data pay for it. All expressions of one
+//! judgement share [`BUDGET`]; once it is spent, each of them fails.
 //!
 //! ```text
 //! object.items.exists(i, i == old.x)
 //!   └─► charge(object["items"]).exists(i, tick() && charge(i) == charge(old["x"]))
 //! ```
 //!
-//! The objects are made into values once for a judgement ([`Sides`]), within a bound of their own ([`READING`]).
+//! The objects are converted to values once per judgement ([`Sides`]), within a separate bound ([`READING`]).
 //!
-//! A field of something that is no object fails, as in CEL; the interpreter alone would call it false.
+//! Selecting a field of a value that has no fields fails, as in CEL; the bare interpreter would return false.
 
 use std::{
     collections::HashMap,
@@ -40,21 +40,20 @@ use crate::field::FieldPath;
 mod fields;
 mod meter;
 
-/// Bytes of one expression. The parser recurses as deep as an expression nests: a chain of 500 operators fits a thread's stack of
-/// 2 MiB more than twice.
+/// Largest expression in bytes. The parser recurses with the nesting: a chain of 500 operators needs less than half of a stack of 2 MiB.
 const MAX_LENGTH: usize = 1024;
-/// Conditionals in one expression: the parser panics at about a hundred that nest.
+/// Largest number of conditionals in one expression: the parser panics at about a hundred nested ones.
 const MAX_CONDITIONALS: usize = 16;
-/// Bytes of an object that is evaluated, twice what etcd holds.
+/// Largest object that is evaluated, in bytes: twice what etcd holds.
 const MAX_OBJECT: usize = 3 << 20;
-/// What all expressions of one judgement may spend: about two milliseconds. A unit is some 20 ns of a core in a release build; what costs
-/// how much is `meter`'s to say.
+/// Units that all expressions of one judgement may spend: about two milliseconds. A unit is some 20 ns of a core in a release build;
+/// `meter` holds the prices.
 pub const BUDGET: u64 = 100_000;
-/// What making both objects into values may cost: about twenty milliseconds, for some 50,000 values. It is bounded apart, so that a large object
-/// of which an expression reads little can be judged.
+/// Units that converting both objects may cost: about twenty milliseconds, for some 50,000 values. Bounded separately, so that an
+/// expression that reads little of a large object works.
 const READING: u64 = 1_000_000;
 
-/// A compiled CEL expression over `object` and `old`. Two of the same text are equal.
+/// A compiled CEL expression over `object` and `old`. Expressions with equal texts are equal.
 #[derive(Clone)]
 pub struct Expression {
     compiled: Arc<Compiled>,
@@ -63,32 +62,32 @@ pub struct Expression {
 struct Compiled {
     text: Box<str>,
     ast: Ast,
-    /// Sides that it does not name need not be made into values.
+    /// Sides that it does not name are not converted.
     reads_object: bool,
     reads_old: bool,
-    /// Of either side.
+    /// Fields of either side that it reads.
     fields: Box<[FieldPath]>,
     failures: AtomicU64,
 }
 
-/// A text that is no expression over `object` and `old`; says why.
+/// A text that is not a valid expression over `object` and `old`, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot compile CEL expression: {0}")]
 pub struct ExpressionError(pub String);
 
-/// An expression that gave no answer about a change.
+/// A failed evaluation of an expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("CEL expression `{expression}` failed ({count} times by now): {problem}")]
 pub struct EvaluationError {
-    /// As it was written.
+    /// The expression's text.
     pub expression: String,
-    /// Why, the last time.
+    /// The reason for the last failure.
     pub problem: String,
-    /// How often it failed so far.
+    /// Number of failures so far.
     pub count: u64,
 }
 
-/// Functions of CEL and Kubernetes, and those that meter them.
+/// Functions of CEL and Kubernetes, and those that meter.
 static BASE: LazyLock<Context<'static>> = LazyLock::new(|| {
     let mut base = Context::default().with_all();
     meter::register(&mut base);
@@ -99,7 +98,7 @@ impl Expression {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// When it is too long, is no CEL, or uses a variable or a function that is not there.
+    /// Fails if it is too long, is not CEL, or uses an unknown variable or function.
     pub fn compile(text: &str) -> Result<Self, ExpressionError> {
         if text.len() > MAX_LENGTH {
             return Err(ExpressionError(format!("it has {} bytes; at most {MAX_LENGTH} are taken", text.len())));
@@ -111,7 +110,7 @@ impl Expression {
             let what = "write `!` and `-` once: the parser takes two of them for one";
             return Err(ExpressionError(what.to_owned()));
         }
-        // The parser has panics for what it does not expect.
+        // The parser panics on some unexpected inputs.
         let parsed = catch_unwind(|| Parser::default().parse(text));
         let parsed = parsed.map_err(|_| ExpressionError("the parser gave up on it".to_owned()))?;
         let ast = parsed.map_err(|errors| {
@@ -125,20 +124,20 @@ impl Expression {
         Ok(Self { compiled: Arc::new(Compiled { text: text.into(), ast, reads_object, reads_old, fields, failures }) })
     }
 
-    /// Fields of either side that it reads, as far as its text tells; each after those that it is in.
+    /// Returns the fields of either side that its text reads; each after the fields that contain it.
     pub fn fields(&self) -> &[FieldPath] {
         &self.compiled.fields
     }
 
-    /// As it was written.
+    /// Returns the expression's text.
     pub fn text(&self) -> &str {
         &self.compiled.text
     }
 
-    /// Evaluates it within what is left of the budget.
+    /// Evaluates it within the rest of the budget.
     ///
     /// # Errors
-    /// Why it has no answer.
+    /// The reason for the failure.
     fn evaluate(&self, sides: &Sides) -> Result<bool, Problem> {
         let Compiled { ast, reads_object, reads_old, .. } = &*self.compiled;
         for (reads, side) in [(*reads_object, &sides.object), (*reads_old, &sides.old)] {
@@ -146,9 +145,9 @@ impl Expression {
                 side.clone().map_err(Problem::Text)?;
             }
         }
-        // An extension's bug must cost this evaluation alone.
+        // A panic in an extension must fail only this evaluation.
         let answer = catch_unwind(AssertUnwindSafe(|| {
-            // Not `Value::resolve`: it would copy an answer of any size.
+            // Not `Value::resolve`, which would copy an answer of any size.
             let answer = Value::resolve_val(ast, &sides.context).map_err(Problem::Evaluation)?;
             let of_type = || Problem::Text(format!("it is of type {}, and not a boolean", answer.get_type().name()));
             answer.downcast_ref::<CelBool>().map(|answer| *answer.inner()).ok_or_else(of_type)
@@ -156,7 +155,7 @@ impl Expression {
         answer.unwrap_or_else(|_| Err(Problem::Text("the interpreter gave up on it".to_owned())))
     }
 
-    /// The answer; an expression that has none counts as true, and `failed` hears of the 1st, 2nd, 4th, 8th… time.
+    /// Evaluates it. A failure counts as true, and `failed` is called at the 1st, 2nd, 4th, 8th… failure.
     pub(super) fn holds(&self, sides: &Sides, failed: &mut dyn FnMut(EvaluationError)) -> Option<bool> {
         match self.evaluate(sides) {
             Ok(answer) => Some(answer),
@@ -171,7 +170,7 @@ impl Expression {
     }
 }
 
-/// Why an expression has no answer. The text is made only if somebody reads it: errors of the interpreter quote values.
+/// The reason for a failure. Its text is built only on demand: errors of the interpreter quote values.
 enum Problem {
     Text(String),
     Evaluation(ExecutionError),
@@ -186,17 +185,17 @@ impl Problem {
     }
 }
 
-/// Runs `evaluate` with [`BUDGET`] to spend. Returns what was spent, too.
+/// Runs `evaluate` with [`BUDGET`] to spend. Also returns what was spent.
 pub(super) fn with_budget<T>(evaluate: impl FnOnce() -> T) -> (T, u64) {
     meter::with_budget(BUDGET, evaluate)
 }
 
-/// `true` once the budget was exceeded.
+/// Returns `true` once the budget was exceeded.
 pub(super) fn is_spent() -> bool {
     meter::is_spent()
 }
 
-/// True of `!!x` and `--x`, of which cel 0.13 makes `!x` and `-x`.
+/// Returns `true` for `!!x` and `--x`, which cel 0.13 reads as `!x` and `-x`.
 fn repeats_a_sign(text: &str) -> bool {
     let (mut quote, mut escaped, mut signs, mut after_operand) = (None, false, 0, false);
     for c in text.chars() {
@@ -207,7 +206,7 @@ fn repeats_a_sign(text: &str) -> bool {
             (Some(_), _) => {}
             (None, '"' | '\'') => (quote, signs) = (Some(c), 0),
             (None, _) if c.is_whitespace() => {}
-            // The first after an operand is a difference, and no sign.
+            // The first one after an operand is a subtraction.
             (None, '-') if after_operand => after_operand = false,
             (None, '!' | '-') => {
                 signs += 1;
@@ -221,16 +220,16 @@ fn repeats_a_sign(text: &str) -> bool {
     false
 }
 
-/// Errors of the interpreter quote values, which may be whole objects.
+/// Shortens an interpreter's error, which quotes values and perhaps whole objects.
 fn excerpt(text: &str) -> String {
     let short: String = text.chars().take(200).collect();
     if short.len() < text.len() { short + "…" } else { short }
 }
 
-/// Both sides of a change as values, in the scope that expressions are evaluated in: made once for all of them.
+/// Both sides of a change as values, in the scope of expressions. Converted once for all of them.
 pub(super) struct Sides {
     context: Context<'static>,
-    /// Why a side has no value.
+    /// The reason if a side has no value.
     object: Result<(), String>,
     old: Result<(), String>,
     spent: u64,
@@ -238,7 +237,7 @@ pub(super) struct Sides {
 }
 
 impl Sides {
-    /// Sides that none of the expressions names are not made into values.
+    /// Converts the sides that one of the expressions names.
     pub(super) fn new<'e>(
         old: Option<&str>,
         new: Option<&str>,
@@ -263,12 +262,12 @@ impl Sides {
         Self { context, object, old, spent, too_costly }
     }
 
-    /// What it cost to make them.
+    /// Returns the units spent on the conversion.
     pub(super) fn spent(&self) -> u64 {
         self.spent
     }
 
-    /// `true` if they cost more than they may.
+    /// Returns `true` if the conversion cost more than its bound.
     pub(super) fn are_too_costly(&self) -> bool {
         self.too_costly
     }

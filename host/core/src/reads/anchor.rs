@@ -1,9 +1,9 @@
-//! Where a selection is filed, so that a change finds the few that it may concern.
+//! Files each selection so that a change finds the few that it may concern.
 //!
-//! Each selection hangs on one of the things that must be true of all that it selects, the rarest kind first: the value of an
-//! index, a label's value (on each of several; of several labels, the first that has room), a label's presence; or on nothing but its
-//! namespace. An object is looked up by
-//! all that is true of it, before the change and after it.
+//! A selection is filed under something that must be true of all objects it selects, the most selective kind first: the value of
+//! an index, a label's value, a label's presence, or only its namespace. A selection of several values is filed under each of
+//! them. Of several labels, the first with room counts. An object is looked up by all that is true of it, before and after the
+//! change.
 
 use std::{
     borrow::Cow,
@@ -21,21 +21,21 @@ use crate::{
     selector::{Requirement, Selector, Values},
 };
 
-/// A requirement of more values than this is filed under its label's presence.
+/// A requirement with more values is filed under its label's presence.
 const MAX_VALUES: usize = 8;
 
-/// Both sides of a change, with what selections ask of them.
+/// Both sides of a change, with the values that selections look up.
 pub(super) struct Sides<'a> {
     pub(super) old: Option<&'a Object>,
     pub(super) new: Option<&'a Object>,
     paths: &'a [FieldPath],
-    /// By place of the path.
+    /// By index of the path.
     values: [Vec<Vec<Cow<'a, str>>>; 2],
 }
 
 impl<'a> Sides<'a> {
     pub(super) fn new(old: Option<&'a Object>, new: Option<&'a Object>, indexed: &'a FieldSet) -> Self {
-        // The text was checked when the object was made: there is nothing in it to fail at.
+        // The text was checked when the object was parsed, so this cannot fail.
         let values = |object: Option<&'a Object>| match object.filter(|_| !indexed.paths().is_empty()).map(Object::json)
         {
             None => Vec::new(),
@@ -59,16 +59,16 @@ impl<'a> Sides<'a> {
     }
 }
 
-/// Out of a text that was unpacked for them.
+/// Copies values out of a text that was unpacked for them.
 fn owned(values: Vec<Vec<Cow<'_, str>>>) -> Vec<Vec<Cow<'static, str>>> {
     let own = |value: Cow<'_, str>| Cow::Owned(value.into_owned());
     values.into_iter().map(|values| values.into_iter().map(own).collect()).collect()
 }
 
-/// Something that must be true of what a selection selects.
+/// A condition that all objects of a selection meet.
 #[derive(Debug, PartialEq, Eq)]
 struct Anchor {
-    /// None: in every namespace.
+    /// `None` for every namespace.
     namespace: Option<Arc<str>>,
     on: On,
 }
@@ -135,11 +135,11 @@ impl Equivalent<Anchor> for AnchorRef<'_> {
     }
 }
 
-/// The selections of one kind, by what must be true.
+/// The selections of one kind, by their anchors.
 #[derive(Debug, Default)]
 pub(super) struct Anchors {
     anchors: HashMap<Anchor, Ids>,
-    /// Of names and sets.
+    /// Bytes of names and sets.
     pub(super) heap: usize,
 }
 
@@ -160,7 +160,7 @@ impl Anchors {
         }
     }
 
-    /// The first of the choices on which not so many others hang already; none: there is none.
+    /// Returns the first choice under which fewer than `most` others are filed; `None` if there is none.
     pub(super) fn choose(&self, selection: &Selection, most: usize) -> Option<usize> {
         let full = |anchor: &Anchor| self.anchors.get(anchor).is_some_and(|ids| ids.len() >= most);
         (0..choices(selection)).find(|choice| !anchors(selection, *choice).iter().any(full))
@@ -182,7 +182,7 @@ impl Anchors {
         }
     }
 
-    /// Calls `found` with each selection that may see a difference between the two sides, once.
+    /// Calls `found` once with each selection that may see a difference between the two sides.
     pub(super) fn candidates(&self, namespace: Option<&str>, sides: &Sides<'_>, found: &mut dyn FnMut(u32)) {
         if self.anchors.is_empty() {
             return;
@@ -219,7 +219,7 @@ impl Anchors {
     }
 }
 
-/// All that what this selection hangs on is true of: so it selects no less.
+/// Returns the selection of everything that meets this selection's anchor.
 pub(super) fn widest(selection: &Selection) -> Selection {
     let only = |requirement| Selector::of(vec![requirement]);
     let labels = match &anchors(selection, 0)[..] {
@@ -235,7 +235,7 @@ pub(super) fn widest(selection: &Selection) -> Selection {
     Selection { namespace, labels, index, aspect: Aspect::Whole }
 }
 
-/// The labels of which a selection names the values, and not too many.
+/// Returns the labels for which a selection names the values, if these are few enough.
 fn named(selection: &Selection) -> impl Iterator<Item = (&String, &Values)> {
     selection.labels.requirements().iter().filter_map(|requirement| match requirement {
         Requirement::In(label, values) if values.count() <= MAX_VALUES => Some((label, values)),
@@ -243,12 +243,12 @@ fn named(selection: &Selection) -> impl Iterator<Item = (&String, &Values)> {
     })
 }
 
-/// On how many things a selection may hang: at least one.
+/// Returns the number of choices for a selection's anchors; at least one.
 fn choices(selection: &Selection) -> usize {
     if selection.index.is_some() { 1 } else { named(selection).count().max(1) }
 }
 
-/// What a selection hangs on, by one of its [`choices`].
+/// Returns the anchors of a selection under one of its [`choices`].
 fn anchors(selection: &Selection, choice: usize) -> Vec<Anchor> {
     let anchor = |on| Anchor { namespace: selection.namespace.clone(), on };
     if let Some((path, value)) = &selection.index {

@@ -1,4 +1,4 @@
-//! One thing that was read, and the keys that read it.
+//! One read, and the keys that made it.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     selector::Requirement,
 };
 
-/// What was read of a kind.
+/// A read of one kind.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Thing {
     /// Namespace and name.
@@ -18,7 +18,7 @@ pub(super) enum Thing {
     Selection(Box<Selection>),
 }
 
-/// The same, borrowed for a look-up.
+/// A borrowed read, for look-ups.
 #[derive(Clone, Copy, Hash)]
 pub(super) enum ThingRef<'a> {
     Object(Option<&'a str>, &'a str),
@@ -29,7 +29,7 @@ pub(super) enum ThingRef<'a> {
 pub(super) struct Dependency {
     /// The number of the kind.
     pub(super) kind: u32,
-    /// By which of its choices a selection hangs.
+    /// The choice of anchors under which a selection is filed.
     pub(super) choice: u32,
     pub(super) thing: Thing,
     pub(super) keys: Ids,
@@ -59,7 +59,7 @@ impl Thing {
         }
     }
 
-    /// Bytes on the heap. Namespaces are shared with the keys of the run, and not counted.
+    /// Returns the bytes on the heap, without namespaces, which are shared.
     pub(super) fn heap(&self) -> usize {
         match self {
             Self::Object(_, name) => name.len(),
@@ -69,14 +69,14 @@ impl Thing {
 }
 
 impl Dependency {
-    /// Bytes on the heap, but for the set of keys.
+    /// Returns the bytes on the heap, without the set of keys.
     pub(super) fn heap(&self) -> usize {
         self.thing.heap()
     }
 }
 
 impl Selection {
-    /// True if what was read of this selection is another after the change.
+    /// Returns `true` if the result of reading this selection differs after the change.
     pub(super) fn tells_apart(&self, sides: &Sides<'_>) -> bool {
         let is_in = |object: Option<&Object>, values: &dyn Fn(&str) -> bool| {
             object.is_some_and(|object| {
@@ -91,10 +91,10 @@ impl Selection {
         match (&self.aspect, was && is) {
             (_, false) => was != is,
             (Aspect::Keys, true) => false,
-            // That the texts differ has been seen before.
+            // The caller has seen that the texts differ.
             (Aspect::Whole, true) => true,
             (Aspect::Fields(paths), true) => {
-                // Made here, where it is wanted now and then: kept, its two trees are three times what was read.
+                // Built here, as it is rarely needed: kept, its two trees would take three times the memory of the read.
                 let fields = FieldSet::new(paths.iter().cloned());
                 let project = |object: Option<&Object>| object.and_then(|object| fields.project(&object.json()).ok());
                 project(sides.old) != project(sides.new)

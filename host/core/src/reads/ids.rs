@@ -1,11 +1,11 @@
-//! Sets of numbers of keys and dependencies: most have one, few have very many.
+//! Sets of numbers of keys and dependencies. Most have one number, a few have very many.
 
 use hashbrown::HashSet;
 
-/// Above it a set is searched by hash.
+/// Size above which a set uses a hash table.
 const FEW: usize = 32;
 
-/// A set that is never empty: who removes the last drops it.
+/// A set that is never empty: the caller drops it with its last number.
 #[derive(Debug)]
 pub(super) enum Ids {
     One(u32),
@@ -27,7 +27,7 @@ impl Ids {
         }
     }
 
-    /// True if the set would be empty afterwards, and is to be dropped.
+    /// Returns `true` if the set would now be empty and must be dropped.
     pub(super) fn remove(&mut self, id: u32) -> bool {
         match self {
             Self::One(one) => return *one == id,
@@ -74,7 +74,7 @@ impl Ids {
         few.iter().chain(many.into_iter().flat_map(|many| many.iter())).copied()
     }
 
-    /// Bytes on the heap.
+    /// Returns the bytes on the heap.
     pub(super) fn heap(&self) -> usize {
         match self {
             Self::One(_) => 0,

@@ -1,7 +1,6 @@
-//! How a [`Tracker`] keeps its keys and dependencies: numbered, and found by hash.
+//! Tables of a [`Tracker`]: keys and dependencies, numbered and found by hash.
 //!
-//! A dependency lives as long as one key has it, through its last success or through the run that goes on; a key as long as it
-//! has either.
+//! A dependency lives while a key has it, from its last success or its current run. A key lives while it has either.
 
 use std::{collections::BTreeMap, hash::BuildHasher, sync::Arc};
 
@@ -16,9 +15,9 @@ use crate::{
     reads::anchor::Anchors,
 };
 
-/// Namespaces that may gather before the first are looked through.
+/// Smallest number of namespaces that triggers a sweep.
 const NAMESPACES: usize = 64;
-/// The two counters before the content of an `Arc`.
+/// Bytes of the two counters in an `Arc`.
 const ARC: usize = 2 * size_of::<usize>();
 
 impl Tracker {
@@ -60,8 +59,7 @@ impl Tracker {
         self.count();
     }
 
-    /// The thing, or what it hangs on where too many do that differ: a change would have to be compared with each of them, while nobody
-    /// else hears of any.
+    /// Returns the read itself, or the whole of its anchor if too many distinct selections are filed there.
     fn bounded(&self, kind: u32, thing: Thing) -> Thing {
         let Thing::Selection(selection) = &thing else { return thing };
         let known = self.find_thing(kind, ThingRef::Selection(selection)).is_some();
@@ -71,7 +69,7 @@ impl Tracker {
         Thing::Selection(Box::new(anchor::widest(selection)))
     }
 
-    /// In place of all that the run has read of a kind, it depends on the scope where it did.
+    /// Replaces all that the run has read of a kind by a dependency on the whole scope.
     fn depend_on_whole(&mut self, run: Run, kind: u32) {
         let Some(reads) = self.running(run).and_then(|running| running.of_kind(kind)) else { return };
         let whole = Thing::Selection(Box::new(reads.scope.selection()));
@@ -95,7 +93,7 @@ impl Tracker {
         }))
     }
 
-    /// The same text, held once.
+    /// Returns the shared copy of a namespace's name.
     pub(super) fn shared(&mut self, namespace: &Arc<str>) -> Arc<str> {
         if self.namespaces.len() >= self.namespaces_until.max(NAMESPACES) {
             self.namespaces.retain(|namespace| Arc::strong_count(namespace) > 1);
@@ -116,7 +114,7 @@ impl Tracker {
             Thing::Selection(selection) => self.kinds[kind as usize].selections.choose(selection, self.alike),
             Thing::Object(..) => None,
         };
-        // What there is no room for has been widened, and stands for all that there will be.
+        // A selection without room was widened, and covers all later ones.
         let choice = number(choice.unwrap_or(0));
         let dependency = Dependency { kind, choice, thing, keys: Ids::One(key) };
         self.heap += dependency.heap();
@@ -145,7 +143,7 @@ impl Tracker {
         place
     }
 
-    /// The key depends on it no more.
+    /// Removes a key from a dependency.
     pub(super) fn release(&mut self, place: u32, key: u32) {
         let dependency = self.dependencies[place as usize].as_mut().expect(LIVE);
         self.heap -= dependency.keys.heap();
@@ -253,7 +251,7 @@ impl Tracker {
         self.free_keys.push(key);
     }
 
-    /// Gives memory back that was needed once: tables at an eighth of their size. Places in the middle stay, to be used again.
+    /// Returns memory of tables that are an eighth full. Free places in the middle stay, for reuse.
     fn shrink(&mut self) {
         if self.things.len() >= self.things.capacity() / 8 {
             return;
@@ -272,7 +270,7 @@ impl Tracker {
 const LIVE: &str = "a number leads to something as long as anything names it";
 
 impl Scope {
-    /// True if it had to grow.
+    /// Returns `true` if the scope grew.
     fn include(&mut self, namespace: Option<Arc<str>>) -> bool {
         let grown = match (&*self, namespace) {
             (Self::Everywhere, _) => return false,
@@ -285,7 +283,7 @@ impl Scope {
     }
 }
 
-/// Places in tables are numbered in 32 bits.
+/// Converts an index; tables use 32 bits.
 fn number(place: usize) -> u32 {
     u32::try_from(place).expect("fewer than 2^32 keys and dependencies fit into memory")
 }

@@ -1,4 +1,4 @@
-//! The states and transitions. What follows from an [answer](answers) and from a [failure](failures) has a file of its own.
+//! The states and transitions. [Answers](answers) and [failures](failures) have files of their own.
 
 use std::{collections::VecDeque, mem, time::Duration};
 
@@ -15,35 +15,35 @@ use crate::{
 mod answers;
 mod failures;
 
-/// How long to let the server keep a watch open, from … to …: client-go's range, so that reconnects are spread.
+/// Range of the requested lifetime of a watch: client-go's, to spread reconnects.
 pub(super) const WATCH_FOR: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(600));
 
-/// A watch that ends so much sooner than it was asked to has ended in time: servers count in seconds, and from another moment.
+/// A watch that ends at most this much early has ended on time: servers count in seconds, and from another moment.
 const IN_TIME: Duration = Duration::from_secs(2);
 
 /// A watch that ends sooner than this, and without an event, has failed.
 const SHORT: Duration = Duration::from_secs(5);
 
-/// A watch that is open for so long without a line is suspect: servers send a bookmark every minute.
+/// A watch that is open this long without a line is suspect: servers send a bookmark every minute.
 const SILENT: Duration = Duration::from_secs(120);
 
-/// How long to wait where the server denies access, from … to …: roles change by hand, and tokens are read anew once a minute.
+/// Range of the wait after a denial: roles change by hand, and tokens are read again once a minute.
 const DENIED: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(33));
 
-/// How long a kind must be gone before its objects are: longer than API servers of one cluster disagree about a definition.
+/// Time for which a kind must be gone before its objects are removed: longer than API servers of one cluster disagree on it.
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
-/// One reflector reports at most [`FINDS`] restores in this time to the others. Nobody restores a cluster as often: it is
-/// one server of several that answers from an old cache, or one with versions of its own that restarts.
-const FINDS_WITHIN: Duration = Duration::from_secs(600);
+/// One reflector reports at most [`MAX_RESTORES`] restores to the others in this time. Nobody restores a cluster that often. The
+/// cause is then one of several servers that answers from an old cache, or one with its own versions that restarts.
+const RESTORES_WITHIN: Duration = Duration::from_secs(600);
 
-/// See [`FINDS_WITHIN`].
-const FINDS: usize = 3;
+/// See [`RESTORES_WITHIN`].
+const MAX_RESTORES: usize = 3;
 
-/// As the newest version seen: whatever the server says is of another history.
+/// The newest version seen after a restore: every version of the server is then of another history.
 const ANOTHER_HISTORY: ResourceVersion = ResourceVersion(u64::MAX);
 
-/// The longest Retry-After that is honoured: as long as the longest wait of our own.
+/// Largest Retry-After that is honoured.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// The state machine of one list and watch; see the [module](super).
@@ -51,48 +51,56 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 pub struct Reflector {
     config: Config,
     phase: Phase,
-    /// Where a watch goes on: of the last complete list, or newer by what the watch said since.
+    /// Where a watch continues: the version of the last complete list, or a newer one from the watch.
     version: Option<ResourceVersion>,
-    /// The newest version that the server has shown, also by lists that were given up: one that says it is older has gone
+    /// The newest version that the server has shown, also in lists that were given up. A server that shows an older one has gone
     /// back.
     seen: Option<ResourceVersion>,
-    /// The server has not refused streaming lists.
-    streaming: bool,
-    /// The next list goes by pages, though the server has not refused to stream.
-    pages_next: bool,
-    /// What the last watch was asked to last.
+    list_by: ListBy,
+    /// Requested lifetime of the last watch.
     watch_for: Duration,
-    /// Another reflector has found a restore since the last list was begun: this list, and what it leads to, may be of the lost history.
+    /// Another reflector has found a restore since the last list began. This list, and the watch after it, may be of the lost
+    /// history.
     restored: bool,
-    /// When it found the last [`FINDS`] restores by itself.
-    finds: VecDeque<Duration>,
-    /// `BeginReplace` was said, and neither `FinishReplace` nor `AbortReplace`.
+    /// Times of the last restores that this reflector found, at most [`MAX_RESTORES`].
+    restores: VecDeque<Duration>,
+    /// Set between `BeginReplace` and `FinishReplace` or `AbortReplace`.
     replacing: Option<Replacing>,
     synced: bool,
     gone: Option<Gone>,
-    /// The kind was missing since the last list.
+    /// The kind was missing at some time since the last list.
     missed: bool,
-    said: Option<State>,
+    reported: Option<State>,
     reconnect: Backoff,
     relists: Backoff,
     absent: Backoff,
     random: Random,
 }
 
-/// What the machine has asked for.
+/// How the next list is requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ListBy {
+    Stream,
+    /// By pages once, after a streaming list broke off.
+    PagesOnce,
+    /// By pages, as the server refused to stream.
+    Pages,
+}
+
+/// What the machine is waiting for.
 #[derive(Debug)]
 enum Phase {
-    /// Nothing yet.
+    /// [`Input::Start`].
     Idle,
     Resolving,
     /// One page of a list.
     Paging(Paging),
-    /// A watch that begins with what there is. Not all of it has come.
+    /// A streaming list that is not complete.
     Streaming {
         opened: bool,
     },
     Watching(Watch),
-    /// A list of one object, to see the version, before a watch goes on from where it was.
+    /// A list of one object, whose version shows whether a watch may continue.
     Probing,
     Waiting(Next),
 }
@@ -106,19 +114,19 @@ enum Next {
     Probe,
 }
 
-/// How far a list has come.
+/// The progress of a list by pages.
 #[derive(Debug, Default)]
 struct Paging {
-    /// Of the page that is asked for.
+    /// Of the requested page.
     continue_token: Option<String>,
-    /// Of the first page, once it is there.
+    /// Of the first page, once it has come.
     version: Option<ResourceVersion>,
-    /// All in one page, no older than this: the fall-back of a list whose continue token has expired. With a version the
-    /// server may answer from memory, and need not read everything from etcd at once.
+    /// Requests all objects in one page, no older than this version: the fall-back after a continue token expired. With a version
+    /// the server may answer from memory, and need not read everything from etcd.
     whole: Option<ResourceVersion>,
 }
 
-/// The kind is gone, as every answer says since.
+/// Since when every answer has reported that the kind is gone.
 #[derive(Clone, Copy, Debug)]
 struct Gone {
     since: Duration,
@@ -133,30 +141,29 @@ struct Replacing {
 #[derive(Clone, Copy, Debug, Default)]
 struct Watch {
     opened: Option<Duration>,
-    /// A line came that fits the version from which it was opened.
+    /// A line came that fits the watch's version.
     heard: bool,
     /// An object came that is newer than that version.
     eventful: bool,
 }
 
 impl Reflector {
-    /// One that waits for [`Input::Start`].
+    /// Creates a reflector that waits for [`Input::Start`].
     pub fn new(config: Config) -> Self {
         let mut random = Random::new(config.seed);
         Self {
             phase: Phase::Idle,
             version: None,
-            streaming: config.streaming,
-            pages_next: false,
+            list_by: if config.streaming { ListBy::Stream } else { ListBy::Pages },
             watch_for: Duration::ZERO,
             restored: false,
-            finds: VecDeque::with_capacity(FINDS),
+            restores: VecDeque::with_capacity(MAX_RESTORES),
             seen: config.seen,
             replacing: None,
             synced: false,
             gone: None,
             missed: false,
-            said: None,
+            reported: None,
             reconnect: Backoff::new(RECONNECT, random.draw()),
             relists: Backoff::new(RECONNECT, random.draw()),
             absent: Backoff::new(ABSENT, random.draw()),
@@ -165,15 +172,15 @@ impl Reflector {
         }
     }
 
-    /// Takes what happened at `now` and appends what is to be done to `effects`: of requests and waits at most one, the last.
+    /// Takes an input and appends the effects. At most one of them is a request or a wait, and it is the last.
     ///
-    /// `now` is since any fixed moment, and never smaller than before.
+    /// `now` counts from any fixed moment and never decreases.
     pub fn step(&mut self, now: Duration, input: Input<'_>, effects: &mut Vec<Effect>) {
         let mut step = Step { reflector: self, now, effects };
         let phase = mem::replace(&mut step.reflector.phase, Phase::Idle);
         let phase = match (phase, input) {
             (Phase::Idle, Input::Start) => {
-                step.say(State::Resolving);
+                step.report(State::Resolving);
                 step.go(Next::Resolve)
             }
             (Phase::Waiting(next), Input::Elapsed) => step.go(next),
@@ -193,7 +200,7 @@ impl Reflector {
             (Phase::Watching(watch), Input::Ended) => step.watch_ended(&watch),
             (Phase::Watching(_) | Phase::Probing, Input::Failed(failure)) => step.watch_failed(failure),
             (Phase::Probing, Input::Page(body)) => step.probed(body),
-            (phase, Input::Restored) => step.told_of_restore(phase),
+            (phase, Input::Restored) => step.restored_elsewhere(phase),
             (phase, _) => phase,
         };
         self.phase = phase;
@@ -227,7 +234,7 @@ impl Step<'_> {
             }
             Next::List => self.list(),
             Next::Page(paging) => {
-                self.say(State::Listing);
+                self.report(State::Listing);
                 self.ask_page(paging)
             }
             Next::Probe => {
@@ -238,15 +245,18 @@ impl Step<'_> {
     }
 
     fn list(&mut self) -> Phase {
-        self.say(State::Listing);
+        self.report(State::Listing);
         self.reflector.restored = false;
-        // Of a list that goes back the first page has to say so.
-        let pages = mem::take(&mut self.reflector.pages_next) || self.reflector.seen == Some(ANOTHER_HISTORY);
-        if pages || !self.reflector.streaming {
+        let by = self.reflector.list_by;
+        if by == ListBy::PagesOnce {
+            self.reflector.list_by = ListBy::Stream;
+        }
+        // A list that goes back must show so on its first page.
+        if by != ListBy::Stream || self.reflector.seen == Some(ANOTHER_HISTORY) {
             return self.ask_page(Paging::default());
         }
-        // Without a version: as recent as a list would be. From the last version the server would wait until it has come
-        // there, which after a restore of etcd is never.
+        // Without a version: as recent as a list would be. From the last version the server would wait until it reaches that
+        // version, which after a restore of etcd is never.
         let timeout = self.watch_for();
         self.effects.push(Effect::Watch { resource_version: String::new(), initial_events: true, timeout });
         Phase::Streaming { opened: false }
@@ -276,9 +286,9 @@ impl Step<'_> {
         self.reflector.watch_for
     }
 
-    fn say(&mut self, state: State) {
-        if self.reflector.said.as_ref() != Some(&state) {
-            self.reflector.said = Some(state.clone());
+    fn report(&mut self, state: State) {
+        if self.reflector.reported.as_ref() != Some(&state) {
+            self.reflector.reported = Some(state.clone());
             self.effects.push(Effect::State(state));
         }
     }
@@ -299,12 +309,12 @@ impl Step<'_> {
         let (object, unreadable) = self.read(json);
         let version = object.as_ref().map(Object::resource_version);
         self.saw(version);
-        // Only which object it was matters of one that is gone.
+        // Of a removed object, only its identity matters.
         self.effects.extend(object.map(Effect::Remove).or(unreadable));
         version
     }
 
-    /// The object, or as much of it as can be read, and what to say of one that cannot.
+    /// Returns the object, or as much of it as can be read, and what to report of an unreadable one.
     fn read(&self, json: &[u8]) -> (Option<Object>, Option<Effect>) {
         let Config { of, keep, .. } = &self.reflector.config;
         let error = match Object::parse_kept(json, of, keep) {
@@ -322,35 +332,35 @@ impl Step<'_> {
         self.reflector.seen = self.reflector.seen.max(version);
     }
 
-    /// Whether the server, which says that it is at `version`, was further. Reports that to the other reflectors once. It does not
-    /// report what they reported, nor one find after another.
+    /// Returns `true` if the server has seen a newer version than `version`, which it now shows. Reports that to the other
+    /// reflectors once, unless they reported it or this reflector has found too many.
     fn went_back(&mut self, version: ResourceVersion) -> bool {
         let went_back = Some(version) < self.reflector.seen;
         if went_back && self.reflector.seen != Some(ANOTHER_HISTORY) {
             self.reflector.seen = Some(ANOTHER_HISTORY);
-            if self.is_believed() {
+            if self.is_credible() {
                 self.effects.push(Effect::Restored);
             }
         }
         went_back
     }
 
-    /// Notes a restore that was found. `true` if others should believe it.
-    fn is_believed(&mut self) -> bool {
-        let (now, finds) = (self.now, &mut self.reflector.finds);
-        finds.retain(|at| now.saturating_sub(*at) < FINDS_WITHIN);
-        let believed = finds.len() < FINDS;
-        if !believed {
-            finds.pop_front();
+    /// Records a restore that was found. Returns `true` if the other reflectors should act on it.
+    fn is_credible(&mut self) -> bool {
+        let (now, restores) = (self.now, &mut self.reflector.restores);
+        restores.retain(|at| now.saturating_sub(*at) < RESTORES_WITHIN);
+        let credible = restores.len() < MAX_RESTORES;
+        if !credible {
+            restores.pop_front();
         }
-        finds.push_back(now);
-        believed
+        restores.push_back(now);
+        credible
     }
 
-    /// A request that is under way is answered before anything is done about it.
-    fn told_of_restore(&mut self, phase: Phase) -> Phase {
+    /// Follows a restore that another reflector found. A request under way is answered first.
+    fn restored_elsewhere(&mut self, phase: Phase) -> Phase {
         if self.reflector.seen.is_none() && self.reflector.replacing.is_none() {
-            // Nothing has come.
+            // Nothing has come yet.
             return phase;
         }
         self.reflector.restored = true;
@@ -364,7 +374,7 @@ impl Step<'_> {
     }
 
     fn finish_replace(&mut self, version: ResourceVersion) {
-        // Not earlier: until the list is complete the store holds objects from before.
+        // Not earlier: until the list is complete the store holds objects of the old history.
         if let Some(Replacing { went_back: true }) = self.reflector.replacing.take() {
             self.reflector.seen = None;
         }

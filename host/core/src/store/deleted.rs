@@ -1,5 +1,5 @@
-//! What this host deleted itself, while events from before may still be on their way: those of the object, and those of
-//! earlier objects of its name, which other clients deleted and the watch has not come to.
+//! Remembers this host's own deletes while older events may still arrive: those of the deleted object, and those of earlier
+//! objects of its name that other clients deleted.
 
 use std::collections::VecDeque;
 
@@ -10,37 +10,37 @@ use crate::{
     object::{Object, ResourceVersion, Uid},
 };
 
-/// How many uids are remembered: more than a busy host deletes in the time that a watch may lag. Where a DELETED came before
-/// the host was told of its success, the uid stays until it is pushed out or listed away.
+/// Uids that are remembered: more than a busy host deletes in the time that a watch may lag. If a DELETED event came before the
+/// answer to the delete, its uid stays until it is pushed out or a list ends.
 const LIMIT: usize = 8_192;
 
 #[derive(Debug, Default)]
 pub(super) struct Deleted {
-    uids: HashMap<Uid, Entry>,
-    /// Of keys whose object was deleted: all that is not newer is old.
+    uids: HashMap<Uid, Delete>,
+    /// For keys whose object was deleted, the version up to which events are ignored.
     floors: HashMap<Key, Floor>,
-    /// Of keys whose object left the selector by an own write: events up to that write are old.
+    /// For keys whose object left the selector by an own write, the version of that write. Older events are ignored.
     left: HashMap<Key, ResourceVersion>,
-    /// The uids, oldest first, and some that are forgotten already.
+    /// The uids, oldest first, and some that are no longer remembered.
     order: VecDeque<Uid>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Delete {
     key: Key,
-    /// How many lists had begun.
+    /// Number of lists begun before it.
     mark: u32,
 }
 
 #[derive(Debug)]
 struct Floor {
-    /// The last version that was held of the object with this uid.
+    /// The last stored version of the object with this uid.
     version: ResourceVersion,
     uid: Uid,
 }
 
 impl Deleted {
-    /// True for an object that was deleted, or whose name passed on to one that was.
+    /// Returns `true` for an object that was deleted, or that is older than a deleted one of its name.
     pub(super) fn hides(&self, object: &Object) -> bool {
         let left = !self.left.is_empty()
             && self.left.get(object.key()).is_some_and(|version| object.resource_version() < *version);
@@ -49,12 +49,12 @@ impl Deleted {
                 || self.floors.get(object.key()).is_some_and(|floor| object.resource_version() <= floor.version))
     }
 
-    /// `held`: the object's version if the store had it.
+    /// Records a delete. `held` is the object's version if the store had it.
     pub(super) fn remember(&mut self, key: &Key, uid: &Uid, held: Option<ResourceVersion>, mark: u32) {
         if let Some(version) = held {
             self.floors.insert(key.clone(), Floor { version, uid: uid.clone() });
         }
-        if self.uids.insert(uid.clone(), Entry { key: key.clone(), mark }).is_some() {
+        if self.uids.insert(uid.clone(), Delete { key: key.clone(), mark }).is_some() {
             return;
         }
         self.order.push_back(uid.clone());
@@ -65,10 +65,10 @@ impl Deleted {
         }
     }
 
-    /// An own write of `version` took the object out of the selector; the watch has come to `covered`.
+    /// Records that an own write of `version` took the object out of the selector. The watch has come to `covered`.
     pub(super) fn remember_left(&mut self, key: &Key, version: ResourceVersion, covered: ResourceVersion) {
         if self.left.len() >= LIMIT {
-            // What the watch has passed hides nothing any more.
+            // A version that the watch has passed hides nothing any more.
             self.left.retain(|_, version| *version > covered);
         }
         if self.left.len() < LIMIT {
@@ -76,7 +76,7 @@ impl Deleted {
         }
     }
 
-    /// The watch brings the DELETED of an object: it brings nothing older any more.
+    /// Forgets the delete of an object whose DELETED event arrived: the watch brings nothing older after it.
     pub(super) fn forget(&mut self, last: &Object) {
         if self.left.get(last.key()).is_some_and(|version| *version <= last.resource_version()) {
             self.left.remove(last.key());
@@ -93,11 +93,12 @@ impl Deleted {
         }
     }
 
-    /// A list is complete that was the `mark`th to begin. A list asked for after the delete does not name the object, and the
-    /// watch that follows it brings no event of it. Whether this one was asked for before or after the delete is not
-    /// known; where one began and was over in between, it was after.
+    /// Forgets the deletes that began before the list numbered `mark`, which is complete.
+    ///
+    /// A list requested after the delete does not name the object, and the watch that follows it brings no event of it. Whether
+    /// this list was requested before or after the delete is unknown. If another list began and ended in between, it was after.
     pub(super) fn finish_list(&mut self, mark: u32) {
-        let is_recent = |entry: &Entry| entry.mark == mark || entry.mark.wrapping_add(1) == mark;
+        let is_recent = |entry: &Delete| entry.mark == mark || entry.mark.wrapping_add(1) == mark;
         let past: Vec<Uid> =
             self.order.iter().filter(|uid| !self.uids.get(*uid).is_some_and(is_recent)).cloned().collect();
         for uid in &past {
@@ -110,7 +111,7 @@ impl Deleted {
     }
 
     fn drop_uid(&mut self, uid: &Uid) {
-        let Some(Entry { key, .. }) = self.uids.remove(uid) else { return };
+        let Some(Delete { key, .. }) = self.uids.remove(uid) else { return };
         // A later object of the name may have been deleted too.
         if self.floors.get(&key).is_some_and(|floor| floor.uid == *uid) {
             self.floors.remove(&key);

@@ -1,7 +1,7 @@
-//! Indexes by field path: from what stands at a path to the slots of the objects where it stands there.
+//! Indexes by field path: from a value at a path to the slots of the objects that have it.
 //!
-//! For each object the values are kept that it is found by: an update that does not change them is told by one walk over the
-//! new text for all paths, and never looks at the old one.
+//! The index keeps each object's indexed values. So an update needs one walk over the new text for all paths, and does not read
+//! the old text.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -20,40 +20,38 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct FieldIndexes {
     indexes: Vec<FieldIndex>,
-    /// The paths of all, in the same order.
+    /// The paths of all indexes, in the same order.
     paths: FieldSet,
 }
 
-/// What is left of an index that was dropped: nothing, if others still use it.
+/// A dropped index; empty if others still use it.
 #[derive(Debug)]
-#[must_use = "it is freed here and now otherwise"]
+#[must_use = "otherwise the index is freed here, perhaps under a lock"]
 pub struct DroppedIndex {
     _index: Option<FieldIndex>,
 }
 
-/// One index.
 #[derive(Debug)]
 pub(super) struct FieldIndex {
     path: FieldPath,
     users: u32,
     values: HashMap<Arc<str>, Set>,
-    /// By slot.
-    held: Vec<Held>,
+    by_slot: Vec<Values>,
     progress: Progress,
-    /// Of values, their sets and [`Held`], apart from the tables.
+    /// Bytes of values, their sets and [`Values`], without the tables.
     heap: usize,
 }
 
 /// The values of one object.
 #[derive(Debug)]
-enum Held {
-    /// As with nearly every path that has no `[*]`.
+enum Values {
+    /// Nearly every path without `[*]` has one value.
     One(Arc<str>),
     /// In ascending order.
     Several(Box<[Arc<str>]>),
 }
 
-impl Held {
+impl Values {
     fn none() -> Self {
         Self::Several(Box::default())
     }
@@ -83,7 +81,7 @@ impl FieldIndexes {
             path: path.clone(),
             users: 1,
             values: HashMap::new(),
-            held: Vec::new(),
+            by_slot: Vec::new(),
             progress: Progress::default(),
             heap: 0,
         });
@@ -105,7 +103,7 @@ impl FieldIndexes {
         self.paths = FieldSet::new(self.indexes.iter().map(|index| index.path.clone()));
     }
 
-    /// Takes so many slots more into the indexes that lack some. True if none lacks any.
+    /// Takes up to `work` more slots into incomplete indexes. Returns `true` if all are complete.
     pub(super) fn build(&mut self, slots: &[Option<Slot>], work: &mut usize) -> bool {
         for index in &mut self.indexes {
             if index.progress == Progress::Done {
@@ -125,7 +123,7 @@ impl FieldIndexes {
         self.indexes.iter().find(|index| index.path == *path)
     }
 
-    /// The object in `slot` is `new`.
+    /// Records that the object in `slot` is now `new`.
     pub(super) fn update(&mut self, slot: u32, new: Option<&Object>, order: Order<'_>) {
         if self.indexes.is_empty() {
             return;
@@ -143,15 +141,15 @@ impl FieldIndexes {
 
     pub(super) fn bytes(&self) -> usize {
         let of = |index: &FieldIndex| {
-            index.values.allocation_size() + index.held.capacity() * size_of::<Held>() + index.heap
+            index.values.allocation_size() + index.by_slot.capacity() * size_of::<Values>() + index.heap
         };
         self.indexes.capacity() * size_of::<FieldIndex>() + self.indexes.iter().map(of).sum::<usize>()
     }
 }
 
-/// For each path the values in the text of an object.
+/// Returns the values of each path in the text of an object.
 fn found<'a>(paths: &FieldSet, json: &'a str) -> Vec<Vec<Cow<'a, str>>> {
-    // The text was checked when it was parsed: there is nothing in it to fail at.
+    // The text was checked when it was parsed, so this cannot fail.
     paths.values(json).unwrap_or_default()
 }
 
@@ -160,29 +158,29 @@ impl FieldIndex {
         self.progress == Progress::Done
     }
 
-    /// Objects where `value` stands at the path.
+    /// Returns the objects that have `value` at the path.
     pub(super) fn slots(&self, value: &str) -> Option<&Set> {
         self.values.get(value)
     }
 
-    /// True if `value` stands at the path in the object of that slot.
+    /// Returns `true` if the object of that slot has `value` at the path.
     pub(super) fn has(&self, slot: u32, value: &str) -> bool {
-        self.held.get(slot as usize).is_some_and(|held| held.values().iter().any(|one| **one == *value))
+        self.by_slot.get(slot as usize).is_some_and(|held| held.values().iter().any(|one| **one == *value))
     }
 
     fn set(&mut self, slot: u32, new: &[Cow<'_, str>], order: Order<'_>) {
         let at = slot as usize;
-        if self.held.len() <= at {
+        if self.by_slot.len() <= at {
             if new.is_empty() {
                 return;
             }
-            self.held.resize_with(at + 1, Held::none);
+            self.by_slot.resize_with(at + 1, Values::none);
         }
-        // Nearly always.
-        if self.held[at].values().iter().map(|value| &**value).eq(new.iter().map(|value| &**value)) {
+        // The common case.
+        if self.by_slot[at].values().iter().map(|value| &**value).eq(new.iter().map(|value| &**value)) {
             return;
         }
-        let old = std::mem::replace(&mut self.held[at], Held::none());
+        let old = std::mem::replace(&mut self.by_slot[at], Values::none());
         self.heap -= old.heap();
         for value in old.values() {
             if new.binary_search_by(|new| (**new).cmp(value)).is_err() {
@@ -191,18 +189,18 @@ impl FieldIndex {
         }
         let values = new.iter().map(|value| self.insert(value, slot, order));
         let held = match new.len() {
-            1 => values.last().map_or_else(Held::none, Held::One),
-            _ => Held::Several(values.collect()),
+            1 => values.last().map_or_else(Values::none, Values::One),
+            _ => Values::Several(values.collect()),
         };
         self.heap += held.heap();
-        self.held[at] = held;
-        while self.held.pop_if(|last| last.values().is_empty()).is_some() {}
-        if self.held.len() < self.held.capacity() / 4 {
-            self.held.shrink_to(self.held.len() * 2);
+        self.by_slot[at] = held;
+        while self.by_slot.pop_if(|last| last.values().is_empty()).is_some() {}
+        if self.by_slot.len() < self.by_slot.capacity() / 4 {
+            self.by_slot.shrink_to(self.by_slot.len() * 2);
         }
     }
 
-    /// Gives the text that the table holds.
+    /// Adds the slot under `value`, and returns the table's copy of `value`.
     fn insert(&mut self, value: &str, slot: u32, order: Order<'_>) -> Arc<str> {
         if let Some((text, _)) = self.values.get_key_value(value) {
             let text = text.clone();
@@ -239,7 +237,7 @@ pub(super) mod tests {
     use super::*;
     use crate::store::set;
 
-    /// The indexes are what building them from the slots gives, and their counts are true.
+    /// Checks the indexes against ones built anew from the slots, and their counts.
     pub(in crate::store) fn check(indexes: &FieldIndexes, slots: &[Option<Slot>]) {
         assert!(indexes.paths.paths().iter().eq(indexes.indexes.iter().map(|index| &index.path)));
         for index in &indexes.indexes {
@@ -249,7 +247,7 @@ pub(super) mod tests {
             for (slot, held) in (0..).zip(&slots[..end]) {
                 let json = held.as_ref().map(|held| held.object.json());
                 let values = json.as_deref().map_or(Vec::new(), |json| found(&path, json).remove(0));
-                let kept = index.held.get(slot as usize).map_or(&[][..], Held::values);
+                let kept = index.by_slot.get(slot as usize).map_or(&[][..], Values::values);
                 assert!(kept.iter().map(|value| &**value).eq(values.iter().map(|value| &**value)));
                 for value in values {
                     assert!(index.has(slot, &value));
@@ -260,7 +258,7 @@ pub(super) mod tests {
             let held = index.values.iter().map(|(value, set)| (value.to_string(), of(set)));
             assert_eq!(held.collect::<BTreeMap<_, BTreeSet<u32>>>(), expected);
             let texts = index.values.iter().map(|(value, set)| ARC + value.len() + set.heap()).sum::<usize>();
-            assert_eq!(index.heap, texts + index.held.iter().map(Held::heap).sum::<usize>());
+            assert_eq!(index.heap, texts + index.by_slot.iter().map(Values::heap).sum::<usize>());
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The indexes: from an owner's uid, and from a label, to the slots of the objects that carry it.
+//! Indexes from an owner's uid, and from a label, to the slots of the objects that carry it.
 //!
-//! Owners are asked for all the time. Labels are asked for of some kinds and of others never, and each object has several: so they are
-//! indexed once somebody has asked.
+//! Owners are looked up all the time. Many kinds are never read by label, and each object has several labels. So labels are
+//! indexed only after the first such read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct OwnerIndex {
     owners: HashMap<Uid, Set>,
-    /// Of the sets.
+    /// Bytes of the sets.
     heap: usize,
 }
 
@@ -29,10 +29,10 @@ impl OwnerIndex {
         self.owners.get(owner).into_iter().flat_map(Set::iter)
     }
 
-    /// The object in `slot` was `old` and is `new`.
+    /// Records that the object in `slot` was `old` and is now `new`.
     pub(super) fn update(&mut self, slot: u32, old: Option<&Object>, new: Option<&Object>, order: Order<'_>) {
         let text = [old, new].map(|object| object.map_or("", Object::owners_json));
-        // Nearly always.
+        // The common case.
         if text[0] == text[1] {
             return;
         }
@@ -81,13 +81,13 @@ impl Progress {
         }
     }
 
-    /// Goes on by as many slots as are left of `work`, which are returned.
+    /// Advances by up to `work` slots, subtracts them from `work`, and returns them.
     pub(super) fn go_on<'a>(
         &mut self,
         slots: &'a [Option<Slot>],
         work: &mut usize,
     ) -> impl Iterator<Item = (u32, &'a Slot)> + use<'a> {
-        // The highest slots may have gone since.
+        // The highest slots may have been freed meanwhile.
         let below = if let Self::Below(below) = *self { below.min(slots.len()) } else { slots.len() };
         let end = slots.len().min(below.saturating_add(*work));
         *work -= end - below;
@@ -97,26 +97,26 @@ impl Progress {
     }
 }
 
-/// Label key → value → slots, once somebody has asked.
+/// Label key → value → slots, built after the first read by label.
 #[derive(Debug, Default)]
 pub(super) struct LabelIndex {
     wanted: AtomicBool,
     progress: Progress,
     keys: HashMap<Box<str>, Values>,
-    /// Of the values and their sets, apart from the tables.
+    /// Bytes of the values and their sets, without the tables.
     heap: usize,
 }
 
 #[derive(Debug, Default)]
 struct Values {
     values: HashMap<Box<str>, Set>,
-    /// How many objects have the key.
+    /// Number of objects that have the key.
     count: usize,
 }
 
 impl LabelIndex {
-    /// How many objects the index gives for a requirement; none: it has no answer, because objects without the label match, or it is
-    /// not there yet. From now on it is wanted.
+    /// Returns how many objects the index yields for a requirement. Returns `None` if objects without the label match, or if the
+    /// index is not complete; the latter asks for it to be built.
     pub(super) fn count(&self, requirement: &Requirement) -> Option<usize> {
         if self.progress != Progress::Done {
             self.wanted.store(true, Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl LabelIndex {
         }
     }
 
-    /// Objects that meet a requirement which has a [`count`](Self::count), and perhaps others: a set for each value.
+    /// Returns one set per value for a requirement that has a [`count`](Self::count). The sets may hold other objects too.
     pub(super) fn sets<'a>(&'a self, requirement: &'a Requirement) -> impl Iterator<Item = &'a Set> {
         let wanted = if let Requirement::In(_, values) = requirement { Some(values) } else { None };
         let values = self.keys.get(requirement.key()).map(|of| &of.values);
@@ -143,12 +143,12 @@ impl LabelIndex {
         named.chain(all)
     }
 
-    /// Somebody has asked, and it is not complete.
+    /// Returns `true` if the index is wanted and not complete.
     pub(super) fn is_lacking(&self) -> bool {
         self.progress != Progress::Done && self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Takes so many slots more in, if somebody has asked. True if none is lacking.
+    /// Takes up to `work` more slots in, if the index is wanted. Returns `true` if it is complete or not wanted.
     pub(super) fn build(&mut self, slots: &[Option<Slot>], work: &mut usize) -> bool {
         if self.is_lacking() {
             for (number, slot) in self.progress.go_on(slots, work) {
@@ -160,13 +160,13 @@ impl LabelIndex {
         !self.is_lacking()
     }
 
-    /// The object in `slot` was `old` and is `new`.
+    /// Records that the object in `slot` was `old` and is now `new`.
     pub(super) fn update(&mut self, slot: u32, old: Option<&Object>, new: Option<&Object>, order: Order<'_>) {
         if !self.progress.has(slot) {
             return;
         }
         let text = [old, new].map(|object| object.map_or("", Object::labels_json));
-        // Nearly always.
+        // The common case.
         if text[0] == text[1] {
             return;
         }
@@ -220,7 +220,7 @@ impl LabelIndex {
     }
 }
 
-/// Gives room back that a table needed once. Called after each removal: what is moved was paid for by what went.
+/// Returns unused memory of a table. Called after each removal; the removals since have paid for the move.
 pub(super) fn shrink<K: Eq + std::hash::Hash, V>(table: &mut HashMap<K, V>) {
     if table.len() < table.capacity() / 8 {
         table.shrink_to(table.len() * 2);

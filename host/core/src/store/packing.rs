@@ -1,7 +1,7 @@
-//! Packing the texts of a store, in steps that hold its lock briefly.
+//! Compresses the texts of a store, in steps that lock it briefly.
 //!
-//! What comes in is held as it came: routes and subscribers read it while it is news. Later somebody with time to spare asks
-//! for [`Work`], does it without the store, and gives the result back:
+//! An object is first held as it came, because routes and subscribers read it at once. Later a background thread asks for
+//! [`Work`], runs it without the store, and returns the result:
 //!
 //! ```text
 //!  put ─► plain ──┐  Store::packing     Work::run        Store::packed
@@ -9,7 +9,7 @@
 //!                   lock, to read       no lock, long    lock, to write
 //! ```
 //!
-//! What was replaced or deleted between the two stays as it is.
+//! Objects that were replaced or deleted in between are skipped.
 
 use std::sync::Arc;
 
@@ -18,32 +18,31 @@ use hashbrown::HashSet;
 use super::Store;
 use crate::{dictionary::Dictionary, object::Object};
 
-/// Objects that together are smaller are left as they are: a dictionary and its tables take some 500 kB, and nobody would notice
-/// what is left of the gain.
-const BORDER: usize = 1 << 20;
+/// Bytes of objects below which nothing is packed. A dictionary and its tables take some 500 kB, so the gain would be small.
+const MIN_BYTES: usize = 1 << 20;
 
-/// As many objects of a list that is still going on are enough to begin with: a page or two.
+/// Objects of an unfinished list that suffice for a first training: a page or two.
 const FIRST: usize = 1_000;
 
-/// A dictionary serves until the store has grown so many times over: what came first need not be like what came later.
+/// Growth of the store after which the dictionary is trained again, as later objects may differ from the first.
 const GROWTH: usize = 4;
 
-/// From how many objects to learn, taken from all over the store.
+/// Objects to train with, taken from all over the store.
 const SAMPLES: usize = 4 * FIRST;
 
-/// Objects packed at once: 1 to 2 ms of work, and some ten microseconds under the lock to put them into their places.
+/// Objects packed at once: 1 to 2 ms of work, and some ten microseconds under the lock to replace them.
 const BATCH: usize = 128;
 
-/// How the texts of a store are kept.
+/// The state of compression in a store.
 #[derive(Debug, Default)]
 pub(super) struct Packing {
     on: bool,
-    /// Slots whose texts are to be packed.
+    /// Slots whose texts wait to be packed.
     waiting: HashSet<u32>,
     dictionary: Option<Arc<Dictionary>>,
-    /// How many objects there were when it was trained, or was to be.
+    /// Number of objects at the last training, or attempt.
     trained_at: usize,
-    /// What objects of the store are packed with, and how many are. As many as times that the store grew so much.
+    /// Dictionaries in use, and the number of objects packed with each. One more for every time the store grew by [`GROWTH`].
     used: Vec<(Arc<Dictionary>, usize)>,
 }
 
@@ -70,11 +69,11 @@ impl Packing {
         }
     }
 
-    /// Nothing is to be done in `slot` any more.
+    /// Takes `slot` off the list of waiting ones.
     fn done(&mut self, slot: u32) {
         self.waiting.remove(&slot);
         if self.waiting.is_empty() {
-            // After a list it has room for all.
+            // It grew to hold a whole list.
             self.waiting.shrink_to(FIRST);
         }
     }
@@ -86,7 +85,7 @@ impl Packing {
     }
 }
 
-/// Something to do for a store, apart from it.
+/// A step of compression, to be run without the store.
 #[derive(Debug)]
 pub struct Work(Task);
 
@@ -96,19 +95,19 @@ enum Task {
     Pack(Arc<Dictionary>, Vec<(u32, Arc<Object>)>),
 }
 
-/// What came of [`Work`], for [`Store::packed`].
+/// The result of [`Work`], for [`Store::packed`].
 #[derive(Debug)]
 pub struct Packed(Outcome);
 
 #[derive(Debug)]
 enum Outcome {
     Trained(Option<Arc<Dictionary>>),
-    /// Each with its slot, and none where it is to stay as it is.
+    /// Slots, their objects, and the packed form; `None` if it would not be smaller.
     Packed(Vec<(u32, Arc<Object>, Option<Object>)>),
 }
 
 impl Work {
-    /// Does it: some milliseconds to pack, up to a second to train. For a thread on which nobody waits.
+    /// Runs the step: some milliseconds to pack, up to a second to train. For a background thread.
     pub fn run(self) -> Packed {
         Packed(match self.0 {
             Task::Train(samples) => {
@@ -127,7 +126,7 @@ impl Work {
 }
 
 impl Store {
-    /// Says that texts are to be kept compressed from now on, or as they come. What is packed stays so until it is replaced.
+    /// Turns compression on or off. Packed texts stay packed until they are replaced.
     pub fn set_compressed(&mut self, on: bool) {
         if on == self.packing.on {
             return;
@@ -141,8 +140,8 @@ impl Store {
         }
     }
 
-    /// The next thing to do so that texts are compressed; none for now. One at a time: its result first, by
-    /// [`packed`](Self::packed). To be asked after changes, as often as suits: what waits is read without being unpacked.
+    /// Returns the next step of compression, or `None` if there is nothing to do. Give its result to [`packed`](Self::packed)
+    /// before asking again. Ask after changes, as often as suits.
     ///
     /// ```
     /// # use pilothouse_core::{key::TypeMeta, store::Store};
@@ -160,7 +159,7 @@ impl Store {
             return None;
         }
         let due = match dictionary {
-            None => self.object_bytes >= BORDER && (self.replace.is_none() || self.len() >= FIRST),
+            None => self.object_bytes >= MIN_BYTES && (self.replace.is_none() || self.len() >= FIRST),
             Some(_) => true,
         };
         if due && self.len() >= GROWTH * trained_at {
@@ -171,9 +170,9 @@ impl Store {
         Some(Work(Task::Pack(dictionary, batch)))
     }
 
-    /// Takes the result in: what is still held as it was given out is replaced by the same object, packed. No change to anybody.
+    /// Replaces objects by their packed form, if they are still the stored ones. No change is reported.
     ///
-    /// `done` then holds what was replaced: to be dropped where no lock is held.
+    /// `done` then holds the replaced objects; drop it without the lock.
     pub fn packed(&mut self, done: &mut Packed) {
         if !self.packing.on {
             return;
@@ -204,7 +203,7 @@ impl Store {
         }
     }
 
-    /// Objects from all over the store.
+    /// Returns objects from all over the store.
     fn samples(&self) -> Vec<Arc<Object>> {
         let step = (self.slots.len() / SAMPLES).max(1);
         let held = self.slots.iter().step_by(step).flatten();

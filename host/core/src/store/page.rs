@@ -1,13 +1,13 @@
-//! Reads of many objects: in the order of keys, page by page, with a bound on the work of each.
+//! Reads many objects in the order of keys, page by page, with a bound on the work of each.
 //!
 //! ```text
-//!  names ─────────────┐ one of them, whichever gives fewest
+//!  names ─────────────┐ the smallest of them
 //!  labels ─ sets ─────┼──────────► in order of keys ──┐
 //!  fields ─ set  ─────┘            (slots)            ├─ merge ─► does it match? ─► page
-//!                     what a snapshot sees otherwise ─┘
+//!             what a snapshot sees differently ───────┘
 //! ```
 //!
-//! Every source is in order and can be entered anywhere, so that a page costs what it looks at, wherever it begins.
+//! Every source is ordered and can be entered anywhere. So a page costs what it looks at, wherever it begins.
 
 use std::{iter, sync::Arc};
 
@@ -19,65 +19,65 @@ use crate::{
     selector::Selector,
 };
 
-/// Which objects a read is about.
+/// Selects the objects of a read.
 #[derive(Clone, Copy, Debug)]
 pub struct Query<'q> {
-    /// Only those in it; none: all.
+    /// Only objects of this namespace; `None` for all.
     pub namespace: Option<&'q str>,
-    /// Only those whose labels it matches.
+    /// Only objects whose labels it matches.
     pub selector: &'q Selector,
-    /// Only those where this value stands at this path, by an index that [`Store::add_index`] made.
+    /// Only objects with this value at this path, by an index that [`Store::add_index`] made.
     pub index: Option<(&'q FieldPath, &'q str)>,
-    /// Only those with greater keys.
+    /// Only objects with greater keys.
     pub after: Option<&'q Key>,
-    /// At most so many; 0 counts as 1.
+    /// Largest number of objects; 0 counts as 1.
     pub limit: usize,
 }
 
 impl<'q> Query<'q> {
-    /// All objects that `selector` matches.
+    /// Selects all objects that `selector` matches.
     pub fn new(selector: &'q Selector) -> Self {
         Self { namespace: None, selector, index: None, after: None, limit: usize::MAX }
     }
 }
 
-/// Some objects of a read.
+/// Part of the objects of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     /// In the order of keys.
     pub items: Vec<Arc<Object>>,
-    /// Where the read goes on: to be the query's `after`. None: there are no more.
+    /// The query's `after` for the next page; `None` at the end.
     pub next: Option<Key>,
 }
 
-/// A read by an index that is not there.
+/// A read by an index that is not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
-    /// Nobody has added it.
+    /// The index was never added.
     #[error("there is no index by {0}")]
     Missing(FieldPath),
-    /// [`Store::build_indexes`] has not come to its end.
+    /// [`Store::build_indexes`] has not finished.
     #[error("the index by {0} is still being built")]
     Building(FieldPath),
 }
 
-/// Sets of an index that are merged by looking at each for each object.
+/// Largest number of an index's sets that are merged by comparing their heads.
 const MERGED: usize = 16;
 
-/// Objects that are put into order for one page, where an index gives them in more than [`MERGED`] sets.
+/// Largest number of objects that are sorted for one page, if an index yields them in more than [`MERGED`] sets.
 const SORTED: usize = 1_000;
 
 type Slots<'a> = Box<dyn Iterator<Item = u32> + 'a>;
 
 impl Store {
-    /// A part of what `query` asks for, and where the rest begins. It looks at no more than `work` objects (at least one), so
-    /// that whoever guards the store holds it for a bounded time: a page may hold fewer objects than the limit, or none, and
-    /// not be the last.
+    /// Returns a part of what `query` selects, and where to continue. Looks at no more than `work` objects (at least one), so
+    /// that a lock is held for a bounded time. A page may therefore have fewer objects than the limit, even none, without being
+    /// the last.
     ///
     /// With a `snapshot`, the objects are as they were when it was taken: pages fit together.
     ///
     /// # Errors
-    /// When the query names an index that the store does not have.
+    /// Fails if the query names an index that the store does not have.
     pub fn page(&self, query: &Query<'_>, snapshot: Option<&Snapshot>, work: usize) -> Result<Page, IndexError> {
         let index = query.index.map(|(path, value)| Ok((self.index(path)?, value))).transpose()?;
         let path = query.index.map(|(path, _)| FieldSet::new([path.clone()]));
@@ -99,7 +99,7 @@ impl Store {
             }
             let now = present.peek().map(|slot| (self.object(*slot), *slot));
             let old = past.peek().copied();
-            // Where both have a key, it is the past that counts.
+            // If both have a key, the snapshot's version counts.
             let (key, object, slot) = match (now, old) {
                 (None, None) => return Ok(page),
                 (Some((now, slot)), _) if old.is_none_or(|(key, _)| now.key() < key) => {
@@ -124,9 +124,9 @@ impl Store {
         Ok(page)
     }
 
-    /// Objects that `selector` matches, ordered by key, after the key `after`. `namespace`: only those in it; none: all.
+    /// Returns the objects that `selector` matches, ordered by key, after the key `after`. `namespace`: `None` for all.
     ///
-    /// For a caller that takes few of them, or has the store for itself: [`page`](Self::page) bounds the time.
+    /// For callers that take few objects, or hold no lock: only [`page`](Self::page) bounds the time.
     pub fn list<'a>(
         &'a self,
         namespace: Option<&'a str>,
@@ -138,8 +138,8 @@ impl Store {
         objects.filter(|object| selector.is_empty() || selector.matches(object.labels()))
     }
 
-    /// Slots of all objects that a query may mean, and of others in the same namespace and after the same key, in the order
-    /// of keys.
+    /// Returns the slots of all objects that a query may select, in the order of keys. Others of the same namespace and after
+    /// the same key may be among them.
     fn candidates<'a>(&'a self, query: &Query<'a>, index: Option<(&'a FieldIndex, &'a str)>) -> Slots<'a> {
         let order = Order(&self.slots);
         let Query { namespace, after, .. } = *query;
@@ -189,7 +189,7 @@ impl Store {
     }
 }
 
-/// For an object of the past, which is in no index.
+/// Checks an object of the past, which is in no index.
 fn has_value(path: Option<&FieldSet>, object: &Object, value: &str) -> bool {
     let json = object.json();
     let values = path.and_then(|path| path.values(&json).ok()).and_then(|mut values| values.pop());

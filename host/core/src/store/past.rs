@@ -1,9 +1,10 @@
-//! What open snapshots see otherwise than it is now.
+//! Keeps what open snapshots see differently from the present.
 //!
-//! Time is counted in epochs, and an epoch is held by the snapshots that were taken in it. When the watch changes an object
-//! while some are open, the version that is superseded is kept under the newest epoch that saw it; no snapshot open,
-//! nothing kept. An own write is seen by all: no read shows what was kept of its object any more. That some have shown it is
-//! remembered, for whoever read it must be told.
+//! Time is counted in epochs. The snapshots taken in an epoch hold it. When the watch changes an object while snapshots are
+//! open, the superseded version is kept under the newest epoch that saw it. Without open snapshots nothing is kept.
+//!
+//! Every read sees own writes, so an own write hides the kept versions of its object. The store remembers that they were shown,
+//! because their readers must be woken.
 //!
 //! ```text
 //!            snapshot a            snapshot b
@@ -20,51 +21,51 @@ use std::{
 use super::in_namespace;
 use crate::{key::Key, object::Object};
 
-/// How many superseded versions one store keeps for its snapshots.
+/// Superseded versions that one store keeps for its snapshots.
 ///
-/// A call lasts milliseconds, and ten thousand changes a second are a storm: this is for a call that runs a second through one. To
-/// look through all of them for an owner takes some hundred microseconds.
+/// A call lasts milliseconds; this is enough for a call of a second during 16,384 changes a second. Searching all of them for an
+/// owner takes some hundred microseconds.
 pub const MAX_SUPERSEDED: usize = 16_384;
 
-/// How many bytes of them: small beside a store that changes so fast.
+/// Bytes of superseded versions: small beside a store that changes so fast.
 pub const MAX_SUPERSEDED_BYTES: usize = 16 << 20;
 
-/// The objects of a store as they were at one moment. Dropping it ends it, at any time and without the store.
+/// The objects of a store as they were at one moment. Ends when it is dropped, which needs no access to the store.
 ///
-/// Reads through it see what was there then, whatever the watch has brought since. Writes of this host are the exception: they
-/// are seen by every read that begins after their answer (invariant 3).
+/// Reads through it do not see later changes by the watch. They do see this host's own writes, as does every read that begins
+/// after the answer (invariant 3).
 ///
-/// When the versions that a store keeps for its snapshots pass a bound, it gives up the oldest: reads through it then see the
-/// present. [`Store::snapshots_given_up`](super::Store::snapshots_given_up) counts those.
+/// If the versions kept for snapshots pass a bound, the store gives up the oldest snapshot, whose reads then see the present.
+/// [`Store::snapshots_given_up`](super::Store::snapshots_given_up) counts them.
 #[derive(Clone, Debug)]
 pub struct Snapshot(Arc<u64>);
 
 #[derive(Debug, Default)]
 pub(super) struct Past {
-    /// The present epoch; whoever else holds it is a snapshot.
+    /// The present epoch. Every other holder is a snapshot.
     now: Arc<u64>,
-    /// Earlier epochs that a snapshot held when they ended, oldest first.
+    /// Earlier epochs with open snapshots, oldest first.
     held: VecDeque<Arc<u64>>,
-    /// Snapshots of epochs before this one have been given up.
+    /// Snapshots of epochs before this one were given up.
     given_up_before: u64,
     given_up: u64,
-    /// Oldest first.
+    /// Versions that snapshots see, oldest first.
     versions: BTreeMap<Key, Vec<Version>>,
-    /// What reads have shown until an own write came. Oldest first.
+    /// Versions that reads showed until an own write came, oldest first.
     revealed: BTreeMap<Key, Vec<Version>>,
-    /// The keys of all versions by their `until`, oldest first.
+    /// The keys of all versions with their `until`, oldest first.
     order: VecDeque<(u64, Key)>,
-    /// Of objects.
+    /// Bytes of the objects in all versions.
     bytes: usize,
 }
 
-/// A key, and what stood under it.
+/// A key, and the object that a snapshot saw under it.
 type Shown<'a> = (&'a Key, Option<&'a Arc<Object>>);
 
-/// What stood under a key, though it does not any more.
+/// A former state of a key; `None` if there was no object.
 #[derive(Debug)]
 struct Version {
-    /// The first epoch that saw it, and the last.
+    /// The first and the last epoch that saw it.
     since: u64,
     until: u64,
     object: Option<Arc<Object>>,
@@ -89,7 +90,7 @@ impl Past {
         *at.0 >= self.given_up_before
     }
 
-    /// What is kept is kept under epochs that have ended.
+    /// Returns `true` if versions may be kept for this snapshot: they are kept under ended epochs only.
     pub(super) fn keeps_for(&self, at: &Snapshot) -> bool {
         self.has(at) && *at.0 < *self.now
     }
@@ -102,14 +103,14 @@ impl Past {
         self.given_up
     }
 
-    /// The watch supersedes `old`, which was there (or was not, if none) under `key`.
+    /// Keeps `old`, which the watch supersedes under `key`, for the snapshots that see it.
     pub(super) fn supersede(&mut self, key: &Key, old: Option<&Arc<Object>>) {
         if self.held.is_empty() && !is_held(&self.now) {
             return;
         }
         if is_held(&self.now) {
             let next = Arc::new(*self.now + 1);
-            // Of the snapshots in between, most end before the oldest does.
+            // Of the snapshots between, most end before the oldest does.
             if self.held.len() == self.held.capacity() {
                 self.held.retain(is_held);
             }
@@ -121,12 +122,12 @@ impl Past {
         let versions = self.versions.entry(key.clone()).or_default();
         let since = versions.last().map_or(0, |last| last.until + 1);
         if since > until {
-            // It came and went since the newest snapshot was taken.
+            // The version began after the newest snapshot.
             return;
         }
         let version = Version { since, until, object: old.cloned() };
         self.bytes += version.bytes();
-        // Nearly always the only one.
+        // Mostly the only one.
         versions.reserve_exact(1);
         versions.push(version);
         self.order.push_back((until, key.clone()));
@@ -135,14 +136,14 @@ impl Past {
         }
     }
 
-    /// An own write has been answered: what is there now is what all see.
+    /// Shows the present of `key` to all snapshots, after an own write.
     pub(super) fn reveal(&mut self, key: &Key) {
         if let Some(versions) = self.versions.remove(key) {
             self.revealed.entry(key.clone()).or_default().extend(versions);
         }
     }
 
-    /// Lets go of what no open snapshot sees.
+    /// Drops what no open snapshot sees.
     pub(super) fn release(&mut self) {
         while self.held.pop_front_if(|oldest| !is_held(oldest)).is_some() {}
         self.trim();
@@ -175,7 +176,7 @@ impl Past {
         }
     }
 
-    /// What a snapshot sees under a key, if it is not what is there now.
+    /// Returns what a snapshot sees under a key, if that differs from the present.
     pub(super) fn get(&self, at: &Snapshot, key: &Key) -> Option<Option<&Arc<Object>>> {
         if self.versions.is_empty() || !self.has(at) {
             return None;
@@ -183,7 +184,7 @@ impl Past {
         seen(*at.0, self.versions.get(key)?)
     }
 
-    /// All that a snapshot sees otherwise than it is now, after a key and in a namespace, in the order of keys.
+    /// Returns what a snapshot sees differently from the present, after a key and in a namespace, in the order of keys.
     pub(super) fn after<'a>(
         &'a self,
         at: &Snapshot,
@@ -192,7 +193,7 @@ impl Past {
     ) -> impl Iterator<Item = (&'a Key, Option<&'a Arc<Object>>)> + use<'a> {
         let (at, has) = (*at.0, self.has(at));
         let begin = namespace.map(|namespace| Key { namespace: Some(namespace.into()), name: "".into() });
-        // Keys without a namespace come first, whatever their names.
+        // Keys without a namespace sort first.
         let begin = begin.filter(|begin| begin.namespace.as_deref() != Some(""));
         let begin = match (after, &begin) {
             (Some(after), Some(begin)) if after < begin => Bound::Included(begin),
@@ -206,8 +207,8 @@ impl Past {
         within.filter_map(move |(key, versions)| Some((key, seen(at, versions).filter(|_| has)?)))
     }
 
-    /// What reads through a snapshot show, or have shown, otherwise than it is now: of up to `work` keys after a key, in
-    /// their order; and the last of these, if there may be more.
+    /// Returns what reads through a snapshot show, or have shown, differently from the present. Covers up to `work` keys after
+    /// a key, in their order. Also returns the last of these keys if there may be more.
     pub(super) fn shown<'a>(
         &'a self,
         at: &Snapshot,
@@ -216,7 +217,7 @@ impl Past {
     ) -> (Vec<Shown<'a>>, Option<&'a Key>) {
         let (at, work) = (*at.0, work.max(1));
         let after = after.map_or(Bound::Unbounded, Bound::Excluded);
-        // Of each the first: so the first of both are among them.
+        // The first of each, so that the first of both are among them.
         let some = |kept: &'a BTreeMap<Key, Vec<Version>>| kept.range::<Key, _>((after, Bound::Unbounded)).take(work);
         let shows =
             some(&self.versions).map(|(key, versions)| (key, seen(at, versions).into_iter().collect::<Vec<_>>()));
@@ -253,12 +254,12 @@ fn seen(at: u64, versions: &[Version]) -> Option<Option<&Arc<Object>>> {
 pub(super) mod tests {
     use super::*;
 
-    /// How many epochs are held, and how many versions.
+    /// Returns the number of epochs with snapshots, and of versions.
     pub(in crate::store) fn sizes(past: &Past) -> (usize, usize) {
         (past.held.len(), past.versions.values().map(Vec::len).sum())
     }
 
-    /// Versions are in order, within bounds, and some snapshot may see them.
+    /// Checks that versions are ordered, bounded, and visible to some snapshot.
     pub(in crate::store) fn check(past: &Past) {
         let versions = || past.versions.values().chain(past.revealed.values()).flatten();
         assert_eq!(past.bytes, versions().map(Version::bytes).sum::<usize>());

@@ -1,11 +1,11 @@
-//! Sets of slots in the order of their objects' keys: what an index gives needs no sorting, and a page begins anywhere in it.
+//! Sets of slots in the order of their objects' keys, so that reads need no sorting and a page can begin anywhere.
 //!
 //! ```text
 //! One(7)      Few[2 9 4]      Many[[2 9 4 …] [8 1 …] [5 …]]      each in the order of keys, not of numbers
 //! ```
 //!
-//! Most sets have one slot, few have very many. A number costs four to sixteen bytes, a search some twenty comparisons of keys; an
-//! object that comes after all others, as in a list, costs one.
+//! Most sets have one slot, a few have very many. A slot costs 4 to 16 bytes, and an insertion about twenty comparisons of keys. An
+//! object that sorts last, as in a list, costs one comparison.
 
 use super::{Key, Slot};
 
@@ -19,20 +19,20 @@ impl<'a> Order<'a> {
     }
 }
 
-/// Slots of one chunk, at most. Inserting moves a kilobyte at the most.
+/// Largest number of slots in a chunk. An insertion moves at most a kilobyte.
 const CHUNK: usize = 256;
 
-/// By how many slots at the least a small set grows. There are as many small sets as owners and label values: what doubling leaves
-/// unused, a third of it all, counts.
+/// Smallest growth of a small set. There is one such set per owner and label value; doubling would leave a third of their memory
+/// unused.
 const STEP: usize = 4;
 
-/// Never empty between calls.
+/// Slots in the order of keys. Never empty between calls.
 #[derive(Debug)]
 pub(super) enum Set {
     One(u32),
-    /// At least two, at most [`CHUNK`].
+    /// From two to [`CHUNK`] slots.
     Few(Vec<u32>),
-    /// None is empty, and each has room for [`CHUNK`].
+    /// Chunks that are never empty; each has a capacity of [`CHUNK`].
     Many(Vec<Vec<u32>>),
 }
 
@@ -61,7 +61,7 @@ impl Set {
                 if chunks[at].len() < CHUNK {
                     chunks[at].insert(place, slot);
                 } else if place == CHUNK {
-                    // What comes in order leaves full chunks behind.
+                    // Insertion in order leaves full chunks behind.
                     chunks.insert(at + 1, chunk(&[slot]));
                 } else {
                     let upper = chunk(&chunks[at][CHUNK / 2..]);
@@ -74,7 +74,7 @@ impl Set {
         }
     }
 
-    /// True if the set is empty afterwards, and to be dropped. The slot must still be in use.
+    /// Returns `true` if the set is now empty and must be dropped. The slot must still be in use.
     pub(super) fn remove(&mut self, slot: u32, order: Order<'_>) -> bool {
         match self {
             Self::One(one) => return *one == slot,
@@ -113,7 +113,7 @@ impl Set {
         }
     }
 
-    /// All slots, in the order of keys.
+    /// Returns all slots, in the order of keys.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> + use<'_> {
         let (few, many) = match self {
             Self::One(one) => (std::slice::from_ref(one), &[][..]),
@@ -123,7 +123,7 @@ impl Set {
         few.iter().chain(many.iter().flatten()).copied()
     }
 
-    /// The slots in the order of keys, but those that come first and `is_before` holds for.
+    /// Returns the slots in the order of keys, without those at the beginning for which `is_before` holds.
     pub(super) fn after(&self, is_before: impl Fn(u32) -> bool) -> impl Iterator<Item = u32> {
         let rest = |chunk: &[u32]| chunk.partition_point(|slot| is_before(*slot));
         let (first, others) = match self {
@@ -152,7 +152,7 @@ fn chunk(slots: &[u32]) -> Vec<u32> {
     chunk
 }
 
-/// Where the slot stands, or should stand.
+/// Returns the position of the slot, or where to insert it.
 fn find(chunk: &[u32], slot: u32, order: Order<'_>) -> Result<usize, usize> {
     let key = order.key(slot);
     if chunk.last().is_some_and(|last| *last != slot && order.key(*last) < key) {
@@ -161,7 +161,7 @@ fn find(chunk: &[u32], slot: u32, order: Order<'_>) -> Result<usize, usize> {
     chunk.binary_search_by(|other| if *other == slot { std::cmp::Ordering::Equal } else { order.key(*other).cmp(key) })
 }
 
-/// The chunk where the slot stands, or should stand: the last that begins no later.
+/// Returns the chunk for the slot: the last one that begins no later.
 fn chunk_of(chunks: &[Vec<u32>], slot: u32, order: Order<'_>) -> usize {
     let key = order.key(slot);
     let begins = |chunk: &Vec<u32>| chunk.first().is_some_and(|first| *first == slot || order.key(*first) <= key);
@@ -171,8 +171,8 @@ fn chunk_of(chunks: &[Vec<u32>], slot: u32, order: Order<'_>) -> usize {
     chunks.partition_point(begins).saturating_sub(1)
 }
 
-/// Joins a chunk that has become small with a neighbour that is no more than half full: the others are more than that, so that
-/// chunks stay a quarter full on average.
+/// Joins a chunk that has become small with a neighbour that is at most half full. Other neighbours are fuller, so that chunks stay
+/// a quarter full on average.
 fn merge(chunks: &mut Vec<Vec<u32>>, at: usize) {
     let mut neighbours = [at.checked_sub(1), Some(at + 1)].into_iter().flatten();
     let small = |other: &usize| chunks.get(*other).is_some_and(|chunk| chunk.len() <= CHUNK / 2);
@@ -191,7 +191,7 @@ fn merge(chunks: &mut Vec<Vec<u32>>, at: usize) {
 pub(super) mod tests {
     use super::*;
 
-    /// The slots, which stand in the order of their keys, each once, in chunks as they should be.
+    /// Checks order and chunks, and returns the slots.
     pub(in crate::store) fn check(set: &Set, order: Order<'_>) -> Vec<u32> {
         let slots: Vec<u32> = set.iter().collect();
         assert!(slots.is_sorted_by(|a, b| order.key(*a) < order.key(*b)), "in the order of keys");

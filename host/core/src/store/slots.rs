@@ -1,12 +1,12 @@
-//! Where the objects of a [`Store`] lie: each in a slot, named by its number, which the key table and the table of namespaces lead to.
+//! Holds the objects of a [`Store`], each in a numbered slot that the key table and the table of namespaces refer to.
 //!
 //! ```text
 //! key ───────► keys ──┐
-//!                     ├─► slot ─► object          free: slots to be taken again, the lowest first
+//!                     ├─► slot ─► object          free: slots to reuse, the lowest first
 //! namespace ─► names ─┘
 //! ```
 //!
-//! Owns the slots, what finds them, and that every index hears what enters and leaves. What may enter is decided before.
+//! Updates every index when an object enters or leaves. The caller has decided that it may.
 
 use std::{hash::BuildHasher, ops::Bound, sync::Arc};
 
@@ -46,7 +46,7 @@ impl Store {
         &self.slots[slot as usize].as_ref().expect("tables name slots in use").object
     }
 
-    /// Holds `object` in the slot of its key, or in a free one.
+    /// Stores `object` in the slot of its key, or in a free one.
     pub(super) fn put(&mut self, slot: Option<u32>, mut object: Object) -> Change {
         let old = slot.map(|slot| self.object(slot).clone());
         match &old {
@@ -102,7 +102,7 @@ impl Store {
         slot
     }
 
-    /// Gives room back that is not needed any more. Called after each removal: what is moved was paid for by what went.
+    /// Returns unused memory. Called after each removal; the removals since have paid for the move.
     fn give_back(&mut self) {
         while let Some(None) = self.slots.last() {
             self.slots.pop();
@@ -117,10 +117,10 @@ impl Store {
         }
     }
 
-    /// Takes the object out of its slot and of all tables.
+    /// Removes the object from its slot and from all tables.
     pub(super) fn take(&mut self, slot: u32) -> Arc<Object> {
         let object = self.object(slot).clone();
-        // By its key, which its slot still holds.
+        // Indexes find it by its key, which the slot still holds.
         let order = Order(&self.slots);
         self.owners.update(slot, Some(&object), None, order);
         self.labels.update(slot, Some(&object), None, order);
@@ -144,7 +144,7 @@ impl Store {
     }
 }
 
-/// The namespace, empty if there is none.
+/// Returns the namespace; empty if there is none.
 pub(super) fn in_namespace(key: &Key) -> &str {
     key.namespace.as_deref().unwrap_or("")
 }

@@ -1,8 +1,8 @@
-//! The lines in which ready keys stand, one for each priority.
+//! The lines of ready keys, one for each priority.
 //!
-//! Owns the order of what is ready, as indices of the queue's slab; knows neither keys nor times. A line is a doubly linked
-//! list through one table of links, so that what stands in the middle leaves at no cost and leaves nothing stale behind.
-//! Numbers rise from head to tail, so that what stepped out of a line finds its place again.
+//! Owns the order of ready keys, as indices of the queue's slab; knows neither keys nor times. A line is a doubly linked list
+//! through one table of links, so that a key can leave the middle at constant cost. Numbers rise from head to tail, so that a
+//! blocked key finds its position again.
 
 use super::Index;
 
@@ -23,28 +23,28 @@ struct Line {
     priority: i32,
     head: Index,
     tail: Index,
-    /// Those whose key no worker has. The others hold their place only.
+    /// Keys that no worker has. The others only hold their position.
     takeable: usize,
 }
 
-/// All lines of one queue. An index stands in one line at most; the caller knows in which, and whether it is takeable.
+/// All lines of one queue. An index is in at most one line; the caller knows which, and whether it is takeable.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// By falling priority. A line exists while something stands in it.
+    /// By falling priority. Empty lines are removed.
     lines: Vec<Line>,
     /// By index.
     links: Vec<Link>,
-    /// The last number given.
+    /// The last assigned number.
     number: u64,
 }
 
 impl Lines {
-    /// The head of the highest line, and that line's priority.
+    /// Returns the head of the line with the highest priority, and that priority.
     pub(super) fn first(&self) -> Option<(Index, i32)> {
         self.lines.first().map(|line| (line.head, line.priority))
     }
 
-    /// Puts `index`, which stands in no line, at the end of a line.
+    /// Puts `index`, which is in no line, at the end of a line.
     pub(super) fn push_back(&mut self, index: Index, priority: i32, takeable: bool) {
         self.number += 1;
         if self.links.len() <= index as usize {
@@ -57,9 +57,9 @@ impl Lines {
         self.lines[line].takeable += usize::from(takeable);
     }
 
-    /// Puts `index` back where its number places it, takeable. It has to have left this line at its head, so that only such
-    /// as left likewise and came back can stand before it: the walk passes no more than there are workers.
-    pub(super) fn step_back(&mut self, index: Index, priority: i32) {
+    /// Puts `index` back at the position of its number, takeable. It must have left this line at the head. Only others that did
+    /// the same and came back can be before it, so the walk passes no more than there are workers.
+    pub(super) fn put_back(&mut self, index: Index, priority: i32) {
         let number = self.links[index as usize].number;
         let line = self.line(priority);
         let (mut before, mut after) = (END, self.lines[line].head);
@@ -70,7 +70,7 @@ impl Lines {
         self.lines[line].takeable += 1;
     }
 
-    /// Takes `index` out of the line in which it stands.
+    /// Removes `index` from its line.
     pub(super) fn remove(&mut self, index: Index, priority: i32, takeable: bool) {
         let line = self.line(priority);
         let Link { before, after, .. } = self.links[index as usize];
@@ -88,23 +88,23 @@ impl Lines {
         }
     }
 
-    /// What stands in the line of `priority` without being takeable has become so.
-    pub(super) fn now_takeable(&mut self, priority: i32) {
+    /// Makes an index in the line of `priority` takeable.
+    pub(super) fn make_takeable(&mut self, priority: i32) {
         let line = self.line(priority);
         self.lines[line].takeable += 1;
     }
 
-    /// How many are takeable.
+    /// Returns the number of takeable keys.
     pub(super) fn takeable(&self) -> usize {
         self.lines.iter().map(|line| line.takeable).sum()
     }
 
-    /// How many are takeable by priority, where any are.
+    /// Returns the number of takeable keys by priority, without zeros.
     pub(super) fn depths(&self) -> impl Iterator<Item = (i32, usize)> {
         self.lines.iter().filter(|line| line.takeable > 0).map(|line| (line.priority, line.takeable))
     }
 
-    /// The place of the line of `priority`, made if there is none.
+    /// Finds or creates the line of `priority`.
     fn line(&mut self, priority: i32) -> usize {
         match self.lines.binary_search_by(|line| priority.cmp(&line.priority)) {
             Ok(place) => place,

@@ -1,4 +1,4 @@
-//! What is watched, whom it concerns, and by which fields it is indexed.
+//! Checks watches, mappings and indexes.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +13,14 @@ use crate::{
     selector::{self, FieldSelector, Selector},
 };
 
-/// Lists of one `when`, and conditions of one list. Each is looked at for every change of the kind.
+/// Largest number of lists in one `when`, and of conditions in one list. Each is evaluated for every change of the kind.
 const MAX_CONDITIONS: usize = 16;
-/// CEL expressions in all of a manifest: each takes some hundred microseconds to compile.
+/// Largest number of CEL expressions in a manifest: each takes some hundred microseconds to compile.
 const MAX_EXPRESSIONS: usize = 256;
-/// Bytes of a field selector: more than a URL should carry.
+/// Largest field selector in bytes: more than a URL should carry.
 const MAX_FIELDS: usize = 1024;
 
-/// Where a watch stands: what can be asked of it depends on that.
+/// The list that a watch is in, which decides what it may contain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Owned,
@@ -68,7 +68,7 @@ impl raw::MappedWatch {
             raw::Mapping::AnyOwner => Some(Mapping::AnyOwner),
             raw::Mapping::SameKey => Some(Mapping::SameKey),
             raw::Mapping::Plugin => Some(Mapping::Plugin),
-            // Whether it is declared is known when all indexes are.
+            // Whether the index is declared is checked when all indexes are known.
             raw::Mapping::Index(name) => Some(Mapping::Index(name)),
             raw::Mapping::Label(label) if selector::is_label_key(&label) => Some(Mapping::Label(label)),
             raw::Mapping::Label(label) => {
@@ -94,7 +94,7 @@ impl raw::Index {
     }
 }
 
-/// Takes the indexes over. `cached` is what controllers cache; none: a part of it could not be read, and an index may be of that.
+/// Checks the indexes. `cached`: what controllers cache; `None` if part of it could not be read, as an index may be of that part.
 pub(super) fn check_indexes(
     indexes: Vec<raw::Index>,
     cached: Option<&[&Watch]>,
@@ -122,7 +122,7 @@ pub(super) fn check_indexes(
     checked
 }
 
-/// A mapping's index must be there, and be of the controller's kind.
+/// Checks that a mapping's index exists and is of the controller's kind.
 pub(super) fn check_mappings(controllers: &[Controller], indexes: &[Index], problems: &mut Problems) {
     for (controller, place) in controllers.iter().zip(0..) {
         for (mapped, watch) in controller.watches.iter().zip(0..) {
@@ -166,7 +166,7 @@ fn check_path(path: &str, at: &str, problems: &mut Problems) -> Option<FieldPath
     parsed.map_err(|error| problems.add(at, format!("{}: {} at byte {}", quoted(path), error.what, error.at))).ok()
 }
 
-/// `keep`: what is kept of the objects, where that is known.
+/// `keep`: what is kept of the objects, if known.
 fn check_when(
     when: Vec<Vec<raw::Condition>>,
     keep: Option<&Keep>,
@@ -195,7 +195,7 @@ fn check_when(
 
 impl raw::Condition {
     fn check(self, keep: Option<&Keep>, at: &str, problems: &mut Problems) -> Option<Condition> {
-        // It would see what is left out come and go with nothing.
+        // Both sides would lack the field, so the condition could not see it change.
         let is_cut = |field: &&FieldPath| keep.is_some_and(|keep| !keep.keeps(field));
         let cut = |field: &FieldPath| {
             format!("{field} is not cached, and never seen to change: `metadata-only` or `without` leave it out")

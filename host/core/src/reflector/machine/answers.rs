@@ -1,8 +1,8 @@
-//! What the server answers, and what is asked next: endpoints, pages, streaming lists, watches and looks at the version.
+//! Answers of the server, and the next request: endpoints, pages, streaming lists, watches and probes.
 
 use std::{mem, time::Duration};
 
-use super::{IN_TIME, Next, Paging, Phase, Reflector, SHORT, Step, Watch};
+use super::{IN_TIME, ListBy, Next, Paging, Phase, Reflector, SHORT, Step, Watch};
 use crate::{
     list::{Status, WatchLine, list_page, watch_line},
     object::ResourceVersion,
@@ -50,7 +50,7 @@ impl Step<'_> {
                 self.finish_replace(version);
                 self.watch()
             }
-            // A list that goes round in circles would be read for ever.
+            // Otherwise the list would never end.
             Some(token) if paging.continue_token.as_ref() == Some(&token) => {
                 self.abandon();
                 self.wait(Duration::ZERO, "the list's continue token leads to itself", Next::List)
@@ -91,8 +91,8 @@ impl Step<'_> {
             Ok(WatchLine::Deleted(object)) => {
                 self.remove(object);
             }
-            // The first bookmark of a streaming list ends it (KEP-3157). A server that does not know the parameter sends
-            // what there is, and goes on without ever saying that this was all.
+            // The first bookmark of a streaming list ends it (KEP-3157). A server that does not know the parameter sends all
+            // objects, and never marks the end.
             Ok(WatchLine::Bookmark { initial_events_end: false, .. }) => return self.stream_refused(),
             Ok(WatchLine::Bookmark { initial_events_end: true, resource_version }) => {
                 return self.streamed(&resource_version);
@@ -103,14 +103,14 @@ impl Step<'_> {
         Phase::Streaming { opened: true }
     }
 
-    /// All that there is has come.
+    /// Ends a streaming list, which is complete.
     pub(super) fn streamed(&mut self, version: &str) -> Phase {
         let Some(version) = ResourceVersion::parse(version) else {
-            let text = format!("the streaming list's resourceVersion is no number: {version:?}");
+            let text = format!("the streaming list's resourceVersion is not a number: {version:?}");
             return self.stream_failed(true, Failure::Transport(text));
         };
         if self.went_back(version) {
-            // Only now is it known that older versions have to be accepted. By pages it is known at the first.
+            // Older versions must be accepted, and part of the list was not. A list by pages knows that from its first page.
             return if self.reflector.restored { self.relist_restored() } else { self.relist_went_back() };
         }
         self.finish_replace(version);
@@ -119,22 +119,24 @@ impl Step<'_> {
 
     pub(super) fn stream_failed(&mut self, opened: bool, failure: Failure) -> Phase {
         self.abandon();
+        let mut pages = opened;
         if let Failure::Status(status) = &failure {
             if refuses_streaming(status) {
                 return self.stream_refused();
             }
-            // 401, 403 and 404 are not about streaming, and these are what a server says that is busy or not ready.
-            self.reflector.pages_next =
-                !matches!(status.code, 401 | 403 | 404 | 410 | 429 | 503) && !is_too_large(status);
+            // 401, 403 and 404 do not depend on streaming; the others come from a server that is busy or not ready.
+            pages |= !matches!(status.code, 401 | 403 | 404 | 410 | 429 | 503) && !is_too_large(status);
         }
-        // What began and did not come to its end may never come to it through this proxy; pages may.
-        self.reflector.pages_next |= opened;
+        // A list that broke off may never complete through this proxy; pages may.
+        if pages {
+            self.reflector.list_by = ListBy::PagesOnce;
+        }
         self.failed(failure, Next::List)
     }
 
     pub(super) fn stream_refused(&mut self) -> Phase {
         self.abandon();
-        self.reflector.streaming = false;
+        self.reflector.list_by = ListBy::Pages;
         self.list()
     }
 
@@ -146,7 +148,7 @@ impl Step<'_> {
         for backoff in [reconnect, relists, absent] {
             backoff.healthy(self.now);
         }
-        self.say(State::Watching);
+        self.report(State::Watching);
         Phase::Watching(Watch { opened: Some(self.now), ..watch })
     }
 
@@ -178,22 +180,21 @@ impl Step<'_> {
             return self.wait(Duration::ZERO, "the watch ended as soon as it began", Next::Probe);
         }
         if watch.lasted(self.now) + IN_TIME < self.reflector.watch_for {
-            // Whoever ended it early may be about to be another, with other data.
+            // The server that ended it early may be about to be replaced by one with other data.
             return self.go(Next::Probe);
         }
         self.watch()
     }
 
-    /// The watch, or the look at the version before it. Whoever answers after the wait may be another server than before, or have
-    /// other data: so it is asked for its version before the watch goes on from ours.
+    /// Handles a failed watch or probe. After the wait another server may answer, or other data. So a probe comes before the
+    /// watch continues.
     pub(super) fn watch_failed(&mut self, failure: Failure) -> Phase {
         let Failure::Status(status) = &failure else { return self.failed(failure, Next::Probe) };
         let reason = match status.code {
             410 => RelistReason::Expired,
             _ if is_too_large(status) => RelistReason::TooLarge,
             401 | 403 | 404 | 429 | 500.. => return self.failed(failure, Next::Probe),
-            // It would be refused again and again from the same version. Where a kind cannot be watched at all, this lists
-            // it from time to time.
+            // The same version would be refused again. If a kind cannot be watched at all, this lists it from time to time.
             _ => RelistReason::Refused,
         };
         self.relist(reason, status.retry_after.unwrap_or_default(), &describe(status))

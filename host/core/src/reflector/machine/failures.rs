@@ -1,8 +1,8 @@
-//! What failed, and how long to wait before what is tried next.
+//! Failures, and the waits after them.
 
 use std::time::Duration;
 
-use super::{ANOTHER_HISTORY, DENIED, GONE_AFTER, Gone, Next, Phase, RETRY_AFTER_MAX, Step};
+use super::{ANOTHER_HISTORY, DENIED, GONE_AFTER, Gone, ListBy, Next, Phase, RETRY_AFTER_MAX, Step};
 use crate::reflector::{
     Effect, Failure, RelistReason, State,
     answer::{brief, describe},
@@ -23,7 +23,7 @@ impl Step<'_> {
                 code @ (401 | 403) => {
                     let delay = self.reflector.random.between(DENIED.0, DENIED.1);
                     let denied = if code == 401 { State::Unauthenticated } else { State::Denied };
-                    self.say(denied(brief(&describe(&status))));
+                    self.report(denied(brief(&describe(&status))));
                     self.rest(delay, next)
                 }
                 _ => self.wait(status.retry_after.unwrap_or_default(), &describe(&status), next),
@@ -31,13 +31,13 @@ impl Step<'_> {
         }
     }
 
-    /// Discovery says again, or for the first time, that the kind is gone.
+    /// Handles a report by discovery that the kind is gone.
     pub(super) fn gone(&mut self, before: Option<Gone>) {
         let mut gone = before.unwrap_or(Gone { since: self.now, swept: false });
         let lasts = self.now.saturating_sub(gone.since) >= GONE_AFTER;
         if let Some(version) = self.reflector.version.filter(|_| lasts && !gone.swept) {
             self.abandon();
-            // As a whole: nothing that was written to it meanwhile is left either.
+            // Own writes to it are gone too.
             self.effects.push(Effect::BeginReplace { went_back: true });
             self.effects.push(Effect::FinishReplace { version });
             gone.swept = true;
@@ -45,30 +45,29 @@ impl Step<'_> {
         self.reflector.gone = Some(gone);
     }
 
-    /// The kind is not there. When it comes back, another server may serve it.
+    /// Waits for a kind that is not served. When it comes back, another server may serve it.
     pub(super) fn missing(&mut self, what: &str) -> Phase {
         self.abandon();
         self.reflector.missed = true;
-        self.reflector.streaming = self.reflector.config.streaming;
-        self.reflector.pages_next = false;
-        self.say(State::Missing(brief(what)));
+        self.reflector.list_by = if self.reflector.config.streaming { ListBy::Stream } else { ListBy::Pages };
+        self.report(State::Missing(brief(what)));
         let delay = self.reflector.absent.next(self.now);
         self.rest(delay, Next::Resolve)
     }
 
-    /// Lists anew what was listed before. The endpoint is looked up first: what made the version worthless may have made another kind
-    /// under the same path, of another scope, or none.
+    /// Repeats a complete list. The endpoint is looked up first: the cause may also have put another kind under the same path, or
+    /// changed its scope.
     pub(super) fn relist(&mut self, reason: RelistReason, retry_after: Duration, text: &str) -> Phase {
         match self.relist_after(reason, retry_after) {
             None => {
-                self.say(State::Resolving);
+                self.report(State::Resolving);
                 self.go(Next::Resolve)
             }
             Some(delay) => self.wait_for(delay, text, Next::Resolve),
         }
     }
 
-    /// How long to wait before it; none: it is the first in a while.
+    /// Returns the wait before the list; `None` if it is the first in a while.
     pub(super) fn relist_after(&mut self, reason: RelistReason, retry_after: Duration) -> Option<Duration> {
         self.abandon();
         self.effects.push(Effect::Relist(reason));
@@ -77,13 +76,13 @@ impl Step<'_> {
         (!is_first).then(|| delay.max(retry_after.min(RETRY_AFTER_MAX)))
     }
 
-    /// Another reflector has found a restore. Each report is followed by one list, at once: the watch stays open until then, and what others
-    /// find must not keep this reflector without a watch. Delays are for the reflector that finds one restore after another.
+    /// Lists anew after another reflector found a restore. Each report causes one list, at once: the watch stays open until then.
+    /// Delays apply only to the reflector that finds restores.
     pub(super) fn relist_restored(&mut self) -> Phase {
         self.reflector.seen = Some(ANOTHER_HISTORY);
         self.abandon();
         self.effects.push(Effect::Relist(RelistReason::WentBack));
-        self.say(State::Resolving);
+        self.report(State::Resolving);
         self.go(Next::Resolve)
     }
 
@@ -97,7 +96,7 @@ impl Step<'_> {
     }
 
     pub(super) fn wait_for(&mut self, delay: Duration, text: &str, next: Next) -> Phase {
-        self.say(State::Waiting { delay, reason: brief(text) });
+        self.report(State::Waiting { delay, reason: brief(text) });
         self.rest(delay, next)
     }
 

@@ -1,7 +1,7 @@
-//! Packing texts of one kind: zstd with a dictionary that is trained on some of them.
+//! Compresses texts of one kind: zstd with a dictionary that is trained on some of them.
 //!
-//! Objects of a kind say much the same in the same words, and are too short each for a compressor to learn the words from. A
-//! dictionary holds them: what is packed with it needs it to be read, so each packed text holds an `Arc` of its own.
+//! Objects of a kind share most of their words, and each is too short for a compressor to learn them. A dictionary holds these words. It
+//! is needed to unpack, so each packed text holds an `Arc` of its dictionary.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -26,24 +26,23 @@ use std::{cell::RefCell, fmt};
 
 use zstd_safe::{CCtx, CDict, DCtx, DDict};
 
-/// The level of zstd. On varied manifests level 1 packs in four fifths of the time, and to a tenth more; level 6 takes four times as
-/// long, to save as much.
+/// The level of zstd. On varied manifests, level 1 takes four fifths of the time and a tenth more space; level 6 takes four times as long and
+/// saves as much.
 const LEVEL: i32 = 3;
 
-/// The largest dictionary in bytes. Varied manifests and API descriptions get smallest, and are read fastest, with 32 kB: 16 kB
-/// pack to a tenth more, and so do 64, in which zstd's training of some kinds finds half as much. Tables of both directions are
-/// fifteen times as large.
+/// The largest dictionary in bytes. Varied manifests and API descriptions pack best, and unpack fastest, with 32 kB. With 16 kB or 64 kB they
+/// take a tenth more. The tables of both directions are fifteen times as large.
 const LARGEST: usize = 32 << 10;
 
-/// zstd's advice: samples a hundred times as long as the dictionary, and a tenth of that at least.
+/// zstd's advice: samples a hundred times as long as the dictionary, and at least a tenth of that.
 const SAMPLES_MAX: usize = 100 * LARGEST;
 
-/// How much of one sample is looked at. A few very large objects would teach nothing of the others.
+/// Largest part of one sample that is used: a few very large objects would dominate.
 const SAMPLE_MAX: usize = 32 << 10;
 
-/// What texts of one kind have in common, in the form that zstd packs and unpacks with.
+/// The common words of one kind's texts, in the form that zstd uses.
 pub struct Dictionary {
-    /// None without words: zstd's tables for an empty dictionary are the largest.
+    /// `None` without words: zstd's tables for an empty dictionary are the largest.
     words: Option<Words>,
 }
 
@@ -53,17 +52,16 @@ struct Words {
 }
 
 thread_local! {
-    // What zstd works in is larger than what it works on: about 150 kB to read, up to 1 MB to pack. One for each thread
-    // that does it.
+    // zstd's working memory is large: about 150 kB to unpack, up to 1 MB to pack. One for each thread that packs.
     static PACKER: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
     static UNPACKER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
 }
 
 impl Dictionary {
-    /// Learns from `samples`: what is beyond 3.2 MB of them is not looked at. Takes up to a second.
+    /// Trains a dictionary on the first 3.2 MB of `samples`. Takes up to a second.
     ///
-    /// From too few samples, or such that have nothing in common, comes an empty dictionary: texts are then packed each by
-    /// itself. None where memory does not suffice.
+    /// Too few samples, or samples without common words, give an empty dictionary: each text is then packed by itself. Returns `None` if
+    /// memory does not suffice.
     pub fn train<S: AsRef<str>>(samples: impl IntoIterator<Item = S>) -> Option<Self> {
         let (mut joined, mut lengths) = (Vec::new(), Vec::new());
         for sample in samples {
@@ -75,7 +73,7 @@ impl Dictionary {
             joined.extend_from_slice(sample);
             lengths.push(sample.len());
         }
-        // A dictionary that is not much shorter than its samples holds what occurs once.
+        // A dictionary almost as long as its samples would hold words that occur once.
         let size = LARGEST.min(joined.len() / 10);
         let mut words = Vec::with_capacity(size);
         if zstd_safe::train_from_buffer(&mut words, &joined, &lengths).is_err() {
@@ -85,7 +83,7 @@ impl Dictionary {
         Some(Self { words: Some(words) })
     }
 
-    /// `head` as it is, and after it `text` packed. None where memory does not suffice.
+    /// Returns `head` in plain text, followed by `text` packed. Returns `None` if memory does not suffice.
     pub(crate) fn pack(&self, head: &str, text: &str) -> Option<Box<[u8]>> {
         let mut body = Vec::with_capacity(zstd_safe::compress_bound(text.len()));
         PACKER.with_borrow_mut(|context| {
@@ -101,8 +99,7 @@ impl Dictionary {
         Some(packed.into())
     }
 
-    /// The text that was packed. None for anything but what this dictionary packed, without a head, and where memory does not
-    /// suffice.
+    /// Returns the text that was packed. Returns `None` for anything that this dictionary did not pack, and if memory does not suffice.
     pub(crate) fn unpack(&self, packed: &[u8]) -> Option<String> {
         let mut text = Vec::new();
         text.try_reserve_exact(Self::unpacked_len(packed)).ok()?;
@@ -116,13 +113,13 @@ impl Dictionary {
         String::from_utf8(text).ok()
     }
 
-    /// Bytes of the text that was packed, without a look at it; 0 for anything else.
+    /// Returns the length of the packed text in bytes, without unpacking it; 0 for anything else.
     pub(crate) fn unpacked_len(packed: &[u8]) -> usize {
         let length = zstd_safe::get_frame_content_size(packed).ok().flatten();
         length.and_then(|length| length.try_into().ok()).unwrap_or(0)
     }
 
-    /// Bytes held, the tables of both directions included.
+    /// Returns the bytes held, including the tables of both directions.
     pub fn bytes(&self) -> usize {
         self.words.as_ref().map_or(0, |words| words.pack.sizeof() + words.unpack.sizeof())
     }

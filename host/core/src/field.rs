@@ -1,17 +1,16 @@
-//! Field paths: names of places in an object, and what stands there, read off its JSON text.
+//! Field paths: names of places in an object, and the values there, read from its JSON text.
 //!
-//! A [`FieldPath`] is what a manifest names a field by: for an index, for the part of a list that a plugin wants, for what is
-//! not worth caching. A [`FieldSet`] holds several and walks a text once for all of them, without building a tree of it.
+//! A manifest names a field by a [`FieldPath`]: for an index, for a projection of a list, or to leave it out of the cache. A [`FieldSet`]
+//! holds several paths and finds all of them in one walk over a text, without building a tree.
 //!
 //! ```text
 //! spec.nodeName                                  members, by their names
 //! spec.volumes[*].configMap.name                 each element of an array
-//! metadata.annotations["example.com/team"]       a name that is no plain word; ['example.com/team'] means the same
+//! metadata.annotations["example.com/team"]       a name that is not a plain word; ['example.com/team'] means the same
 //! ```
 //!
-//! A plain word is made of letters and digits of ASCII, `_`, `-` and `$`. There are no positions (`[0]`): what stands at one
-//! changes when another element goes. A path goes into what is there: where it finds no member of that name, no object, or no
-//! array, it leads nowhere, which is no error.
+//! A plain word consists of ASCII letters and digits, `_`, `-` and `$`. There are no positions (`[0]`), because they change when another
+//! element is removed. A path that finds no member of a name, no object or no array has no values; that is not an error.
 //!
 //! ```
 //! use pilothouse_core::field::{FieldPath, FieldSet};
@@ -39,13 +38,13 @@ mod set;
 
 pub use set::{FieldSet, MAX_VALUES};
 
-/// Bytes of a path. The longest annotation key has 317.
+/// Largest path in bytes. The longest annotation key has 317.
 const MAX_LENGTH: usize = 1024;
 
-/// Steps of a path: built-in kinds end at about twenty, schemas of CRDs nest a little deeper. Walks recurse so deep.
+/// Largest number of steps: built-in kinds have about twenty, schemas of CRDs a few more. Walks recurse this deep.
 const MAX_STEPS: usize = 32;
 
-/// The name of a place in an object. [`Display`](fmt::Display) gives one text for all writings of the same path.
+/// The name of a place in an object. [`Display`](fmt::Display) prints one text for all notations of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldPath {
     /// At least one.
@@ -60,23 +59,23 @@ enum Step {
     Each,
 }
 
-/// A text that is no field path.
+/// A text that is not a field path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read field path {path:?}, at byte {at}: {what}")]
 pub struct FieldPathError {
-    /// The text, or as much of it as a path may have.
+    /// The text, shortened to the longest allowed path.
     pub path: String,
-    /// Where, counted from 0.
+    /// The position of the problem, from 0.
     pub at: usize,
-    /// What is wrong there.
+    /// The problem.
     pub what: Cow<'static, str>,
 }
 
 impl FieldPath {
-    /// Reads a path as the [module](self) describes it: at most 1,024 bytes and 32 steps.
+    /// Parses a path as the [module](self) describes it: at most 1,024 bytes and 32 steps.
     ///
     /// # Errors
-    /// Says what is wrong, and where.
+    /// The problem and its position.
     pub fn parse(text: &str) -> Result<Self, FieldPathError> {
         let mut parser = Parser { text, at: 0 };
         let steps = parser.steps().map_err(|what| FieldPathError {
@@ -87,28 +86,28 @@ impl FieldPath {
         Ok(Self { steps: steps.into() })
     }
 
-    /// True if what `other` names is what this names, or lies within it: `spec` covers `spec.volumes[*].name`.
+    /// Returns `true` if `other` is this path or lies within it: `spec` covers `spec.volumes[*].name`.
     pub fn covers(&self, other: &Self) -> bool {
         other.steps.starts_with(&self.steps)
     }
 
-    /// The path of a member of what stands here: of `status` and `images`, `status.images`. May be longer than one that is parsed.
+    /// Returns the path of a member here: `status` and `images` give `status.images`. May be longer than a parsed path.
     #[must_use]
     pub fn member(&self, name: &str) -> Self {
         Self { steps: self.steps.iter().cloned().chain([Step::Member(name.into())]).collect() }
     }
 
-    /// The path of a member of the object itself. May be longer than one that is parsed.
+    /// Returns the path of a top-level member. May be longer than a parsed path.
     pub(crate) fn top(name: &str) -> Self {
         Self { steps: Box::new([Step::Member(name.into())]) }
     }
 
-    /// The path of the elements of the list that stands here. May be longer than one that is parsed.
+    /// Returns the path of the elements of a list here. May be longer than a parsed path.
     pub(crate) fn each(&self) -> Self {
         Self { steps: self.steps.iter().cloned().chain([Step::Each]).collect() }
     }
 
-    /// Bytes held on the heap.
+    /// Returns the bytes on the heap.
     pub fn bytes(&self) -> usize {
         let name = |step: &Step| if let Step::Member(name) = step { name.len() } else { 0 };
         self.steps.iter().map(|step| size_of::<Step>() + name(step)).sum()
@@ -144,7 +143,7 @@ fn is_word(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_in_word)
 }
 
-/// Stands where the next byte is read; after an error, where it was found.
+/// Points to the next byte; after an error, to its position.
 struct Parser<'a> {
     text: &'a str,
     at: usize,
@@ -192,7 +191,7 @@ impl<'a> Parser<'a> {
         Ok(Step::Member(rest[..length].into()))
     }
 
-    /// `[*]`, `["name"]` or `['name']`.
+    /// Parses `[*]`, `["name"]` or `['name']`.
     fn brackets(&mut self) -> Parsed<Step> {
         self.at += 1;
         let step = match self.peek() {
@@ -214,7 +213,7 @@ impl<'a> Parser<'a> {
         Ok(step)
     }
 
-    /// As in JSON.
+    /// Parses a JSON string.
     fn double_quoted(&mut self) -> Parsed<Box<str>> {
         let mut reader = Reader::new(&self.text[self.at..]);
         reader.peek();
@@ -230,7 +229,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Up to the next quote: no escapes.
+    /// Parses up to the next quote, without escapes.
     fn single_quoted(&mut self) -> Parsed<Box<str>> {
         let inside = &self.text[self.at + 1..];
         let Some(length) = inside.find('\'') else {

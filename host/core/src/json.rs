@@ -1,13 +1,13 @@
-//! Reading raw JSON without building a tree of it.
+//! Reads raw JSON without building a tree.
 //!
-//! [`Reader`] walks a text once, forwards. The caller opens objects and arrays and takes the members it wants; the others it
-//! passes over in one of two ways:
+//! [`Reader`] walks a text once, forwards. The caller enters objects and arrays and reads the members it needs. It passes over others in
+//! one of two ways:
 //!
-//! - [`Reader::value`] checks every byte against RFC 8259. What enters the store has gone through it, so that nothing
-//!   later, no guest and no diff, meets a text that it cannot read. "Can read" is what `serde_json` reads into a
-//!   `Value`: at most [`MAX_DEPTH`] levels, no lone surrogates, no number beyond an `f64`.
-//! - [`Reader::skip`] only finds where a value ends: for splitting a page into items, each of which is read with care
-//!   afterwards. It costs less, and mistakes nothing that is JSON.
+//! - [`Reader::value`] checks every byte against RFC 8259. Everything in the store has passed this check, so that no later reader, guest
+//!   or diff, finds an unreadable text. "Readable" is what `serde_json` reads into a `Value`: at most [`MAX_DEPTH`] levels, no lone
+//!   surrogates, no number beyond an `f64`.
+//! - [`Reader::skip`] only finds the end of a value. It splits a page into items that are checked afterwards, costs less, and is exact on
+//!   valid JSON.
 //!
 //! Neither recurses, and neither panics on any text.
 //!
@@ -28,16 +28,16 @@ mod grammar;
 
 use grammar::{TOO_DEEP, byte, literal_end, number_end, skip_string, string_end, token, value_end, wrong};
 
-/// How many objects and arrays may be open at once: what `serde_json` reads.
+/// Largest number of open objects and arrays: the limit of `serde_json`.
 pub(crate) const MAX_DEPTH: u32 = 127;
 
-/// Bytes that are not JSON, or not of the shape that was asked for.
+/// Bytes that are not JSON, or not of the expected shape.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {at}")]
 pub struct ParseError {
-    /// Where, counted from 0 in the bytes that were given.
+    /// The position in the given bytes, from 0.
     pub at: usize,
-    /// What is wrong there.
+    /// The problem.
     pub what: Cow<'static, str>,
 }
 
@@ -46,13 +46,13 @@ impl ParseError {
         Self { at, what: what.into() }
     }
 
-    /// `true` if nothing is known to be wrong but how deep the text nests.
+    /// Returns `true` if the nesting is the only known problem.
     pub(crate) fn is_too_deep(&self) -> bool {
         self.what == TOO_DEEP
     }
 }
 
-/// Checks that a text is one JSON object, as far as `serde_json` reads one into a `Value`; what its members are is not looked at.
+/// Checks that a text is one JSON object that `serde_json` reads into a `Value`, whatever its members.
 ///
 /// ```
 /// assert!(pilothouse_core::check_object(r#" {"a": [1]} "#).is_ok());
@@ -61,7 +61,7 @@ impl ParseError {
 /// ```
 ///
 /// # Errors
-/// Says what is wrong, and where.
+/// The problem and its position.
 pub fn check_object(text: &str) -> std::result::Result<(), ParseError> {
     let mut reader = Reader::new(text);
     if reader.peek() != Some(b'{') {
@@ -71,38 +71,38 @@ pub fn check_object(text: &str) -> std::result::Result<(), ParseError> {
     reader.end()
 }
 
-/// The text of bytes that were promised to be one.
+/// Converts bytes to text.
 pub(crate) fn utf8(bytes: &[u8]) -> Result<&str> {
     std::str::from_utf8(bytes).map_err(|e| ParseError::new(e.valid_up_to(), "text is not UTF-8"))
 }
 
-/// As much of a foreign text as an error should repeat.
+/// Shortens a foreign text for an error.
 pub(crate) fn excerpt(text: &str) -> &str {
     &text[..text.floor_char_boundary(100)]
 }
 
 type Result<T, E = ParseError> = std::result::Result<T, E>;
 
-/// The inside of a JSON string, between its quotes.
+/// The content of a JSON string, between its quotes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text<'a> {
     raw: &'a str,
-    /// Where `raw` begins in the whole text.
+    /// Position of `raw` in the whole text.
     at: usize,
 }
 
 impl<'a> Text<'a> {
-    /// Where the opening quote stands.
+    /// Returns the position of the opening quote.
     pub(crate) fn start(&self) -> usize {
         self.at - 1
     }
 
-    /// The string as it stands in the text, escapes and all.
+    /// Returns the string's text with its escapes.
     pub(crate) fn raw(&self) -> &'a str {
         self.raw
     }
 
-    /// The string that is meant.
+    /// Returns the decoded string.
     pub(crate) fn decode(&self) -> Cow<'a, str> {
         if memchr::memchr(b'\\', self.raw.as_bytes()).is_some() {
             Cow::Owned(unescape(self.raw))
@@ -112,7 +112,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// `raw` has been checked by [`Reader::string`]: what could be wrong with an escape is not.
+/// [`Reader::string`] has checked `raw`, so every escape is valid.
 fn unescape(raw: &str) -> String {
     let mut text = String::with_capacity(raw.len());
     let mut rest = raw;
@@ -148,14 +148,14 @@ fn unescape(raw: &str) -> String {
     text
 }
 
-/// A place in a JSON text.
+/// A position in a JSON text.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader<'a> {
     text: &'a str,
     at: usize,
-    /// How many objects and arrays the caller has entered.
+    /// Number of objects and arrays that the caller has entered.
     depth: u32,
-    /// The innermost of them has had no member or element yet.
+    /// `true` before the first member or element of the innermost one.
     fresh: bool,
 }
 
@@ -164,12 +164,12 @@ impl<'a> Reader<'a> {
         Self { text, at: 0, depth: 0, fresh: false }
     }
 
-    /// Where the reader stands.
+    /// Returns the position.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// The next byte that is no white space.
+    /// Returns the next byte that is not white space.
     pub(crate) fn peek(&mut self) -> Option<u8> {
         self.at = token(self.bytes(), self.at);
         self.bytes().get(self.at).copied()
@@ -183,7 +183,7 @@ impl<'a> Reader<'a> {
         Err(wrong(self.bytes(), self.at, what))
     }
 
-    /// An error about what stands here: `"{what} is not {kind}"`.
+    /// Returns the error `"{what} is not {kind}"` for this position.
     pub(crate) fn unexpected<T>(&self, what: &str, kind: &str) -> Result<T> {
         self.wrong(format!("{what} is not {kind}"))
     }
@@ -204,18 +204,18 @@ impl<'a> Reader<'a> {
         self.fresh = false;
     }
 
-    /// Goes into the object `what`, before its first member.
+    /// Enters the object `what`.
     pub(crate) fn enter_object(&mut self, what: &str) -> Result<()> {
         if self.peek() == Some(b'{') { self.enter() } else { self.unexpected(what, "an object") }
     }
 
-    /// Goes into the array `what`, before its first element.
+    /// Enters the array `what`.
     pub(crate) fn enter_array(&mut self, what: &str) -> Result<()> {
         if self.peek() == Some(b'[') { self.enter() } else { self.unexpected(what, "an array") }
     }
 
-    /// The name of the next member of the object that was entered; the reader then stands at its value, which must be read
-    /// before the next call. None: the object is over, and has been left.
+    /// Reads the name of the next member of the entered object. The caller must read its value before the next call. Returns `None` at
+    /// the end of the object, which is then left.
     pub(crate) fn member(&mut self) -> Result<Option<Text<'a>>> {
         match (self.peek(), self.fresh) {
             (Some(b'}'), _) => {
@@ -239,8 +239,7 @@ impl<'a> Reader<'a> {
         Ok(Some(name))
     }
 
-    /// True if the array that was entered has one more element; the reader then stands at it. False: the array is over,
-    /// and has been left.
+    /// Returns `true` if the entered array has one more element, which is next. Returns `false` at its end; the array is then left.
     pub(crate) fn element(&mut self) -> Result<bool> {
         match (self.peek(), self.fresh) {
             (Some(b']'), _) => {
@@ -260,7 +259,7 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// Nothing but white space may follow.
+    /// Checks that only white space follows.
     pub(crate) fn end(&mut self) -> Result<()> {
         match self.peek() {
             None => Ok(()),
@@ -276,7 +275,7 @@ impl<'a> Reader<'a> {
         Ok(Text { raw, at })
     }
 
-    /// Goes past one value, checking every byte of it, and gives the range where it stands.
+    /// Reads one value, checking every byte of it, and returns its range.
     pub(crate) fn value(&mut self) -> Result<Range<usize>> {
         self.peek();
         let start = self.at;
@@ -284,8 +283,8 @@ impl<'a> Reader<'a> {
         Ok(start..self.at)
     }
 
-    /// As [`Reader::value`], of a value that is taken out of the text: what is around it does not count towards its depth.
-    /// Returns `None` if it nests too deep all the same; its inside is then not checked.
+    /// As [`Reader::value`], for a value that is taken out of the text: enclosing levels do not count towards its depth. Returns `None` if
+    /// it still nests too deep; its inside is then not checked.
     pub(crate) fn value_apart(&mut self) -> Result<Option<Range<usize>>> {
         self.peek();
         let start = self.at;
@@ -300,10 +299,10 @@ impl<'a> Reader<'a> {
         Ok(Some(start..self.at))
     }
 
-    /// What [`Reader::value`] went past, without white space between its tokens.
+    /// Returns a value that [`Reader::value`] has read, without white space between its tokens.
     pub(crate) fn compact(&self, value: Range<usize>) -> Box<str> {
         let text = &self.text[value];
-        // Every other piece between quotes that are not escaped is a string.
+        // Every other piece between unescaped quotes is a string.
         let (mut compact, mut in_string, mut escaped) = (String::with_capacity(text.len()), false, false);
         for char in text.chars() {
             if in_string {
@@ -319,8 +318,8 @@ impl<'a> Reader<'a> {
         compact.into()
     }
 
-    /// Finds the end of one value by its quotes and brackets alone, and gives its text. Right for whatever is JSON; of
-    /// anything else it gives some piece, or an error.
+    /// Finds the end of one value by its quotes and brackets alone, and returns its text. Exact for valid JSON; for other texts it returns
+    /// some piece, or an error.
     pub(crate) fn skip(&mut self) -> Result<&'a str> {
         let first = self.peek();
         let (text, start) = (self.bytes(), self.at);
@@ -348,7 +347,7 @@ impl<'a> Reader<'a> {
         self.text.get(start..self.at).ok_or_else(|| wrong(text, text.len(), ""))
     }
 
-    /// Reads a string or null (none).
+    /// Reads a string, or null as `None`.
     pub(crate) fn string_or_null(&mut self, what: &str) -> Result<Option<Cow<'a, str>>> {
         match self.peek() {
             Some(b'"') => Ok(Some(self.string()?.decode())),
@@ -362,7 +361,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// True, and goes past it, if null stands here.
+    /// Returns `true` if null is next, and reads it.
     pub(crate) fn null(&mut self) -> Result<bool> {
         if self.peek() != Some(b'n') {
             return Ok(false);
@@ -370,7 +369,7 @@ impl<'a> Reader<'a> {
         self.literal("null").map(|()| true)
     }
 
-    /// Reads a boolean or null (false).
+    /// Reads a boolean, or null as `false`.
     pub(crate) fn bool_or_null(&mut self, what: &str) -> Result<bool> {
         match self.peek() {
             Some(b't') => self.literal("true").map(|()| true),
@@ -380,7 +379,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads an integer or null (none).
+    /// Reads an integer, or null as `None`.
     pub(crate) fn integer_or_null(&mut self, what: &str) -> Result<Option<i64>> {
         if self.null()? {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! What names an object: its kind, and its key within the kind.
+//! The name of an object: its kind, and its key within the kind.
 //!
 //! Identity that outlives a name (uid) and order in time (resourceVersion) are in [`crate::object`].
 //!
@@ -14,12 +14,12 @@
 
 use std::{fmt, ops::Deref, sync::Arc};
 
-/// A kind of object, as `apiVersion` and `kind` name it in objects themselves. One pointer: every cached object has one, and all
-/// of a store share what it points to.
+/// A kind of object, by the `apiVersion` and `kind` of the objects. It is one pointer, because every cached object has one; all objects of a
+/// store share the target.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeMeta(Arc<Names>);
 
-/// What a [`TypeMeta`] points to.
+/// The target of a [`TypeMeta`].
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Names {
     /// `apps/v1`, or `v1` in the core group.
@@ -37,24 +37,24 @@ impl Deref for TypeMeta {
 }
 
 impl TypeMeta {
-    /// From the two texts as they stand in an object.
+    /// Creates it from the two texts of an object.
     pub fn new(api_version: &str, kind: &str) -> Self {
         Self(Arc::new(Names { api_version: api_version.into(), kind: kind.into() }))
     }
 
-    /// Takes over what `other` points to, if it is the same kind.
+    /// Shares the target of `other` if both are equal.
     pub(crate) fn share(&mut self, other: &Self) {
         if !Arc::ptr_eq(&self.0, &other.0) && self == other {
             self.0.clone_from(&other.0);
         }
     }
 
-    /// `apps` of `apps/v1`; empty in the core group.
+    /// Returns `apps` for `apps/v1`; empty for the core group.
     pub fn group(&self) -> &str {
         self.api_version.rsplit_once('/').map_or("", |(group, _)| group)
     }
 
-    /// `v1` of `apps/v1`.
+    /// Returns `v1` for `apps/v1`.
     pub fn version(&self) -> &str {
         self.api_version.rsplit_once('/').map_or(&*self.api_version, |(_, version)| version)
     }
@@ -66,17 +66,17 @@ impl fmt::Display for TypeMeta {
     }
 }
 
-/// Which object of a kind. Ordered by namespace, those without one first, then by name.
+/// Identifies an object within a kind. Ordered by namespace, cluster-scoped objects first, then by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// None for objects of cluster-scoped kinds.
+    /// `None` for cluster-scoped kinds.
     pub namespace: Option<Arc<str>>,
     /// `metadata.name`.
     pub name: Arc<str>,
 }
 
 impl Key {
-    /// From `metadata.namespace` and `metadata.name`. An empty namespace is none, as in Kubernetes.
+    /// Creates it from `metadata.namespace` and `metadata.name`. An empty namespace counts as none, as in Kubernetes.
     pub fn new(namespace: Option<&str>, name: &str) -> Self {
         Self { namespace: namespace.filter(|namespace| !namespace.is_empty()).map(Arc::from), name: name.into() }
     }

@@ -224,7 +224,7 @@ impl Store {
 
     /// Removes an object after its DELETED event, which carries its last state.
     ///
-    /// Returns `None` if there is no such object, or if the stored one has another uid or is newer.
+    /// Returns `None` if the object is not stored, or if the stored one has another uid or is newer.
     ///
     /// The change's `old` is the stored state, even if the event's state differs (an event between may have been unreadable). So
     /// everything that the stored labels and owners had matched learns of the end.
@@ -441,7 +441,7 @@ impl Store {
         self.labels.is_lacking()
     }
 
-    /// Drops an index once for each time it was added. Returns `None` if there is no such index. A large one takes time to free;
+    /// Drops an index once for each time it was added. Returns `None` if the index does not exist. A large one takes time to free;
     /// drop the returned value without the lock.
     pub fn drop_index(&mut self, path: &FieldPath) -> Option<DroppedIndex> {
         self.fields.drop(path)

@@ -89,7 +89,7 @@ fn line(bytes: &[u8], judge: Option<&Tree>) {
         (Ok(WatchLine::Added(object)), Some("ADDED"))
         | (Ok(WatchLine::Modified(object)), Some("MODIFIED"))
         | (Ok(WatchLine::Deleted(object)), Some("DELETED")) => {
-            // With more members after it, the object is not JSON by itself: whoever reads it finds out.
+            // With more members after it, the object is not valid JSON by itself, and parsing it fails.
             let alone = judge.members().len() == 2;
             match Tree::parse(object) {
                 Ok(object) => assert_eq!(Some(&object), judge.get("object")),

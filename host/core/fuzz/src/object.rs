@@ -91,12 +91,12 @@ fn word<'a>(of: &'a Tree, name: &str) -> Option<&'a str> {
     of.get(name)?.as_str().filter(|text| !text.is_empty())
 }
 
-/// A word, or what stands for it where there is no such member.
+/// A non-empty string, or `default` if the member is absent.
 fn word_or<'a>(of: &'a Tree, name: &str, default: &'a str) -> Option<&'a str> {
     if of.get(name).is_some() { word(of, name) } else { Some(default) }
 }
 
-/// What should be read of an object; none if it should be refused.
+/// Returns what should be read of an object; `None` if it should be rejected.
 fn expected(object: &Tree) -> Option<Read> {
     if !matches!(object, Tree::Object(_)) || object.repeats(&["apiVersion", "kind", "metadata"]) {
         return None;

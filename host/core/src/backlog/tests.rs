@@ -166,7 +166,7 @@ fn a_mark_is_reached_when_all_before_it_were_tried() {
     assert!(!backlog.tried_until(mark), "it is in flight");
     backlog.failed(b, NOW);
     assert_eq!((backlog.tried_until(mark), backlog.tried_until(backlog.mark())), (true, false));
-    // What failed is due, and is not tried for the first time.
+    // The failed change is due, and has been tried before.
     let later = Duration::from_secs(1);
     assert_eq!(told(take(&mut backlog, later).as_ref()), ["a 0>2 ×2"]);
     assert!(backlog.tried_until(mark));
@@ -180,7 +180,7 @@ fn what_fails_for_ever_keeps_nothing_from_its_first_try() {
     let (mark, mut now) = (backlog.mark(), NOW);
     let mut tries = std::collections::BTreeMap::<String, u32>::new();
     for _ in 0..500 {
-        // Each call takes longer than the longest delay: whatever failed before the last is due again.
+        // Each call takes longer than the longest delay, so every earlier failure is due again.
         let batch = backlog.take(now, 1, usize::MAX).unwrap();
         *tries.entry(told(Some(&batch)).concat()).or_default() += 1;
         now += MAPPER.cap;
@@ -228,7 +228,7 @@ fn bytes_of_what_is_gone_and_not_told_are_bounded() {
     push(&mut backlog, "e", 0, 1);
     assert_eq!((backlog.dropped(), backlog.len()), (2, 3));
     assert_eq!(told(take(&mut backlog, NOW).as_ref()), ["c 1>0 ×1", "d 1>0 ×1", "e 0>1 ×1"]);
-    // What was told makes room.
+    // A delivered change makes room.
     push(&mut backlog, "f", 1, 0);
     assert_eq!(backlog.dropped(), 2);
 }
@@ -254,17 +254,17 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What an observer knows, and what happened that it has not taken.
+/// What an observer knows, and the changes that it has not accepted.
 #[derive(Clone, Default)]
 struct Model {
-    /// Version that is there; 0: none.
+    /// The present version; 0 for none.
     now: u64,
-    /// As the last call that succeeded said.
+    /// The version in the last successful call.
     known: u64,
-    /// Changes that no successful call stood for.
+    /// Changes that no successful call delivered.
     open: u32,
     flying: Option<(u64, u32)>,
-    /// The latest version that was there.
+    /// The latest version that existed.
     last: u64,
 }
 

@@ -518,7 +518,7 @@ fn storage() -> impl Strategy<Value = Storage> {
 enum Want {
     /// What the last one said.
     Again,
-    /// Just what is there, whoever wrote it.
+    /// Exactly the present values, by any writer.
     AllThatIs,
     New(Value),
 }
@@ -628,7 +628,7 @@ proptest! {
         }
     }
 
-    /// Whatever others wrote since our last apply.
+    /// Any writes by others since our last apply.
     #[test]
     fn what_is_untouched_is_not_changed_by_another_apply_of_the_same(
         earlier in history(), storage in storage(), config in value(&schema()), later in history(),

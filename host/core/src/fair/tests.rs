@@ -149,7 +149,7 @@ fn what_a_light_account_saved_up_is_nothing_to_a_heavy_one() {
     assert!(turns.contains(&busy) || turns.contains(&heavy), "{turns:?}");
 }
 
-/// One that has a task at work all the time, and no more, cannot use its share; who comes does not wait for as long as it lags behind.
+/// An account with one running task at a time cannot use its share. A new account does not wait for its lag.
 #[test]
 fn who_comes_begins_where_others_are_and_not_where_one_is_that_lags() {
     let mut queue = FairQueue::new();
@@ -205,7 +205,7 @@ fn who_could_not_use_its_share_does_not_make_up_for_it() {
     assert!(queue.is_next(back));
 }
 
-/// However often it comes from a rest, it has no more than its share.
+/// However often it was idle, it gets no more than its share.
 #[test]
 fn who_rests_again_and_again_has_no_more_than_others() {
     let mut queue = FairQueue::new();
@@ -413,7 +413,7 @@ fn weights_part_the_time_of_those_who_hold_threads() {
     assert!(heavy.abs_diff(3_000) <= 3 && light.abs_diff(1_000) <= 3, "{heavy} {light}");
 }
 
-/// Whoever was ahead of others is so in the other lane too, and who was behind has nothing saved up there.
+/// An account keeps its excess use in the other lane, and gains no credit there.
 #[test]
 fn nobody_gains_by_changing_lanes() {
     let mut queue = FairQueue::new();
@@ -493,8 +493,8 @@ fn enter(tasks: &mut VecDeque<(u64, u32)>, next: &mut Vec<u64>, flow: u64, task:
 }
 
 proptest! {
-    /// Against plain lists: nothing is lost or served twice, order holds within a flow, flows of an account take turns, each is served in the lane
-    /// where its account belongs, and none waits there while its account has no cap.
+    /// Against plain lists: nothing is lost or served twice, order holds within a flow, and flows of an account take turns. Each account is
+    /// served in its lane, and waits there only if it has a cap.
     #[test]
     fn every_task_is_served_once_in_its_flows_order_and_turn(steps in prop::collection::vec(step(), 0..200)) {
         let mut queue = FairQueue::new();
@@ -573,7 +573,7 @@ proptest! {
         }
     }
 
-    /// Whoever comes from a rest is before all that have been served since they did, unless those lag behind by more than it can have saved.
+    /// An idle account comes before all that have run since they were idle, unless those lag by more than its credit.
     #[test]
     fn nobody_at_work_is_before_one_that_comes_from_a_rest(steps in prop::collection::vec(step(), 0..200)) {
         let mut queue = FairQueue::new();
@@ -582,7 +582,7 @@ proptest! {
         let mut now = Duration::from_secs(1);
         for step in steps {
             match step {
-                // The last one rests all the time.
+                // The last one stays idle.
                 Step::Push(account, flow) => {
                     if queue.is_at_rest(ids[account]) {
                         rested.insert(ids[account]);
@@ -597,7 +597,7 @@ proptest! {
                 }
                 Step::GiveWay(used, again) => {
                     if let Some(id) = running.pop_front() {
-                        // None of them is a suspect.
+                        // None of them is in the suspect lane.
                         let used = used.min(999);
                         now += Duration::from_micros(used);
                         if again {
@@ -618,7 +618,7 @@ proptest! {
         prop_assert!(rested.contains(&taken.account) || lag.contains(&taken.account), "{taken:?}");
     }
 
-    /// While all have work, nobody is ahead of another by more than one turn of each, whatever the weights and the turns.
+    /// While all have work, no account is ahead of another by more than one turn of each, for any weights and turns.
     #[test]
     fn nobody_is_ahead_by_more_than_a_turn(
         weights in prop::collection::vec(1..1_000_u32, 2..6),

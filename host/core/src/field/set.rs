@@ -5,29 +5,29 @@ use std::{borrow::Cow, ops::Range};
 use super::{FieldPath, Step};
 use crate::json::{ParseError, Reader};
 
-/// How many values of one path are taken from one object: more than the endpoints of a full EndpointSlice, and few enough that
-/// an object made of short strings does not cost an index many times its own size.
+/// Largest number of values of one path in one object. More than the endpoints of a full EndpointSlice, and few enough that an object of
+/// short strings does not cost an index many times its own size.
 pub const MAX_VALUES: usize = 4_096;
 
-/// What no projection leaves out.
+/// Members that every projection keeps.
 const IDENTITY: [&[&str]; 4] = [&["apiVersion"], &["kind"], &["metadata", "name"], &["metadata", "namespace"]];
 
-/// Field paths that are looked for together, in one walk over a text.
+/// Field paths that are found together, in one walk over a text.
 ///
-/// Each walk takes JSON as the API server writes it, in which no member stands twice in one object, and as it has entered the
-/// store: what lies beside the paths is passed over by its quotes and brackets alone.
+/// A walk requires JSON as the API server writes it and as it entered the store, in which no member appears twice in one object. It skips
+/// other values by their quotes and brackets alone.
 #[derive(Clone, Debug)]
 pub struct FieldSet {
     paths: Box<[FieldPath]>,
     tree: Node,
-    /// The same, and what names an object.
+    /// The same paths, and the identity of an object.
     projection: Node,
 }
 
-/// What is looked for below one place.
+/// The paths below one place.
 #[derive(Clone, Debug, Default)]
 struct Node {
-    /// Paths that end here, by their numbers.
+    /// Numbers of the paths that end here.
     ends: Vec<usize>,
     members: Vec<(Box<str>, Node)>,
     each: Option<Box<Node>>,
@@ -63,21 +63,21 @@ impl Node {
     }
 }
 
-/// What a path goes on into.
+/// The kind of value that a path continues in.
 enum Container<'n> {
     Object,
     Array(&'n Node),
 }
 
 impl Default for FieldSet {
-    /// No paths.
+    /// Creates a set without paths.
     fn default() -> Self {
         Self::new([])
     }
 }
 
 impl FieldSet {
-    /// The same path may come twice.
+    /// Creates a set of paths, which may repeat.
     pub fn new(paths: impl IntoIterator<Item = FieldPath>) -> Self {
         let paths: Box<[FieldPath]> = paths.into_iter().collect();
         let mut tree = Node::default();
@@ -92,18 +92,18 @@ impl FieldSet {
         Self { paths, tree, projection }
     }
 
-    /// The paths, in the order in which they were given.
+    /// Returns the paths in the given order.
     pub fn paths(&self) -> &[FieldPath] {
         &self.paths
     }
 
-    /// For each path, the values that it leads to: strings decoded, numbers and booleans as they stand in the text; of null,
-    /// objects and arrays there is none. Each value once, in ascending order.
+    /// Returns, for each path, its distinct values in ascending order. Strings are decoded, numbers and booleans keep their text; null,
+    /// objects and arrays have no value.
     ///
-    /// Of a path that leads to more than [`MAX_VALUES`] places, those that come first in the text count.
+    /// Only the first [`MAX_VALUES`] places of a path count.
     ///
     /// # Errors
-    /// When the text is no JSON; not every such text is found out.
+    /// Fails on some texts that are not valid JSON.
     pub fn values<'a>(&self, json: &'a str) -> Result<Vec<Vec<Cow<'a, str>>>, ParseError> {
         let mut found = vec![Vec::new(); self.paths.len()];
         if !self.paths.is_empty() {
@@ -116,14 +116,13 @@ impl FieldSet {
         Ok(found)
     }
 
-    /// The object with nothing but these fields, and apiVersion, kind, `metadata.name` and `metadata.namespace`.
+    /// Returns the object with only these fields, and apiVersion, kind, `metadata.name` and `metadata.namespace`.
     ///
-    /// What is kept stays in its order and in its own writing. Objects and arrays on the way to a field are kept wherever
-    /// they are there, though the field is not, and arrays with all their elements: `null` stands for one that is of
-    /// another type than the path goes through.
+    /// Kept fields keep their order and text. Objects and arrays on the way to a field are kept even without the field. Arrays keep all
+    /// elements; `null` replaces an element of another type than the path requires.
     ///
     /// # Errors
-    /// When the text is no JSON; not every such text is found out.
+    /// Fails on some texts that are not valid JSON.
     pub fn project(&self, json: &str) -> Result<String, ParseError> {
         let mut walk = Projection { reader: Reader::new(json), out: String::new() };
         if !walk.walk(&self.projection)? {
@@ -133,11 +132,10 @@ impl FieldSet {
         Ok(walk.out)
     }
 
-    /// The object without these fields: members are removed with their names, elements with their places. All else stays byte
-    /// for byte.
+    /// Returns the object without these fields. Members are removed with their names, elements with their places. All other bytes stay.
     ///
     /// # Errors
-    /// When the text is no JSON; not every such text is found out.
+    /// Fails on some texts that are not valid JSON.
     pub fn cut<'a>(&self, json: &'a str) -> Result<Cow<'a, str>, ParseError> {
         let mut walk = Cut { reader: Reader::new(json), cuts: Vec::new() };
         walk.walk(&self.tree)?;
@@ -163,8 +161,7 @@ struct Values<'a, 'f> {
 }
 
 impl Values<'_, '_> {
-    /// Takes what the value holds that the reader stands at. `last`: nothing is wanted after it, and so the reader need not
-    /// come to its end.
+    /// Collects from the value at the reader. `last`: nothing after it is needed, so the reader need not reach its end.
     fn walk(&mut self, node: &Node, last: bool) -> Result<(), ParseError> {
         let first = self.reader.peek();
         match node.leads(first) {
@@ -219,7 +216,7 @@ struct Projection<'a> {
 }
 
 impl Projection<'_> {
-    /// Writes what is kept of the value that the reader stands at. False: nothing is.
+    /// Writes the kept parts of the value at the reader. Returns `false` if there are none.
     fn walk(&mut self, node: &Node) -> Result<bool, ParseError> {
         if node.is_end() {
             let value = self.reader.skip()?;
@@ -284,21 +281,21 @@ impl Projection<'_> {
 
 struct Cut<'a> {
     reader: Reader<'a>,
-    /// In ascending order, none touching another.
+    /// Ascending, and not adjacent.
     cuts: Vec<Range<usize>>,
 }
 
-/// Where in an object or an array a cut may begin.
+/// Where a cut may begin in an object or an array.
 #[derive(Default)]
 struct Gap {
-    /// Where the last member that stays ended.
+    /// End of the last kept member.
     kept: Option<usize>,
-    /// Where the members began that go before any that stays: the comma after them goes too.
+    /// Start of the removed members before any kept one: the comma after them is removed too.
     leading: Option<usize>,
 }
 
 impl Cut<'_> {
-    /// Finds what goes of the value that the reader stands at, which itself stays.
+    /// Finds the parts to cut from the value at the reader, which itself stays.
     fn walk(&mut self, node: &Node) -> Result<(), ParseError> {
         let first = self.reader.peek();
         match node.leads(first) {
@@ -327,7 +324,7 @@ impl Cut<'_> {
         Ok(())
     }
 
-    /// A member or an element begins at `start`; the reader stands at its value.
+    /// Handles a member or an element that begins at `start`; the reader is at its value.
     fn part(&mut self, start: usize, node: Option<&Node>, gap: &mut Gap) -> Result<(), ParseError> {
         if node.is_some_and(Node::is_end) {
             self.reader.skip()?;
@@ -352,7 +349,7 @@ impl Cut<'_> {
         Ok(())
     }
 
-    /// The object or array is over, and has been left.
+    /// Ends an object or array that has been left.
     fn close(&mut self, gap: &Gap) {
         if let Some(leading) = gap.leading {
             self.cut(leading..self.reader.at() - 1);

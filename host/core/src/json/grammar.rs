@@ -1,6 +1,6 @@
-//! The grammar of RFC 8259, as functions from the place where something begins to the place where it ends.
+//! The grammar of RFC 8259, as functions from the start of something to its end.
 //!
-//! Places are byte offsets into the whole text, so that errors can name them.
+//! Positions are byte offsets into the whole text, so that errors can name them.
 
 use std::borrow::Cow;
 
@@ -13,12 +13,12 @@ pub(super) fn wrong(text: &[u8], at: usize, what: impl Into<Cow<'static, str>>) 
     if at < text.len() { ParseError::new(at, what) } else { ParseError::new(text.len(), "text ends too early") }
 }
 
-/// The byte at `at`; 0, which JSON has nowhere, after the end.
+/// Returns the byte at `at`; 0, which JSON never contains, after the end.
 pub(super) fn byte(text: &[u8], at: usize) -> u8 {
     text.get(at).copied().unwrap_or(0)
 }
 
-/// The first place from `at` on that is no white space.
+/// Returns the first position from `at` on that is not white space.
 pub(super) fn token(text: &[u8], mut at: usize) -> usize {
     while matches!(byte(text, at), b' ' | b'\n' | b'\r' | b'\t') {
         at += 1;
@@ -26,9 +26,9 @@ pub(super) fn token(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Where the value that begins at `at` ends. `depth` objects and arrays are open around it.
+/// Returns the end of the value that begins at `at`, inside `depth` open objects and arrays.
 pub(super) fn value_end(text: &[u8], mut at: usize, depth: u32) -> Result<usize> {
-    // One bit for each object (1) or array (0) that is open in this value, the innermost lowest; a 1 above them all.
+    // One bit for each open object (1) or array (0) in this value, the innermost lowest; a 1 above them all.
     let mut open = 1_u128;
     let mut room = MAX_DEPTH - depth;
     'value: loop {
@@ -39,7 +39,7 @@ pub(super) fn value_end(text: &[u8], mut at: usize, depth: u32) -> Result<usize>
                     return Err(wrong(text, at, TOO_DEEP));
                 }
                 at = token(text, at + 1);
-                // '}' and ']' stand two after '{' and '['.
+                // '}' and ']' are two above '{' and '['.
                 if byte(text, at) == bracket + 2 {
                     at += 1;
                 } else {
@@ -58,7 +58,7 @@ pub(super) fn value_end(text: &[u8], mut at: usize, depth: u32) -> Result<usize>
             b'n' => at = literal_end(text, at, "null")?,
             _ => return Err(wrong(text, at, "expected a value")),
         }
-        // A value is over; so may be what is around it.
+        // A value ends; the enclosing ones may end too.
         loop {
             if open == 1 {
                 return Ok(at);
@@ -84,7 +84,7 @@ pub(super) fn value_end(text: &[u8], mut at: usize, depth: u32) -> Result<usize>
     }
 }
 
-/// Where the value begins of the member whose name begins at `at`.
+/// Returns the start of the value of the member whose name begins at `at`.
 fn name_end(text: &[u8], at: usize) -> Result<usize> {
     if byte(text, at) != b'"' {
         return Err(wrong(text, at, "expected a member's name"));
@@ -96,7 +96,7 @@ fn name_end(text: &[u8], at: usize) -> Result<usize> {
     Ok(token(text, colon + 1))
 }
 
-/// Where the string ends, closing quote included, whose inside begins at `at`.
+/// Returns the end, after the closing quote, of the string whose content begins at `at`.
 pub(super) fn string_end(text: &[u8], mut at: usize) -> Result<usize> {
     loop {
         at = plain_end(text, at);
@@ -108,7 +108,7 @@ pub(super) fn string_end(text: &[u8], mut at: usize) -> Result<usize> {
     }
 }
 
-/// Where a string ends by its quote alone, or the text.
+/// Returns the end of a string by its quote alone, or the end of the text.
 pub(super) fn skip_string(text: &[u8], mut at: usize) -> usize {
     loop {
         at = plain_end(text, at);
@@ -160,7 +160,7 @@ pub(super) fn number_end(text: &[u8], start: usize) -> Result<usize> {
     if exponent {
         at = digits(at + 1 + usize::from(matches!(byte(text, at + 1), b'+' | b'-')))?;
     }
-    // An f64 holds every number of up to 308 digits. Of the others serde_json judges: where f64 ends, it rounds by its own rules.
+    // An f64 holds every number of up to 308 digits. serde_json judges the others, as it rounds by its own rules at the limit.
     if (exponent || at - start > 308) && serde_json::from_slice::<f64>(&text[start..at]).is_err() {
         return Err(ParseError::new(start, "number out of range"));
     }
@@ -172,12 +172,11 @@ pub(super) fn literal_end(text: &[u8], at: usize, literal: &'static str) -> Resu
     if text.get(at..end) == Some(literal.as_bytes()) { Ok(end) } else { Err(wrong(text, at, "expected a value")) }
 }
 
-/// The first byte from `at` on that does not stand for itself in a string: a quote, a backslash or a control character; the
-/// end of the text if there is none.
+/// Returns the first position from `at` on of a special byte in a string: a quote, a backslash or a control character; or the end of the
+/// text.
 pub(super) fn plain_end(text: &[u8], mut at: usize) -> usize {
     const ONES: u64 = u64::MAX / 255;
-    // The high bit of each byte that is special. A borrow can set it for a byte after a special one, never before: the
-    // lowest is right.
+    // The high bit of each special byte. A borrow can set it for a byte after a special one, never before, so the lowest is exact.
     fn special(chunk: &[u8]) -> u64 {
         let bytes = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
         let quote = bytes ^ (ONES * u64::from(b'"'));
@@ -187,7 +186,7 @@ pub(super) fn plain_end(text: &[u8], mut at: usize) -> usize {
             | bytes.wrapping_sub(ONES * 0x20) & !bytes;
         found & (ONES << 7)
     }
-    // Sixteen bytes at a time: most names and values are shorter, and branch only once.
+    // Sixteen bytes at a time: most names and values are shorter, and need one branch.
     while let Some(chunk) = text.get(at..at + 16) {
         let (low, high) = (special(&chunk[..8]), special(&chunk[8..]));
         if low | high != 0 {

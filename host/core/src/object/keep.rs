@@ -139,8 +139,8 @@ impl Keep {
         Self::of(self.metadata_only && other.metadata_only, without)
     }
 
-    /// Returns the first part of the member `name` with value `value` that a kept object cannot be compared with: `name` itself
-    /// if it is left out, or the first member of the value that is not kept whole. Returns `None` if all of it can be compared.
+    /// Returns the first part of the member `name` with value `value` that is not kept, and so cannot be compared. This is `name`
+    /// itself, or the first member of the value that is not kept whole. Returns `None` if all of it can be compared.
     ///
     /// ```
     /// use pilothouse_core::{field::FieldPath, object::Keep};

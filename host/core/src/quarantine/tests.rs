@@ -6,7 +6,7 @@ use super::*;
 
 const NOW: Duration = Duration::from_secs(1000);
 
-/// So many calls, one after the other, that come to nothing; what the last one led to.
+/// Makes `times` consecutive failed calls, and returns the result of the last.
 fn failing(plugin: &mut Quarantine, now: Duration, times: u32) -> Option<Duration> {
     let fail = |_| {
         let call = plugin.begin(now);
@@ -61,7 +61,7 @@ fn calls_in_flight_neither_lengthen_a_delay_nor_end_it() {
     }
     assert!(!plugin.succeeded(before[50]));
     assert_eq!(plugin.held(NOW), Some(until));
-    // When they end after the delay, they are still of the time before it.
+    // When they end after the delay, they still count for the time before it.
     assert!(!plugin.succeeded(late));
     for call in &before[51..] {
         assert_eq!(plugin.failed(until, *call), None);

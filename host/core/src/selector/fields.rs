@@ -1,11 +1,11 @@
-//! Field selectors, in the syntax that `kubectl --field-selector` and the API server take.
+//! Field selectors, in the syntax of `kubectl --field-selector` and the API server.
 
 use std::{borrow::Cow, fmt};
 
-/// What fields must be; empty: everything matches.
+/// Requirements on fields. Without any, everything matches.
 ///
-/// Which fields there are is the API server's, kind by kind: here they are names. Two texts that say the same in another order
-/// give equal selectors and one [`Display`](fmt::Display).
+/// The API server decides which fields a kind has; here they are only names. Texts that differ only in order give equal selectors and
+/// one [`Display`](fmt::Display).
 ///
 /// ```
 /// use pilothouse_core::selector::FieldSelector;
@@ -16,37 +16,37 @@ use std::{borrow::Cow, fmt};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldSelector {
-    /// Ordered, each once.
+    /// Sorted, without duplicates.
     requirements: Vec<FieldRequirement>,
 }
 
-/// What one field must be, or must not be.
+/// A requirement on one field.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldRequirement {
-    /// Such as `spec.nodeName`.
+    /// For example `spec.nodeName`.
     pub field: String,
-    /// False: `!=`.
+    /// `false` for `!=`.
     pub equal: bool,
-    /// The value, unescaped. A field that is absent is empty.
+    /// The value, unescaped. An absent field counts as empty.
     pub value: String,
 }
 
-/// A text that is no field selector.
+/// A text that is not a field selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read field selector {selector:?}: {problem}")]
 pub struct FieldSelectorError {
     /// The whole text.
     pub selector: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
 impl FieldSelector {
-    /// Reads requirements joined by commas: `a.b=c`, `a.b==c`, `a.b!=c`. In values `\`, `,` and `=` are written with a `\`
-    /// before them. An empty text matches everything.
+    /// Parses requirements joined by commas: `a.b=c`, `a.b==c`, `a.b!=c`. In values, `\`, `,` and `=` are escaped by `\`. An empty text
+    /// matches everything.
     ///
     /// # Errors
-    /// When Kubernetes would refuse the text, or a field's name has white space in it, which no field has.
+    /// Fails if Kubernetes would reject the text, or if a field's name contains white space.
     pub fn parse(text: &str) -> Result<Self, FieldSelectorError> {
         let problem = |problem| FieldSelectorError { selector: text.to_owned(), problem };
         let terms = terms(text).filter(|term| !term.is_empty());
@@ -56,7 +56,7 @@ impl FieldSelector {
         Ok(Self { requirements })
     }
 
-    /// The same, and a field must have this value.
+    /// Adds the requirement that a field has this value.
     #[must_use]
     pub fn and_equal(mut self, field: &str, value: &str) -> Self {
         let required = FieldRequirement { field: field.to_owned(), equal: true, value: value.to_owned() };
@@ -71,18 +71,18 @@ impl FieldSelector {
         self.requirements.iter().all(|required| required.field != field || (required.value == value) == required.equal)
     }
 
-    /// True if nothing is required.
+    /// Returns `true` if there are no requirements.
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
-    /// All of these must hold; ordered by field.
+    /// Returns the requirements, sorted by field. All of them must hold.
     pub fn requirements(&self) -> &[FieldRequirement] {
         &self.requirements
     }
 
-    /// True if every requirement holds of the value that `field` gives for its name; none: the field is absent, which is as
-    /// good as empty.
+    /// Returns `true` if every requirement holds for the values that `field` returns. `None` stands for an absent field, which counts as
+    /// empty.
     pub fn matches<'a>(&self, mut field: impl FnMut(&str) -> Option<Cow<'a, str>>) -> bool {
         self.requirements.iter().all(|required| {
             let value = field(&required.field);
@@ -108,7 +108,7 @@ impl fmt::Display for FieldSelector {
     }
 }
 
-/// The parts between commas that no `\` escapes.
+/// Splits at commas that no `\` escapes.
 fn terms(text: &str) -> impl Iterator<Item = &str> {
     let mut escaped = false;
     text.split(move |c: char| {

@@ -47,7 +47,7 @@ fn listed(objects: Vec<Object>, version: u64) -> Store {
     store
 }
 
-/// What is held, as "name@version".
+/// Returns the stored objects as "name@version".
 fn held(store: &Store) -> Vec<String> {
     store.iter().map(|object| format!("{}@{}", object.key().name, object.resource_version())).collect()
 }
@@ -64,7 +64,7 @@ fn versions(change: Option<Change>) -> Option<String> {
     change.map(|change| said(&change))
 }
 
-/// Every table says what the slots say, and every count is what counting gives.
+/// Checks every table against the slots, and every count.
 fn check_tables(store: &Store) {
     let slots: BTreeMap<u32, &Arc<Object>> =
         (0..).zip(&store.slots).filter_map(|(slot, held)| Some((slot, &held.as_ref()?.object))).collect();
@@ -124,7 +124,7 @@ fn invariant_4_an_own_write_from_before_a_bookmark_says_nothing() {
     assert_eq!(store.covered(), ResourceVersion(7));
     assert_eq!(versions(store.upsert_own(plain("a", "u", 6))), None);
     assert_eq!(versions(store.upsert_own(plain("a", "u", 8))).as_deref(), Some("none -> u@8"));
-    // What it says while a list is under way is of the watch before it.
+    // Its events during a list belong to the previous watch.
     store.begin_replace(true);
     store.advance(ResourceVersion(9));
     assert_eq!(store.covered(), ResourceVersion(0));
@@ -540,7 +540,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Does it; gives the changes, and the key that an own answer was about.
+/// Makes the call. Returns the changes, and the key of an own answer.
 fn apply(store: &mut Store, call: &Call) -> (Vec<Change>, Option<Key>) {
     let own = match *call {
         Call::UpsertOwn(object, version) | Call::LeaveOwn(object, version) => {
@@ -620,7 +620,7 @@ const SELECTORS: [&str; 11] = [
     "app notin (db)",
 ];
 
-/// Reads give what looking at every object gives.
+/// Checks reads against a scan of all objects.
 fn check_reads(store: &Store) {
     let all: BTreeMap<Key, &Arc<Object>> = store.iter().map(|object| (object.key().clone(), object)).collect();
     assert!(store.iter().map(|object| object.key()).eq(all.keys()), "in the order of keys");
@@ -656,7 +656,7 @@ proptest! {
         let mut replica = BTreeMap::new();
         for call in calls {
             let (changes, _) = apply(&mut store, &call);
-            // Whoever follows the changes has what the store has.
+            // A follower of the changes has the same objects as the store.
             for change in changes {
                 let missed = match call {
                     Call::Finish(_) => change.new.is_none(),

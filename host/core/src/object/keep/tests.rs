@@ -223,7 +223,7 @@ proptest! {
         prop_assert!(both.covers(&one) && both.covers(&other));
         prop_assert_eq!(&both, &other.union(&one));
         let object = Object::parse(value.to_string().as_bytes(), &of()).unwrap();
-        // Whoever is to see less is served out of it as out of the whole.
+        // A narrower reader gets the same from it as from the whole.
         let held = object.kept(&both);
         for keep in [&one, &other] {
             let (cut, seen) = (held.kept(keep), object.kept(keep));
@@ -236,7 +236,7 @@ proptest! {
     }
 }
 
-/// The SDK has no code of the host in it, so its mock repeats what cannot be left out.
+/// The SDK's mock repeats the list of fields that cannot be left out.
 #[test]
 fn the_mock_of_the_sdk_leaves_out_what_can_be_left_out_here() {
     let mock = include_str!("../../../../../plugin-sdk/src/mock/keep.rs");

@@ -1,25 +1,25 @@
-//! Which fields of `object` and `old` an expression reads, as far as its text tells.
+//! Finds the fields of `object` and `old` that an expression reads, as far as its text shows.
 
 use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators::INDEX};
 
 use super::meter::plain;
 use crate::field::FieldPath;
 
-/// The fields that an expression reads, each after those that it is in. What is found by a name that is computed is not among them, but
-/// what it is found in is.
+/// Returns the fields that an expression reads, each after the fields that contain it. For a computed name, only the containing field is
+/// returned.
 pub(super) fn read(expression: &IdedExpr) -> Vec<FieldPath> {
     let mut reader = Reader { scope: ["object", "old"].map(|side| (side, Place::Side)).into(), found: Vec::new() };
     reader.visit(expression);
     reader.found
 }
 
-/// What a part of an expression stands for.
+/// The meaning of a part of an expression.
 #[derive(Clone)]
 enum Place {
     /// `object` or `old`.
     Side,
     Field(FieldPath),
-    /// Something that was computed.
+    /// A computed value.
     Else,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
             }
             Expr::Comprehension(of) => {
                 let element = match self.visit(&of.iter_range) {
-                    // Of a list with one variable; of two, the first is a number.
+                    // With one variable, it is an element; with two, the first is its position.
                     Place::Field(list) if of.iter_var2.is_none() => Place::Field(list.each()),
                     _ => Place::Else,
                 };

@@ -1,13 +1,12 @@
-//! Rewrites an expression so that what it costs is counted while it is evaluated.
+//! Rewrites an expression so that its cost is counted during evaluation.
 //!
-//! - What is iterated, compared, searched, concatenated or given to a function pays for its size before it is copied: the interpreter copies
-//!   it several times. Some functions pay more, because what they give or how long they take grows faster than their arguments.
-//! - Each turn of a loop pays for the nodes of its body, and for the list or map that it gathers, which is copied at each turn.
-//! - `a.b` becomes `a["b"]`: the interpreter then borrows instead of copying the whole of `b`, and fails where `a` is no
-//!   object.
-//! - Names and functions that are not there are found, which the interpreter would do only when it comes to them.
+//! - A value that is iterated, compared, searched, concatenated or passed to a function is charged for its size before it is copied. The
+//!   interpreter copies it several times. Some functions are charged more, as their results or their time grow faster than their arguments.
+//! - Each turn of a loop is charged for the nodes of its body, and for the list or map that it builds, which is copied at each turn.
+//! - `a.b` becomes `a["b"]`. The interpreter then borrows instead of copying the whole of `b`, and fails if `a` is not an object.
+//! - Unknown names and functions are rejected here; the interpreter would find them only during evaluation.
 //!
-//! Prices are in units of some 20 ns ([`BUDGET`](super::BUDGET)). They are those of the slowest that was found, by time and by allocations:
+//! Prices are in units of some 20 ns ([`BUDGET`](super::BUDGET)). They are those of the slowest known case, by time and by allocations:
 //! `host/core/tests/predicates.rs` compares them with what the interpreter allocates.
 
 use std::{
@@ -32,48 +31,48 @@ use kube_cel::cel::{
 };
 use regex::Regex;
 
-/// Gives its argument back, and pays for copying it. An expression cannot name it: no identifier has an `@`.
+/// Returns its argument, and charges for copying it. An expression cannot name it, as no identifier has an `@`.
 const CHARGE: &str = "@charge";
-/// The same for what reads each byte of a text.
+/// The same for functions that read each byte of a text.
 const CHARGE_BYTES: &str = "@bytes";
-/// The same for what may make a value of each byte.
+/// The same for functions that may create a value for each byte.
 const CHARGE_PARTS: &str = "@parts";
-/// The same for what compares everything with everything.
+/// The same for functions that compare all pairs.
 const CHARGE_PAIRS: &str = "@pairs";
-/// The same for what may put one text in all places of another.
+/// The same for functions that may insert one text in many places of another.
 const CHARGE_PRODUCT: &str = "@product";
-/// Pays the number that it is given; true.
+/// Charges its argument, and returns true.
 const TICK: &str = "@tick";
 
-/// Parts inside parts of one expression: evaluating recurses so deep, through a function for each that pays. A quarter of
-/// what a thread's stack of 2 MiB has room for where nothing is optimised.
+/// Largest nesting of an expression. Evaluation recurses with it, through a function for each charge. This uses a quarter of a stack of 2 MiB
+/// in an unoptimized build.
 const MAX_DEPTH: u32 = 64;
 
-/// What a number or anything else without parts costs: some four allocations of a box until it was used.
+/// Cost of a number or another value without parts: some four allocations of a box.
 pub(super) const SCALAR: u64 = 5;
-/// What a text costs more: twice as many allocations.
+/// Additional cost of a text: twice as many allocations.
 const TEXT: u64 = 7;
-/// Bytes of text that are copied for a unit.
+/// Bytes of text that are copied per unit.
 const COPIED: u64 = 16;
-/// Bytes of text that a function looks at for a unit.
+/// Bytes of text that a function reads per unit.
 const READ: u64 = 4;
-/// What each byte of a text costs that may become a value of its own.
+/// Cost of each byte of a text that may become a separate value.
 const PART: u64 = SCALAR + TEXT;
-/// What a member of a map costs beside its value: its name is copied, and hashed, at each copy.
+/// Cost of a map's member without its value: each copy copies and hashes its name.
 const MEMBER: u64 = 20;
-/// What each turn of a loop costs, beside its body: two variables are put in scope.
+/// Cost of each turn of a loop without its body: two variables enter the scope.
 const TURN: u64 = 20;
-/// What a node of a loop's body costs a turn.
+/// Cost of a node of a loop's body per turn.
 const NODE: u64 = 5;
-/// What compiling a regular expression costs, however short: it may have [`MAX_REGEX`] once it is compiled.
+/// Cost of compiling a regular expression, however short: it may take [`MAX_REGEX`] once compiled.
 const REGEX: u64 = 10_000;
-/// Bytes of a regular expression once compiled. It has to be a literal, and so cannot be larger when it is evaluated.
+/// Largest compiled regular expression in bytes. It must be a literal, so its size is known before evaluation.
 const MAX_REGEX: usize = 64 << 10;
-/// Compiled regular expressions that a thread keeps: as many as the loops of one predicate have. At most [`MAX_REGEX`] each, and as much again
-/// for what they find while they match.
+/// Compiled regular expressions that a thread keeps: as many as one predicate has loops. Each takes at most [`MAX_REGEX`], and as much again
+/// while it matches.
 const KEPT_REGEXES: usize = 8;
 
-/// Functions that take time and give values in proportion to their arguments.
+/// Functions whose time and results are proportional to their arguments.
 #[rustfmt::skip]
 const LINEAR: &[&str] = &[
     // CEL
@@ -93,11 +92,11 @@ const LINEAR: &[&str] = &[
     // numbers
     "math.abs", "math.ceil", "math.floor", "math.round", "math.trunc", "math.sign", "math.least", "math.greatest",
 ];
-/// Functions that may make a value of each byte of a text.
+/// Functions that may create a value for each byte of a text.
 const PARTS: &[&str] = &["split", "findAll"];
-/// Functions that compare everything with everything.
+/// Functions that compare all pairs.
 const PAIRS: &[&str] = &["sets.contains", "sets.equivalent", "sets.intersects", "distinct"];
-/// Functions that put one argument in many places of another.
+/// Functions that insert one argument in many places of another.
 const PRODUCT: &[&str] = &["replace", "join"];
 /// Functions whose first argument is a regular expression.
 const REGULAR: &[&str] = &["matches", "find", "findAll"];
@@ -111,14 +110,14 @@ thread_local! {
     static REGEXES: RefCell<Vec<(Arc<String>, Regex)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `evaluate` with so much to spend. Returns what was spent, too.
+/// Runs `evaluate` with a budget. Also returns what was spent.
 pub(super) fn with_budget<T>(budget: u64, evaluate: impl FnOnce() -> T) -> (T, u64) {
     let outer = LEFT.replace(budget);
     let result = evaluate();
     (result, budget.saturating_sub(LEFT.replace(outer)))
 }
 
-/// `true` if nothing is left: whatever pays fails from now on.
+/// Returns `true` if nothing is left: every further charge fails.
 pub(super) fn is_spent() -> bool {
     LEFT.get() == 0
 }
@@ -131,17 +130,17 @@ fn spend(cost: u64) -> Result<(), ExecutionError> {
     if left == 0 { Err(ExecutionError::function_error("when", TOO_LONG)) } else { Ok(()) }
 }
 
-/// Pays for making a part of an object into a value.
+/// Charges for converting a part of an object.
 pub(super) fn read(cost: u64) -> Result<(), &'static str> {
     spend(cost).map_err(|_| TOO_LONG)
 }
 
-/// What a text of so many bytes costs beside [`SCALAR`].
+/// Returns the cost of a text of this length, without [`SCALAR`].
 pub(super) fn text(length: usize) -> u64 {
     TEXT + wide(length) / COPIED
 }
 
-/// What a member of a map costs beside its value.
+/// Returns the cost of a map's member, without its value.
 pub(super) fn member(name: usize) -> u64 {
     MEMBER + wide(name) / COPIED
 }
@@ -150,13 +149,13 @@ fn wide(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// Adds the functions that pay.
+/// Registers the functions that charge.
 pub(super) fn register(context: &mut Context<'_>) {
     type Function = Box<dyn Fn(&mut FunctionContext<'_, '_>) -> ResolveResult + Send + Sync>;
     let mut charge = |name: &str, price: fn(&Size) -> u64| {
         let function: Function = Box::new(move |call: &mut FunctionContext<'_, '_>| {
             let argument = call.args.first().ok_or_else(|| ExecutionError::invalid_argument_count(1, 0))?;
-            // Not as a `Value`: that would be a copy before it was paid for.
+            // Not as a `Value`, which would be a copy before the charge.
             let argument = Value::resolve_val(argument, call.ptx)?;
             let mut size = Size::default();
             size.add(argument.as_ref(), LEFT.get());
@@ -183,7 +182,7 @@ pub(super) fn register(context: &mut Context<'_>) {
     context.add_function("matches", |This(text): This<Arc<String>>, pattern: Arc<String>| matches(&text, &pattern));
 }
 
-/// CEL's `matches`, which does not compile the same expression at each turn of a loop.
+/// CEL's `matches`, which compiles a pattern once and not at each turn of a loop.
 fn matches(text: &str, pattern: &Arc<String>) -> Result<bool, ExecutionError> {
     REGEXES.with_borrow_mut(|kept| {
         if let Some(at) = kept.iter().position(|(known, _)| known == pattern) {
@@ -204,18 +203,18 @@ fn compiled(pattern: &str) -> Result<Regex, regex::Error> {
     regex::RegexBuilder::new(pattern).size_limit(MAX_REGEX).dfa_size_limit(MAX_REGEX).build()
 }
 
-/// What a value is made of.
+/// The size of a value.
 #[derive(Default)]
 struct Size {
     values: u64,
     texts: u64,
     members: u64,
-    /// Of texts, and of names of members.
+    /// Bytes of texts and of members' names.
     bytes: u64,
 }
 
 impl Size {
-    /// What copying it costs.
+    /// Returns the cost of copying it.
     fn copied(&self) -> u64 {
         (self.values * SCALAR)
             .saturating_add(self.texts * TEXT)
@@ -223,7 +222,7 @@ impl Size {
             .saturating_add(self.bytes / COPIED)
     }
 
-    /// Adds a value. Stops a little above where copying costs more than `most`.
+    /// Adds a value. Stops soon after the cost exceeds `most`.
     fn add(&mut self, value: &dyn Val, most: u64) {
         self.values += 1;
         if let Some(text) = value.downcast_ref::<CelString>() {
@@ -253,18 +252,18 @@ impl Size {
     }
 }
 
-/// The expression with its meters.
+/// Returns the expression with its charges.
 ///
 /// # Errors
-/// What it uses that is not there.
+/// An unknown name or function that it uses.
 pub(super) fn rewritten(ast: IdedExpr) -> Result<IdedExpr, String> {
     Rewriter { scope: vec!["object".to_owned(), "old".to_owned()], depth: 0 }.expression(ast)
 }
 
 struct Rewriter {
-    /// Variables that can be named here.
+    /// Variables in scope.
     scope: Vec<String>,
-    /// Parts that this one is inside of.
+    /// Nesting at this point.
     depth: u32,
 }
 
@@ -316,7 +315,7 @@ impl Rewriter {
             Expr::Comprehension(mut of) => {
                 of.iter_range = charged(self.expression(of.iter_range)?);
                 of.accu_init = self.expression(of.accu_init)?;
-                // What `map` and `filter` gather is copied at each turn, whether or not something is added.
+                // The result of `map` and `filter` is copied at each turn, even if nothing is added.
                 let gathers = matches!(of.accu_init.expr, Expr::List(_) | Expr::Map(_));
                 let outer = self.scope.len();
                 self.scope.push(of.accu_var.clone());
@@ -353,7 +352,7 @@ impl Rewriter {
             CONDITIONAL | LOGICAL_AND | LOGICAL_OR | LOGICAL_NOT | NOT_STRICTLY_FALSE | INDEX => {
                 of.args = self.all(of.args)?;
             }
-            // Where a value is none that can be calculated with, the error has a copy of it.
+            // If a value is not a number, the error contains a copy of it.
             "_-_" | "_*_" | "_/_" | "_%_" | ADD | NEGATE => of.args = self.charged(of.args)?,
             EQUALS | NOT_EQUALS | LESS | LESS_EQUALS | GREATER | GREATER_EQUALS | IN => {
                 of.args = self.all(of.args)?;
@@ -386,11 +385,11 @@ impl Rewriter {
             name if PARTS.contains(&name) => CHARGE_PARTS,
             name if PAIRS.contains(&name) => CHARGE_PAIRS,
             name if PRODUCT.contains(&name) => CHARGE_PRODUCT,
-            // Needs no look at what it counts.
+            // Does not read its argument.
             "size" => CHARGE,
             _ => CHARGE_BYTES,
         };
-        // `matches` keeps what it compiles, and pays when it does.
+        // `matches` keeps its compiled patterns, and charges when it compiles.
         let compiles = is_regular && name != "matches";
         of.args = self.all(of.args)?.into_iter().map(|argument| paid(pay, argument)).collect();
         if qualified.is_none()
@@ -399,7 +398,7 @@ impl Rewriter {
             of.target = Some(Box::new(paid(pay, self.expression(*target)?)));
         }
         let called = IdedExpr { id, expr: Expr::Call(of) };
-        // The conditional pays before it calls.
+        // The conditional charges before it calls.
         Ok(if compiles {
             made(call(CONDITIONAL, vec![tick(REGEX), called, made(Expr::Literal(LiteralValue::Null))]))
         } else {
@@ -408,7 +407,7 @@ impl Rewriter {
     }
 }
 
-/// A regular expression must be known when the manifest is checked, and small.
+/// Checks that a regular expression is a small literal.
 fn check_regex(pattern: Option<&IdedExpr>) -> Result<(), String> {
     let Some(IdedExpr { expr: Expr::Literal(LiteralValue::String(pattern)), .. }) = pattern else {
         return Err("a regular expression has to be a literal".to_owned());
@@ -418,7 +417,7 @@ fn check_regex(pattern: Option<&IdedExpr>) -> Result<(), String> {
         .map_err(|error| format!("a regular expression cannot be used: {error}").replace('\n', " "))
 }
 
-/// A field's name without the escapes by which Kubernetes makes identifiers of names that are none.
+/// Returns a field's name without the escapes by which Kubernetes turns names into identifiers.
 pub(super) fn plain(name: &str) -> String {
     const RESERVED: [&str; 18] = [
         "true",
@@ -449,7 +448,7 @@ pub(super) fn plain(name: &str) -> String {
 }
 
 fn made(expr: Expr) -> IdedExpr {
-    // Numbers of nodes only serve the parser's messages.
+    // Node numbers only serve the parser's messages.
     IdedExpr { id: 0, expr }
 }
 
@@ -474,7 +473,7 @@ fn is_literal(expression: &IdedExpr) -> bool {
     matches!(expression.expr, Expr::Literal(_))
 }
 
-/// As long as its text at most, or paid for in this way.
+/// Returns `true` if the result is at most as long as its text, or has been charged with `meter`.
 fn is_fixed(expression: &IdedExpr, meter: &str) -> bool {
     match &expression.expr {
         Expr::Literal(_) => true,
@@ -484,7 +483,7 @@ fn is_fixed(expression: &IdedExpr, meter: &str) -> bool {
     }
 }
 
-/// How many parts an expression has, loops inside it counted once: they pay for themselves.
+/// Returns the number of nodes. Loops inside count once: they charge for themselves.
 fn nodes(expression: &IdedExpr) -> usize {
     let all = |expressions: &[IdedExpr]| expressions.iter().map(nodes).sum::<usize>();
     1 + match &expression.expr {

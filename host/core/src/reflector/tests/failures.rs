@@ -1,4 +1,4 @@
-//! What fails, is denied, is not there or cannot be read.
+//! Failures, denials, missing kinds and unreadable objects.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Versions that go back, and what is made of them.
+//! Versions that go back.
 
 use super::*;
 
@@ -67,7 +67,7 @@ facts! {
         "
     }
 
-    /// Nobody would ever come to rest otherwise.
+    /// Otherwise the reflectors would relist for ever.
     invariant_4_who_was_told_of_a_restore_tells_nobody { STREAMED, "
         restored     => relist went_back, resolving, resolve
         resolved     => listing, list 500
@@ -81,7 +81,7 @@ facts! {
         page 2       => begin back, finish 2, watch 2
     " }
 
-    /// Three times it is believed, though it follows each by itself. Ten minutes after the first it is believed again.
+    /// Reports three restores, though it follows every one. Ten minutes after the first it reports again.
     who_finds_restores_again_and_again_tells_nobody_of_the_fourth { PAGED, "
         cut          => waiting, wait 0.8..1.6
         elapsed      => list 1

@@ -10,7 +10,7 @@ use crate::store::set;
 
 type Sets<K> = BTreeMap<K, BTreeSet<u32>>;
 
-/// The indexes are what building them from the slots gives, and their counts are true.
+/// Checks the indexes against ones built anew from the slots, and their counts.
 pub(in crate::store) fn check(
     owners: &OwnerIndex,
     labels: &LabelIndex,

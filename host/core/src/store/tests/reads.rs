@@ -34,7 +34,7 @@ fn values(object: &Object, path: &str) -> Vec<String> {
     }
 }
 
-/// Reads of all kinds give what looking at every object of the model gives. Both paths must be indexed.
+/// Checks all kinds of reads against a scan of the model. Both paths must be indexed.
 fn check_pages(store: &Store, snapshot: Option<&Snapshot>, model: &BTreeMap<Key, Arc<Object>>) {
     let afters = [None, Some(Key::new(None, "b")), Some(Key::new(Some("one"), "b")), Some(Key::new(Some("q"), "b"))];
     let model: Vec<_> =
@@ -156,7 +156,7 @@ proptest! {
     }
 }
 
-/// All of them, three keys at a time.
+/// Reads all of them, three keys at a time.
 fn changes_since(store: &Store, snapshot: &Snapshot) -> Vec<Change> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {

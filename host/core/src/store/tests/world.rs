@@ -1,5 +1,5 @@
 //! A model of an API server, a watch that lags behind it, and answers that come whenever they come: whatever the order, the
-//! store keeps its promises.
+//! store keeps its guarantees.
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
@@ -22,7 +22,7 @@ enum Step {
     Watch(usize),
     /// The watch breaks; a list is asked for and answered.
     Ask,
-    /// The store is told.
+    /// The answer to the list begins to arrive at the store.
     Begin,
     /// So many objects of the list arrive.
     Page(usize),
@@ -89,11 +89,11 @@ struct World {
     list: Option<List>,
     // This host.
     store: Store,
-    /// What the changes have said, by key.
+    /// The state that the changes reported, by key.
     told: BTreeMap<Key, Arc<Object>>,
-    /// The newest version told of each life, since the last restore.
+    /// The newest reported version of each life, since the last restore.
     newest: BTreeMap<Uid, u64>,
-    /// Lives that were told to be over, since the last restore.
+    /// Lives that were reported as ended, since the last restore.
     over: BTreeSet<Uid>,
     /// Own writes that were answered, since the last restore.
     written: Vec<Object>,
@@ -216,7 +216,7 @@ impl World {
 
     fn restore(&mut self, back: u64) {
         let to = self.version.saturating_sub(back);
-        // If versions have caught up before anyone looks, nobody can tell; here someone looks at once.
+        // A restore is undetectable once versions have caught up; here the reflector looks at once.
         if to >= self.watched || self.list.is_some() {
             return;
         }

@@ -263,7 +263,7 @@ pub enum Runs {
     Denied,
 }
 
-/// Returns the requests to [plan](plan) for in place of one holder's requests.
+/// Returns the requests to give to [`plan`] in place of one holder's requests.
 ///
 /// - **Narrow requests are bounded.** If more than [`MAX_NARROW`] requests with selectors, for one kind and scope, do not cover each other,
 ///   one wide request replaces them and serves each through a [`Filter`]. The same holds for more than [`MAX_NAMED`] requests by name.

@@ -124,7 +124,7 @@ fn identity_cannot_be_left_out() {
     metadata.generation: metadata.generation
     ");
     let error = Keep::new(false, [path("metadata.labels.app")]).unwrap_err();
-    insta::assert_snapshot!(error, @"cannot leave out metadata.labels.app: metadata.labels says which object it is and what becomes of it, and is always kept; name what is beside it");
+    insta::assert_snapshot!(error, @"cannot leave out metadata.labels.app: metadata.labels identifies the object or decides its fate, and is always kept; name the fields beside it");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn number_of_fields_is_bounded() {
     let fields = |count: usize| (0..count).map(|i| path(&format!("spec.f{i}")));
     assert!(Keep::new(false, fields(64)).is_ok());
     let error = Keep::new(false, fields(65)).unwrap_err();
-    insta::assert_snapshot!(error, @"cannot leave out 65 fields: 64 at most; name what they are in");
+    insta::assert_snapshot!(error, @"cannot leave out 65 fields: at most 64 are allowed; name a field that contains several");
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl Error {
         Self::Api(StatusError { code, reason, message: message.into(), causes: Vec::new() })
     }
 
-    /// Returns `true` if there is no such object, or no such kind.
+    /// Returns `true` if the object or its kind does not exist.
     pub fn is_not_found(&self) -> bool {
         self.reason() == Some(Reason::NotFound)
     }

@@ -246,7 +246,7 @@ impl MockHost {
     /// Changes an object, as a user does with `kubectl edit`.
     ///
     /// # Panics
-    /// Panics if there is no such object.
+    /// Panics if the object does not exist.
     #[track_caller]
     pub fn edit<K: Object>(&mut self, key: impl Into<Key>, change: impl FnOnce(&mut K)) {
         let key = key.into();
@@ -258,7 +258,7 @@ impl MockHost {
     /// Deletes an object, and returns its last state, for [`Request::gone`].
     ///
     /// # Panics
-    /// Panics if there is no such object.
+    /// Panics if the object does not exist.
     #[track_caller]
     pub fn remove<K: Object>(&mut self, key: impl Into<Key>) -> K {
         let key = key.into();
@@ -271,7 +271,7 @@ impl MockHost {
     /// [missed](crate::Observed::missed).
     ///
     /// # Panics
-    /// Panics if there is no such object.
+    /// Panics if the object does not exist.
     #[track_caller]
     pub fn lose<K: Object>(&mut self, key: impl Into<Key>) -> K {
         let key = key.into();
@@ -341,7 +341,7 @@ impl MockHost {
     /// Fails if the plugin's call fails.
     ///
     /// # Panics
-    /// Panics if there is no such object, or if the plugin has several controllers. Use [`request`](Self::request) to
+    /// Panics if the object does not exist, or if the plugin has several controllers. Use [`request`](Self::request) to
     /// name one.
     #[track_caller]
     pub fn reconcile(&self, key: impl Into<Key>) -> Result<Outcome, Failure> {

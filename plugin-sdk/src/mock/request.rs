@@ -53,7 +53,7 @@ impl<'a> Request<'a> {
     /// Fails if the plugin's call fails.
     ///
     /// # Panics
-    /// Panics if there is no such object or controller.
+    /// Panics if the object or the controller does not exist.
     #[track_caller]
     pub fn run(self) -> Result<Outcome, Failure> {
         self.carried_out(|_| Ok(()))

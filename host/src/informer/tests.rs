@@ -1,38 +1,28 @@
 //! Informers against the embedded API server.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
-use parking_lot::Mutex;
-use pilothouse_apiserver::faults::{Answer, Delay, Fault, Requests, Rule, Verb};
 use pilothouse_core::{
     key::{Key, TypeMeta},
     list,
     object::{Keep, Object},
-    reflector::State,
     selector::Selector,
-    store::{MAX_SUPERSEDED, Query},
+    store::Query,
 };
 use tokio::{runtime::Handle, sync::mpsc};
 
+mod kinds;
+mod local;
 mod memory;
 mod restores;
 
-use super::{
-    Informer, InformerKey, Informers, Intake, Lease, Moment, Origin, Use, View, driver,
-    lease::LeaseRequest,
-    packing,
-    registry::{DriverTask, Registry},
-    shared::Shared,
-};
+use super::{Informer, InformerKey, Informers, Intake, Lease, Moment, Origin, Use, View, driver, shared::Shared};
 use crate::{
     cluster::Select,
-    testing::{Api, apple, apples, comes_true, config_map, soon},
+    testing::{Api, config_map, soon},
 };
 
 fn config_maps() -> TypeMeta {
@@ -371,138 +361,6 @@ async fn invariant_3_an_own_write_is_in_every_informer_that_covers_it_at_once() 
     assert!(wide.get(&key).is_some());
 }
 
-fn my_apples() -> TypeMeta {
-    TypeMeta::new("stable.example.com/v1", "MyApple")
-}
-
-fn definitions() -> TypeMeta {
-    TypeMeta::new("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-}
-
-/// Waits until the informer of a lease reports that its kind is missing, for this reason.
-async fn reports_missing(lease: &Lease, why: &str) {
-    let expected = format!("waiting for the kind to be served: {why}");
-    soon(&expected, async {
-        while lease.state().to_string() != expected {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-}
-
-const NOT_SERVED: &str = "the API server does not serve stable.example.com/v1 MyApple";
-
-#[tokio::test]
-async fn a_missing_kind_is_reported_and_found_when_it_appears() {
-    let api = Api::start().await;
-    let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let lease = informers.acquire(InformerKey::all(my_apples()), "test");
-    reports_missing(&lease, NOT_SERVED).await;
-    assert!(!*lease.synced().borrow());
-    api.serve_apples().await;
-    synced(&lease).await;
-}
-
-#[tokio::test]
-async fn a_kind_that_comes_back_with_another_scope_is_listed_where_it_is() {
-    let api = Api::start().await;
-    api.serve_apples().await;
-    api.create(apple("gala")).await;
-    let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let lease = informers.acquire(InformerKey::all(my_apples()), "test");
-    let mut heard = listen(&lease);
-    assert_eq!(hears(&mut heard).await, "default/gala appears");
-    synced(&lease).await;
-
-    // The definition's deletion deletes its objects.
-    api.delete(&definitions(), &Key::new(None, "myapples.stable.example.com")).await;
-    assert_eq!(hears(&mut heard).await, "default/gala goes");
-    reports_missing(&lease, NOT_SERVED).await;
-    assert_eq!(lease.keys(), []);
-
-    api.create(apples("Cluster", &[("v1", true)])).await;
-    soon("the kind is found", async {
-        while api.cluster.known(&my_apples()).is_none() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-    let mut fuji = apple("fuji");
-    fuji["metadata"].as_object_mut().and_then(|metadata| metadata.remove("namespace"));
-    api.create(fuji).await;
-    assert_eq!(hears(&mut heard).await, "fuji appears");
-}
-
-#[tokio::test]
-async fn a_thousand_informers_of_kinds_to_come_share_their_looks_and_are_woken_when_one_comes() {
-    let api = Api::start().await;
-    let looks = Rule::new(Fault::Delay(Delay { milliseconds: 1, up_to: None }));
-    let looks = looks.on(Requests::to("*", &[Verb::Discovery]));
-    let looks = api.server.faults().add(looks).expect("it is a rule");
-    let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let began = tokio::time::Instant::now();
-    let kind = |number: usize| TypeMeta::new("stable.example.com/v1", &format!("Kind{number}"));
-    let others: Vec<_> = (0..1000).map(|number| informers.acquire(InformerKey::all(kind(number)), "test")).collect();
-    let lease = informers.acquire(InformerKey::all(my_apples()), "test");
-    let is_missing = |lease: &Lease| matches!(lease.state(), State::Missing(_));
-    comes_true("all wait", || others.iter().chain([&lease]).all(is_missing)).await;
-    // By then, each informer has looked again.
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let (hits, spans) = (api.server.faults().hits(looks).expect("it is there"), began.elapsed().as_millis() / 500 + 1);
-    // At most twice a second the kind's version and its group, and once the endpoint of definitions.
-    assert!(u128::from(hits) <= 2 * spans + 10, "{hits} looks in {:?}", began.elapsed());
-    assert!(hits >= 4, "{hits} looks: no informer looked twice");
-
-    api.serve_apples().await;
-    let appeared = tokio::time::Instant::now();
-    synced(&lease).await;
-    assert!(appeared.elapsed() < Duration::from_secs(4), "it was found after {:?}", appeared.elapsed());
-}
-
-#[tokio::test]
-async fn a_kind_that_took_the_place_of_another_unseen_is_found_before_its_list() {
-    let api = Api::start().await;
-    api.serve_apples().await;
-    let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let lease = informers.acquire(InformerKey::all(my_apples()), "test");
-    synced(&lease).await;
-
-    let reads = Requests::to("myapples.stable.example.com", &[Verb::List, Verb::Watch]);
-    let down = Rule::new(Fault::Status(Answer::code(503))).on(reads);
-    let down = api.server.faults().add(down).expect("it is a rule");
-    api.delete(&definitions(), &Key::new(None, "myapples.stable.example.com")).await;
-    let definition = apples("Cluster", &[("v1", true)]).to_string();
-    soon("the old definition is gone", async {
-        while api.cluster.create(&definitions(), None, definition.clone().into_bytes(), "test").await.is_err() {}
-    })
-    .await;
-    api.server.compact();
-    assert!(api.server.faults().remove(down));
-    soon("the scope is found", async {
-        while api.cluster.known(&my_apples()).is_none_or(|endpoint| endpoint.namespaced) {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_version_that_is_no_longer_served_keeps_its_objects_and_the_other_is_named() {
-    let api = Api::start().await;
-    api.create(apples("Namespaced", &[("v2", true), ("v1", true)])).await;
-    api.create(apple("gala")).await;
-    let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let lease = informers.acquire(InformerKey::all(my_apples()), "test");
-    synced(&lease).await;
-
-    api.replace(&definitions(), "myapples.stable.example.com", |definition| {
-        definition["spec"]["versions"][1]["served"] = false.into();
-    })
-    .await;
-    reports_missing(&lease, &format!("{NOT_SERVED}; it serves stable.example.com/v2 MyApple")).await;
-    assert_eq!(lease.keys(), [Key::new(Some("default"), "gala")]);
-}
-
 /// A ConfigMap with data and an annotation.
 fn full(name: &str, value: &str) -> serde_json::Value {
     let mut object = config_map(name);
@@ -621,172 +479,6 @@ async fn what_is_cached_whole_and_in_part_is_read_whole() {
     informers.own_write(&own);
     assert_eq!(whole.get(&key), Some(own.clone()));
     assert_eq!(part.get(&key).as_deref(), Some(&own.kept(&part.key().keep)));
-}
-
-#[tokio::test(start_paused = true)]
-async fn compression_frees_memory_and_keeps_every_object() {
-    let informer = Informer::new(InformerKey::all(config_maps()), Arc::new(Shared::default()));
-    let filled = |number: u64| {
-        let mut object = config_map(&format!("map-{number}"));
-        object["metadata"]["uid"] = number.to_string().into();
-        object["metadata"]["resourceVersion"] = (number + 1).to_string().into();
-        object["data"] = (0..100)
-            .map(|line| {
-                (format!("setting-{line}.properties"), format!("{:x}", number.wrapping_mul(0x9e37_79b9 + line)).into())
-            })
-            .collect::<serde_json::Map<String, serde_json::Value>>()
-            .into();
-        Object::parse(object.to_string().as_bytes(), &config_maps()).expect("it is an object")
-    };
-    let objects: Vec<_> = (0..500).map(filled).collect();
-    objects.iter().for_each(|object| informer.upsert(object.clone()));
-    let (count, plain) = informer.size();
-    informer.set_compressed(true);
-    let done = async {
-        while informer.packing().is_some() {
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        }
-    };
-    tokio::select! {
-        () = packing::run(&informer) => panic!("compression never ends by itself"),
-        () = done => {}
-    }
-    let (still, packed) = informer.size();
-    assert_eq!(still, count);
-    assert!(packed < plain * 2 / 3, "{packed} bytes of {plain}");
-    let cache = informer.cache.read();
-    let held: Vec<_> = objects.iter().map(|object| cache.store.get(Some("default"), &object.key().name)).collect();
-    assert!(objects.iter().zip(held).all(|(object, held)| held.is_some_and(|held| held.json() == object.json())));
-}
-
-/// A ConfigMap with this version.
-fn version_of(name: &str, version: u64) -> Object {
-    let json = format!(
-        r#"{{"metadata":{{"name":"{name}","namespace":"default","uid":"{name}","resourceVersion":"{version}"}}}}"#
-    );
-    Object::parse(json.as_bytes(), &config_maps()).expect("an object")
-}
-
-/// A lease on all ConfigMaps whose informer has no driver.
-fn lease_without_driver() -> (Arc<Registry>, Lease) {
-    let registry = Arc::new(Registry::new(Box::new(|_| DriverTask(None))));
-    let lease = registry.acquire(LeaseRequest::new(InformerKey::all(config_maps()), "test"));
-    (registry, lease)
-}
-
-#[test]
-fn a_subscriber_that_is_introduced_in_steps_misses_nothing_and_receives_nothing_twice() {
-    let (_registry, lease) = lease_without_driver();
-    let informer = lease.informer();
-    let name = |number: u64| format!("o{number:03}");
-    (0..200).for_each(|number| informer.upsert(version_of(&name(number), number + 1)));
-    informer.mark_synced();
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let received = heard.clone();
-    let (subscription, introduced) = lease.begin(Box::new(move |change, origin| {
-        let version = |object: &Option<Arc<Object>>| object.as_ref().map_or(0, |object| object.resource_version().0);
-        let name = change.key().name.to_string();
-        received.lock().push((name, version(&change.old), version(&change.new), origin));
-    }));
-    assert!(!introduced);
-    let first = heard.lock().len();
-    assert!((1..100).contains(&first), "{first} under one lock");
-    // A known object changes, and an unknown one twice. One is deleted, one is deleted and recreated, one is created
-    // and deleted.
-    informer.upsert(version_of("o000", 1_000));
-    informer.upsert(version_of("o150", 1_001));
-    informer.upsert(version_of("o150", 1_002));
-    informer.remove(&version_of("o160", 1_003));
-    informer.remove(&version_of("o170", 1_004));
-    informer.upsert(version_of("o170", 1_005));
-    informer.upsert(version_of("o180a", 1_006));
-    informer.remove(&version_of("o180a", 1_007));
-    let (change, initial) = (Origin::Change, Origin::Initial);
-    let expected = [
-        ("o000", 1, 1_000, change),
-        ("o150", 0, 151, initial),
-        ("o150", 151, 1_001, change),
-        ("o150", 1_001, 1_002, change),
-        ("o160", 0, 161, initial),
-        ("o160", 161, 0, change),
-        ("o170", 0, 171, initial),
-        ("o170", 171, 0, change),
-        ("o170", 0, 1_005, change),
-        ("o180a", 0, 1_006, change),
-        ("o180a", 1_006, 0, change),
-    ];
-    let expected = expected.map(|(name, old, new, origin)| (name.to_owned(), old, new, origin));
-    assert_eq!(heard.lock().split_off(first), expected);
-    let mut steps = 1;
-    while !lease.introduce(subscription) {
-        steps += 1;
-    }
-    assert!(steps > 1);
-    informer.upsert(version_of("o199", 1_008));
-    let heard = heard.lock();
-    let rest: Vec<_> = heard[first..].iter().map(|(name, old, new, _)| (name.clone(), *old, *new)).collect();
-    let remaining = (first as u64..200).filter(|number| ![150, 160, 170].contains(number));
-    let expected = remaining.map(|number| (name(number), 0, number + 1)).chain([(name(199), 200, 1_008)]);
-    assert_eq!(rest, expected.collect::<Vec<_>>());
-}
-
-#[test]
-fn what_was_kept_for_a_moment_is_freed_with_it() {
-    let (_registry, lease) = lease_without_driver();
-    let (informer, key) = (lease.informer(), Key::new(Some("default"), "a"));
-    informer.upsert(version_of("a", 10));
-    let empty = informer.size();
-    let (one, other) = (Moment::default(), Moment::default());
-    for moment in [&one, &other] {
-        assert_eq!(lease.get_at(Some(moment), &key).map(|object| object.resource_version().0), Some(10));
-    }
-    informer.upsert(version_of("a", 11));
-    let kept = informer.size();
-    assert!(kept > empty, "{kept:?} {empty:?}");
-    drop(one);
-    assert_eq!((informer.size(), informer.snapshots()), (kept, 1));
-    drop(other);
-    assert_eq!((informer.size(), informer.snapshots()), (empty, 0));
-}
-
-#[test]
-fn a_moment_that_is_given_up_shows_the_present_counts_as_changed_and_is_counted() {
-    let (_registry, lease) = lease_without_driver();
-    let (informer, key) = (lease.informer(), Key::new(Some("default"), "a"));
-    informer.upsert(version_of("a", 1));
-    let mut moment = Moment::default();
-    let shown = |moment| lease.get_at(Some(moment), &key).map(|object| object.resource_version().0);
-    assert_eq!(shown(&moment), Some(1));
-    informer.upsert(version_of("a", 2));
-    assert_eq!(shown(&moment), Some(1));
-    for version in 3..3 + MAX_SUPERSEDED as u64 {
-        informer.upsert(version_of(&format!("o{version}"), version));
-    }
-    assert_eq!(shown(&moment), Some(2));
-    assert!(moment.hides(|_| false));
-    assert_eq!((informer.tally().snapshots_given_up, informer.snapshots()), (1, 0));
-}
-
-#[test]
-fn an_informer_is_compressed_while_all_its_leases_allow_it() {
-    let registry = Arc::new(Registry::new(Box::new(|_| DriverTask(None))));
-    let acquire =
-        |key: InformerKey, compressed| registry.acquire(LeaseRequest { compressed, ..LeaseRequest::new(key, "test") });
-    let one = acquire(InformerKey::all(config_maps()), true);
-    let informer = one.informer();
-    let is_compressed = || {
-        registry.tend();
-        informer.is_compressed()
-    };
-    assert!(is_compressed());
-    let two = acquire(config_maps_in("default"), false);
-    assert!(!is_compressed());
-    two.set_compressed(true);
-    assert!(is_compressed());
-    two.set_compressed(false);
-    assert!(!is_compressed());
-    drop(two);
-    assert!(is_compressed());
 }
 
 #[tokio::test]

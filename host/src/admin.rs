@@ -1,4 +1,4 @@
-//! What the host tells about itself over HTTP: whether it lives, whether it is ready and what is missing, and its metrics.
+//! What the host shows of itself over HTTP: whether it lives, whether it is ready, its metrics, and tables of what it does.
 //!
 //! ```text
 //! $ curl -s 'localhost:8080/readyz?verbose'
@@ -12,63 +12,102 @@
 //! [+]informer stable.example.com/v1 MyApple ok
 //! ```
 //!
-//! What is checked comes through [`Readiness`], what is measured through [`Metrics`], what is looked into through [`Inspect`]; all are
-//! filled by others. The one thing that can be done through it is to end a plugin's quarantine, by [`Control`].
+//! Rooms count their figures themselves and register them for `/metrics`. The server reads the rest from a [`View`] of the host. One thing
+//! can be done through it: to end a plugin's quarantine.
 
 mod connections;
-mod debug;
-pub mod metrics;
 mod plugins;
+mod process;
+mod readiness;
 mod server;
+mod table;
 
-pub use debug::{InformerRow, Inspect, LeaseRow};
-pub use metrics::Metrics;
-pub use plugins::{
-    BacklogRow, ControllerRow, FailedCallRow, FailingRow, GivenUpRow, GoneRow, HookFailureRow, InstancesRow, LimitsRow,
-    LoadFailureRow, PluginRow, QuarantineRow, ServingRow, StormRow,
-};
+use std::sync::{Arc, atomic::AtomicBool};
+
+pub use plugins::{PluginRow, ServingRow};
+pub(crate) use process::register;
 #[cfg(test)]
 use server::serve;
 pub use server::{State, start};
 
-/// One thing that is as it should be, or is not.
+use crate::{
+    cluster::Cluster,
+    dispatch::Dispatch,
+    guests::Guests,
+    informer::{InformerRow, Informers},
+    plugin::Statuses,
+    wasm::Engine,
+};
+
+/// The parts of a running host.
+#[derive(Clone)]
+pub struct View {
+    pub cluster: Cluster,
+    pub informers: Informers,
+    pub statuses: Statuses,
+    pub dispatch: Arc<Dispatch>,
+    pub guests: Guests,
+    pub engine: Engine,
+    /// `true` once the first look at plugins and informers is over.
+    pub began: Arc<AtomicBool>,
+}
+
+/// Rows of `/debug/…`. Called for each request, on a thread that may wait for a lock.
+pub trait Inspect: Send + Sync + 'static {
+    /// Returns a row for each informer.
+    fn informers(&self) -> Vec<InformerRow>;
+
+    /// Returns a row for each plugin.
+    fn plugins(&self) -> Vec<PluginRow>;
+}
+
+impl Inspect for View {
+    fn informers(&self) -> Vec<InformerRow> {
+        self.informers.rows()
+    }
+
+    fn plugins(&self) -> Vec<PluginRow> {
+        plugins::rows(self)
+    }
+}
+
+/// One check of `/readyz`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Check {
     /// What is checked, such as `informer stable.example.com/v1 MyApple`.
     pub name: String,
-    /// Whether it is as it should be.
+    /// `true` if it passed.
     pub ok: bool,
-    /// Why not, and what to do; or a remark. May be empty, may have several lines.
+    /// Why it failed and what to do, or a remark. May be empty, and may have several lines.
     pub detail: String,
 }
 
-/// What the readiness of the host is made of. Called for each request, on a thread that may wait for a lock.
+/// Checks of `/readyz`. Called for each request, on a thread that may wait for a lock.
 pub trait Readiness: Send + Sync + 'static {
-    /// What concerns the whole host. It is ready if all are ok.
+    /// Returns the checks of the whole host. It is ready if all pass.
     fn host(&self) -> Vec<Check>;
 
-    /// Plugins, their files and informers, one by one. One of them that is not ok costs the others nothing, and the host is ready
-    /// without it.
+    /// Returns a check for each plugin, file and informer. The host is ready even if one of them fails.
     fn parts(&self) -> Vec<Check>;
 
-    /// One plugin; none where there is none of that name.
+    /// Returns the check of one plugin, or `None` if no plugin has that name.
     fn plugin(&self, name: &str) -> Option<Check>;
 }
 
 /// What can be done by hand.
 pub trait Control: Send + Sync + 'static {
-    /// Hands out the plugin's keys again, though its calls came to nothing.
+    /// Ends the plugin's quarantine.
     fn release(&self, plugin: &str) -> Release;
 }
 
-/// What came of a release.
+/// The outcome of a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// It was quarantined, and is not any more.
+    /// The quarantine has ended.
     Released,
-    /// It was not quarantined.
+    /// The plugin was not quarantined.
     Free,
-    /// No plugin of that name is at work, but these.
+    /// No plugin of that name is at work. Holds the names of those that are.
     Unknown(Vec<String>),
 }
 

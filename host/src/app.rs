@@ -8,14 +8,13 @@
 //! The tasks that load plugins and serve health are started and joined here: one that ends before it was asked to ends the
 //! process, and is named. Informers' and controllers' tasks belong to their registry and to dispatch, and end with them.
 
-mod observe;
-mod plugins;
+mod figures;
 
 use std::{
     convert::Infallible,
     num::NonZeroUsize,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
     time::Duration,
 };
 
@@ -30,16 +29,17 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use crate::admin::Metrics;
+use self::figures::Counters;
 use crate::{
     acting::Acting,
-    admin,
+    admin::{self, View},
     allocator::{self, Freed},
     cluster::Cluster,
     dispatch::{Controller, Dispatch, Parts},
     guests::Guests,
     informer::{Informers, Intake},
-    plugin::{Lifecycle, Mode, Source, Statuses},
+    metrics::Registry,
+    plugin::{Lifecycle, Mode, Source},
     prompt,
     wasm::{CACHE_BYTES, Cache, Compiler, Engine},
     writer::Events,
@@ -128,17 +128,11 @@ fn machine() -> String {
 
 /// A host, ready to run.
 pub struct Host {
-    dispatch: Arc<Dispatch>,
-    informers: Informers,
-    statuses: Statuses,
-    engine: Engine,
+    view: View,
     lifecycle: Lifecycle,
     options: Options,
-    guests: Guests,
     intake: Intake,
-    events: Events,
-    metrics: Arc<Metrics>,
-    began: Arc<AtomicBool>,
+    registry: Arc<Registry>,
 }
 
 impl Host {
@@ -146,7 +140,7 @@ impl Host {
     ///
     /// # Errors
     /// If the sandbox or its threads cannot be set up on this machine.
-    pub fn new(options: Options, cluster: &Cluster, metrics: Arc<Metrics>) -> anyhow::Result<Self> {
+    pub fn new(options: Options, cluster: &Cluster) -> anyhow::Result<Self> {
         let engine = engine(options.cache.as_deref())?;
         allow_open_files();
         let guests = guests(engine.clone())?;
@@ -155,33 +149,28 @@ impl Host {
         // For now every process acts.
         let acting = Acting::new(true);
         let events = Events::start(cluster.clone(), acting.clone(), &machine(), &Handle::current());
+        let counters = Counters::default();
         let dispatch = Arc::new(Dispatch::new(Parts {
             cluster: cluster.clone(),
             informers: informers.clone(),
             guests: guests.clone(),
-            observer: metrics.clone(),
-            writes: metrics.clone(),
+            observer: counters.calls.clone(),
+            writes: counters.writes.clone(),
             events: events.clone(),
             acting,
         }));
-        let lifecycle = Lifecycle::new(engine.clone(), dispatch.clone(), options.mode, guests.clone(), metrics.clone());
+        let observer = Arc::new(counters.clone());
+        let lifecycle = Lifecycle::new(engine.clone(), dispatch.clone(), options.mode, guests.clone(), observer);
         let statuses = lifecycle.statuses();
-        let began = Arc::default();
-        Ok(Self { dispatch, informers, statuses, engine, lifecycle, options, guests, intake, events, metrics, began })
+        let cluster = cluster.clone();
+        let view = View { cluster, informers, statuses, dispatch, guests, engine, began: Arc::default() };
+        let registry = Arc::new(counters.register(&view, &events));
+        Ok(Self { view, lifecycle, options, intake, registry })
     }
 
-    /// What can be asked of it while it runs.
+    /// Returns a handle to look at the host while it runs.
     pub fn view(&self) -> HostView {
-        HostView {
-            dispatch: self.dispatch.clone(),
-            informers: self.informers.clone(),
-            statuses: self.statuses.clone(),
-            guests: self.guests.clone(),
-            engine: self.engine.clone(),
-            events: self.events.clone(),
-            metrics: self.metrics.clone(),
-            began: self.began.clone(),
-        }
+        HostView(self.view.clone())
     }
 
     /// Runs until `stop` is ready and everything in flight is finished.
@@ -192,18 +181,14 @@ impl Host {
         let address = listener.local_addr().context("the admin listener has no address")?;
         info!(%address, "serving health and metrics");
         let ended = CancellationToken::new();
-        self.metrics.read_from(self.view());
-        let state = admin::State {
-            metrics: self.metrics.clone(),
-            readiness: Arc::new(self.view()),
-            inspect: Arc::new(self.view()),
-            control: Arc::new(self.view()),
-        };
+        let view = Arc::new(self.view.clone());
+        let state =
+            admin::State { registry: self.registry, readiness: view.clone(), inspect: view.clone(), control: view };
         let mut admin = admin::start(listener, ended.clone().cancelled_owned(), state)
             .context("cannot start the thread that serves health and metrics")?;
         let (sender, changes) = mpsc::channel(CHANGES);
         info!(directory = %self.options.plugins.display(), "watching for plugins");
-        let (view, mut freed) = (self.view(), Freed::default());
+        let (view, mut freed) = (HostView(self.view.clone()), Freed::default());
         let mut source = tokio::spawn(Source::new(self.options.plugins.clone()).run(sender));
         let mut lifecycle = tokio::spawn(self.lifecycle.run(changes));
 
@@ -217,9 +202,9 @@ impl Host {
         // No plugin is loaded any more; those that serve finish what they have.
         source.abort();
         lifecycle.abort();
-        let drained = self.dispatch.shut_down(self.options.grace_period).await;
+        let drained = self.view.dispatch.shut_down(self.options.grace_period).await;
         ended.cancel();
-        self.guests.stop();
+        self.view.guests.stop();
         drop(self.intake);
         if let Some(task) = failed {
             bail!("{task} ended by itself");
@@ -244,25 +229,15 @@ async fn tidy(mut let_go: impl FnMut()) -> Infallible {
 
 /// A running host, to look at.
 #[derive(Clone)]
-pub struct HostView {
-    dispatch: Arc<Dispatch>,
-    informers: Informers,
-    statuses: Statuses,
-    guests: Guests,
-    engine: Engine,
-    events: Events,
-    metrics: Arc<Metrics>,
-    /// The first look at plugins and informers is over.
-    began: Arc<AtomicBool>,
-}
+pub struct HostView(View);
 
 impl HostView {
     /// Forgets what has no use any more, and gives unused memory back to the system.
     fn tidy(&self, freed: &mut Freed) {
-        self.dispatch.forget_rested();
-        let held = self.informers.all().iter().map(|informer| informer.size().1).sum::<usize>()
-            + self.engine.instances().iter().map(|(_, of)| of.memory).sum::<usize>();
-        if freed.is_due(self.informers.stopped() + self.dispatch.ended(), held) {
+        self.0.dispatch.forget_rested();
+        let held = self.0.informers.all().iter().map(|informer| informer.size().1).sum::<usize>()
+            + self.0.engine.instances().iter().map(|(_, of)| of.memory).sum::<usize>();
+        if freed.is_due(self.0.informers.stopped() + self.0.dispatch.ended(), held) {
             // It takes the time that it takes to walk over what is free.
             drop(tokio::task::spawn_blocking(allocator::give_back_freed));
         }
@@ -270,19 +245,19 @@ impl HostView {
 
     /// Lets go of the code of plugins that were not called since this was last done. The host does it by itself, once a minute.
     pub fn unmap_idle(&self) {
-        self.engine.unmap_idle();
+        self.0.engine.unmap_idle();
     }
 
     /// How many files' code is not optimized yet.
     pub fn unoptimized(&self) -> usize {
-        self.engine.figures().unoptimized
+        self.0.engine.figures().unoptimized
     }
 
     /// True if every plugin that was found is up and no key waits or is being reconciled. Keys that wait for their time do not
     /// count.
     pub fn is_idle(&self) -> bool {
-        let controllers = self.dispatch.controllers();
-        self.statuses.snapshot().settled
+        let controllers = self.0.dispatch.controllers();
+        self.0.statuses.snapshot().settled
             && controllers.iter().all(|controller| {
                 // Not under the queue's lock: routes are changed by who holds theirs, and adds keys meanwhile.
                 let synced = controller.waking().waits_for().is_empty() && controller.waking().judging().waiting == 0;
@@ -308,7 +283,7 @@ impl HostView {
             let spec = controller.spec();
             Kinds { reconciles: spec.for_.of, owns: spec.owns.into_iter().map(|owned| owned.of).collect() }
         };
-        self.dispatch.controllers().iter().map(kinds).collect()
+        self.0.dispatch.controllers().iter().map(kinds).collect()
     }
 }
 

@@ -17,6 +17,7 @@ mod error;
 mod gate;
 mod http2;
 mod kubeconfig;
+pub(crate) mod metrics;
 mod request;
 
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 pub use connect::{ConnectError, ConnectOptions, connect};
 pub use discovery::Endpoint;
 pub use error::{Error, Status};
-use pilothouse_core::{permits::Usage, rate::Rate};
+use pilothouse_core::rate::Rate;
 pub(crate) use request::Select;
 pub use request::{DeleteOptions, Patch, Stream, WriteOptions};
 use tokio::runtime::Handle;
@@ -33,17 +34,8 @@ use self::{
     credentials::Credentials,
     discovery::Discovery,
     gate::{Account, Gate},
+    metrics::Traffic,
 };
-
-/// Is called after every request, for metrics.
-pub trait RequestObserver: Send + Sync + 'static {
-    /// `code` is the HTTP status, or `None` if no answer came.
-    fn requested(&self, method: &http::Method, host: &str, code: Option<u16>);
-}
-
-impl RequestObserver for () {
-    fn requested(&self, _: &http::Method, _: &str, _: Option<u16>) {}
-}
 
 /// One API server. Clones share the connection pool and the results of discovery.
 #[derive(Clone)]
@@ -53,7 +45,7 @@ pub struct Cluster {
     /// Requests run on this runtime, whichever thread makes them. Guests have threads of their own.
     io: Handle,
     discovery: Arc<Discovery>,
-    observer: Arc<dyn RequestObserver>,
+    traffic: Arc<Traffic>,
     gate: Arc<Gate>,
     /// The account that pays for requests. `None` for the informers' requests, which need no permit.
     account: Option<Arc<Account>>,
@@ -61,13 +53,13 @@ pub struct Cluster {
 
 impl Cluster {
     /// Uses `client` for every request, on the runtime `io`. `host` names the server in metrics.
-    pub fn new(client: kube::Client, host: &str, io: Handle, observer: Arc<dyn RequestObserver>) -> Self {
-        Self::with(Credentials::fixed(client), host, io, observer)
+    pub fn new(client: kube::Client, host: &str, io: Handle) -> Self {
+        Self::with(Credentials::fixed(client), host, io, Arc::default())
     }
 
-    fn with(credentials: Credentials, host: &str, io: Handle, observer: Arc<dyn RequestObserver>) -> Self {
+    fn with(credentials: Credentials, host: &str, io: Handle, traffic: Arc<Traffic>) -> Self {
         let (credentials, gate) = (Arc::new(credentials), Gate::new(&io));
-        Self { credentials, host: host.into(), io, discovery: Arc::default(), observer, gate, account: None }
+        Self { credentials, host: host.into(), io, discovery: Arc::default(), traffic, gate, account: None }
     }
 
     /// Returns a handle for one plugin. Its writes and live reads wait for a permit and for this rate. Plugins share
@@ -81,11 +73,6 @@ impl Cluster {
     #[must_use]
     pub fn for_events(self) -> Self {
         Self { account: Some(self.gate.account(gate::EVENTS, None)), ..self }
-    }
-
-    /// Returns the usage of every plugin that has a handle, by name.
-    pub fn requests(&self) -> Vec<(Arc<str>, Usage)> {
-        self.gate.usage()
     }
 
     /// Returns a handle whose requests run on another runtime.

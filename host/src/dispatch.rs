@@ -18,6 +18,7 @@
 //! - `staff`, `feed`, `wakes`: who may work; what people see; the handle to wake keys
 //! - `resync`, `mapper`, `reconcile`: the work of a controller
 //! - `observing`, `controller`: what works for a plugin
+//! - `rows`, `metrics`: what `/debug/plugins` and `/metrics` show
 //! - `activate`: from a candidate to a plugin at work
 
 mod activate;
@@ -31,6 +32,7 @@ mod judging;
 mod ledger;
 mod lines;
 mod mapper;
+pub(crate) mod metrics;
 mod observing;
 mod pending;
 mod queue;
@@ -41,6 +43,7 @@ mod record;
 mod remembered;
 mod resync;
 mod routes;
+mod rows;
 mod serving;
 mod staff;
 mod sync;
@@ -70,8 +73,8 @@ pub use ledger::{
 pub use observing::Observing;
 use parking_lot::Mutex;
 pub use pending::{BacklogFigures, HookFailure};
-use pilothouse_core::permits::Usage;
-pub use record::{Quarantined, Record};
+pub use record::{CallFailure, Quarantined, Record};
+pub use rows::{BacklogRow, ControllerRow, Counts, StormRow};
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
@@ -227,11 +230,6 @@ impl Dispatch {
     /// Returns the records of active plugins, in the order of plugins.
     pub fn records(&self) -> Vec<Arc<Record>> {
         self.active.lock().plugins.values().filter_map(|plugin| plugin.record.clone()).collect()
-    }
-
-    /// Returns the requests in flight at the API server, by plugin.
-    pub fn requests(&self) -> Vec<(Arc<str>, Usage)> {
-        self.parts.cluster.requests()
     }
 
     /// Ends a plugin's quarantine.

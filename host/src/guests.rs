@@ -52,6 +52,7 @@ use crate::{
     prompt::{NICE, be_last},
 };
 
+pub(crate) mod metrics;
 mod task_queue;
 
 /// A handle of the threads. They end when the last clone and the last account are dropped, or by [`Guests::stop`].

@@ -32,6 +32,7 @@ mod health;
 mod informer;
 mod kinds;
 mod lease;
+pub(crate) mod metrics;
 #[cfg(test)]
 mod model;
 mod moment;
@@ -44,6 +45,7 @@ mod view;
 pub use health::{Failures, Health, Lapse, Relists, Tally};
 pub use informer::Informer;
 pub use lease::{Lease, Subscription};
+pub use metrics::{InformerRow, LeaseRow};
 pub use moment::Moment;
 pub use pilothouse_core::informer::InformerKey;
 use pilothouse_core::store::Change;

@@ -31,6 +31,7 @@ pub mod cluster;
 mod dispatch;
 pub mod guests;
 pub mod informer;
+mod metrics;
 pub mod name;
 pub mod plugin;
 mod prompt;

@@ -22,6 +22,7 @@
 mod candidate;
 mod lifecycle;
 mod look;
+pub(crate) mod metrics;
 mod source;
 mod status;
 mod task;

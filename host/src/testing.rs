@@ -54,7 +54,7 @@ impl Api {
         // Like the host's own client, so that errors reach the caller.
         config.default_retry = false;
         let client = kube::Client::try_from(config).expect("a client of plain HTTP");
-        let cluster = Cluster::new(client, &address.to_string(), Handle::current(), Arc::new(()));
+        let cluster = Cluster::new(client, &address.to_string(), Handle::current());
         Self { cluster, server, _serving: stop.drop_guard() }
     }
 

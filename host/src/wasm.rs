@@ -45,6 +45,7 @@ mod contract;
 mod limits;
 mod load;
 mod memory;
+pub(crate) mod metrics;
 mod run;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -33,6 +33,7 @@ mod desired;
 mod events;
 mod fence;
 mod mark;
+pub(crate) mod metrics;
 mod settled;
 
 use std::{

@@ -1,8 +1,11 @@
 //! The HTTP server: `/healthz`, `/readyz`, `/metrics`, `/debug/informers`, `/debug/plugins`, and an index.
 //!
-//! `/healthz` answers as long as the process serves at all. `/readyz` is 200 or 503, with a line for each check of the host in
-//! kube-apiserver's form, or as JSON where the query says `format=json` or the request accepts `application/json`. With `verbose` in
-//! the query it lists each plugin and informer besides, which do not change the code; `/readyz/plugins/NAME` is one plugin's.
+//! - `/healthz` answers as long as the process serves at all.
+//! - `/readyz` is 200 or 503, with a line for each check of the host in kube-apiserver's form. With `verbose` in the query it also lists
+//!   plugins and informers, which do not change the code.
+//! - `/readyz/plugins/NAME` is the same for one plugin.
+//!
+//! All but `/healthz` and `/metrics` answer with JSON if the query says `format=json` or the request accepts `application/json`.
 
 use std::{fmt::Write as _, future::Future, io, sync::Arc, thread};
 
@@ -19,16 +22,19 @@ use serde::{Deserialize, Serialize};
 use tokio::{net::TcpListener, sync::oneshot, task::spawn_blocking};
 
 use super::{
-    Check, Control, Inspect, Metrics, Readiness, Release,
+    Check, Control, Inspect, Readiness, Release,
     connections::{self, Limits},
-    debug, plugins,
+    table,
 };
-use crate::prompt::be_prompt;
+use crate::{
+    metrics::{Registry, encode},
+    prompt::be_prompt,
+};
 
-/// Threads that collect what requests ask for. Collecting takes locks of the host; requests beyond these wait.
+/// Threads that collect answers. They may wait for locks of the host. Requests beyond them wait.
 const COLLECTORS: usize = 4;
 
-/// The format that `prometheus-client` writes, as Prometheus asks for it.
+/// The content type of what `prometheus-client` writes.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const INDEX: &str = "<!doctype html>
@@ -45,11 +51,11 @@ const INDEX: &str = "<!doctype html>
 </ul>
 ";
 
-/// What the server tells about.
+/// What the server shows.
 #[derive(Clone)]
 pub struct State {
     /// For `/metrics`.
-    pub metrics: Arc<Metrics>,
+    pub registry: Arc<Registry>,
     /// For `/readyz`.
     pub readiness: Arc<dyn Readiness>,
     /// For `/debug/…`.
@@ -60,8 +66,8 @@ pub struct State {
 
 /// Serves on a thread of its own until `shutdown`. The receiver gets the result of [`serve`], or an error if the thread panicked.
 ///
-/// No plugin, no request to the API server and no lock of the host delays `/healthz`: it is answered on this thread, and everything else is
-/// collected on others.
+/// No plugin, no request to the API server and no lock of the host delays `/healthz`. It is answered on this thread, and everything else on
+/// others.
 ///
 /// # Errors
 /// If the thread or its runtime cannot be started.
@@ -80,7 +86,7 @@ pub fn start(
     thread::Builder::new().name("admin".to_owned()).spawn(move || {
         be_prompt();
         let served = runtime.block_on(async { serve(TcpListener::from_std(listener)?, shutdown, state).await });
-        // A collector that waits for a lock does not delay the end.
+        // Does not wait for a collector that waits for a lock.
         runtime.shutdown_background();
         // The receiver is dropped when the whole host ends.
         let _ = ended.send(served);
@@ -88,7 +94,7 @@ pub fn start(
     Ok(end)
 }
 
-/// Serves until `shutdown`, then finishes the requests that are being answered (within a second).
+/// Serves until `shutdown`. Requests in flight have a second to finish.
 ///
 /// # Errors
 /// If the listener fails for good.
@@ -100,7 +106,7 @@ pub async fn serve(
     connections::serve(listener, shutdown, router(state), Limits::DEFAULT).await
 }
 
-/// Runs what may take locks of the host, on a thread that may wait for them.
+/// Runs `collect` on a thread that may wait for locks of the host.
 async fn collect<T: Send + 'static>(collect: impl FnOnce() -> T + Send + 'static) -> Result<T, Response> {
     spawn_blocking(collect).await.map_err(|_| {
         (StatusCode::INTERNAL_SERVER_ERROR, "the host failed to collect this; its log says why\n").into_response()
@@ -121,7 +127,7 @@ fn router(state: State) -> Router {
         .with_state(state)
 }
 
-/// Refuses what a web page may have made its reader's browser send: the port asks for no credentials.
+/// Rejects requests that a page of another site made a browser send: the port asks for no credentials.
 async fn refuse_web_pages(request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     match browser::refusal(&head) {
@@ -131,7 +137,7 @@ async fn refuse_web_pages(request: Request, next: Next) -> Response {
 }
 
 async fn metrics(extract::State(state): extract::State<State>) -> Result<Response, Response> {
-    let text = collect(move || state.metrics.encode()).await?;
+    let text = collect(move || encode(&state.registry)).await?;
     Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response())
 }
 
@@ -144,7 +150,7 @@ async fn informers(
     Ok(if query.format == "json" || accepts_json(&headers) {
         Json(rows).into_response()
     } else {
-        debug::table(&rows).into_response()
+        table::informers(&rows).into_response()
     })
 }
 
@@ -164,11 +170,11 @@ async fn plugins(
     Ok(if query.format == "json" || accepts_json(&headers) {
         Json(rows).into_response()
     } else {
-        plugins::table(&rows, query.plugin.is_some()).into_response()
+        table::plugins(&rows, query.plugin.is_some()).into_response()
     })
 }
 
-/// What is wrong, and what would do.
+/// Returns what is wrong, and the names that would do.
 fn unknown(what: &str, known: &[String]) -> String {
     let known = if known.is_empty() { "none is".to_owned() } else { format!("these are: {}", known.join(", ")) };
     format!("{what}; {known}\n")
@@ -198,7 +204,7 @@ struct FormatQuery {
 struct PluginsQuery {
     #[serde(default)]
     format: String,
-    /// All that is known of this one; none: what is wrong with which.
+    /// Shows all that is known of this plugin. Without it, shows what is wrong with which.
     plugin: Option<String>,
 }
 
@@ -206,7 +212,7 @@ struct PluginsQuery {
 struct ReadyzQuery {
     #[serde(default)]
     format: String,
-    /// Plugins and informers, too.
+    /// Lists plugins and informers, too.
     verbose: Option<String>,
 }
 
@@ -247,8 +253,8 @@ async fn plugin_readyz(
     headers: HeaderMap,
 ) -> Result<Response, Response> {
     let Some(check) = collect(move || state.readiness.plugin(&plugin)).await? else {
-        let told = "no plugin has that name; /readyz?verbose lists all\n";
-        return Ok((StatusCode::NOT_FOUND, told).into_response());
+        let message = "no plugin has that name; /readyz?verbose lists all\n";
+        return Ok((StatusCode::NOT_FOUND, message).into_response());
     };
     let report = Report { ready: check.ok, checks: vec![check], parts: None };
     Ok(if query.format == "json" || accepts_json(&headers) {
@@ -258,7 +264,7 @@ async fn plugin_readyz(
     })
 }
 
-/// Only where JSON is named: `*/*`, which every client sends, gets the text.
+/// Returns `true` if the request names JSON. `*/*`, which every client sends, does not.
 fn accepts_json(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     accepted
@@ -266,7 +272,7 @@ fn accepts_json(headers: &HeaderMap) -> bool {
         .any(|range| range.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json")))
 }
 
-/// As kube-apiserver writes it.
+/// Returns the report in the form of kube-apiserver.
 fn text(Report { ready, checks, parts }: &Report) -> String {
     let mut text = lines(checks);
     text.push_str(if *ready { "readyz check passed\n" } else { "readyz check failed\n" });
@@ -277,12 +283,12 @@ fn text(Report { ready, checks, parts }: &Report) -> String {
     text
 }
 
-/// A detail's further lines are indented, so that each check still begins a line.
+/// Returns a line for each check. Further lines of a detail are indented.
 fn lines(checks: &[Check]) -> String {
     let mut text = String::new();
     for Check { name, ok, detail } in checks {
         let (mark, word) = if *ok { ("[+]", "ok") } else { ("[-]", "failed") };
-        let detail = detail.trim().lines().map(debug::printable).collect::<Vec<_>>().join("\n    ");
+        let detail = detail.trim().lines().map(table::printable).collect::<Vec<_>>().join("\n    ");
         let colon = if detail.is_empty() { "" } else { ": " };
         writeln!(text, "{mark}{name} {word}{colon}{detail}").expect("a string takes everything");
     }

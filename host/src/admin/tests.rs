@@ -3,17 +3,28 @@
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
 use std::{
-    collections::BTreeMap,
     io::{Read as _, Write as _},
     net::SocketAddr,
     sync::Arc,
     time::Duration,
 };
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
+use pilothouse_core::key::Key;
+use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
 use super::*;
+use crate::{
+    dispatch::{
+        BacklogFigures, BacklogRow, CallFailure, ControllerRow, FailingKey, GivenUp, GoneFigures, HookFailure,
+        Quarantined, StormRow,
+    },
+    informer::LeaseRow,
+    plugin::{Failure, Stage},
+    wasm::{Digest, InstanceFigures, Limits},
+};
 
 /// Checks that a test sets: the host's, and those of its parts.
 #[derive(Default)]
@@ -61,7 +72,7 @@ impl Control for Rows {
 struct Server {
     address: SocketAddr,
     board: Arc<Board>,
-    metrics: Arc<Metrics>,
+    counter: Counter,
     rows: Arc<Rows>,
     stop: oneshot::Sender<()>,
     served: JoinHandle<std::io::Result<()>>,
@@ -71,13 +82,15 @@ impl Server {
     async fn start(checks: Vec<Check>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (board, metrics) = (Arc::new(Board(Mutex::new(checks), Mutex::default())), Arc::new(Metrics::new()));
+        let board = Arc::new(Board(Mutex::new(checks), Mutex::default()));
+        let (mut registry, counter) = (Registry::default(), Counter::default());
+        registry.register("apples", "Apples that were eaten", counter.clone());
+        let registry = Arc::new(registry);
         let (stop, stopped) = oneshot::channel();
         let rows = Arc::<Rows>::default();
-        let state =
-            State { metrics: metrics.clone(), readiness: board.clone(), inspect: rows.clone(), control: rows.clone() };
+        let state = State { registry, readiness: board.clone(), inspect: rows.clone(), control: rows.clone() };
         let served = tokio::spawn(serve(listener, async { drop(stopped.await) }, state));
-        Self { address, board, metrics, rows, stop, served }
+        Self { address, board, counter, rows, stop, served }
     }
 
     /// The status code, the content type and the body.
@@ -128,8 +141,8 @@ async fn invariant_8_health_is_answered_while_every_other_request_waits_for_a_lo
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (board, rows) = (Arc::<Board>::default(), Arc::<Rows>::default());
-    let state =
-        State { metrics: Arc::new(Metrics::new()), readiness: board.clone(), inspect: rows.clone(), control: rows };
+    let registry = Arc::new(Registry::default());
+    let state = State { registry, readiness: board.clone(), inspect: rows.clone(), control: rows };
     let (stop, stopped) = oneshot::channel::<()>();
     let end = start(listener, async { drop(stopped.await) }, state).unwrap();
     // This thread holds what `/readyz` needs, and runs nothing else meanwhile.
@@ -240,10 +253,10 @@ async fn a_host_without_checks_is_ready() {
 #[tokio::test]
 async fn metrics_are_served_as_open_metrics() {
     let server = Server::start(Vec::new()).await;
-    server.metrics.add_plugin("apples");
+    server.counter.inc();
     let (code, content_type, body) = server.get("/metrics", "*/*").await;
     assert_eq!((code, content_type.as_str()), (200, "application/openmetrics-text; version=1.0.0; charset=utf-8"));
-    assert!(body.contains("pilothouse_plugin_active{plugin=\"apples\"} 0\n"), "{body}");
+    assert!(body.contains("apples_total 1\n"), "{body}");
     assert!(body.ends_with("# EOF\n"));
 }
 
@@ -326,31 +339,37 @@ fn plugin(name: &str) -> PluginRow {
     }
 }
 
-fn counts<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64> {
-    counts.map(|(what, count)| (what.to_owned(), count)).into()
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
 }
 
 fn backlog() -> BacklogRow {
-    let last_failure = HookFailureRow {
-        at: "2026-01-02T03:50:00Z".to_owned(),
+    let last_failure = HookFailure {
+        at: at("2026-01-02T03:50:00Z"),
         objects: "Pod default/p and 3 more".to_owned(),
         message: "not today".to_owned(),
     };
-    BacklogRow { objects: 4, delayed: 3, merged: 2, dropped: 1, last_failure: Some(last_failure) }
+    let figures = BacklogFigures { objects: 4, delayed: 3, merged: 2, dropped: 1 };
+    BacklogRow { figures, last_failure: Some(last_failure) }
 }
 
-fn failing(key: &str) -> FailingRow {
-    FailingRow { key: key.to_owned(), seconds: 61.25, failures: 14, error: "no apples\nleft".to_owned() }
+fn failing(name: &str) -> FailingKey {
+    let (key, lasts) = (Key::new(Some("default"), name), Duration::from_millis(61_250));
+    FailingKey { key, lasts, failures: 14, error: "no apples\nleft".to_owned() }
 }
 
 /// One of which much is wrong.
 fn sick() -> PluginRow {
     PluginRow {
-        quarantine: Some(QuarantineRow { left_seconds: 3.5, times: 3, why: "plugin trapped: unreachable".to_owned() }),
-        load_failure: Some(LoadFailureRow {
-            at: "2026-01-02T04:00:00Z".to_owned(),
-            stage: "describe".to_owned(),
-            digest: "ba9876543210".to_owned(),
+        quarantine: Some(Quarantined {
+            left: Duration::from_millis(3_500),
+            times: 3,
+            why: "plugin trapped: unreachable".to_owned(),
+        }),
+        load_failure: Some(Failure {
+            at: at("2026-01-02T04:00:00Z"),
+            stage: Stage::Describe,
+            digest: Digest::of(b"apples"),
             message: "cannot call describe:\nplugin overflowed its stack".to_owned(),
             backtrace: vec!["0: apples!deep".to_owned()],
         }),
@@ -361,30 +380,32 @@ fn sick() -> PluginRow {
         turns: 40,
         turn_wait_seconds: 0.25,
         turns_held: 3,
-        instances: InstancesRow {
+        instances: InstanceFigures {
             alive: 3,
             kept: 2,
             made: 7,
             reused: 40,
             mapped: 5,
-            memory_bytes: 1280 << 10,
-            peak_bytes: 640 << 10,
+            memory: 1280 << 10,
+            peak: 640 << 10,
+            ..InstanceFigures::default()
         },
-        limits: Some(LimitsRow {
-            memory_bytes: 64 << 20,
-            total_memory_bytes: 512 << 20,
+        limits: Some(Limits {
+            memory: 64 << 20,
+            total_memory: 512 << 20,
+            deadline: None,
             host_calls: 100,
             host_bytes: 1 << 30,
             reuse: false,
         }),
-        host_calls: counts([("cache.get", 12), ("client.get", 0), ("log.write", 3)]),
+        host_calls: [("cache.get", 12), ("client.get", 0), ("log.write", 3)].into(),
         log_dropped: 17,
-        traps: counts([("deadline", 2), ("trap", 30)]),
-        observer: Some(BacklogRow { objects: 6, ..backlog() }),
-        failed_call: Some(FailedCallRow {
-            at: "2026-01-02T03:59:59Z".to_owned(),
+        traps: [("deadline", 2), ("trap", 30)].into(),
+        observer: Some(BacklogRow { figures: BacklogFigures { objects: 6, ..backlog().figures }, ..backlog() }),
+        failed_call: Some(CallFailure {
+            at: at("2026-01-02T03:59:59Z"),
             call: "reconcile of default/a (apples)".to_owned(),
-            kind: "trap".to_owned(),
+            kind: "trap",
             message: "plugin trapped: unreachable; it said: panicked at src/lib.rs".to_owned(),
             backtrace: vec!["0: apples!eat".to_owned(), "1: apples!reconcile".to_owned()],
         }),
@@ -396,20 +417,20 @@ fn sick() -> PluginRow {
             delayed: 2,
             processing: 1,
             workers: 4,
-            reconciles: counts([("success", 10), ("error", 3)]),
+            reconciles: [("success", 10), ("error", 3)].into(),
             retries: 3,
             timeout_ms: Some(10_000),
             reconciles_per_second: Some(5),
             backoff_base_ms: 5,
             backoff_cap_ms: 60_000,
-            failing: ["default/a", "default/b", "default/c", "default/d"].map(failing).into(),
+            failing: ["a", "b", "c", "d"].map(failing).into(),
             keys_failing: 9,
-            given_up: vec![GivenUpRow {
-                key: "default/z".to_owned(),
-                at: "2026-01-02T03:58:00Z".to_owned(),
+            given_up: vec![GivenUp {
+                key: Key::new(Some("default"), "z"),
+                at: at("2026-01-02T03:58:00Z"),
                 error: "no such variety".to_owned(),
             }],
-            gone: GoneRow { objects: 3, bytes: 12 << 10, dropped: 5 },
+            gone: GoneFigures { objects: 3, bytes: 12 << 10, dropped: 5 },
             unmapped: BacklogRow { last_failure: None, ..backlog() },
             storms: vec![StormRow {
                 key: "default/a".to_owned(),
@@ -429,7 +450,7 @@ fn sick() -> PluginRow {
 #[tokio::test]
 async fn plugins_are_a_table_with_what_is_wrong_below_each() {
     let server = Server::start(Vec::new()).await;
-    let tried = QuarantineRow { left_seconds: 0.0, times: 1, why: "plugin overflowed its stack".to_owned() };
+    let tried = Quarantined { left: Duration::ZERO, times: 1, why: "plugin overflowed its stack".to_owned() };
     let pears = PluginRow { quarantine: Some(tried), ..plugin("pears") };
     let quinces = PluginRow { state: "failed".to_owned(), serving: None, ..plugin("quinces") };
     *server.rows.1.lock() = vec![sick(), pears, quinces];
@@ -439,16 +460,16 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
     PLUGIN   STATE   VERSION  DIGEST        SERVING SINCE         CPU    WEIGHT  CAP   WAITING  INSTANCES  MEMORY
     apples   active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     500m  2        3          1280k
         quarantined (delay 3 in a row): no key is handed out for 3.5 s more: plugin trapped: unreachable
-        revision ba9876543210 failed to describe at 2026-01-02T04:00:00Z: cannot call describe: plugin overflowed its stack
+        revision f5903f51e341 failed to describe at 2026-01-02T04:00:00Z: cannot call describe: plugin overflowed its stack
             0: apples!deep
         waiting: v1 Secret: listing
         asks for and is not granted: delete v1 Pod
-        calls that came to nothing: 2 deadline, 30 trap
+        failed calls: 2 deadline, 30 trap
         last failed call at 2026-01-02T03:59:59Z: reconcile of default/a (apples): trap: plugin trapped: unreachable; it said: panicked at src/lib.rs
             0: apples!eat
             1: apples!reconcile
         17 lines of its log and about its failures were dropped, as they were too many
-        observer: 6 objects to be told of, 3 of them again after a failure; 2 changes told with others, 1 deletions given up
+        observer: 6 objects wait, 3 of them again after a failure; 2 changes were merged, 1 deletions dropped
             failed last at 2026-01-02T03:50:00Z over Pod default/p and 3 more: not today
         controller apples of stable.example.com/v1 MyApple: 7 ready, 2 delayed, 1 of 4 workers busy; reconciled: 3 error, 10 success; 3 retries
             waits for v1 Secret: listing
@@ -458,7 +479,7 @@ async fn plugins_are_a_table_with_what_is_wrong_below_each() {
             and 6 more keys fail
             default/z was given up at 2026-01-02T03:58:00Z, until something changes: no such variety
             gone: 3 objects still to be reconciled, 12 kB; 5 deletions given up
-            mapper: 4 objects to be told of, 3 of them again after a failure; 2 changes told with others, 1 deletions given up
+            mapper: 4 objects wait, 3 of them again after a failure; 2 changes were merged, 1 deletions dropped
             default/a is reconciled over and over: 72 times in 12.2 s, and was woken 400 times; 120 of the last 128 times by changes of its child v1 ConfigMap default/a-0
             and 2 more objects are reconciled over and over
     pears    active  1.2.0    0123456789ab  2026-01-02T03:04:05Z  1.50s  100     -     0        0          0k
@@ -483,16 +504,16 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
         a call may take 64 MiB of memory, and 512 MiB with the plugin's others, 100 calls of the host and 1024 MiB from them, and always has a fresh instance
         calls of the host: 12 cache.get, 3 log.write
         quarantined (delay 3 in a row): no key is handed out for 3.5 s more: plugin trapped: unreachable
-        revision ba9876543210 failed to describe at 2026-01-02T04:00:00Z: cannot call describe: plugin overflowed its stack
+        revision f5903f51e341 failed to describe at 2026-01-02T04:00:00Z: cannot call describe: plugin overflowed its stack
             0: apples!deep
         waiting: v1 Secret: listing
         asks for and is not granted: delete v1 Pod
-        calls that came to nothing: 2 deadline, 30 trap
+        failed calls: 2 deadline, 30 trap
         last failed call at 2026-01-02T03:59:59Z: reconcile of default/a (apples): trap: plugin trapped: unreachable; it said: panicked at src/lib.rs
             0: apples!eat
             1: apples!reconcile
         17 lines of its log and about its failures were dropped, as they were too many
-        observer: 6 objects to be told of, 3 of them again after a failure; 2 changes told with others, 1 deletions given up
+        observer: 6 objects wait, 3 of them again after a failure; 2 changes were merged, 1 deletions dropped
             failed last at 2026-01-02T03:50:00Z over Pod default/p and 3 more: not today
         controller apples of stable.example.com/v1 MyApple: 7 ready, 2 delayed, 1 of 4 workers busy; reconciled: 3 error, 10 success; 3 retries
             a reconcile may take 10000 ms; 5 in a second; a key that fails waits 5 ms at first, and 60000 ms at most
@@ -504,7 +525,7 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
             and 5 more keys fail
             default/z was given up at 2026-01-02T03:58:00Z, until something changes: no such variety
             gone: 3 objects still to be reconciled, 12 kB; 5 deletions given up
-            mapper: 4 objects to be told of, 3 of them again after a failure; 2 changes told with others, 1 deletions given up
+            mapper: 4 objects wait, 3 of them again after a failure; 2 changes were merged, 1 deletions dropped
             default/a is reconciled over and over: 72 times in 12.2 s, and was woken 400 times; 120 of the last 128 times by changes of its child v1 ConfigMap default/a-0
             and 2 more objects are reconciled over and over
     ");
@@ -534,6 +555,35 @@ async fn plugins_are_json_where_it_is_asked_for() {
     let expected = (200, "application/json".to_owned(), json.to_owned());
     assert_eq!(server.get("/debug/plugins?format=json", "*/*").await, expected);
     assert_eq!(server.get("/debug/plugins", "application/json").await, expected);
+}
+
+#[test]
+fn fields_of_a_plugins_row_have_these_names() {
+    let row = serde_json::to_value(sick()).unwrap();
+    let fields = |value: &serde_json::Value| {
+        let mut fields: Vec<_> = value.as_object().unwrap().keys().cloned().collect();
+        fields.sort_unstable();
+        fields.join(" ")
+    };
+    let controller = &row["controllers"][0];
+    assert_eq!(fields(&row["quarantine"]), "left_seconds times why");
+    assert_eq!(fields(&row["load_failure"]), "at backtrace digest message stage");
+    assert_eq!(fields(&row["limits"]), "host_bytes host_calls memory_bytes reuse total_memory_bytes");
+    assert_eq!(fields(&row["failed_call"]), "at backtrace call kind message");
+    assert_eq!(fields(&row["observer"]), "delayed dropped last_failure merged objects");
+    assert_eq!(fields(&row["observer"]["last_failure"]), "at message objects");
+    assert_eq!(
+        fields(controller),
+        "backoff_base_ms backoff_cap_ms breakers_open controller delayed failing given_up gone keys_failing kind processing ready \
+         reconciles reconciles_per_second retries storms timeout_ms unmapped waits_for workers"
+    );
+    assert_eq!(fields(&controller["failing"][0]), "error failures key seconds");
+    assert_eq!(fields(&controller["given_up"][0]), "at error key");
+    assert_eq!(fields(&controller["gone"]), "bytes dropped objects");
+    assert_eq!(fields(&controller["storms"][0]), "cause cause_of cause_wakes key reconciles seconds wakes");
+    let failing = serde_json::json!({"key": "default/a", "seconds": 61.25, "failures": 14, "error": "no apples\nleft"});
+    assert_eq!(controller["failing"][0], failing);
+    assert_eq!(controller["given_up"][0]["at"], "2026-01-02T03:58:00Z");
 }
 
 #[tokio::test]

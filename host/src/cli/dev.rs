@@ -5,7 +5,6 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     pin::pin,
-    sync::Arc,
     time::Duration,
 };
 
@@ -22,7 +21,7 @@ use super::{
     run::stop_signal,
 };
 use crate::{
-    app::{self, Host, HostView, Options},
+    app::{Host, HostView, Options},
     cluster::{self, Cluster, ConnectOptions},
     plugin::Mode,
 };
@@ -91,12 +90,11 @@ async fn dev(args: Args, manifests: Manifests) -> anyhow::Result<()> {
     let (stop, host_ended) = (CancellationToken::new(), CancellationToken::new());
     let serving = tokio::spawn(embedded.serve(host_ended.clone().cancelled_owned()));
 
-    let metrics = Arc::new(app::Metrics::new());
     let connect = ConnectOptions { kubeconfig: Some(kubeconfig.clone()), context: None };
-    let cluster = cluster::connect(&connect, metrics.clone()).await?;
+    let cluster = cluster::connect(&connect).await?;
     let cache = args.cache.cache_dir.unwrap_or_else(config::cache_dir);
     let options = Options { plugins: args.plugins.clone(), cache: Some(cache), mode: Mode::Dev, grace_period: GRACE };
-    let host = Host::new(options, &cluster, metrics)?;
+    let host = Host::new(options, &cluster)?;
     let view = host.view();
     let running = host.run(admin, stop.clone().cancelled_owned());
     let play = async {

@@ -1,6 +1,6 @@
 //! `pilothouse run`: plugins against a cluster.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf};
 
 use anyhow::Context;
 use tokio::{
@@ -14,7 +14,7 @@ use super::{
     logging::{self, LogArgs},
 };
 use crate::{
-    app::{self, Host, Options},
+    app::{Host, Options},
     cluster,
     plugin::Mode,
 };
@@ -65,8 +65,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<()> {
         let listener = TcpListener::bind(settings.admin_address).await.with_context(|| {
             format!("cannot listen on {}: choose another address with --admin-address", settings.admin_address)
         })?;
-        let metrics = Arc::new(app::Metrics::new());
-        let cluster = cluster::connect(&settings.connect, metrics.clone()).await?;
+        let cluster = cluster::connect(&settings.connect).await?;
         info!(server = cluster.host(), "connecting to the API server");
         let options = Options {
             plugins: settings.plugins,
@@ -74,7 +73,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<()> {
             mode: Mode::Granted,
             grace_period: settings.grace_period,
         };
-        Host::new(options, &cluster, metrics)?.run(listener, stop).await
+        Host::new(options, &cluster)?.run(listener, stop).await
     })
 }
 

@@ -1,15 +1,21 @@
 //! Creates the client of one API server.
 
-use std::{env, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    env,
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
 
 use http::{HeaderValue, header};
 use tokio::runtime::Handle;
 
 use super::{
-    Cluster, RequestObserver,
+    Cluster,
     credentials::{Credentials, NewClient},
     http2,
     kubeconfig::{self, Settings},
+    metrics::Traffic,
 };
 
 /// Selects the API server and the credentials.
@@ -149,7 +155,7 @@ const USER_AGENT: &str = concat!("pilothouse/", env!("CARGO_PKG_VERSION"));
 ///
 /// # Errors
 /// Something is missing or wrong in the kubeconfig, the environment or the pod's service account.
-pub async fn connect(options: &ConnectOptions, observer: Arc<dyn RequestObserver>) -> Result<Cluster, ConnectError> {
+pub async fn connect(options: &ConnectOptions) -> Result<Cluster, ConnectError> {
     let find = {
         let options = options.clone();
         move || kubeconfig::load(&options, &|name| env::var_os(name))
@@ -157,13 +163,19 @@ pub async fn connect(options: &ConnectOptions, observer: Arc<dyn RequestObserver
     let url = find()?.config.cluster_url;
     let host = url.authority().map_or_else(String::new, ToString::to_string);
     // The server stays the same while the host runs, because caches hold its objects.
-    let make = move || find().and_then(|settings| client(settings, url.clone()));
+    let traffic = Arc::<Traffic>::default();
+    let connections = traffic.watch_connections();
+    let make = move || find().and_then(|settings| client(settings, url.clone(), &connections));
     let credentials = Credentials::renewing(Arc::new(make)).await?;
-    Ok(Cluster::with(credentials, &host, Handle::current(), observer))
+    Ok(Cluster::with(credentials, &host, Handle::current(), traffic))
 }
 
-/// Creates a client from settings for the server at `url`.
-pub(super) fn client(settings: Settings, url: http::Uri) -> Result<NewClient, ConnectError> {
+/// Creates a client from settings for the server at `url`. Counts connections that carry watches in `connections`.
+pub(super) fn client(
+    settings: Settings,
+    url: http::Uri,
+    connections: &Arc<AtomicUsize>,
+) -> Result<NewClient, ConnectError> {
     let Settings { mut config, files } = settings;
     config.cluster_url = url;
     config.headers.push((header::USER_AGENT, HeaderValue::from_static(USER_AGENT)));
@@ -174,7 +186,7 @@ pub(super) fn client(settings: Settings, url: http::Uri) -> Result<NewClient, Co
     config.connect_timeout = Some(Duration::from_secs(10));
     let url = config.cluster_url.to_string();
     let no_client = |source| ConnectError::Client { url: url.clone(), source: Box::new(source) };
-    let watches = http2::client(&config).map_err(no_client)?;
+    let watches = http2::client(&config, connections).map_err(no_client)?;
     let client = kube::Client::try_from(config).map_err(no_client)?;
     Ok(NewClient { client, watches, files })
 }

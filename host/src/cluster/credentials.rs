@@ -322,7 +322,7 @@ mod tests {
             let make = move || {
                 let settings = kubeconfig::load(&options, &|_| None)?;
                 let url = settings.config.cluster_url.clone();
-                connect::client(settings, url)
+                connect::client(settings, url, &Arc::default())
             };
             Arc::new(Credentials::renewing(Arc::new(make)).await.expect("a client"))
         }

@@ -32,6 +32,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 use tower::Service;
 
+use super::metrics::WatchConnection;
+
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Watches on one connection. Go's servers, such as kube-apiserver, accept 100 to 250 streams, and some proxies fewer.
@@ -54,7 +56,10 @@ const PONG_WITHIN: Duration = Duration::from_secs(15);
 ///
 /// # Errors
 /// The certificates or credentials of the configuration cannot be used.
-pub(super) fn client(config: &kube::Config) -> Result<Option<kube::Client>, kube::Error> {
+pub(super) fn client(
+    config: &kube::Config,
+    connections: &Arc<AtomicUsize>,
+) -> Result<Option<kube::Client>, kube::Error> {
     if config.cluster_url.scheme_str() != Some("https") || config.proxy_url.is_some() {
         return Ok(None);
     }
@@ -77,6 +82,7 @@ pub(super) fn client(config: &kube::Config) -> Result<Option<kube::Client>, kube
         shared: Arc::default(),
         connecting: Arc::default(),
         speaks_http1: Arc::default(),
+        connections: connections.clone(),
     };
     let builder =
         ClientBuilder::new(service, config.default_namespace.clone()).with_layer(&config.extra_headers_layer()?);
@@ -101,6 +107,8 @@ struct WatchClient {
     connecting: Arc<tokio::sync::Mutex<Option<(Instant, String)>>>,
     /// `true` if the server chose HTTP/1.1 once. HTTP/2 is then not tried again.
     speaks_http1: Arc<AtomicBool>,
+    /// Open connections that carry watches.
+    connections: Arc<AtomicUsize>,
 }
 
 /// A connection that several watches share.
@@ -197,7 +205,11 @@ impl WatchClient {
             .keep_alive_timeout(PONG_WITHIN);
         let (sender, connection) = builder.handshake(stream).await?;
         // The task ends with the last sender and stream. Readers of the streams receive its error.
-        tokio::spawn(async move { drop(connection.await) });
+        let open = WatchConnection::count(&self.connections);
+        tokio::spawn(async move {
+            drop(connection.await);
+            drop(open);
+        });
         Ok(Some(Connection { sender, streams: Arc::default() }))
     }
 
@@ -206,11 +218,12 @@ impl WatchClient {
             Room::Shared(mut sender, stream) => {
                 sender.ready().await?;
                 let response = sender.send_request(request).await?;
-                Ok(response.map(|body| WatchBody { body, _stream: Some(stream) }))
+                Ok(response.map(|body| WatchBody { body, _stream: Some(stream), _single: None }))
             }
             Room::Single => {
+                let open = WatchConnection::count(&self.connections);
                 let response = self.single.request(request).await?;
-                Ok(response.map(|body| WatchBody { body, _stream: None }))
+                Ok(response.map(|body| WatchBody { body, _stream: None, _single: Some(open) }))
             }
         }
     }
@@ -234,6 +247,8 @@ impl Service<Request<Body>> for WatchClient {
 struct WatchBody {
     body: Incoming,
     _stream: Option<StreamGuard>,
+    /// Its own connection, if it shares none.
+    _single: Option<WatchConnection>,
 }
 
 impl http_body::Body for WatchBody {

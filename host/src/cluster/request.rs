@@ -386,7 +386,7 @@ impl Cluster {
         let method = request.method().clone();
         let answer = self.credentials.send(request, traffic).await;
         let code = answer.as_ref().ok().map(|response| response.status().as_u16());
-        self.observer.requested(&method, &self.host, code);
+        self.traffic.requested(method.as_str(), &self.host, code);
         let response = answer.map_err(|error| Error::Unreachable(chain(&error)))?;
         let status = response.status();
         if status.is_success() {

@@ -44,9 +44,10 @@ struct State {
 }
 
 /// A failed call of `map` or `observe`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct HookFailure {
     /// When the call ended.
+    #[serde(serialize_with = "crate::metrics::as_text")]
     pub at: Timestamp,
     /// The first objects of its batch.
     pub objects: String,
@@ -55,7 +56,7 @@ pub struct HookFailure {
 }
 
 /// The state of a backlog, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct BacklogFigures {
     /// Objects with a change that waits or is in a call.
     pub objects: usize,

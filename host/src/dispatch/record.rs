@@ -49,9 +49,10 @@ const BACKTRACE_EVERY: Duration = Duration::from_secs(60);
 pub(super) const WITHHELD: &str = "see the host's log; the plugin may read Secrets, so its text is not shown here";
 
 /// A failed call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct CallFailure {
     /// When the call ended.
+    #[serde(serialize_with = "crate::metrics::as_text")]
     pub at: Timestamp,
     /// The function and its subject: `reconcile of default/a (apples)`.
     pub call: String,
@@ -64,9 +65,10 @@ pub struct CallFailure {
 }
 
 /// A quarantine. It lasts until a call succeeds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Quarantined {
     /// Time until keys are handed out again. Zero while the plugin is being tried.
+    #[serde(rename = "left_seconds", serialize_with = "crate::metrics::as_seconds")]
     pub left: Duration,
     /// Number of delays without a success in between.
     pub times: u32,

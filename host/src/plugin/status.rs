@@ -126,18 +126,25 @@ impl fmt::Display for Stage {
 }
 
 /// Why a file does not serve.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Failure {
     /// Which step failed.
+    #[serde(serialize_with = "crate::metrics::as_text")]
     pub stage: Stage,
     /// What is wrong and what to do; may have several lines.
     pub message: String,
     /// Where the plugin was when its `describe` came to nothing, innermost first; empty where it was not called.
     pub backtrace: Vec<String>,
     /// Which content of the plugin's file.
+    #[serde(serialize_with = "short")]
     pub digest: Digest,
     /// When.
+    #[serde(serialize_with = "crate::metrics::as_text")]
     pub at: Timestamp,
+}
+
+fn short<S: serde::Serializer>(digest: &Digest, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&digest.short())
 }
 
 /// The revision that serves.

@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 /// What a call, its instance, and all instances of the plugin may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Limits {
     /// Bytes of linear memory of one instance.
+    #[serde(rename = "memory_bytes")]
     pub memory: usize,
     /// Bytes of linear memory of all the plugin's instances, and of what the host remembers for the plugin.
+    #[serde(rename = "total_memory_bytes")]
     pub total_memory: usize,
     /// Lowers the manifest's deadline, and never raises it.
+    #[serde(skip)]
     pub deadline: Option<Duration>,
     /// Host calls of one call.
     pub host_calls: u32,

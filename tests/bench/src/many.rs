@@ -53,9 +53,8 @@ pub(crate) fn run() -> Result<()> {
     let count = env::var(COUNT).ok().and_then(|text| text.parse().ok()).context("how many plugins?")?;
     let runtime = app::io_runtime()?;
     let done = runtime.block_on(async {
-        let metrics = Arc::new(app::Metrics::new());
         let connect = ConnectOptions { kubeconfig: Some(folder(KUBECONFIG)?), context: None };
-        let cluster = cluster::connect(&connect, metrics.clone()).await?;
+        let cluster = cluster::connect(&connect).await?;
         let options = Options {
             plugins: folder(PLUGINS)?,
             cache: Some(folder(CACHE)?),
@@ -63,7 +62,7 @@ pub(crate) fn run() -> Result<()> {
             grace_period: Duration::from_secs(1),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot listen")?;
-        let host = Host::new(options, &cluster, metrics)?;
+        let host = Host::new(options, &cluster)?;
         let view = host.view();
         tokio::select! {
             ended = host.run(listener, std::future::pending()) => ended,

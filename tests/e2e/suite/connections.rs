@@ -1,6 +1,6 @@
 //! The number of connections from the host to its API server.
 
-use std::{fs, sync::Arc};
+use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
@@ -20,7 +20,7 @@ pub(crate) async fn many_watches_share_a_few_connections(scene: Scene) -> Result
         return Err(NotHere("the embedded API server speaks plain HTTP, and so HTTP/1.1").into());
     }
     let options = ConnectOptions { kubeconfig: Some(scene.cluster.kubeconfig()), ..ConnectOptions::default() };
-    let cluster = connect(&options, Arc::new(())).await?;
+    let cluster = connect(&options).await?;
     let port: u16 = cluster.host().rsplit_once(':').context("the server has a port")?.1.parse()?;
     let before = connections(port)?;
     let informers = Informers::new(cluster, Handle::current());

@@ -1,7 +1,5 @@
 //! Texts that reach the API server and come back unchanged, and objects that the host cannot read.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result, ensure};
 use http::header;
 use pilothouse::cluster::{self, ConnectOptions, Patch, WriteOptions};
@@ -70,7 +68,7 @@ fn members() -> impl Strategy<Value = Value> {
 pub(crate) async fn any_text_key_and_number_is_stored_as_it_was_applied(scene: Scene) -> Result<()> {
     trees(&scene).await?;
     let options = ConnectOptions { kubeconfig: Some(scene.cluster.kubeconfig()), context: None };
-    let cluster = cluster::connect(&options, Arc::new(())).await?;
+    let cluster = cluster::connect(&options).await?;
     let of = TypeMeta::new("guests.example.com/v1", "Tree");
     let options = WriteOptions { manager: "pilothouse.spelling", subresource: None };
     let apply = async |name: &str, body: String| {

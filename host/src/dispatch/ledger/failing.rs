@@ -42,11 +42,13 @@ struct Failure {
 }
 
 /// A key that fails.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct FailingKey {
     /// The key.
+    #[serde(serialize_with = "crate::metrics::as_text")]
     pub key: Key,
     /// Time since its first failure after a success.
+    #[serde(rename = "seconds", serialize_with = "crate::metrics::as_seconds")]
     pub lasts: Duration,
     /// Consecutive failures.
     pub failures: u32,
@@ -55,11 +57,13 @@ pub struct FailingKey {
 }
 
 /// A key that is not retried until something changes, because its plugin returned a terminal failure.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct GivenUp {
     /// The key.
+    #[serde(serialize_with = "crate::metrics::as_text")]
     pub key: Key,
     /// When it was given up.
+    #[serde(serialize_with = "crate::metrics::as_text")]
     pub at: Timestamp,
     /// The error.
     pub error: String,

@@ -41,7 +41,7 @@ struct State {
 }
 
 /// Deleted objects that are still to be reconciled, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct GoneFigures {
     /// Objects.
     pub objects: usize,

@@ -30,7 +30,7 @@ pub(crate) struct Tally {
 }
 
 /// What is known of a plugin's instances.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct InstanceFigures {
     /// Those that there are: they serve a call, or are there for the next.
     pub alive: usize,
@@ -43,10 +43,13 @@ pub struct InstanceFigures {
     /// Calls that had to map the code first, as the plugin was not called of late.
     pub mapped: u64,
     /// How long calls, and starts of instances ahead of them, ran in the sandbox, their imports included and their waiting not.
+    #[serde(skip)]
     pub computed: Duration,
     /// Bytes that they hold in memories and tables, and the host of what they handed over.
+    #[serde(rename = "memory_bytes")]
     pub memory: usize,
     /// The most that one of the revision that serves has had, under its present limits.
+    #[serde(rename = "peak_bytes")]
     pub peak: usize,
 }
 

@@ -1,6 +1,6 @@
 //! The host's own informer with a route to the owner and a workqueue, as a controller has them.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use pilothouse::{
@@ -36,7 +36,7 @@ pub(crate) async fn pods(url: &str) -> Result<(Lease, Informers)> {
     let runs_on = intake.handle().clone();
     // Runs as long as the process.
     std::mem::forget(intake);
-    let informers = Informers::new(Cluster::new(client, url, Handle::current(), Arc::new(())), runs_on);
+    let informers = Informers::new(Cluster::new(client, url, Handle::current()), runs_on);
     let pods = informers.acquire(InformerKey::all(TypeMeta::new("v1", "Pod")), "bench");
     Ok((pods, informers))
 }

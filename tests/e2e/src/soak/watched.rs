@@ -73,7 +73,7 @@ pub(super) fn start(url: &http::Uri, subjects: &[Subject], begun: Instant) -> Re
     let asked: Vec<Arc<Mutex<Asked>>> = subjects.iter().map(|_| Arc::default()).collect();
     let paths =
         subjects.iter().map(|subject| subject.kind.path(subject.namespace)).zip(asked.iter().cloned()).collect();
-    let cluster = Cluster::new(recorded(url, paths, begun)?, "soak", Handle::current(), Arc::new(()));
+    let cluster = Cluster::new(recorded(url, paths, begun)?, "soak", Handle::current());
     let informers = Informers::new(cluster, Handle::current());
     subjects.iter().zip(asked).map(|(subject, asked)| watched(&informers, *subject, asked)).collect()
 }

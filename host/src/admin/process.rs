@@ -2,14 +2,17 @@
 
 use std::fmt;
 
-use prometheus_client::encoding::DescriptorEncoder;
-
-use super::encode::{counters, gauges};
+use crate::metrics::{self, DescriptorEncoder, Registry, counters, gauges};
 
 /// Ticks of `/proc/*/stat` in a second: `USER_HZ`, which Linux promises to programs whatever the kernel's own clock is.
 const USER_HZ: f64 = 100.0;
 
-pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+/// Registers the figures of this process.
+pub(crate) fn register(registry: &mut Registry) {
+    metrics::register(registry, encode);
+}
+
+fn encode(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let cpu = std::fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(cpu_seconds);
     if let Some(cpu) = cpu {
         let help = "Processor time of the process, user and system";

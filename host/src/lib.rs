@@ -6,17 +6,22 @@
 //!                  └────────── the answers ◄─── writer ◄┘
 //! ```
 //!
-//! Layers. Each uses only those above it in this list:
+//! # Layers
 //!
-//! 1. `yaml` (administrators' files), [`name`] (of a plugin), [`allocator`] (memory that is returned to the system), `prompt` (priorities of
-//!    threads), [`acting`] (whether this process may act)
-//! 2. [`guests`] (the threads that plugins run on), [`cluster`] (the API server)
-//! 3. [`wasm`] (the sandbox), [`informer`] (what is cached of the cluster)
-//! 4. [`plugin`] (files to revisions), `writer` (outcomes to requests)
-//! 5. `dispatch` (keys to calls, outcomes to writes)
-//! 6. `admin` (the HTTP server for health, metrics and figures)
-//! 7. [`app`] (the parts put together)
-//! 8. [`cli`] (the commands)
+//! A module imports only modules that stand before it in this list; `tests/layers.rs` checks it.
+//!
+//! 1. `yaml`, [`name`], [`allocator`], `prompt`, [`acting`], `metrics`: administrators' files, plugins' names, memory that is returned to
+//!    the system, priorities of threads, whether this process may act, families of samples
+//! 2. [`guests`]: the threads that plugins run on
+//! 3. [`cluster`]: the API server
+//! 4. [`informer`]: what is cached of the cluster
+//! 5. [`wasm`]: the sandbox
+//! 6. `writer`: outcomes to requests
+//! 7. [`plugin`]: files to revisions
+//! 8. `dispatch`: keys to calls, outcomes to writes
+//! 9. `admin`: the HTTP server for health, metrics and figures
+//! 10. [`app`]: the parts put together
+//! 11. [`cli`]: the commands
 //!
 //! Public is what the binary, `tests/bench` and `tests/e2e` use, and [`acting`].
 

@@ -1,8 +1,12 @@
 //! `pilothouse run`: plugins against a cluster.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -10,12 +14,12 @@ use tokio::{
 use tracing::info;
 
 use super::{
-    config::{CacheArgs, Settings},
-    logging::{self, LogArgs},
+    config::{self, CacheArgs},
+    logging::{self, LogArgs, LogFormat},
 };
 use crate::{
     app::{Host, Options},
-    cluster,
+    cluster::{self, ConnectOptions},
     plugin::Mode,
 };
 
@@ -77,6 +81,44 @@ pub(super) fn main(args: Args) -> anyhow::Result<()> {
     })
 }
 
+/// The settings of a run: arguments, then the configuration file, then defaults.
+#[derive(Debug)]
+struct Settings {
+    plugins: PathBuf,
+    cache: PathBuf,
+    connect: ConnectOptions,
+    admin_address: SocketAddr,
+    grace_period: Duration,
+    log_format: LogFormat,
+    log: String,
+}
+
+impl Settings {
+    fn new(args: Args) -> anyhow::Result<Self> {
+        let file = match &args.config {
+            Some(path) => config::read(path)?,
+            None => config::File::default(),
+        };
+        let Some(plugins) = args.plugins.or(file.plugins) else {
+            bail!("no directory of plugins: give --plugins DIR, or `plugins:` in the file of --config");
+        };
+        Ok(Self {
+            plugins,
+            cache: args.cache.cache_dir.or(file.cache_dir).unwrap_or_else(config::cache_dir),
+            connect: ConnectOptions {
+                kubeconfig: args.kubeconfig.or(file.kubeconfig),
+                context: args.context.or(file.context),
+            },
+            // controller-runtime's default port for metrics.
+            admin_address: args.admin_address.or(file.admin_address).unwrap_or((Ipv4Addr::UNSPECIFIED, 8080).into()),
+            // controller-runtime's default grace period, and Kubernetes' own for pods.
+            grace_period: Duration::from_secs(args.grace_period.or(file.grace_period_seconds).unwrap_or(30)),
+            log_format: args.log.log_format.or(file.log_format).unwrap_or_default(),
+            log: args.log.log.or(file.log).unwrap_or_else(|| "info".into()),
+        })
+    }
+}
+
 /// Ready at the first SIGTERM or SIGINT. From then on the signals do nothing more: the end has begun.
 ///
 /// # Errors
@@ -90,4 +132,40 @@ pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()> + Send + 
             _ = interrupt.recv() => info!("interrupted: stopping"),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn settings(config: &str, more: &[&str]) -> anyhow::Result<Settings> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("config.yaml");
+        std::fs::write(&path, config)?;
+        let path = path.display().to_string();
+        let words = ["pilothouse", "run", "--config", &path].into_iter().chain(more.iter().copied());
+        let Command::Run(args) = Cli::try_parse_from(words)?.command else { bail!("not run") };
+        Settings::new(args)
+    }
+
+    #[test]
+    fn arguments_win_over_the_file_and_the_file_over_defaults() -> anyhow::Result<()> {
+        let settings = settings("plugins: /a\ngracePeriodSeconds: 5\nlogFormat: json\n", &["--plugins", "/b"])?;
+        assert_eq!(settings.plugins, Path::new("/b"));
+        assert_eq!(settings.grace_period, Duration::from_secs(5));
+        assert_eq!(settings.log_format, LogFormat::Json);
+        assert_eq!(settings.admin_address.port(), 8080);
+        Ok(())
+    }
+
+    #[test]
+    fn a_misspelt_setting_is_named() {
+        let error = settings("plugins: /a\ngracePeriod: 5\n", &[]).map_err(|error| format!("{error:#}"));
+        assert!(error.is_err_and(|text| text.contains("config.yaml") && text.contains("gracePeriod")));
+    }
 }

@@ -1,12 +1,12 @@
-//! The host put together: which tasks run, what they share, and how they end.
+//! Puts the host together: which tasks run, what they share, and how they end.
 //!
 //! ```text
 //! files ─► Source ─► Lifecycle ─► Dispatch ─► cluster
 //!                        └───────────┴──► admin: /healthz /readyz /metrics
 //! ```
 //!
-//! The tasks that load plugins and serve health are started and joined here: one that ends before it was asked to ends the
-//! process, and is named. Informers' and controllers' tasks belong to their registry and to dispatch, and end with them.
+//! The tasks that load plugins and serve health are started and joined here. If one of them ends by itself, the process ends and names it.
+//! Tasks of informers and controllers belong to their registry and to dispatch, and end with them.
 
 mod figures;
 
@@ -45,27 +45,28 @@ use crate::{
     writer::Events,
 };
 
-/// Changes of plugins' files that wait to be followed: a source waits for its lifecycle, which is quick.
+/// Changes of plugins' files that may wait for the lifecycle. It is quick, and the source waits beyond them.
 const CHANGES: usize = 16;
 
-/// How often is let go of what is remembered and means nothing any more: what a burst leaves is small, and stays for a minute.
+/// Interval at which the host forgets what it no longer needs. A burst leaves little.
 const TIDY: Duration = Duration::from_secs(60);
 
-/// What the host is told.
+/// The settings of a host.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The directory of plugins.
     pub plugins: PathBuf,
-    /// Where compiled code is kept. Without it, and where it cannot be used, files are compiled again at every start.
+    /// The directory of the code cache. Without it, files are compiled at every start.
     pub cache: Option<PathBuf>,
-    /// Who says what plugins may do.
+    /// Whether plugins need grants.
     pub mode: Mode,
-    /// How long calls in flight may take to finish at the end.
+    /// Time that calls in flight have to finish at the end.
     pub grace_period: Duration,
 }
 
-/// The runtime for everything but guests and the intake of informers. It has a thread for every two cores: one encrypts thousands of requests
-/// in a second, and of two that have little to do each wakes the other for half of it.
+/// Creates the runtime for everything but guests and the intake of informers.
+///
+/// It has a thread for every two cores. One thread encrypts thousands of requests in a second, and idle threads cost wake-ups.
 ///
 /// # Errors
 /// If threads cannot be started.
@@ -80,17 +81,17 @@ pub fn io_runtime() -> anyhow::Result<Runtime> {
         .context("cannot start the threads for input and output")
 }
 
-/// The threads for guests of `engine`: as many as the machine has cores. They are not the threads that serve requests.
+/// Starts the threads for guests of `engine`, one for each core. They serve no requests.
 fn guests(engine: Engine) -> anyhow::Result<Guests> {
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     Guests::start(threads, &Handle::current(), move || engine.give_way())
         .context("cannot start the threads for plugins")
 }
 
-/// The sandbox, with files compiled by processes of their own.
+/// Creates the sandbox. Files are compiled in processes of their own.
 ///
 /// # Errors
-/// If it cannot be set up on this machine. A directory that cannot be used is only said.
+/// If it cannot be set up on this machine. A cache directory that cannot be used is logged.
 pub(crate) fn engine(cache: Option<&Path>) -> anyhow::Result<Engine> {
     let cache = cache.and_then(|dir| match Cache::open(dir, CACHE_BYTES) {
         Ok(cache) => {
@@ -101,7 +102,7 @@ pub(crate) fn engine(cache: Option<&Path>) -> anyhow::Result<Engine> {
             let error = anyhow::Error::new(error);
             warn!(
                 error = format!("{error:#}"),
-                "compiled code is not kept: plugins are compiled again at the next start (see --cache-dir)"
+                "cannot use the code cache; plugins will be recompiled at every start (see --cache-dir)"
             );
             None
         }
@@ -110,7 +111,7 @@ pub(crate) fn engine(cache: Option<&Path>) -> anyhow::Result<Engine> {
     Ok(Engine::with_compiler(compiler, cache)?)
 }
 
-/// Takes as many open files as the machine allows: each plugin is one, or two while it is called, and many systems begin with 1,024.
+/// Raises the limit of open files. Each plugin needs one, or two while it is called, and many systems begin with 1,024.
 fn allow_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -119,7 +120,7 @@ fn allow_open_files() {
     }
 }
 
-/// What the kernel calls this machine; in a cluster, the Pod. It names this process among others in Events.
+/// Returns the hostname, which is the Pod's name in a cluster. It names this process in Events.
 fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
@@ -199,7 +200,7 @@ impl Host {
             _ = &mut admin => Some("the thread that serves health and metrics"),
             never = tidy(|| view.tidy(&mut freed)) => match never {},
         };
-        // No plugin is loaded any more; those that serve finish what they have.
+        // No plugin is loaded from here on. Those that serve finish their calls.
         source.abort();
         lifecycle.abort();
         let drained = self.view.dispatch.shut_down(self.options.grace_period).await;
@@ -217,13 +218,13 @@ impl Host {
     }
 }
 
-/// Calls who lets go of what is remembered and means nothing any more, at once and then each time that [`TIDY`] has passed.
-async fn tidy(mut let_go: impl FnMut()) -> Infallible {
+/// Calls `forget` at once, and then every [`TIDY`].
+async fn tidy(mut forget: impl FnMut()) -> Infallible {
     let mut due = tokio::time::interval(TIDY);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         due.tick().await;
-        let_go();
+        forget();
     }
 }
 
@@ -232,34 +233,33 @@ async fn tidy(mut let_go: impl FnMut()) -> Infallible {
 pub struct HostView(View);
 
 impl HostView {
-    /// Forgets what has no use any more, and gives unused memory back to the system.
+    /// Forgets what the host no longer needs, and returns unused memory to the system.
     fn tidy(&self, freed: &mut Freed) {
         self.0.dispatch.forget_rested();
         let held = self.0.informers.all().iter().map(|informer| informer.size().1).sum::<usize>()
             + self.0.engine.instances().iter().map(|(_, of)| of.memory).sum::<usize>();
         if freed.is_due(self.0.informers.stopped() + self.0.dispatch.ended(), held) {
-            // It takes the time that it takes to walk over what is free.
+            // It walks over all free memory, which takes a while.
             drop(tokio::task::spawn_blocking(allocator::give_back_freed));
         }
     }
 
-    /// Lets go of the code of plugins that were not called since this was last done. The host does it by itself, once a minute.
+    /// Unmaps the code of plugins that were not called since the last time. The host does this once a minute.
     pub fn unmap_idle(&self) {
         self.0.engine.unmap_idle();
     }
 
-    /// How many files' code is not optimized yet.
+    /// Returns the number of files whose code is not optimized yet.
     pub fn unoptimized(&self) -> usize {
         self.0.engine.figures().unoptimized
     }
 
-    /// True if every plugin that was found is up and no key waits or is being reconciled. Keys that wait for their time do not
-    /// count.
+    /// Returns `true` if every plugin that was found is up, and no key is ready or being reconciled.
     pub fn is_idle(&self) -> bool {
         let controllers = self.0.dispatch.controllers();
         self.0.statuses.snapshot().settled
             && controllers.iter().all(|controller| {
-                // Not under the queue's lock: routes are changed by who holds theirs, and adds keys meanwhile.
+                // Not under the queue's lock: a route adds keys under its own lock.
                 let synced = controller.waking().waits_for().is_empty() && controller.waking().judging().waiting == 0;
                 let queue = controller.ledger().queue().lock();
                 synced && queue.is_empty() && queue.processing() == 0
@@ -277,7 +277,7 @@ pub struct Kinds {
 }
 
 impl HostView {
-    /// What the controllers work on, in the order of plugin and controller.
+    /// Returns what the controllers work on, in the order of plugin and controller.
     pub fn kinds(&self) -> Vec<Kinds> {
         let kinds = |controller: &Arc<Controller>| {
             let spec = controller.spec();
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_means_nothing_any_more_is_let_go_of_once_a_minute() {
+    async fn the_host_forgets_at_once_and_then_once_a_minute() {
         let (began, called) = (tokio::time::Instant::now(), RefCell::new(Vec::new()));
         let tidying = tidy(|| called.borrow_mut().push(began.elapsed().as_secs()));
         assert!(tokio::time::timeout(Duration::from_secs(150), tidying).await.is_err());

@@ -1,19 +1,19 @@
-//! Files that an administrator writes: YAML with the values that Kubernetes reads (`0644` is 420, `yes` is true), each key once.
+//! Reads the administrator's files: YAML with the values that Kubernetes reads (`0644` is 420, `yes` is true). No key may come twice.
 
 use pilothouse_apiserver::yaml;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// Reads a file that holds one document. Nothing but comments is an empty mapping.
+/// Reads a file of one document. A file without one is an empty mapping.
 ///
 /// # Errors
-/// What is wrong, with its line where that is known.
+/// Describes what is wrong, with the line if it is known.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let value = one(text)?;
     serde_json::from_value(value).map_err(|error| {
-        // The same mistake, told with its line; unless it is one only of the value that Kubernetes reads.
-        let told = serde_saphyr::from_str::<T>(text).err();
-        told.map_or_else(|| error.to_string(), |error| error.to_string())
+        // This parser knows the line. It may accept a value that Kubernetes reads in another way.
+        let located = serde_saphyr::from_str::<T>(text).err();
+        located.map_or_else(|| error.to_string(), |error| error.to_string())
     })
 }
 
@@ -28,7 +28,7 @@ fn one(text: &str) -> Result<Value, String> {
         return Err("the file holds several documents; remove all but one".to_owned());
     }
     match document.duplicates.first() {
-        Some(path) => Err(format!("{path} is there twice; remove one of them")),
+        Some(path) => Err(format!("{path} is defined twice; remove one of them")),
         None => Ok(document.value),
     }
 }
@@ -51,15 +51,15 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_line() {
+    fn mistakes_are_reported_with_their_line() {
         let refused = |text: &str| read::<AdminFile>(text).expect_err("it is refused");
         let twice = refused("enabled: true\nconfig: { a: 1, a: 2 }");
-        assert_eq!(twice, "config.a is there twice; remove one of them");
+        assert_eq!(twice, "config.a is defined twice; remove one of them");
         let several = refused("enabled: true\n---\nenabled: true");
         assert_eq!(several, "the file holds several documents; remove all but one");
         let unknown = refused("enabled: true\nlimit: {}");
         assert!(unknown.contains("line 2") && unknown.contains("unknown field `limit`"), "{unknown}");
-        // Not a mistake to a reader of YAML 1.2, for which it is a text.
+        // A parser of YAML 1.2 accepts it as a text.
         let zero = refused("limits: { timeoutMs: 00 }");
         assert!(!zero.is_empty(), "{zero}");
         assert!(!refused("enabled: [").is_empty());

@@ -1,10 +1,10 @@
-//! Connections of the admin server: accepted, bounded in number, and ended in time.
+//! Accepts the connections of the admin server, bounds their number, and ends them in time.
 //!
-//! Anybody who reaches the port may connect, so a connection costs little and does not last. It carries one request: kubelet's
-//! probes and scrapers connect anew for each, and nothing needs a rule for idle connections.
+//! Anybody who reaches the port may connect, so a connection is cheap and short. It carries one request, as kubelet's probes and scrapers
+//! connect for each.
 //!
 //! # Guarantees
-//! - A probe is answered though others hold as many connections as there may be: the newest connection is always served.
+//! - A probe is answered even if other clients hold all connections: the newest connection is always served.
 //! - A connection ends after [`Limits::whole`], however slowly its client sends and reads.
 
 use std::{
@@ -33,34 +33,33 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-/// How long requests in flight may take after the shutdown: all are answered from memory, so only a client that reads slowly
-/// takes longer.
+/// Time that requests in flight have after the shutdown. All are answered from memory, so only slow readers need longer.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// How long to wait after a failed accept, such as for want of file descriptors.
+/// Pause after a failed accept, for example without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Bytes of a request's head. Probes and scrapers send some hundred, a browser with cookies some thousand.
+/// Bytes of a request's head. Probes and scrapers send hundreds, a browser with cookies thousands.
 const HEAD: usize = 16 << 10;
 
-/// What connections may take.
+/// Bounds of connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Connections at once. Of more, the oldest that has not sent its request is closed, or else the oldest.
+    /// Connections at once. A further one closes the oldest without a request, or else the oldest.
     pub(super) connections: usize,
-    /// From the first byte that is awaited to the end of the request's head.
+    /// Time for the head of the request.
     pub(super) head: Duration,
-    /// From the accepted connection to its end.
+    /// Time for the whole connection.
     pub(super) whole: Duration,
 }
 
 impl Limits {
-    /// A probe waits for seconds, and a scraper for ten. Twenty of each at once are many.
+    /// Probes wait for seconds, scrapers for ten. Twenty of each at once are many.
     pub(super) const DEFAULT: Self =
         Self { connections: 64, head: Duration::from_secs(10), whole: Duration::from_secs(30) };
 }
 
-/// Serves `router` until `shutdown`, then finishes the requests that are being answered, within [`DRAIN`].
+/// Serves `router` until `shutdown`. Requests in flight have [`DRAIN`] to finish.
 ///
 /// # Errors
 /// If the listener fails for good.
@@ -89,13 +88,13 @@ pub(super) async fn serve(
             },
         }
     }
-    // Nobody else is to connect to a server that ends.
+    // No client may connect to a server that ends.
     drop(listener);
     let _late = tokio::time::timeout(DRAIN, open.drain()).await;
     Ok(())
 }
 
-/// The connections that are open.
+/// The open connections.
 #[derive(Default)]
 struct Open {
     tasks: JoinSet<()>,
@@ -106,7 +105,7 @@ struct Open {
 struct Connection {
     task: task::Id,
     abort: AbortHandle,
-    /// True from the end of the request's head on.
+    /// `true` once the request's head has arrived.
     answering: Arc<AtomicBool>,
 }
 
@@ -120,7 +119,7 @@ impl Open {
         self.connections.push_back(Connection { task: abort.id(), abort, answering });
     }
 
-    /// Closes the oldest connection whose request has not come yet, or else the oldest.
+    /// Closes the oldest connection without a request, or else the oldest.
     fn close_one(&mut self) {
         let waits = |connection: &Connection| !connection.answering.load(Ordering::Relaxed);
         let at = self.connections.iter().position(waits).unwrap_or(0);
@@ -129,7 +128,7 @@ impl Open {
         }
     }
 
-    /// Returns when a connection has ended; never while there is none.
+    /// Returns when a connection has ended. Never returns while there is none.
     async fn one_ends(&mut self) {
         let ended = match self.tasks.join_next_with_id().await {
             Some(Ok((id, ()))) => id,
@@ -139,7 +138,7 @@ impl Open {
         self.connections.retain(|connection| connection.task != ended);
     }
 
-    /// Closes what has sent no request, and waits for the rest.
+    /// Closes connections without a request, and waits for the others.
     async fn drain(&mut self) {
         for connection in &self.connections {
             if !connection.answering.load(Ordering::Relaxed) {
@@ -169,7 +168,7 @@ async fn connection(stream: TcpStream, router: Router, limits: Limits, answering
     }
 }
 
-/// `true` if a failed accept says nothing about the next one.
+/// Returns `true` if the next accept may succeed after this error.
 fn passes(error: &io::Error) -> bool {
     // accept(2): ENFILE, EMFILE, ENOBUFS, in Linux' and macOS' numbers.
     const EXHAUSTED: [i32; 4] = [23, 24, 105, 55];

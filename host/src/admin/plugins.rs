@@ -6,7 +6,9 @@ use serde::Serialize;
 
 use super::{Control, Release, View};
 use crate::{
-    dispatch::{BacklogRow, CallFailure, Controller, ControllerRow, Counts, Observing, Quarantined, Record, ReleaseOutcome},
+    dispatch::{
+        BacklogRow, CallFailure, Controller, ControllerRow, Counts, Observing, Quarantined, Record, ReleaseOutcome,
+    },
     name::PluginName,
     plugin::{Failure, Status},
     wasm::{InstanceFigures, Limits, Tier},

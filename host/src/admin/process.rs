@@ -1,10 +1,10 @@
-//! The process itself, from Linux' `/proc`; elsewhere these series are absent.
+//! Figures of the process, from `/proc`. Other systems than Linux have none.
 
 use std::fmt;
 
 use crate::metrics::{self, DescriptorEncoder, Registry, counters, gauges};
 
-/// Ticks of `/proc/*/stat` in a second: `USER_HZ`, which Linux promises to programs whatever the kernel's own clock is.
+/// Ticks of `/proc/*/stat` in a second. Linux fixes `USER_HZ`, whatever the kernel's own clock is.
 const USER_HZ: f64 = 100.0;
 
 /// Registers the figures of this process.

@@ -42,7 +42,7 @@ impl Readiness for View {
             .map(|status| plugin_check(status, waiting.get(&status.plugin), quarantined.get(&status.plugin)))
             .collect();
         for problem in snapshot.problems {
-            // A stray file keeps nobody from working.
+            // A stray file disturbs no plugin.
             checks.push(Check { name: format!("file {}", problem.path.display()), ok: true, detail: problem.message });
         }
         for informer in self.informers.all() {
@@ -61,11 +61,11 @@ impl Readiness for View {
     }
 }
 
-/// An informer without an open watch for this long is stale. A watch that is cut is back within seconds; one that is dead is noticed
-/// after 150 s, and an API server that restarts is back within 30 s more.
+/// An informer without an open watch for this long is stale. A watch that is cut comes back within seconds. A dead one is noticed after
+/// 150 s, and an API server restarts within 30 s.
 const STALE_AFTER: Duration = Duration::from_secs(180);
 
-/// Which parts of the host's first look are over. Once over, they stay so: what comes later concerns its plugin alone.
+/// Which parts of the host's first look are over. They stay so: a later plugin does not make the host unready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FirstLook {
     plugins: bool,
@@ -88,8 +88,8 @@ impl View {
     }
 }
 
-/// `true` if no informer that could watch has watched for minutes: so it is with all of them where the API server is away, or does not
-/// know the host any more. A kind that is not served or is denied is the affair of the plugins that use it.
+/// Returns `true` if no informer that could watch has watched for minutes. Then the API server is away, or rejects the host. A kind that is
+/// missing or denied concerns only the plugins that use it.
 fn are_cut_off(informers: impl Iterator<Item = (reflector::State, Duration)>) -> bool {
     let could_watch =
         |state: &reflector::State| !matches!(state, reflector::State::Missing(_) | reflector::State::Denied(_));
@@ -97,7 +97,7 @@ fn are_cut_off(informers: impl Iterator<Item = (reflector::State, Duration)>) ->
     stale.peek().is_some() && stale.all(|stale| stale)
 }
 
-/// An informer is well if its first list is there and its watch has not been closed for minutes.
+/// Checks that an informer has its first list, and has had an open watch within minutes.
 fn informer_check(key: &str, synced: bool, state: &reflector::State, stale: Duration) -> Check {
     let (is_stale, name) = (stale >= STALE_AFTER, format!("informer {key}"));
     let detail = match state {
@@ -110,7 +110,7 @@ fn informer_check(key: &str, synced: bool, state: &reflector::State, stale: Dura
     Check { name, ok: synced && !is_stale, detail }
 }
 
-/// A plugin is ready if it serves, or is meant not to. What is wrong with a newer file is said all the same.
+/// Checks that a plugin serves, or is meant not to. The detail names what is wrong with a newer file.
 fn plugin_check(status: &Status, waiting: Option<&String>, quarantined: Option<&Quarantined>) -> Check {
     let mut detail = Vec::new();
     if let Some(serving) = &status.serving {
@@ -127,7 +127,7 @@ fn plugin_check(status: &Status, waiting: Option<&String>, quarantined: Option<&
         detail.push(format!("waiting: {waiting}"));
     }
     if let Some(Quarantined { times, why, .. }) = quarantined {
-        detail.push(format!("quarantined (delay {times} in a row), as its calls come to nothing: {why}"));
+        detail.push(format!("quarantined (delay {times} in a row), as its calls fail: {why}"));
     }
     detail.extend(status.warnings.iter().cloned());
     Check {
@@ -143,17 +143,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_informer_without_a_watch_for_minutes_is_not_well_though_it_has_synced() {
+    fn an_informer_without_a_watch_for_minutes_fails_its_check_though_it_has_synced() {
         let denied = reflector::State::Denied("secrets is forbidden".to_owned());
         let check = |synced, state: &reflector::State, seconds| {
             let Check { ok, detail, .. } = informer_check("v1 Secret *", synced, state, Duration::from_secs(seconds));
             (ok, detail)
         };
         assert_eq!(check(true, &reflector::State::Watching, 0), (true, String::new()));
-        let told = "denied; grant the host's account list and watch: secrets is forbidden";
-        assert_eq!(check(false, &denied, 1), (false, told.to_owned()));
-        assert_eq!(check(true, &denied, 179), (true, told.to_owned()));
-        let stale = format!("no watch for 180 s, so its cache may be out of date: {told}");
+        let denial = "denied; grant the host's account list and watch: secrets is forbidden";
+        assert_eq!(check(false, &denied, 1), (false, denial.to_owned()));
+        assert_eq!(check(true, &denied, 179), (true, denial.to_owned()));
+        let stale = format!("no watch for 180 s, so its cache may be out of date: {denial}");
         assert_eq!(check(true, &denied, 180), (false, stale));
     }
 

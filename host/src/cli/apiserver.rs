@@ -18,9 +18,9 @@ use super::run::stop_signal;
 
 /// Run the embedded API server alone
 ///
-/// It speaks the Kubernetes API well enough for kubectl and client libraries, keeps everything in memory, and lets everyone do
-/// everything: for tests and development. Under /debug/faults it makes go wrong what goes wrong in clusters: watches that are
-/// cut, held or silent, 410, 429, 5xx, resets, hangs, stale reads; under /debug/snapshots it goes back to an earlier state.
+/// It is for tests and development: kubectl and client libraries work with it, everything is in memory, and there is no
+/// authorization. /debug/faults injects the faults of real clusters: watches that are cut, held or silent, 410, 429, 5xx,
+/// resets, hangs, stale reads. /debug/snapshots restores an earlier state.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "Examples:
   pilothouse apiserver --port 8001 --kubeconfig-out dev.kubeconfig
@@ -33,7 +33,7 @@ Faults on demand:
   curl http://127.0.0.1:8001/debug/faults/cut -d '{\"on\": {\"resource\": \"deployments.apps\"}}'
   curl http://127.0.0.1:8001/debug/faults -X DELETE")]
 pub(super) struct Args {
-    /// The port on 127.0.0.1; 0: a free one
+    /// The port on 127.0.0.1; 0 takes a free one
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) port: u16,
     /// Where to write the kubeconfig [default: a file in a new directory below the temporary one]
@@ -53,17 +53,17 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// An embedded API server that is bound and not yet serving.
+/// An embedded API server that is bound, and does not serve yet.
 pub(super) struct Embedded {
     pub(super) listener: TcpListener,
     pub(super) server: Arc<Server>,
     pub(super) kubeconfig: PathBuf,
-    /// Where the kubeconfig is, unless somebody said where it should be. It goes with this.
+    /// Holds the kubeconfig if no path was given for it. Deleted at the end.
     _directory: Option<TempDir>,
 }
 
 impl Embedded {
-    /// Binds the port, and writes the kubeconfig that leads to it.
+    /// Binds the port, and writes a kubeconfig for it.
     pub(super) async fn bind(port: u16, kubeconfig: Option<PathBuf>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.with_context(|| {
             format!("cannot listen on port {port} of 127.0.0.1: choose another with --port, or 0 for a free one")
@@ -94,8 +94,10 @@ impl Embedded {
     }
 }
 
-/// Writes a kubeconfig into a new directory below `dir`, which other users of the machine cannot enter. `dir` may be everybody's: kubectl
-/// runs what a kubeconfig says, so nobody else is to write it, or to make it first under a name that can be foreseen.
+/// Writes a kubeconfig into a new directory below `dir`, which other users of the machine cannot enter.
+///
+/// kubectl runs commands that a kubeconfig names, and `dir` may be shared. So no other user may write the file, or create it first under
+/// a predictable name.
 fn private_file(dir: &Path, text: &str) -> io::Result<(PathBuf, TempDir)> {
     let own =
         tempfile::Builder::new().prefix("pilothouse-").permissions(Permissions::from_mode(0o700)).tempdir_in(dir)?;
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kubeconfig_in_a_shared_directory_is_its_owners_alone_and_goes_at_the_end() -> io::Result<()> {
+    fn a_kubeconfig_in_a_shared_directory_is_private_and_deleted_at_the_end() -> io::Result<()> {
         let shared = tempfile::tempdir()?;
         let (path, directory) = private_file(shared.path(), "apiVersion: v1")?;
         let mode = |path: &Path| fs::metadata(path).map(|data| data.permissions().mode() & 0o777);

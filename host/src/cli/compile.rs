@@ -1,4 +1,4 @@
-//! `pilothouse compile`: one file, compiled in a process of its own for the host that starts it.
+//! `pilothouse compile`: compiles one file, in a process of its own that the host starts.
 
 use std::process::ExitCode;
 
@@ -6,19 +6,19 @@ use crate::wasm::{self, Tier};
 
 /// Compile one plugin, for the host
 ///
-/// The host starts this for each file that it has not compiled before. The file is standard input, its code standard output.
+/// The host starts this for each file that is not in its cache. Reads the file from standard input, and writes code to standard output.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Who starts it: it ends with that process
+    /// The process that starts it, and with which it ends
     #[arg(long, value_name = "PID")]
     pub(super) parent: u32,
-    /// How much address space it may take
+    /// Limit of address space
     #[arg(long, value_name = "MIB")]
     pub(super) memory: u64,
-    /// How much memory of its own it may take
+    /// Limit of private memory
     #[arg(long, value_name = "MIB")]
     pub(super) data: u64,
-    /// Sooner, for code that runs longer
+    /// Compile faster, to slower code
     #[arg(long)]
     pub(super) baseline: bool,
 }

@@ -14,10 +14,10 @@ use crate::yaml;
 
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct CacheArgs {
-    /// Where compiled plugins are kept [default: $XDG_CACHE_HOME/pilothouse, ~/.cache/pilothouse or /var/cache/pilothouse]
+    /// Where compiled plugins are cached [default: $XDG_CACHE_HOME/pilothouse, ~/.cache/pilothouse or /var/cache/pilothouse]
     ///
-    /// The directory must belong to the host alone; it is made with mode 0700, and takes at most 1 GiB, or what the plugins in use
-    /// take. In a pod, name a directory below the volume's.
+    /// Only the host may use the directory. It is created with mode 0700. Its size is at most 1 GiB, or that of the plugins in
+    /// use. In a pod, name a directory below the mount point of a volume.
     #[arg(long, value_name = "DIR")]
     pub(super) cache_dir: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `pilothouse dev`: an embedded API server, plugins that may do what they ask for, and a line for everything that happens.
+//! `pilothouse dev`: an embedded API server, plugins with all permissions that they ask for, and a line for each event.
 
 use std::{
     fmt::Write as _,
@@ -26,10 +26,10 @@ use crate::{
     plugin::Mode,
 };
 
-/// Run plugins against an API server of their own, with no cluster
+/// Run plugins against an embedded API server, with no cluster
 ///
-/// Starts an embedded API server, applies the manifests, runs the plugins with the permissions they ask for, and shows what
-/// happens: what changed, which plugin was called, what it wrote, how long each took.
+/// Starts the API server, applies the manifests, and runs the plugins with all permissions that they ask for. Shows what
+/// changed, which plugin was called, what it wrote, and how long each took.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "Examples:
   pilothouse dev --plugins target/plugins --manifests plugins/myapple/examples
@@ -43,24 +43,24 @@ pub(super) struct Args {
     pub(super) manifests: Option<PathBuf>,
     #[command(flatten)]
     pub(super) cache: CacheArgs,
-    /// The API server's port on 127.0.0.1; 0: a free one
+    /// The API server's port on 127.0.0.1; 0 takes a free one
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) port: u16,
     /// Where to write the kubeconfig [default: a file in a new directory below the temporary one]
     #[arg(long, value_name = "FILE")]
     pub(super) kubeconfig_out: Option<PathBuf>,
-    /// Where /healthz, /readyz and /metrics are served; port 0: a free one
+    /// Where /healthz, /readyz and /metrics are served; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     pub(super) admin_address: SocketAddr,
-    /// Which log lines are shown beside what happens, such as `debug`
+    /// Which log lines are shown among the events, such as `debug`
     #[arg(long, value_name = "FILTER", env = "PILOTHOUSE_LOG", default_value = "warn,pilothouse=info")]
     pub(super) log: String,
 }
 
-/// How long to wait for the plugins to come to rest before saying what to try: some never do.
+/// Time to wait until no plugin has work, before the hints are printed. Some plugins never stop.
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long calls in flight may take to finish at the end.
+/// Time that calls in flight have to finish at the end.
 const GRACE: Duration = Duration::from_secs(30);
 
 pub(super) fn main(args: Args) -> anyhow::Result<()> {
@@ -86,7 +86,7 @@ async fn dev(args: Args, manifests: Manifests) -> anyhow::Result<()> {
     println!("status       http://{admin_address}/readyz, metrics http://{admin_address}/metrics");
     println!("plugins      {}\n", args.plugins.display());
 
-    // The host ends first, while there is an API server to finish its calls with.
+    // The host ends before the API server, because it finishes its calls there.
     let (stop, host_ended) = (CancellationToken::new(), CancellationToken::new());
     let serving = tokio::spawn(embedded.serve(host_ended.clone().cancelled_owned()));
 
@@ -104,7 +104,7 @@ async fn dev(args: Args, manifests: Manifests) -> anyhow::Result<()> {
         }
         tokio::select! {
             () = signal.as_mut() => return Ok(()),
-            // What follows from the manifests is shown first; then what to try.
+            // The effects of the manifests are shown before the hints.
             () = settled(&view) => print!("{}", invitation(&kubeconfig, &args.plugins, &resources(&view, &cluster))),
         }
         signal.as_mut().await;
@@ -121,18 +121,18 @@ async fn dev(args: Args, manifests: Manifests) -> anyhow::Result<()> {
     hosted.and(played)
 }
 
-/// Returns when nothing is left to do, or does not seem to end.
+/// Returns when the host has no work, or after [`SETTLED_WITHIN`].
 async fn settled(host: &HostView) {
     let deadline = Instant::now() + SETTLED_WITHIN;
     let mut quiet = 0;
-    // Writes come back through the watch and wake keys once more: rest is what lasts.
+    // Writes return through the watch and wake keys again, so one idle moment does not count.
     while quiet < 5 && Instant::now() < deadline {
         quiet = if host.is_idle() { quiet + 1 } else { 0 };
         tokio::time::sleep(Duration::from_millis(40)).await;
     }
 }
 
-/// What to try now.
+/// Returns hints of what to try.
 fn invitation(kubeconfig: &Path, plugins: &Path, resources: &[Resources]) -> String {
     let mut text = String::from("\nReady. In another terminal, with any kubectl:\n\n");
     let _ = writeln!(text, "  export KUBECONFIG={}", kubeconfig.display());
@@ -147,7 +147,7 @@ fn invitation(kubeconfig: &Path, plugins: &Path, resources: &[Resources]) -> Str
     }
     let _ = writeln!(
         text,
-        "\nReplace a file in {} and its plugin is reloaded. What happens is shown here; stop with ctrl-c.\n",
+        "\nReplace a file in {} and its plugin is reloaded. Events are shown here; stop with ctrl-c.\n",
         plugins.display()
     );
     text
@@ -160,7 +160,7 @@ struct Resources {
     owned: Vec<String>,
 }
 
-/// Those that are served. Kinds of a group other than the core's are named with it, so that no other's is meant.
+/// Returns the resources that are served. The name has the group, unless it is the core's.
 fn resources(host: &HostView, cluster: &Cluster) -> Vec<Resources> {
     let name = |of: &TypeMeta| {
         let plural = &cluster.known(of)?.plural;
@@ -197,7 +197,7 @@ mod tests {
           kubectl delete configmaps --all   # they come back
           kubectl delete myapples.stable.example.com --all
 
-        Replace a file in target/plugins and its plugin is reloaded. What happens is shown here; stop with ctrl-c.
+        Replace a file in target/plugins and its plugin is reloaded. Events are shown here; stop with ctrl-c.
 
         ");
     }

@@ -1,4 +1,4 @@
-//! What happens, one line each, for people who watch: what changed, which plugin was called, what it wrote, how long each took.
+//! Shows events, one line each: what changed, which plugin was called, what it wrote, and how long each took.
 //!
 //! A layer of `tracing` that shows the events of target `pilothouse::feed`. A plugin's own log lines pass through as log lines.
 
@@ -27,7 +27,7 @@ pub(super) struct Feed {
     clock: Clock,
 }
 
-/// The time of day, where the machine is.
+/// The local time of day.
 #[derive(Clone)]
 pub(super) struct Clock(TimeZone);
 
@@ -49,7 +49,7 @@ impl FormatTime for Clock {
     }
 }
 
-/// Colours are for people, and for those who want them (no-color.org).
+/// Returns `true` if standard output is a terminal and `NO_COLOR` is not set (no-color.org).
 pub(super) fn coloured() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
@@ -90,7 +90,7 @@ impl Feed {
         if self.colour { format!("{colour}{text}{PLAIN}") } else { text.to_owned() }
     }
 
-    /// The line of one event; `around` are the fields of the reconcile it belongs to.
+    /// Returns the line of one event. `around` are the fields of the reconcile that it belongs to.
     fn line(&self, event: &Fields, around: &Fields) -> Option<String> {
         let field = |name| event.get(name);
         let mut line = String::new();
@@ -224,7 +224,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Feed {
         };
         if let Some(line) = line {
             let time = self.clock.now();
-            // A reader that went away is no reason to stop.
+            // The host goes on without a reader.
             let _ = writeln!(std::io::stdout(), "{} {line}", self.paint(DIM, &time));
         }
     }

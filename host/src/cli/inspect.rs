@@ -1,4 +1,4 @@
-//! `pilothouse inspect`: what a plugin is and asks for.
+//! `pilothouse inspect`: prints what a plugin is and asks for.
 
 use std::{fmt::Write as _, num::NonZeroU32, path::PathBuf, time::Duration};
 
@@ -16,8 +16,8 @@ use crate::wasm::Revision;
 
 /// Show what a plugin is and asks for
 ///
-/// Loads and describes it in the sandbox as the host would, and prints its manifest, its imports, its size, and the permissions it
-/// asks for in the form in which the administrator's file grants them.
+/// Loads the plugin in the sandbox, as the host would, and lets it describe itself. Prints its manifest, imports and size, and
+/// the permissions that it asks for as the administrator's file grants them.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "Examples:
   pilothouse inspect target/plugins/myapple.wasm
@@ -26,7 +26,7 @@ pub(super) struct Args {
     /// The plugin: a component, or a core module that wit-bindgen made
     #[arg(value_name = "PLUGIN.wasm")]
     pub(super) plugin: PathBuf,
-    /// How to print it
+    /// The form of the output
     #[arg(long, short, value_enum, default_value_t)]
     pub(super) output: Output,
 }
@@ -51,20 +51,20 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A bound under its key in `limits` of the administrator's file.
+/// A limit, under its key in `limits` of the administrator's file.
 struct Limit {
     key: &'static str,
     /// For people.
     value: String,
-    /// For programs; null where there is none.
+    /// For programs. Null if there is no limit.
     json: serde_json::Value,
-    /// The file does not say it.
+    /// `true` if the file does not set it.
     default: bool,
 }
 
-/// All that the administrator can bound.
+/// Returns all limits that the administrator can set.
 fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
-    // So that none is forgotten.
+    // A new limit does not compile until it is listed here.
     let grant::Limits {
         memory_mib,
         total_memory_mib,
@@ -110,7 +110,7 @@ fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
     ]
 }
 
-/// For people: what it is, what runs, what it is made of, and what to grant.
+/// Returns the description for people.
 fn text(revision: &Revision, size: usize, limits: &grant::Limits) -> String {
     let manifest = revision.manifest();
     let mut text = String::new();
@@ -159,7 +159,7 @@ fn text(revision: &Revision, size: usize, limits: &grant::Limits) -> String {
     }
     let _ = write!(
         text,
-        "\nTo allow all that it asks for, {}.yaml beside it holds:\n\n{}",
+        "\nTo grant all that it asks for, put this into {}.yaml beside it:\n\n{}",
         revision.plugin(),
         Grants::yaml(&manifest.permissions)
     );
@@ -225,7 +225,7 @@ fn crd_name(crd: &str) -> String {
     crd["metadata"]["name"].as_str().unwrap_or("without a name").to_owned()
 }
 
-/// The same for programs.
+/// Returns the description for programs.
 fn as_json(revision: &Revision, size: usize, limits: &grant::Limits) -> serde_json::Value {
     let manifest = revision.manifest();
     let watch = |watch: &Watch| {
@@ -332,7 +332,7 @@ mod tests {
             shown("limits: { memoryMiB: 8, reuse: false, cpuMilli: 500, backoffCapMs: 60000 }").await;
         let text = text(&revision, 1, &limits);
         let from = text.find("instances").expect("it says what becomes of instances");
-        let to = text.find("\nTo allow").expect("it says what to grant");
+        let to = text.find("\nTo grant").expect("it says what to grant");
         insta::assert_snapshot!(&text[from..to], @r"
         instances     reuse
         limits        memoryMiB           8

@@ -1,4 +1,4 @@
-//! Where log lines go, and how they look.
+//! Starts logging, with the arguments for it.
 
 use std::io::IsTerminal;
 
@@ -15,7 +15,7 @@ pub(super) struct LogArgs {
     /// How log lines look [default: text]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(super) log_format: Option<LogFormat>,
-    /// Which log lines are written, such as `debug` or `info,pilothouse::informer=debug` [default: info]
+    /// Which log lines are written, for example `debug` or `info,pilothouse::informer=debug` [default: info]
     #[arg(long, value_name = "FILTER", env = "PILOTHOUSE_LOG")]
     pub(super) log: Option<String>,
 }
@@ -30,7 +30,7 @@ pub(super) enum LogFormat {
     Json,
 }
 
-/// Logs to standard error, as the settings say.
+/// Starts logging to standard error.
 pub(super) fn start(format: LogFormat, filter: &str) -> anyhow::Result<()> {
     let registry = tracing_subscriber::registry().with(cluster_filter(filter)?);
     match format {
@@ -45,9 +45,9 @@ pub(super) fn start(format: LogFormat, filter: &str) -> anyhow::Result<()> {
     .context("cannot start logging")
 }
 
-/// Shows what happens on standard output, and log lines among it.
+/// Starts the feed on standard output, with log lines among its events.
 pub(super) fn start_feed(filter: &str) -> anyhow::Result<()> {
-    // Spans carry what the feed's lines belong to.
+    // The feed needs the spans of reconciles.
     let happenings =
         Targets::new().with_target("pilothouse::feed", Level::DEBUG).with_target("pilothouse", Level::INFO);
     let logs = tracing_subscriber::fmt::layer()
@@ -63,15 +63,15 @@ pub(super) fn start_feed(filter: &str) -> anyhow::Result<()> {
         .context("cannot start logging")
 }
 
-/// What a host in a cluster logs. Values of objects are not for its log, whatever it is asked for.
+/// Returns the filter of a host in a cluster. It never logs values of objects.
 fn cluster_filter(filter: &str) -> anyhow::Result<EnvFilter> {
     Ok(parse(filter)?.add_directive(format!("{VALUES}=off").parse()?))
 }
 
 fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
-    EnvFilter::builder()
-        .parse(filter)
-        .with_context(|| format!("{filter:?} is no log filter, such as `info` or `info,pilothouse::informer=debug`"))
+    EnvFilter::builder().parse(filter).with_context(|| {
+        format!("{filter:?} is not a log filter; use for example `info` or `info,pilothouse::informer=debug`")
+    })
 }
 
 #[cfg(test)]
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_objects_are_logged_by_no_host_in_a_cluster_whatever_its_filter_says() {
+    fn a_host_in_a_cluster_never_logs_values_of_objects_whatever_its_filter() {
         for filter in ["debug", "trace", "info,pilothouse::feed=debug", "pilothouse::feed::values=trace"] {
             let subscriber = tracing_subscriber::registry().with(cluster_filter(filter).unwrap());
             tracing::subscriber::with_default(subscriber, || {

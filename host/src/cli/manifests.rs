@@ -1,7 +1,7 @@
 //! `pilothouse dev --manifests PATH`: applies what `kubectl apply -f PATH` applies.
 //!
-//! Owns reading files and the order of applies. An object that cannot be applied costs only itself: it is named with the reason, and
-//! the rest is applied.
+//! Reads the files, and applies their objects in order. An object that cannot be applied is reported with the reason, and the others are
+//! applied.
 //!
 //! ```text
 //! files ─► documents ─► objects (lists taken apart) ─► namespaces, definitions, the rest ─► applied │ waits for its kind or namespace │ refused
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::cluster::{self, Cluster, Patch, WriteOptions};
 
-/// How long an object may wait for its kind or namespace: a plugin may bring it, and has to be compiled first.
+/// Time that an object may wait for its kind or namespace. A plugin may bring them, and has to be compiled first.
 const WAITS: Duration = Duration::from_secs(60);
 
 /// Pause between two rounds in which nothing could be applied.
@@ -33,11 +33,11 @@ const MANAGER: &str = "pilothouse-dev";
 /// Lists in lists that are taken apart.
 const LISTS: usize = 8;
 
-/// What a file or folder holds.
+/// The objects of a file or folder.
 #[derive(Debug, Default)]
 pub(super) struct Manifests {
     objects: Vec<Manifest>,
-    /// What cannot be used, and what was left out, for people.
+    /// What cannot be used or was skipped, for people.
     pub(super) problems: Vec<String>,
 }
 
@@ -50,12 +50,12 @@ struct Manifest {
 }
 
 impl Manifest {
-    /// A text of its metadata; empty if there is none.
+    /// Returns a text of the metadata, or an empty one.
     fn metadata(&self, member: &str) -> &str {
         self.object["metadata"][member].as_str().unwrap_or_default()
     }
 
-    /// What others may need comes first.
+    /// Returns the rank in the order of applies. Objects that others may need come first.
     fn rank(&self) -> usize {
         match (&*self.of.api_version, &*self.of.kind) {
             ("v1", "Namespace") => 0,
@@ -81,8 +81,8 @@ impl fmt::Display for Manifest {
 }
 
 impl Manifests {
-    /// Reads a file, or the YAML and JSON files of a folder in the order of their names. As with `kubectl apply -f`, folders in it
-    /// are left out.
+    /// Reads a file, or the YAML and JSON files of a folder in the order of their names. Folders in it are skipped, as `kubectl apply -f`
+    /// does.
     ///
     /// # Errors
     /// The path itself cannot be read.
@@ -136,7 +136,8 @@ impl Manifests {
         for yaml::Document { value, duplicates } in documents {
             if !duplicates.is_empty() {
                 let paths = duplicates.join(", ");
-                self.problems.push(format!("in {} the last of several counts of: {paths}", file.display()));
+                self.problems
+                    .push(format!("in {} several values are given, and the last is used: {paths}", file.display()));
             }
             self.value(file, value, None, LISTS);
         }
@@ -182,8 +183,7 @@ impl Manifests {
         }
     }
 
-    /// Applies all that can be, and prints a line for each. What others may need goes first; what lacks its kind or its namespace
-    /// waits for it.
+    /// Applies the objects, and prints a line for each. An object whose kind or namespace is missing waits for it.
     pub(super) async fn apply(self, cluster: &Cluster, print: impl Fn(&str)) {
         let Self { objects: mut waiting, problems } = self;
         problems.iter().for_each(|problem| print(problem));
@@ -238,12 +238,12 @@ impl Manifest {
     }
 }
 
-/// `true` if it may be the kind or the namespace that is not there yet.
+/// Returns `true` if the kind or the namespace may be missing.
 fn may_pass(error: &cluster::Error) -> bool {
     matches!(error, cluster::Error::Missing(_)) || error.is_not_found()
 }
 
-/// The values of a file that is JSON.
+/// Returns the values of a JSON file, or `None` if it is not JSON.
 fn json(text: &str) -> Option<Vec<Value>> {
     if !text.trim_start().starts_with('{') {
         return None;
@@ -297,7 +297,7 @@ mod tests {
         let [without, broken, twice] = &*problems else { panic!("{problems:?}") };
         assert_eq!(without, "cannot use an object of c.yml: it has no apiVersion");
         assert!(broken.starts_with("cannot read all of c.yml: "), "{broken}");
-        assert_eq!(twice, "in twice.yaml the last of several counts of: data.a");
+        assert_eq!(twice, "in twice.yaml several values are given, and the last is used: data.a");
     }
 
     #[test]

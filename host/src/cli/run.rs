@@ -25,8 +25,8 @@ use crate::{
 
 /// Run plugins against a cluster
 ///
-/// Each DIR/NAME.wasm is a plugin, and DIR/NAME.yaml says what it may do. Files that appear, change or vanish take effect without a
-/// restart. SIGTERM finishes the calls in flight and exits 0.
+/// Each DIR/NAME.wasm is a plugin, and DIR/NAME.yaml grants its permissions. Files that appear, change or vanish take effect without a
+/// restart. On SIGTERM, the calls in flight finish and the process exits with 0.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "Examples:
   pilothouse run --plugins /plugins
@@ -54,7 +54,7 @@ pub(super) struct Args {
     /// Port 0 takes a free one; the log says which.
     #[arg(long, value_name = "ADDRESS")]
     pub(super) admin_address: Option<SocketAddr>,
-    /// How long calls in flight may take to finish after SIGTERM [default: 30]
+    /// Time that calls in flight have to finish after SIGTERM [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub(super) grace_period: Option<u64>,
     #[command(flatten)]
@@ -119,7 +119,7 @@ impl Settings {
     }
 }
 
-/// Ready at the first SIGTERM or SIGINT. From then on the signals do nothing more: the end has begun.
+/// Returns a future that is ready at the first SIGTERM or SIGINT. Further signals are ignored.
 ///
 /// # Errors
 /// If the process may not handle signals.

@@ -27,7 +27,7 @@ pub struct InformerRow {
     pub synced: bool,
     /// What the reflector does, and why it does not go on.
     pub state: String,
-    /// Who uses it.
+    /// Its uses by plugins.
     pub leases: Vec<LeaseRow>,
     /// Objects in the store.
     pub objects: usize,
@@ -52,7 +52,7 @@ pub struct InformerRow {
 /// One use of an informer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeaseRow {
-    /// Who holds the lease.
+    /// The holder of the lease.
     pub plugin: String,
     /// What was asked for: `v1 Pod in web where app=a, metadata only, compressed`.
     pub asks: String,

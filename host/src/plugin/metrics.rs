@@ -37,7 +37,7 @@ const USUAL: [(&str, &str); 11] = [
     ("activate", "cluster"),
 ];
 
-/// Counts what becomes of plugins' files, by plugin. Whoever passes the lifecycle's calls on begins and ends the series.
+/// Counts what becomes of plugins' files, by plugin. `app` begins and ends the series.
 pub(crate) type Loads = Series<Load>;
 
 /// What is counted of one plugin's files.

@@ -173,7 +173,7 @@ pub(crate) async fn a_directory_that_others_may_write_to_is_not_used_and_the_plu
     fs::create_dir(&cache)?;
     fs::set_permissions(&cache, fs::Permissions::from_mode(0o777))?;
     let host = scene.with(&[Plugin::myapple()?])?.host().await?;
-    host.warns(&["compiled code is not kept", "mode 0777"]).await?;
+    host.warns(&["cannot use the code cache", "mode 0777"]).await?;
     ensure!(files(&cache)?.is_empty(), "the cache has {:?}", files(&cache)?);
     scene.apple("gala").create(2).await?.settles().await
 }

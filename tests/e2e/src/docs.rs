@@ -7,6 +7,7 @@ use std::{
 
 mod containment;
 mod limits;
+mod links;
 
 mod messages;
 

@@ -7,8 +7,8 @@ use futures::{FutureExt, future::BoxFuture};
 use pilothouse::{
     name::PluginName,
     wasm::{
-        Children, ClientError, Compiled, Engine, Imports, KeyPage, Limits, Outcome, Page, PatchBody, Phase,
-        Preconditions, Propagation, Query, ReadError, Request, Revision,
+        CacheImports, Children, ClientError, ClientImports, ClockImports, Compiled, Engine, Imports, KeyPage, Limits,
+        LogImports, Outcome, Page, PatchBody, Phase, Preconditions, Propagation, Query, ReadError, Request, Revision,
     },
 };
 use pilothouse_core::{
@@ -133,11 +133,17 @@ fn no_server<T: Send + 'static>() -> Answer<'static, T> {
     async { Err(ClientError::Unreachable("there is no API server".to_owned())) }.boxed()
 }
 
-impl Imports for Cached {
+impl Imports for Cached {}
+
+impl ClockImports for Cached {
     fn now(&self) -> u64 {
         Duration::from_hours(500_000).as_millis().try_into().expect("that is some 1.8e12")
     }
+}
 
+impl LogImports for Cached {}
+
+impl CacheImports for Cached {
     fn cached(&self, of: &TypeMeta, key: &Key) -> Result<Option<Arc<Object>>, ReadError> {
         Ok((self.0.key() == key && self.0.type_meta() == of).then(|| Arc::clone(&self.0)))
     }
@@ -149,7 +155,9 @@ impl Imports for Cached {
     fn cached_keys(&self, _: &Query) -> Result<KeyPage, ReadError> {
         Ok(KeyPage { items: vec![self.0.key().clone()], next: None })
     }
+}
 
+impl ClientImports for Cached {
     fn get(&self, _: TypeMeta, _: Key) -> Answer<'_, Arc<Object>> {
         no_server()
     }

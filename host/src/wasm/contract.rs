@@ -1,11 +1,11 @@
-//! The contract in Rust: its types, its imports, what a call takes and gives, and how a call fails.
+//! What host and plugins say to each other: types, imports, exports, calls and their errors.
 
 pub(crate) mod arguments;
 pub(crate) mod bindings;
 pub(crate) mod call;
 pub(crate) mod error;
 pub(crate) mod export;
-pub(crate) mod host_state;
 pub(crate) mod imports;
 pub(crate) mod manifest;
 pub(crate) mod package;
+pub(crate) mod text;

@@ -1,4 +1,4 @@
-//! From a plugin's file to code that fits the contract: read, compiled by another process, kept on disk, mapped and linked.
+//! From a plugin's file to code: reads it, compiles it in another process, keeps it on disk, maps and links it.
 
 pub(crate) mod aside;
 pub(crate) mod attempt;

@@ -1,6 +1,5 @@
-//! Runs plugins: the engine, its clock, and the instances of each revision.
+//! Runs plugins: the engine, its clock, instances, and calls.
 
-pub(crate) mod component;
 mod ending;
 pub(crate) mod engine;
 mod epochs;

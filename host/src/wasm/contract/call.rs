@@ -18,6 +18,7 @@ use super::{
         observing, observing::exports::pilothouse::plugin::observer, pilothouse::plugin::types::KeyParam,
     },
     error::CallError,
+    text::{MAX_MESSAGE, shorten},
 };
 
 /// Children of an outcome. A reconcile that returns more is probably wrong.
@@ -32,9 +33,6 @@ pub const MAX_OBJECT: usize = 3 << 20;
 
 /// Keys of one `map` call. If a change concerns more objects, use an index, which needs no call.
 pub const MAX_KEYS: usize = 10_000;
-
-/// Bytes of a failure's message that are kept. It goes into logs and status.
-pub const MAX_MESSAGE: usize = 4 << 10;
 
 /// The phase of an object's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -250,27 +248,9 @@ fn check(children: &[wit::Child], status: Option<&str>) -> Result<(), CallError>
     })
 }
 
-/// Cuts a text to at most `bytes` bytes at a character boundary, and marks the cut.
-pub(crate) fn shorten(mut text: String, bytes: usize) -> String {
-    const MARK: &str = "…";
-    if text.len() > bytes {
-        text.truncate(text.floor_char_boundary(bytes.saturating_sub(MARK.len())));
-        text.push_str(MARK);
-        text.shrink_to_fit();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn long_text_is_cut_at_a_characters_boundary() {
-        assert_eq!(shorten("short".to_owned(), 5), "short");
-        assert_eq!(shorten("äöüäöü".to_owned(), 8), "äö…");
-        assert_eq!(shorten("äöüäöü".to_owned(), 0), "…");
-    }
 
     #[test]
     fn keys_of_a_mapping_are_bounded_named_and_each_once() {

@@ -7,9 +7,9 @@ use std::{
 
 use super::{
     super::memory::{Limiter, MAX_TABLE_ELEMENTS, MemoryLimit},
-    call::shorten,
     export::Export,
-    host_state::{Closed, Excess},
+    imports::host_state::{Closed, Excess},
+    text::shorten,
 };
 
 /// Innermost frames of a guest's backtrace that are kept. Deeper ones seldom help.

@@ -7,7 +7,7 @@ use wasmtime::{
 
 use super::{
     bindings::{mapping, observing},
-    host_state::HostState,
+    imports::host_state::HostState,
     package::fits,
 };
 

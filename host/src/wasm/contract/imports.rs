@@ -1,7 +1,7 @@
 //! What plugins may import from the host, one file for each interface.
 //!
 //! An interface's file holds everything of it: its name and functions ([`interface!`]), the trait that says what the caller of a plugin
-//! supplies for it, its implementation for [`HostState`](super::host_state::HostState), its bounds, and its tests. An interface that needs
+//! supplies for it, its implementation for [`HostState`](host_state::HostState), its bounds, and its tests. An interface that needs
 //! nothing from the caller has no trait. This file registers the interfaces: [`interfaces!`], [`Imports`], [`State`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +11,7 @@ use super::package::fits;
 pub(crate) mod cache;
 pub(crate) mod client;
 pub(crate) mod clock;
+pub(crate) mod host_state;
 pub(crate) mod log;
 
 /// Declares an interface: the enum of its functions, its name, and the functions' names.

@@ -5,7 +5,7 @@ use pilothouse_core::manifest::{Invalid, Manifest, Mapping, Policy, Problem, Ver
 use super::{
     bindings::{exports::pilothouse::plugin::controller as wit, pilothouse::plugin::types},
     export::Export,
-    host_state::subresource,
+    imports::host_state::subresource,
     package::full_name,
 };
 

@@ -28,8 +28,8 @@ use super::{
     super::{
         MAX_FILE,
         contract::{
-            call::{MAX_MESSAGE, shorten},
             error::chain,
+            text::{MAX_MESSAGE, shorten},
         },
         tier::Tier,
     },

@@ -28,11 +28,10 @@ use super::{
     super::{
         contract::{
             bindings::{self, PluginIndices},
-            call::{MAX_MESSAGE, shorten},
             error::{chain, is_shortage},
             export::{self, CONTROLLER, Indices, PerExport},
-            host_state::HostState,
-            imports::offered,
+            imports::{host_state::HostState, offered},
+            text::{MAX_MESSAGE, shorten},
         },
         tier::Tier,
     },

@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{
     super::{
-        contract::call::{MAX_MESSAGE, shorten},
+        contract::text::{MAX_MESSAGE, shorten},
         tier::Tier,
     },
     attempt::Attempt,

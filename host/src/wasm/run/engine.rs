@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use component::Compiled;
 use load::LogThrottle;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -31,14 +32,13 @@ use super::{
         },
         tier::Tier,
     },
-    component::Compiled,
     ending::Ending,
     epochs::{Epochs, RunningGuest},
-    instances::{Instance, LARGE},
     tally::{InstanceFigures, Tallies, Tally},
 };
-use crate::{allocator, guests::runs_suspect, name::PluginName};
+use crate::{allocator, name::PluginName};
 
+pub(crate) mod component;
 mod load;
 
 /// Reused instances of all plugins together: half of the slots, so that most new calls find a free slot.
@@ -91,7 +91,7 @@ struct EngineState {
     kept: Arc<Semaphore>,
     /// A permit for each pre-warmed instance.
     ahead: Arc<Semaphore>,
-    ending: Ending<Instance>,
+    ending: Ending<Box<dyn Send>>,
     epochs: Epochs,
 }
 
@@ -359,11 +359,9 @@ impl Engine {
         self.0.epochs.running()
     }
 
-    /// Drops an instance. A large one is dropped on another thread, except in a plugin that runs apart.
-    pub(crate) fn end(&self, mut instance: Instance) {
-        if instance.retire() > LARGE && !runs_suspect() {
-            self.0.ending.end(instance);
-        }
+    /// Drops a value that takes long to drop, on the thread for that.
+    pub(crate) fn drop_later(&self, value: Box<dyn Send>) {
+        self.0.ending.end(value);
     }
 
     /// Returns the counters of a plugin's instances.

@@ -11,7 +11,7 @@
 //!   latency. Only the component's start function has run in it.
 //! - **Reused**: if the manifest asks for reuse and the administrator allows it, an instance serves up to [`MAX_CALLS`]
 //!   calls. Guest memory, tables and globals persist. What the host knows of a call
-//!   ([`CallState`](super::super::contract::host_state::CallState)) is new for each call.
+//!   ([`CallState`](super::super::contract::imports::host_state::CallState)) is new for each call.
 
 use std::{
     fmt,
@@ -19,7 +19,7 @@ use std::{
     panic::AssertUnwindSafe,
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Poll,
@@ -40,17 +40,19 @@ use super::{
             bindings::Plugin,
             error::{CallError, FailedCall, Stage},
             export::{Bound, Export, PerExport},
-            host_state::{HostState, TurnDelay},
-            imports::Imports,
+            imports::{
+                Imports,
+                host_state::{HostState, TurnDelay},
+            },
         },
         limits::Limits,
         load::code::Ready,
         memory::{MemoryBound, MemoryCharge, MemoryLimit},
     },
-    component::Linked,
-    tally::{Alive, Tally},
+    engine::component::Linked,
+    tally::{Alive, InstanceSet, Tally},
 };
-use crate::name::PluginName;
+use crate::{guests::runs_suspect, name::PluginName};
 
 /// Calls that a reused instance serves. A plugin with a small leak starts anew now and then. A start of a millisecond
 /// costs each call a microsecond.
@@ -61,7 +63,7 @@ const MAX_CALLS: u32 = 1000;
 const MAX_KEPT: usize = 16;
 
 /// Idle time after which a reused instance is dropped.
-pub(crate) const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_secs(60);
 
 /// A reused instance is dropped when it holds more than `limit / MARK`: the next call would have too little memory
 /// left.
@@ -75,7 +77,7 @@ const LIGHT: usize = 8 << 20;
 
 /// Bytes of linear memory that a worker thread may free after a call. If all are touched, that takes about a tick of
 /// the epoch.
-pub(crate) const LARGE: usize = 4 << 20;
+const LARGE: usize = 4 << 20;
 
 /// Grace after the deadline before a waiting call is ended. A computing call is stopped by the epoch before that, with
 /// a backtrace.
@@ -131,23 +133,14 @@ impl Instances {
             said: AtomicBool::new(false),
             none_before: Mutex::default(),
         });
-        instances.tally.add(&instances);
+        let set: Weak<Self> = Arc::downgrade(&instances);
+        instances.tally.add(set);
         instances
     }
 
     /// Returns the counter of what the host remembers for the plugin.
     pub(crate) fn remembered(&self) -> &Arc<AtomicUsize> {
         self.tally.held.remembered()
-    }
-
-    /// Returns the number of idle instances.
-    pub(crate) fn kept(&self) -> usize {
-        self.idle.lock().len()
-    }
-
-    /// Returns the most bytes that an instance has held.
-    pub(crate) fn peak(&self) -> usize {
-        self.peak.load(Ordering::Relaxed)
     }
 
     /// Returns the limits of a call.
@@ -182,7 +175,7 @@ impl Instances {
         };
         let over = if answer.is_ok() { self.keep(instance) } else { Some(instance) };
         if let Some(over) = over {
-            self.linked.engine.end(over);
+            self.drop_instance(over);
         }
         answer
     }
@@ -214,13 +207,13 @@ impl Instances {
         let make = async |instance: &mut Instance| instance.controller().await.map(drop);
         self.run(&mut instance, AHEAD, make).await.ok()?.0.ok()?;
         if instance.store.data().limiter.used() > LIGHT {
-            self.linked.engine.end(instance);
+            self.drop_instance(instance);
             return None;
         }
         instance.kept = Some(permit);
         // Another worker may have pre-warmed one meanwhile.
         if let Some(over) = self.park(instance, 1) {
-            self.linked.engine.end(over);
+            self.drop_instance(over);
         }
         Some(())
     }
@@ -291,7 +284,7 @@ impl Instances {
     fn take(&self, now: Instant) -> Option<Instance> {
         let last = self.idle.lock().pop()?;
         if self.is_stale(&last) {
-            self.linked.engine.end(last);
+            self.drop_instance(last);
             return self.take(now);
         }
         if self.for_ != Use::Reuse || now.duration_since(last.served) < IDLE {
@@ -345,30 +338,45 @@ impl Instances {
         None
     }
 
-    /// Drops instances that were idle for [`IDLE`].
-    pub(crate) fn drop_idle(&self) {
-        if self.for_ == Use::Reuse {
-            self.end(|instance| instance.served.elapsed() >= IDLE || self.is_stale(instance));
-        }
-    }
-
-    /// Drops pre-warmed instances whose code was not called recently.
-    pub(crate) fn drop_ahead(&self) {
-        if self.for_ == Use::Fresh {
-            self.end(|instance| !instance.ready.was_called() || self.is_stale(instance));
-        }
-    }
-
     /// Returns `true` if the code has been optimized since.
     fn is_stale(&self, instance: &Instance) -> bool {
         instance.ready.tier != self.linked.code.tier()
+    }
+
+    /// Drops an instance. A large one is dropped on another thread, except in a plugin that runs apart.
+    fn drop_instance(&self, mut instance: Instance) {
+        if instance.retire() > LARGE && !runs_suspect() {
+            self.linked.engine.drop_later(Box::new(instance));
+        }
     }
 
     /// Drops some of the idle instances.
     fn end(&self, which: impl Fn(&Instance) -> bool) {
         let ended: Vec<Instance> = self.idle.lock().extract_if(.., |instance| which(instance)).collect();
         // Outside the lock, because it takes a while.
-        ended.into_iter().for_each(|instance| self.linked.engine.end(instance));
+        ended.into_iter().for_each(|instance| self.drop_instance(instance));
+    }
+}
+
+impl InstanceSet for Instances {
+    fn kept(&self) -> usize {
+        self.idle.lock().len()
+    }
+
+    fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    fn drop_idle(&self) {
+        if self.for_ == Use::Reuse {
+            self.end(|instance| instance.served.elapsed() >= IDLE || self.is_stale(instance));
+        }
+    }
+
+    fn drop_ahead(&self) {
+        if self.for_ == Use::Fresh {
+            self.end(|instance| !instance.ready.was_called() || self.is_stale(instance));
+        }
     }
 }
 

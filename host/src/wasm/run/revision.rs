@@ -18,12 +18,13 @@ use super::{
             export::{Bound, Export},
             imports::Imports,
             manifest,
+            text::{MAX_MESSAGE, shorten},
         },
         limits::Limits,
         load::digest::Digest,
         memory::MemoryCharge,
     },
-    component::Linked,
+    engine::component::Linked,
     instances::{Instance, Instances, calling},
 };
 use crate::name::PluginName;
@@ -69,7 +70,7 @@ impl Linked {
             plugin.pilothouse_plugin_controller().call_describe(store, &config).await.map_err(calling)
         };
         let answer = instances.call(None, budget, describe, Ok).await?;
-        let described = answer.map_err(|refusal| DescribeError::Refused(call::shorten(refusal, call::MAX_MESSAGE)))?;
+        let described = answer.map_err(|refusal| DescribeError::Refused(shorten(refusal, MAX_MESSAGE)))?;
         let manifest = manifest::from_wit(described)?;
         manifest::check_exports(&manifest, |export| self.has(export))?;
         let instances = Instances::new(self, &plugin, limits, manifest.instances);
@@ -205,7 +206,7 @@ impl Revision {
         };
         let read = |answer: Result<Vec<_>, String>| match answer {
             Ok(keys) => call::keys(&keys).map(Ok),
-            Err(message) => Ok(Err(call::shorten(message, call::MAX_MESSAGE))),
+            Err(message) => Ok(Err(shorten(message, MAX_MESSAGE))),
         };
         self.instances.call(Some(imports), budget, map, read).await
     }
@@ -227,7 +228,7 @@ impl Revision {
             let observer = observer.pilothouse_plugin_observer();
             observer.call_observe(store, &self.config, &changes).await.map_err(calling)
         };
-        let read = |answer: Result<(), String>| Ok(answer.map_err(|message| call::shorten(message, call::MAX_MESSAGE)));
+        let read = |answer: Result<(), String>| Ok(answer.map_err(|message| shorten(message, MAX_MESSAGE)));
         self.instances.call(Some(imports), budget, observe, read).await
     }
 

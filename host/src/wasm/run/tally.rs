@@ -1,7 +1,8 @@
-//! What instances come to: those of a plugin, over all its revisions, and of all plugins.
+//! Counts instances, for each plugin over all its revisions.
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -11,10 +12,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{super::memory::PluginMemory, instances::Instances};
+use super::super::memory::PluginMemory;
 use crate::name::PluginName;
 
-/// What the instances of one plugin come to, over all its revisions.
+/// Counts the instances of one plugin, over all its revisions.
 #[derive(Debug)]
 pub(crate) struct Tally {
     plugin: PluginName,
@@ -25,8 +26,23 @@ pub(crate) struct Tally {
     /// Nanoseconds.
     pub(crate) computed: AtomicU64,
     pub(crate) held: PluginMemory,
-    /// One for each revision under each set of limits that still is somebody's.
-    each: Mutex<Vec<Weak<Instances>>>,
+    /// One for each revision under each set of limits, while it is in use.
+    each: Mutex<Vec<Weak<dyn InstanceSet>>>,
+}
+
+/// The instances of one revision under one set of limits.
+pub(crate) trait InstanceSet: fmt::Debug + Send + Sync {
+    /// Returns the number of idle instances.
+    fn kept(&self) -> usize;
+
+    /// Returns the most bytes that an instance has held.
+    fn peak(&self) -> usize;
+
+    /// Drops reused instances that have been idle for too long.
+    fn drop_idle(&self);
+
+    /// Drops pre-warmed instances whose code was not called recently.
+    fn drop_ahead(&self);
 }
 
 /// What is known of a plugin's instances.
@@ -67,17 +83,17 @@ impl Tally {
         }
     }
 
-    /// Whose it is.
+    /// Returns the plugin.
     pub(crate) fn plugin(&self) -> &PluginName {
         &self.plugin
     }
 
-    /// Counts the instances of these from now on.
-    pub(crate) fn add(&self, instances: &Arc<Instances>) {
-        self.each.lock().push(Arc::downgrade(instances));
+    /// Counts the instances of this set from now on.
+    pub(crate) fn add(&self, instances: Weak<dyn InstanceSet>) {
+        self.each.lock().push(instances);
     }
 
-    /// How things are.
+    /// Returns the figures.
     pub(crate) fn figures(&self) -> InstanceFigures {
         let each = self.each();
         InstanceFigures {
@@ -92,25 +108,25 @@ impl Tally {
         }
     }
 
-    /// Ends instances that nobody has called for a while.
+    /// Drops reused instances that have been idle for too long.
     pub(crate) fn drop_idle(&self) {
         self.each().iter().for_each(|instances| instances.drop_idle());
     }
 
-    /// Ends instances that were made ahead, of code that is not called of late.
+    /// Drops pre-warmed instances whose code was not called recently.
     pub(crate) fn drop_ahead(&self) {
         self.each().iter().for_each(|instances| instances.drop_ahead());
     }
 
-    /// Not under the lock: whoever is the last to hold one ends its instances.
-    fn each(&self) -> Vec<Arc<Instances>> {
+    /// Releases the lock before use: the last reference to a set drops its instances.
+    fn each(&self) -> Vec<Arc<dyn InstanceSet>> {
         let mut each = self.each.lock();
         each.retain(|instances| instances.strong_count() > 0);
         each.iter().filter_map(Weak::upgrade).collect()
     }
 }
 
-/// One of the instances of a plugin, until this is dropped.
+/// A living instance. Dropped, it is no longer counted.
 #[derive(Debug)]
 pub(crate) struct Alive(Arc<Tally>);
 
@@ -120,7 +136,7 @@ impl Alive {
         Self(tally)
     }
 
-    /// It is made now.
+    /// Counts the creation of the instance.
     pub(crate) fn made(&self) {
         self.0.made.fetch_add(1, Ordering::Relaxed);
     }
@@ -132,12 +148,12 @@ impl Drop for Alive {
     }
 }
 
-/// The tallies of all plugins that have one.
+/// The counters of all plugins with instances.
 #[derive(Debug, Default)]
 pub(crate) struct Tallies(Mutex<BTreeMap<PluginName, Weak<Tally>>>);
 
 impl Tallies {
-    /// The plugin's: the one that there is, or a new one.
+    /// Returns the plugin's counters, and creates them if necessary.
     pub(crate) fn of(&self, plugin: &PluginName) -> Arc<Tally> {
         let mut tallies = self.0.lock();
         if let Some(tally) = tallies.get(plugin).and_then(Weak::upgrade) {
@@ -149,7 +165,7 @@ impl Tallies {
         tally
     }
 
-    /// All of them, by plugin.
+    /// Returns all counters, ordered by plugin.
     pub(crate) fn all(&self) -> Vec<Arc<Tally>> {
         self.0.lock().values().filter_map(Weak::upgrade).collect()
     }

@@ -17,8 +17,8 @@ use pilothouse_core::{
 
 use super::super::{
     CacheImports, ClientError, ClientImports, ClockImports, Import, Imports, KeyPage, Limits, LogImports, LogLine,
-    Page, PatchBody, Phase, Preconditions, Propagation, Query, ReadError, Request, contract::host_state::HostState,
-    memory::PluginMemory,
+    Page, PatchBody, Phase, Preconditions, Propagation, Query, ReadError, Request,
+    contract::imports::host_state::HostState, memory::PluginMemory,
 };
 
 /// The object of [`apple`].

@@ -61,8 +61,11 @@ async fn file_that_is_no_plugin_is_refused_with_what_it_is() {
                 (import "pilothouse:plugin/events@0.1.0" (instance)))"#
         )
         .await,
-        "the component imports what this host does not offer: wasi:cli/environment@0.2.0, pilothouse:plugin/events@0.1.0; a \
-         plugin may import cache, client, clock, log, types of pilothouse:plugin@0.1.0 and nothing else"
+        format!(
+            "the component imports what this host does not offer: wasi:cli/environment@0.2.0, \
+             pilothouse:plugin/events@0.1.0; a plugin may import {} of pilothouse:plugin@0.1.0 and nothing else",
+            contract::imports::OFFERED.join(", ")
+        )
     );
     // The rest of these messages is the engine's.
     let empty =

@@ -14,8 +14,8 @@ use super::{
     super::{
         arguments::{self, MAX_KEY, invalid, key_bytes, object_bytes, text_bytes, type_meta_bytes, within},
         bindings::pilothouse::plugin::{cache, types, types::KeyResult},
-        host_state::{HostState, json},
     },
+    host_state::{HostState, json},
     interface,
 };
 pub use crate::wasm::contract::bindings::pilothouse::plugin::cache::ReadError;

@@ -13,8 +13,8 @@ use super::{
     super::{
         arguments::{self, object_bytes, text_bytes},
         bindings::pilothouse::plugin::{client, types, types::KeyResult},
-        host_state::{HostState, json, subresource},
     },
+    host_state::{HostState, json, subresource},
     interface,
 };
 pub use crate::wasm::contract::bindings::pilothouse::plugin::client::{

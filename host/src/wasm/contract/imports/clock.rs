@@ -2,10 +2,7 @@
 
 use wasmtime::Result;
 
-use super::{
-    super::{bindings::pilothouse::plugin::clock, host_state::HostState},
-    Imports, interface,
-};
+use super::{super::bindings::pilothouse::plugin::clock, Imports, host_state::HostState, interface};
 
 interface!(ClockCall, "clock", { Now = "now" });
 

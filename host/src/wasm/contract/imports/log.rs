@@ -7,10 +7,11 @@ use wasmtime::Result;
 use super::{
     super::{
         bindings::pilothouse::plugin::log,
-        call::{MAX_MESSAGE, shorten},
-        host_state::HostState,
+        text::{MAX_MESSAGE, shorten},
     },
-    Imports, interface,
+    Imports,
+    host_state::HostState,
+    interface,
 };
 pub use crate::wasm::contract::bindings::pilothouse::plugin::log::Level;
 
@@ -185,8 +186,8 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use super::{
-        super::super::{
-            super::{limits::Limits, memory::PluginMemory, testing::Fake},
+        super::{
+            super::super::{limits::Limits, memory::PluginMemory, testing::Fake},
             host_state::Excess,
         },
         *,

@@ -25,20 +25,18 @@ use tempfile::NamedTempFile;
 use tracing::{Instrument as _, info, warn};
 
 use super::{
-    super::{
-        super::load::{
-            attempt::{Attempt, Suspect},
-            cache::{Key, verify},
-            code::{Code, Sandbox, Source},
-            compiler::Compiler,
-            digest::Digest,
-            error::LoadError,
-            file::PluginFile,
-            header::header,
-        },
-        component::Compiled,
+    super::super::load::{
+        attempt::{Attempt, Suspect},
+        cache::{Key, verify},
+        code::{Code, Sandbox, Source},
+        compiler::Compiler,
+        digest::Digest,
+        error::LoadError,
+        file::PluginFile,
+        header::header,
     },
     Compiles, Engine, Tier,
+    component::Compiled,
 };
 use crate::allocator;
 

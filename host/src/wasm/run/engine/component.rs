@@ -10,7 +10,7 @@
 use std::sync::{Arc, Weak};
 
 use super::{
-    super::{
+    super::super::{
         contract::export::{self, Export},
         load::{
             code::{Code, Ready},
@@ -18,7 +18,7 @@ use super::{
             error::LoadError,
         },
     },
-    engine::Engine,
+    Engine,
 };
 
 /// A plugin's file, compiled.

@@ -13,12 +13,14 @@ use wasmtime::Result;
 
 use super::{
     super::{
-        MAX_TRANSFER,
-        limits::Limits,
-        memory::{Limiter, PluginMemory},
+        super::{
+            MAX_TRANSFER,
+            limits::Limits,
+            memory::{Limiter, PluginMemory},
+        },
+        bindings::pilothouse::plugin::types,
     },
-    bindings::pilothouse::plugin::types,
-    imports::{Import, Imports, State},
+    Import, Imports, State,
 };
 use crate::guests::without_core;
 

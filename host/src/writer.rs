@@ -32,6 +32,7 @@ mod crd;
 mod desired;
 mod events;
 mod fence;
+mod identity;
 mod mark;
 pub(crate) mod metrics;
 mod settled;
@@ -53,6 +54,7 @@ pub(crate) use events::cut;
 pub use events::{Events, Level};
 pub use fence::{Closed, Fence, WITHDRAWN_AFTER};
 use futures::{StreamExt, stream};
+pub use identity::{Identities, Identity, IdentityTaken};
 use pilothouse_core::{
     ParseError, diff,
     field::FieldPath,
@@ -329,6 +331,7 @@ pub struct Writer {
     informers: Informers,
     plugin: Arc<str>,
     manager: Arc<str>,
+    identity: Identity,
     grants: Arc<ArcSwap<Grants>>,
     fence: Arc<Fence>,
     observer: Arc<dyn WriteObserver>,
@@ -339,11 +342,11 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Writes as field manager `pilothouse.<plugin>`, within what `grants` are at the time of each write, and until `fence` closes.
+    /// Writes as the field manager of `identity`, within what `grants` are at the time of each write, and until `fence` closes.
     pub fn new(
         cluster: Cluster,
         informers: Informers,
-        plugin: &str,
+        identity: Identity,
         grants: Arc<ArcSwap<Grants>>,
         fence: Arc<Fence>,
         observer: Arc<dyn WriteObserver>,
@@ -351,8 +354,9 @@ impl Writer {
         Self {
             cluster,
             informers,
-            plugin: plugin.into(),
-            manager: format!("pilothouse.{plugin}").into(),
+            plugin: identity.plugin().as_str().into(),
+            manager: identity.manager().clone(),
+            identity,
             grants,
             fence,
             observer,
@@ -448,6 +452,7 @@ impl Writer {
         if let Some(path) = keep.missing("status", members) {
             return Err(Error::LeftOut { of, key, path });
         }
+        self.identity.report_leftovers(&live);
         let mut desired = json!({ "status": status });
         if diff::holds(&live, &self.manager, Some(Subresource::Status), &desired)
             || live.is_status_settled(digest, &self.digests)
@@ -573,6 +578,7 @@ impl Writer {
         for of in owner.owns.iter().filter(|of| unknown.iter().all(|(unknown, _)| unknown != *of)) {
             for lease in view.of(of) {
                 surplus.extend(lease.owned_by(owner.object.uid(), |child| {
+                    self.identity.report_leftovers(child);
                     self.is_inventory(owner, child) && !named.contains(&(of.clone(), child.key().clone()))
                 }));
             }

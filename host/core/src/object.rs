@@ -387,6 +387,11 @@ impl Object {
         entry.map(|entry| &*entry.fields)
     }
 
+    /// Returns the managers of this host (`pilothouse.…`) that have applied something, once for each part of the object.
+    pub fn managers(&self) -> impl Iterator<Item = &str> {
+        self.applied.iter().flat_map(|appliers| appliers.all()).map(|applied| &*applied.manager)
+    }
+
     /// Returns the heap bytes of an `Arc` of this object, as requested from the allocator. Kind and namespace, which a whole store
     /// shares, do not count, nor does the dictionary of a packed object.
     pub fn bytes(&self) -> usize {

@@ -95,7 +95,8 @@ impl Dispatch {
         let Parts { cluster, informers, writes, .. } = &self.parts;
         let cluster = cluster.for_plugin(name.as_str(), candidate.limits.requests());
         let (informers, writes) = (informers.clone(), writes.clone());
-        let writer = Writer::new(cluster, informers, name.as_str(), grants.clone(), fence.clone(), writes);
+        let identity = candidate.identity.clone();
+        let writer = Writer::new(cluster, informers, identity, grants.clone(), fence.clone(), writes);
         let warm = self.warm(candidate);
         self.install(name, &writer, &manifest.crds).await?;
         drop(warm);

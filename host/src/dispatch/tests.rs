@@ -45,7 +45,7 @@ use crate::{
             READS_LATER, TAKES, TRAP,
         },
     },
-    writer::{Events, Fence},
+    writer::{Events, Fence, Identities},
 };
 
 mod acting;
@@ -146,7 +146,9 @@ impl Scene {
         let name = PluginName::new("apples").expect("a name");
         let revision = linked.describe(name, "{}".into(), Limits::default()).await.expect("it describes itself");
         let grants = Grants::all_asked(&revision.manifest().permissions);
-        Candidate { revision: Arc::new(revision), grants: Arc::new(grants), limits: grant::Limits::default() }
+        let identity = Identities::default().claim(revision.plugin(), None).expect("it is alone");
+        let (revision, grants) = (Arc::new(revision), Arc::new(grants));
+        Candidate { revision, identity, grants, limits: grant::Limits::default() }
     }
 
     async fn activate(&self, guest: &Guest) {

@@ -13,6 +13,7 @@ use super::lifecycle::Mode;
 use crate::{
     name::PluginName,
     wasm::{Limits, Revision},
+    writer::Identity,
 };
 
 /// Who lets revisions serve.
@@ -50,6 +51,8 @@ impl ActivateError {
 pub struct Candidate {
     /// What is called.
     pub revision: Arc<Revision>,
+    /// Whose fields it applies.
+    pub identity: Identity,
     /// What it may do.
     pub grants: Arc<Grants>,
     /// The administrator's bounds. Those of a single call are in the revision already.
@@ -89,6 +92,7 @@ pub(crate) fn call_limits(limits: &grant::Limits) -> Limits {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     pub(super) file: AdminFile,
+    pub(super) identity: Identity,
     /// There is no file: the default stands for it.
     pub(super) missing: bool,
 }
@@ -142,7 +146,8 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
     } else {
         Arc::new(revision.with_limits(call_limits(&limits)))
     };
-    Ok(Verified { candidate: Candidate { revision, grants: Arc::new(grants), limits }, warnings })
+    let (identity, grants) = (settings.identity.clone(), Arc::new(grants));
+    Ok(Verified { candidate: Candidate { revision, identity, grants, limits }, warnings })
 }
 
 /// Refuses a manifest that causes more watches at the API server than the plugin may have. An administrator who grants a kind in some namespaces

@@ -19,7 +19,7 @@ use super::{
     status::{Observer, State, Statuses},
     task::{Task, Wish},
 };
-use crate::{guests::Guests, name::PluginName, wasm::Engine};
+use crate::{guests::Guests, name::PluginName, wasm::Engine, writer::Identities};
 
 /// A plugin that is not called for this long, or up to twice as long, has no code in memory.
 const IDLE: Duration = Duration::from_secs(60);
@@ -63,6 +63,7 @@ pub(super) struct Shared {
     pub(super) guests: Guests,
     pub(super) observer: Arc<dyn Observer>,
     pub(super) statuses: Statuses,
+    pub(super) identities: Identities,
 }
 
 /// A plugin's task as the lifecycle knows it.
@@ -81,8 +82,9 @@ impl Lifecycle {
         guests: Guests,
         observer: Arc<dyn Observer>,
     ) -> Self {
-        let statuses = Statuses::default();
-        Self { shared: Arc::new(Shared { engine, activate, mode, guests, observer, statuses }) }
+        let identities = Identities::default();
+        let statuses = Statuses::new(identities.clone());
+        Self { shared: Arc::new(Shared { engine, activate, mode, guests, observer, statuses, identities }) }
     }
 
     /// Where to read what became of them.
@@ -112,6 +114,7 @@ impl Lifecycle {
                         }
                         said.clone_from(&problems);
                         self.shared.statuses.looked(problems);
+                        self.shared.identities.complete();
                     }
                     Some(Change::Found(found)) => {
                         self.shared.statuses.found(&found.name);

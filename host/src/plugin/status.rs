@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use pilothouse_core::manifest::Policy;
 
 use super::source::Problem;
-use crate::{name::PluginName, wasm::Digest};
+use crate::{name::PluginName, wasm::Digest, writer::Identities};
 
 /// How many plugins that are gone are still shown.
 const GONE: usize = 16;
@@ -210,7 +210,7 @@ pub trait Observer: Send + Sync + 'static {
     }
 
     /// A file failed at `stage`, in one word: [`LoadError::kind`](crate::wasm::LoadError::kind) or
-    /// [`DescribeError::kind`](crate::wasm::DescribeError::kind), `decode` for settings, `grants`, `cluster`.
+    /// [`DescribeError::kind`](crate::wasm::DescribeError::kind), `decode` or `identity` for settings, `grants`, `cluster`.
     fn failed(&self, plugin: &PluginName, stage: Stage, kind: &'static str) {
         let _ = (plugin, stage, kind);
     }
@@ -226,7 +226,10 @@ impl Observer for () {}
 
 /// The statuses of all plugins. Clones share them.
 #[derive(Clone, Default)]
-pub struct Statuses(Arc<Mutex<Board>>);
+pub struct Statuses {
+    board: Arc<Mutex<Board>>,
+    identities: Identities,
+}
 
 #[derive(Default)]
 struct Board {
@@ -239,38 +242,47 @@ struct Board {
 }
 
 impl Statuses {
+    pub(super) fn new(identities: Identities) -> Self {
+        Self { board: Arc::default(), identities }
+    }
+
     /// What is known now.
     pub fn snapshot(&self) -> Snapshot {
-        let board = self.0.lock();
+        let board = self.board.lock();
+        let with_leftovers = |status: &Status| {
+            let mut status = status.clone();
+            status.warnings.extend(self.identities.leftovers(&status.plugin));
+            status
+        };
         Snapshot {
             settled: board.looked && board.unsettled.is_empty(),
             unsettled: board.looked.then(|| board.unsettled.clone()),
-            plugins: board.plugins.values().cloned().collect(),
+            plugins: board.plugins.values().map(with_leftovers).collect(),
             problems: board.problems.clone(),
         }
     }
 
     /// What is known of one plugin.
     pub fn get(&self, plugin: &PluginName) -> Option<Status> {
-        self.0.lock().plugins.get(plugin).cloned()
+        self.board.lock().plugins.get(plugin).cloned()
     }
 
     pub(super) fn found(&self, plugin: &PluginName) {
-        let mut board = self.0.lock();
+        let mut board = self.board.lock();
         if !board.looked {
             board.unsettled.push(plugin.clone());
         }
     }
 
     pub(super) fn looked(&self, problems: Vec<Problem>) {
-        let mut board = self.0.lock();
+        let mut board = self.board.lock();
         board.looked = true;
         board.problems = problems;
     }
 
     /// The plugin's task ended where it should not have.
     pub(super) fn lost(&self, plugin: &PluginName) {
-        let mut board = self.0.lock();
+        let mut board = self.board.lock();
         board.unsettled.retain(|unsettled| unsettled != plugin);
         if let Some(status) = board.plugins.get_mut(plugin) {
             status.state = State::Failed;
@@ -278,7 +290,7 @@ impl Statuses {
     }
 
     pub(super) fn put(&self, status: Status) {
-        let mut board = self.0.lock();
+        let mut board = self.board.lock();
         let name = status.plugin.clone();
         board.gone.retain(|gone| *gone != name);
         match status.state {

@@ -167,6 +167,7 @@ impl Task {
             match wish {
                 Wish::Gone => {
                     self.stop().await;
+                    self.shared.identities.release(&self.status.plugin);
                     if !self.wish.has_changed().unwrap_or(false) {
                         info!("plugin is gone");
                         return self.advance(State::Gone);
@@ -200,7 +201,7 @@ impl Task {
     async fn bring_up(&mut self, found: &Found, seen: Instant) -> Option<Passes> {
         self.status.found = Some(found.digest);
         let mut refusals = Vec::new();
-        let settings = match read_settings(&found.settings, &found.name) {
+        let settings = match self.settings(&found.settings) {
             Ok(settings) => settings,
             Err(refusal) => {
                 refusals.push(refusal);
@@ -233,6 +234,21 @@ impl Task {
             }
         }
         Some(self.settle(found, &refusals))
+    }
+
+    /// Reads the administrator's file, and claims the identity that it gives the plugin.
+    fn settings(&self, file: &SettingsFile) -> Result<Settings, Refusal> {
+        let name = &self.status.plugin;
+        let (file, missing) = read_settings(file, name)?;
+        let identity = file.identity.as_deref().map(PluginName::new).transpose().map_err(|error| {
+            let message = format!("cannot use {name}.yaml: identity: {error}");
+            Refusal::new(Stage::Settings, "decode", message)
+        })?;
+        let identity = self.shared.identities.claim(name, identity).map_err(|taken| {
+            // The other plugin may be on its way out: its file was renamed.
+            Refusal { passes: Passes::Soon, ..Refusal::new(Stage::Settings, "identity", taken.to_string()) }
+        })?;
+        Ok(Settings { file, identity, missing })
     }
 
     /// From the files to a revision that serves.
@@ -449,18 +465,18 @@ fn compile(shared: &Shared, wasm: PluginFile) -> Compiling {
     async move { engine.load(wasm).await.map_err(|error| Refusal::load(Stage::Compile, &error)) }.boxed()
 }
 
-/// Reads the administrator's file.
-fn read_settings(file: &SettingsFile, name: &PluginName) -> Result<Settings, Refusal> {
+/// Reads the administrator's file, and whether it is missing.
+fn read_settings(file: &SettingsFile, name: &PluginName) -> Result<(AdminFile, bool), Refusal> {
     let refused = |message: String| Refusal::new(Stage::Settings, "decode", message);
     match file {
-        SettingsFile::Missing => Ok(Settings { file: AdminFile::default(), missing: true }),
+        SettingsFile::Missing => Ok((AdminFile::default(), true)),
         SettingsFile::Unreadable(why) => Err(refused(format!("cannot read {name}.yaml: {why}"))),
         SettingsFile::Text(text) => {
             // Nothing but comments is no document to the parser.
             let blank = text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
             let parsed = if blank { Ok(AdminFile::default()) } else { yaml::read(text) };
             let file = parsed.map_err(|error| refused(format!("cannot use {name}.yaml: {error}")))?;
-            Ok(Settings { file, missing: false })
+            Ok((file, false))
         }
     }
 }

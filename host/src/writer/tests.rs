@@ -20,7 +20,7 @@ use pilothouse_core::{
 use serde_json::json;
 use tokio::runtime::Handle;
 
-use super::{ClientError, Error, Events, Fence, Level, Owner, Report, Writer, mark::MARK};
+use super::{ClientError, Error, Events, Fence, Identities, Level, Owner, Report, Writer, mark::MARK};
 use crate::{
     acting::Acting,
     cluster::{self, DeleteOptions, Patch},
@@ -68,7 +68,8 @@ fn acting_writer(api: &Api, informers: &Informers, acting: Acting) -> Writer {
         asked(apples(), Some(Subresource::Status), &[Verb::Apply]),
     ];
     let grants = Arc::new(ArcSwap::from_pointee(Grants::all_asked(&asked)));
-    Writer::new(api.cluster.clone(), informers.clone(), "apples", grants, Arc::new(Fence::new(acting)), Arc::new(()))
+    let identity = Identities::default().claim(&plugin(), None).expect("it is alone");
+    Writer::new(api.cluster.clone(), informers.clone(), identity, grants, Arc::new(Fence::new(acting)), Arc::new(()))
 }
 
 async fn lease(informers: &Informers, key: InformerKey) -> Arc<Lease> {

@@ -152,6 +152,7 @@ fn main() -> ExitCode {
         }
         quiet {
             a_restarted_host_sends_no_write_request,
+            a_renamed_plugin_keeps_its_children_by_its_identity_and_is_warned_without_it,
             a_reconcile_that_changes_nothing_sends_no_request,
             what_the_server_keeps_otherwise_than_it_was_sent_is_sent_once,
             ordinary_children_cost_no_request_after_a_restart_either_and_foreign_changes_are_repaired,

@@ -41,6 +41,43 @@ pub(crate) async fn a_restarted_host_sends_no_write_request(scene: Scene) -> Res
     Ok(())
 }
 
+pub(crate) async fn a_renamed_plugin_keeps_its_children_by_its_identity_and_is_warned_without_it(
+    scene: Scene,
+) -> Result<()> {
+    let myapple = Plugin::myapple()?;
+    let grants = myapple.yaml.clone().context("it has grants")?;
+    let mut host = scene.with(&[myapple.clone()])?.host().await?;
+    let gala = scene.apple("gala");
+    gala.create(3).await?.settles().await?;
+    host.terminate().await?;
+    let before = scene.cluster.writes_of(&WRITTEN).await?;
+
+    scene.plugins.remove("myapple")?;
+    let renamed = myapple.named("pome").with_yaml(format!("identity: myapple\n{grants}"));
+    scene.plugins.put(&renamed)?;
+    host.start_again()?;
+    host.ready().await?;
+    eventually("the MyApple was reconciled, and the queue is empty", async || {
+        ensure!(reconciles(&mut host).await? >= 1.0, "not yet");
+        idle(&mut host).await
+    })
+    .await?;
+    let after = scene.cluster.writes_of(&WRITTEN).await?;
+    ensure!(after == before, "the API server counts {} writes", after - before);
+    // What is not wanted any more goes, as before.
+    gala.scale(2).await?;
+    gala.settles().await?;
+    let warnings = |rows: Vec<Value>| rows.iter().map(|row| row["warnings"].to_string()).collect::<String>();
+    let told = warnings(host.plugins().await?);
+    ensure!(!told.contains("identity"), "warnings: {told}");
+
+    scene.plugins.put_yaml(&renamed.with_yaml(grants))?;
+    host.warns(&["pilothouse.myapple", "identity: myapple", "pome.yaml"]).await?;
+    let told = warnings(host.plugins().await?);
+    ensure!(told.contains("identity: myapple"), "warnings: {told}");
+    Ok(())
+}
+
 pub(crate) async fn a_reconcile_that_changes_nothing_sends_no_request(scene: Scene) -> Result<()> {
     let mut host = scene.with(&[Plugin::myapple()?])?.host().await?;
     let gala = scene.apple("gala");

@@ -22,6 +22,9 @@ use crate::{
 pub struct AdminFile {
     /// `false`: the plugin is loaded and shown, but not called.
     pub enabled: bool,
+    /// The plugin's field manager is `pilothouse.<identity>`. `None` means that it is the plugin's name.
+    #[serde(deserialize_with = "given")]
+    pub identity: Option<String>,
     /// The argument of `describe` and `reconcile`, any JSON; `{}` if the file has none.
     #[serde(deserialize_with = "config")]
     pub config: Value,
@@ -35,7 +38,7 @@ pub struct AdminFile {
 
 impl Default for AdminFile {
     fn default() -> Self {
-        Self { enabled: true, config: no_config(), grants: Vec::new(), limits: Limits::default() }
+        Self { enabled: true, identity: None, config: no_config(), grants: Vec::new(), limits: Limits::default() }
     }
 }
 

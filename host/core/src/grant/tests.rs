@@ -282,6 +282,7 @@ fn the_yaml_block_grants_what_is_asked() {
 fn a_whole_file_is_read() {
     let yaml = "
 enabled: false
+identity: orchard
 config: { greeting: hello, times: 3 }
 grants:
   - apiVersion: apps/v1
@@ -294,6 +295,7 @@ limits: { memoryMiB: 64, totalMemoryMiB: 256, watches: 128, timeoutMs: 500, host
 ";
     let expected = AdminFile {
         enabled: false,
+        identity: Some("orchard".to_owned()),
         config: json!({"greeting": "hello", "times": 3}),
         grants: vec![GrantRule {
             api_version: "apps/v1".to_owned(),
@@ -462,11 +464,11 @@ fn what_a_file_gets_wrong_is_named() {
     let wrong = |yaml: &str| file(yaml).unwrap_err();
     let grant = |rest: &str| wrong(&format!("grants:\n  - {{ apiVersion: v1, kind: Pod, {rest} }}\n"));
     assert_snapshot!(wrong("enable: true"), @r"
-    error: line 1 column 1: unknown field `enable`, expected one of enabled, config, grants, limits
+    error: line 1 column 1: unknown field `enable`, expected one of enabled, identity, config, grants, limits
      --> <input>:1:1
       |
     1 | enable: true
-      | ^ unknown field `enable`, expected one of enabled, config, grants, limits
+      | ^ unknown field `enable`, expected one of enabled, identity, config, grants, limits
     ");
     assert_snapshot!(wrong("limits: { memoryMB: 1 }"), @r"
     error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, watches, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, requestsPerSecond, backoffBaseMs, backoffCapMs

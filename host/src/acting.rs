@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | reconcile | `dispatch/controller/workers.rs`, a worker that looks for a key | waits |
 //! | `map`, `observe` | `dispatch/pending.rs`, the next batch | waits |
-//! | write, and any other request of a plugin | `writer::Fence::check` | is refused |
+//! | write or live read of a plugin | `writer/send.rs` and `writer/client.rs`, by the plugin's `Fence` | is refused |
 //! | CustomResourceDefinition | `dispatch/activate.rs`, before it is installed | waits |
 //! | Event | `writer/events.rs`, before it is written | is dropped |
 //!
@@ -65,7 +65,35 @@ impl Acting {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
     use super::*;
+
+    /// Adds the files below `folder` that send writes. Tests and the API client itself do not count.
+    fn writing(src: &Path, folder: &Path, files: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("a file").path();
+            let name = path.strip_prefix(src).expect("it is below").to_string_lossy().into_owned();
+            if path.is_dir() && !name.ends_with("tests") && name != "cluster" {
+                writing(src, &path, files);
+            } else if name.ends_with(".rs") && !name.ends_with("tests.rs") && name != "testing.rs" {
+                let text = fs::read_to_string(&path).expect("a file");
+                let writes = ["create", "update", "patch", "delete"].map(|verb| format!("cluster.{verb}("));
+                if writes.iter().any(|write| text.contains(write)) {
+                    files.insert(name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_files_that_ask_send_writes() {
+        let (src, mut files) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), BTreeSet::new());
+        writing(&src, &src, &mut files);
+        // `pilothouse dev` applies the manifests that its user names, to a server of its own.
+        let asking = ["cli/manifests.rs", "writer/client.rs", "writer/events.rs", "writer/send.rs"];
+        assert_eq!(files.into_iter().collect::<Vec<_>>(), asking, "a new file that writes must ask `Acting` first");
+    }
 
     #[tokio::test]
     async fn those_who_wait_go_on_when_it_is_turned_on() {

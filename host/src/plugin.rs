@@ -1,7 +1,7 @@
-//! From files to revisions that serve.
+//! Turns the files of a directory into revisions that serve.
 //!
-//! Owns the directory of plugins and what becomes of each file in it; leaves the sandbox to [`crate::wasm`], and calls,
-//! queues and informers to whoever implements [`Activate`].
+//! Owns the directory and the state of each plugin. The sandbox is [`crate::wasm`]'s. Calls, queues and informers belong to the
+//! implementation of [`Activate`].
 //!
 //! ```text
 //! directory ─ Source ─► Change ─ Lifecycle ─► one task a plugin:
@@ -12,25 +12,30 @@
 //! ```
 //!
 //! # Guarantees
-//! - A file that fails on the way never replaces a revision that works (invariant 9); why it failed is in the plugin's
-//!   [`Status`] until a file works.
-//! - What the administrator's file says holds as soon as it can be read: for the new revision if there is one that works,
-//!   else for the one that serves. A grant that is taken away is gone though the plugin's own file is broken, and a plugin that
-//!   may not read what it reconciles any more is stopped (invariant 7).
-//! - A file that changes while an older content is on its way takes its place.
+//! - A file that fails never replaces a revision that works (invariant 9). The plugin's [`Status`] has the reason until a file works.
+//! - The administrator's file takes effect as soon as it can be read: for the new revision if that works, else for the one that serves. So a
+//!   grant can be withdrawn though the plugin's own file is broken. A plugin that may no longer read what it reconciles is stopped
+//!   (invariant 7).
+//! - A file that changes while its older content is being brought up replaces that content.
 
 mod candidate;
+mod change;
 mod lifecycle;
 mod look;
 pub(crate) mod metrics;
+mod mode;
+mod refusal;
+mod shared;
 mod source;
 mod status;
 mod task;
 
 pub(crate) use candidate::call_limits;
 pub use candidate::{Activate, ActivateError, Candidate};
-pub use lifecycle::{Lifecycle, Mode};
-pub use source::{Change, Content, Found, Problem, SettingsFile, Source};
+pub use change::{Change, Content, Found, Problem, SettingsFile};
+pub use lifecycle::Lifecycle;
+pub use mode::Mode;
+pub use source::Source;
 pub use status::{Failure, Observer, Serving, Snapshot, Stage, State, Status, Statuses};
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A revision that would serve: with what it may do, checked before it is let to.
+//! A candidate: a revision that may serve, with its grants and limits.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -9,64 +9,64 @@ use pilothouse_core::{
     manifest::{Manifest, Verb, Watch},
 };
 
-use super::lifecycle::Mode;
+use super::mode::Mode;
 use crate::{
     name::PluginName,
     wasm::{Limits, Revision},
     writer::Identity,
 };
 
-/// Who lets revisions serve.
+/// Makes revisions serve.
 pub trait Activate: Send + Sync + 'static {
-    /// Makes the candidate the one that serves, in the place of the plugin's older one if there is one: from then on every
-    /// call is the candidate's. May take as long as its informers need; the older one serves until then. Also called with the
-    /// revision that serves, where only grants or limits changed.
+    /// Makes the candidate serve, in place of the plugin's older revision: every call from then on goes to the candidate.
+    ///
+    /// Waits for the informers that the candidate needs. The older revision serves meanwhile. If only grants or limits changed, the candidate
+    /// has the revision that serves.
     ///
     /// # Errors
-    /// If the candidate cannot serve. The older one goes on.
+    /// Fails if the candidate cannot serve. The older revision goes on.
     ///
     /// # Cancellation
-    /// The future is dropped where a newer file makes the candidate obsolete. Either revision may serve then, but one of them
-    /// wholly.
+    /// The future is dropped when a newer file replaces the candidate. Then one of the two revisions serves, as a whole.
     fn activate(&self, candidate: Candidate) -> BoxFuture<'_, Result<(), ActivateError>>;
 
-    /// Takes no more keys for the plugin and waits for its calls in flight. No error where it does not serve.
+    /// Takes no more keys for the plugin, and waits for its calls in flight. Does nothing if the plugin does not serve.
     fn deactivate<'a>(&'a self, name: &'a PluginName) -> BoxFuture<'a, ()>;
 }
 
-/// Why a candidate cannot serve, with all its causes in one line.
+/// Why a candidate cannot serve, with all causes in one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ActivateError(String);
 
 impl ActivateError {
-    /// Takes the error's message and those of its causes.
+    /// Joins the messages of an error and its causes.
     pub fn new(error: &dyn std::error::Error) -> Self {
-        Self(told(error))
+        Self(with_causes(error))
     }
 }
 
-/// A revision that would serve.
+/// A revision that may serve.
 #[derive(Debug, Clone)]
 pub struct Candidate {
-    /// What is called.
+    /// The revision.
     pub revision: Arc<Revision>,
-    /// Whose fields it applies.
+    /// The identity under which it writes.
     pub identity: Identity,
-    /// What it may do.
+    /// Its grants.
     pub grants: Arc<Grants>,
-    /// The administrator's bounds. Those of a single call are in the revision already.
+    /// The administrator's limits. The revision has those of a single call.
     pub limits: grant::Limits,
 }
 
 impl Candidate {
-    /// How many keys a controller may reconcile at once: what its manifest says, or less if the administrator does.
+    /// Returns how many keys a controller may reconcile at once: `asked` by its manifest, or the administrator's limit if that is lower.
     pub fn concurrency(&self, asked: u32) -> u32 {
         self.limits.max_concurrency.map_or(asked, |most| most.get().min(asked))
     }
 }
 
-/// The bounds of a call under the administrator's limits.
+/// Returns the limits of a call under the administrator's limits.
 pub(crate) fn call_limits(limits: &grant::Limits) -> Limits {
     let mut bounds = Limits::default();
     if let Some(mib) = limits.memory_mib {
@@ -75,7 +75,7 @@ pub(crate) fn call_limits(limits: &grant::Limits) -> Limits {
     if let Some(mib) = limits.total_memory_mib {
         bounds.total_memory = usize::try_from(mib.get()).unwrap_or(usize::MAX).saturating_mul(1 << 20);
     }
-    // One that takes all it may always has room for that.
+    // One instance may always use its whole limit.
     bounds.total_memory = bounds.total_memory.max(bounds.memory);
     if let Some(calls) = limits.host_calls {
         bounds.host_calls = calls.get();
@@ -88,16 +88,16 @@ pub(crate) fn call_limits(limits: &grant::Limits) -> Limits {
     bounds
 }
 
-/// The administrator's word on one plugin.
+/// The administrator's settings of one plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     pub(super) file: AdminFile,
     pub(super) identity: Identity,
-    /// There is no file: the default stands for it.
+    /// `true` if there is no file, and these are the defaults.
     pub(super) missing: bool,
 }
 
-/// A candidate, and what it asks for in vain.
+/// A candidate, and warnings about permissions that it asks for and does not get.
 #[derive(Debug)]
 pub(super) struct Verified {
     pub(super) candidate: Candidate,
@@ -106,10 +106,11 @@ pub(super) struct Verified {
 
 /// Compares what the revision needs with what is granted.
 ///
-/// A controller that may not read its kinds would never be woken, and would look as if all were well; so that is refused.
-/// Whatever else is asked for in vain only fails when it is used: a warning.
+/// A controller that may not read its kinds would never be woken, and nothing would show that. So such a plugin is refused. Any other
+/// permission that is not granted fails when it is used, and causes a warning here.
 ///
-/// The error is for people: what is missing, and the lines to add.
+/// # Errors
+/// Returns what is missing, and the lines to add to the administrator's file.
 pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) -> Result<Verified, String> {
     let manifest = revision.manifest();
     let grants = match mode {
@@ -119,10 +120,10 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
     let name = revision.plugin();
     let unread: Vec<Unread<'_>> = manifest.watches().filter_map(|watch| Unread::of(watch, &grants)).collect();
     if !unread.is_empty() {
-        // Many watches of one kind lack one grant.
+        // Several watches of one kind lack the same grant.
         let mut reasons: Vec<String> = unread.iter().map(ToString::to_string).collect();
         reasons.dedup();
-        // Where only the manifest lacks something, no line of the administrator's helps.
+        // If only the manifest lacks something, no line of the administrator's file helps.
         let help = if unread.iter().all(|unread| unread.by == LackedBy::Manifest) {
             String::new()
         } else if settings.missing {
@@ -150,8 +151,8 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
     Ok(Verified { candidate: Candidate { revision, identity, grants, limits }, warnings })
 }
 
-/// Refuses a manifest that causes more watches at the API server than the plugin may have. An administrator who grants a kind in some namespaces
-/// only has a watch in each of them: these count once, as the plugin did not ask for them.
+/// Refuses a manifest that causes more watches at the API server than the plugin may have. A kind that is granted only in some namespaces has a
+/// watch in each. Those count once, as the plugin did not ask for them.
 fn within_watches(manifest: &Manifest, limits: &grant::Limits) -> Result<(), String> {
     let requests = bounded(manifest.requests(), |_| Runs::No);
     let (watches, most) = (plan(&requests, |_| false).len(), limits.watches().get());
@@ -164,7 +165,7 @@ fn within_watches(manifest: &Manifest, limits: &grant::Limits) -> Result<(), Str
     ))
 }
 
-/// A kind that a controller works on and that it may not read, or not where it wants to.
+/// A kind that a controller works on and may not read, or not in these namespaces.
 struct Unread<'a> {
     watch: &'a Watch,
     namespaces: Vec<&'a str>,
@@ -200,8 +201,8 @@ impl fmt::Display for Unread<'_> {
     }
 }
 
-/// An error and its causes in one line.
-pub(super) fn told(error: &dyn std::error::Error) -> String {
+/// Joins the messages of an error and its causes in one line.
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

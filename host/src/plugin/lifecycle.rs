@@ -1,4 +1,4 @@
-//! One task for each plugin, and what they share.
+//! Follows the changes of the directory, with one task for each plugin.
 
 use std::{
     collections::HashMap,
@@ -8,34 +8,26 @@ use std::{
 
 use tokio::{
     sync::{mpsc, watch},
-    task::{Id, JoinError, JoinSet},
-    time::MissedTickBehavior,
+    task::{Id, JoinError, JoinSet, spawn_blocking},
+    time::{Interval, MissedTickBehavior},
 };
 use tracing::{Instrument as _, error, info_span, warn};
 
 use super::{
     candidate::Activate,
-    source::{Change, Problem},
+    change::{Change, Problem},
+    mode::Mode,
+    shared::Shared,
     status::{Observer, State, Statuses},
     task::{Task, Wish},
 };
 use crate::{guests::Guests, name::PluginName, wasm::Engine, writer::Identities};
 
-/// A plugin that is not called for this long, or up to twice as long, has no code in memory.
-const IDLE: Duration = Duration::from_secs(60);
+/// The code of a plugin that is not called for this long, or up to twice as long, is unmapped.
+const UNMAP_EVERY: Duration = Duration::from_secs(60);
 
-/// How often is looked for instances that were kept and are idle: they end after a minute, or up to this much later.
-const LOOK: Duration = Duration::from_secs(10);
-
-/// Who says what a plugin may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// The administrator, in `<name>.yaml`; without it nothing is granted.
-    #[default]
-    Granted,
-    /// The plugin: all that it asks for is granted. `<name>.yaml` may give config and limits. For development.
-    Dev,
-}
+/// Idle instances are dropped a minute after their last call, or up to this much later.
+const DROP_INSTANCES_EVERY: Duration = Duration::from_secs(10);
 
 /// Brings plugins up as their files come, change and go.
 ///
@@ -52,29 +44,20 @@ pub enum Mode {
 /// ```
 pub struct Lifecycle {
     shared: Arc<Shared>,
+    tasks: JoinSet<()>,
+    plugins: HashMap<PluginName, PluginTask>,
+    /// Problems of the directory that were logged.
+    logged: Vec<Problem>,
 }
 
-/// What the plugins' tasks share.
-pub(super) struct Shared {
-    pub(super) engine: Engine,
-    pub(super) activate: Arc<dyn Activate>,
-    pub(super) mode: Mode,
-    /// Where guests run.
-    pub(super) guests: Guests,
-    pub(super) observer: Arc<dyn Observer>,
-    pub(super) statuses: Statuses,
-    pub(super) identities: Identities,
-}
-
-/// A plugin's task as the lifecycle knows it.
-struct Running {
+/// A plugin's task, as the lifecycle sees it.
+struct PluginTask {
     wish: watch::Sender<Wish>,
     id: Id,
 }
 
 impl Lifecycle {
-    /// Guests say what they are on the threads `guests`; files are loaded as the engine does it; the rest runs where [`Self::run`]
-    /// does.
+    /// Creates the lifecycle. `describe` runs on the threads of `guests`, and the rest where [`Self::run`] does.
     pub fn new(
         engine: Engine,
         activate: Arc<dyn Activate>,
@@ -84,109 +67,106 @@ impl Lifecycle {
     ) -> Self {
         let identities = Identities::default();
         let statuses = Statuses::new(identities.clone());
-        Self { shared: Arc::new(Shared { engine, activate, mode, guests, observer, statuses, identities }) }
+        let shared = Arc::new(Shared { engine, activate, mode, guests, observer, statuses, identities });
+        Self { shared, tasks: JoinSet::new(), plugins: HashMap::new(), logged: Vec::new() }
     }
 
-    /// Where to read what became of them.
+    /// Returns the statuses of all plugins.
     pub fn statuses(&self) -> Statuses {
         self.shared.statuses.clone()
     }
 
-    /// Follows the changes until there are no more to come. What serves then goes on serving.
+    /// Follows the changes until there are no more. What serves then goes on.
     ///
     /// # Cancellation
-    /// Dropping the future ends it in the same way; an activation under way is dropped.
-    pub async fn run(self, mut changes: mpsc::Receiver<Change>) {
-        let mut tasks: JoinSet<()> = JoinSet::new();
-        let mut running: HashMap<PluginName, Running> = HashMap::new();
-        let mut said: Vec<Problem> = Vec::new();
-        let mut idle = tokio::time::interval(IDLE);
-        idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut look = tokio::time::interval(LOOK);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Dropping the future ends it in the same way. An activation under way is dropped.
+    pub async fn run(mut self, mut changes: mpsc::Receiver<Change>) {
+        let (mut unmap, mut drop_instances) = (every(UNMAP_EVERY), every(DROP_INSTANCES_EVERY));
         loop {
             tokio::select! {
                 change = changes.recv() => match change {
+                    Some(change) => self.follow(change),
                     None => return,
-                    Some(Change::Looked(problems)) => {
-                        for Problem { path, message } in problems.iter().filter(|problem| !said.contains(problem)) {
-                            warn!(path = %path.display(), error = message, "cannot use a file of the plugins' directory");
-                        }
-                        said.clone_from(&problems);
-                        self.shared.statuses.looked(problems);
-                        self.shared.identities.complete();
-                    }
-                    Some(Change::Found(found)) => {
-                        self.shared.statuses.found(&found.name);
-                        let name = found.name.clone();
-                        let wish = Wish::Serve { found, seen: Instant::now() };
-                        match running.get(&name) {
-                            Some(task) => drop(task.wish.send_replace(wish)),
-                            None => self.spawn(name, watch::Sender::new(wish), &mut tasks, &mut running),
-                        }
-                    }
-                    Some(Change::Removed(name)) => match running.get(&name) {
-                        Some(task) => drop(task.wish.send_replace(Wish::Gone)),
-                        None if self.was_lost(&name) => {
-                            self.spawn(name, watch::Sender::new(Wish::Gone), &mut tasks, &mut running);
-                        }
-                        None => {}
-                    },
                 },
-                _ = idle.tick() => {
+                // With a thousand plugins either takes a while.
+                _ = unmap.tick() => {
                     let engine = self.shared.engine.clone();
-                    // Of a thousand plugins it takes a while; nobody waits for it.
-                    drop(tokio::task::spawn_blocking(move || engine.unmap_idle()));
+                    drop(spawn_blocking(move || engine.unmap_idle()));
                 }
-                _ = look.tick() => {
+                _ = drop_instances.tick() => {
                     let engine = self.shared.engine.clone();
-                    drop(tokio::task::spawn_blocking(move || engine.drop_idle()));
+                    drop(spawn_blocking(move || engine.drop_idle()));
                 }
-                Some(ended) = tasks.join_next_with_id() => {
-                    let id = match &ended {
-                        Ok((id, ())) => *id,
-                        Err(error) => error.id(),
-                    };
-                    let Some(name) = running.iter().find(|(_, task)| task.id == id).map(|(name, _)| name.clone()) else {
-                        continue;
-                    };
-                    let Some(Running { wish, .. }) = running.remove(&name) else { continue };
-                    match ended {
-                        // It came back while its task was on the way out.
-                        Ok(_) if matches!(*wish.borrow(), Wish::Serve { .. }) => {
-                            self.spawn(name, wish, &mut tasks, &mut running);
-                        }
-                        Ok(_) => {}
-                        // The next change of its files begins anew; the other plugins are not concerned.
-                        Err(failed) => self.report(&name, &failed),
-                    }
-                }
+                Some(ended) = self.tasks.join_next_with_id() => self.clean_up(ended),
             }
         }
     }
 
-    fn spawn(
-        &self,
-        name: PluginName,
-        wish: watch::Sender<Wish>,
-        tasks: &mut JoinSet<()>,
-        running: &mut HashMap<PluginName, Running>,
-    ) {
-        let task = Task::new(Arc::clone(&self.shared), name.clone(), wish.subscribe(), self.was_lost(&name));
-        let span = info_span!("plugin", plugin = %name);
-        let id = tasks.spawn(task.run().instrument(span)).id();
-        running.insert(name, Running { wish, id });
+    fn follow(&mut self, change: Change) {
+        match change {
+            Change::Found(found) => {
+                self.shared.statuses.found(&found.name);
+                let name = found.name.clone();
+                let wish = Wish::Serve { found, seen: Instant::now() };
+                match self.plugins.get(&name) {
+                    Some(task) => drop(task.wish.send_replace(wish)),
+                    None => self.spawn(name, watch::Sender::new(wish)),
+                }
+            }
+            Change::Removed(name) => match self.plugins.get(&name) {
+                Some(task) => drop(task.wish.send_replace(Wish::Gone)),
+                None if self.was_lost(&name) => self.spawn(name, watch::Sender::new(Wish::Gone)),
+                None => {}
+            },
+            Change::Looked(problems) => {
+                for Problem { path, message } in problems.iter().filter(|problem| !self.logged.contains(problem)) {
+                    warn!(path = %path.display(), error = message, "cannot use a file of the plugins' directory");
+                }
+                self.logged.clone_from(&problems);
+                self.shared.statuses.looked(problems);
+                self.shared.identities.complete();
+            }
+        }
     }
 
-    /// Whether a plugin without a task had one that did not come to its end: what that had brought up may serve.
+    /// Forgets a task that ended, and starts the plugin again if its file came back meanwhile.
+    fn clean_up(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let id = match &ended {
+            Ok((id, ())) => *id,
+            Err(error) => error.id(),
+        };
+        let Some(name) = self.plugins.iter().find(|(_, task)| task.id == id).map(|(name, _)| name.clone()) else {
+            return;
+        };
+        let Some(PluginTask { wish, .. }) = self.plugins.remove(&name) else { return };
+        match ended {
+            Ok(_) if matches!(*wish.borrow(), Wish::Serve { .. }) => self.spawn(name, wish),
+            Ok(_) => {}
+            // The next change of its files starts a new task. Other plugins are not affected.
+            Err(error) => {
+                error!(plugin = %name, %error, "the plugin's task ended");
+                self.shared.statuses.lost(&name);
+            }
+        }
+    }
+
+    fn spawn(&mut self, name: PluginName, wish: watch::Sender<Wish>) {
+        let task = Task::new(Arc::clone(&self.shared), name.clone(), wish.subscribe(), self.was_lost(&name));
+        let span = info_span!("plugin", plugin = %name);
+        let id = self.tasks.spawn(task.run().instrument(span)).id();
+        self.plugins.insert(name, PluginTask { wish, id });
+    }
+
+    /// `true` if an earlier task of the plugin panicked. What it had brought up may still serve.
     fn was_lost(&self, name: &PluginName) -> bool {
         self.shared.statuses.get(name).is_some_and(|status| status.state != State::Gone)
     }
+}
 
-    fn report(&self, name: &PluginName, failed: &JoinError) {
-        error!(plugin = %name, error = %failed, "the plugin's task ended");
-        self.shared.statuses.lost(name);
-    }
+fn every(period: Duration) -> Interval {
+    let mut interval = tokio::time::interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
 }
 
 impl std::fmt::Debug for Lifecycle {

@@ -1,6 +1,6 @@
-//! One look at a directory, and what is different from the look before.
+//! Looks at a directory, and compares it with the look before.
 //!
-//! Blocking file access and no time of its own: [`super::source`] says when to look.
+//! File access blocks. [`super::source`] decides when to look.
 
 use std::{
     collections::BTreeMap,
@@ -13,25 +13,25 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use super::source::{Change, Found, Problem, SettingsFile};
+use super::change::{Change, Found, Problem, SettingsFile};
 use crate::{
     name::PluginName,
     wasm::{Digest, MAX_FILE, PluginFile},
 };
 
-/// A file that is missing is taken for removed after this long: replacing one by hand (`rm`, then `cp`; a linker that deletes
-/// its output first) leaves a gap.
+/// Time after which a missing file counts as removed. Replacing a file by hand leaves a gap: `rm`, then `cp`, or a linker that deletes its output
+/// first.
 pub(super) const GAP: Duration = Duration::from_millis(500);
 
-/// A file whose last change is no older than this when it is read is read again at the next look: two changes within one tick
-/// of the file system's clock (4 ms on Linux, 2 s on FAT) leave the same time behind. A file that is the same after this time, as seen
-/// by a clock that never goes back, is not read again either: its own time may lie ahead of the system's clock.
+/// Age up to which a file is read again at the next look. Two changes within one tick of the file system's clock (4 ms on Linux, 2 s on FAT) have
+/// the same time. A file's time may also lie ahead of the system's clock. So a file that has been the same for this long, by a monotonic
+/// clock, is not read again.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// Settings are some lines; the largest object that Kubernetes stores (a ConfigMap with them) has 1.5 MiB.
+/// Upper bound for settings, in bytes. The largest object that Kubernetes stores has 1.5 MiB.
 const MAX_SETTINGS: usize = 2 << 20;
 
-/// Which directory a path leads to now.
+/// The directory that a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Folder {
     device: u64,
@@ -45,21 +45,21 @@ impl Folder {
     }
 }
 
-/// What is known of a directory from the looks so far.
+/// A directory as the last look found it.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// The system's clock, with which files' times are compared.
+    /// The system's clock. Files' times are compared with it.
     clock: fn() -> SystemTime,
     plugins: BTreeMap<PluginName, Known>,
     problems: Option<Vec<Problem>>,
 }
 
-/// What a look brought.
+/// The result of a look.
 #[derive(Debug)]
 pub(super) struct Looked {
     pub(super) changes: Vec<Change>,
-    /// Look again after this time at the latest.
+    /// Time after which to look again, at the latest.
     pub(super) again: Option<Duration>,
 }
 
@@ -77,11 +77,11 @@ struct Known {
     digest: Digest,
     settings: SettingsFile,
     missing_since: Option<Instant>,
-    /// Since when there is no file with the settings that are known.
+    /// Since when the file with the known settings is missing.
     settings_missing_since: Option<Instant>,
 }
 
-/// A file's stamp, and since when it has been the same.
+/// A file's stamp, and since when the file has had it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     stamp: Stamp,
@@ -89,7 +89,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The file has this stamp now; `before` is what was seen at the look before.
+    /// Compares a file's stamp with the one of the look before.
     fn new(stamp: Stamp, before: Option<&Self>, now: Instant) -> Self {
         match before.filter(|before| before.stamp.is_of_same_file(&stamp)) {
             Some(before) => {
@@ -101,7 +101,7 @@ impl Seen {
     }
 }
 
-/// By which it is seen, without reading it, that a file is another than before.
+/// What changes with a file's content, and can be seen without reading the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -109,7 +109,7 @@ struct Stamp {
     bytes: u64,
     modified: (i64, i64),
     changed: (i64, i64),
-    /// Changed so shortly before it was read that it may have changed again within the same tick.
+    /// `true` if the file changed so shortly before it was read that it may have changed again within the same tick.
     fresh: bool,
 }
 
@@ -129,13 +129,13 @@ impl Stamp {
         }
     }
 
-    /// Whether the file is surely the one that was read when this stamp was taken.
+    /// `true` if the file is surely the one that was read.
     fn holds(&self, path: &Path) -> bool {
         let is_same = |metadata: Metadata| Self::of(&metadata, SystemTime::UNIX_EPOCH).is_of_same_file(self);
         !self.fresh && fs::metadata(path).is_ok_and(is_same)
     }
 
-    /// Whether nothing that a stamp shows has changed.
+    /// `true` if two stamps differ in nothing but `fresh`.
     fn is_of_same_file(&self, other: &Self) -> bool {
         Self { fresh: false, ..self.clone() } == Self { fresh: false, ..other.clone() }
     }
@@ -146,7 +146,7 @@ impl Directory {
         Self { path, clock: SystemTime::now, plugins: BTreeMap::new(), problems: None }
     }
 
-    /// Looks, and tells what changed since the look before; `now` is the time of a clock that never goes back.
+    /// Looks at the directory, and returns what changed since the look before. `now` is monotonic.
     pub(super) fn look(&mut self, now: Instant) -> Looked {
         let mut problems = Vec::new();
         let mut looked = Looked { changes: Vec::new(), again: None };
@@ -159,7 +159,7 @@ impl Directory {
             }
             Err(error) => {
                 let message = match error.kind() {
-                    io::ErrorKind::NotFound => "there is no such directory".to_owned(),
+                    io::ErrorKind::NotFound => "the directory does not exist".to_owned(),
                     io::ErrorKind::NotADirectory => "is not a directory".to_owned(),
                     _ => format!("cannot read the directory: {error}"),
                 };
@@ -173,7 +173,7 @@ impl Directory {
         looked
     }
 
-    /// The plugins that have a file, and the stem of its name.
+    /// Returns the plugins that have a file, with the stem of its name.
     fn names(&self, problems: &mut Vec<Problem>) -> io::Result<BTreeMap<PluginName, String>> {
         let mut names = BTreeMap::<PluginName, String>::new();
         let mut misnamed = Vec::new();
@@ -182,7 +182,7 @@ impl Directory {
             match kind(&file) {
                 Kind::Plugin(stem, Ok(name)) => {
                     let passed_over = match names.get(&name) {
-                        // Of two files of one plugin, the one that has its name counts, and then the first in order.
+                        // Of two files of one plugin, the one that has its name counts, else the first in order.
                         Some(other) if rank(&name, other) < rank(&name, &stem) => Some(stem),
                         _ => names.insert(name.clone(), stem),
                     };
@@ -210,12 +210,12 @@ impl Directory {
             };
             problems.push(Problem { path: self.path.join(&file), message });
         }
-        // A directory is read in no order.
+        // The order of a directory's entries is arbitrary.
         problems.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(names)
     }
 
-    /// Where the settings of a plugin are: beside its file under the same stem, or else under the plugin's name.
+    /// Returns the path of a plugin's settings: beside its file under the same stem, or else under the plugin's name.
     fn settings_of(&self, name: &PluginName, stem: &str) -> PathBuf {
         let [beside, named] = [stem, name.as_str()].map(|stem| self.path.join(format!("{stem}.yaml")));
         if is_missing(&beside) { named } else { beside }
@@ -243,7 +243,7 @@ impl Directory {
         let clock = (self.clock)();
         let (bytes, stamp) = match read(&wasm, MAX_FILE, clock) {
             Ok(read) => read,
-            // Gone since the directory was read: the next look knows.
+            // It was removed since the directory was read. The next look reports that.
             Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&wasm).is_err() => return,
             Err(error) => {
                 problems.push(Problem { path: wasm, message: format!("cannot read the plugin: {error}") });
@@ -265,7 +265,7 @@ impl Directory {
         if let (Some(before), SettingsFile::Missing) = (before, &settings)
             && before.settings != SettingsFile::Missing
         {
-            // What a plugin may do is not taken away for the moment in which its file is replaced.
+            // A plugin keeps its grants for the moment in which the file is replaced.
             let since = before.settings_missing_since.unwrap_or(now);
             let missing = now.saturating_duration_since(since);
             if missing < GAP {
@@ -285,7 +285,7 @@ impl Directory {
         }
     }
 
-    /// Forgets the plugins whose file has been missing for long enough.
+    /// Reports and forgets plugins whose file has been missing for [`GAP`].
     fn sweep(&mut self, present: &BTreeMap<PluginName, String>, now: Instant, looked: &mut Looked) {
         self.plugins.retain(|name, known| {
             if present.contains_key(name) {
@@ -302,10 +302,10 @@ impl Directory {
     }
 }
 
-/// What a file is by its name.
+/// What a file is, by its name.
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
-    /// Ends in `.wasm`: its stem, and the plugin's name or why it has none.
+    /// A name that ends in `.wasm`: its stem, and the plugin's name or what is wrong with it.
     Plugin(String, Result<PluginName, String>),
     /// `<name>.yml`.
     Yml(PluginName),
@@ -314,12 +314,12 @@ enum Kind {
 
 fn kind(file: &OsStr) -> Kind {
     let text = file.to_string_lossy();
-    // What editors and ConfigMap volumes keep beside the files they are about (`.myapple.wasm.swp`, `..data`).
+    // Editors and ConfigMap volumes keep such files (`.myapple.wasm.swp`, `..data`).
     if text.starts_with('.') {
         return Kind::Other;
     }
     if let Some(stem) = text.strip_suffix(".wasm") {
-        // A name that is not UTF-8 cannot be opened by its text.
+        // A path that is not UTF-8 cannot be opened by its lossy text.
         let name = if file.to_str().is_some() {
             PluginName::of_file(stem).map_err(|error| error.to_string())
         } else {
@@ -333,7 +333,7 @@ fn kind(file: &OsStr) -> Kind {
     }
 }
 
-/// The order in which files of one plugin count.
+/// Sorts the files of one plugin: the first one counts.
 fn rank<'a>(name: &PluginName, stem: &'a str) -> (bool, &'a str) {
     (stem != name.as_str(), stem)
 }
@@ -342,10 +342,10 @@ fn is_missing(path: &Path) -> bool {
     fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// A file's whole content, and the stamp of just that content.
+/// Reads a file, and returns its content with the stamp of that content.
 fn read(path: &Path, max: usize, clock: SystemTime) -> io::Result<(Vec<u8>, Stamp)> {
     let metadata = fs::metadata(path)?;
-    // Opening a pipe would wait for a writer.
+    // Opening a pipe would block until somebody writes.
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
@@ -362,7 +362,7 @@ fn read(path: &Path, max: usize, clock: SystemTime) -> io::Result<(Vec<u8>, Stam
         return Err(large());
     }
     let after = Stamp::of(&file.metadata()?, clock);
-    // Written while it was read: what it holds then is seen at the next look.
+    // A file that was written while it was read is read again at the next look.
     let fresh = before.fresh || after != before;
     Ok((bytes, Stamp { fresh, ..before }))
 }

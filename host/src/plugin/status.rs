@@ -1,4 +1,4 @@
-//! What is known of every plugin, for people, probes and metrics.
+//! The status of every plugin, for people, probes and metrics.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,41 +11,41 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::manifest::Policy;
 
-use super::source::Problem;
+use super::change::Problem;
 use crate::{name::PluginName, wasm::Digest, writer::Identities};
 
-/// How many plugins that are gone are still shown.
+/// Plugins that are gone and still shown.
 const GONE: usize = 16;
 
-/// How far a plugin is.
+/// The state of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// There is a file.
+    /// Its file exists.
     Found,
-    /// Its code is looked for in the cache, or it is being compiled, or waits for that.
+    /// Its code is read from the cache, or the file is compiled, or waits to be.
     Compiling,
-    /// It is WebAssembly.
+    /// The file is valid WebAssembly.
     Compiled,
     /// It fits the contract.
     Linked,
-    /// It said what it is and needs.
+    /// Its `describe` returned a manifest.
     Described,
-    /// It may read what it must; now it waits to take over.
+    /// Its grants suffice. It waits until it can take over.
     Verified,
-    /// It serves, and no newer file is on its way.
+    /// It serves, and no newer file is being brought up.
     Active,
-    /// The administrator switched it off.
+    /// The administrator disabled it.
     Disabled,
-    /// No file of it worked, and none serves.
+    /// No file of it works, and no older revision serves.
     Failed,
-    /// Calls in flight are awaited.
+    /// It ends when its calls in flight have.
     Draining,
-    /// Its file is gone, and so is it.
+    /// Its file was removed, and nothing serves.
     Gone,
 }
 
 impl State {
-    /// All there are.
+    /// All states.
     pub const ALL: [Self; 11] = [
         Self::Found,
         Self::Compiling,
@@ -84,25 +84,25 @@ impl fmt::Display for State {
     }
 }
 
-/// Which step failed.
+/// A step from a file to a revision that serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
     /// Reading `<name>.yaml`.
     Settings,
     /// Compiling the file.
     Compile,
-    /// Linking it with the contract.
+    /// Linking it against the contract.
     Link,
-    /// Asking it what it is and needs.
+    /// Calling its `describe`.
     Describe,
-    /// Comparing what it must have with what is granted.
+    /// Comparing its needs with its grants.
     Verify,
-    /// Letting it serve.
+    /// Making it serve.
     Activate,
 }
 
 impl Stage {
-    /// All there are.
+    /// All stages.
     pub const ALL: [Self; 6] =
         [Self::Settings, Self::Compile, Self::Link, Self::Describe, Self::Verify, Self::Activate];
 
@@ -131,11 +131,11 @@ pub struct Failure {
     /// Which step failed.
     #[serde(serialize_with = "crate::metrics::as_text")]
     pub stage: Stage,
-    /// What is wrong and what to do; may have several lines.
+    /// What is wrong, and what to do. May have several lines.
     pub message: String,
-    /// Where the plugin was when its `describe` came to nothing, innermost first; empty where it was not called.
+    /// The plugin's frames when its `describe` failed, innermost first. Empty if it was not called.
     pub backtrace: Vec<String>,
-    /// Which content of the plugin's file.
+    /// The digest of the plugin's file.
     #[serde(serialize_with = "short")]
     pub digest: Digest,
     /// When.
@@ -154,26 +154,26 @@ pub struct Serving {
     pub digest: Digest,
     /// The plugin's own version.
     pub version: String,
-    /// Since when, with these settings.
+    /// When it began to serve, with these settings.
     pub since: Timestamp,
-    /// What it asks for.
+    /// The instance policy of its manifest.
     pub instances: Policy,
 }
 
-/// What is known of one plugin.
+/// The status of one plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Status {
-    /// Which.
+    /// The plugin.
     pub plugin: PluginName,
-    /// How far its newest file is.
+    /// The state of its newest file.
     pub state: State,
-    /// What serves, whatever becomes of the newest file.
+    /// The revision that serves. It may be older than the newest file.
     pub serving: Option<Serving>,
-    /// The newest file.
+    /// The digest of the newest file.
     pub found: Option<Digest>,
-    /// The latest failure since the newest file or settings last worked.
+    /// The latest failure since its newest file or settings last worked.
     pub last_failure: Option<Failure>,
-    /// What the plugin asks for and does not get, and can do without to begin with.
+    /// Permissions that it asks for and does not get, and what it may have left behind under another name.
     pub warnings: Vec<String>,
 }
 
@@ -182,29 +182,29 @@ impl Status {
         Self { plugin, state: State::Found, serving: None, found: None, last_failure: None, warnings: Vec::new() }
     }
 
-    /// Whether nothing is wrong with it: it serves its newest file, or is meant not to.
+    /// `true` if its newest file serves, or nothing is meant to serve.
     pub fn is_ready(&self) -> bool {
         self.last_failure.is_none()
             && matches!(self.state, State::Active | State::Disabled | State::Draining | State::Gone)
     }
 }
 
-/// Everything at one moment.
+/// The statuses of all plugins at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Snapshot {
-    /// Whether the directory was looked at once, and every plugin found then was brought up or failed.
+    /// `true` once every plugin of the first look at the directory serves or has failed.
     pub settled: bool,
-    /// Found by the first look, and not yet brought up or failed; none before it.
+    /// Plugins of the first look that neither serve nor have failed. `None` before that look.
     pub unsettled: Option<Vec<PluginName>>,
-    /// By name. Of those that are gone the latest 16.
+    /// By name. Of those that are gone, the latest 16.
     pub plugins: Vec<Status>,
-    /// Files that are no plugins though they should be; the directory itself, if it cannot be read.
+    /// Files that cannot be used, and the directory if it cannot be read.
     pub problems: Vec<Problem>,
 }
 
-/// Hears of what becomes of plugins; for metrics. Called in the plugin's task: must not block.
+/// Observes plugins, for metrics. Called in the plugin's task, so it must not block.
 pub trait Observer: Send + Sync + 'static {
-    /// The status changed.
+    /// A plugin's status changed.
     fn changed(&self, status: &Status) {
         let _ = status;
     }
@@ -221,7 +221,7 @@ pub trait Observer: Send + Sync + 'static {
     }
 }
 
-/// For whom nobody listens.
+/// Ignores everything.
 impl Observer for () {}
 
 /// The statuses of all plugins. Clones share them.
@@ -234,7 +234,7 @@ pub struct Statuses {
 #[derive(Default)]
 struct Board {
     looked: bool,
-    /// Found by the first look, and not yet brought up or failed.
+    /// Plugins of the first look that neither serve nor have failed.
     unsettled: Vec<PluginName>,
     plugins: BTreeMap<PluginName, Status>,
     gone: VecDeque<PluginName>,
@@ -246,7 +246,7 @@ impl Statuses {
         Self { board: Arc::default(), identities }
     }
 
-    /// What is known now.
+    /// Returns all statuses as they are now.
     pub fn snapshot(&self) -> Snapshot {
         let board = self.board.lock();
         let with_leftovers = |status: &Status| {
@@ -262,7 +262,7 @@ impl Statuses {
         }
     }
 
-    /// What is known of one plugin.
+    /// Returns the status of one plugin.
     pub fn get(&self, plugin: &PluginName) -> Option<Status> {
         self.board.lock().plugins.get(plugin).cloned()
     }
@@ -280,7 +280,7 @@ impl Statuses {
         board.problems = problems;
     }
 
-    /// The plugin's task ended where it should not have.
+    /// Records that the plugin's task panicked.
     pub(super) fn lost(&self, plugin: &PluginName) {
         let mut board = self.board.lock();
         board.unsettled.retain(|unsettled| unsettled != plugin);
@@ -295,7 +295,7 @@ impl Statuses {
         board.gone.retain(|gone| *gone != name);
         match status.state {
             State::Found | State::Compiling | State::Compiled | State::Linked | State::Described | State::Verified => {}
-            // Waiting for informers or the API server does not settle it; anything that lasts does.
+            // A state that lasts settles the plugin. Waiting for informers or the API server does not.
             State::Active | State::Disabled | State::Failed | State::Draining | State::Gone => {
                 board.unsettled.retain(|unsettled| *unsettled != name);
             }

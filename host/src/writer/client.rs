@@ -1,4 +1,4 @@
-//! The imperative style: one request for each call of a plugin's `client`, within its grants, with its answer in the cache.
+//! The imperative style: each call of a plugin's `client` sends one request within its grants, and puts the answer into the cache.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,29 +11,29 @@ use pilothouse_core::{
 };
 use serde_json::{json, value::RawValue};
 
-use super::{Closed, Error, Writer};
+use super::{error::Error, fence::Closed, handle::Writer};
 use crate::{
     cluster::{self, DeleteOptions, Patch, WriteOptions},
     wasm::MAX_OBJECT,
 };
 
-/// Why a plugin's request came to nothing.
+/// Why a plugin's request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The plugin was not granted it. Nothing was sent.
+    /// The grants do not allow it. Nothing was sent.
     #[error(transparent)]
     Denied(#[from] Denied),
-    /// The plugin may begin no request any more. Nothing was sent.
+    /// The plugin may begin no request. Nothing was sent.
     #[error(transparent)]
     Closed(#[from] Closed),
-    /// The argument is no such object or patch. Nothing was sent.
+    /// The object or patch is invalid. Nothing was sent.
     #[error("{0}")]
     Invalid(String),
-    /// The API server refused, or did not answer.
+    /// The API server rejected the request, or did not answer.
     #[error(transparent)]
     Request(cluster::Error),
-    /// The API server's answer is no object; the request itself succeeded.
-    #[error("the API server's answer is no object")]
+    /// The request succeeded, and the API server's answer cannot be read.
+    #[error("cannot read the API server's answer")]
     Answer(#[source] ParseError),
 }
 
@@ -43,20 +43,20 @@ impl From<Error> for ClientError {
             Error::Denied(denied) => ClientError::Denied(denied),
             Error::Closed(closed) => ClientError::Closed(closed),
             Error::Request { source, .. } => ClientError::Request(source),
-            Error::Answer { source, .. } => ClientError::Answer(source),
+            Error::Answer { why, .. } | Error::Unreadable { why, .. } => ClientError::Answer(why),
             other => ClientError::Invalid(other.to_string()),
         }
     }
 }
 
-/// An object that a plugin wants to write: where it goes, and its text.
+/// An object that a plugin asks to write.
 struct Argument {
     of: TypeMeta,
     key: Key,
     body: Vec<u8>,
 }
 
-/// Refuses what the API server would: to find that out there would cost reading it, and sending it.
+/// Refuses a text that is too large for the API server, before it is read and sent.
 fn small(what: &str, bytes: usize) -> Result<(), ClientError> {
     if bytes <= MAX_OBJECT {
         return Ok(());
@@ -64,12 +64,12 @@ fn small(what: &str, bytes: usize) -> Result<(), ClientError> {
     Err(ClientError::Invalid(format!("{what} has {bytes} bytes, and an API server takes at most {MAX_OBJECT}")))
 }
 
-/// What a plugin is answered of the metadata of an object that it may not read: what says which object it is, and what the API server
-/// alone writes. Labels, annotations, finalizers and owners are not among it: a JSON patch may copy any part of an object to them.
+/// The members of `metadata` that a plugin gets of an object that it may not read: those that name the object, and those that only the API
+/// server writes. A JSON patch can copy any part of an object into its labels, annotations, finalizers and owners, so they are left out.
 const IDENTITY: [&str; 7] =
     ["name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"];
 
-/// Cuts an object to its apiVersion, its kind and its [`IDENTITY`].
+/// Reduces an object to its apiVersion, its kind and its [`IDENTITY`].
 fn identity(object: &Object) -> Result<Object, ParseError> {
     let of = object.type_meta();
     let json = object.json();
@@ -81,40 +81,41 @@ fn identity(object: &Object) -> Result<Object, ParseError> {
     Object::parse_unstored(cut.to_string().as_bytes(), of)
 }
 
-/// The members of a JSON object, of which none is parsed: a few are wanted, and the others may be large.
+/// Splits a JSON object into its members without parsing them. Few are wanted, and the others may be large.
 fn members(object: &str) -> serde_json::Result<Members<'_>> {
     serde_json::from_str(object)
 }
 
 type Members<'a> = BTreeMap<String, &'a RawValue>;
 
-/// A member that is a text, and not an empty one.
+/// Returns a member that is a non-empty text.
 fn text(members: &Members<'_>, name: &str) -> Option<String> {
     let text: String = serde_json::from_str(members.get(name)?.get()).ok()?;
     (!text.is_empty()).then_some(text)
 }
 
 impl Writer {
-    /// Reads an object past the cache.
+    /// Reads an object from the server, not from the cache.
     pub async fn get(&self, of: &TypeMeta, key: &Key) -> Result<Arc<Object>, ClientError> {
         let key = self.placed((Verb::Read, of, None), key.namespace.as_deref(), Some(&key.name)).await?;
+        self.fence.check()?;
         let body = self.cluster.get(of, key.namespace.as_deref(), &key.name).await.map_err(ClientError::Request)?;
-        // The answer may have taken long.
+        // The grants may have changed since the request was sent.
         self.grants.load().check(Verb::Read, of, None, key.namespace.as_deref(), Some(&key.name))?;
         Object::parse_unstored(&body, of).map(Arc::new).map_err(ClientError::Answer)
     }
 
-    /// Creates an object, under a name of its own or a generated one.
+    /// Creates an object under its own name or a generated one.
     pub async fn create(&self, object: &str) -> Result<Arc<Object>, ClientError> {
         let Argument { of, key, body } = self.argument(object, Verb::Create, None).await?;
-        let sent = self.cluster.create(&of, key.namespace.as_deref(), body, &self.manager);
+        let sent = self.cluster.create(&of, key.namespace.as_deref(), body, self.manager());
         self.written_part("create", &of, &key, None, sent).await
     }
 
     /// Replaces an object, or a subresource of it.
     pub async fn update(&self, object: &str, subresource: Option<Subresource>) -> Result<Arc<Object>, ClientError> {
         let Argument { of, key, body } = self.argument(object, Verb::Update, subresource).await?;
-        let options = WriteOptions { manager: &self.manager, subresource };
+        let options = WriteOptions { manager: self.manager(), subresource };
         let sent = self.cluster.update(&of, key.namespace.as_deref(), &key.name, body, options);
         self.written_part("update", &of, &key, subresource, sent).await
     }
@@ -130,12 +131,12 @@ impl Writer {
     ) -> Result<Arc<Object>, ClientError> {
         small("the patch", body.len())?;
         let key = self.placed((Verb::Patch, of, subresource), key.namespace.as_deref(), Some(&key.name)).await?;
-        let options = WriteOptions { manager: &self.manager, subresource };
+        let options = WriteOptions { manager: self.manager(), subresource };
         let sent = self.cluster.patch(of, key.namespace.as_deref(), &key.name, patch, body.into_bytes(), options);
         self.written_part("patch", of, &key, subresource, sent).await
     }
 
-    /// Server-side apply of an object, or of a subresource of it.
+    /// Sends a server-side apply of an object, or of a subresource of it.
     pub async fn apply_object(
         &self,
         object: &str,
@@ -143,7 +144,7 @@ impl Writer {
         force: bool,
     ) -> Result<Arc<Object>, ClientError> {
         let Argument { of, key, body } = self.argument(object, Verb::Apply, subresource).await?;
-        let options = WriteOptions { manager: &self.manager, subresource };
+        let options = WriteOptions { manager: self.manager(), subresource };
         let sent = self.cluster.patch(&of, key.namespace.as_deref(), &key.name, Patch::Apply { force }, body, options);
         self.written_part("apply", &of, &key, subresource, sent).await
     }
@@ -170,7 +171,7 @@ impl Writer {
         if self.cluster.known(of).is_some_and(|endpoint| !endpoint.is_stored) {
             return Ok(answer);
         }
-        // To be created, it may have had no name.
+        // An object that was created may have had no name before.
         let key = if key.name.is_empty() { answer.key() } else { key };
         let grants = self.grants.load();
         let scale = Some(Subresource::Scale);
@@ -182,8 +183,8 @@ impl Writer {
         identity(&answer).map(Arc::new).map_err(ClientError::Answer)
     }
 
-    /// Only a whole object that is stored may enter the cache: the answer about a scale is of another kind, and a review has neither uid nor
-    /// version. The plugin gets each of them.
+    /// Waits for the answer to a write. An object that is stored enters the cache. A scale is of another kind, and a review has neither uid nor
+    /// version: the plugin gets them, and the cache does not.
     async fn written_part(
         &self,
         verb: &'static str,
@@ -196,13 +197,13 @@ impl Writer {
         let answer = if subresource == Some(Subresource::Scale) {
             Object::parse(&answer, &TypeMeta::new("autoscaling/v1", "Scale")).map(Arc::new)
         } else {
-            self.take_in(of, &answer).or_else(|_| Object::parse_unstored(&answer, of).map(Arc::new))
+            self.put_in_cache(of, &answer).or_else(|_| Object::parse_unstored(&answer, of).map(Arc::new))
         };
         self.visible(of, key, subresource, answer.map_err(ClientError::Answer)?)
     }
 
-    /// Reads where an object goes, if it may. To be created, `metadata.generateName` may stand for a name, which is then empty, and what is
-    /// not stored needs neither.
+    /// Reads the kind and key of an object, if the plugin may write it. An object that is created may have `metadata.generateName` in place of a
+    /// name. One that is not stored needs neither.
     async fn argument(
         &self,
         object: &str,
@@ -212,7 +213,7 @@ impl Writer {
         small("the object", object.len())?;
         let invalid = |why: String| ClientError::Invalid(why);
         let without = |member: &str| invalid(format!("the object has no {member}"));
-        let members = members(object).map_err(|error| invalid(format!("the object is no JSON object: {error}")))?;
+        let members = members(object).map_err(|error| invalid(format!("the object is not a JSON object: {error}")))?;
         let api_version = text(&members, "apiVersion").ok_or_else(|| without("apiVersion"))?;
         let kind = text(&members, "kind").ok_or_else(|| without("kind"))?;
         let metadata =
@@ -227,22 +228,21 @@ impl Writer {
         let namespace = text(&metadata, "namespace");
         drop((members, metadata));
         let placed = self.placed((verb, &of, subresource), namespace.as_deref(), name.as_deref()).await;
-        // Whether the kind needs a name is known once it is placed, and said first.
+        // It is known by now whether objects of the kind are stored. A missing name is reported before other errors.
         if !is_named && self.cluster.known(&of).is_some_and(|endpoint| endpoint.is_stored) {
             return Err(without("metadata.name"));
         }
         Ok(Argument { of, key: placed?, body: object.as_bytes().to_vec() })
     }
 
-    /// The key as the kind's scope wants it, if the plugin may do this there: grants are checked against the namespace that the
-    /// request will have. The server is asked for the scope only where one of the two is granted. Every request passes here.
+    /// Returns the key with the namespace that the kind's scope requires, if the plugin may do this there. The grants
+    /// are checked for the namespace that the request will have. The scope is looked up only if one of the two namespaces is granted.
     async fn placed(
         &self,
         (verb, of, subresource): (Verb, &TypeMeta, Option<Subresource>),
         namespace: Option<&str>,
         name: Option<&str>,
     ) -> Result<Key, ClientError> {
-        self.fence.check()?;
         let granted = |namespace| self.grants.load().check(verb, of, subresource, namespace, name);
         let anywhere = granted(namespace);
         if anywhere.is_err() && granted(None).is_err() {

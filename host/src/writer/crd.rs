@@ -11,16 +11,16 @@ use pilothouse_core::{
 use serde_json::Value;
 use tracing::info;
 
-use super::{Error, Writer};
+use super::{basis::Basis, error::Error, handle::Writer};
 use crate::cluster;
 
-/// How long a definition may take to be established: the API server needs some tens of milliseconds.
+/// Time for a definition to be established. The API server needs some tens of milliseconds.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why a plugin's definitions are not in place.
 #[derive(Debug, thiserror::Error)]
 pub enum CrdError {
-    /// It is no definition: the plugin's mistake.
+    /// It is not a definition. It is the plugin's mistake.
     #[error("definition {at} that the plugin brings {why}")]
     Invalid {
         /// Its position in the manifest.
@@ -28,16 +28,16 @@ pub enum CrdError {
         /// What is wrong.
         why: String,
     },
-    /// The API server did not take it.
+    /// The API server rejected it, or did not answer.
     #[error("cannot install CustomResourceDefinition {name}")]
     Install {
         /// Its name.
         name: String,
-        /// What came instead of success.
+        /// Why.
         #[source]
         source: Error,
     },
-    /// The API server took it, and does not serve it.
+    /// The API server accepted it, and does not serve its kind.
     #[error("CustomResourceDefinition {name} is not served {after} s after it was installed: {why}", after = ESTABLISHED_WITHIN.as_secs())]
     NotEstablished {
         /// Its name.
@@ -48,23 +48,23 @@ pub enum CrdError {
 }
 
 impl Writer {
-    /// Applies the definitions that differ from what the server has, and waits until they are served. Those that the plugin may
-    /// not install are left to whoever may: its informers wait for the kinds.
+    /// Applies the definitions that differ from what the server has, and waits until their kinds are served. A definition that the plugin
+    /// may not install is skipped: its informers wait until somebody else installs it.
     ///
     /// # Errors
-    /// The first reason why one is not. Those before it are in place.
+    /// Returns the first reason why a definition is not in place. Those before it are.
     pub async fn install(&self, definitions: &[String]) -> Result<(), CrdError> {
         let of = TypeMeta::new("apiextensions.k8s.io/v1", "CustomResourceDefinition");
         for (at, text) in definitions.iter().enumerate() {
             let invalid = |why: &str| CrdError::Invalid { at, why: why.to_owned() };
             let mut desired: Value =
-                serde_json::from_str(text).map_err(|error| invalid(&format!("is no JSON: {error}")))?;
+                serde_json::from_str(text).map_err(|error| invalid(&format!("is not valid JSON: {error}")))?;
             if desired["apiVersion"] != *of.api_version || desired["kind"] != *of.kind {
                 return Err(invalid(&format!("is not of {of}")));
             }
             let name = desired["metadata"]["name"].as_str().ok_or_else(|| invalid("has no metadata.name"))?.to_owned();
             if let Err(denied) = self.grants.load().check(Verb::Apply, &of, None, None, Some(&name)) {
-                info!(plugin = %self.plugin, definition = name, reason = %denied, "left a CustomResourceDefinition to others");
+                info!(plugin = %self.identity.plugin(), definition = name, reason = %denied, "skipped a CustomResourceDefinition that the plugin may not install");
                 continue;
             }
             if let Some(object) = desired.as_object_mut() {
@@ -77,15 +77,18 @@ impl Writer {
             let live = match self.cluster.get(&of, None, &name).await {
                 Ok(body) => Some(
                     Object::parse(&body, &of)
-                        .map_err(|source| installing(Error::Answer { of: of.clone(), key: key.clone(), source }))?,
+                        .map_err(|why| installing(Error::Unreadable { of: of.clone(), key: key.clone(), why }))?,
                 ),
                 Err(error) if error.is_not_found() => None,
                 Err(error) => return Err(request(error)),
             };
-            let changed = !live.is_some_and(|live| diff::holds(&live, &self.manager, None, &desired));
+            let changed = !live.as_ref().is_some_and(|live| diff::holds(live, self.manager(), None, &desired));
             if changed {
-                self.apply(&of, &key, &desired, None, true).await.map_err(installing)?;
-                info!(plugin = %self.plugin, definition = name, "installed a CustomResourceDefinition");
+                // If somebody else changes it meanwhile, the server answers 409, and the installation begins again.
+                let basis = live.map_or(Basis::Anything, |live| Basis::Version(live.resource_version()));
+                basis.name_in(&mut desired);
+                self.apply(&of, &key, &desired, None, basis.takes_fields()).await.map_err(installing)?;
+                info!(plugin = %self.identity.plugin(), definition = name, "installed a CustomResourceDefinition");
             }
             self.established(&of, &name).await.map_err(|problem| match problem {
                 NotYet::Request(error) => request(error),
@@ -98,7 +101,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until the server serves the definition's kind.
+    /// Waits until the server serves the kind of a definition.
     async fn established(&self, of: &TypeMeta, name: &str) -> Result<(), NotYet> {
         let deadline = tokio::time::Instant::now() + ESTABLISHED_WITHIN;
         let mut pause = Duration::from_millis(10);
@@ -110,8 +113,9 @@ impl Writer {
                 return Ok(());
             }
             if tokio::time::Instant::now() > deadline {
-                let told: Vec<_> = conditions.iter().filter_map(|condition| condition["message"].as_str()).collect();
-                return Err(NotYet::Refused(told.join("; ")));
+                let messages: Vec<_> =
+                    conditions.iter().filter_map(|condition| condition["message"].as_str()).collect();
+                return Err(NotYet::Refused(messages.join("; ")));
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));

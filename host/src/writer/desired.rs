@@ -1,10 +1,14 @@
-//! From what a plugin returned as a child to what is sent: checked, in its place, and owned.
+//! Turns what a plugin returned as a child into the body of an apply: checked, in its namespace, and owned.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use pilothouse_core::key::{Key, TypeMeta};
 use serde_json::{Map, Value, json};
 
-use super::{Error, Owner, Writer, mark};
+use super::{
+    error::{ChildError, Error},
+    handle::{Owner, Writer},
+    mark,
+};
 use crate::{
     informer::{InformerKey, View},
     wasm::Child,
@@ -22,47 +26,24 @@ const SERVERS_OWN: [&str; 8] = [
     "selfLink",
 ];
 
-/// Kinds that are named to who returned a child of another one.
-const TOLD_KINDS: usize = 10;
+/// Owned kinds that a message names.
+const SHOWN_KINDS: usize = 10;
 
-/// A child as it should be.
+/// A child as it is to be applied.
 pub(super) struct Desired {
     pub(super) of: TypeMeta,
     pub(super) key: Key,
     /// The whole body of the apply.
     pub(super) value: Value,
     pub(super) adopt: bool,
-    /// Of the text that the plugin returned.
+    /// Length of the text that the plugin returned.
     pub(super) bytes: usize,
-    /// Of all that it comes from.
+    /// [`Writer::digest`] of the child.
     pub(super) digest: u64,
 }
 
-/// Why a returned child is none: the plugin's mistake.
-#[derive(Debug, thiserror::Error)]
-pub enum ChildError {
-    #[error("child {at} is no JSON object: {why}")]
-    Json { at: usize, why: String },
-    #[error("child {at} has no {member}")]
-    Without { at: usize, member: &'static str },
-    #[error("child {at} is of kind {of}, which the controller does not own; it owns {owned}")]
-    NotOwned { at: usize, of: TypeMeta, owned: String },
-    #[error("child {of} {name} is meant for {asked}, but a child must be in its owner's namespace {namespace}")]
-    OtherNamespace { of: TypeMeta, name: String, asked: String, namespace: String },
-    #[error("child {of} {name} has no namespace, and its owner has none to lend")]
-    NoNamespace { of: TypeMeta, name: String },
-    #[error("child {of} {name} is cluster-scoped: an owner in a namespace cannot hold it")]
-    ClusterScoped { of: TypeMeta, name: String },
-    #[error("child {of} {key} is named twice")]
-    Twice { of: TypeMeta, key: Key },
-    #[error("child {of} {key} names another controlling owner")]
-    OtherController { of: TypeMeta, key: Key },
-    #[error("child {of} {key} would not be seen: what the controller owns there is watched where {watched}")]
-    Unwatched { of: TypeMeta, key: Key, watched: String },
-}
-
 impl Writer {
-    /// Checks the child at position `at`, and puts it in its place. Asks the server only for a kind it never met.
+    /// Checks the child at position `at`, and adds its namespace and its owner. Sends a request only for a kind that is not known yet.
     pub(super) async fn desire(
         &self,
         owner: &Owner<'_>,
@@ -83,8 +64,8 @@ impl Writer {
         let kind = text(&object, "kind").ok_or(ChildError::Without { at, member: "kind" })?;
         let of = TypeMeta::new(&api_version, &kind);
         if !owner.owns.contains(&of) {
-            let mut owned: Vec<String> = owner.owns.iter().take(TOLD_KINDS).map(ToString::to_string).collect();
-            match owner.owns.len().saturating_sub(TOLD_KINDS) {
+            let mut owned: Vec<String> = owner.owns.iter().take(SHOWN_KINDS).map(ToString::to_string).collect();
+            match owner.owns.len().saturating_sub(SHOWN_KINDS) {
                 _ if owned.is_empty() => owned.push("none".into()),
                 0 => {}
                 more => owned.push(format!("{more} more")),
@@ -108,8 +89,8 @@ impl Writer {
         };
         let key = Key::new(namespace.as_deref(), &name);
         own(metadata, owner).map_err(|()| ChildError::OtherController { of: of.clone(), key: key.clone() })?;
-        seen(view, &of, &key, metadata)?;
-        // A child's status is for whoever runs the child; apply would ignore it, and the diff must not wait for it.
+        check_watched(view, &of, &key, metadata)?;
+        // The server ignores the status in an apply, so the diff would never hold.
         object.remove("status");
         if api_version == "v1" && kind == "Secret" {
             encode_texts(&mut object);
@@ -117,7 +98,7 @@ impl Writer {
         Ok(Desired { of, key, value: object.into(), adopt: child.adopt, bytes: child.object.len(), digest })
     }
 
-    /// The namespace that a child goes to.
+    /// Returns the child's namespace.
     async fn place(
         &self,
         owner: &Owner<'_>,
@@ -147,8 +128,8 @@ impl Writer {
 
 /// Replaces a Secret's `stringData` by the `data` that the server makes of it.
 ///
-/// The server stores no `stringData`, and its field set still names it: nobody's change of such a key could be seen there. A key that is in both
-/// has the text of `stringData`, as on the server. What is not a map of texts is left to the server to refuse.
+/// The server does not store `stringData`, and its field set names it all the same: a change of such a key could not be seen there. A key that is
+/// in both has the text of `stringData`, as on the server. The server rejects what is not a map of texts.
 fn encode_texts(secret: &mut Map<String, Value>) {
     let is_map = |value: &Value| value.is_object() || value.is_null();
     let texts = match secret.get("stringData") {
@@ -173,7 +154,7 @@ fn encode_texts(secret: &mut Map<String, Value>) {
     }
 }
 
-/// Adds the controlling owner reference.
+/// Adds the controlling owner reference. Fails if the child names another controlling owner.
 fn own(metadata: &mut Map<String, Value>, owner: &Owner<'_>) -> Result<(), ()> {
     let (of, uid) = (owner.object.type_meta(), owner.object.uid().to_string());
     let mut references = match metadata.remove("ownerReferences") {
@@ -197,8 +178,8 @@ fn own(metadata: &mut Map<String, Value>, owner: &Owner<'_>) -> Result<(), ()> {
     Ok(())
 }
 
-/// A child that no lease would show again, whole, would be applied for ever.
-fn seen(view: &View, of: &TypeMeta, key: &Key, metadata: &Map<String, Value>) -> Result<(), ChildError> {
+/// Fails if no lease shows the whole child: the cache would never prove it, and each reconcile would apply it.
+fn check_watched(view: &View, of: &TypeMeta, key: &Key, metadata: &Map<String, Value>) -> Result<(), ChildError> {
     let labels = || {
         let labels = metadata.get("labels").and_then(Value::as_object);
         labels.into_iter().flatten().filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
@@ -232,7 +213,7 @@ mod tests {
             (json!({"stringData": {"a": "b"}, "data": null}), json!({"data": {"a": "Yg=="}})),
             (json!({"stringData": null, "data": null}), json!({"data": null})),
             (json!({"stringData": {}}), json!({})),
-            // The server says what is wrong with these.
+            // The server rejects these.
             (json!({"stringData": {"a": 1}}), json!({"stringData": {"a": 1}})),
             (json!({"stringData": ["a"]}), json!({"stringData": ["a"]})),
             (json!({"stringData": {"a": "b"}, "data": []}), json!({"stringData": {"a": "b"}, "data": []})),

@@ -1,8 +1,7 @@
-//! What the host tells people on the objects themselves: Events of the core group, as `kubectl describe` shows them.
+//! Writes Events of the core group about objects, as `kubectl describe` shows them.
 //!
-//! They are written by a task of their own, out of a queue with a bound, at a measured pace: whoever tells waits for nothing, and an API
-//! server that is away, or does not let the host, costs the Events and nothing else. Which are written, counted or left out is
-//! [`pilothouse_core::event`]'s to say.
+//! A task of their own writes them, from a bounded queue and at a limited rate. Callers do not wait. If the API server is away or forbids
+//! them, only the Events are lost. [`pilothouse_core::event`] decides which are written, counted or dropped.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -36,40 +35,40 @@ use crate::{
     name::PluginName,
 };
 
-/// Events that wait to be written: client-go's broadcaster holds as many. They are the plugins' in turns, and where there is no room for
-/// one more, a plugin that has most of them gives way.
+/// Upper bound for Events that wait, as in client-go's broadcaster. Plugins take turns. When it is reached, the plugin with the most waiting
+/// Events loses its newest.
 const WAITING: usize = 1000;
 
-/// Requests to the API server: client-go gives a client of its own, with the same figures, to those who write many Events.
+/// Rate of requests to the API server. client-go's clients for Events have the same.
 const PACE: Rate = Rate { burst: 50, every: Duration::from_millis(100) };
 
-/// How long one may take to be written: the next ones wait for it.
+/// Time for the request of one Event. The next Events wait for it.
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// The API server's own bound on `message`, in bytes.
 const MESSAGE: usize = 1024;
 
-/// How much of an object's name stands in the Event's: with the number after it it is a name of 253 characters at most.
+/// Characters of the object's name in the Event's name. With the number after it, a name has at most 253.
 const NAME: usize = 230;
 
-/// So often at most it is said that Events cannot be written.
-const SAID_AGAIN: Duration = Duration::from_secs(300);
+/// Time between warnings that Events cannot be written.
+const WARN_EVERY: Duration = Duration::from_secs(300);
 
-/// Who tells, for people: `From` of `kubectl describe`.
+/// The reporting component: `From` in `kubectl describe`.
 const COMPONENT: &str = "pilothouse";
 
-/// Whether all is well.
+/// The type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// For information.
+    /// Information.
     #[allow(dead_code, reason = "the other type of Event that Kubernetes has")]
     Normal,
-    /// Somebody should look at it.
+    /// Something that people should look at.
     Warning,
 }
 
 impl Level {
-    /// The Event's `type`.
+    /// Returns the Event's `type`.
     pub fn as_str(self) -> &'static str {
         match self {
             Level::Normal => "Normal",
@@ -78,7 +77,7 @@ impl Level {
     }
 }
 
-/// The object that is spoken of. A newer one of its name is another.
+/// The object that an Event is about. A later object of the same name is another one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct About {
     of: TypeMeta,
@@ -87,7 +86,7 @@ struct About {
 }
 
 #[derive(Debug)]
-struct Note {
+struct Draft {
     about: About,
     resource_version: String,
     level: Level,
@@ -96,7 +95,7 @@ struct Note {
     at: Timestamp,
 }
 
-/// Where to tell something of an object. Clones share the queue; its task ends with the last of them.
+/// Writes Events. Clones share the queue, and its task ends with the last of them.
 #[derive(Clone)]
 pub struct Events {
     waiting: Arc<Waiting>,
@@ -105,75 +104,75 @@ pub struct Events {
     _open: Arc<DropGuard>,
 }
 
-/// What waits to be written, of all plugins.
+/// The Events of all plugins that wait.
 #[derive(Debug, Default)]
 struct Waiting {
-    lines: Mutex<Lines>,
+    queues: Mutex<Queues>,
     added: Notify,
 }
 
-/// A line for each plugin that has something waiting.
+/// A queue for each plugin that has waiting Events.
 #[derive(Debug, Default)]
-struct Lines {
-    of: BTreeMap<PluginName, VecDeque<Note>>,
-    /// Whose note is next, then whose. Each plugin that has a line is there once.
+struct Queues {
+    of: BTreeMap<PluginName, VecDeque<Draft>>,
+    /// The order in which plugins take turns. Each plugin with a queue is in it once.
     turns: VecDeque<PluginName>,
     len: usize,
 }
 
-impl Lines {
-    /// Adds a note. Returns how many were dropped for want of room: none, or one of a plugin that has most.
-    fn add(&mut self, plugin: &PluginName, note: Note) -> u64 {
-        let line = match self.of.get_mut(plugin) {
-            Some(line) => line,
+impl Queues {
+    /// Adds an Event. Returns how many were dropped to make room: none, or one of the plugin with the most.
+    fn add(&mut self, plugin: &PluginName, draft: Draft) -> u64 {
+        let queue = match self.of.get_mut(plugin) {
+            Some(queue) => queue,
             None => {
                 self.turns.push_back(plugin.clone());
                 self.of.entry(plugin.clone()).or_default()
             }
         };
-        line.push_back(note);
+        queue.push_back(draft);
         self.len += 1;
         if self.len <= WAITING {
             return 0;
         }
-        let longest = self.of.iter().max_by_key(|(_, line)| line.len()).map(|(plugin, _)| plugin.clone());
+        let longest = self.of.iter().max_by_key(|(_, queue)| queue.len()).map(|(plugin, _)| plugin.clone());
         if let Some(longest) = longest {
             self.remove(&longest, VecDeque::pop_back);
         }
         1
     }
 
-    /// The next note, of one plugin after the other.
-    fn next(&mut self) -> Option<Note> {
+    /// Removes the next Event. Plugins take turns.
+    fn next(&mut self) -> Option<Draft> {
         let plugin = self.turns.pop_front()?;
         self.turns.push_back(plugin.clone());
         self.remove(&plugin, VecDeque::pop_front)
     }
 
-    fn remove(&mut self, plugin: &PluginName, take: impl Fn(&mut VecDeque<Note>) -> Option<Note>) -> Option<Note> {
-        let line = self.of.get_mut(plugin)?;
-        let note = take(line);
-        self.len -= usize::from(note.is_some());
-        if line.is_empty() {
+    fn remove(&mut self, plugin: &PluginName, take: impl Fn(&mut VecDeque<Draft>) -> Option<Draft>) -> Option<Draft> {
+        let queue = self.of.get_mut(plugin)?;
+        let draft = take(queue);
+        self.len -= usize::from(draft.is_some());
+        if queue.is_empty() {
             self.of.remove(plugin);
             self.turns.retain(|waits| waits != plugin);
         }
-        note
+        draft
     }
 }
 
 impl Waiting {
-    async fn next(&self) -> Note {
+    async fn next(&self) -> Draft {
         loop {
-            if let Some(note) = self.lines.lock().next() {
-                return note;
+            if let Some(draft) = self.queues.lock().next() {
+                return draft;
             }
             self.added.notified().await;
         }
     }
 }
 
-/// Since the start.
+/// Counts since the start.
 #[derive(Default)]
 struct Counts {
     written: AtomicU64,
@@ -193,7 +192,7 @@ impl Events {
             counts: counts.clone(),
             correlator: Correlator::new(),
             origin: Instant::now(),
-            complained: None,
+            warned: None,
         };
         io.spawn({
             let (waiting, open) = (waiting.clone(), open.clone());
@@ -202,11 +201,10 @@ impl Events {
         Self { waiting, counts, _open: Arc::new(open.drop_guard()) }
     }
 
-    /// Tells something of an object that is a plugin's affair: `reason` is one word in `UpperCamelCase`, `message` a sentence for people.
-    /// Waits for nothing.
+    /// Queues an Event about an object, on behalf of a plugin. `reason` is one word in `UpperCamelCase`, `message` a sentence. Never waits.
     pub fn tell(&self, plugin: &PluginName, object: &Object, level: Level, reason: &'static str, message: &str) {
         let about = About { of: object.type_meta().clone(), key: object.key().clone(), uid: object.uid().clone() };
-        let note = Note {
+        let draft = Draft {
             about,
             resource_version: object.resource_version().to_string(),
             level,
@@ -214,12 +212,12 @@ impl Events {
             message: cut(message, MESSAGE),
             at: Timestamp::now(),
         };
-        let dropped = self.waiting.lines.lock().add(plugin, note);
+        let dropped = self.waiting.queues.lock().add(plugin, draft);
         self.counts.dropped.fetch_add(dropped, Ordering::Relaxed);
         self.waiting.added.notify_one();
     }
 
-    /// What became of what was told, since the start: `created`, `counted` as one more of the same, `dropped` as too much, or `failed`.
+    /// Returns the number of Events since the start: `created`, `counted` as a repetition, `dropped` as too many, and `failed`.
     pub fn figures(&self) -> [(&'static str, u64); 4] {
         let Counts { written, counted, dropped, failed } = &*self.counts;
         [("created", written), ("counted", counted), ("dropped", dropped), ("failed", failed)]
@@ -234,27 +232,28 @@ struct Recorder {
     counts: Arc<Counts>,
     correlator: Correlator<About>,
     origin: Instant,
-    complained: Option<Instant>,
+    warned: Option<Instant>,
 }
 
 impl Recorder {
     async fn run(mut self, waiting: &Waiting) {
         let mut used = Duration::ZERO;
         loop {
-            let note = waiting.next().await;
+            let draft = waiting.next().await;
             if !self.acting.is_allowed() {
                 self.counts.dropped.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            let name = || format!("{}.{:x}", event_name(&note.about.key.name), note.at.as_nanosecond());
-            let Some(act) = self.correlator.judge(self.origin.elapsed(), &note.about, note.reason, &note.message, name)
+            let name = || format!("{}.{:x}", event_name(&draft.about.key.name), draft.at.as_nanosecond());
+            let Some(act) =
+                self.correlator.judge(self.origin.elapsed(), &draft.about, draft.reason, &draft.message, name)
             else {
                 self.counts.dropped.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
             tokio::time::sleep(PACE.wait(used, self.origin.elapsed())).await;
             used = PACE.take(used, self.origin.elapsed());
-            let written = match timeout(WITHIN, self.write(&note, &act)).await {
+            let written = match timeout(WITHIN, self.write(&draft, &act)).await {
                 Ok(written) => written.map_err(|error| (is_expected(&error), error.to_string())),
                 Err(_) => Err((false, format!("no answer within {} s", WITHIN.as_secs()))),
             };
@@ -262,7 +261,7 @@ impl Recorder {
                 Ok(()) if act.count > 1 => &self.counts.counted,
                 Ok(()) => &self.counts.written,
                 Err((expected, error)) => {
-                    self.complain(expected, &error);
+                    self.log_failure(expected, &error);
                     &self.counts.failed
                 }
             };
@@ -270,30 +269,30 @@ impl Recorder {
         }
     }
 
-    async fn write(&self, note: &Note, act: &Act) -> Result<(), cluster::Error> {
+    async fn write(&self, draft: &Draft, act: &Act) -> Result<(), cluster::Error> {
         let of = TypeMeta::new("v1", "Event");
-        // Where everybody looks for the Events of what lives in no namespace.
-        let namespace = note.about.key.namespace.as_deref().unwrap_or("default");
-        let at = note.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        // As for all Events about objects without a namespace.
+        let namespace = draft.about.key.namespace.as_deref().unwrap_or("default");
+        let at = draft.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         if act.count > 1 {
             let again = json!({ "count": act.count, "lastTimestamp": at, "message": cut(&act.message, MESSAGE) });
             let options = WriteOptions { manager: COMPONENT, subresource: None };
             let body = again.to_string().into_bytes();
             match self.cluster.patch(&of, Some(namespace), &act.name, Patch::Merge, body, options).await {
-                // It was never written, or is gone already.
+                // The Event was never written, or has expired.
                 Err(error) if error.is_not_found() => {}
                 patched => return patched.map(drop),
             }
         }
-        let body = self.event(note, act, namespace, &at).to_string().into_bytes();
+        let body = self.event(draft, act, namespace, &at).to_string().into_bytes();
         self.cluster.create(&of, Some(namespace), body, COMPONENT).await.map(drop)
     }
 
-    fn event(&self, note: &Note, act: &Act, namespace: &str, at: &str) -> Value {
-        let About { of, key, uid } = &note.about;
+    fn event(&self, draft: &Draft, act: &Act, namespace: &str, at: &str) -> Value {
+        let About { of, key, uid } = &draft.about;
         let mut about = json!({
             "apiVersion": *of.api_version, "kind": *of.kind, "name": *key.name, "uid": uid.to_string(),
-            "resourceVersion": note.resource_version,
+            "resourceVersion": draft.resource_version,
         });
         if let Some(namespace) = &key.namespace {
             about["namespace"] = (**namespace).into();
@@ -302,20 +301,20 @@ impl Recorder {
             "apiVersion": "v1", "kind": "Event",
             "metadata": { "namespace": namespace, "name": act.name },
             "involvedObject": about,
-            "type": note.level.as_str(), "reason": note.reason, "message": cut(&act.message, MESSAGE),
+            "type": draft.level.as_str(), "reason": draft.reason, "message": cut(&act.message, MESSAGE),
             "count": act.count, "firstTimestamp": at, "lastTimestamp": at,
             "source": { "component": COMPONENT, "host": self.instance },
             "reportingComponent": COMPONENT, "reportingInstance": self.instance,
         })
     }
 
-    /// Says once in a while that Events are lost.
-    fn complain(&mut self, expected: bool, error: &str) {
-        if expected || self.complained.is_some_and(|at| at.elapsed() < SAID_AGAIN) {
+    /// Logs that an Event is lost, as a warning now and then.
+    fn log_failure(&mut self, expected: bool, error: &str) {
+        if expected || self.warned.is_some_and(|at| at.elapsed() < WARN_EVERY) {
             debug!(error, "cannot write an Event");
             return;
         }
-        self.complained = Some(Instant::now());
+        self.warned = Some(Instant::now());
         warn!(
             error,
             "cannot write Events: nothing else depends on them; the host's account needs create and patch on events"
@@ -323,7 +322,7 @@ impl Recorder {
     }
 }
 
-/// The namespace is gone, or going.
+/// `true` if the namespace is gone or terminating.
 fn is_expected(error: &cluster::Error) -> bool {
     match error {
         cluster::Error::Status(status) => {
@@ -333,7 +332,7 @@ fn is_expected(error: &cluster::Error) -> bool {
     }
 }
 
-/// The beginning of a text, at most so many bytes; a cut is marked.
+/// Returns the beginning of a text, of at most so many bytes. A cut is marked with `…`.
 pub(crate) fn cut(text: &str, bytes: usize) -> String {
     const MARK: char = '…';
     if text.len() <= bytes {
@@ -343,7 +342,7 @@ pub(crate) fn cut(text: &str, bytes: usize) -> String {
     text[..end].chars().chain([MARK]).collect()
 }
 
-/// The beginning of a name as it may stand before a dot in an Event's: that is a DNS subdomain, and names of roles may have colons and
+/// Returns the beginning of an object's name as part of an Event's name. That is a DNS subdomain, while names of roles may have colons and
 /// capitals.
 fn event_name(name: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
@@ -362,28 +361,28 @@ mod tests {
         PluginName::new(name).unwrap()
     }
 
-    fn note(message: usize) -> Note {
+    fn draft(message: usize) -> Draft {
         let object = br#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"a","uid":"u","resourceVersion":"1"}}"#;
         let object = Object::parse(object, &TypeMeta::new("v1", "Node")).unwrap();
         let about = About { of: object.type_meta().clone(), key: object.key().clone(), uid: object.uid().clone() };
         let (resource_version, message) = ("1".to_owned(), message.to_string());
-        Note { about, resource_version, level: Level::Normal, reason: "Looked", message, at: Timestamp::UNIX_EPOCH }
+        Draft { about, resource_version, level: Level::Normal, reason: "Looked", message, at: Timestamp::UNIX_EPOCH }
     }
 
     #[test]
     fn invariant_8_events_of_a_plugin_that_has_many_give_way_to_anothers() {
-        let mut lines = Lines::default();
+        let mut queues = Queues::default();
         let (busy, quiet) = (plugin("busy"), plugin("quiet"));
-        let dropped: u64 = (0..10_000).map(|number| lines.add(&busy, note(number))).sum();
-        assert_eq!((lines.len, dropped), (WAITING, 9_000));
+        let dropped: u64 = (0..10_000).map(|number| queues.add(&busy, draft(number))).sum();
+        assert_eq!((queues.len, dropped), (WAITING, 9_000));
         // Another's is taken all the same, and is next but one at the latest.
-        assert_eq!(lines.add(&quiet, note(77)), 1);
-        assert_eq!((lines.len, lines.of[&quiet].len()), (WAITING, 1));
-        let first: Vec<_> = (0..3).map(|_| lines.next().unwrap().message).collect();
+        assert_eq!(queues.add(&quiet, draft(77)), 1);
+        assert_eq!((queues.len, queues.of[&quiet].len()), (WAITING, 1));
+        let first: Vec<_> = (0..3).map(|_| queues.next().unwrap().message).collect();
         assert_eq!(first, ["0", "77", "1"]);
-        assert_eq!(lines.turns, std::slice::from_ref(&busy));
-        while lines.next().is_some() {}
-        assert_eq!((lines.len, lines.of.len(), lines.turns.len()), (0, 0, 0));
+        assert_eq!(queues.turns, std::slice::from_ref(&busy));
+        while queues.next().is_some() {}
+        assert_eq!((queues.len, queues.of.len(), queues.turns.len()), (0, 0, 0));
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Identity {
     }
 
     /// Returns the plugin's field manager.
-    pub fn manager(&self) -> &Arc<str> {
+    pub fn manager(&self) -> &str {
         &self.manager
     }
 
@@ -174,8 +174,8 @@ mod tests {
     #[test]
     fn a_name_or_an_identity_belongs_to_one_plugin() {
         let all = Identities::default();
-        assert_eq!(&**all.claim(&name("a"), None).unwrap().manager(), "pilothouse.a");
-        assert_eq!(&**all.claim(&name("b"), Some(name("old"))).unwrap().manager(), "pilothouse.old");
+        assert_eq!(all.claim(&name("a"), None).unwrap().manager(), "pilothouse.a");
+        assert_eq!(all.claim(&name("b"), Some(name("old"))).unwrap().manager(), "pilothouse.old");
         let taken = |plugin: &str, identity: Option<&str>| {
             let IdentityTaken { identity, other, .. } = all.claim(&name(plugin), identity.map(name)).unwrap_err();
             (identity.to_string(), other.to_string())
@@ -192,7 +192,7 @@ mod tests {
         all.claim(&name("b"), None).unwrap();
         all.claim(&name("old"), None).unwrap();
         all.release(&name("a"));
-        assert_eq!(&**all.claim(&name("c"), Some(name("a"))).unwrap().manager(), "pilothouse.a");
+        assert_eq!(all.claim(&name("c"), Some(name("a"))).unwrap().manager(), "pilothouse.a");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The mark of a child: a digest of its text, applied with it as an annotation.
 //!
 //! The API server stores some children in another form than they were sent: quantities, defaults inside atomic lists, dropped empty
-//! values. The diff cannot prove from such a child that it is as it was applied, and a note in memory ends with the process. So the
-//! host applies the child once more, with the mark. The mark says which text was applied last. The host's field set says whether
-//! somebody has changed a field since ([`diff::is_untouched`]). Both stand in the object, so a restarted host sends nothing.
+//! values. The diff cannot prove that such a child is as it was applied, and what is known in memory ends with the process. So the host
+//! applies the child once more, with the mark. The mark says which text was applied last. The host's field set says whether somebody has
+//! changed a field since ([`diff::is_untouched`]). Both stand in the object, so a restarted host sends nothing.
 //!
 //! ```text
 //! apply ─► answer ─┬─ the diff proves it: no mark
@@ -11,31 +11,30 @@
 //!                                                            otherwise ─► apply with mark, one request
 //! ```
 //!
-//! - Changing or removing the mark makes the host apply the child again.
+//! - If somebody changes or removes the mark, the host applies the child again.
 //! - A copied mark proves nothing: the text names the object and its owner's uid, and the field set belongs to one object.
-//! - What a mutating webhook wrote into a marked child stays, also when the webhook is removed, until somebody changes the child or the
-//!   plugin its text.
+//! - A field that a mutating webhook adds to a marked child stays, also after the webhook is removed, until somebody changes the child or the
+//!   plugin changes its text.
 //! - Secrets have no mark: a digest of their content does not belong into their metadata.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::fmt::Write as _;
 
-use pilothouse_core::{diff, object::Object};
+#[cfg(doc)]
+use pilothouse_core::diff;
+use pilothouse_core::{key::TypeMeta, object::Object};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
-use tracing::debug;
-
-use super::{Error, Writer, basis::Basis, desired::Desired};
 
 /// The annotation.
 pub(super) const MARK: &str = "pilothouse.dev/applied";
 
-/// As it stands in field sets.
+/// The annotation's name in field sets.
 const OWNED_MARK: &str = r#""f:pilothouse.dev/applied""#;
 
-/// Bytes of the digest: nobody finds a second text for one of 128 bits.
+/// Bytes of the digest. No second text can be found for 128 bits.
 const DIGEST_LEN: usize = 16;
 
-/// Removes the mark from what a plugin returned: it may have copied it from the child that it read.
+/// Removes the mark from the metadata that a plugin returned: it may be a copy of the child's.
 pub(super) fn strip(metadata: &mut Map<String, Value>) {
     let Some(Value::Object(annotations)) = metadata.get_mut("annotations") else { return };
     if annotations.remove(MARK).is_some() && annotations.is_empty() {
@@ -43,12 +42,12 @@ pub(super) fn strip(metadata: &mut Map<String, Value>) {
     }
 }
 
-/// Returns `true` if this manager's last apply had a mark, and nobody has changed it since.
-fn is_marked(live: &Object, manager: &str) -> bool {
+/// Returns `true` if this manager's last apply had a mark, and no other manager has changed it since.
+pub(super) fn is_marked(live: &Object, manager: &str) -> bool {
     live.applied(manager, None).is_some_and(|fields| fields.contains(OWNED_MARK))
 }
 
-/// Feeds a value to the digest, whatever the order of members.
+/// Feeds a value to the digest. The order of members makes no difference.
 fn feed(sha: &mut Sha256, value: &Value) {
     let mut part = |kind: &[u8; 1], bytes: &[u8]| {
         sha.update(kind);
@@ -77,99 +76,41 @@ fn feed(sha: &mut Sha256, value: &Value) {
     }
 }
 
-impl Desired {
-    /// The whole text with its mark, and without the version that an apply is decided on. `None` if the child takes no mark.
-    fn marked(&self) -> Option<Value> {
-        if *self.of.api_version == *"v1" && *self.of.kind == *"Secret" {
-            return None;
-        }
-        let mut marked = self.value.clone();
-        let metadata = marked.get_mut("metadata")?.as_object_mut()?;
-        metadata.remove("resourceVersion");
-        strip(metadata);
-        let mut sha = Sha256::new();
-        feed(&mut sha, &marked);
-        let digest = sha.finalize();
-        let mut mark = String::with_capacity(2 * DIGEST_LEN);
-        for byte in digest.iter().take(DIGEST_LEN) {
-            let _ = write!(mark, "{byte:02x}");
-        }
-        let annotations = marked.get_mut("metadata")?.as_object_mut()?.entry("annotations").or_insert(Value::Null);
-        if annotations.is_null() {
-            *annotations = Map::new().into();
-        }
-        // Another type is left to the server to refuse.
-        annotations.as_object_mut()?.insert(MARK.into(), mark.into());
-        Some(marked)
+/// Returns the whole text with its mark, and without the version that an apply is decided on. `None` if the child takes no mark.
+pub(super) fn marked(of: &TypeMeta, value: &Value) -> Option<Value> {
+    if *of.api_version == *"v1" && *of.kind == *"Secret" {
+        return None;
     }
-}
-
-impl Writer {
-    /// Returns `true` if an apply would change nothing in `live`.
-    pub(super) fn holds(&self, live: &Object, desired: &Desired) -> bool {
-        if is_marked(live, &self.manager) {
-            return desired.marked().is_some_and(|marked| diff::is_untouched(live, &self.manager, &marked));
-        }
-        diff::holds(live, &self.manager, None, &desired.value)
+    let mut marked = value.clone();
+    let metadata = marked.get_mut("metadata")?.as_object_mut()?;
+    metadata.remove("resourceVersion");
+    strip(metadata);
+    let mut sha = Sha256::new();
+    feed(&mut sha, &marked);
+    let digest = sha.finalize();
+    let mut mark = String::with_capacity(2 * DIGEST_LEN);
+    for byte in digest.iter().take(DIGEST_LEN) {
+        let _ = write!(mark, "{byte:02x}");
     }
-
-    /// Gives the text its mark if `live` has one, so that a change of the text takes one request.
-    pub(super) fn keep_mark(&self, live: &Object, desired: &mut Desired) {
-        if is_marked(live, &self.manager)
-            && let Some(marked) = desired.marked()
-        {
-            desired.value = marked;
-        }
+    let annotations = marked.get_mut("metadata")?.as_object_mut()?.entry("annotations").or_insert(Value::Null);
+    if annotations.is_null() {
+        *annotations = Map::new().into();
     }
-
-    /// Applies a child once more, with the mark, if its `answer` does not prove that it is as it was applied.
-    ///
-    /// Returns the newest answer. Returns `None` if somebody changed the child meanwhile: that change wakes the key, and the next reconcile
-    /// marks it.
-    pub(super) async fn mark(&self, answer: Arc<Object>, desired: &mut Desired) -> Option<Arc<Object>> {
-        let manager = &*self.manager;
-        if is_marked(&answer, manager) {
-            return Some(answer);
-        }
-        if let Some(metadata) = desired.value.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("resourceVersion");
-        }
-        if diff::holds(&answer, manager, None, &desired.value) || !diff::is_untouched(&answer, manager, &desired.value)
-        {
-            return Some(answer);
-        }
-        let Some(marked) = desired.marked() else { return Some(answer) };
-        desired.value = marked;
-        match self.apply_on(desired, Basis::Version(answer.resource_version())).await {
-            Ok(answer) => Some(answer),
-            Err(Error::Request { source, .. }) if source.is_conflict() => None,
-            // The child itself was applied. Without the mark the next start costs a request.
-            Err(Error::Request { source, .. }) => {
-                debug!(kind = %desired.of.kind, object = %desired.key, error = %source, "cannot mark a child");
-                Some(answer)
-            }
-            Err(_) => Some(answer),
-        }
-    }
+    // The server rejects annotations of another type.
+    annotations.as_object_mut()?.insert(MARK.into(), mark.into());
+    Some(marked)
 }
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_core::key::{Key, TypeMeta};
     use serde_json::json;
 
     use super::*;
 
     fn mark_of(kind: &str, text: &str) -> Option<String> {
-        let desired = Desired {
-            of: TypeMeta::new("v1", kind),
-            key: Key::new(Some("default"), "a"),
-            value: serde_json::from_str(text).expect("JSON"),
-            adopt: false,
-            bytes: 0,
-            digest: 0,
-        };
-        Some(desired.marked()?.pointer("/metadata/annotations")?.get(MARK)?.as_str()?.to_owned())
+        let value = serde_json::from_str(text).expect("JSON");
+        let marked = marked(&TypeMeta::new("v1", kind), &value)?;
+        Some(marked.pointer("/metadata/annotations")?.get(MARK)?.as_str()?.to_owned())
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! Children that need no look: this text was compared with this version, or applied and answered with it.
+//! Children that need no comparison: the same text was compared with this version, or applied and answered with it.
 //!
-//! The note is kept beside the cached version ([`Object::settle`]). A change of more of the object than its status removes it, and so
-//! does a start of the process. Most reconciles change nothing, and to compare large children takes more time than all the rest of them.
-//! What the server stores in another form than it was sent is compared by its [mark](super::mark) after a start. A child that takes no
-//! mark, and a status, are sent once more after a start.
+//! That is recorded beside the cached version ([`Object::settle`]). A change of the object, except of its status alone, removes the record, and
+//! so does a restart. Most reconciles change nothing, and comparing large children would take most of their time.
+//!
+//! After a restart, a child that the server stores in another form is compared by its [mark](super::mark). A child that takes no mark, and a
+//! status that is stored in another form, are sent once more.
 
 use std::{borrow::Cow, hash::BuildHasher};
 
@@ -15,10 +16,10 @@ use pilothouse_core::{
 };
 use serde::Deserialize;
 
-use super::{Owner, Writer};
+use super::handle::{Owner, Writer};
 use crate::{informer::View, wasm::Child};
 
-/// As a child names itself. A text in which one of these stands twice is left to whoever reads it whole.
+/// How a child names itself. A text with duplicate members fails here, and is parsed as a whole later.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Named<'a> {
@@ -38,18 +39,18 @@ struct Metadata<'a> {
 }
 
 impl Writer {
-    /// Of all that decides what is applied for a child and whether it may be: its text and its owner, for a writer lives as long as a revision,
-    /// with the same leases. Nobody who writes texts can know what they come to.
+    /// Returns a digest of everything that decides what is applied for a child: its text and its owner. The leases belong to a revision, and
+    /// so does the writer.
     pub(super) fn digest(&self, owner: &Owner<'_>, child: &Child) -> u64 {
         self.digests.hash_one((owner.object.uid(), &child.object))
     }
 
-    /// As [`digest`](Self::digest), of a status: its note lies beside the object itself.
+    /// Returns a digest of a status.
     pub(super) fn status_digest(&self, status: &str) -> u64 {
         self.digests.hash_one(status)
     }
 
-    /// Which child it is, if it needs no look and may be applied.
+    /// Returns the kind and key of a child that needs no comparison and may be applied.
     pub(super) fn settled(
         &self,
         owner: &Owner<'_>,
@@ -65,9 +66,9 @@ impl Writer {
         if !keep.is_whole() || !live.is_settled(digest, &self.digests) {
             return None;
         }
-        // An answer need not name the owner that was sent.
+        // The server's answer need not name the owner that was sent.
         live.controller().filter(|controller| controller.uid == *owner.object.uid())?;
-        // Grants may change under a revision. Who is denied is told by the one who writes.
+        // Grants may change while a revision serves. The apply reports a denial.
         self.grants.load().check(Verb::Apply, of, None, key.namespace.as_deref(), Some(&key.name)).ok()?;
         Some((of.clone(), live.key().clone()))
     }

@@ -51,7 +51,7 @@ fn writer(api: &Api, informers: &Informers) -> Writer {
     acting_writer(api, informers, Acting::new(true))
 }
 
-/// The same, which writes while `acting` is on.
+/// Returns the same writer, which writes while `acting` is on.
 fn acting_writer(api: &Api, informers: &Informers, acting: Acting) -> Writer {
     let everything = [Verb::Read, Verb::Create, Verb::Update, Verb::Patch, Verb::Apply, Verb::Delete];
     let asked = |of, subresource, verbs: &[Verb]| Permission {
@@ -92,7 +92,7 @@ fn keep(metadata_only: bool, without: &[&str]) -> Keep {
     Keep::new(metadata_only, without).expect("it can be left out")
 }
 
-/// A MyApple that need not be there.
+/// A MyApple that need not exist on the server.
 fn parent() -> Arc<Object> {
     let mut object = apple("a");
     object["metadata"]["uid"] = "5f0d6a3e-0000-4000-8000-000000000001".into();
@@ -110,7 +110,7 @@ async fn an_object_that_the_selector_hides_is_not_taken_over() {
     let view = view(&informers, "app=web").await;
     let (object, owns) = (parent(), [config_maps()]);
     let owner = Owner { object: &object, owns: &owns };
-    // No field of it is in the way: an apply would succeed, and make the object ours.
+    // An apply would have no conflict, and would make the object ours.
     let child = |name: &str| {
         let mut child = config_map(name);
         child["metadata"]["labels"] = json!({ "app": "web" });
@@ -167,12 +167,12 @@ async fn a_child_of_which_only_a_part_is_seen_is_taken_for_different() {
         }
     })
     .await;
-    // Of what is seen nothing would tell that the colour is still there.
+    // The cache does not show that the colour still exists.
     assert_eq!(write(json!(null)).await, 1);
     assert!(!live().await.json().contains("red"));
 }
 
-/// What a plugin owns there, everything of it in the cache, and whose children they are.
+/// A server, a plugin's writer, a cache of everything that the plugin owns, and the owner of its children.
 struct Orchard {
     api: Api,
     writer: Writer,
@@ -193,7 +193,7 @@ impl Orchard {
         Self { writer: writer(&api, &informers), api, view, object: parent() }
     }
 
-    /// As after a restart of the host: nothing but the server remembers anything.
+    /// Restarts the host: only the server's state remains.
     async fn restarted(self) -> Self {
         Self::on(self.api).await
     }
@@ -204,7 +204,7 @@ impl Orchard {
         self.writer.children(&Owner { object: &self.object, owns: &owns }, &self.view, children).await
     }
 
-    /// The Deployment `d`, once `wanted` is so in the cache.
+    /// Returns the Deployment `d` once the cache shows it as `wanted`.
     async fn deployment(&self, wanted: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
         let key = Key::new(Some("default"), "d");
         soon("the cache shows it", async {
@@ -220,7 +220,7 @@ impl Orchard {
         .await
     }
 
-    /// Somebody else's change of the Deployment `d`.
+    /// Changes the Deployment `d` as another manager.
     async fn others_change(&self, patch: serde_json::Value, kind: Patch) {
         let options = cluster::WriteOptions { manager: "somebody", subresource: None };
         let body = patch.to_string().into_bytes();
@@ -230,7 +230,7 @@ impl Orchard {
         self.deployment(|held| held["metadata"]["resourceVersion"] == version.to_string()).await;
     }
 
-    /// Somebody else's `data` of the child.
+    /// Changes the child's `data` as another manager.
     async fn others_data(&self, data: serde_json::Value) {
         let (of, key) = (config_maps(), Key::new(Some("default"), "c"));
         let body = json!({ "data": data }).to_string().into_bytes();
@@ -267,7 +267,7 @@ async fn an_empty_map_in_which_others_put_something_costs_one_request_and_no_fur
     assert_eq!(write(&orchard.restarted().await).await, (None, 0, 1));
 }
 
-/// A Deployment in which the server adds to an atomic map, and of which the diff alone cannot tell that it is as it should be.
+/// A Deployment in which the server adds to an atomic map. The diff cannot prove that it is as it was applied.
 fn deployment(reference: &str, image: &str) -> serde_json::Value {
     let labels = json!({ "app": "d" });
     let env = json!([{ "name": "NODE", "valueFrom": { "fieldRef": { "fieldPath": reference } } }]);
@@ -300,7 +300,7 @@ async fn what_the_server_stores_in_another_form_costs_no_request_after_a_restart
     assert_eq!((report.problem(), report.written, report.skipped), (None, 0, 2));
     assert_eq!(requests(&orchard).await, sent);
 
-    // A plugin that returns what it read returns the mark too.
+    // A plugin that returns the object that it read returns the mark too.
     let mut copied = children[0].clone();
     copied["metadata"]["annotations"] = json!({ MARK: "0" });
     assert_eq!(orchard.children(&[copied, config_map("c")]).await.written, 0);
@@ -375,7 +375,7 @@ async fn a_status_that_the_server_stores_in_another_form_is_sent_once() {
     let held = view.get(&apples(), &key).expect("it is there");
     assert!(held.json().contains(r#""unit":"kg""#), "the server adds nothing: {}", held.json());
     assert_eq!([write("b").await, write("b").await], [1, 0]);
-    // Somebody else's status.
+    // Another manager changes the status.
     let body = json!({ "status": { "items": [] } }).to_string().into_bytes();
     let options = cluster::WriteOptions { manager: "somebody", subresource: Some(Subresource::Status) };
     api.cluster.patch(&apples(), Some("default"), "a", Patch::Merge, body, options).await.expect("it is there");
@@ -402,7 +402,7 @@ async fn a_settled_child_is_written_again_as_soon_as_it_or_its_text_differs() {
     assert_eq!([write(&red).await, write(&red).await], [1, 0]);
     let green = json!({ "color": "green" });
     assert_eq!([write(&green).await, write(&green).await], [1, 0]);
-    // Another version, in which it holds all the same.
+    // Another version in which the child still holds.
     orchard.others_data(json!({ "size": "small" })).await;
     assert_eq!([write(&green).await, write(&red).await, write(&red).await], [0, 1, 0]);
 }
@@ -429,7 +429,7 @@ async fn a_settled_child_is_checked_like_any_other() {
     assert!(matches!(&denied.problems[..], [Error::Denied(_)]), "{denied:?}");
     assert_eq!((denied.written, denied.skipped), (0, 0));
     orchard.writer.grants.store(grants);
-    // It is ours no more, whatever was noted of it.
+    // The child is not ours any more, though it was settled.
     let (of, key) = (config_maps(), Key::new(Some("default"), "c"));
     let body = json!({ "metadata": { "ownerReferences": null } }).to_string().into_bytes();
     let options = cluster::WriteOptions { manager: "somebody", subresource: None };
@@ -495,7 +495,7 @@ async fn invariant_3_a_delete_without_preconditions_is_in_the_cache_at_once() {
     let view = view(&informers, "").await;
     let key = Key::new(Some("default"), "a");
     assert!(view.get(&config_maps(), &key).is_some());
-    // Nothing but this future runs until the answer is there: the watch has no turn to bring the event first.
+    // Only this future runs until the answer is there, so the watch cannot bring the event first.
     writer(&api, &informers)
         .delete_object(&config_maps(), &key, DeleteOptions::default())
         .await
@@ -506,9 +506,12 @@ async fn invariant_3_a_delete_without_preconditions_is_in_the_cache_at_once() {
 #[test]
 fn a_deletes_status_names_whom_it_deleted() {
     let status = json!({ "kind": "Status", "status": "Success", "details": { "name": "a", "uid": "1-2" } });
-    assert_eq!(super::deleted_uid(status.to_string().as_bytes()).map(|uid| uid.to_string()).as_deref(), Some("1-2"));
+    assert_eq!(
+        super::send::deleted_uid(status.to_string().as_bytes()).map(|uid| uid.to_string()).as_deref(),
+        Some("1-2")
+    );
     for other in ["", "[]", r#"{"details":null}"#, r#"{"details":{"uid":""}}"#, r#"{"details":{"uid":7}}"#] {
-        assert!(super::deleted_uid(other.as_bytes()).is_none(), "{other}");
+        assert!(super::send::deleted_uid(other.as_bytes()).is_none(), "{other}");
     }
 }
 
@@ -564,12 +567,12 @@ async fn what_a_plugin_sends_by_itself_is_refused_before_it_is_sent_where_it_is_
         assert_eq!(invalid(object).await, why);
     }
     for object in ["", "[]", "{", "null", r#"["v1","ConfigMap",{"name":"a"}]"#] {
-        assert!(invalid(object).await.starts_with("the object is no JSON object: "), "{object}");
+        assert!(invalid(object).await.starts_with("the object is not a JSON object: "), "{object}");
     }
     let patched =
         writer.patch(&config_maps(), &Key::new(Some("default"), "a"), Patch::Merge, long(MAX_OBJECT + 1), None).await;
     assert!(matches!(patched, Err(ClientError::Invalid(why)) if why == too_long("the patch")));
-    // Its name may be behind whatever else there is.
+    // The name may come after a large member.
     let object = format!(
         r#"{{"data":{{"x":"{}"}},"metadata":{{"name":"far","namespace":"default"}},"kind":"ConfigMap","apiVersion":"v1"}}"#,
         "x".repeat(512 << 10)
@@ -590,19 +593,19 @@ async fn texts_of_a_plugin_that_are_parsed_at_once_are_bounded() {
     drop(most);
     assert_eq!(children.await.problem().as_deref(), Some("child 0 has no apiVersion"));
     assert!(matches!(status.await, Err(Error::Status(_))));
-    // Nobody waits for more than there is, and all of it was given back.
+    // A request for more than all gets all, and every part was returned.
     assert!(futures::poll!(Box::pin(writer.room(usize::MAX))).is_ready());
 }
 
 #[test]
-fn a_problem_is_told_in_bounds() {
+fn a_problem_is_shown_in_bounds() {
     let mut report = super::Report::default();
     report.failed(Error::Status("ä".repeat(1 << 20)));
-    assert!(report.problem().is_some_and(|told| told.chars().count() == super::TOLD_CHARS + 1));
+    assert!(report.problem().is_some_and(|shown| shown.chars().count() == super::report::SHOWN_CHARS + 1));
     for _ in 0..9_999 {
         report.failed(Error::Status("no".to_owned()));
     }
-    assert_eq!(report.problems.len(), super::TOLD_PROBLEMS);
+    assert_eq!(report.problems.len(), super::report::SHOWN);
     assert!(report.problem().is_some_and(|told| told.ends_with("; and 9995 more")));
 }
 
@@ -643,7 +646,7 @@ fn plugin() -> PluginName {
     PluginName::new("apples").expect("a name")
 }
 
-/// Waits until so many Events came to each end: created, counted, dropped, failed.
+/// Waits until so many Events were created, counted, dropped, and have failed.
 async fn settled(events: &Events, expected: [u64; 4]) {
     soon("the Events are written", async {
         while events.figures().map(|(_, count)| count) != expected {
@@ -666,7 +669,7 @@ async fn an_event_that_is_told_again_is_counted_and_too_many_are_dropped() {
         events.tell(&plugin(), &node, Level::Normal, "Looked", "at it");
     }
     settled(&events, [1, 24, 5, 0]).await;
-    // What lives in no namespace has its Events in `default`.
+    // Events about an object without a namespace are in `default`.
     let body = api.cluster.get_path("/api/v1/namespaces/default/events").await.expect("Events can be listed");
     let list: serde_json::Value = serde_json::from_slice(&body).expect("a list");
     let told = |event: &serde_json::Value| {
@@ -689,7 +692,7 @@ async fn an_event_that_cannot_be_written_costs_itself_alone() {
     let long = "é".repeat(2000);
     events.tell(&plugin(), &parsed(&elsewhere), Level::Warning, "Failed", &long);
     settled(&events, [1, 0, 0, 1]).await;
-    // One that is gone is written anew.
+    // An Event that was deleted is created again.
     let body = api.cluster.get_path("/api/v1/namespaces/default/events").await.expect("Events can be listed");
     let list: serde_json::Value = serde_json::from_slice(&body).expect("a list");
     assert!(
@@ -704,7 +707,7 @@ async fn an_event_that_cannot_be_written_costs_itself_alone() {
     assert_eq!(list["items"][0]["count"], json!(2));
 }
 
-/// Many that need no request, on the only thread there is.
+/// With many children that need no request, on a single thread.
 #[tokio::test]
 async fn another_plugin_is_served_while_the_children_of_an_outcome_are_looked_at() {
     let api = Api::start().await;
@@ -717,13 +720,13 @@ async fn another_plugin_is_served_while_the_children_of_an_outcome_are_looked_at
     let guests = Guests::start(NonZeroUsize::MIN, &Handle::current(), || ()).expect("a thread");
     let account = |name| guests.account(&PluginName::new(name).expect("a name"));
     let (busy, quiet) = (account("busy"), account("quiet"));
-    // What is there and is nobody's child is a problem, and no request.
+    // An object that exists and is no child is a problem, without a request.
     let taken = |names: &[String]| -> Vec<Child> {
         names.iter().map(|name| Child { object: config_map(name).to_string(), adopt: false }).collect()
     };
     let large = |count| vec![Child { object: " ".repeat(256 << 10), adopt: false }; count];
     let writer = writer(&api, &informers);
-    // The first asks the server where the kind is.
+    // The first child causes a discovery request.
     for (children, expected) in [
         (taken(&names[..1]), None),
         (taken(&names), Some(1 + 3 + 3)),
@@ -766,7 +769,7 @@ async fn text_is_stored_as_the_plugin_wrote_it_whatever_verb_carries_it() {
             r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}","namespace":"default"}},"data":{{"text":"{text}"}}}}"#
         )
     };
-    // As it stands, and as Python writes it.
+    // Unescaped, and as Python escapes it.
     let raw = "x\u{85}y \u{2028} \u{7f}\u{90}\u{feff}\u{ffff}😀/";
     let escaped = r"x\u0085y \u2028 \u007f\u0090\ufeff\uffff\ud83d\ude00\/";
     for (at, text) in [raw, escaped].into_iter().enumerate() {
@@ -788,4 +791,35 @@ async fn text_is_stored_as_the_plugin_wrote_it_whatever_verb_carries_it() {
     }
     let refused = writer.apply_object(&object("alone", r"\ud83d"), None, true).await;
     assert!(matches!(&refused, Err(ClientError::Request(cluster::Error::Body(_)))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_definition_is_applied_to_the_version_that_was_compared() {
+    let (api, sent) = Api::overheard().await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let writer = writer(&api, &informers);
+    let install = async |versions: &[(&str, bool)]| {
+        let definition = crate::testing::apples("Namespaced", versions).to_string();
+        sent.lock().clear();
+        soon("it is installed", writer.install(&[definition])).await.expect("it may be");
+        String::from_utf8_lossy(&sent.lock()).into_owned()
+    };
+    let of = TypeMeta::new("apiextensions.k8s.io/v1", "CustomResourceDefinition");
+    let made = install(&[("v1", true)]).await;
+    assert!(!made.contains("force=true") && !made.contains("resourceVersion"), "{made}");
+    let live = api.cluster.get(&of, None, "myapples.stable.example.com").await.expect("it is there");
+    let version = Object::parse(&live, &of).expect("an object").resource_version();
+    let changed = install(&[("v1", true), ("v2", true)]).await;
+    assert!(
+        changed.contains(&format!(r#""resourceVersion":"{version}""#)) && changed.contains("force=true"),
+        "{changed}"
+    );
+}
+
+#[test]
+fn an_answer_that_cannot_be_read_is_reported_with_the_reason() {
+    let why = Object::parse(b"[]", &config_maps()).expect_err("it is no object");
+    let text = format!("v1 ConfigMap default/a was written, and the API server's answer cannot be read: {why}");
+    let error = Error::Answer { of: config_maps(), key: Key::new(Some("default"), "a"), why };
+    assert_eq!(error.to_string(), text);
 }

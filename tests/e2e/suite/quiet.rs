@@ -46,7 +46,7 @@ pub(crate) async fn a_renamed_plugin_keeps_its_children_by_its_identity_and_is_w
 ) -> Result<()> {
     let myapple = Plugin::myapple()?;
     let grants = myapple.yaml.clone().context("it has grants")?;
-    let mut host = scene.with(&[myapple.clone()])?.host().await?;
+    let mut host = scene.with(std::slice::from_ref(&myapple))?.host().await?;
     let gala = scene.apple("gala");
     gala.create(3).await?.settles().await?;
     host.terminate().await?;

@@ -1,4 +1,4 @@
-//! What a look at a directory sees, and that the system's events lead to a look.
+//! Looks at a directory, and the system's events that cause them.
 
 use std::{
     fs,
@@ -20,10 +20,10 @@ use crate::{
     wasm::{Digest, PluginFile},
 };
 
-/// Longer than anything takes that happens at all.
+/// Longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A directory and the looks at it, at times of the test's own.
+/// A directory, and looks at it at times that the test chooses.
 struct Scene {
     temp: TempDir,
     directory: Directory,
@@ -37,7 +37,7 @@ impl Scene {
         Self { temp, directory, now: Instant::now() }
     }
 
-    /// With an empty directory that was looked at.
+    /// An empty directory after its first look.
     fn empty() -> Self {
         let mut scene = Self::new();
         fs::create_dir(scene.path("")).unwrap();
@@ -53,7 +53,7 @@ impl Scene {
         fs::write(self.path(file), content).unwrap();
     }
 
-    /// All at once, so that a look at any moment sees one content or the other.
+    /// Replaces a file atomically.
     fn put(&self, file: &str, content: &str) {
         self.write("new", content);
         fs::rename(self.path("new"), self.path(file)).unwrap();
@@ -110,7 +110,7 @@ fn same_content_is_no_change_however_it_is_written() {
 }
 
 #[test]
-fn two_contents_of_one_size_and_time_are_told_apart() {
+fn two_contents_of_one_size_and_time_are_distinguished() {
     let mut scene = Scene::empty();
     let time = std::time::SystemTime::now();
     for content in ["1", "2", "3"] {
@@ -224,7 +224,7 @@ fn names_that_are_none_are_said_and_the_others_go_on() {
         ]),
     ];
     assert_eq!(scene.look(), expected);
-    // Said once.
+    // It is reported once.
     assert_eq!(scene.look(), []);
     fs::remove_file(scene.path("My Apple.wasm")).unwrap();
     fs::remove_file(scene.path("red.yml")).unwrap();
@@ -260,7 +260,7 @@ fn directory_that_comes_late_goes_and_returns_loses_nothing() {
     let mut scene = Scene::new();
     let missing = [Change::Looked(vec![Problem {
         path: scene.temp.path().join("plugins"),
-        message: "there is no such directory".to_owned(),
+        message: "the directory does not exist".to_owned(),
     }])];
     assert_eq!(scene.look(), missing);
     fs::create_dir(scene.path("")).unwrap();
@@ -271,7 +271,7 @@ fn directory_that_comes_late_goes_and_returns_loses_nothing() {
     fs::rename(scene.path(""), scene.temp.path().join("away")).unwrap();
     assert_eq!(scene.later(GAP), missing);
     assert_eq!(scene.later(GAP * 10), []);
-    // It returns with one changed, and one gone.
+    // The directory returns with one file changed and one removed.
     fs::write(scene.temp.path().join("away/red.wasm"), "2").unwrap();
     fs::remove_file(scene.temp.path().join("away/green.wasm")).unwrap();
     fs::rename(scene.temp.path().join("away"), scene.path("")).unwrap();
@@ -279,7 +279,7 @@ fn directory_that_comes_late_goes_and_returns_loses_nothing() {
     assert_eq!(scene.later(GAP), [removed("green")]);
 }
 
-/// As the kubelet does it: a directory of the time, `..data` that leads to it, and the files through `..data`.
+/// As the kubelet does it: a directory named after the time, a link `..data` to it, and links to the files through `..data`.
 fn config_map(directory: &Path, revision: &str, files: &[(&str, &str)]) {
     fs::create_dir(directory.join(revision)).unwrap();
     for (file, content) in files {
@@ -306,7 +306,7 @@ fn config_map_volume_is_followed_through_its_links() {
     assert_eq!(scene.look(), []);
 }
 
-/// Waits for a change; the time is a limit, not a pause.
+/// Waits for a change. The time is a limit, not a pause.
 async fn next(changes: &mut mpsc::Receiver<Change>) -> Change {
     tokio::time::timeout(LIMIT, changes.recv()).await.expect("no change was seen").unwrap()
 }
@@ -315,7 +315,7 @@ async fn next(changes: &mut mpsc::Receiver<Change>) -> Change {
 async fn events_of_the_system_lead_to_a_look() {
     let scene = Scene::empty();
     let (send, mut changes) = mpsc::channel(16);
-    // So seldom that only events can bring the changes.
+    // So seldom that only events can report the changes.
     let source = Source::new(scene.path("")).poll_every(Duration::from_secs(3600));
     let running = tokio::spawn(source.run(send));
     assert_eq!(next(&mut changes).await, Change::Looked(Vec::new()));
@@ -341,7 +341,7 @@ async fn directory_is_looked_at_where_no_event_comes() {
     let (send, mut changes) = mpsc::channel(16);
     let running = tokio::spawn(Source::new(scene.path("")).run(send));
     assert!(matches!(&next(&mut changes).await, Change::Looked(problems) if problems.len() == 1));
-    // Nothing can tell of a directory that is not there.
+    // A directory that does not exist has no events.
     let elsewhere = scene.temp.path().join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     fs::write(elsewhere.join("red.wasm"), "1").unwrap();

@@ -1,4 +1,4 @@
-//! Plugins on their way from files to revisions that serve.
+//! From files to revisions that serve, and back.
 
 use std::{collections::BTreeSet, num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Allows all that [`Guest`] asks for.
+/// Grants everything that [`Guest`] asks for.
 pub(super) const GRANTS: &str = "
 grants:
   - { apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read, apply, delete] }
@@ -25,17 +25,17 @@ grants:
   - { apiVersion: v1, kind: ConfigMap, verbs: [read, apply, delete] }
 ";
 
-/// Who would dispatch: remembers what it was told.
+/// Stands in for dispatch, and records the calls.
 #[derive(Default)]
 struct Dispatch {
     /// `+1.0.0` for an activation, `-` for a deactivation.
-    told: Mutex<Vec<String>>,
+    calls: Mutex<Vec<String>>,
     latest: Mutex<Option<Candidate>>,
     /// Versions whose activation never ends.
     stuck: Mutex<BTreeSet<&'static str>>,
     /// Versions whose activation panics.
     panicking: Mutex<BTreeSet<&'static str>>,
-    /// So many activations fail.
+    /// The number of next activations that fail.
     failing: Mutex<u32>,
 }
 
@@ -47,7 +47,7 @@ impl Activate for Dispatch {
     fn activate(&self, candidate: Candidate) -> BoxFuture<'_, Result<(), ActivateError>> {
         let version = candidate.revision.manifest().version.clone();
         if self.stuck.lock().contains(&*version) {
-            self.told.lock().push(format!("?{version}"));
+            self.calls.lock().push(format!("?{version}"));
             return std::future::pending().boxed();
         }
         assert!(!self.panicking.lock().contains(&*version), "{version} panics, as it is to");
@@ -55,10 +55,10 @@ impl Activate for Dispatch {
             let fails = std::mem::replace(&mut *self.failing.lock(), 0);
             if fails > 0 {
                 *self.failing.lock() = fails - 1;
-                self.told.lock().push(format!("!{version}"));
+                self.calls.lock().push(format!("!{version}"));
                 return Err(ActivateError::new(&NotSynced));
             }
-            self.told.lock().push(format!("+{version}"));
+            self.calls.lock().push(format!("+{version}"));
             *self.latest.lock() = Some(candidate);
             Ok(())
         }
@@ -66,7 +66,7 @@ impl Activate for Dispatch {
     }
 
     fn deactivate<'a>(&'a self, _: &'a PluginName) -> BoxFuture<'a, ()> {
-        self.told.lock().push("-".to_owned());
+        self.calls.lock().push("-".to_owned());
         *self.latest.lock() = None;
         std::future::ready(()).boxed()
     }
@@ -74,12 +74,12 @@ impl Activate for Dispatch {
 
 struct Ears(mpsc::UnboundedSender<Status>, Failed);
 
-/// What failed, and how.
+/// The failures, in order.
 type Failed = Arc<Mutex<Vec<(Stage, &'static str)>>>;
 
 impl Observer for Ears {
     fn changed(&self, status: &Status) {
-        // The test may have seen enough.
+        // The test may have ended.
         let _ = self.0.send(status.clone());
     }
 
@@ -133,12 +133,12 @@ impl World {
         self.changes.send(change).await.unwrap();
     }
 
-    /// The next status; the time is a limit, not a pause.
+    /// Returns the next status. The time is a limit, not a pause.
     async fn next(&mut self) -> Status {
         tokio::time::timeout(Duration::from_secs(60), self.heard.recv()).await.expect("nothing happens").unwrap()
     }
 
-    /// The first status from here of which this holds.
+    /// Returns the next status for which `holds` is true.
     pub(super) async fn until(&mut self, holds: impl Fn(&Status) -> bool) -> Status {
         loop {
             let status = self.next().await;
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    /// The states from here to the first that lasts, and the status there.
+    /// Returns the states up to the next one that lasts, and its status.
     async fn settle(&mut self) -> (Vec<State>, Status) {
         let mut states = Vec::new();
         loop {
@@ -160,14 +160,14 @@ impl World {
         }
     }
 
-    /// Sends the files and waits for what becomes of them.
+    /// Sends the files, and returns the status that they lead to.
     async fn bring(&mut self, file: &[u8], settings: Option<&str>) -> Status {
         self.send(file, settings).await;
         self.settle().await.1
     }
 
-    pub(super) fn told(&self) -> Vec<String> {
-        std::mem::take(&mut *self.dispatch.told.lock())
+    pub(super) fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut *self.dispatch.calls.lock())
     }
 
     pub(super) fn latest(&self) -> Candidate {
@@ -188,7 +188,7 @@ fn removed(name: &str) -> Change {
     Change::Removed(PluginName::new(name).unwrap())
 }
 
-/// Stage and message of the failure.
+/// Returns stage and message of the failure.
 pub(super) fn failure(status: &Status) -> (Stage, &str) {
     let failure = status.last_failure.as_ref().expect("nothing failed");
     (failure.stage, &failure.message)
@@ -224,9 +224,9 @@ async fn plugin_comes_up_step_by_step_and_goes_when_its_file_does() {
     world.change(removed("red")).await;
     let (states, status) = world.settle().await;
     assert_eq!((&*states, status.serving), (&[State::Draining, State::Gone][..], None));
-    // And comes again.
+    // Its file comes back.
     assert_eq!(world.bring(&file, Some(GRANTS)).await.state, State::Active);
-    assert_eq!(world.told(), ["+1.0.0", "-", "+1.0.0"]);
+    assert_eq!(world.calls(), ["+1.0.0", "-", "+1.0.0"]);
 }
 
 #[tokio::test]
@@ -234,17 +234,17 @@ async fn plugin_whose_task_panicked_serves_until_its_file_goes() {
     let mut world = with_a_lost_task().await;
     world.change(removed("red")).await;
     assert_eq!(world.settle().await.0, [State::Draining, State::Gone]);
-    assert_eq!(world.told(), ["-"]);
+    assert_eq!(world.calls(), ["-"]);
 }
 
 #[tokio::test]
 async fn plugin_whose_task_panicked_is_stopped_where_its_next_file_will_not_do() {
     let mut world = with_a_lost_task().await;
     assert_eq!(world.bring(b"garbage", Some(GRANTS)).await.state, State::Failed);
-    assert_eq!(world.told(), ["-"]);
+    assert_eq!(world.calls(), ["-"]);
 }
 
-/// A revision serves, and the task panicked over the next one.
+/// A plugin of which one revision serves, and whose task panicked during the next activation.
 async fn with_a_lost_task() -> World {
     let mut world = World::new(Mode::Granted);
     let name = world.bring(&Guest::new().file(), Some(GRANTS)).await.plugin;
@@ -257,7 +257,7 @@ async fn with_a_lost_task() -> World {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), lost).await.expect("its task goes on");
-    assert_eq!(world.told(), ["+1.0.0"]);
+    assert_eq!(world.calls(), ["+1.0.0"]);
     world
 }
 
@@ -292,13 +292,13 @@ async fn file_that_fails_leaves_the_old_revision_serving() {
         assert_eq!(std::mem::take(&mut *world.failed.lock()), [(stage, kind)]);
         assert!(!status.is_ready());
     }
-    // The content that serves is back: all is well, and nothing is activated for it.
+    // The content that serves is back. Nothing has to be activated.
     let status = world.bring(&good, Some(GRANTS)).await;
     assert!(status.is_ready(), "{status:?}");
-    assert_eq!(world.told(), ["+1.0.0"]);
+    assert_eq!(world.calls(), ["+1.0.0"]);
     let status = world.bring(&Guest::new().version("1.1.0").file(), Some(GRANTS)).await;
     assert_eq!((serving(&status), status.is_ready()), ("1.1.0", true));
-    assert_eq!(world.told(), ["+1.1.0"]);
+    assert_eq!(world.calls(), ["+1.1.0"]);
 }
 
 #[tokio::test]
@@ -315,7 +315,40 @@ async fn file_that_fails_where_nothing_serves_is_a_plugin_that_failed() {
     let backtrace = status.last_failure.map(|failure| failure.backtrace).unwrap_or_default();
     assert!(backtrace.iter().any(|frame| frame.contains("describe")), "{backtrace:?}");
     assert_eq!(world.bring(&Guest::new().file(), Some(GRANTS)).await.state, State::Active);
-    assert_eq!(world.told(), ["+1.0.0"]);
+    assert_eq!(world.calls(), ["+1.0.0"]);
+}
+
+#[tokio::test]
+async fn the_identity_of_a_plugin_is_its_name_or_what_its_file_says() {
+    let mut world = World::new(Mode::Granted);
+    let file = Guest::new().file();
+    world.bring(&file, Some(GRANTS)).await;
+    assert_eq!(world.latest().identity.manager(), "pilothouse.red");
+    world.bring(&file, Some(&format!("identity: old-red{GRANTS}"))).await;
+    assert_eq!(world.latest().identity.manager(), "pilothouse.old-red");
+    let status = world.bring(&file, Some(&format!("identity: Old Red{GRANTS}"))).await;
+    let (stage, message) = failure(&status);
+    assert_eq!(stage, Stage::Settings);
+    assert!(message.starts_with("cannot use red.yaml: identity: plugin name \"Old Red\" may only have"), "{message}");
+    assert_eq!(world.calls(), ["+1.0.0", "+1.0.0"]);
+}
+
+#[tokio::test]
+async fn a_plugin_with_the_identity_of_another_waits_until_that_is_gone() {
+    let mut world = World::new(Mode::Granted);
+    let file = Guest::new().file();
+    world.bring(&file, Some(GRANTS)).await;
+    let settings = format!("identity: red{GRANTS}");
+    world.change(found("blue", &file, Some(&settings))).await;
+    let status = world.settle().await.1;
+    assert_eq!((status.plugin.as_str(), status.state), ("blue", State::Failed));
+    let taken =
+        "the identity red belongs to plugin red: give blue another name, or change `identity` in blue.yaml or red.yaml";
+    assert_eq!(failure(&status), (Stage::Settings, taken));
+    world.change(removed("red")).await;
+    let status = world.until(|status| status.plugin.as_str() == "blue" && status.state == State::Active).await;
+    assert!(status.is_ready());
+    assert_eq!(world.latest().identity.manager(), "pilothouse.red");
 }
 
 #[tokio::test]
@@ -347,7 +380,7 @@ async fn nothing_is_granted_without_settings() {
     let block = block.to_owned();
     let status = world.bring(&Guest::new().file(), Some(&block)).await;
     assert!(status.is_ready() && status.warnings.is_empty(), "{status:?}");
-    assert_eq!(world.told(), ["+1.0.0"]);
+    assert_eq!(world.calls(), ["+1.0.0"]);
 }
 
 #[tokio::test]
@@ -408,7 +441,7 @@ async fn plugin_that_is_not_called_holds_neither_instances_nor_code_after_two_mi
     assert_eq!(held(&world), (1, 1));
     tokio::time::sleep(Duration::from_secs(50)).await;
     assert_eq!(held(&world).0, 1);
-    // A look at instances is up to ten seconds late, one at code up to a minute.
+    // Instances are dropped up to ten seconds late, code up to a minute.
     tokio::time::sleep(Duration::from_secs(25)).await;
     assert_eq!(held(&world).0, 0);
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -442,10 +475,10 @@ async fn settings_alone_do_not_compile_again() {
     assert_eq!((share.weight.get(), share.cap.map(NonZeroU32::get)), (12, Some(13)));
     assert_eq!(candidate.revision.deadline("apples"), Some(Duration::from_millis(700)));
     assert_eq!((candidate.concurrency(4), candidate.concurrency(1)), (2, 1));
-    // A comment is no change.
+    // A comment changes nothing.
     world.send(&file, Some(&format!("{limits}# all of them\n{GRANTS}"))).await;
     assert_eq!(world.settle().await.0, [State::Active]);
-    assert_eq!(world.told(), ["+1.0.0", "+1.0.0"]);
+    assert_eq!(world.calls(), ["+1.0.0", "+1.0.0"]);
 }
 
 #[tokio::test]
@@ -453,7 +486,7 @@ async fn settings_that_cannot_be_used_leave_the_old_ones() {
     let mut world = World::new(Mode::Granted);
     world.bring(&Guest::new().file(), Some(GRANTS)).await;
     let status = world.bring(&Guest::new().version("1.1.0").file(), Some("enabled: true\ngrant: []\n")).await;
-    // The new file works under the old settings, and what is wrong is said.
+    // The new file works under the old settings, and the failure is reported.
     assert_eq!((status.state, serving(&status)), (State::Active, "1.1.0"));
     let (stage, message) = failure(&status);
     assert_eq!(stage, Stage::Settings);
@@ -464,8 +497,8 @@ async fn settings_that_cannot_be_used_leave_the_old_ones() {
     assert!(!status.is_ready());
     let status = world.bring(&Guest::new().version("1.1.0").file(), Some(GRANTS)).await;
     assert!(status.is_ready());
-    assert_eq!(world.told(), ["+1.0.0", "+1.1.0"]);
-    // Without old ones there is nothing to go by.
+    assert_eq!(world.calls(), ["+1.0.0", "+1.1.0"]);
+    // Without old settings the plugin fails.
     world.change(found("blue", &Guest::new().file(), Some("enabled: maybe"))).await;
     let (_, status) = world.settle().await;
     assert_eq!((status.state, failure(&status).0), (State::Failed, Stage::Settings));
@@ -479,10 +512,10 @@ async fn switched_off_plugin_is_stopped_and_comes_back() {
     let status = world.bring(&file, Some(&off)).await;
     assert_eq!((status.state, status.is_ready(), status.serving), (State::Disabled, true, None));
     assert_eq!(world.bring(&file, Some(GRANTS)).await.state, State::Active);
-    // Whatever its file holds.
+    // Also if its file is garbage.
     let status = world.bring(b"garbage", Some(&off)).await;
     assert_eq!((status.state, status.serving.as_ref()), (State::Failed, None));
-    assert_eq!(world.told(), ["+1.0.0", "-"]);
+    assert_eq!(world.calls(), ["+1.0.0", "-"]);
 }
 
 #[tokio::test]
@@ -497,13 +530,13 @@ async fn grants_that_are_taken_away_are_gone_though_the_file_is_broken() {
     let status = world.bring(b"garbage", Some(&less)).await;
     assert_eq!((status.state, failure(&status).0, serving(&status)), (State::Active, Stage::Compile, "1.0.0"));
     assert!(!may_delete(&world));
-    assert_eq!(world.told(), ["+1.0.0", "+1.0.0"]);
-    // Without what it works on it cannot go on.
+    assert_eq!(world.calls(), ["+1.0.0", "+1.0.0"]);
+    // Without the kind that it reconciles it is stopped.
     let none = GRANTS.replace("kind: MyApple, verbs: [read, apply, delete]", "kind: MyApple, verbs: [apply]");
     let status = world.bring(b"garbage", Some(&none)).await;
     assert_eq!((status.state, status.serving.as_ref(), failure(&status).0), (State::Failed, None, Stage::Compile));
     assert!(failure(&status).1.contains("reading stable.example.com/v1 MyApple is not granted"), "{status:?}");
-    assert_eq!(world.told(), ["-"]);
+    assert_eq!(world.calls(), ["-"]);
 }
 
 #[tokio::test]
@@ -513,7 +546,7 @@ async fn grants_that_are_taken_away_stop_the_revision_that_needs_them() {
     world.bring(&file, Some(GRANTS)).await;
     let status = world.bring(&file, None).await;
     assert_eq!((status.state, failure(&status).0), (State::Failed, Stage::Verify));
-    assert_eq!(world.told(), ["+1.0.0", "-"]);
+    assert_eq!(world.calls(), ["+1.0.0", "-"]);
 }
 
 #[tokio::test]
@@ -531,10 +564,10 @@ async fn refused_config_leaves_the_old_one_under_the_new_grants() {
     assert!(
         candidate.grants.check(Verb::Apply, &TypeMeta::new("v1", "ConfigMap"), None, Some("a"), Some("b")).is_err()
     );
-    // The same once more is no success.
+    // The same settings fail again.
     let status = world.bring(&file, Some(&format!("{settings}# again"))).await;
     assert_eq!(failure(&status).0, Stage::Describe);
-    assert_eq!(world.told(), ["+1.0.0", "+1.0.0"]);
+    assert_eq!(world.calls(), ["+1.0.0", "+1.0.0"]);
 }
 
 #[tokio::test]
@@ -546,7 +579,7 @@ async fn newer_file_takes_the_place_of_one_that_waits() {
     assert!(!world.statuses.snapshot().settled);
     let status = world.bring(&Guest::new().version("1.1.0").file(), Some(GRANTS)).await;
     assert_eq!(serving(&status), "1.1.0");
-    assert_eq!(world.told(), ["?1.0.0", "+1.1.0"]);
+    assert_eq!(world.calls(), ["?1.0.0", "+1.1.0"]);
 }
 
 #[tokio::test]
@@ -556,17 +589,17 @@ async fn activation_that_was_dropped_half_way_is_made_good() {
     world.dispatch.stuck.lock().insert("1.1.0");
     world.send(&Guest::new().version("1.1.0").file(), Some(GRANTS)).await;
     world.until(|status| status.state == State::Verified).await;
-    // Which of both serves is unknown; the broken file does not help.
+    // Which of both serves is unknown, and the broken file does not decide it.
     let status = world.bring(b"garbage", Some(GRANTS)).await;
     assert_eq!((status.state, serving(&status)), (State::Active, "1.0.0"));
-    assert_eq!(world.told(), ["+1.0.0", "?1.1.0", "+1.0.0"]);
-    // With nothing that served before, nothing serves after.
+    assert_eq!(world.calls(), ["+1.0.0", "?1.1.0", "+1.0.0"]);
+    // If nothing served before, nothing serves after.
     world.dispatch.stuck.lock().insert("1.2.0");
     world.change(found("blue", &Guest::new().version("1.2.0").file(), Some(GRANTS))).await;
     world.until(|status| status.state == State::Verified).await;
     world.change(found("blue", b"garbage", Some(GRANTS))).await;
     assert_eq!(world.settle().await.1.state, State::Failed);
-    assert_eq!(world.told(), ["?1.2.0", "-"]);
+    assert_eq!(world.calls(), ["?1.2.0", "-"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -578,7 +611,7 @@ async fn activation_that_fails_is_tried_again() {
     assert_eq!(world.settle().await.1.state, State::Failed);
     let (_, status) = world.settle().await;
     assert!(status.is_ready(), "{status:?}");
-    assert_eq!(world.told(), ["!1.0.0", "!1.0.0", "+1.0.0"]);
+    assert_eq!(world.calls(), ["!1.0.0", "!1.0.0", "+1.0.0"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -599,7 +632,7 @@ async fn description_that_loops_is_tried_again_ever_more_seldom() {
 #[tokio::test]
 async fn plugin_that_loops_in_describe_holds_up_no_other() {
     let mut world = World::new(Mode::Granted);
-    // Compiled before: that may take longer than who loops may.
+    // Compiled before, as that may take longer than the deadline.
     let good = Guest::new().file();
     world.change(found("ccc", &good, Some(GRANTS))).await;
     world.settle().await;
@@ -624,7 +657,7 @@ async fn description_that_loops_ends_with_who_asked_for_it() {
     };
     tokio::time::timeout(Duration::from_secs(60), begins).await.expect("it is not called");
     drop(world);
-    // Some turns of all tasks. By its deadline it would end after thousands.
+    // Some turns of all tasks. The deadline would come after thousands.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -641,7 +674,7 @@ async fn snapshot_is_settled_when_all_that_was_found_first_is() {
     world.change(found("blue", b"garbage", None)).await;
     world.change(Change::Looked(vec![problem.clone()])).await;
     world.settle().await;
-    // What was sent before it was seen before it.
+    // Changes that were sent earlier were seen earlier.
     world.change(removed("none")).await;
     world.bring(&Guest::new().file(), Some(GRANTS)).await;
     let snapshot = world.statuses.snapshot();

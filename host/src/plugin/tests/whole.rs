@@ -1,4 +1,4 @@
-//! From a directory's files to what serves.
+//! From a directory's files to the revision that serves.
 
 use std::{fs, time::Duration};
 
@@ -16,7 +16,7 @@ async fn files_lead_to_what_serves_whatever_is_done_to_them() {
     let temp = TempDir::new().unwrap();
     let path = |file: &str| temp.path().join(file);
     let mut world = World::new(Mode::Granted);
-    // So seldom that only events can bring the changes.
+    // So seldom that only events can report the changes.
     let source = Source::new(temp.path()).poll_every(Duration::from_secs(3600));
     let (send, mut changes) = mpsc::channel(16);
     let looking = tokio::spawn(source.run(send));
@@ -57,7 +57,7 @@ async fn files_lead_to_what_serves_whatever_is_done_to_them() {
 
     fs::remove_file(path("red.wasm")).unwrap();
     world.until(|status| status.state == State::Gone).await;
-    assert_eq!(world.told(), ["+1.0.0", "+1.1.0", "+1.1.0", "-"]);
+    assert_eq!(world.calls(), ["+1.0.0", "+1.1.0", "+1.1.0", "-"]);
     looking.abort();
     passing.abort();
 }

@@ -1,4 +1,4 @@
-//! What is written where the cache shows something else than there is.
+//! Writes when the cache differs from the server.
 
 use pilothouse_apiserver::faults::{Answer, Delay, Fault, Requests, Rule, RuleId, Verb as Faulty};
 use pilothouse_core::reflector::State;
@@ -16,13 +16,13 @@ fn with_data(name: &str, data: &serde_json::Value) -> serde_json::Value {
 }
 
 impl Orchard {
-    /// The watch of ConfigMaps shows nothing from now on.
+    /// Stops the events of the ConfigMaps' watch.
     fn hold(&self) -> RuleId {
         let watches = Requests::to("configmaps", &[Faulty::Watch]);
         self.api.server.faults().add(Rule::new(Fault::Hold).on(watches)).expect("it is a rule")
     }
 
-    /// The server refuses to list and to watch a resource from now on, and cuts the watches of it.
+    /// Makes the server reject lists and watches of a resource, and cuts its watches.
     async fn refuse(&self, code: u16, resource: &str, of: &TypeMeta, reached: impl Fn(&State) -> bool) -> RuleId {
         let reads = Requests::to(resource, &[Faulty::List, Faulty::Watch]);
         let faults = self.api.server.faults();
@@ -33,14 +33,14 @@ impl Orchard {
         refused
     }
 
-    /// Somebody changes an object, whatever the cache shows.
+    /// Changes an object as another manager.
     async fn somebody_patches(&self, name: &str, patch: serde_json::Value) {
         let options = cluster::WriteOptions { manager: "somebody", subresource: None };
         let (of, body) = (config_maps(), patch.to_string().into_bytes());
         self.api.cluster.patch(&of, Some("default"), name, Patch::Merge, body, options).await.expect("it is there");
     }
 
-    /// An object as the server has it; none: it is gone.
+    /// Returns an object as the server has it, or `None` if it does not exist.
     async fn live(&self, name: &str) -> Option<serde_json::Value> {
         let body = self.api.cluster.get(&config_maps(), Some("default"), name).await.ok()?;
         Some(serde_json::from_slice(&body).expect("an object is JSON"))
@@ -51,7 +51,7 @@ impl Orchard {
         [count("APPLY").await, count("GET").await, count("DELETE").await]
     }
 
-    /// Requests that something takes: applies, gets and deletes.
+    /// Counts the applies, gets and deletes that `work` causes.
     async fn costs<T>(&self, work: impl Future<Output = T>) -> (T, [u64; 3]) {
         let before = self.requests().await;
         let done = work.await;
@@ -87,7 +87,7 @@ async fn an_object_that_the_watch_has_not_shown_is_not_taken_over() {
     let live = orchard.live("victim").await.expect("it is there");
     assert_eq!((&live["data"]["precious"], &live["metadata"]["ownerReferences"]), (&json!("yes"), &json!(null)));
 
-    // A plugin that asks to adopt it gets it.
+    // A plugin that asks to adopt the object gets it.
     let child = Child { object: config_map("victim").to_string(), adopt: true };
     let owner = Owner { object: &orchard.object, owns: &[config_maps()] };
     let report = orchard.writer.children(&owner, &orchard.view, vec![child]).await;
@@ -106,7 +106,7 @@ async fn a_child_that_changed_hands_while_the_watch_lagged_is_neither_pruned_nor
         let patch = json!({ "metadata": { "ownerReferences": null }, "data": { "precious": "yes" } });
         orchard.somebody_patches(name, patch).await;
     }
-    // `c` is surplus, and `d` should differ.
+    // `c` is not wanted any more, and `d` is to change.
     let (report, requests) = orchard.costs(orchard.children(&[with_data("d", &json!({ "precious": "no" }))])).await;
     assert!(taken(&report), "{report:?}");
     assert_eq!((report.written, requests), (0, [1, 2, 1]));
@@ -143,7 +143,7 @@ async fn a_child_that_somebody_touched_while_the_watch_lagged_is_still_written_a
     let children = [with_data("d", &json!({ "color": "red" })), with_data("e", &json!({ "color": "red" }))];
     let (report, requests) = orchard.costs(orchard.children(&children)).await;
     assert_eq!((report.problem(), report.written), (None, 3));
-    // `c`: delete, look, delete. `d`: apply, look, apply. `e` is not there, and made at once.
+    // `c`: delete, get, delete. `d`: apply, get, apply. `e` does not exist, and is created at once.
     assert_eq!(requests, [3, 2, 2]);
     assert_eq!(orchard.live("c").await, None);
     let live = orchard.live("d").await.expect("it is there");
@@ -174,7 +174,7 @@ async fn nothing_is_deleted_while_the_watch_of_an_owned_kind_is_denied_and_the_r
     orchard.refuse(403, "configmaps", &config_maps(), |state| matches!(state, State::Denied(_))).await;
     orchard.api.create(with_data("victim", &json!({ "precious": "yes" }))).await;
     let report = orchard.children(&[config_map("d"), config_map("victim")]).await;
-    // What is proven on the server is written.
+    // What the server checks is written.
     assert_eq!(report.written, 1);
     assert!(report.awaits_watch);
     let [Error::Taken { .. }, unknown @ Error::Unknown { .. }] = &report.problems[..] else { panic!("{report:?}") };
@@ -186,7 +186,7 @@ async fn nothing_is_deleted_while_the_watch_of_an_owned_kind_is_denied_and_the_r
     assert!(told.contains("grant the host's account list and watch"), "{told}");
     assert!(orchard.live("c").await.is_some(), "it was pruned on the word of an old cache");
     assert_eq!(orchard.live("victim").await.expect("it is there")["metadata"]["ownerReferences"], json!(null));
-    // What holds is left out all the same.
+    // A child that holds is still skipped.
     let (report, requests) = orchard.costs(orchard.children(&[config_map("d")])).await;
     assert_eq!((report.skipped, requests), (1, [0, 0, 0]));
     assert!(matches!(&report.problems[..], [Error::Unknown { .. }]), "{report:?}");
@@ -214,7 +214,7 @@ async fn a_watch_that_is_lost_for_a_moment_fails_no_reconcile() {
 async fn nothing_is_deleted_for_an_owner_whose_own_watch_is_denied() {
     let mut orchard = Orchard::plant().await;
     orchard.api.serve_apples().await;
-    // Children of an owner that is not there would be collected.
+    // Children of an owner that does not exist would be garbage-collected.
     orchard.api.create(apple("a")).await;
     let informers = &orchard.writer.informers;
     let own = lease(informers, InformerKey::all(apples())).await;
@@ -234,7 +234,7 @@ async fn nothing_is_deleted_for_an_owner_whose_own_watch_is_denied() {
 async fn nothing_begins_once_the_fence_is_closed() {
     let orchard = Orchard::plant().await;
     assert_eq!(orchard.children(&[config_map("c")]).await.written, 1);
-    // All but the first few of these begin after it was closed.
+    // All but the first few writes would begin after the fence was closed.
     let children: Vec<_> = (0..200).map(|number| config_map(&format!("c-{number}"))).collect();
     let slow = Rule::new(Fault::Delay(Delay { milliseconds: 20, up_to: None }));
     let slow = slow.on(Requests::to("configmaps", &[Faulty::Apply]));

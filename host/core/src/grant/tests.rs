@@ -331,7 +331,7 @@ limits: { memoryMiB: 64, totalMemoryMiB: 256, watches: 128, timeoutMs: 500, host
     assert_eq!(expected.limits.requests(), Some(Rate { burst: 20, every: Duration::from_millis(50) }));
     assert_eq!(file(yaml), Ok(expected.clone()));
     let as_json = json!({
-        "enabled": false, "config": {"greeting": "hello", "times": 3},
+        "enabled": false, "identity": "orchard", "config": {"greeting": "hello", "times": 3},
         "grants": [{"apiVersion": "apps/v1", "kind": "Deployment/scale", "verbs": ["read", "patch"], "namespaces": ["default"], "names": ["web"]}],
         "limits": {"memoryMiB": 64, "totalMemoryMiB": 256, "watches": 128, "timeoutMs": 500, "hostCalls": 1000, "hostMiB": 16, "reuse": false, "maxConcurrency": 2, "cpuWeight": 50, "cpuMilli": 250,
                    "reconcilesPerSecond": 4, "requestsPerSecond": 20, "backoffBaseMs": 100, "backoffCapMs": 60000},

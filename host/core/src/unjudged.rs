@@ -8,8 +8,8 @@
 //! ```
 //!
 //! - **Order.** Changes are taken in the order of arrival; those of one object always are. Nothing is taken while one is evaluated.
-//! - **Merging.** Changes of one object stay separate, so that each is judged alone. If more than [`APART`] of one object wait, or the
-//!   budget of superseded versions is used up, the next one is merged into the last: from the state before that to the state after this.
+//! - **Merging.** Changes of one object stay separate, so that each is judged alone. A change is merged into the one before it if more than
+//!   [`APART`] of its object wait, or if the budget of superseded versions is used up.
 //! - **No match is lost.** A merged change may hide one that matched, so it counts as a match without evaluation.
 //! - **Bounds.** A change whose objects are in the cache takes one entry. The rest counts in a [`Budget`], which the controllers of a plugin
 //!   share. Once that is used up, a change of an object without waiting changes is refused, and the caller counts it as a match at once.

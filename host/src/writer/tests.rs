@@ -754,7 +754,9 @@ async fn another_plugin_is_served_while_the_children_of_an_outcome_are_looked_at
         assert_eq!(problems, count);
         let between = soon("the other is served", other.ended()).await.expect("it does not fail");
         if let Some(expected) = expected {
-            assert_eq!((turns, between), (expected, expected > 1), "{count} children");
+            assert_eq!(turns, expected, "{count} children");
+            // In a single turn a slow machine may serve the other one from a spare thread.
+            assert!(between || expected == 1, "{count} children");
         }
     }
 }

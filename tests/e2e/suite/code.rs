@@ -84,7 +84,7 @@ pub(crate) async fn a_plugin_whose_code_cannot_be_optimized_serves_as_it_is(mut 
     let compiler =
         eventually("the code is being optimized", async || compiler_of(&host)?.context("no compiler runs")).await?;
     ensure!(Command::new("kill").args(["-KILL", &compiler]).status()?.success(), "the compiler is gone");
-    host.warns(&["compiled code could not be optimized", "the compiler was killed", "again_in"]).await?;
+    host.warns(&["could not optimize compiled code", "the compiler was killed", "again_in"]).await?;
     scene.apple("gala").create(2).await?.settles().await?;
     let rows = host.plugins().await?;
     ensure!(rows.iter().all(|row| row["serving"]["code"] == "baseline"), "{rows:?}");

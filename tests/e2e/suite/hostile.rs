@@ -418,7 +418,11 @@ pub(crate) async fn a_plugin_that_cannot_be_used_is_refused_with_the_reason(scen
         ("describe_nonsense", ["describe", "manifest"], "No Name!"),
         ("describe_oversized", ["describe", "manifest"], "has 257 entries; at most 256 are taken"),
         ("describe_traps", ["describe", "trap"], "trapped"),
-        ("describe_unexported", ["describe", "manifest"], "does not export pilothouse:plugin/mapper@0.1.0"),
+        (
+            "describe_unexported",
+            ["describe", "manifest"],
+            "needs pilothouse:plugin/mapper@0.1.0, which the component does not export",
+        ),
         ("greedy", ["link", "link"], "test:greedy/secrets"),
     ];
     let mut plugins = vec![Plugin::myapple()?];

@@ -46,13 +46,12 @@ async fn state_is_seen_again_with_reuse_and_never_in_a_fresh_instance() {
     }
     // It traps because of its own mark, so the third call has a new instance.
     assert_eq!([called(&reused).await, called(&reused).await, called(&reused).await], ["ok", "trap", "ok"]);
+    // The first call maps code only if the machine gives this engine a pool, beside those of other tests.
+    let of =
+        |name| InstanceFigures { computed: Duration::ZERO, memory: 0, peak: 0, mapped: 0, ..figures(&engine, name) };
     // Including the one of `describe`.
-    let of = |name| InstanceFigures { computed: Duration::ZERO, memory: 0, peak: 0, ..figures(&engine, name) };
-    assert_eq!(of("fresh"), InstanceFigures { made: 4, mapped: 1, ..InstanceFigures::default() });
-    assert_eq!(
-        of("test"),
-        InstanceFigures { alive: 1, kept: 1, made: 3, reused: 1, mapped: 1, ..InstanceFigures::default() }
-    );
+    assert_eq!(of("fresh"), InstanceFigures { made: 4, ..InstanceFigures::default() });
+    assert_eq!(of("test"), InstanceFigures { alive: 1, kept: 1, made: 3, reused: 1, ..InstanceFigures::default() });
 }
 
 #[tokio::test]

@@ -124,6 +124,7 @@ impl<E> Controller<E> {
             max_concurrency,
             resync_seconds: resync.map(seconds),
             timeout_ms: timeout.map(millis),
+            finalizer: None,
         })
     }
 }

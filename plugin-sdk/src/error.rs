@@ -91,6 +91,6 @@ impl<E: std::error::Error> From<E> for Error {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { message: error.message, terminal: error.terminal, status: error.status }
+        Self { message: error.message, terminal: error.terminal, status: error.status, events: Vec::new() }
     }
 }

@@ -102,7 +102,7 @@ impl Outcome {
 
     fn push<K: Object>(mut self, object: &K, adopt: bool) -> Self {
         match object.to_json() {
-            Ok(object) => self.children.get_or_insert_default().push(wire::Child { object, adopt }),
+            Ok(object) => self.children.get_or_insert_default().push(wire::Child { object, adopt, replace: false }),
             Err(error) => self.reject(&format!("child {} {}", K::type_meta(), object.key()), &error),
         }
         self
@@ -121,6 +121,8 @@ impl Outcome {
             children: self.children.map_or(wire::Children::Unchanged, wire::Children::Desired),
             status: self.status,
             requeue_after: self.requeue_after.map(millis),
+            watches: wire::Watches::Unchanged,
+            events: Vec::new(),
         })
     }
 }

@@ -292,6 +292,9 @@ impl<E> Plugin<E> {
                 .transpose()
                 .map_err(text)?,
             instances: self.instances,
+            metrics: Vec::new(),
+            http: Vec::new(),
+            webhooks: Vec::new(),
         })
     }
 }

@@ -31,6 +31,8 @@ impl Watch<()> {
     pub fn of<K: Object>() -> Watch<K> {
         let wire = wire::Watch {
             of: K::type_meta(),
+            except: Vec::new(),
+            with_verbs: Vec::new(),
             namespaces: Vec::new(),
             labels: None,
             fields: None,

@@ -112,15 +112,39 @@ pub enum Subresource {
     Status,
     /// `scale`.
     Scale,
+    /// `eviction`, of Pods.
+    Eviction,
+    /// `log`, of Pods.
+    Log,
+    /// `approval`, of CertificateSigningRequests.
+    Approval,
+    /// `ephemeralcontainers`, of Pods.
+    EphemeralContainers,
+    /// `resize`, of Pods.
+    Resize,
 }
 
 impl Subresource {
+    /// Every subresource.
+    pub const ALL: [Self; 7] =
+        [Self::Status, Self::Scale, Self::Eviction, Self::Log, Self::Approval, Self::EphemeralContainers, Self::Resize];
+
     /// Returns its name in paths and in managedFields.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Status => "status",
             Self::Scale => "scale",
+            Self::Eviction => "eviction",
+            Self::Log => "log",
+            Self::Approval => "approval",
+            Self::EphemeralContainers => "ephemeralcontainers",
+            Self::Resize => "resize",
         }
+    }
+
+    /// Returns the subresource of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|subresource| subresource.as_str() == name)
     }
 }
 

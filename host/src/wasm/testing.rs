@@ -522,7 +522,7 @@ impl Guest {
         let read = image.watches(&self.read);
         let controller = Record::build(|r| {
             r.pair(name).bytes(&watched).pair(owned).pair(mapped).pair(read).u32(self.concurrency);
-            r.number(self.resync).number(self.timeout_ms);
+            r.number(self.resync).number(self.timeout_ms).option(None);
         });
         let controllers = image.list(&[controller]);
         let indexes: Vec<Vec<u8>> = self.indexes.iter().map(|index| image.index(*index)).collect();
@@ -550,6 +550,8 @@ impl Guest {
         image.record(|r| {
             r.u8(0).align(4).pair(version).pair(description).pair(controllers).pair(indexes).pair(observed);
             r.pair(permissions).pair(definitions).u32(0).u32(0).u32(0).u8(u8::from(self.reuse)).align(4);
+            // No metrics, servers and webhooks.
+            r.pair((0, 0)).pair((0, 0)).pair((0, 0));
         })
     }
 }
@@ -565,7 +567,7 @@ impl Answer {
                     .map(|(object, adopt)| {
                         let object = image.text(object);
                         Record::build(|r| {
-                            r.pair(object).u8(u8::from(*adopt)).align(4);
+                            r.pair(object).u8(u8::from(*adopt)).u8(0).align(4);
                         })
                     })
                     .collect();
@@ -575,7 +577,7 @@ impl Answer {
             }
             Self::Garbled => {
                 let child = Record::build(|r| {
-                    r.pair((BASE, 2)).u8(0).align(4);
+                    r.pair((BASE, 2)).u8(0).u8(0).align(4);
                 });
                 let list = image.list(&[child]);
                 image.outcome(1, list, None, None)
@@ -583,7 +585,7 @@ impl Answer {
             Self::Aliased { children, bytes } => {
                 let text = image.text(&" ".repeat(*bytes as usize));
                 let child = Record::build(|r| {
-                    r.pair(text).u8(0).align(4);
+                    r.pair(text).u8(0).u8(0).align(4);
                 });
                 let list = image.list(&vec![child; *children as usize]);
                 image.outcome(1, list, None, None)
@@ -592,7 +594,7 @@ impl Answer {
                 let message = image.text(message);
                 let status = status.as_deref().map(|s| image.text(s));
                 image.record(|r| {
-                    r.u8(1).align(8).pair(message).u8(u8::from(*terminal)).align(4).option(status);
+                    r.u8(1).align(8).pair(message).u8(u8::from(*terminal)).align(4).option(status).pair((0, 0));
                 })
             }
             Self::Nonsense => image.record(|r| {

@@ -130,7 +130,7 @@ fn within(what: &str, text: &str, most: usize) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::exports::pilothouse::plugin::controller::Child;
+    use crate::contract::exports::pilothouse::plugin::controller::{Child, Watches};
 
     fn text(bytes: usize) -> String {
         "a".repeat(bytes)
@@ -217,9 +217,14 @@ mod tests {
     #[test]
     fn an_answer_is_bounded() {
         let outcome = |children: usize, bytes: usize, status: usize| {
-            let children = vec![Child { object: text(bytes), adopt: false }; children];
-            let outcome =
-                Outcome { children: Children::Desired(children), status: Some(text(status)), requeue_after: None };
+            let children = vec![Child { object: text(bytes), adopt: false, replace: false }; children];
+            let outcome = Outcome {
+                children: Children::Desired(children),
+                status: Some(text(status)),
+                requeue_after: None,
+                watches: Watches::Unchanged,
+                events: Vec::new(),
+            };
             answer(&Ok(outcome))
         };
         let said = |why: &str| Err(format!("plugin gave an unusable answer: {why}"));
@@ -232,7 +237,8 @@ mod tests {
         assert_eq!(outcome(1, 2, OBJECT), Ok(()));
         assert_eq!(outcome(1, 2, OBJECT + 1), large("the status"));
         assert_eq!(outcome(1, OBJECT + 1, 2), large("child 0"));
-        let failure = Failure { message: String::new(), terminal: false, status: Some(text(OBJECT + 1)) };
+        let failure =
+            Failure { message: String::new(), terminal: false, status: Some(text(OBJECT + 1)), events: Vec::new() };
         assert_eq!(answer(&Err(failure)), large("the status"));
     }
 }

@@ -84,7 +84,7 @@ impl Failure {
 }
 
 impl From<wire::Failure> for Failure {
-    fn from(wire::Failure { message, terminal, status }: wire::Failure) -> Self {
+    fn from(wire::Failure { message, terminal, status, .. }: wire::Failure) -> Self {
         Self { message, terminal, status }
     }
 }

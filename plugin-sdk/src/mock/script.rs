@@ -161,6 +161,11 @@ pub(super) fn part(subresource: Option<Subresource>) -> &'static str {
         None => "",
         Some(Subresource::Status) => "/status",
         Some(Subresource::Scale) => "/scale",
+        Some(Subresource::Eviction) => "/eviction",
+        Some(Subresource::Log) => "/log",
+        Some(Subresource::Approval) => "/approval",
+        Some(Subresource::EphemeralContainers) => "/ephemeralcontainers",
+        Some(Subresource::Resize) => "/resize",
     }
 }
 

@@ -25,6 +25,8 @@ fn maps() -> TypeMeta {
 fn watch(of: TypeMeta) -> Watch {
     Watch {
         of,
+        except: vec![],
+        with_verbs: vec![],
         namespaces: vec![],
         labels: None,
         fields: None,
@@ -58,6 +60,7 @@ fn controller() -> Controller {
         max_concurrency: 0,
         resync_seconds: Some(0),
         timeout_ms: Some(0),
+        finalizer: None,
     }
 }
 
@@ -87,6 +90,9 @@ impl Guest for Nonsense {
             crds: vec!["{".into(), "[]".into()],
             config_schema: Some("{".into()),
             instances: InstancePolicy::Fresh,
+            metrics: vec![],
+            http: vec![],
+            webhooks: vec![],
         })
     }
 

@@ -20,6 +20,8 @@ fn maps() -> TypeMeta {
 fn watch() -> Watch {
     Watch {
         of: maps(),
+        except: vec![],
+        with_verbs: vec![],
         namespaces: vec![],
         labels: None,
         fields: None,
@@ -41,6 +43,7 @@ fn controller(number: usize) -> Controller {
         max_concurrency: 16,
         resync_seconds: None,
         timeout_ms: None,
+        finalizer: None,
     }
 }
 
@@ -62,6 +65,9 @@ impl Guest for Oversized {
             crds: vec![" ".repeat(4 << 20)],
             config_schema: None,
             instances: InstancePolicy::Fresh,
+            metrics: vec![],
+            http: vec![],
+            webhooks: vec![],
         })
     }
 

@@ -7,7 +7,9 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use pilothouse_sdk::{
     Arena, Controller, Plugin, contract,
-    contract::exports::pilothouse::plugin::controller::{Children, Failure, Guest, Manifest, Outcome, Request},
+    contract::exports::pilothouse::plugin::controller::{
+        Children, Failure, Guest, Manifest, Outcome, Request, Watches,
+    },
     entry, info,
 };
 
@@ -34,7 +36,13 @@ impl Guest for Entering {
         let (_, mark) = request.object.rsplit_once(MARK).unwrap_or_default();
         let (mark, _) = mark.split_once('"').unwrap_or_default();
         info!("called", mark = mark);
-        Ok(Outcome { children: Children::Unchanged, status: None, requeue_after: None })
+        Ok(Outcome {
+            children: Children::Unchanged,
+            status: None,
+            requeue_after: None,
+            watches: Watches::Unchanged,
+            events: Vec::new(),
+        })
     }
 }
 

@@ -8,7 +8,9 @@
 use pilothouse_guests::apple::{self, MyApple, is_bad};
 use pilothouse_sdk::{
     Error, Object as _, Plugin, contract,
-    contract::exports::pilothouse::plugin::controller::{Children, Failure, Guest, Manifest, Outcome, Request},
+    contract::exports::pilothouse::plugin::controller::{
+        Children, Failure, Guest, Manifest, Outcome, Request, Watches,
+    },
     entry,
     log::{self, Level},
 };
@@ -37,7 +39,13 @@ impl Guest for Garbling {
         if apple.name() != "bad-1" {
             log::write(Level::Info, &garbled(), &[]);
         }
-        Ok(Outcome { children: Children::Unchanged, status: Some(garbled()), requeue_after: None })
+        Ok(Outcome {
+            children: Children::Unchanged,
+            status: Some(garbled()),
+            requeue_after: None,
+            watches: Watches::Unchanged,
+            events: Vec::new(),
+        })
     }
 }
 

@@ -34,7 +34,7 @@ impl Guest for Greedy {
     }
 
     fn reconcile(_: String, request: Request) -> Result<Outcome, Failure> {
-        Err(Failure { message: steal(&request.object), terminal: true, status: None })
+        Err(Failure { message: steal(&request.object), terminal: true, status: None, events: Vec::new() })
     }
 }
 

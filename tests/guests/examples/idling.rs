@@ -7,7 +7,9 @@
 use pilothouse_guests::apple;
 use pilothouse_sdk::{
     Arena, Plugin, contract,
-    contract::exports::pilothouse::plugin::controller::{Children, Failure, Guest, Manifest, Outcome, Request},
+    contract::exports::pilothouse::plugin::controller::{
+        Children, Failure, Guest, Manifest, Outcome, Request, Watches,
+    },
     entry,
 };
 
@@ -29,7 +31,13 @@ impl Guest for Idling {
     }
 
     fn reconcile(_: String, _: Request) -> Result<Outcome, Failure> {
-        Ok(Outcome { children: Children::Unchanged, status: None, requeue_after: None })
+        Ok(Outcome {
+            children: Children::Unchanged,
+            status: None,
+            requeue_after: None,
+            watches: Watches::Unchanged,
+            events: Vec::new(),
+        })
     }
 }
 

@@ -22,7 +22,9 @@
 use pilothouse_guests::apple::{self, MyApple};
 use pilothouse_sdk::{
     Error, Plugin, contract,
-    contract::exports::pilothouse::plugin::controller::{Child, Children, Failure, Guest, Manifest, Outcome, Request},
+    contract::exports::pilothouse::plugin::controller::{
+        Child, Children, Failure, Guest, Manifest, Outcome, Request, Watches,
+    },
     entry,
 };
 use serde_json::json;
@@ -75,8 +77,14 @@ impl Guest for Nonsense {
             }
             _ => return entry::reconcile(&plugin, &config, request),
         };
-        let children = children.into_iter().map(|object| Child { object, adopt: false }).collect();
-        Ok(Outcome { children: Children::Desired(children), status, requeue_after: None })
+        let children = children.into_iter().map(|object| Child { object, adopt: false, replace: false }).collect();
+        Ok(Outcome {
+            children: Children::Desired(children),
+            status,
+            requeue_after: None,
+            watches: Watches::Unchanged,
+            events: Vec::new(),
+        })
     }
 }
 

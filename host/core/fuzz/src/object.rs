@@ -190,9 +190,7 @@ fn applied(list: &Tree) -> Option<Vec<(String, Option<Subresource>, Tree)>> {
         let operation = optional(entry, "operation", Tree::as_str)?;
         let subresource = match optional(entry, "subresource", Tree::as_str)? {
             None | Some("") => Some(None),
-            Some("status") => Some(Some(Subresource::Status)),
-            Some("scale") => Some(Some(Subresource::Scale)),
-            Some(_) => None,
+            Some(name) => Subresource::of_name(name).map(Some),
         };
         let ours = manager.filter(|manager| manager.starts_with("pilothouse.") && operation == Some("Apply"));
         Some(ours.and_then(|manager| Some((manager.to_owned(), subresource?, entry.get("fieldsV1")?.clone()))))

@@ -227,11 +227,10 @@ fn kind(text: &str) -> Result<(Kinds, Parts), String> {
     let parts = match (part, &kinds) {
         (None, Kinds::All) => Parts::All,
         (None, Kinds::One(_)) => Parts::Object,
-        (Some("status"), _) => Parts::One(Subresource::Status),
-        (Some("scale"), _) => Parts::One(Subresource::Scale),
-        (Some(part), _) => {
-            return Err(format!("unknown subresource {part:?} in kind {text:?}: there are status and scale"));
-        }
+        (Some(part), _) => Parts::One(Subresource::of_name(part).ok_or_else(|| {
+            let all = Subresource::ALL.map(Subresource::as_str).join(", ");
+            format!("unknown subresource {part:?} in kind {text:?}: there are {all}")
+        })?),
     };
     Ok((kinds, parts))
 }

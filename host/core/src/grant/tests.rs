@@ -539,12 +539,12 @@ fn what_a_file_gets_wrong_is_named() {
     2 |   - { apiVersion: v1, kind: Pod, names: [a] }
       |                                  ^ missing field `verbs`
     ");
-    assert_snapshot!(wrong("grants: [{ apiVersion: v1, kind: Pod/log, verbs: [read] }]"), @r#"
-    error: line 1 column 10: unknown subresource "log" in kind "Pod/log": there are status and scale
+    assert_snapshot!(wrong("grants: [{ apiVersion: v1, kind: Pod/exec, verbs: [read] }]"), @r#"
+    error: line 1 column 10: unknown subresource "exec" in kind "Pod/exec": there are status, scale, eviction, log, approval, ephemeralcontainers, resize
      --> <input>:1:10
       |
-    1 | grants: [{ apiVersion: v1, kind: Pod/log, verbs: [read] }]
-      |          ^ unknown subresource "log" in kind "Pod/log": there are status and scale
+    1 | grants: [{ apiVersion: v1, kind: Pod/exec, verbs: [read] }]
+      |          ^ unknown subresource "exec" in kind "Pod/exec": there are status, scale, eviction, log, approval, ephemeralcontainers, resize
     "#);
     assert_snapshot!(wrong("grants: [{ apiVersion: v1, kind: /status, verbs: [read] }]"), @r#"
     error: line 1 column 10: kind "/status" names no kind

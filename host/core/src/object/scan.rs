@@ -265,9 +265,10 @@ fn applied(reader: &mut Reader<'_>) -> Result<Vec<Applied>, ParseError> {
         let Some(manager) = manager.filter(|manager| manager.starts_with(super::MANAGER_PREFIX)) else { continue };
         let subresource = match subresource.as_deref() {
             None | Some("") => None,
-            Some("status") => Some(Subresource::Status),
-            Some("scale") => Some(Subresource::Scale),
-            Some(_) => continue,
+            Some(name) => match Subresource::of_name(name) {
+                Some(subresource) => Some(subresource),
+                None => continue,
+            },
         };
         if let (Some("Apply"), Some(fields)) = (operation.as_deref(), fields) {
             let fields = reader.compact(fields);

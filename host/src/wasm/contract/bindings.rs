@@ -33,7 +33,6 @@ pub(crate) mod mapping {
         world: "mapping",
         path: "../wit",
         exports: { default: async },
-        ownership: Borrowing { duplicate_if_necessary: true },
     });
 }
 

@@ -4,7 +4,7 @@
 //! cheap, and the writer parses them. The bounds of an answer are [`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_OBJECT`],
 //! [`MAX_KEYS`] and [`MAX_MESSAGE`]. Before an answer is copied, [`super::super::MAX_TRANSFER`] bounds it.
 
-use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use pilothouse_core::{
     key::{Key, TypeMeta},
@@ -126,37 +126,30 @@ pub struct News {
 }
 
 impl News {
-    /// Returns the objects as text.
-    pub(crate) fn texts(&self) -> Texts<'_> {
-        Texts { old: text(self.old.as_ref()), new: text(self.new.as_ref()) }
-    }
-
-    pub(crate) fn to_map<'a>(&'a self, texts: &'a Texts<'_>) -> mapper::Change<'a> {
-        let of =
-            mapping::pilothouse::plugin::types::TypeMeta { api_version: &self.of.api_version, kind: &self.of.kind };
-        mapper::Change { of, old: texts.old.as_deref(), new: texts.new.as_deref() }
+    pub(crate) fn to_map(&self) -> mapper::Change {
+        let (api_version, kind) = (self.of.api_version.as_ref().to_owned(), self.of.kind.as_ref().to_owned());
+        mapper::Change {
+            of: mapping::pilothouse::plugin::types::TypeMeta { api_version, kind },
+            old: text(self.old.as_ref()),
+            new: text(self.new.as_ref()),
+        }
     }
 
     pub(crate) fn to_observe(&self) -> observer::Change {
         let (api_version, kind) = (self.of.api_version.as_ref().to_owned(), self.of.kind.as_ref().to_owned());
         observer::Change {
             of: observing::pilothouse::plugin::types::TypeMeta { api_version, kind },
-            old: text(self.old.as_ref()).map(Cow::into_owned),
-            new: text(self.new.as_ref()).map(Cow::into_owned),
+            old: text(self.old.as_ref()),
+            new: text(self.new.as_ref()),
             merged: self.merged,
             missed: self.missed,
+            initial: false,
         }
     }
 }
 
-/// Both objects of a [`News`] as JSON text.
-pub(crate) struct Texts<'a> {
-    old: Option<Cow<'a, str>>,
-    new: Option<Cow<'a, str>>,
-}
-
-fn text(object: Option<&Arc<Object>>) -> Option<Cow<'_, str>> {
-    object.map(|object| object.json())
+fn text(object: Option<&Arc<Object>>) -> Option<String> {
+    object.map(|object| object.json().into_owned())
 }
 
 /// Checks the keys of a `map` call, and removes duplicates.
@@ -252,6 +245,16 @@ fn check(children: &[wit::Child], status: Option<&str>) -> Result<(), CallError>
 mod tests {
     use super::*;
 
+    fn outcome_of(children: wit::Children) -> wit::Outcome {
+        wit::Outcome {
+            children,
+            status: None,
+            requeue_after: None,
+            watches: wit::Watches::Unchanged,
+            events: Vec::new(),
+        }
+    }
+
     #[test]
     fn keys_of_a_mapping_are_bounded_named_and_each_once() {
         let key = |name: &str| mapping::pilothouse::plugin::types::Key {
@@ -279,9 +282,9 @@ mod tests {
         let much = said("16777217 bytes of children and status are more than the 16777216 that an outcome may hold");
         let object = |bytes: usize| format!("{{{}}}", " ".repeat(bytes - 2));
         let outcome = |children: &[usize], status: usize| {
-            let child = |bytes: &usize| wit::Child { object: object(*bytes), adopt: false };
+            let child = |bytes: &usize| wit::Child { object: object(*bytes), adopt: false, replace: false };
             let children = wit::Children::Desired(children.iter().map(child).collect());
-            Outcome::from_wit(wit::Outcome { children, status: Some(object(status)), requeue_after: None })
+            Outcome::from_wit(wit::Outcome { status: Some(object(status)), ..outcome_of(children) })
                 .map(drop)
                 .map_err(|error| error.to_string())
         };
@@ -291,7 +294,12 @@ mod tests {
         let large = |what: &str| said(&format!("{what} has 3145729 bytes, and an API server takes at most 3145728"));
         assert_eq!(outcome(&[2], MAX_OBJECT + 1), large("the status"));
         assert_eq!(outcome(&[2, MAX_OBJECT + 1], 2), large("child 1"));
-        let failure = wit::Failure { message: String::new(), terminal: false, status: Some(object(MAX_OBJECT + 1)) };
+        let failure = wit::Failure {
+            message: String::new(),
+            terminal: false,
+            status: Some(object(MAX_OBJECT + 1)),
+            events: Vec::new(),
+        };
         assert_eq!(Failure::from_wit(failure).map(drop).map_err(|error| error.to_string()), large("the status"));
     }
 
@@ -299,9 +307,11 @@ mod tests {
     fn children_and_status_are_json_objects() {
         let outcome = |child: &str, status: Option<&str>| {
             let children = wit::Children::Desired(
-                ["{}", child].map(|object| wit::Child { object: object.to_owned(), adopt: false }).into(),
+                ["{}", child]
+                    .map(|object| wit::Child { object: object.to_owned(), adopt: false, replace: false })
+                    .into(),
             );
-            let outcome = wit::Outcome { children, status: status.map(str::to_owned), requeue_after: None };
+            let outcome = wit::Outcome { status: status.map(str::to_owned), ..outcome_of(children) };
             Outcome::from_wit(outcome).map(drop).map_err(|error| (error.kind(), error.to_string()))
         };
         let said = |why: &str| Err(("decode", format!("plugin passed text that is not valid: {why}")));
@@ -311,17 +321,22 @@ mod tests {
             outcome("{}", Some("1")),
             said("the status is not a JSON object: the text is not an object at byte 0")
         );
-        let failure = wit::Failure { message: String::new(), terminal: true, status: Some("{}{}".to_owned()) };
+        let failure = wit::Failure {
+            message: String::new(),
+            terminal: true,
+            status: Some("{}{}".to_owned()),
+            events: Vec::new(),
+        };
         let failure = Failure::from_wit(failure).map(drop).map_err(|error| (error.kind(), error.to_string()));
         assert_eq!(failure, said("the status is not a JSON object: text goes on after its value at byte 2"));
     }
 
     #[test]
     fn too_many_children_are_refused() {
+        let child = wit::Child { object: "{}".to_owned(), adopt: false, replace: false };
         let outcome = |count| wit::Outcome {
-            children: wit::Children::Desired(vec![wit::Child { object: "{}".to_owned(), adopt: false }; count]),
-            status: None,
             requeue_after: Some(1500),
+            ..outcome_of(wit::Children::Desired(vec![child.clone(); count]))
         };
         let kept = Outcome::from_wit(outcome(MAX_CHILDREN)).map(|o| o.requeue_after);
         assert_eq!(kept.ok(), Some(Some(Duration::from_millis(1500))));

@@ -197,8 +197,7 @@ impl Revision {
     ) -> Result<Result<Vec<Key>, String>, CallError> {
         let budget = self.deadline(controller).ok_or_else(|| CallError::Controller(controller.to_owned()))?;
         self.check_exported(Export::Mapper)?;
-        let texts: Vec<_> = news.iter().map(News::texts).collect();
-        let changes: Vec<_> = news.iter().zip(&texts).map(|(news, texts)| news.to_map(texts)).collect();
+        let changes: Vec<_> = news.iter().map(News::to_map).collect();
         let map = async |instance: &mut Instance| {
             let (Bound::Mapper(mapper), store) = instance.export(Export::Mapper).await? else { unreachable!() };
             let mapper = mapper.pilothouse_plugin_mapper();

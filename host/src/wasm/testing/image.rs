@@ -48,8 +48,8 @@ impl Image {
             (0, 0)
         };
         Record::build(|r| {
-            // Every namespace, label and field; every change.
-            r.pair(api_version).pair(kind).pair((0, 0)).option(None).option(None);
+            // No pattern; every namespace, label and field; every change.
+            r.pair(api_version).pair(kind).pair((0, 0)).pair((0, 0)).pair((0, 0)).option(None).option(None);
             r.u8(frugal).align(4).pair(without).u8(frugal).align(4).pair((0, 0));
         })
     }
@@ -111,6 +111,8 @@ impl Image {
         self.record(|r| {
             r.u8(0).align(8).u8(children).align(4).pair(list).option(status);
             r.u8(u8::from(requeue_after.is_some())).align(8).u64(requeue_after.unwrap_or_default());
+            // The watches stay as they are, and there is no Event.
+            r.u8(0).align(4).pair((0, 0)).pair((0, 0)).align(8);
         })
     }
 

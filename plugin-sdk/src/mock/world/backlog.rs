@@ -51,6 +51,7 @@ impl Backlog {
                 new: text(&pending.now),
                 merged: pending.merged,
                 missed: pending.missed && pending.now.is_none(),
+                initial: false,
             }
         };
         self.0.iter().map(change).collect()

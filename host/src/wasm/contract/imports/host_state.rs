@@ -164,6 +164,11 @@ pub(crate) fn subresource(subresource: types::Subresource) -> Subresource {
     match subresource {
         types::Subresource::Status => Subresource::Status,
         types::Subresource::Scale => Subresource::Scale,
+        types::Subresource::Eviction => Subresource::Eviction,
+        types::Subresource::Log => Subresource::Log,
+        types::Subresource::Approval => Subresource::Approval,
+        types::Subresource::EphemeralContainers => Subresource::EphemeralContainers,
+        types::Subresource::Resize => Subresource::Resize,
     }
 }
 

@@ -57,6 +57,7 @@ pub use contract::{
         clock::{ClockCall, ClockImports},
         host_state::Excess,
         log::{Level, LogCall, LogImports, LogLine},
+        random::{RandomCall, RandomImports},
     },
     text::MAX_MESSAGE,
 };

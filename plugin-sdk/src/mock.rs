@@ -223,6 +223,13 @@ impl MockHost {
         self
     }
 
+    /// Seeds [`random`](crate::random). The same seed gives the same numbers in the same order. The default is 0.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        self.world.seed(seed);
+        self
+    }
+
     /// Does not grant a permission that the manifest asks for, as an administrator may decide.
     #[must_use]
     pub fn refuse(self, permission: Permission) -> Self {

@@ -21,7 +21,7 @@ use crate::{
     informer::View,
     wasm::{
         CacheImports, ClientError, ClientImports, ClockImports, Import, Imports, KeyPage, LogImports, LogLine, Page,
-        PatchBody, Preconditions, Propagation, Query, ReadError, Reason, StatusError,
+        PatchBody, Preconditions, Propagation, Query, RandomImports, ReadError, Reason, StatusError,
     },
     writer::{self, Closed, Writer},
 };
@@ -211,6 +211,8 @@ impl LogImports for CallImports {
         self.access.record.log(line);
     }
 }
+
+impl RandomImports for CallImports {}
 
 /// Converts an error of the writer to the contract's.
 fn refusal(error: writer::ClientError) -> ClientError {

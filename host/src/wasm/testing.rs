@@ -105,6 +105,15 @@ pub(crate) const READS_LATER: &str = "(local $at i32) (call $cache_get {first} (
 /// Reads like [`READS`], and traps if the object exists. The result lies as in [`CACHE_HAS`].
 pub(crate) const READS_AND_TRAPS_IF_THERE: &str = "(call $cache_get {settings} (i32.const 512)) \
     (if (i32.load8_u (i32.const 520)) (then unreachable)) (i32.const {answer})";
+/// Draws `count` random bytes, and answers. The list lies at 512.
+pub(crate) fn draws(count: u32) -> String {
+    format!("(call $random (i32.const {count}) (i32.const 512)) (i32.const {{answer}})")
+}
+/// Draws 300 random bytes, and traps if the last is not 43, which is what [`Fake`] has there.
+pub(crate) const DRAWS_300: &str = "(call $random (i32.const 300) (i32.const 512)) \
+    (if (i32.or (i32.ne (i32.load (i32.const 516)) (i32.const 300)) \
+        (i32.ne (i32.load8_u (i32.add (i32.load (i32.const 512)) (i32.const 299))) (i32.const 43))) (then unreachable)) \
+    (i32.const {answer})";
 /// Traps if two reads of the clock differ, and answers otherwise.
 pub(crate) const CLOCK_MOVES: &str = "(if (i64.ne (call $now) (call $now)) (then unreachable)) (i32.const {answer})";
 /// Traps if an earlier call left a mark in memory. Otherwise leaves one, and answers.
@@ -460,6 +469,7 @@ impl Guest {
             ("cache", "get", "$cache_get", "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)"),
             ("client", "get", "$client_get", "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)"),
             ("clock", "now", "$now", "(result i64)"),
+            ("random", "bytes", "$random", "(param i32 i32)"),
         ] {
             if used(name) {
                 writeln!(

@@ -154,6 +154,7 @@ async fn each_host_call_is_told_log_and_clock_too() {
     for (body, calls) in [
         (guest::LOG_300, vec![Import::Log(LogCall::Write); 300]),
         (guest::CLOCK_MOVES, vec![Import::Clock(ClockCall::Now); 2]),
+        (guest::DRAWS_300, vec![Import::Random(RandomCall::Bytes)]),
         (&guest::reads_again(3), vec![Import::Cache(CacheCall::Get); 3]),
     ] {
         let imports = Arc::new(Fake::default());
@@ -286,6 +287,17 @@ async fn clock_stands_still_during_a_call() {
 }
 
 #[tokio::test]
+async fn guest_that_draws_too_many_random_bytes_at_once_traps() {
+    call(&Guest::new().reconcile(&guest::draws(65_536))).await.unwrap().unwrap();
+    let error = call(&Guest::new().reconcile(&guest::draws(65_537))).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "plugin trapped: random.bytes gives at most 65536 bytes at once, and was asked for 65537"
+    );
+    assert!(!error.backtrace().is_empty(), "{error:?}");
+}
+
+#[tokio::test]
 async fn guest_reads_the_cache() {
     let revision = load(&Guest::new().reconcile(guest::CACHE_HAS)).await;
     let full = Arc::new(Fake { cached: Some(apple()), ..Fake::default() });
@@ -311,6 +323,10 @@ async fn describe_that_loops_traps_or_calls_imports_is_refused() {
         (
             guest::CLOCK_MOVES,
             "cannot call describe: plugin called clock.now from describe, where no import may be called".to_owned(),
+        ),
+        (
+            guest::DRAWS_300,
+            "cannot call describe: plugin called random.bytes from describe, where no import may be called".to_owned(),
         ),
         (
             guest::LOG_AND_TRAP,

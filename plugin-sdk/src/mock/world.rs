@@ -8,6 +8,7 @@ mod cache;
 mod client;
 mod clock;
 mod log;
+mod random;
 mod view;
 mod wakes;
 
@@ -38,6 +39,7 @@ use crate::{
 
 use backlog::Backlog;
 pub use log::LogLine;
+use random::Random;
 use view::{Objects, View};
 use wakes::Read;
 pub use wakes::{By, Wake};
@@ -67,6 +69,7 @@ struct State {
     calls: Vec<Call>,
     lines: Vec<LogLine>,
     now: Timestamp,
+    random: Random,
     /// Counts changes. It is the resourceVersion of the latest.
     version: u64,
     uids: u64,
@@ -89,6 +92,7 @@ impl World {
             calls: Vec::new(),
             lines: Vec::new(),
             now: "2026-01-01T00:00:00Z".parse().expect("a time in RFC 3339"),
+            random: Random::default(),
             version: 0,
             uids: 0,
         };
@@ -101,6 +105,7 @@ impl World {
         let call = || with_mock(&crate::client::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::clock::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::log::import::MOCK, self.clone(), call);
+        let call = || with_mock(&crate::random::import::MOCK, self.clone(), call);
         call()
     }
 

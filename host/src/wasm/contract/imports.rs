@@ -13,6 +13,7 @@ pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod host_state;
 pub(crate) mod log;
+pub(crate) mod random;
 
 /// Declares an interface: the enum of its functions, its name, and the functions' names.
 macro_rules! interface {
@@ -94,6 +95,7 @@ interfaces! {
     Client(ClientCall) in client;
     Clock(ClockCall) in clock;
     Log(LogCall) in log;
+    Random(RandomCall) in random;
 }
 
 impl CallCounts {
@@ -121,7 +123,14 @@ pub(crate) fn offered(name: &str) -> bool {
 /// Arguments come from the guest. The host has checked names (length, not empty), selectors and field paths. Everything else is unchecked:
 /// objects and patches need not be JSON.
 pub trait Imports:
-    cache::CacheImports + client::ClientImports + clock::ClockImports + log::LogImports + Send + Sync + 'static
+    cache::CacheImports
+    + client::ClientImports
+    + clock::ClockImports
+    + log::LogImports
+    + random::RandomImports
+    + Send
+    + Sync
+    + 'static
 {
     /// Counts a call of `import`, which is within the call's limits. Runs before the import. The default does nothing.
     fn called(&self, _import: Import) {}

@@ -17,7 +17,7 @@ use pilothouse_core::{
 
 use super::super::{
     CacheImports, ClientError, ClientImports, ClockImports, Import, Imports, KeyPage, Limits, LogImports, LogLine,
-    Page, PatchBody, Phase, Preconditions, Propagation, Query, ReadError, Request,
+    Page, PatchBody, Phase, Preconditions, Propagation, Query, RandomImports, ReadError, Request,
     contract::imports::host_state::HostState, memory::PluginMemory,
 };
 
@@ -131,5 +131,13 @@ impl ClientImports for Fake {
 impl LogImports for Fake {
     fn log(&self, line: &LogLine) {
         self.lines.lock().push(line.clone());
+    }
+}
+
+/// Counts from 0 in each call, so that a test knows the bytes.
+impl RandomImports for Fake {
+    fn fill(&self, bytes: &mut [u8]) -> Result<(), String> {
+        bytes.iter_mut().zip((0..=u8::MAX).cycle()).for_each(|(byte, number)| *byte = number);
+        Ok(())
     }
 }

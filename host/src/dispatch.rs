@@ -16,6 +16,7 @@
 //! - `judging`, `routes`: from an informer's change to a listener
 //! - `serving`, `ledger`: what serves a controller's keys; everything that is known of them
 //! - `staff`, `feed`, `wakes`: who may work; what people see; the handle to wake keys
+//! - `left`: the finalizers that nobody removes any more
 //! - `resync`, `mapper`, `reconcile`: the work of a controller
 //! - `observing`, `controller`: what works for a plugin
 //! - `rows`, `metrics`: what `/debug/plugins` and `/metrics` show
@@ -30,6 +31,7 @@ mod hook;
 mod imports;
 mod judging;
 mod ledger;
+mod left;
 mod lines;
 mod mapper;
 pub(crate) mod metrics;
@@ -317,6 +319,11 @@ impl ActivePlugin {
         Self { controllers, observing, record: None }
     }
 
+    /// Returns what serves the keys of each controller.
+    fn servings(&self) -> Vec<Arc<serving::Serving>> {
+        self.controllers.iter().map(|controller| controller.serving()).collect()
+    }
+
     /// Lets no write begin after this time.
     fn withdraw(&self, grace: Duration) {
         if let Some(record) = &self.record {
@@ -347,6 +354,7 @@ impl Activate for Dispatch {
             // A plugin that is not active is not quarantined either.
             plugin.release();
             ended.await;
+            left::log_left(name, plugin.servings(), |_, _| false).await;
         }
         .boxed()
     }

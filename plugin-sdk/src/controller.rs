@@ -32,6 +32,7 @@ struct Parts<E> {
     max_concurrency: u32,
     resync: Option<Duration>,
     timeout: Option<Duration>,
+    finalizer: Option<String>,
 }
 
 /// A watch, and the keys that its objects concern.
@@ -69,6 +70,7 @@ impl<E> Controller<E> {
             max_concurrency: 0,
             resync: None,
             timeout: None,
+            finalizer: None,
         };
         ControllerBuilder { name: K::type_meta().kind.to_ascii_lowercase(), parts, kind: std::marker::PhantomData }
     }
@@ -91,11 +93,14 @@ impl<E> Controller<E> {
 
     /// Returns the permissions that the controller needs.
     pub(crate) fn permissions(&self) -> Vec<Permission> {
-        use wire::Verb::{Apply, Delete, Read};
+        use wire::Verb::{Apply, Delete, Patch, Read};
         let parts = &self.parts;
         let mut permissions = vec![parts.for_.permission([Read])];
         if parts.status {
             permissions.push(parts.for_.permission([Apply]).status());
+        }
+        if parts.finalizer.is_some() {
+            permissions.push(parts.for_.permission([Patch]));
         }
         permissions.extend(parts.owns.iter().map(|watch| watch.permission([Read, Apply, Delete])));
         permissions.extend(parts.watches.iter().map(|mapped| mapped.watch.permission([Read])));
@@ -107,7 +112,7 @@ impl<E> Controller<E> {
     /// Fails if a predicate is too large.
     pub(crate) fn into_wire(self) -> Result<wire::Controller, String> {
         let all = |watches: Vec<Watched>| watches.into_iter().map(Watched::into_wire).collect::<Result<_, _>>();
-        let Parts { for_, owns, watches, reads, status: _, max_concurrency, resync, timeout } = self.parts;
+        let Parts { for_, owns, watches, reads, status: _, max_concurrency, resync, timeout, finalizer } = self.parts;
         let mapped = |mapped: Mapped<E>| {
             Ok::<_, String>(wire::MappedWatch { watch: mapped.watch.into_wire()?, mapping: mapped.mapping })
         };
@@ -124,7 +129,7 @@ impl<E> Controller<E> {
             max_concurrency,
             resync_seconds: resync.map(seconds),
             timeout_ms: timeout.map(millis),
-            finalizer: None,
+            finalizer,
         })
     }
 }
@@ -293,6 +298,46 @@ impl<K: Object, E> ControllerBuilder<K, E> {
     /// Sets the deadline of one call. The default is 10 s, and the maximum ten minutes. Counted in whole milliseconds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.parts.timeout = Some(timeout);
+        self
+    }
+
+    /// Keeps a finalizer on every object, such as `example.com/cleanup`, for cleanup that must happen before an object
+    /// goes. Asks for the permission to patch the objects.
+    ///
+    /// The host adds the finalizer before the first call for an object. When the object is deleted, the function is
+    /// called with [`Phase::Deleting`](crate::Phase::Deleting). The finalizer is removed after a call that succeeds
+    /// without [`requeue_after`](crate::Outcome::requeue_after). A failed call is retried. So the cleanup may run more
+    /// than once, and must succeed when there is nothing left to clean up. No call follows it.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use pilothouse_sdk::mock::MockHost;
+    /// use pilothouse_sdk::prelude::*;
+    ///
+    /// fn reconcile(ctx: &Context, map: &ConfigMap) -> Result<Outcome, Error> {
+    ///     if ctx.phase() == Phase::Deleting {
+    ///         info!("cleaned up", name = map.name());
+    ///     }
+    ///     Ok(Outcome::new())
+    /// }
+    ///
+    /// fn plugin() -> Plugin {
+    ///     let controller = Controller::of::<ConfigMap>().finalizer("example.com/cleanup").reconcile(reconcile);
+    ///     Plugin::new("Cleans up.").controller(controller)
+    /// }
+    ///
+    /// # let mut map = ConfigMap::default();
+    /// # map.metadata.name = Some("m".into());
+    /// # map.metadata.namespace = Some("default".into());
+    /// let mut host = MockHost::new(plugin).with(map);
+    /// host.settle(("default", "m")).expect("it settles");
+    /// host.delete::<ConfigMap>(("default", "m"));
+    /// assert!(host.get::<ConfigMap>(("default", "m")).is_some());
+    /// host.settle(("default", "m")).expect("it is cleaned up");
+    /// assert!(host.get::<ConfigMap>(("default", "m")).is_none());
+    /// ```
+    pub fn finalizer(mut self, name: impl Into<String>) -> Self {
+        self.parts.finalizer = Some(name.into());
         self
     }
 

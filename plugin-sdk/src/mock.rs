@@ -51,7 +51,7 @@
 //! - It does not default, validate or prune by a schema. It only rejects duplicate containers, variables, ports,
 //!   volumes and finalizers.
 //! - Server-side apply replaces whole lists, and knows no other field manager.
-//! - Finalizers and garbage collection do not run.
+//! - Garbage collection does not run.
 //! - A field selector may name any field.
 //!
 //! Where that matters, test against an API server.
@@ -274,6 +274,17 @@ impl MockHost {
         object
     }
 
+    /// Deletes an object, as a user does with `kubectl delete`. An object with finalizers is only marked, and goes when
+    /// the last of them is removed.
+    ///
+    /// # Panics
+    /// Panics if the object does not exist.
+    #[track_caller]
+    pub fn delete<K: Object>(&mut self, key: impl Into<Key>) {
+        let key = key.into();
+        assert!(self.world.delete(&K::type_meta(), &key), "there is no {} {key} to delete", K::type_meta());
+    }
+
     /// As [`remove`](Self::remove), but the host does not see the deletion and finds out later. An observer gets it as
     /// [missed](crate::Observed::missed).
     ///
@@ -378,7 +389,9 @@ impl MockHost {
     }
 
     /// Calls the plugin and writes its outcomes until nothing changes any more, as the real host does. It creates,
-    /// corrects and deletes children, writes the status, and retries failures.
+    /// corrects and deletes children, writes the status, keeps the controller's finalizer, and retries failures.
+    ///
+    /// An object whose cleanup is done causes no further call. If it never causes one, the outcome is empty.
     ///
     /// Returns the last outcome. The clock does not advance, so `requeue_after` has no effect.
     ///
@@ -392,17 +405,27 @@ impl MockHost {
         let key = key.into();
         let controller = self.only_controller();
         let mut attempt: (u32, Option<String>) = (1, None);
+        let mut last = None;
         for _ in 0..100 {
+            if self.world.is_finished(controller, &key, last.is_some()) {
+                return Ok(last.unwrap_or_else(Outcome::empty));
+            }
             let before = self.world.version();
+            let held = self.world.hold(controller, &key);
             let request = self.request(key.clone()).again(attempt.0, attempt.1.clone());
-            let result = request.carried_out(|result| match result {
-                Ok(outcome) => self.world.carry_out(controller, &key, outcome.wire()),
-                Err(failure) => self.world.carry_out_failure(controller, &key, failure),
+            let result = held.and_then(|()| {
+                request.carried_out(|result| match result {
+                    Ok(outcome) => self.world.carry_out(controller, &key, outcome.wire()),
+                    Err(failure) => self.world.carry_out_failure(controller, &key, failure),
+                })
             });
             let unchanged = self.world.version() == before;
             match result {
                 Ok(outcome) if unchanged && attempt.0 == 1 => return Ok(outcome),
-                Ok(_) => attempt = (1, None),
+                Ok(outcome) => {
+                    last = Some(outcome);
+                    attempt = (1, None);
+                }
                 Err(failure) if failure.terminal => return Err(failure),
                 Err(failure) => {
                     let same = attempt.1.as_deref() == Some(&failure.message);

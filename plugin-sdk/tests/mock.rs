@@ -496,3 +496,89 @@ fn a_grant_that_differs_from_what_is_asked_fails_the_test() {
     MockHost::new(plugin_with(Vec::new, |_, _| Ok(Outcome::new())))
         .assert_granted(&serde_json::json!({"grants": [grant]}));
 }
+
+/// A plugin that removes a ConfigMap when a Secret is deleted.
+mod cleaner {
+    use super::*;
+
+    pub(super) const FINALIZER: &str = "example.com/cleaner";
+
+    fn reconcile(ctx: &Context, secret: &Secret) -> Result<Outcome, Error> {
+        let outside = ctx.key().beside("outside");
+        if ctx.phase() == Phase::Deleting {
+            ctx.client().delete::<ConfigMap>(outside)?;
+            info!("cleaned up");
+            return Ok(Outcome::new());
+        }
+        assert_eq!(ctx.phase(), Phase::Live, "it is finished");
+        assert_eq!(secret.metadata.finalizers, Some(vec!["example.com/other".to_owned(), FINALIZER.to_owned()]));
+        Ok(Outcome::new())
+    }
+
+    pub(super) fn plugin() -> Plugin {
+        let controller = Controller::of::<Secret>().finalizer(FINALIZER).without_status().reconcile(reconcile);
+        let permission = Permission::of::<ConfigMap>().verbs([Verb::Delete]);
+        Plugin::new("Cleans up.").controller(controller).permission(permission)
+    }
+}
+
+#[test]
+fn finalizer_is_kept_from_the_first_call_to_the_cleanup() {
+    let mut object = secret("s");
+    object.metadata.finalizers = Some(vec!["example.com/other".to_owned()]);
+    let mut host = MockHost::new(cleaner::plugin).with(object).with(map("outside", &[]));
+    let finalizers = |host: &MockHost| host.get::<Secret>(("default", "s")).map(|secret| secret.metadata.finalizers);
+    host.settle(("default", "s")).unwrap();
+
+    host.delete::<Secret>(("default", "s"));
+    let busy = client::Error::api(503, Reason::ServiceUnavailable, "try later");
+    host.expect(Expected::delete::<ConfigMap>(("default", "outside")).fail(busy.clone()));
+    host.expect(Expected::delete::<ConfigMap>(("default", "outside")));
+    host.settle(("default", "s")).unwrap();
+    assert_eq!(finalizers(&host), Some(Some(vec!["example.com/other".to_owned()])));
+    assert_eq!(data(&host, "outside"), None);
+    assert_eq!(host.lines().len(), 1);
+
+    // The cleanup is done: there are no further calls.
+    assert!(host.settle(("default", "s")).unwrap().leaves_children());
+    host.edit::<Secret>(("default", "s"), |secret| secret.metadata.finalizers = None);
+    assert_eq!(finalizers(&host), None);
+    assert_eq!(host.lines().len(), 1);
+}
+
+#[test]
+fn object_without_other_finalizers_goes_after_its_cleanup() {
+    let mut object = secret("s");
+    object.metadata.finalizers = Some(vec!["example.com/other".to_owned(), cleaner::FINALIZER.to_owned()]);
+    let mut host = MockHost::new(cleaner::plugin).with(object).with(map("outside", &[]));
+    host.settle(("default", "s")).unwrap();
+    host.edit::<Secret>(("default", "s"), |secret| {
+        secret.metadata.finalizers = Some(vec![cleaner::FINALIZER.to_owned()]);
+    });
+    host.delete::<Secret>(("default", "s"));
+    host.expect(Expected::delete::<ConfigMap>(("default", "outside")));
+    host.settle(("default", "s")).unwrap();
+    assert_eq!(host.get::<Secret>(("default", "s")), None);
+}
+
+#[test]
+fn finalizer_that_is_not_granted_is_not_added_and_nothing_is_called() {
+    let host = MockHost::new(cleaner::plugin).with(secret("s"));
+    let mut host = host.refuse(Permission::of::<Secret>().verbs([Verb::Patch]));
+    let failure = host.settle(("default", "s")).unwrap_err();
+    assert_eq!(
+        failure.message,
+        "cannot add the finalizer example.com/cleaner: patch of v1 Secret default/s: the administrator does not grant it"
+    );
+}
+
+#[test]
+fn finalizer_needs_a_domain() {
+    fn plugin() -> Plugin {
+        let controller = Controller::of::<Secret>().finalizer("cleanup").reconcile(|_, _| Ok(Outcome::new()));
+        Plugin::new("Is refused.").controller(controller)
+    }
+    let refused = std::panic::catch_unwind(|| MockHost::new(plugin)).unwrap_err();
+    let told = refused.downcast_ref::<String>().unwrap();
+    assert!(told.contains("write a domain and a name, such as example.com/cleanup"), "{told}");
+}

@@ -142,6 +142,10 @@ pub struct Controller {
     pub resync: Option<Duration>,
     /// Deadline of one call; more than 0.
     pub timeout: Duration,
+    /// The finalizer that the host keeps on each reconciled object: `domain/name`.
+    ///
+    /// `for_.when` then lets each deletion pass.
+    pub finalizer: Option<String>,
 }
 
 impl Controller {

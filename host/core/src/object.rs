@@ -404,6 +404,16 @@ impl Object {
         self.owners().find(|owner| owner.controller)
     }
 
+    /// Returns `true` if `metadata.finalizers` has this one. For a packed object this unpacks it.
+    pub fn has_finalizer(&self, finalizer: &str) -> bool {
+        self.finalizers().iter().any(|other| other == finalizer)
+    }
+
+    /// Reads `metadata.finalizers` from the text, in their order. For a packed object this unpacks it.
+    pub fn finalizers(&self) -> Vec<String> {
+        serde_json::from_str(metadata(&self.json(), "finalizers")).unwrap_or_default()
+    }
+
     /// Returns what `manager`, one of this host's, last applied: fieldsV1 JSON without white space.
     pub fn applied(&self, manager: &str, subresource: Option<Subresource>) -> Option<&str> {
         let mut all = self.applied.iter().flat_map(|appliers| appliers.all());
@@ -471,6 +481,30 @@ fn of_text(api_version: Option<&str>, kind: Option<&str>, default: &TypeMeta) ->
 fn push_member(head: &mut String, name: &str, value: &str) {
     let value = serde_json::Value::from(value);
     head.push_str(&format!("\"{name}\":{value},"));
+}
+
+/// Returns the text of one member of `metadata` of an object's text; empty if there is none.
+pub(crate) fn metadata<'a>(json: &'a str, name: &str) -> &'a str {
+    let mut reader = Reader::new(json);
+    // The text was checked when the object was parsed, so this cannot fail.
+    let mut find = || {
+        reader.enter_object("text").ok()?;
+        while let Some(member) = reader.member().ok()? {
+            if member.decode() != "metadata" {
+                reader.skip().ok()?;
+                continue;
+            }
+            reader.enter_object("metadata").ok()?;
+            while let Some(member) = reader.member().ok()? {
+                let text = reader.skip().ok()?;
+                if member.decode() == name {
+                    return Some(text);
+                }
+            }
+        }
+        None
+    };
+    find().unwrap_or_default()
 }
 
 /// The labels of one object, in the order of the text.

@@ -44,7 +44,10 @@ use std::{
     },
 };
 
-use crate::{json::Reader, object::Object, store::Change};
+use crate::{
+    object::{Object, metadata},
+    store::Change,
+};
 
 mod cel;
 
@@ -146,6 +149,13 @@ impl Predicate {
     pub fn new(any: Vec<Vec<Condition>>) -> Self {
         let has_expression = any.iter().flatten().any(|condition| matches!(condition.test, Test::Cel(_)));
         Self { any, fuse: Fuse(has_expression.then(Arc::default)) }
+    }
+
+    /// Lets the changes pass for which this condition holds, too. Changes nothing if it holds for every change.
+    pub fn or(&mut self, condition: Condition) {
+        if !self.is_empty() {
+            self.any.push(vec![condition]);
+        }
     }
 
     /// Returns `true` if it holds for every change.
@@ -305,7 +315,7 @@ impl<'a> Differences<'a> {
 
     fn holds(&self, test: &Test) -> Answer {
         let Some((old, new)) = self.same else { return Answer::Passes };
-        let member = |name| metadata(&old.json(), name) != metadata(&new.json(), name);
+        let member = |name| or_empty(metadata(&old.json(), name)) != or_empty(metadata(&new.json(), name));
         Answer::Differs(match test {
             Test::Generation => old.generation() != new.generation(),
             Test::Labels => or_empty(old.labels_json()) != or_empty(new.labels_json()),
@@ -319,31 +329,8 @@ impl<'a> Differences<'a> {
     }
 }
 
-/// Returns the text of one member of `metadata`; empty if it is absent, null or empty. The API server writes maps in a fixed order, so
-/// equal content has equal text. Otherwise a key is woken needlessly.
-fn metadata<'a>(json: &'a str, name: &str) -> &'a str {
-    let mut reader = Reader::new(json);
-    // The text was checked when the object was parsed, so this cannot fail.
-    let mut find = || {
-        reader.enter_object("text").ok()?;
-        while let Some(member) = reader.member().ok()? {
-            if member.decode() != "metadata" {
-                reader.skip().ok()?;
-                continue;
-            }
-            reader.enter_object("metadata").ok()?;
-            while let Some(member) = reader.member().ok()? {
-                let text = reader.skip().ok()?;
-                if member.decode() == name {
-                    return Some(text);
-                }
-            }
-        }
-        None
-    };
-    or_empty(find().unwrap_or_default())
-}
-
+/// Returns the text of a member, empty if it is null or empty. The API server writes maps in a fixed order, so equal content has equal
+/// text. Otherwise a key is woken needlessly.
 fn or_empty(text: &str) -> &str {
     if matches!(text, "null" | "{}" | "[]") { "" } else { text }
 }

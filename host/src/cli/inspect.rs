@@ -142,6 +142,9 @@ fn text(revision: &Revision, size: usize, limits: &grant::Limits) -> String {
         row("  deadline", &format!("{} ms", controller.timeout.as_millis()));
         let resync = controller.resync.map_or("never".to_owned(), |every| format!("every {} s", every.as_secs()));
         row("  resync", &resync);
+        if let Some(finalizer) = &controller.finalizer {
+            row("  finalizer", finalizer);
+        }
     }
     for index in &manifest.indexes {
         row("index", &format!("{} of {} by {}", index.name, index.of, index.path));
@@ -266,6 +269,7 @@ fn as_json(revision: &Revision, size: usize, limits: &grant::Limits) -> serde_js
                 "resyncSeconds": controller.resync.map(|every| every.as_secs()),
                 "maxConcurrency": controller.max_concurrency,
                 "timeoutMs": u64::try_from(controller.timeout.as_millis()).unwrap_or(u64::MAX),
+                "finalizer": controller.finalizer,
             })
         })
         .collect();

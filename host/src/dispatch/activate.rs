@@ -17,6 +17,7 @@ use futures::future::join_all;
 use pilothouse_core::{
     backoff::{self, Backoff},
     grant::{Grants, Scope},
+    key::TypeMeta,
     manifest::{self, Manifest, Watch},
     predicate::Predicate,
     reflector::State,
@@ -28,6 +29,7 @@ use super::{
     ActivePlugin, Dispatch, Parts,
     controller::{Controller, Source},
     imports::Access,
+    left::log_left,
     observing::{self, Observing, Shown},
     record::Record,
     routes::Wanted,
@@ -83,8 +85,14 @@ impl Dispatch {
         if !running.controllers.is_empty() {
             self.sync(&name, &View::new(prepared.awaited(&running))).await?;
         }
+        let before = running.servings();
         let ended = self.commit(&candidate, prepared, &running)?;
         self.end(ended).await;
+        let now = &candidate.revision.manifest().controllers;
+        let stays = |of: &TypeMeta, finalizer: &str| {
+            now.iter().any(|now| now.for_.of == *of && now.finalizer.as_deref() == Some(finalizer))
+        };
+        log_left(&name, before, stays).await;
         Ok(())
     }
 

@@ -129,6 +129,11 @@ impl Ledger {
         self.gone.forget_reconciled(last);
     }
 
+    /// Forgets the end of an object whose cleanup is done.
+    pub(super) fn finish(&self, key: &Key, uid: &Uid) {
+        self.gone.forget_life(key, uid);
+    }
+
     /// The keys of deleted objects that are still to be reconciled.
     pub(super) fn gone_keys(&self) -> Vec<Key> {
         self.gone.keys()

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     wasm::{CallError, Children, Failure, MemoryCharge, Outcome, Phase, Request},
-    writer::{Events, Level, Owner, Report},
+    writer::{Events, Finalizing, Level, Owner, Report},
 };
 
 /// The shortest `requeue-after`, as the contract says. A failing key is not retried sooner either.
@@ -99,19 +99,23 @@ impl Turn<'_> {
     }
 
     async fn reconcile(&self) -> Ended {
-        let subject = match self.prepare() {
+        let subject = match self.prepare().await {
             ControlFlow::Continue(subject) => subject,
             ControlFlow::Break(ended) => return ended,
         };
         let (answer, call) = self.call(&subject).await;
-        let (end, report) = self.carry_out(&subject, answer, call.reading.as_ref()).await;
+        let (end, mut report) = self.carry_out(&subject, answer, call.reading.as_ref()).await;
+        let end = self.release(&subject, end, &mut report).await;
         self.conclude(&subject, call, end, report)
     }
 
     /// Finds out what there is to reconcile. Breaks if that is nothing, or cannot be read.
-    fn prepare(&self) -> ControlFlow<Ended, Subject> {
+    async fn prepare(&self) -> ControlFlow<Ended, Subject> {
         let Wakes { ledger, .. } = self.wakes;
         let found = ledger.look_up(&self.serving, self.key);
+        if let (Some(finalizer), Some((object, phase))) = (&self.serving.spec.finalizer, &found) {
+            self.hold(finalizer, object, *phase).await?;
+        }
         let postponed = ledger.take_deferred(self.key, found.as_ref().map(|(object, _)| &**object)).map(String::from);
         let Some((object, phase)) = found else {
             // A child named an object that this host never saw, or that this plugin may not see.
@@ -128,6 +132,70 @@ impl Turn<'_> {
             return ControlFlow::Break(self.record_end(end, &Report::default(), Duration::ZERO, Duration::ZERO));
         }
         ControlFlow::Continue(Subject { object, phase, failures, postponed })
+    }
+
+    /// Makes sure that a live object has the controller's finalizer, before its first call. Breaks if there is nothing to call for now.
+    ///
+    /// An object that is being deleted without the finalizer is finished: its cleanup is done, or it was never reconciled.
+    async fn hold(&self, finalizer: &str, object: &Arc<Object>, phase: Phase) -> ControlFlow<Ended> {
+        let Wakes { ledger, .. } = self.wakes;
+        if object.has_finalizer(finalizer) || (phase == Phase::Live && object.unreadable().is_some()) {
+            return ControlFlow::Continue(());
+        }
+        if phase != Phase::Live {
+            if !object.is_deleting() {
+                // It left the selection of the controller, or was deleted before it got the finalizer.
+                return ControlFlow::Continue(());
+            }
+            ledger.finish(self.key, object.uid());
+            ledger.record_error(self.key, None);
+            ledger.forget_unknown(&self.wakes.serving(), self.key);
+            return ControlFlow::Break(Ended { next: Next::Done, attempt: None });
+        }
+        let error = match self.serving.access.writer.add_finalizer(object, finalizer).await {
+            // The cache lags.
+            Ok(Finalizing::Unchanged) => return ControlFlow::Continue(()),
+            // The write has woken the key already, unless the controller's predicate filters it out. So there is one call and not two.
+            Ok(Finalizing::Written) => {
+                return ControlFlow::Break(Ended { next: Next::After(Duration::ZERO), attempt: None });
+            }
+            // The watch wakes the key again when it shows that.
+            Ok(Finalizing::Ended) => return ControlFlow::Break(Ended { next: Next::Done, attempt: None }),
+            Err(error) => error,
+        };
+        let mut report = Report::default();
+        report.failed(error);
+        let problem = report.problem().unwrap_or_default();
+        let end = End::Failed(format!("cannot add the finalizer {finalizer}: {problem}"));
+        let failures = ledger.queue().lock().failures(self.key);
+        self.send_event(object, failures, &end, true);
+        ControlFlow::Break(self.record_end(end, &report, Duration::ZERO, Duration::ZERO))
+    }
+
+    /// Removes the controller's finalizer after a successful cleanup. If that fails, the reconcile has failed.
+    ///
+    /// An object that left the selection of the controller, and exists, is freed in the same way.
+    async fn release(&self, subject: &Subject, end: End, report: &mut Report) -> End {
+        let (Some(finalizer), End::Done) = (&self.serving.spec.finalizer, &end) else { return end };
+        let object = &subject.object;
+        if subject.phase == Phase::Live || !object.has_finalizer(finalizer) {
+            return end;
+        }
+        // The status was written since the plugin saw the object.
+        let newest = self.serving.reconciles.get(object.type_meta(), self.key);
+        let newest = newest.filter(|newest| newest.uid() == object.uid());
+        let cached = newest.as_ref().unwrap_or(object);
+        match self.serving.access.writer.remove_finalizer(cached, newest.is_some(), finalizer).await {
+            Ok(_) => {
+                self.wakes.ledger.finish(self.key, object.uid());
+                end
+            }
+            Err(error) => {
+                report.failed(error);
+                let problem = report.problem().unwrap_or_default();
+                End::Failed(format!("cannot remove the finalizer {finalizer}: {problem}"))
+            }
+        }
     }
 
     /// Calls the plugin, and records whether the call itself failed.

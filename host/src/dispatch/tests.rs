@@ -50,6 +50,7 @@ use crate::{
 
 mod acting;
 mod failures;
+mod finalizers;
 mod grants;
 mod hooks;
 mod queue;

@@ -173,6 +173,7 @@ pub(crate) struct Guest {
     resync: Option<u32>,
     concurrency: u32,
     timeout_ms: Option<u32>,
+    finalizer: Option<&'static str>,
     controller: &'static str,
     start: Option<&'static str>,
     describe: String,
@@ -243,6 +244,7 @@ impl Guest {
             resync: None,
             concurrency: 0,
             timeout_ms: None,
+            finalizer: None,
             controller: "apples",
             start: None,
             describe: "(i32.const {manifest})".to_owned(),
@@ -330,6 +332,11 @@ impl Guest {
 
     pub(crate) fn timeout_ms(self, timeout: u32) -> Self {
         Self { timeout_ms: Some(timeout), ..self }
+    }
+
+    /// Sets the finalizer, and asks to patch its kind.
+    pub(crate) fn finalizer(self, finalizer: &'static str) -> Self {
+        Self { finalizer: Some(finalizer), ..self }
     }
 
     /// The instructions that run at the start of each instance.
@@ -530,9 +537,10 @@ impl Guest {
         let mapped: Vec<Vec<u8>> = self.mapped.iter().map(|(of, mapping)| image.mapped_watch(*of, *mapping)).collect();
         let mapped = image.list(&mapped);
         let read = image.watches(&self.read);
+        let finalizer = self.finalizer.map(|finalizer| image.text(finalizer));
         let controller = Record::build(|r| {
             r.pair(name).bytes(&watched).pair(owned).pair(mapped).pair(read).u32(self.concurrency);
-            r.number(self.resync).number(self.timeout_ms).option(None);
+            r.number(self.resync).number(self.timeout_ms).option(finalizer);
         });
         let controllers = image.list(&[controller]);
         let indexes: Vec<Vec<u8>> = self.indexes.iter().map(|index| image.index(*index)).collect();
@@ -544,6 +552,9 @@ impl Guest {
             permissions.push(image.permission(*of, None, &[0, 4, 5]));
         }
         permissions.push(image.permission(self.watched, Some(0), &[4]));
+        if self.finalizer.is_some() {
+            permissions.push(image.permission(self.watched, None, &[3]));
+        }
         if !self.definitions.is_empty() {
             permissions.push(image.permission(("apiextensions.k8s.io/v1", "CustomResourceDefinition"), None, &[0, 4]));
         }

@@ -90,6 +90,7 @@ async fn describe_gives_the_manifest() {
                 max_concurrency: 1,
                 resync: Some(DEFAULT_RESYNC),
                 timeout: Duration::from_millis(1500),
+                finalizer: None,
             }],
             indexes: vec![Index {
                 name: "secrets".to_owned(),

@@ -37,6 +37,15 @@ impl Writer {
         self.put_in_cache(of, &answer).map_err(|why| Error::Answer { of: of.clone(), key: key.clone(), why })
     }
 
+    /// Sends a merge patch, and puts its answer into the cache.
+    pub(super) async fn merge(&self, of: &TypeMeta, key: &Key, patch: &Value) -> Result<Arc<Object>, Error> {
+        let options = WriteOptions { manager: self.manager(), subresource: None };
+        let body = patch.to_string().into_bytes();
+        let sent = self.cluster.patch(of, key.namespace.as_deref(), &key.name, Patch::Merge, body, options);
+        let answer = self.answered("patch", of, key, sent).await?;
+        self.put_in_cache(of, &answer).map_err(|why| Error::Answer { of: of.clone(), key: key.clone(), why })
+    }
+
     /// Deletes an object, and puts the answer into the cache.
     pub(super) async fn delete(&self, of: &TypeMeta, key: &Key, options: &DeleteOptions) -> Result<(), Error> {
         let sent = self.cluster.delete(of, key.namespace.as_deref(), &key.name, options);

@@ -38,6 +38,7 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
         let of_it = |problem: String| format!("controller {name:?} {problem}");
         watches_of(controller).try_for_each(check_watch).map_err(of_it)?;
         check_roles(manifest, controller).map_err(of_it)?;
+        check_finalizer(manifest, controller).map_err(of_it)?;
     }
     manifest.observes.iter().try_for_each(check_watch).map_err(|problem| format!("the plugin {problem}"))?;
     check_indexes(manifest)
@@ -79,6 +80,19 @@ fn check_roles(manifest: &Manifest, controller: &Controller) -> Result<(), Strin
                 mapped.watch.of
             ));
         }
+    }
+    Ok(())
+}
+
+fn check_finalizer(manifest: &Manifest, controller: &Controller) -> Result<(), String> {
+    let Some(finalizer) = &controller.finalizer else { return Ok(()) };
+    let of = &controller.for_.of;
+    if !finalizer.contains('/') || !is_label_key(finalizer) {
+        return Err(format!("has the finalizer {finalizer:?}: write a domain and a name, such as example.com/cleanup"));
+    }
+    let same = |other: &&Controller| other.for_.of == *of && other.finalizer.as_ref() == Some(finalizer);
+    if manifest.controllers.iter().filter(same).count() > 1 {
+        return Err(format!("has the finalizer {finalizer:?}, which another controller for {of} has, too"));
     }
     Ok(())
 }

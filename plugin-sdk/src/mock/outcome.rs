@@ -16,6 +16,12 @@ impl Outcome {
         Self(wire)
     }
 
+    /// Returns an outcome that changes nothing.
+    pub(super) fn empty() -> Self {
+        let (children, watches) = (wire::Children::Unchanged, wire::Watches::Unchanged);
+        Self(wire::Outcome { children, status: None, requeue_after: None, watches, events: Vec::new() })
+    }
+
     /// Returns the desired children of kind `K`, in the plugin's order. Returns none if the children are left as they
     /// are: see [`leaves_children`](Self::leaves_children).
     ///

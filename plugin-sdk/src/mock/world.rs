@@ -7,6 +7,7 @@ mod backlog;
 mod cache;
 mod client;
 mod clock;
+mod finalizer;
 mod log;
 mod random;
 mod view;
@@ -205,7 +206,11 @@ impl World {
             _ => Ok(()),
         };
         let status = outcome.status.as_deref().map_or(Ok(()), |status| state.write_status(&owner, status));
-        children.and(status).map_err(Failure::retry)
+        let written = children.and(status);
+        if written.is_ok() && outcome.requeue_after.is_none() {
+            state.release(controller, &owner).map_err(Failure::retry)?;
+        }
+        written.map_err(Failure::retry)
     }
 
     pub(super) fn carry_out_failure(
@@ -246,6 +251,10 @@ impl State {
                 object["metadata"]["generation"] = json!(generation + 1);
             }
             _ => {}
+        }
+        if finalizer::goes(live.as_ref(), &object) {
+            self.remove(id, false);
+            return object;
         }
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());

@@ -10,6 +10,7 @@ mod connections;
 mod contract;
 mod definitions;
 mod figures;
+mod finalizers;
 mod grants;
 mod hooks;
 mod hostile;
@@ -87,6 +88,12 @@ fn main() -> ExitCode {
             a_kind_that_is_deleted_and_comes_back_is_served_again,
         }
         figures { what_a_plugin_does_is_told_of_it_and_of_no_other }
+        finalizers {
+            an_object_has_the_finalizer_before_its_first_call_and_goes_after_its_cleanup,
+            an_object_that_was_deleted_while_no_host_ran_is_cleaned_up,
+            invariant_7_a_finalizer_that_is_not_granted_is_not_written_and_nothing_is_called,
+            objects_that_keep_the_finalizer_of_a_removed_plugin_are_named,
+        }
         grants {
             a_plugin_without_a_yaml_is_refused_with_what_to_write,
             a_disabled_plugin_does_nothing,

@@ -15,7 +15,12 @@ use super::{
     Controller, DEFAULT_RESYNC, DEFAULT_TIMEOUT, Invalid, MAX_CONCURRENCY, MAX_TIMEOUT, Manifest, Permission, Problem,
     Verb, Watch, raw,
 };
-use crate::{key::TypeMeta, object::Keep};
+use crate::{
+    key::TypeMeta,
+    object::Keep,
+    predicate::{Condition, Test},
+    selector,
+};
 
 mod watches;
 
@@ -82,6 +87,7 @@ impl raw::Manifest {
                 controller.check(&at, &mut problems)
             })
             .collect();
+        check_finalizers(&controllers, &mut problems);
         let observes = check_watches(self.observes, "observes", &mut problems);
         let controllers_are_whole = problems.none_at("controllers");
         let cached: Vec<&Watch> = controllers.iter().flat_map(Controller::cached).collect();
@@ -137,7 +143,12 @@ impl raw::Controller {
             let rule = "no call may run for more than 600 000: do the work over several reconciles";
             problems.add(&format!("{at}.timeout-ms"), format!("is {}, and {rule}", timeout.as_millis()));
         }
-        let for_ = self.for_.check(&format!("{at}.for"), Part::Other, problems);
+        let mut for_ = self.for_.check(&format!("{at}.for"), Part::Other, problems);
+        if let Some(finalizer) = &self.finalizer {
+            check_finalizer(finalizer, &format!("{at}.finalizer"), problems);
+            // Otherwise a deletion that `when` filters out would wait for the next resync.
+            for_.iter_mut().for_each(|for_| for_.when.or(Condition { test: Test::Deletion, negated: false }));
+        }
         let mut kinds = BTreeSet::new();
         let owns: Vec<_> = bounded(self.owns, &format!("{at}.owns"), problems)
             .enumerate()
@@ -168,7 +179,29 @@ impl raw::Controller {
                 Some(seconds) => Some(Duration::from_secs(seconds.into())),
             },
             timeout,
+            finalizer: self.finalizer,
         })
+    }
+}
+
+/// Checks a finalizer as kube-apiserver does, and that it names a domain: names without one are those of Kubernetes.
+fn check_finalizer(finalizer: &str, at: &str, problems: &mut Problems) {
+    if !finalizer.contains('/') || !selector::is_label_key(finalizer) {
+        let rule = "must be a domain, a slash and a name of at most 63 letters, digits, `-`, `_` and `.`, such as example.com/cleanup";
+        problems.add(at, format!("{} {rule}", quoted(finalizer)));
+    }
+}
+
+/// Checks that no two controllers of one kind have the same finalizer: the first cleanup would free the object.
+fn check_finalizers(controllers: &[Controller], problems: &mut Problems) {
+    let mut seen = BTreeSet::new();
+    for (controller, place) in controllers.iter().zip(0..) {
+        let Some(finalizer) = &controller.finalizer else { continue };
+        let of = &controller.for_.of;
+        if !seen.insert((of.group(), &of.kind, finalizer)) {
+            let what = format!("{} is the finalizer of another controller for {of}", quoted(finalizer));
+            problems.add(&format!("controllers[{place}].finalizer"), what);
+        }
     }
 }
 
@@ -290,6 +323,13 @@ fn check_needs(manifest: &Manifest, problems: &mut Problems) {
             let of = &watch.of;
             let what = format!("watching {of} needs a permission to read it, and none of `permissions` asks for that");
             problems.add(&at, what);
+        }
+    }
+    for (controller, place) in manifest.controllers.iter().zip(0..) {
+        let Watch { of, namespaces, .. } = &controller.for_;
+        if controller.finalizer.is_some() && !asks(Verb::Patch, &of.api_version, &of.kind, namespaces) {
+            let what = format!("needs a permission to patch {of}, and none of `permissions` asks for that");
+            problems.add(&format!("controllers[{place}].finalizer"), what);
         }
     }
     if !manifest.crds.is_empty() && !asks(Verb::Apply, CRD.0, CRD.1, &[]) {

@@ -30,6 +30,7 @@ pub struct Controller {
     pub max_concurrency: u32,
     pub resync_seconds: Option<u32>,
     pub timeout_ms: Option<u32>,
+    pub finalizer: Option<String>,
 }
 
 /// The record `watch`.

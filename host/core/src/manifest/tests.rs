@@ -143,6 +143,7 @@ fn a_good_manifest_is_taken_with_its_defaults() {
             max_concurrency: 1,
             resync: Some(Duration::from_secs(36_000)),
             timeout: Duration::from_secs(10),
+            finalizer: None,
         }],
         indexes: Vec::new(),
         observes: Vec::new(),
@@ -268,6 +269,40 @@ fn crds_need_a_permission_to_apply() {
 }
 
 #[test]
+fn a_finalizer_names_a_domain_is_the_controllers_own_and_needs_a_permission_to_patch() {
+    let finalizer = |finalizer: &str, asks: bool| {
+        changed(|manifest| {
+            manifest.controllers[0].finalizer = Some(finalizer.to_owned());
+            if asks {
+                manifest.permissions[0].verbs.push(Verb::Patch);
+            }
+            let again = raw::Controller { name: "again".to_owned(), ..manifest.controllers[0].clone() };
+            manifest.controllers.push(again);
+        })
+    };
+    assert_snapshot!(finalizer("example.com/cleanup", true), @r#"the plugin's manifest cannot be used: controllers[1].finalizer: "example.com/cleanup" is the finalizer of another controller for stable.example.com/v1 MyApple"#);
+    let without = changed(|manifest| manifest.controllers[0].finalizer = Some("example.com/cleanup".to_owned()));
+    assert_snapshot!(without, @"the plugin's manifest cannot be used: controllers[0].finalizer: needs a permission to patch stable.example.com/v1 MyApple, and none of `permissions` asks for that");
+    for unqualified in ["orphan", "example.com/", "/cleanup", "example.com/a/b", "Example.com/a"] {
+        let refused = finalizer(unqualified, true);
+        assert!(refused.contains("must be a domain, a slash and a name"), "{refused}");
+    }
+}
+
+#[test]
+fn a_deletion_matters_to_a_controller_with_a_finalizer() {
+    let mut raw = apples();
+    raw.controllers[0].finalizer = Some("example.com/cleanup".to_owned());
+    raw.controllers[0].for_.when = vec![vec![condition(raw::Test::Labels)]];
+    raw.permissions[0].verbs.push(Verb::Patch);
+    let test = |test| vec![Condition { test, negated: false }];
+    let when = Predicate::new(vec![test(Test::Labels), test(Test::Deletion)]);
+    assert_eq!(raw.clone().check().unwrap().controllers[0].for_.when, when);
+    raw.controllers[0].for_.when.clear();
+    assert!(raw.check().unwrap().controllers[0].for_.when.is_empty(), "every change matters");
+}
+
+#[test]
 fn a_permission_that_cannot_be_read_is_not_said_to_be_missing() {
     assert_snapshot!(changed(|manifest| manifest.permissions[0].of.api_version = "stable.example.com".to_owned()), @r#"the plugin's manifest cannot be used: permissions[0].api-version: "stable.example.com" has no version: write group/version as in apps/v1, or v1"#);
 }
@@ -382,6 +417,7 @@ fn all_that_is_watched_is_taken_over() {
             max_concurrency: 256,
             resync: None,
             timeout: DEFAULT_TIMEOUT,
+            finalizer: None,
         }]
     );
     let index = Index { name: "by-secret".to_owned(), of: pears.of.clone(), path: path("spec.secretName") };

@@ -11,7 +11,13 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use pilothouse_core::{backlog::Vanished, budget::Share, key::Key, object::Object, store::Change};
+use pilothouse_core::{
+    backlog::Vanished,
+    budget::Share,
+    key::Key,
+    object::{Object, Uid},
+    store::Change,
+};
 
 use crate::dispatch::lines::Unlogged;
 
@@ -120,6 +126,14 @@ impl Gone {
     /// Forgets a state that was reconciled. Does nothing if the object came and went again meanwhile.
     pub(super) fn forget_reconciled(&self, last: &Arc<Object>) {
         self.0.lock().remove_same(last);
+    }
+
+    /// Forgets the object under this key, if it has this uid.
+    pub(super) fn forget_life(&self, key: &Key, uid: &Uid) {
+        let mut states = self.0.lock();
+        if states.by_key.get(key).is_some_and(|state| state.last.uid() == uid) {
+            states.remove(key);
+        }
     }
 
     /// Keeps only the objects for whose keys `keep` returns `true`.

@@ -65,6 +65,7 @@ fn controller(controller: wit::Controller) -> raw::Controller {
         max_concurrency: controller.max_concurrency,
         resync_seconds: controller.resync_seconds,
         timeout_ms: controller.timeout_ms,
+        finalizer: controller.finalizer,
     }
 }
 

@@ -110,7 +110,7 @@ impl Functions for World {
             if !holds(&preconditions.uid, "uid") || !holds(&preconditions.resource_version, "resourceVersion") {
                 return Err(refused(409, Reason::Conflict, "a precondition does not hold".to_owned()));
             }
-            world.remove(&id.0, &id.1, false);
+            world.state_mut().delete(&id);
             Ok(live)
         });
         answer.map(drop)

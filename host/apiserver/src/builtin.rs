@@ -102,6 +102,14 @@ const GROUPS: &[(&str, &str, &[Row])] = &[
             ("subjectaccessreviews", "SubjectAccessReview", &[], CLUSTER | REVIEW),
         ],
     ),
+    (
+        "admissionregistration.k8s.io",
+        "v1",
+        &[
+            ("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", &[], CLUSTER | GENERATION),
+            ("validatingwebhookconfigurations", "ValidatingWebhookConfiguration", &[], CLUSTER | GENERATION),
+        ],
+    ),
     ("authentication.k8s.io", "v1", &[("selfsubjectreviews", "SelfSubjectReview", &[], CLUSTER | REVIEW)]),
 ];
 
@@ -164,7 +172,9 @@ fn resource(group: &str, version: &str, (plural, kind, short_names, flags): &Row
     if has(ALL) {
         resource.categories.push("all".to_owned());
     }
-    if *plural == "customresourcedefinitions" {
+    if ["customresourcedefinitions", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
+        .contains(plural)
+    {
         resource.categories.push("api-extensions".to_owned());
     }
     resource.status = has(STATUS);

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use crate::resources::Resource;
+use crate::{resources::Resource, server::Server, status::Result};
 
 /// Fields of an event, in the core group and in `events.k8s.io`.
 const EVENT_FIELDS: [(&str, &str); 7] = [
@@ -44,6 +44,12 @@ pub(crate) fn to_stored(resource: &Resource, mut object: Value) -> Value {
         rename(&mut object, |(core, events)| (events, core));
     }
     object
+}
+
+/// Converts an object from one version to another.
+pub(crate) async fn between(_server: &Server, from: &Resource, to: &Resource, object: Value) -> Result<Value> {
+    let stored = to_stored(from, object);
+    Ok(to_requested(to, &stored).into_owned())
 }
 
 fn rename(object: &mut Value, direction: fn((&'static str, &'static str)) -> (&'static str, &'static str)) {

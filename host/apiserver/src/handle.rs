@@ -11,9 +11,12 @@ use http::{
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{
-    VERSION, body, browser, discovery,
+    VERSION,
+    admission::REQUEST_TIME,
+    body, browser, discovery,
     faults::{
         Plan, Refusal, Verb, admin,
         answer::{spoil, through},
@@ -152,7 +155,7 @@ async fn resource(
             return request.watch(faults, count).unwrap_or_else(|status| refused(&status));
         }
         let body = match body::read(incoming).await {
-            Ok(body) => request.perform(&body),
+            Ok(body) => request.perform(&body).await,
             Err(status) => Err(status),
         };
         spoil(&plan, line, body.unwrap_or_else(|status| refused(&status))).await
@@ -228,7 +231,7 @@ impl ResourceRequest<'_> {
         Ok(response)
     }
 
-    fn perform(&self, body: &[u8]) -> Result<Response<Body>> {
+    async fn perform(&self, body: &[u8]) -> Result<Response<Body>> {
         let form = Form::negotiate(&self.head.headers, self.params)?;
         let method = self.head.method.as_str();
         let collection = self.target.name.is_empty();
@@ -253,27 +256,27 @@ impl ResourceRequest<'_> {
             ("DELETE", true) if !self.resource.verbs().contains(&"deletecollection") => {
                 Err(Status::method_not_allowed())
             }
-            ("DELETE", _) if self.part == Part::Object => self.delete(collection, body, form),
+            ("DELETE", _) if self.part == Part::Object => self.delete(collection, body, form).await,
             ("POST", _) if self.part == Part::Object && (collection || self.resource.custom) => {
                 if self.resource.namespaced && self.target.namespace.is_empty() {
                     return Err(Status::method_not_allowed());
                 }
                 let mut call = self.call("CreateOptions")?;
                 let decoded = body::decode(&self.head.headers, body, &self.resource.kind)?;
-                let answer = create::create(&mut call, decoded);
+                let answer = create::create(&mut call, decoded).await;
                 Ok(self.written(answer, form, &call.warnings))
             }
             ("PUT" | "PATCH", true) if self.resource.custom => Err(Status::bad_request("name must be provided")),
             ("PUT", false) => {
                 let mut call = self.call("UpdateOptions")?;
                 let decoded = body::decode(&self.head.headers, body, &self.resource.kind)?;
-                let answer = update::update(&mut call, decoded);
+                let answer = update::update(&mut call, decoded).await;
                 Ok(self.written(answer, form, &call.warnings))
             }
             ("PATCH", false) if self.part != Part::Finalize => {
                 let mut call = self.call("PatchOptions")?;
                 let kind = patch::Kind::of(&self.head.headers);
-                let answer = patch::patch(&mut call, kind, self.params, body);
+                let answer = patch::patch(&mut call, kind, self.params, body).await;
                 Ok(self.written(answer, form, &call.warnings))
             }
             _ => Err(Status::method_not_allowed()),
@@ -311,24 +314,67 @@ impl ResourceRequest<'_> {
         if version > current { Err(Status::version_too_large(version, current)) } else { Ok(()) }
     }
 
-    fn delete(&self, collection: bool, body: &[u8], form: Form) -> Result<Response<Body>> {
+    async fn delete(&self, collection: bool, body: &[u8], form: Form) -> Result<Response<Body>> {
         let options = if body.trim_ascii().is_empty() {
             Value::Null
         } else {
             body::decode(&self.head.headers, body, "DeleteOptions")?.value
         };
+        let mut call = self.call("DeleteOptions")?;
+        call.options = self.delete_options(&options);
         let options = Options::parse(&options, self.params)?;
+        call.dry_run = options.dry_run;
         if collection {
             if self.resource.namespaced && self.target.namespace.is_empty() {
                 return Err(Status::method_not_allowed());
             }
             let (objects, meta) = list::list(self.server, self.resource, &self.key(), self.params, None)?;
-            delete::delete_all(self.server, self.resource, &objects, &options);
-            let json = form.list(self.resource, objects.iter().map(|object| &object.value), &meta);
-            return Ok(respond(StatusCode::OK, "application/json", json));
+            let mut response = match delete::delete_all(&mut call, &objects, &options).await {
+                Ok(()) => {
+                    let json = form.list(self.resource, objects.iter().map(|object| &object.value), &meta);
+                    respond(StatusCode::OK, "application/json", json)
+                }
+                Err(status) => refused(&status),
+            };
+            self.warn(&mut response, &call.warnings);
+            return Ok(response);
         }
-        let answer = delete::delete(&self.call("DeleteOptions")?, &options)?;
-        Ok(self.answer(answer, form, &[]))
+        let answer = delete::delete(&mut call, &options).await;
+        Ok(self.written(answer, form, &call.warnings))
+    }
+
+    /// Returns the options of a write as webhooks get them.
+    fn options(&self, kind: &str) -> Value {
+        let mut options = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
+        for field in ["fieldManager", "fieldValidation"] {
+            if self.params.has(field) {
+                options[field] = self.params.get(field).into();
+            }
+        }
+        if self.params.has("dryRun") {
+            options["dryRun"] = json!([self.params.get("dryRun")]);
+        }
+        if self.params.has("force") && kind == "PatchOptions" {
+            options["force"] = self.params.flag("force").into();
+        }
+        options
+    }
+
+    /// Returns the options of a delete as webhooks get them: those in the body, and else in the query.
+    fn delete_options(&self, body: &Value) -> Value {
+        let mut options = self.options("DeleteOptions");
+        if self.params.has("propagationPolicy") {
+            options["propagationPolicy"] = self.params.get("propagationPolicy").into();
+        }
+        if let Ok(Some(seconds)) = self.params.number::<i64>("gracePeriodSeconds") {
+            options["gracePeriodSeconds"] = seconds.into();
+        }
+        for (field, value) in body.as_object().into_iter().flatten() {
+            if !["apiVersion", "kind"].contains(&field.as_str()) {
+                options[field] = value.clone();
+            }
+        }
+        options
     }
 
     fn call(&self, options: &str) -> Result<Call<'_>> {
@@ -341,6 +387,8 @@ impl ResourceRequest<'_> {
             dry_run: self.params.dry_run(options)?,
             validation: self.params.field_validation(options)?,
             patched: false,
+            options: self.options(options),
+            deadline: Instant::now() + REQUEST_TIME,
             warnings: Vec::new(),
         })
     }

@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    crd,
+    admission, crd,
     object::{array, name, set_at, set_meta},
     resources::{GroupResource, Resource},
     rest::Part,
@@ -76,6 +76,7 @@ pub(crate) fn prepare_update(server: &Server, resource: &Resource, part: Part, o
 /// Fills in defaults of new and updated objects.
 fn prepare(resource: &Resource, object: &mut Value) {
     match id(resource) {
+        ("admissionregistration.k8s.io", _) => admission::default(object),
         ("", "secrets") => {
             absent(object, "type", || "Opaque".into());
             if let Some(Value::Object(texts)) = object.as_object_mut().and_then(|secret| secret.remove("stringData")) {
@@ -187,6 +188,7 @@ pub(crate) fn validate(server: &Server, resource: &Resource, object: &Value, old
                 }
             }
         }
+        ("admissionregistration.k8s.io", _) => return admission::validate_configuration(object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             return crd::validate(object, old, &server.registry());
         }
@@ -329,9 +331,7 @@ pub(crate) fn review(resource: &Resource, mut object: Value) -> Value {
             "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
             "incomplete": false,
         }),
-        "selfsubjectreviews" => json!({
-            "userInfo": {"username": "pilothouse", "groups": ["system:masters", "system:authenticated"]},
-        }),
+        "selfsubjectreviews" => json!({"userInfo": admission::user()}),
         _ => json!({"allowed": true}),
     };
     object

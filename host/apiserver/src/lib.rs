@@ -7,7 +7,8 @@
 //! ```text
 //!  request ─► handle ─► request (path, query) ─► rest (create, update, patch, delete, list) ─► storage ─► log ─► watch
 //!                │                                  │  schema, patch, managed, kinds, crd           │
-//!                └► discovery, openapi, metrics     └► present, table ─► answer                     └► graph ─► housekeeping
+//!                └► discovery, openapi, metrics     ├► present, table ─► answer                     └► graph ─► housekeeping
+//!                                                   └► admission ─► webhook ─► HTTPS
 //! ```
 //!
 //! [`faults`] make the server misbehave, to test how clients cope.
@@ -30,6 +31,7 @@ pub mod patch;
 pub mod schema;
 pub mod yaml;
 
+mod admission;
 mod body;
 mod builtin;
 mod convert;
@@ -56,6 +58,7 @@ mod status;
 mod storage;
 mod table;
 mod watch;
+mod webhook;
 
 pub use serve::serve;
 pub use server::{Server, Snapshot};

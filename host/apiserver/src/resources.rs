@@ -306,6 +306,14 @@ impl Registry {
         versions.iter().flat_map(|version| &version.resources).find(|resource| *resource.plural == *of.resource)
     }
 
+    /// Returns the other served resources with the same objects: other versions of a custom resource, or the other
+    /// group of events.
+    pub(crate) fn equivalents(&self, of: &Resource) -> Vec<Arc<Resource>> {
+        let versions = self.groups.values().flatten();
+        let all = versions.flat_map(|version| &version.resources).filter(|found| found.storage == of.storage);
+        all.filter(|found| found.api_version() != of.api_version()).cloned().collect()
+    }
+
     pub(crate) fn version(&self, group: &str, version: &str) -> Option<&Version> {
         self.groups.get(group)?.iter().find(|found| found.name == version)
     }

@@ -1,14 +1,14 @@
 //! Implements the verbs on objects, independent of HTTP.
 //!
 //! ```text
-//!  create ──┐
-//!  update ──┤                  ┌ names, schema, kind's own rules ┐
-//!  patch  ──┼─► `write::prepare`┤ status and spec kept apart      ├─► managedFields ─► commit, or try again on a newer state
-//!  apply  ──┤                  └ generation, times, finalizers    ┘
-//!  delete ──┴─► mark, or remove
+//!  create ──┐   ┌ status and spec kept apart ┐
+//!  update ──┤   │ defaults, finalizers       ├─► mutating webhooks ─► names, schema, kind's rules ─► validating webhooks
+//!  patch  ──┼─► └ managedFields              ┘                                                               │
+//!  apply  ──┤                                          commit, or try again on a newer state ◄───────────────┘
+//!  delete ──┴─► webhooks ─► mark, or remove
 //! ```
 //!
-//! All of it is synchronous. Only watches wait, and they are in `watch`.
+//! A write waits only for webhooks (`admission`, `convert`).
 
 pub(crate) mod create;
 pub(crate) mod delete;
@@ -23,6 +23,7 @@ use std::{num::NonZeroU32, sync::Arc};
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{
     convert,
@@ -58,7 +59,8 @@ impl Part {
         }
     }
 
-    fn subresource(self) -> Option<String> {
+    /// Returns the name of the subresource, or `None` for the object itself.
+    pub(crate) fn subresource(self) -> Option<String> {
         match self {
             Part::Object => None,
             Part::Status => Some("status".to_owned()),
@@ -81,6 +83,10 @@ pub(crate) struct Call<'a> {
     pub(crate) validation: FieldValidation,
     /// `true` if the wanted object is the result of a patch.
     pub(crate) patched: bool,
+    /// The options of the request, such as `CreateOptions`, as webhooks get them.
+    pub(crate) options: Value,
+    /// When webhooks must have answered.
+    pub(crate) deadline: Instant,
     /// Warnings for the client. The request may still succeed.
     pub(crate) warnings: Vec<String>,
 }
@@ -95,6 +101,15 @@ pub(crate) enum Answer {
 }
 
 impl Call<'_> {
+    /// Adds the warnings of webhooks.
+    pub(crate) fn add_warnings(&mut self, warnings: Vec<String>) {
+        for warning in warnings {
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+        }
+    }
+
     fn current(&self) -> Option<Arc<Object>> {
         self.server.store.get(&self.resource.storage, &self.key)
     }

@@ -14,7 +14,7 @@
 //! This module has no clock and no I/O. No input makes it panic or recurse beyond `node::MAX_DEPTH`.
 
 mod builtin;
-mod cel;
+pub(crate) mod cel;
 mod formats;
 pub(crate) mod go;
 #[cfg(test)]

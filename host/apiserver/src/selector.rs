@@ -47,6 +47,11 @@ impl Selector {
         Ok(Selector { labels: Labels::new(labels).parse()?, fields: parse_fields(fields, of)? })
     }
 
+    /// Parses a selector of labels.
+    pub(crate) fn labels(text: &str) -> Result<Self> {
+        Ok(Selector { labels: Labels::new(text).parse()?, fields: Vec::new() })
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::{
+    admission::Webhooks,
     convert, crd,
     faults::{Faults, admin::Snapshots},
     kinds,
@@ -14,6 +15,7 @@ use crate::{
     object::{Object, is_deleting, name, new_uid, now, set_meta},
     resources::{Defined, GroupResource, Registry, Resource},
     storage::{Refused, Saved, Store},
+    webhook::Caller,
 };
 
 /// A Kubernetes API in memory: its objects, its custom resources and its recent history.
@@ -26,6 +28,8 @@ pub struct Server {
     pub(crate) faults: Faults,
     /// Snapshots taken over HTTP.
     pub(crate) snapshots: Snapshots,
+    pub(crate) webhooks: Webhooks,
+    pub(crate) caller: Caller,
     registry: RwLock<Arc<Registry>>,
     /// Wakes when the registry changes.
     redefined: watch::Sender<()>,
@@ -66,6 +70,8 @@ impl Server {
             metrics: Metrics::default(),
             faults: Faults::new(),
             snapshots: Snapshots::default(),
+            webhooks: Webhooks::default(),
+            caller: Caller::default(),
             registry: RwLock::new(Arc::new(Registry::builtin())),
             redefined: watch::Sender::new(()),
             definitions: Mutex::new(()),
@@ -116,6 +122,7 @@ impl Server {
     pub fn restore(&self, snapshot: &Snapshot) {
         let _guard = self.definitions.lock();
         self.store.restore(&snapshot.saved, || *self.registry.write() = Arc::clone(&snapshot.registry));
+        self.webhooks.load(self);
         self.redefined.send_replace(());
     }
 
@@ -157,6 +164,7 @@ impl Server {
         } else {
             self.store.create(&resource.storage, object, || {})?
         };
+        self.reload_webhooks(resource);
         if resource.storage == GroupResource::namespaces() {
             for (plural, content) in kinds::namespace_content(name(&created.value)) {
                 self.seed(plural, content);
@@ -168,7 +176,9 @@ impl Server {
     /// Commits a new state of an object in its stored version.
     pub(crate) fn update(&self, resource: &Resource, current: &Object, object: Value) -> Result<Arc<Object>, Refused> {
         if resource.storage != GroupResource::crds() {
-            return self.store.update(&resource.storage, current, object, || {});
+            let updated = self.store.update(&resource.storage, current, object, || {})?;
+            self.reload_webhooks(resource);
+            return Ok(updated);
         }
         let _guard = self.definitions.lock();
         let (crd, object, defined) = self.judge(object);
@@ -182,7 +192,9 @@ impl Server {
     /// Commits the deletion of an object.
     pub(crate) fn remove(&self, resource: &Resource, current: &Object, last: Value) -> Result<Arc<Object>, Refused> {
         if resource.storage != GroupResource::crds() {
-            return self.store.remove(&resource.storage, current, last, || {});
+            let removed = self.store.remove(&resource.storage, current, last, || {})?;
+            self.reload_webhooks(resource);
+            return Ok(removed);
         }
         let guard = self.definitions.lock();
         let crd = name(&last).to_owned();
@@ -191,6 +203,12 @@ impl Server {
         drop(guard);
         self.reconsider(resource, &removed.value);
         Ok(removed)
+    }
+
+    fn reload_webhooks(&self, changed: &Resource) {
+        if Webhooks::are_in(&changed.storage) {
+            self.webhooks.load(self);
+        }
     }
 
     /// Returns a definition with the conditions of its names, and the resources that it therefore defines. The caller

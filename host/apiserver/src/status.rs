@@ -3,7 +3,7 @@
 //! Clients branch on `reason` and `code`, people read `message`, and kubectl prints `details.causes`. So all four are
 //! part of the contract. Each constructor is named after the situation, not the HTTP code.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
@@ -18,9 +18,11 @@ use crate::{
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Status {
     pub(crate) code: StatusCode,
-    reason: &'static str,
+    reason: Cow<'static, str>,
     pub(crate) message: String,
     details: Map<String, Value>,
+    /// `true` if empty details are left out.
+    bare: bool,
     /// A token to continue an expired paged list.
     continue_token: Option<String>,
     /// `true` if the path is no resource, for which kube-apiserver answers in plain text.
@@ -34,7 +36,16 @@ const ACCEPTED_BODIES: &str = "application/json, application/yaml, application/v
 
 impl Status {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Status { code, reason, message: message.into(), details: Map::new(), continue_token: None, plain: false }
+        let bare = ["", "BadRequest", "UnsupportedMediaType", "RequestEntityTooLarge"].contains(&reason);
+        Status {
+            code,
+            reason: reason.into(),
+            message: message.into(),
+            details: Map::new(),
+            bare,
+            continue_token: None,
+            plain: false,
+        }
     }
 
     fn about(mut self, of: &GroupResource, name: &str) -> Self {
@@ -244,6 +255,28 @@ impl Status {
         Status::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
     }
 
+    /// A webhook denied the request. `result` is the `status` of its answer, or null.
+    pub(crate) fn denied(webhook: &str, result: &Value) -> Self {
+        let text = |field: &str| result[field].as_str().unwrap_or_default();
+        let denied = format!("admission webhook \"{webhook}\" denied the request");
+        let message = match (text("message"), text("reason")) {
+            ("", "") => format!("{denied} without explanation"),
+            ("", why) | (why, _) => format!("{denied}: {why}"),
+        };
+        let code = result["code"].as_u64().and_then(|code| u16::try_from(code).ok()).filter(|code| *code >= 400);
+        let code = code.and_then(|code| StatusCode::from_u16(code).ok()).unwrap_or(StatusCode::BAD_REQUEST);
+        let mut status = Status::new(code, "", message);
+        status.reason = text("reason").to_owned().into();
+        status.details = result["details"].as_object().cloned().unwrap_or_default();
+        status
+    }
+
+    /// A request took longer than the server allows.
+    pub(crate) fn request_timeout() -> Self {
+        let message = "Timeout: request did not complete within requested timeout";
+        Status::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
+    }
+
     pub(crate) fn is_plain(&self) -> bool {
         self.plain
     }
@@ -259,10 +292,9 @@ impl Status {
             "message": self.message, "code": self.code.as_u16(),
         });
         if !self.reason.is_empty() {
-            status["reason"] = self.reason.into();
+            status["reason"] = self.reason.as_ref().into();
         }
-        // Some reasons never have details, and others always, even if empty.
-        if !["", "BadRequest", "UnsupportedMediaType", "RequestEntityTooLarge"].contains(&self.reason) {
+        if !self.bare || !self.details.is_empty() {
             status["details"] = self.details.clone().into();
         }
         status

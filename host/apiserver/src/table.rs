@@ -109,6 +109,9 @@ fn builtin(resource: &Resource) -> &'static [Builtin] {
         ("", "secrets") => &[("Type", "string", false, |o| o["type"].clone()), ("Data", "string", false, data), AGE],
         ("", "namespaces") => &[("Status", "string", false, |o| o["status"]["phase"].clone()), AGE],
         ("", "serviceaccounts") => &[("Secrets", "integer", false, |o| array(&o["secrets"]).len().into()), AGE],
+        ("admissionregistration.k8s.io", _) => {
+            &[("Webhooks", "integer", false, |o| array(&o["webhooks"]).len().into()), AGE]
+        }
         ("", "pods") => &[
             ("Ready", "string", false, pod_ready),
             ("Status", "string", false, pod_status),

@@ -5,9 +5,10 @@ use serde_json::Value;
 
 use super::{Answer, Call, check_fields, check_kind, warnings, write};
 use crate::{
+    admission::{self, Operation},
     body::Decoded,
     kinds, managed,
-    object::{self, Key, meta_str, name_suffix, new_uid, now, remove_meta, set_meta},
+    object::{self, Key, copy_meta, meta_str, name_suffix, new_uid, now, remove_meta, set_meta},
     resources::Purpose,
     status::{Result, Status},
     storage::Refused,
@@ -21,7 +22,7 @@ const SYSTEM: [&str; 6] =
     ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"];
 
 /// Creates the object in a body. `call.key` has the request's namespace, and the body has the object's name.
-pub(crate) fn create(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {
+pub(crate) async fn create(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {
     let Decoded { mut value, duplicates } = body;
     check_kind(call, &mut value)?;
     check_fields(call, &mut value, &duplicates)?;
@@ -35,20 +36,7 @@ pub(crate) fn create(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {
     if !meta_str(&value, "resourceVersion").is_empty() {
         return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
     }
-    let generated = meta_str(&value, "name").is_empty() && !meta_str(&value, "generateName").is_empty();
-    for attempt in 1.. {
-        let mut object = value.clone();
-        if generated {
-            let prefix: String = meta_str(&value, "generateName").chars().take(63 - 5).collect();
-            set_meta(&mut object, "name", format!("{prefix}{}", name_suffix()).into());
-        }
-        call.key = Key::of(&object);
-        match insert(call, object, Tracking::Update) {
-            Err(Failure::Refused(Refused::Exists)) if generated && attempt < GENERATED_NAMES => {}
-            other => return other.map_err(|failure| failure.status(call)),
-        }
-    }
-    unreachable!("the last attempt returns")
+    insert(call, value, Tracking::Update).await.map_err(|failure| failure.status(call))
 }
 
 /// Checks that the body and the request have the same namespace.
@@ -99,14 +87,55 @@ impl From<Status> for Failure {
     }
 }
 
-/// Completes, checks and commits a new object with a final name and namespace.
-pub(super) fn insert(
+/// Completes, checks and commits a new object. Its name may still have to be generated.
+pub(super) async fn insert(
     call: &mut Call<'_>,
-    mut object: Value,
+    object: Value,
     tracking: Tracking,
 ) -> std::result::Result<Answer, Failure> {
     let resource = call.resource;
-    let managed = object["metadata"].get("managedFields").cloned();
+    let applied = object["metadata"].get("managedFields").cloned().filter(|_| tracking == Tracking::Applied);
+    let mut object = complete(call, object);
+    call.key = Key::of(&object);
+    match call.server.store.may_create(&resource.storage, &call.key) {
+        // Found again at the commit. Webhooks are asked first.
+        Ok(()) | Err(Refused::Exists) => {}
+        Err(refused) => return Err(Failure::Refused(refused)),
+    }
+    match tracking {
+        Tracking::Applied => {
+            if let Some(applied) = applied {
+                set_meta(&mut object, "managedFields", applied);
+            }
+        }
+        Tracking::Update => managed::track_update(None, &mut object, resource.schema(), &call.manager()),
+    }
+    if let Some(mutated) = admission::mutate(call, Operation::Create, Some(&object), None).await? {
+        // What webhooks change has no owner.
+        let tracked = object;
+        object = complete(call, mutated);
+        copy_meta(&mut object, &tracked, "managedFields");
+    }
+    let prefix = meta_str(&object, "generateName");
+    if !meta_str(&object, "name").is_empty() || prefix.is_empty() {
+        return commit(call, object).await;
+    }
+    let prefix: String = prefix.chars().take(63 - 5).collect();
+    for attempt in 1.. {
+        let mut named = object.clone();
+        set_meta(&mut named, "name", format!("{prefix}{}", name_suffix()).into());
+        kinds::prepare_create(call.server, resource, &mut named);
+        match commit(call, named).await {
+            Err(Failure::Refused(Refused::Exists)) if attempt < GENERATED_NAMES => {}
+            other => return other,
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
+/// Removes what only the server writes, and fills in what a new object has.
+fn complete(call: &Call<'_>, mut object: Value) -> Value {
+    let resource = call.resource;
     let generation = object["metadata"].get("generation").cloned();
     for field in SYSTEM {
         remove_meta(&mut object, field);
@@ -126,14 +155,17 @@ pub(super) fn insert(
     }
     kinds::prepare_create(call.server, resource, &mut object);
     resource.schema().default(&mut object);
+    object
+}
+
+/// Checks and commits a complete object with its final name.
+async fn commit(call: &mut Call<'_>, mut object: Value) -> std::result::Result<Answer, Failure> {
+    let resource = call.resource;
+    call.key = Key::of(&object);
     set_meta(&mut object, "uid", new_uid().into());
     set_meta(&mut object, "creationTimestamp", now().into());
     write::validate(call, &object, None)?;
-    match (tracking, managed) {
-        (Tracking::Applied, Some(managed)) => set_meta(&mut object, "managedFields", managed),
-        (Tracking::Applied, None) => {}
-        (Tracking::Update, _) => managed::track_update(None, &mut object, resource.schema(), &call.manager()),
-    }
+    admission::validate(call, Operation::Create, Some(&object), None).await?;
     if call.dry_run {
         call.server.store.may_create(&resource.storage, &call.key).map_err(Failure::Refused)?;
         return Ok(Answer::Made(StatusCode::CREATED, object));

@@ -10,10 +10,11 @@ use serde_json::Value;
 
 use super::{Answer, Call};
 use crate::{
+    admission::{self, Operation},
     convert,
     graph::{FOREGROUND, ORPHAN},
     kinds,
-    object::{Object, finalizers, is_deleting, meta_str, now, set_finalizers, set_meta, uid},
+    object::{self, Key, Object, finalizers, is_deleting, meta_str, now, set_finalizers, set_meta, uid},
     request::Params,
     resources::{GroupResource, Resource},
     schema::{Cause, Reason},
@@ -130,12 +131,13 @@ pub(crate) enum Deleted {
 }
 
 /// Deletes the object that the request names.
-pub(crate) fn delete(call: &Call<'_>, options: &Options) -> Result<Answer> {
+pub(crate) async fn delete(call: &mut Call<'_>, options: &Options) -> Result<Answer> {
     let resource = call.resource;
     loop {
         let Some(current) = call.current() else { return Err(call.not_found()) };
         kinds::check_delete(resource, &current.value)?;
         options.check(resource, &current.value)?;
+        ask(call, &current).await?;
         let Some(deleted) = remove(call.server, resource, &current, options) else { continue };
         let gone = |last: &Value| {
             let name = meta_str(last, "name");
@@ -151,17 +153,31 @@ pub(crate) fn delete(call: &Call<'_>, options: &Options) -> Result<Answer> {
     }
 }
 
-/// Deletes every object of `objects`.
-pub(crate) fn delete_all(server: &Server, resource: &Arc<Resource>, objects: &[Arc<Object>], options: &Options) {
+/// Deletes every object of `objects`, up to the first that a webhook does not let go.
+pub(crate) async fn delete_all(call: &mut Call<'_>, objects: &[Arc<Object>], options: &Options) -> Result<()> {
     for object in objects {
         let mut current = Arc::clone(object);
-        while remove(server, resource, &current, options).is_none() {
-            match server.store.get(&resource.storage, &current.key()) {
+        // As in kube-apiserver, the request to a webhook has no name.
+        call.key = Key::new(object::namespace(&current.value), "");
+        loop {
+            ask(call, &current).await?;
+            if remove(call.server, call.resource, &current, options).is_some() {
+                break;
+            }
+            match call.server.store.get(&call.resource.storage, &current.key()) {
                 Some(newer) if uid(&newer.value) == uid(&current.value) => current = newer,
                 _ => break,
             }
         }
     }
+    Ok(())
+}
+
+/// Asks the webhooks about a deletion.
+async fn ask(call: &mut Call<'_>, current: &Object) -> Result<()> {
+    let old = convert::to_requested(call.resource, &current.value);
+    admission::mutate(call, Operation::Delete, None, Some(&old)).await?;
+    admission::validate(call, Operation::Delete, None, Some(&old)).await
 }
 
 /// Marks or removes `current`. `None` if another write came first.
@@ -210,7 +226,7 @@ pub(crate) fn remove(
     if stays {
         kinds::mark_deleting(resource, &mut next);
         if options.dry_run {
-            return Some(Deleted::WouldMark(convert::to_requested(resource, &next).into_owned()));
+            return Some(Deleted::WouldMark(next));
         }
         if next == current.value {
             return Some(Deleted::Marked(Arc::clone(current)));
@@ -220,7 +236,7 @@ pub(crate) fn remove(
     // An object that is deleted at once never shows a deletionTimestamp, except for pods.
     let last = if is_deleting(&current.value) || kinds::is_pod(resource) { next } else { current.value.clone() };
     if options.dry_run {
-        return Some(Deleted::WouldGo(convert::to_requested(resource, &last).into_owned()));
+        return Some(Deleted::WouldGo(last));
     }
     server.remove(resource, current, last).ok().map(Deleted::Gone)
 }

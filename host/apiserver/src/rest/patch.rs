@@ -41,11 +41,11 @@ impl Kind {
 }
 
 /// Patches the object, or the part of it, that the request names.
-pub(crate) fn patch(call: &mut Call<'_>, kind: Option<Kind>, params: &Params, body: &[u8]) -> Result<Answer> {
+pub(crate) async fn patch(call: &mut Call<'_>, kind: Option<Kind>, params: &Params, body: &[u8]) -> Result<Answer> {
     let strategic = kind == Some(Kind::Strategic) && call.resource.custom;
     let kind = kind.filter(|_| !strategic).ok_or_else(|| unsupported(call))?;
     if kind == Kind::Apply {
-        return apply(call, params, body);
+        return apply(call, params, body).await;
     }
     if params.has("force") {
         let message = "Forbidden: may not be specified for non-apply patch".to_owned();
@@ -61,13 +61,13 @@ pub(crate) fn patch(call: &mut Call<'_>, kind: Option<Kind>, params: &Params, bo
             let before = scale::of_any(call.resource, &view);
             let after = compute(kind, &before, &decoded.value, &scale::schema())?;
             let wanted = scale::write(call.resource, &view, &after, true)?;
-            replace(call, &current, wanted, Tracking::Update)?
+            replace(call, &current, wanted, Tracking::Update).await?
         } else {
             let mut wanted = compute(kind, &view, &decoded.value, call.resource.schema())?;
             check_patched(call, &mut wanted, &decoded.duplicates)?;
             check_name(call, &wanted)?;
             check_version(call, &wanted, &view)?;
-            replace(call, &current, wanted, Tracking::Update)?
+            replace(call, &current, wanted, Tracking::Update).await?
         };
         match replaced {
             Replaced::Done(answer) => return scale::answer(call, answer),
@@ -107,7 +107,7 @@ fn check_version(call: &Call<'_>, wanted: &Value, view: &Value) -> Result<()> {
 
 /// Server-side apply: the manager owns the fields in the body. Fields that it owned before and that the body lacks are
 /// removed.
-fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answer> {
+async fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answer> {
     if params.get("fieldManager").is_empty() {
         let message = "Required value: is required for apply patch".to_owned();
         return Err(options_error("PatchOptions", Reason::Required, "fieldManager", message));
@@ -162,12 +162,12 @@ fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answer> {
             if call.part != Part::Object {
                 return Err(call.not_found());
             }
-            match insert(call, wanted, Tracking::Applied) {
+            match insert(call, wanted, Tracking::Applied).await {
                 Err(super::create::Failure::Refused(crate::storage::Refused::Exists)) => continue,
                 other => return other.map_err(|failure| failure.status(call)),
             }
         };
-        match replace(call, &current, wanted, Tracking::Applied)? {
+        match replace(call, &current, wanted, Tracking::Applied).await? {
             Replaced::Done(answer) => return scale::answer(call, answer),
             Replaced::Overtaken => {}
         }

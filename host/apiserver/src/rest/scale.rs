@@ -86,7 +86,7 @@ pub(crate) fn write(resource: &Resource, object: &Value, scale: &Value, patched:
 }
 
 /// Replaces the Scale of an object.
-pub(crate) fn update(call: &mut Call<'_>, scale: &Value) -> Result<Answer> {
+pub(crate) async fn update(call: &mut Call<'_>, scale: &Value) -> Result<Answer> {
     let version = meta_str(scale, "resourceVersion").to_owned();
     loop {
         let Some(current) = call.current() else { return Err(call.not_found()) };
@@ -95,7 +95,7 @@ pub(crate) fn update(call: &mut Call<'_>, scale: &Value) -> Result<Answer> {
         }
         let view = convert::to_requested(call.resource, &current.value).into_owned();
         let wanted = write(call.resource, &view, scale, false)?;
-        if let Replaced::Done(answer) = replace(call, &current, wanted, Tracking::Update)? {
+        if let Replaced::Done(answer) = replace(call, &current, wanted, Tracking::Update).await? {
             return self::answer(call, answer);
         }
     }

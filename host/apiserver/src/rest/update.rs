@@ -17,9 +17,9 @@ use crate::{
 };
 
 /// Replaces an object, or the part of it that the request names, by the body.
-pub(crate) fn update(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {
+pub(crate) async fn update(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {
     if call.part == Part::Scale {
-        return scale::update(call, &body.value);
+        return scale::update(call, &body.value).await;
     }
     let Decoded { mut value, duplicates } = body;
     check_kind(call, &mut value)?;
@@ -30,12 +30,12 @@ pub(crate) fn update(call: &mut Call<'_>, body: Decoded) -> Result<Answer> {
     loop {
         let Some(current) = call.current() else {
             if call.resource.create_on_update && call.part == Part::Object {
-                return insert(call, value, Tracking::Update).map_err(|failure| failure.status(call));
+                return insert(call, value, Tracking::Update).await.map_err(|failure| failure.status(call));
             }
             return Err(call.not_found());
         };
         check_precondition(call, &value, &version, &current.value)?;
-        match replace(call, &current, value.clone(), Tracking::Update)? {
+        match replace(call, &current, value.clone(), Tracking::Update).await? {
             Replaced::Done(answer) => return Ok(answer),
             Replaced::Overtaken if version.is_empty() => {}
             Replaced::Overtaken => return Err(call.modified()),

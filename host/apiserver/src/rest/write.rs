@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{Answer, Call, Part, create::Tracking, scale};
 use crate::{
+    admission::{self, Operation},
     convert, kinds, managed, names,
     object::{Object, copy_field, copy_meta, finalizers, is_deleting, meta_str, remove_meta, set_meta},
     schema::{Cause, Reason},
@@ -21,7 +22,7 @@ pub(super) enum Replaced {
 }
 
 /// Changes `current` to `wanted`, within the request's part of the object and the kind's rules.
-pub(super) fn replace(
+pub(super) async fn replace(
     call: &mut Call<'_>,
     current: &Arc<Object>,
     wanted: Value,
@@ -29,37 +30,60 @@ pub(super) fn replace(
 ) -> Result<Replaced> {
     let resource = call.resource;
     let old = convert::to_requested(resource, &current.value);
-    let mut new = split(call, &old, wanted);
-    check_immutable(call, &old, &new)?;
-    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
-        copy_meta(&mut new, &old, field);
+    let mut new = complete(call, &old, wanted)?;
+    if tracking == Tracking::Update {
+        let given = new["metadata"].get("managedFields").and_then(Value::as_array);
+        if given.is_none_or(|entries| !clears(entries)) {
+            copy_meta(&mut new, &old, "managedFields");
+        }
+        managed::track_update(Some(&old), &mut new, resource.schema(), &call.manager());
     }
-    if resource.generation || !new["metadata"]["generation"].is_number() {
-        copy_meta(&mut new, &old, "generation");
+    if let Some(mutated) = mutate(call, &old, &new).await? {
+        // What webhooks change has no owner.
+        let tracked = new;
+        new = complete(call, &old, mutated)?;
+        copy_meta(&mut new, &tracked, "managedFields");
     }
-    let applied = new["metadata"].get("managedFields").cloned();
-    copy_meta(&mut new, &old, "resourceVersion");
-    kinds::prepare_update(call.server, resource, call.part, &old, &mut new);
-    resource.schema().default(&mut new);
     if resource.generation && needs_generation(call, &old, &new) {
         let next = old["metadata"]["generation"].as_i64().unwrap_or(0).saturating_add(1);
         set_meta(&mut new, "generation", next.into());
     }
     validate(call, &new, Some(&old))?;
-    match tracking {
-        Tracking::Applied => {
-            if let Some(applied) = applied {
-                set_meta(&mut new, "managedFields", applied);
-            }
+    match call.part {
+        Part::Scale => {
+            let (new, old) = (scale::of_any(resource, &new), scale::of_any(resource, &old));
+            admission::validate(call, Operation::Update, Some(&new), Some(&old)).await?;
         }
-        Tracking::Update => {
-            if applied.as_ref().is_none_or(|fields| fields.as_array().is_none_or(|entries| !clears(entries))) {
-                copy_meta(&mut new, &old, "managedFields");
-            }
-            managed::track_update(Some(&old), &mut new, resource.schema(), &call.manager());
-        }
+        _ => admission::validate(call, Operation::Update, Some(&new), Some(&old)).await?,
     }
     commit(call, current, &old, new)
+}
+
+/// Keeps what the request may not change, and fills in defaults.
+fn complete(call: &Call<'_>, old: &Value, wanted: Value) -> Result<Value> {
+    let resource = call.resource;
+    let mut new = split(call, old, wanted);
+    check_immutable(call, old, &new)?;
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        copy_meta(&mut new, old, field);
+    }
+    if resource.generation || !new["metadata"]["generation"].is_number() {
+        copy_meta(&mut new, old, "generation");
+    }
+    copy_meta(&mut new, old, "resourceVersion");
+    kinds::prepare_update(call.server, resource, call.part, old, &mut new);
+    resource.schema().default(&mut new);
+    Ok(new)
+}
+
+/// Asks the mutating webhooks. Of a scale they see only the `Scale`.
+async fn mutate(call: &mut Call<'_>, old: &Value, new: &Value) -> Result<Option<Value>> {
+    if call.part != Part::Scale {
+        return admission::mutate(call, Operation::Update, Some(new), Some(old)).await;
+    }
+    let (before, after) = (scale::of_any(call.resource, old), scale::of_any(call.resource, new));
+    let mutated = admission::mutate(call, Operation::Update, Some(&after), Some(&before)).await?;
+    mutated.map(|scale| scale::write(call.resource, new, &scale, call.patched)).transpose()
 }
 
 /// `true` if a client resets managedFields by sending `[{}]`.
@@ -208,8 +232,11 @@ pub(super) fn validate(call: &Call<'_>, object: &Value, old: Option<&Value>) -> 
     causes.extend(of_schema.into_iter().filter(|cause| resource.custom || !cause.field.starts_with("metadata.")));
     causes.extend(scale::validate(resource, object));
     for cause in kinds::validate(call.server, resource, object, old) {
-        if !causes.contains(&cause) {
-            causes.push(cause);
+        // The kind's own words say more than the schema's.
+        match causes.iter_mut().find(|known| (&known.field, known.reason) == (&cause.field, cause.reason)) {
+            Some(known) if known.message == "Required value" => *known = cause,
+            Some(known) if *known == cause => {}
+            _ => causes.push(cause),
         }
     }
     if causes.is_empty() { Ok(()) } else { Err(Status::invalid(resource, name, &causes)) }

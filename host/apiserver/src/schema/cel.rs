@@ -34,7 +34,7 @@ const STACK: usize = 64 << 20;
 
 /// Runs work that recurses as deep as an expression on a thread with a large stack. A panic of the parser ends only
 /// this thread; a hundred nested conditionals cause one. Returns `None` after a panic.
-pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+pub(crate) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("cel".to_owned()).stack_size(STACK);
         thread.spawn_scoped(scope, work).ok()?.join().ok()
@@ -148,6 +148,48 @@ pub(super) fn compile(text: &str) -> Result<Program, String> {
     }
     let compiled = apart(|| Program::compile(text).map_err(|error| error.to_string()));
     compiled.unwrap_or_else(|| Err("nested too deeply".to_owned()))
+}
+
+/// A condition over named JSON values, as in the match conditions of webhooks.
+#[derive(Debug)]
+pub(crate) struct Expression(Program);
+
+impl Expression {
+    /// Compiles an expression.
+    ///
+    /// # Errors
+    /// The syntax is wrong, or the expression is too long or too deep.
+    pub(crate) fn compile(text: &str) -> Result<Self, String> {
+        compile(text).map(Expression)
+    }
+
+    /// Evaluates the expression. Call it [`apart`].
+    ///
+    /// # Errors
+    /// The evaluation fails, for example at a missing field, or the result is not a boolean.
+    pub(crate) fn holds(&self, variables: &[(&str, &Value)]) -> Result<bool, String> {
+        let mut context = BASE.new_inner_scope();
+        for (name, value) in variables {
+            context.add_variable_from_value(*name, dynamic(value));
+        }
+        match self.0.execute(&context) {
+            Ok(CelValue::Bool(holds)) => Ok(holds),
+            Ok(_) => Err("the result is not a boolean".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// Converts a value without a schema. Names of fields stay as they are.
+fn dynamic(value: &Value) -> CelValue {
+    match value {
+        Value::Array(items) => CelValue::List(Arc::new(items.iter().map(dynamic).collect())),
+        Value::Object(fields) => {
+            let entries = fields.iter().map(|(name, value)| (Key::String(Arc::new(name.clone())), dynamic(value)));
+            CelValue::Map(Map { map: Arc::new(entries.collect::<HashMap<_, _>>()) })
+        }
+        scalar => convert(&super::node::FREE, scalar),
+    }
 }
 
 static BASE: LazyLock<Context<'static>> = LazyLock::new(|| Context::default().with_all());

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
+mod admission;
 mod cluster;
 mod crud;
 mod custom;
@@ -13,3 +14,4 @@ mod lists;
 mod patches;
 mod snapshots;
 mod watches;
+mod webhook;

@@ -80,11 +80,16 @@ pub struct Observed<K> {
     /// `true` if the host did not see the deletion itself, and found it later. The last known state may then be out of
     /// date.
     pub missed: bool,
+    /// `true` for an [`Added`](Change::Added) object that existed when the plugin began to observe it.
+    ///
+    /// That is so after a start of the host, and after a change of the administrator's grants. An object that the host
+    /// finds after an outage is new.
+    pub initial: bool,
 }
 
 impl<K: Object> Observed<K> {
     pub(crate) fn of(wire: &observer::Change) -> Result<Self, String> {
         let change = Change::of(&wire.of, wire.old.as_deref(), wire.new.as_deref())?;
-        Ok(Self { change, merged: wire.merged, missed: wire.missed })
+        Ok(Self { change, merged: wire.merged, missed: wire.missed, initial: wire.initial })
     }
 }

@@ -541,7 +541,8 @@ impl MockHost {
     }
 
     /// Calls the plugin's observer once, with all changes since its last successful call. They are in the order of the
-    /// first changes, and several changes of one object are merged.
+    /// first changes, and several changes of one object are merged. Objects that were added before the first call are
+    /// [`initial`](crate::Observed::initial).
     ///
     /// # Errors
     /// Fails if the plugin's handler fails. The next call repeats these changes, together with newer ones.

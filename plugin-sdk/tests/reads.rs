@@ -439,7 +439,8 @@ fn observing() -> Plugin<(Mapper, Observer)> {
             Change::Updated { old, new } => format!("{}>{}", value(old), value(new)),
             Change::Deleted(last) => format!("-{}", value(last)),
         };
-        info!("seen", what = format!("{} {what} {} {}", seen.change.key().name, seen.merged, seen.missed));
+        let initial = if seen.initial { " initial" } else { "" };
+        info!("seen", what = format!("{} {what} {} {}{initial}", seen.change.key().name, seen.merged, seen.missed));
         Ok(())
     };
     Plugin::new("Observes.").observe(Watch::of::<ConfigMap>().labels("seen"), seen)
@@ -461,7 +462,7 @@ fn observe(host: &mut MockHost) -> (Vec<String>, bool) {
 fn an_observer_gets_changes_in_order_and_once() {
     let mut host = MockHost::new(observing).with(valued("a", "v", "1")).with(map("unseen", json!({})));
     let m = |name: &'static str| ("default", name);
-    assert_eq!(observe(&mut host), (vec!["a +1 1 false".to_owned()], true));
+    assert_eq!(observe(&mut host), (vec!["a +1 1 false initial".to_owned()], true));
     assert_eq!(observe(&mut host), (vec![], true));
 
     host.put(valued("b", "v", "1"));
@@ -481,9 +482,9 @@ fn an_observer_gets_changes_in_order_and_once() {
 #[test]
 fn a_failed_observer_gets_its_changes_again_with_newer_ones() {
     let mut host = MockHost::new(observing).with(valued("a", "v", "1")).with(valued("b", "fail", "1"));
-    assert_eq!(observe(&mut host), (vec!["a +1 1 false".to_owned()], false));
+    assert_eq!(observe(&mut host), (vec!["a +1 1 false initial".to_owned()], false));
     host.put(valued("b", "v", "2"));
-    let both = ["a +1 1 false", "b +2 2 false"].map(ToOwned::to_owned);
+    let both = ["a +1 1 false initial", "b +2 2 false initial"].map(ToOwned::to_owned);
     assert_eq!(observe(&mut host), (both.into(), true));
 }
 

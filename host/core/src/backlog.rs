@@ -100,6 +100,24 @@ pub struct Pending {
     pub merged: u32,
     /// `true` if the object is gone and its deletion was not observed.
     pub missed: bool,
+    /// `true` if the object was there when the listener began, and has not been delivered before.
+    pub initial: bool,
+}
+
+/// How a change came to the backlog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Number of changes that it stands for; at least 1.
+    pub merged: u32,
+    /// `true` if the object was there when the listener began. Counts only for an addition.
+    pub initial: bool,
+}
+
+impl Default for Seen {
+    /// One change of an object that the listener knows, or that is new.
+    fn default() -> Self {
+        Self { merged: 1, initial: false }
+    }
 }
 
 /// Changes of different objects, for one call. Ends with [`Backlog::done`] or [`Backlog::failed`].
@@ -170,17 +188,28 @@ struct Delivery {
     gone: bool,
     merged: u32,
     missed: bool,
+    /// The last addition in it was of an object that was there when the listener began.
+    initial: bool,
 }
 
 impl Delivery {
-    fn new(change: &Change, arrival: u64) -> Self {
+    fn new(change: &Change, seen: Seen, arrival: u64) -> Self {
         let (last, gone) = (change.object().clone(), change.new.is_none());
-        Self { arrival, before: change.old.clone(), last, gone, merged: 1, missed: change.missed }
+        let Seen { merged, initial } = seen;
+        Self { arrival, before: change.old.clone(), last, gone, merged, missed: change.missed, initial }
     }
 
     /// Merges this change with the one after it.
+    ///
+    /// An object that was there at the start stays initial until it is delivered. Another one of its name is not.
     fn and_then(self, later: Self) -> Self {
-        Self { arrival: self.arrival, before: self.before, merged: self.merged.saturating_add(later.merged), ..later }
+        let initial = if later.is_added() { later.initial } else { self.initial };
+        let merged = self.merged.saturating_add(later.merged);
+        Self { arrival: self.arrival, before: self.before, merged, initial, ..later }
+    }
+
+    fn is_added(&self) -> bool {
+        self.before.is_none() && !self.gone
     }
 
     fn pending(&self, of: &TypeMeta) -> Pending {
@@ -191,6 +220,7 @@ impl Delivery {
             new: (!self.gone).then(last),
             merged: self.merged,
             missed: self.missed,
+            initial: self.initial && self.is_added(),
         }
     }
 
@@ -227,12 +257,12 @@ impl Backlog {
 
     /// Adds a change of an object of kind `of`.
     pub fn push(&mut self, of: &TypeMeta, change: &Change) {
-        self.push_merged(of, change, 1);
+        self.push_seen(of, change, Seen::default());
     }
 
-    /// Adds a change that stands for `merged` changes.
-    pub fn push_merged(&mut self, of: &TypeMeta, change: &Change, merged: u32) {
-        let delivery = Delivery { merged, ..Delivery::new(change, self.arrivals) };
+    /// Adds a change, and what is known of how it came.
+    pub fn push_seen(&mut self, of: &TypeMeta, change: &Change, seen: Seen) {
+        let delivery = Delivery::new(change, seen, self.arrivals);
         self.arrivals += 1;
         let subject = Subject { of: of.clone(), key: change.key().clone() };
         let subject =

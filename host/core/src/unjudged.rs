@@ -83,6 +83,8 @@ pub struct Unseen {
     pub change: Change,
     /// `true` if only first lists brought it.
     pub is_initial: bool,
+    /// `true` if a first list brought the object that it adds. Later changes of the object may be merged into it.
+    pub was_there: bool,
     /// Number of changes in it. Above one, it counts as a match.
     pub merged: u32,
 }
@@ -121,10 +123,14 @@ impl Unjudged {
     /// Adds a change for `listener`.
     pub fn push(&mut self, listener: u64, change: &Change, is_initial: bool) -> Pushed {
         let subject = (listener, change.key().clone());
-        let unseen = Unseen { listener, change: change.clone(), is_initial, merged: 1 };
+        let unseen = Unseen { listener, change: change.clone(), is_initial, was_there: is_initial, merged: 1 };
         let is_full = !self.bytes.fits(unseen.bytes());
         let last = self.subjects.get(&subject).filter(|arrivals| is_full || arrivals.len() >= APART);
         if let Some(last) = last.and_then(|arrivals| arrivals.back()).and_then(|last| self.waiting.get_mut(last)) {
+            if unseen.change.old.is_none() {
+                // Another object of the same name.
+                last.was_there = is_initial;
+            }
             last.change.new = unseen.change.new;
             last.change.missed = unseen.change.missed;
             if last.change.old.is_none() && last.change.new.is_none() {

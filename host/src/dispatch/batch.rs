@@ -47,6 +47,7 @@ pub(super) fn news(batch: &Batch, access: &Access) -> Vec<News> {
         new: change.new.clone(),
         merged: change.merged,
         missed: change.missed,
+        initial: change.initial,
     };
     let is_visible = |change: &&Pending| {
         let object = change.new.as_ref().or(change.old.as_ref());

@@ -16,7 +16,12 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use pilothouse_core::{backlog::Batch, grant::Readable, key::TypeMeta, store::Change};
+use pilothouse_core::{
+    backlog::{Batch, Seen},
+    grant::Readable,
+    key::TypeMeta,
+    store::Change,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, info_span, warn};
 
@@ -31,6 +36,7 @@ use super::{
 };
 use crate::{
     guests::Account,
+    informer::Origin,
     name::PluginName,
     wasm::{Limits, Revision},
 };
@@ -171,7 +177,8 @@ impl Observing {
                     return;
                 }
                 if this.routes.hear(&listener, change, origin) == Relevance::Matters {
-                    this.pending.add(change);
+                    let initial = origin == Origin::Initial;
+                    this.pending.add_seen(change, Seen { initial, ..Seen::default() });
                 }
             })
         });
@@ -187,7 +194,8 @@ impl Observing {
     async fn judge(&self) {
         let judged = |case: &Case<'_, Shown>, matters: bool| {
             if matters && self.may_see(&case.unseen.change) {
-                self.pending.add_merged(&case.unseen.change, case.unseen.merged);
+                let seen = Seen { merged: case.unseen.merged, initial: case.unseen.was_there };
+                self.pending.add_seen(&case.unseen.change, seen);
             }
         };
         self.routes.judge(&self.record, judged).await;

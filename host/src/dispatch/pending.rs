@@ -6,7 +6,7 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::{
-    backlog::{Backlog, Batch, MAPPER, Vanished},
+    backlog::{Backlog, Batch, MAPPER, Seen, Vanished},
     key::{Key, TypeMeta},
     store::Change,
 };
@@ -81,12 +81,12 @@ impl Pending {
 
     /// Adds a change. Called under the informer's lock.
     pub(super) fn add(&self, change: &Change) {
-        self.add_merged(change, 1);
+        self.add_seen(change, Seen::default());
     }
 
-    /// Adds a change that `merged` changes were merged into.
-    pub(super) fn add_merged(&self, change: &Change, merged: u32) {
-        self.state.lock().backlog.push_merged(change.object().type_meta(), change, merged);
+    /// Adds a change, and what is known of how it came.
+    pub(super) fn add_seen(&self, change: &Change, seen: Seen) {
+        self.state.lock().backlog.push_seen(change.object().type_meta(), change, seen);
         self.added.notify_one();
     }
 

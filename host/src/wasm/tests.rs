@@ -220,7 +220,7 @@ async fn text_that_cannot_be_read_is_told_from_traps_and_other_answers() {
 /// Creates a new object, as `map` and `observe` see it.
 fn news() -> News {
     let apple = apple();
-    News { of: apple.type_meta().clone(), old: None, new: Some(apple), merged: 1, missed: false }
+    News { of: apple.type_meta().clone(), old: None, new: Some(apple), merged: 1, missed: false, initial: false }
 }
 
 #[tokio::test]

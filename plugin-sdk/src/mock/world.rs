@@ -186,7 +186,7 @@ impl World {
 
     /// Returns the changes that the observer has not handled.
     pub(super) fn pending_changes(&self) -> Vec<observer::Change> {
-        self.state().backlog.changes()
+        self.state_mut().backlog.take()
     }
 
     pub(super) fn clear_pending(&self) {

@@ -66,12 +66,12 @@ pub(crate) async fn an_observer_is_told_of_every_change_in_order(scene: Scene) -
         })
         .await
     };
-    told(&["added there 0"]).await?;
+    told(&["added there 0 initial"]).await?;
     create_with(&scene, "new", json!({"labels": {"observed": ""}}), "1").await?;
-    told(&["added there 0", "added new 1"]).await?;
+    told(&["added there 0 initial", "added new 1"]).await?;
     let change = Patch::Merge(json!({"data": {"value": "2"}}));
     scene.config_maps().patch("new", &PatchParams::default(), &change).await?;
-    told(&["added there 0", "added new 1", "updated new 1 2"]).await?;
+    told(&["added there 0 initial", "added new 1", "updated new 1 2"]).await?;
 
     // A newer revision gets new changes, and none twice.
     scene.with(&[Plugin::guest("observing")?.revision(1)])?;
@@ -82,7 +82,7 @@ pub(crate) async fn an_observer_is_told_of_every_change_in_order(scene: Scene) -
     })
     .await?;
     scene.config_maps().delete("new", &DeleteParams::default()).await?;
-    told(&["added there 0", "added new 1", "updated new 1 2", "deleted new 2"]).await
+    told(&["added there 0 initial", "added new 1", "updated new 1 2", "deleted new 2"]).await
 }
 
 pub(crate) async fn invariant_8_an_observer_that_fails_holds_up_nobody(scene: Scene) -> Result<()> {

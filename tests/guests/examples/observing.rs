@@ -2,7 +2,8 @@
 //! `told` in the same namespace.
 //!
 //! A line is `added NAME VALUE`, `updated NAME OLD NEW` or `deleted NAME LAST`, where a value is `data.value`. It ends with ` merged N` if
-//! several changes were merged, and with ` missed` if the host did not see a deletion.
+//! several changes were merged, with ` missed` if the host did not see a deletion, and with ` initial` if the object was there at the
+//! start.
 //!
 //! Used by `tests/e2e/suite/hooks.rs`.
 
@@ -30,6 +31,9 @@ fn told(host: &ObserverContext, observed: &Observed<ConfigMap>) -> Result<(), Er
     }
     if observed.missed {
         line.push_str(" missed");
+    }
+    if observed.initial {
+        line.push_str(" initial");
     }
     let key = observed.change.key().beside("told");
     match host.client().get::<ConfigMap>(&key) {

@@ -86,6 +86,37 @@ fn a_deletion_that_nobody_saw_is_told_as_missed_until_the_object_is_back() {
 }
 
 #[test]
+fn an_object_is_initial_until_it_was_delivered_or_another_took_its_name() {
+    let seen = |initial| Seen { initial, ..Seen::default() };
+    for (changes, expected) in [
+        (&[(0, 1, true)][..], Some(true)),
+        (&[(0, 1, false)], Some(false)),
+        (&[(0, 1, true), (1, 2, false)], Some(true)),
+        // The host wrote the object before the first list came to it.
+        (&[(0, 1, false), (1, 2, true)], Some(false)),
+        (&[(0, 1, true), (1, 0, false), (0, 3, false)], Some(false)),
+        (&[(0, 1, true), (1, 0, false)], Some(false)),
+    ] {
+        let mut backlog = Backlog::new(MAPPER);
+        for (old, new, initial) in changes {
+            backlog.push_seen(&pods(), &change("a", *old, *new), seen(*initial));
+        }
+        assert_eq!(take(&mut backlog, NOW).map(|batch| batch.changes()[0].initial), expected, "{changes:?}");
+    }
+    // A failed delivery is repeated as it was, with what came meanwhile.
+    let mut backlog = Backlog::new(MAPPER);
+    backlog.push_seen(&pods(), &change("a", 0, 1), seen(true));
+    let first = take(&mut backlog, NOW).unwrap();
+    push(&mut backlog, "a", 1, 2);
+    backlog.failed(first, NOW);
+    let again = take(&mut backlog, MAPPER.base).unwrap();
+    assert_eq!((told(Some(&again)), again.changes()[0].initial), (vec!["a 0>2 ×2".to_owned()], true));
+    backlog.done(again);
+    push(&mut backlog, "a", 2, 3);
+    assert_eq!(take(&mut backlog, NOW).map(|batch| batch.changes()[0].initial), Some(false));
+}
+
+#[test]
 fn an_object_in_flight_waits_with_what_comes_meanwhile() {
     let mut backlog = Backlog::new(MAPPER);
     push(&mut backlog, "a", 0, 1);

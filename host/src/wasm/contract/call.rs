@@ -123,6 +123,8 @@ pub struct News {
     pub merged: u32,
     /// `true` if a list revealed the deletion, and no watch event showed it.
     pub missed: bool,
+    /// `true` if the object was there when the plugin began to observe it.
+    pub initial: bool,
 }
 
 impl News {
@@ -143,7 +145,7 @@ impl News {
             new: text(self.new.as_ref()),
             merged: self.merged,
             missed: self.missed,
-            initial: false,
+            initial: self.initial,
         }
     }
 }

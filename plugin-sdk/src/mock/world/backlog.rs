@@ -17,29 +17,41 @@ struct Pending {
     last: Option<Value>,
     merged: u32,
     missed: bool,
+    /// The last addition in it was of an object that existed before the first call of the observer.
+    initial: bool,
 }
 
+/// Objects count as initial until the first call of the observer.
 #[derive(Default)]
-pub(super) struct Backlog(Vec<Pending>);
+pub(super) struct Backlog {
+    pending: Vec<Pending>,
+    has_begun: bool,
+}
 
 impl Backlog {
     fn add(&mut self, id: &Id, (old, new): Sides, missed: bool) {
-        match self.0.iter_mut().find(|pending| pending.id == *id) {
+        let initial = !self.has_begun;
+        match self.pending.iter_mut().find(|pending| pending.id == *id) {
             Some(pending) => {
                 pending.merged += 1;
+                if old.is_none() {
+                    pending.initial = initial;
+                }
                 pending.missed = missed;
                 pending.last = old;
                 pending.now = new;
             }
             None => {
                 let last = old.clone();
-                self.0.push(Pending { id: id.clone(), before: old, now: new, last, merged: 1, missed });
+                let pending = Pending { id: id.clone(), before: old, now: new, last, merged: 1, missed, initial };
+                self.pending.push(pending);
             }
         }
     }
 
-    /// Returns the changes as the observer gets them. They stay until [`clear`](Self::clear).
-    pub(super) fn changes(&self) -> Vec<Change> {
+    /// Returns the changes for a call of the observer. They stay until [`clear`](Self::clear).
+    pub(super) fn take(&mut self) -> Vec<Change> {
+        self.has_begun = true;
         let text = |side: &Option<Value>| side.as_ref().map(Value::to_string);
         let change = |pending: &Pending| {
             let old = if pending.now.is_none() && pending.before.is_none() { &pending.last } else { &pending.before };
@@ -51,14 +63,14 @@ impl Backlog {
                 new: text(&pending.now),
                 merged: pending.merged,
                 missed: pending.missed && pending.now.is_none(),
-                initial: false,
+                initial: pending.initial && pending.before.is_none() && pending.now.is_some(),
             }
         };
-        self.0.iter().map(change).collect()
+        self.pending.iter().map(change).collect()
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.pending.clear();
     }
 }
 

@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Key, Object, TypeMeta,
+    Dynamic, Key, Object, TypeMeta,
     contract::pilothouse::plugin::cache::{Query, ReadError},
     host,
 };
@@ -90,6 +90,21 @@ impl<'a> Cache<'a> {
         let of = K::type_meta();
         let object = import::get(&of, &key.into())?;
         object.map(|object| decode(&of, &object)).transpose()
+    }
+
+    /// Returns an object of a kind that is known only at run time, or `None` if the cluster has no such object.
+    ///
+    /// # Errors
+    /// Fails if the plugin may not read the kind.
+    pub fn get_dynamic(&self, of: &TypeMeta, key: impl Into<Key>) -> Result<Option<Dynamic>, Error> {
+        let object = import::get(of, &key.into())?;
+        object.map(|object| decode(of, &object)).transpose()
+    }
+
+    /// As [`list`](Self::list), for a kind that is known only at run time.
+    pub fn list_dynamic(&self, of: TypeMeta) -> List<'a, Dynamic> {
+        let (namespace, labels, index, after) = (None, None, None, None);
+        List::new(Query { of, namespace, labels, index, fields: Vec::new(), limit: 0, after })
     }
 
     /// Lists the objects of a kind in every granted namespace, ordered by namespace and then name. The methods of

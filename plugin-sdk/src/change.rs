@@ -1,7 +1,7 @@
 //! Changes of objects, for mappings and observers.
 
 use crate::{
-    Key, Object, TypeMeta,
+    AnyObject, Key, TypeMeta,
     contract::{mapping::exports::pilothouse::plugin::mapper, observing::exports::pilothouse::plugin::observer},
 };
 
@@ -21,10 +21,10 @@ pub enum Change<K> {
     Deleted(K),
 }
 
-impl<K: Object> Change<K> {
+impl<K: AnyObject> Change<K> {
     /// Returns the key of the object.
     pub fn key(&self) -> Key {
-        self.latest().key()
+        self.latest().key_of()
     }
 
     /// Returns the object, or its last known state if it was deleted.
@@ -87,7 +87,7 @@ pub struct Observed<K> {
     pub initial: bool,
 }
 
-impl<K: Object> Observed<K> {
+impl<K: AnyObject> Observed<K> {
     pub(crate) fn of(wire: &observer::Change) -> Result<Self, String> {
         let change = Change::of(&wire.of, wire.old.as_deref(), wire.new.as_deref())?;
         Ok(Self { change, merged: wire.merged, missed: wire.missed, initial: wire.initial })

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 pub use crate::contract::exports::pilothouse::plugin::controller::Phase;
 use crate::{
-    Key, Object,
+    AnyObject, Key,
     cache::Cache,
     client::Client,
     clock,
@@ -25,14 +25,14 @@ pub struct Context {
 }
 
 impl Context {
-    pub(crate) fn new<K: Object>(request: Request, object: &K) -> Self {
+    pub(crate) fn new<K: AnyObject>(request: Request, object: &K) -> Self {
         Self {
             controller: request.controller,
             key: request.key,
             phase: request.phase,
             attempt: request.attempt,
             last_error: request.last_error,
-            generation: object.metadata().generation,
+            generation: object.meta_of().generation,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    Context, Error, Key, Object, Outcome, Predicate,
+    AnyObject, Context, Dynamic, Error, Key, Object, Outcome, Predicate, TypeMeta,
     contract::{exports::pilothouse::plugin::controller as wire, mapping::exports::pilothouse::plugin::mapper},
     mapping::{Function, Mapping},
     permission::Permission,
@@ -49,6 +49,30 @@ impl<E> Controller<E> {
         Self::watching(Watch::of::<K>())
     }
 
+    /// Builds a controller for all objects of a kind that is known only at run time, such as one from the plugin's
+    /// configuration.
+    ///
+    /// ```
+    /// use pilothouse_sdk::prelude::*;
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Config { api_version: String, kind: String }
+    ///
+    /// #[plugin]
+    /// fn reporter(config: Config) -> Result<Plugin, Error> {
+    ///     let controller = Controller::to(TypeMeta::new(config.api_version, config.kind))
+    ///         .without_status()
+    ///         .reconcile(|_, object: &Dynamic| {
+    ///             info!("seen", spec = object.data["spec"]);
+    ///             Ok(Outcome::new())
+    ///         });
+    ///     Ok(Plugin::new("Logs the objects of a kind.").controller(controller))
+    /// }
+    /// ```
+    pub fn to(of: TypeMeta) -> ControllerBuilder<Dynamic, E> {
+        Self::watching(Watch::to(of))
+    }
+
     /// Builds a controller for the objects of `K` that a watch selects.
     ///
     /// ```
@@ -60,7 +84,8 @@ impl<E> Controller<E> {
     ///     Controller::watching(failed).without_status().reconcile(|_, _| Ok(Outcome::new()))
     /// }
     /// ```
-    pub fn watching<K: Object>(watch: Watch<K>) -> ControllerBuilder<K, E> {
+    pub fn watching<K: AnyObject>(watch: Watch<K>) -> ControllerBuilder<K, E> {
+        let name = watch.kind().kind.to_ascii_lowercase();
         let parts = Parts {
             for_: watch.erase(),
             owns: Vec::new(),
@@ -72,7 +97,7 @@ impl<E> Controller<E> {
             timeout: None,
             finalizer: None,
         };
-        ControllerBuilder { name: K::type_meta().kind.to_ascii_lowercase(), parts, kind: std::marker::PhantomData }
+        ControllerBuilder { name, parts, kind: std::marker::PhantomData }
     }
 
     /// Calls the plugin's function.
@@ -182,7 +207,7 @@ pub struct ControllerBuilder<K, E = ()> {
     kind: std::marker::PhantomData<fn() -> K>,
 }
 
-impl<K: Object, E> ControllerBuilder<K, E> {
+impl<K: AnyObject, E> ControllerBuilder<K, E> {
     /// Sets the name, instead of the kind's: at most 63 lower-case letters, digits and `-`. Unique within the plugin.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
@@ -214,7 +239,7 @@ impl<K: Object, E> ControllerBuilder<K, E> {
     }
 
     /// As [`owns`](Self::owns), for the objects that a watch selects.
-    pub fn owns_with<C: Object>(mut self, watch: Watch<C>) -> Self {
+    pub fn owns_with<C: AnyObject>(mut self, watch: Watch<C>) -> Self {
         self.parts.owns.push(watch.erase());
         self
     }
@@ -255,8 +280,8 @@ impl<K: Object, E> ControllerBuilder<K, E> {
         self.reads_with(Watch::of::<T>())
     }
 
-    /// As [`reads`](Self::reads), for the objects that a watch selects.
-    pub fn reads_with<T: Object>(mut self, watch: Watch<T>) -> Self {
+    /// As [`reads`](Self::reads), for the objects that a watch selects. [`Watch::to`] names a kind without a Rust type.
+    pub fn reads_with<T: AnyObject>(mut self, watch: Watch<T>) -> Self {
         self.parts.reads.push(watch.erase());
         self
     }
@@ -268,7 +293,7 @@ impl<K: Object, E> ControllerBuilder<K, E> {
     }
 
     /// As [`watches`](Self::watches), for the objects that a watch selects.
-    pub fn watches_with<T: Object>(mut self, watch: Watch<T>, mapping: Mapping<T, E>) -> Self {
+    pub fn watches_with<T: AnyObject>(mut self, watch: Watch<T>, mapping: Mapping<T, E>) -> Self {
         let Mapping { wire: mapping, function, .. } = mapping;
         let exports = std::marker::PhantomData;
         self.parts.watches.push(Mapped { watch: watch.erase(), mapping, function, exports });
@@ -351,10 +376,10 @@ impl<K: Object, E> ControllerBuilder<K, E> {
     where
         F: Fn(&Context, &K) -> Result<Outcome, Error> + 'static,
     {
+        let of = self.parts.for_.wire.of.clone();
         let call = move |request: wire::Request| {
-            let object: K = serde_json::from_str(&request.object).map_err(|error| {
-                Error::terminal(format!("cannot decode {} {}: {error}", K::type_meta(), request.key))
-            })?;
+            let object: K = serde_json::from_str(&request.object)
+                .map_err(|error| Error::terminal(format!("cannot decode {of} {}: {error}", request.key)))?;
             reconcile(&Context::new(request, &object), &object)
         };
         let namespaces = &self.parts.for_.wire.namespaces;

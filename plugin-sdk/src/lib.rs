@@ -75,7 +75,7 @@
 //!   objects and changes.
 //! - What wakes a reconcile: its own reads ([`ControllerBuilder::reads`]) and mappings ([`Mapping`]).
 //! - Handlers that get the changes themselves: [`Plugin::observe`].
-//! - Rust types for kinds: [`Object`].
+//! - Rust types for kinds: [`Object`]. Kinds that are known only at run time: [`Dynamic`].
 //! - Tests: [`mock`].
 //! - The contract with the host: [`contract`], and the WIT from which it is generated.
 //!
@@ -83,7 +83,7 @@
 //! A module imports only modules that stand before it in this list. `tests/layers.rs` checks it.
 //!
 //! - `allocator`, [`contract`], `host`: the allocator and the contract
-//! - `object`, `error`, `exports`, `predicate`, `permission`, `watch`, `condition`: values
+//! - `object`, `dynamic`, `error`, `exports`, `predicate`, `permission`, `watch`, `condition`: values
 //! - [`cache`], [`client`], `clock`, `log`, [`random`]: one file for each interface of the host
 //! - `change`, `context`, `mapping`, `observer`, `outcome`: what a plugin's functions take and return
 //! - `controller`, `plugin`, `entry`: the plugin, and its exports
@@ -98,6 +98,7 @@ mod condition;
 mod context;
 pub mod contract;
 mod controller;
+mod dynamic;
 #[doc(hidden)]
 pub mod entry;
 mod error;
@@ -121,12 +122,13 @@ pub use change::{Change, Observed};
 pub use condition::{ConditionStatus, Conditions};
 pub use context::{Context, Phase};
 pub use controller::{Controller, ControllerBuilder};
+pub use dynamic::Dynamic;
 pub use error::Error;
 pub use exports::{Exports, ExportsMapper, ExportsObserver, Mapper, Observer};
 pub use k8s_openapi;
 pub use kube;
 pub use mapping::Mapping;
-pub use object::{Key, Object, TypeMeta};
+pub use object::{AnyObject, Key, Object, TypeMeta};
 pub use observer::ObserverContext;
 pub use outcome::Outcome;
 pub use permission::{Permission, Verb};
@@ -210,8 +212,8 @@ pub use watch::Watch;
 /// ```
 pub mod prelude {
     pub use crate::{
-        Change, Conditions, Context, Controller, Error, Key, Mapper, Mapping, Object, Observed, Observer,
-        ObserverContext, Outcome, Permission, Phase, Plugin, Predicate, Verb, Watch, cache::Cache, debug, error, info,
-        plugin, trace, warn,
+        Change, Conditions, Context, Controller, Dynamic, Error, Key, Mapper, Mapping, Object, Observed, Observer,
+        ObserverContext, Outcome, Permission, Phase, Plugin, Predicate, TypeMeta, Verb, Watch, cache::Cache, debug, error,
+        info, plugin, trace, warn,
     };
 }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use crate::{
-    Error, Key, Object,
+    AnyObject, Error, Key,
     cache::Cache,
     change::Change,
     contract::{exports::pilothouse::plugin::controller as wire, mapping::exports::pilothouse::plugin::mapper},
@@ -23,7 +23,7 @@ pub struct Mapping<T, E = ()> {
 
 pub(crate) type Function = Box<dyn Fn(&mapper::Change) -> Result<Vec<Key>, String>>;
 
-impl<T: Object, E> Mapping<T, E> {
+impl<T: AnyObject, E> Mapping<T, E> {
     /// Maps to the controlling owner, if it is of the controller's kind.
     pub fn owner() -> Self {
         Self::new(wire::Mapping::Owner)

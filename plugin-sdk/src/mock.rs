@@ -81,7 +81,7 @@ use world::World;
 pub use world::{By, LogLine, Wake};
 
 use crate::{
-    Change, Key, Object, Permission,
+    AnyObject, Change, Dynamic, Key, Object, Permission, TypeMeta,
     contract::{
         exports::pilothouse::plugin::controller as wire, mapping::exports::pilothouse::plugin::mapper,
         observing::exports::pilothouse::plugin::observer,
@@ -207,7 +207,7 @@ impl MockHost {
     /// Adds an object to the cluster, as [`put`](Self::put) does.
     #[must_use]
     #[track_caller]
-    pub fn with(mut self, object: impl Object) -> Self {
+    pub fn with(mut self, object: impl AnyObject) -> Self {
         self.put(object);
         self
     }
@@ -246,8 +246,8 @@ impl MockHost {
     /// Panics if the object has no name, or cannot be serialized.
     #[track_caller]
     #[expect(clippy::needless_pass_by_value, reason = "an object is built where it is passed")]
-    pub fn put(&mut self, object: impl Object) {
-        self.world.put(&object.to_json().expect("the object can be JSON"));
+    pub fn put(&mut self, object: impl AnyObject) {
+        self.world.put(&object.text_of().expect("the object can be JSON"));
     }
 
     /// Changes an object, as a user does with `kubectl edit`.
@@ -306,6 +306,28 @@ impl MockHost {
     pub fn get<K: Object>(&self, key: impl Into<Key>) -> Option<K> {
         let object = self.world.object(&K::type_meta(), &key.into())?;
         Some(serde_json::from_value(object).expect("the object fits its type"))
+    }
+
+    /// As [`get`](Self::get), for a kind that is known only at run time.
+    ///
+    /// # Panics
+    /// Panics if its metadata is not valid.
+    #[track_caller]
+    pub fn get_dynamic(&self, of: &TypeMeta, key: impl Into<Key>) -> Option<Dynamic> {
+        let object = self.world.object(of, &key.into())?;
+        Some(serde_json::from_value(object).expect("an object has metadata"))
+    }
+
+    /// As [`remove`](Self::remove), for a kind that is known only at run time.
+    ///
+    /// # Panics
+    /// Panics if the object does not exist.
+    #[track_caller]
+    pub fn remove_dynamic(&mut self, of: &TypeMeta, key: impl Into<Key>) -> Dynamic {
+        let key = key.into();
+        let Some(object) = self.get_dynamic(of, &key) else { panic!("there is no {of} {key} to remove") };
+        self.world.remove(of, &key, false);
+        object
     }
 
     /// Returns all objects of a kind, ordered by namespace and then name.
@@ -513,7 +535,7 @@ impl MockHost {
     /// Panics if the plugin has several controllers ([`map_for`](Self::map_for) names one), or if an object cannot be
     /// serialized.
     #[track_caller]
-    pub fn map<K: Object>(&self, change: &Change<K>) -> Result<Vec<Key>, Failure> {
+    pub fn map<K: AnyObject>(&self, change: &Change<K>) -> Result<Vec<Key>, Failure> {
         self.map_for(&self.only_controller().name, change)
     }
 
@@ -525,14 +547,14 @@ impl MockHost {
     /// # Panics
     /// Panics if an object cannot be serialized.
     #[track_caller]
-    pub fn map_for<K: Object>(&self, controller: &str, change: &Change<K>) -> Result<Vec<Key>, Failure> {
-        let text = |object: &K| Some(object.to_json().expect("the object can be JSON"));
+    pub fn map_for<K: AnyObject>(&self, controller: &str, change: &Change<K>) -> Result<Vec<Key>, Failure> {
+        let text = |object: &K| Some(object.text_of().expect("the object can be JSON"));
         let (old, new) = match change {
             Change::Added(new) => (None, text(new)),
             Change::Updated { old, new } => (text(old), text(new)),
             Change::Deleted(old) => (text(old), None),
         };
-        self.call_map(controller, mapper::Change { of: K::type_meta(), old, new }).map_err(Failure::retry)
+        self.call_map(controller, mapper::Change { of: change.latest().kind_of(), old, new }).map_err(Failure::retry)
     }
 
     fn call_map(&self, controller: &str, change: mapper::Change) -> Result<Vec<Key>, String> {

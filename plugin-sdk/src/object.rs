@@ -105,6 +105,46 @@ where
     }
 }
 
+/// A typed [`Object`](trait@Object), or a [`Dynamic`](crate::Dynamic) one.
+pub trait AnyObject: Serialize + DeserializeOwned + Sealed {
+    /// Returns `apiVersion` and `kind`.
+    fn kind_of(&self) -> TypeMeta;
+
+    /// Returns the object's `metadata`.
+    fn meta_of(&self) -> &ObjectMeta;
+
+    /// Serializes the object to JSON with `apiVersion` and `kind`.
+    ///
+    /// # Errors
+    /// Fails if a map has keys that are not strings, or if a custom `Serialize` fails.
+    fn text_of(&self) -> serde_json::Result<String>;
+
+    /// Returns the object's key.
+    fn key_of(&self) -> Key {
+        let meta = self.meta_of();
+        Key { namespace: meta.namespace.clone(), name: meta.name.clone().unwrap_or_default() }
+    }
+}
+
+/// Keeps other crates from implementing [`AnyObject`].
+pub trait Sealed {}
+
+impl<K: Object> Sealed for K {}
+
+impl<K: Object> AnyObject for K {
+    fn kind_of(&self) -> TypeMeta {
+        K::type_meta()
+    }
+
+    fn meta_of(&self) -> &ObjectMeta {
+        self.metadata()
+    }
+
+    fn text_of(&self) -> serde_json::Result<String> {
+        self.to_json()
+    }
+}
+
 impl TypeMeta {
     /// Creates a kind from its names.
     ///

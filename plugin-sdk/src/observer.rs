@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::{
-    Error, Object, Observed, TypeMeta, Watch, cache::Cache, client::Client, clock,
+    AnyObject, Error, Observed, TypeMeta, Watch, cache::Cache, client::Client, clock,
     contract::observing::exports::pilothouse::plugin::observer as wire, watch::Watched,
 };
 
@@ -42,7 +42,7 @@ type Function = Box<dyn Fn(&wire::Change) -> Result<(), String>>;
 impl Observes {
     pub(crate) fn new<K, F>(watch: Watch<K>, function: F) -> Self
     where
-        K: Object,
+        K: AnyObject,
         F: Fn(&ObserverContext, &Observed<K>) -> Result<(), Error> + 'static,
     {
         let call = move |wire: &wire::Change| {

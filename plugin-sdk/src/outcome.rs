@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::{Error, Object, contract::exports::pilothouse::plugin::controller as wire};
+use crate::{AnyObject, Error, contract::exports::pilothouse::plugin::controller as wire};
 
 /// What should exist after this reconcile.
 ///
@@ -54,13 +54,13 @@ impl Outcome {
     /// As soon as an outcome lists children, the host deletes all other children that this plugin created for this
     /// object.
     #[expect(clippy::needless_pass_by_value, reason = "a child is built where it is passed")]
-    pub fn child<K: Object>(self, object: K) -> Self {
+    pub fn child<K: AnyObject>(self, object: K) -> Self {
         self.push(&object, false)
     }
 
     /// Adds a [`child`](Self::child) that may take over an existing object.
     #[expect(clippy::needless_pass_by_value, reason = "a child is built where it is passed")]
-    pub fn adopt<K: Object>(self, object: K) -> Self {
+    pub fn adopt<K: AnyObject>(self, object: K) -> Self {
         self.push(&object, true)
     }
 
@@ -77,7 +77,7 @@ impl Outcome {
     /// });
     /// Outcome::new().children(shards);
     /// ```
-    pub fn children<K: Object>(mut self, objects: impl IntoIterator<Item = K>) -> Self {
+    pub fn children<K: AnyObject>(mut self, objects: impl IntoIterator<Item = K>) -> Self {
         self.children.get_or_insert_default();
         objects.into_iter().fold(self, Self::child)
     }
@@ -100,10 +100,10 @@ impl Outcome {
         self
     }
 
-    fn push<K: Object>(mut self, object: &K, adopt: bool) -> Self {
-        match object.to_json() {
+    fn push<K: AnyObject>(mut self, object: &K, adopt: bool) -> Self {
+        match object.text_of() {
             Ok(object) => self.children.get_or_insert_default().push(wire::Child { object, adopt, replace: false }),
-            Err(error) => self.reject(&format!("child {} {}", K::type_meta(), object.key()), &error),
+            Err(error) => self.reject(&format!("child {} {}", object.kind_of(), object.key_of()), &error),
         }
         self
     }

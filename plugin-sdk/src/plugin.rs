@@ -7,7 +7,7 @@ use kube::CustomResourceExt;
 use schemars::{JsonSchema, generate::SchemaSettings};
 
 use crate::{
-    Controller, Error, Key, Object, Observed, TypeMeta, Watch,
+    AnyObject, Controller, Error, Key, Object, Observed, TypeMeta, Watch,
     contract::{
         exports::pilothouse::plugin::controller as wire, mapping::exports::pilothouse::plugin::mapper,
         observing::exports::pilothouse::plugin::observer,
@@ -146,7 +146,7 @@ impl<E> Plugin<E> {
     pub fn observe<K, F>(mut self, watch: Watch<K>, handler: F) -> Self
     where
         E: ExportsObserver,
-        K: Object,
+        K: AnyObject,
         F: Fn(&ObserverContext, &Observed<K>) -> Result<(), Error> + 'static,
     {
         self.observes.push(Observes::new(watch, handler));

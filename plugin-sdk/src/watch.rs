@@ -2,7 +2,10 @@
 
 use std::marker::PhantomData;
 
-use crate::{Object, Predicate, contract::exports::pilothouse::plugin::controller as wire, permission::Permission};
+use crate::{
+    Dynamic, Object, Predicate, TypeMeta, contract::exports::pilothouse::plugin::controller as wire,
+    permission::Permission,
+};
 
 /// Selects the objects of kind `K` that are cached, how much of each is cached, and which changes matter. By default:
 /// everything.
@@ -29,8 +32,25 @@ pub struct Watch<K> {
 impl Watch<()> {
     /// Watches all objects of kind `K` in every granted namespace.
     pub fn of<K: Object>() -> Watch<K> {
+        Watch::new(K::type_meta())
+    }
+
+    /// Watches all objects of a kind that is known only at run time, in every granted namespace.
+    ///
+    /// ```
+    /// use pilothouse_sdk::{TypeMeta, Watch};
+    ///
+    /// Watch::to(TypeMeta::new("example.com/v1", "Backup")).labels("tier=gold");
+    /// ```
+    pub fn to(of: TypeMeta) -> Watch<Dynamic> {
+        Watch::new(of)
+    }
+}
+
+impl<K> Watch<K> {
+    fn new(of: TypeMeta) -> Self {
         let wire = wire::Watch {
-            of: K::type_meta(),
+            of,
             except: Vec::new(),
             with_verbs: Vec::new(),
             namespaces: Vec::new(),
@@ -41,11 +61,9 @@ impl Watch<()> {
             compressed: false,
             when: Vec::new(),
         };
-        Watch { wire, when: None, kind: PhantomData }
+        Self { wire, when: None, kind: PhantomData }
     }
-}
 
-impl<K: Object> Watch<K> {
     /// Watches only objects in these namespaces.
     pub fn namespaces(mut self, namespaces: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.wire.namespaces = namespaces.into_iter().map(Into::into).collect();
@@ -104,6 +122,10 @@ impl<K: Object> Watch<K> {
             Some(before) => before.and(predicate),
         });
         self
+    }
+
+    pub(crate) fn kind(&self) -> &TypeMeta {
+        &self.wire.of
     }
 
     pub(crate) fn erase(self) -> Watched {

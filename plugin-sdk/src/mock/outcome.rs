@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{Object, TypeMeta, contract::exports::pilothouse::plugin::controller as wire};
+use crate::{Dynamic, Object, TypeMeta, contract::exports::pilothouse::plugin::controller as wire};
 
 /// The outcome of a reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,18 @@ impl Outcome {
         };
         let fitting = children.filter(|child| of(child) == K::type_meta());
         fitting.map(|child| serde_json::from_value(child).expect("the child fits its type")).collect()
+    }
+
+    /// As [`children`](Self::children), for a kind that is known only at run time.
+    ///
+    /// # Panics
+    /// Panics if one of them has no valid metadata.
+    #[track_caller]
+    pub fn children_of(&self, of: &TypeMeta) -> Vec<Dynamic> {
+        let wire::Children::Desired(children) = &self.0.children else { return Vec::new() };
+        let children =
+            children.iter().map(|child| serde_json::from_str::<Dynamic>(&child.object).expect("a child is an object"));
+        children.filter(|child| child.type_meta() == *of).collect()
     }
 
     /// Returns `true` if the children are left as they are.

@@ -55,9 +55,11 @@ pub use contract::{
         cache::{CacheCall, CacheImports, KeyPage, Page, Query, ReadError},
         client::{ClientCall, ClientError, ClientImports, PatchBody, Preconditions, Propagation, Reason, StatusError},
         clock::{ClockCall, ClockImports},
+        host::HostCall,
         host_state::Excess,
         log::{Level, LogCall, LogImports, LogLine},
         random::{RandomCall, RandomImports},
+        wasi::WasiCall,
     },
     text::MAX_MESSAGE,
 };

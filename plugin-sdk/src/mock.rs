@@ -58,6 +58,7 @@
 
 mod apply;
 mod bounds;
+mod features;
 mod field;
 mod grants;
 mod keep;
@@ -72,6 +73,7 @@ mod world;
 
 use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
+use features::Features;
 use jiff::Timestamp;
 pub use outcome::{Failure, Outcome};
 pub use request::Request;
@@ -107,7 +109,7 @@ use crate::{
 /// Fails with the plugin's message if the configuration is not valid.
 #[expect(clippy::needless_pass_by_value, reason = "as in MockHost::new")]
 pub fn describe<S>(define: impl Define<S>, config: &str) -> Result<wire::Manifest, String> {
-    entry::describe(&define, "0.0.0", config)
+    Features::default().serve(|| entry::describe(&define, "0.0.0", config))
 }
 
 type Reconcile = dyn Fn(wire::Request) -> Result<wire::Outcome, wire::Failure>;
@@ -147,7 +149,16 @@ impl MockHost {
     /// Panics if the plugin cannot describe itself, or if the real host would reject its manifest.
     #[track_caller]
     pub fn new<S>(define: impl Define<S> + 'static) -> Self {
-        Self::load(define, "{}".to_owned())
+        Self::load(define, "{}".to_owned(), Features::default())
+    }
+
+    /// Creates a host as [`new`](Self::new) does, without some of the [features](crate::features).
+    ///
+    /// # Panics
+    /// Panics as [`new`](Self::new) does.
+    #[track_caller]
+    pub fn lacking<S>(features: impl IntoIterator<Item = impl Into<String>>, define: impl Define<S> + 'static) -> Self {
+        Self::load(define, "{}".to_owned(), Features::without(features))
     }
 
     /// Creates a host with an empty cluster, for a plugin with a configuration as the administrator would write it.
@@ -156,19 +167,20 @@ impl MockHost {
     /// Panics as [`new`](Self::new) does.
     #[track_caller]
     pub fn configured<S>(define: impl Define<S> + 'static, config: impl Serialize) -> Self {
-        Self::load(define, serde_json::to_string(&config).expect("the configuration is JSON"))
+        let config = serde_json::to_string(&config).expect("the configuration is JSON");
+        Self::load(define, config, Features::default())
     }
 
     #[track_caller]
-    fn load<S>(define: impl Define<S> + 'static, config: String) -> Self {
-        let manifest = match entry::describe(&define, "0.0.0", &config) {
+    fn load<S>(define: impl Define<S> + 'static, config: String, features: Features) -> Self {
+        let manifest = match features.serve(|| entry::describe(&define, "0.0.0", &config)) {
             Ok(manifest) => manifest,
             Err(error) => panic!("the plugin cannot describe itself: {error}"),
         };
         if let Err(problem) = manifest::check(&manifest) {
             panic!("the host rejects this plugin: {problem}");
         }
-        Self { exported: Exported::new(define, config), world: Rc::new(World::new(&manifest)), manifest }
+        Self { exported: Exported::new(define, config), world: Rc::new(World::new(&manifest, features)), manifest }
     }
 
     /// Returns the plugin's manifest.

@@ -18,6 +18,7 @@ use wit_parser::Resolve;
 
 mod fake;
 mod image;
+pub(crate) mod wasi;
 
 pub(crate) use fake::{Fake, apple, request, state};
 
@@ -394,6 +395,10 @@ impl Guest {
             let world = resolve.select_world(&[package], Some(name)).unwrap();
             wit_component::embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
         }
+        if self.text().contains("$wasi:") {
+            let world = wasi::world(&mut resolve);
+            wit_component::embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
+        }
         module
     }
 
@@ -471,19 +476,23 @@ impl Guest {
         let observe = exported(self.observe.as_ref(), "observer@0.1.0#observe", 4);
         let used = |name: &str| [&describe, &reconcile, &map, &observe].iter().any(|body| body.contains(name));
         let mut imports = String::new();
-        for (interface, function, name, signature) in [
+        let contract = [
             ("log", "write", "$log", "(param i32 i32 i32 i32 i32)"),
             ("cache", "get", "$cache_get", "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)"),
             ("client", "get", "$client_get", "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)"),
             ("clock", "now", "$now", "(result i64)"),
             ("random", "bytes", "$random", "(param i32 i32)"),
-        ] {
-            if used(name) {
-                writeln!(
-                    imports,
-                    r#"(import "pilothouse:plugin/{interface}@0.1.0" "{function}" (func {name} {signature}))"#
-                )
-                .unwrap();
+            ("host", "has", "$has", "(param i32 i32) (result i32)"),
+        ];
+        let contract = contract.map(|(interface, function, name, signature)| {
+            (format!("pilothouse:plugin/{interface}@0.1.0"), function, name.to_owned(), signature)
+        });
+        let wasi = wasi::FUNCTIONS.map(|(interface, function, signature)| {
+            (interface.to_owned(), function, wasi::name(interface, function), signature)
+        });
+        for (interface, function, name, signature) in contract.into_iter().chain(wasi) {
+            if used(&name) {
+                writeln!(imports, r#"(import "{interface}" "{function}" (func {name} {signature}))"#).unwrap();
             }
         }
         let export = "pilothouse:plugin/controller@0.1.0";

@@ -27,6 +27,7 @@ mod reuse;
 mod slots;
 #[cfg(target_arch = "x86_64")]
 mod tiers;
+mod wasi;
 
 async fn load(guest: &Guest) -> Revision {
     load_with(guest, Limits::default()).await.unwrap()
@@ -315,24 +316,25 @@ async fn describe_that_loops_traps_or_calls_imports_is_refused() {
         (guest::RECURSE, "cannot call describe: plugin overflowed its stack".to_owned()),
         (
             guest::CLIENT_GET,
-            "cannot call describe: plugin called client.get from describe, where no import may be called".to_owned(),
+            "cannot call describe: plugin called client.get from describe, where only `host` may be called".to_owned(),
         ),
         (
             guest::CACHE_HAS,
-            "cannot call describe: plugin called cache.get from describe, where no import may be called".to_owned(),
+            "cannot call describe: plugin called cache.get from describe, where only `host` may be called".to_owned(),
         ),
         (
             guest::CLOCK_MOVES,
-            "cannot call describe: plugin called clock.now from describe, where no import may be called".to_owned(),
+            "cannot call describe: plugin called clock.now from describe, where only `host` may be called".to_owned(),
         ),
         (
             guest::DRAWS_300,
-            "cannot call describe: plugin called random.bytes from describe, where no import may be called".to_owned(),
+            "cannot call describe: plugin called random.bytes from describe, where only `host` may be called"
+                .to_owned(),
         ),
         (
             guest::LOG_AND_TRAP,
             format!(
-                "cannot call describe: plugin called log.write from describe, where no import may be called; it said: {}",
+                "cannot call describe: plugin called log.write from describe, where only `host` may be called; it said: {}",
                 guest::SAID
             ),
         ),

@@ -24,7 +24,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    apply, keys,
+    apply,
+    features::Features,
+    keys,
     outcome::Failure,
     script::{Call, Expected, part, verb},
 };
@@ -49,6 +51,7 @@ type Id = (TypeMeta, Key);
 
 pub(super) struct World {
     state: RefCell<State>,
+    features: Features,
 }
 
 struct State {
@@ -77,7 +80,7 @@ struct State {
 }
 
 impl World {
-    pub(super) fn new(manifest: &Manifest) -> Self {
+    pub(super) fn new(manifest: &Manifest, features: Features) -> Self {
         let state = State {
             manifest: manifest.clone(),
             view: View::new(manifest),
@@ -97,7 +100,7 @@ impl World {
             version: 0,
             uids: 0,
         };
-        Self { state: RefCell::new(state) }
+        Self { state: RefCell::new(state), features }
     }
 
     /// Calls the plugin with this world behind each interface.
@@ -107,7 +110,7 @@ impl World {
         let call = || with_mock(&crate::clock::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::log::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::random::import::MOCK, self.clone(), call);
-        call()
+        self.features.serve(call)
     }
 
     fn state(&self) -> Ref<'_, State> {

@@ -5,7 +5,9 @@ import { get } from "pilothouse:plugin/cache@0.1.0";
 const APPLES = { apiVersion: "stable.example.com/v1", kind: "MyApple" };
 const CONFIG_MAPS = { apiVersion: "v1", kind: "ConfigMap" };
 
-const watch = (of) => ({ of, namespaces: [], metadataOnly: false, without: [], compressed: false, when: [] });
+const NOTHING_ELSE = { watches: { tag: "unchanged" }, events: [] };
+
+const watch = (of) => ({ of, except: [], withVerbs: [], namespaces: [], metadataOnly: false, without: [], compressed: false, when: [] });
 const permission = (of, verbs, subresource) => ({ of, subresource, verbs, namespaces: [], names: [] });
 
 function configMap(apple, index) {
@@ -48,18 +50,22 @@ export const controller = {
       ],
       crds: [],
       instances: "reuse",
+      metrics: [],
+      http: [],
+      webhooks: [],
     };
   },
 
   reconcile(_config, request) {
-    if (request.phase !== "live") return { children: { tag: "unchanged" } };
+    if (request.phase !== "live") return { children: { tag: "unchanged" }, ...NOTHING_ELSE };
     const apple = JSON.parse(request.object);
     const wanted = Array.from({ length: apple.spec.quantity }, (_, index) => configMap(apple, index));
     const available = wanted.filter((child) => isAvailable(apple, child)).length;
     const status = { available, observedGeneration: apple.metadata.generation };
     return {
-      children: { tag: "desired", val: wanted.map((child) => ({ object: JSON.stringify(child), adopt: false })) },
+      children: { tag: "desired", val: wanted.map((child) => ({ object: JSON.stringify(child), adopt: false, replace: false })) },
       status: JSON.stringify(status),
+      ...NOTHING_ELSE,
     };
   },
 };

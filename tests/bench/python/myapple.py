@@ -15,6 +15,7 @@ from wit_world.exports.controller import (
     Request,
     Verb,
     Watch,
+    Watches_Unchanged,
 )
 from wit_world.exports import controller
 from wit_world.imports import cache
@@ -25,7 +26,7 @@ CONFIG_MAPS = TypeMeta("v1", "ConfigMap")
 
 
 def watch(of: TypeMeta) -> Watch:
-    return Watch(of, [], None, None, False, [], False, [])
+    return Watch(of, [], [], [], None, None, False, [], False, [])
 
 
 def config_map(apple: dict, index: int) -> dict:
@@ -49,21 +50,21 @@ def is_available(apple: dict, wanted: dict) -> bool:
 
 class Controller(exports.Controller):
     def describe(self, config: str) -> Manifest:
-        apples = controller.Controller("apples", watch(APPLES), [watch(CONFIG_MAPS)], [], [], 4, None, None)
+        apples = controller.Controller("apples", watch(APPLES), [watch(CONFIG_MAPS)], [], [], 4, None, None, None)
         permissions = [
             Permission(APPLES, None, [Verb.READ], [], []),
             Permission(APPLES, Subresource.STATUS, [Verb.APPLY], [], []),
             Permission(CONFIG_MAPS, None, [Verb.READ, Verb.APPLY, Verb.DELETE], [], []),
         ]
         description = "Keeps a ConfigMap for each apple that a MyApple asks for."
-        return Manifest("0.1.0", description, [apples], [], [], permissions, [], None, InstancePolicy.REUSE)
+        return Manifest("0.1.0", description, [apples], [], [], permissions, [], None, InstancePolicy.REUSE, [], [], [])
 
     def reconcile(self, config: str, request: Request) -> Outcome:
         if request.phase != Phase.LIVE:
-            return Outcome(Children_Unchanged(), None, None)
+            return Outcome(Children_Unchanged(), None, None, Watches_Unchanged(), [])
         apple = json.loads(request.object)
         wanted = [config_map(apple, index) for index in range(apple["spec"]["quantity"])]
         available = sum(is_available(apple, child) for child in wanted)
         status = {"available": available, "observedGeneration": apple["metadata"]["generation"]}
-        children = Children_Desired([Child(json.dumps(child), False) for child in wanted])
-        return Outcome(children, json.dumps(status, separators=(",", ":")), None)
+        children = Children_Desired([Child(json.dumps(child), False, False) for child in wanted])
+        return Outcome(children, json.dumps(status, separators=(",", ":")), None, Watches_Unchanged(), [])

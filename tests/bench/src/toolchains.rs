@@ -48,9 +48,8 @@ pub(crate) const JAVASCRIPT: Toolchain = Toolchain {
     },
     build: |paths| {
         let mut build = Command::new(paths.folder.join("node_modules/.bin/componentize-js"));
-        build.arg(&paths.source).arg("--wit").arg(&paths.contract).args(["--world-name", "plugin"]);
-        // The host offers no WASI imports to plugins.
-        build.args(["--disable", "stdio", "random", "clocks", "http", "fetch-event", "--out"]).arg(&paths.component);
+        build.arg(&paths.source).arg("--wit").arg(&paths.contract).args(["--world-name", "plugin", "--out"]);
+        build.arg(&paths.component);
         build
     },
 };
@@ -69,12 +68,7 @@ pub(crate) const PYTHON: Toolchain = Toolchain {
     build: |paths| {
         let mut build = Command::new(paths.folder.join("bin/componentize-py"));
         build.arg("--quiet").arg("--wit-path").arg(&paths.contract).args(["--world", "plugin", "componentize"]);
-        build
-            .args(["--stub-wasi", "--python-path"])
-            .arg(&paths.folder)
-            .arg("myapple")
-            .arg("--output")
-            .arg(&paths.component);
+        build.arg("--python-path").arg(&paths.folder).arg("myapple").arg("--output").arg(&paths.component);
         build
     },
 };

@@ -44,3 +44,12 @@ pub(crate) mod observing {
         exports: { default: async },
     });
 }
+
+/// What the host serves of WASI.
+pub(crate) mod wasi {
+    wasmtime::component::bindgen!({
+        world: "served",
+        path: "wit/wasi.wit",
+        imports: { default: trappable },
+    });
+}

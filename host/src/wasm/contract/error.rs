@@ -93,7 +93,7 @@ pub enum CallError {
         backtrace: Vec<String>,
     },
     /// It called an import from `describe`.
-    #[error("plugin called {import} from describe, where no import may be called{}", Quoted(said.as_deref()))]
+    #[error("plugin called {import} from describe, where only `host` may be called{}", Quoted(said.as_deref()))]
     Import {
         /// Interface and function, such as `cache.get`.
         import: &'static str,

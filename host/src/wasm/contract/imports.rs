@@ -11,9 +11,11 @@ use super::package::fits;
 pub(crate) mod cache;
 pub(crate) mod client;
 pub(crate) mod clock;
+pub(crate) mod host;
 pub(crate) mod host_state;
 pub(crate) mod log;
 pub(crate) mod random;
+pub(crate) mod wasi;
 
 /// Declares an interface: the enum of its functions, its name, and the functions' names.
 macro_rules! interface {
@@ -42,12 +44,19 @@ macro_rules! interface {
 }
 use interface;
 
-/// Registers the interfaces: [`OFFERED`], [`Import`] and [`CallCounts`] follow from this list.
-macro_rules! interfaces {
+/// Registers the interfaces of the contract: [`OFFERED`] follows from this list.
+macro_rules! contract {
     ($($interface:ident($call:ident) in $module:ident;)+) => {
-        /// The interfaces that a plugin may import. `types` has no functions.
+        /// The interfaces of the contract that a plugin may import. `types` has no functions.
         pub(crate) const OFFERED: [&str; [$($module::NAME),+].len() + 1] = [$($module::NAME,)+ "types"];
 
+        interfaces! { $($interface($call) in $module;)+ Wasi(WasiCall) in wasi; }
+    };
+}
+
+/// [`Import`] and [`CallCounts`] follow from this list.
+macro_rules! interfaces {
+    ($($interface:ident($call:ident) in $module:ident;)+) => {
         /// A function that plugins may import.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Import {
@@ -90,10 +99,11 @@ macro_rules! interfaces {
     };
 }
 
-interfaces! {
+contract! {
     Cache(CacheCall) in cache;
     Client(ClientCall) in client;
     Clock(ClockCall) in clock;
+    Host(HostCall) in host;
     Log(LogCall) in log;
     Random(RandomCall) in random;
 }
@@ -112,7 +122,7 @@ impl CallCounts {
 
 /// Returns `true` if the host offers the import `name`, in a version that fits.
 pub(crate) fn offered(name: &str) -> bool {
-    OFFERED.iter().any(|interface| fits(name, interface))
+    OFFERED.iter().any(|interface| fits(name, interface)) || wasi::offered(name)
 }
 
 /// What the imports of one call do.
@@ -140,21 +150,25 @@ pub trait Imports:
 pub(crate) struct State {
     clock: clock::State,
     log: log::State,
+    wasi: wasi::State,
 }
 
 impl State {
     /// Starts a call. `describe` has no imports.
     pub(crate) fn new(imports: Option<&dyn Imports>) -> Self {
-        Self { clock: clock::State::new(imports), log: log::State::default() }
+        let clock = clock::State::new(imports);
+        let wasi = wasi::State::new(imports.map(|_| clock.now));
+        Self { clock, log: log::State::default(), wasi }
     }
 
-    /// Returns the last error that the guest logged, with its fields.
-    pub(crate) fn last_error(&self) -> Option<&str> {
-        self.log.last_error.as_deref()
+    /// Returns the last error that the guest logged, with its fields. Otherwise, what it wrote to stderr at the end.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.log.last_error.clone().or_else(|| self.wasi.output.quoted())
     }
 
-    /// Ends the call.
-    pub(crate) fn finish(&self, imports: &dyn Imports) {
+    /// Ends the call. `describe` has no imports.
+    pub(crate) fn finish(&mut self, imports: Option<&dyn Imports>) {
+        self.wasi.finish(&mut self.log, imports);
         self.log.finish(imports);
     }
 }
@@ -182,7 +196,8 @@ mod tests {
             interfaces.insert(name);
         }
         assert_eq!(BTreeSet::from(OFFERED.map(str::to_owned)), interfaces);
-        assert_eq!(Import::all().map(|import| import.name().to_owned()).collect::<BTreeSet<_>>(), functions);
+        let offered = Import::all().filter(|import| !matches!(import, Import::Wasi(_)));
+        assert_eq!(offered.map(|import| import.name().to_owned()).collect::<BTreeSet<_>>(), functions);
     }
 
     #[test]

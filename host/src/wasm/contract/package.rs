@@ -1,19 +1,32 @@
 //! The contract's package: its name, its version, and which versions fit.
 
+/// The version of the contract, as `wit/` names it.
+pub(crate) const VERSION: &str = "0.1.0";
+
 /// The package, as `wit/` names it.
 pub(crate) const PACKAGE: &str = "pilothouse:plugin@0.1.0";
 
 /// Returns the full name of an interface: `pilothouse:plugin/controller@0.1.0`.
 pub(crate) fn full_name(interface: &str) -> String {
-    format!("pilothouse:plugin/{interface}@0.1.0")
+    format!("pilothouse:plugin/{interface}@{VERSION}")
 }
 
 /// Returns `true` if `name` is `interface` in a version that the engine's linker accepts: 0.1.x.
 pub(crate) fn fits(name: &str, interface: &str) -> bool {
-    name.strip_prefix("pilothouse:plugin/")
-        .and_then(|rest| rest.strip_prefix(interface))
-        .and_then(|rest| rest.strip_prefix("@0.1."))
-        .is_some_and(|patch| !patch.is_empty() && patch.bytes().all(|b| b.is_ascii_digit()))
+    patch(name).is_some_and(|(fitting, _)| fitting == interface)
+}
+
+/// Returns `true` if `name` is an interface of a later version than the host has, which the host may lack parts of.
+pub(crate) fn is_newer(name: &str) -> bool {
+    let ours = patch(&full_name("")).map_or(0, |(_, patch)| patch);
+    patch(name).is_some_and(|(_, patch)| patch > ours)
+}
+
+/// Returns the interface of a name in a version 0.1.x, and x.
+fn patch(name: &str) -> Option<(&str, u64)> {
+    let (interface, patch) = name.strip_prefix("pilothouse:plugin/")?.split_once("@0.1.")?;
+    let is_number = !patch.is_empty() && patch.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| (interface, patch.parse().unwrap_or(u64::MAX)))
 }
 
 #[cfg(test)]
@@ -34,5 +47,11 @@ mod tests {
         ] {
             assert!(!fits(other, "cache"), "{other}");
         }
+    }
+
+    #[test]
+    fn version_is_that_of_the_package() {
+        assert_eq!(PACKAGE, format!("pilothouse:plugin@{VERSION}"));
+        assert!(is_newer("pilothouse:plugin/cache@0.1.1") && !is_newer(&full_name("cache")));
     }
 }

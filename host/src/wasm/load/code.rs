@@ -30,7 +30,8 @@ use super::{
             bindings::{self, PluginIndices},
             error::{chain, is_shortage},
             export::{self, CONTROLLER, Indices, PerExport},
-            imports::{host_state::HostState, offered},
+            imports::{host_state::HostState, offered, wasi::refused::refusing},
+            package::is_newer,
             text::{MAX_MESSAGE, shorten},
         },
         tier::Tier,
@@ -62,6 +63,7 @@ impl Sandbox {
         let engine = wasmtime::Engine::new(config)?;
         let mut linker = Linker::new(&engine);
         bindings::Plugin::add_to_linker::<_, HasSelf<_>>(&mut linker, |host: &mut HostState| host)?;
+        bindings::wasi::Served::add_to_linker::<_, HasSelf<_>>(&mut linker, |host: &mut HostState| host)?;
         Ok(Self { engine, tier, linker: Arc::new(linker), aside })
     }
 
@@ -134,8 +136,15 @@ impl Ready {
         if !export::has(&exports, CONTROLLER) {
             return Err(LoadError::Export { found: export::found(&exports) });
         }
-        let types = |error: wasmtime::Error| LoadError::Types(shorten(chain(&error), MAX_MESSAGE));
-        let instance = linker.instantiate_pre(component).map_err(types)?;
+        let types = |error: wasmtime::Error| {
+            let reason = shorten(chain(&error), MAX_MESSAGE);
+            match imports.iter().chain(&exports).find(|name| is_newer(name)) {
+                Some(newer) => LoadError::Newer { newer: newer.clone(), reason },
+                None => LoadError::Types(reason),
+            }
+        };
+        let refusing = refusing(linker, component).map_err(types)?;
+        let instance = refusing.as_ref().unwrap_or(linker).instantiate_pre(component).map_err(types)?;
         let optional = PerExport::new(|export| {
             export::has(&exports, export.interface()).then(|| Indices::new(export, &instance)).transpose()
         });

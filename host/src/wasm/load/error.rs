@@ -123,7 +123,7 @@ pub enum LoadError {
     Code(String),
     /// It imports what the contract does not have.
     #[error(
-        "the component imports what this host does not offer: {names}; a plugin may import {offered} of {package} and nothing else",
+        "the component imports what this host does not offer: {names}; a plugin may import {offered} of {package}, and cli, clocks, filesystem, http, io, random and sockets of WASI 0.2",
         names = .0.join(", "), offered = OFFERED.join(", "), package = PACKAGE
     )]
     Imports(Vec<String>),
@@ -132,6 +132,17 @@ pub enum LoadError {
     Export {
         /// What it exports instead.
         found: String,
+    },
+    /// It was built for a later version of the contract, and uses what this host lacks.
+    #[error(
+        "the component was built for {newer} and uses what this host does not have, which has {package}: update the host, or build for this version; {reason}",
+        package = PACKAGE
+    )]
+    Newer {
+        /// An import or export of the later version.
+        newer: String,
+        /// What is missing.
+        reason: String,
     },
     /// Its imports or exports have other types.
     #[error("the component does not fit the contract {package}: {0}", package = PACKAGE)]
@@ -166,7 +177,7 @@ impl LoadError {
             Self::Deadline(_) => "deadline",
             Self::Died { .. } => "died",
             Self::Killed | Self::Compiler(_) | Self::Code(_) | Self::Suspect { .. } => "host",
-            Self::Imports(_) | Self::Export { .. } | Self::Types(_) => "link",
+            Self::Imports(_) | Self::Export { .. } | Self::Newer { .. } | Self::Types(_) => "link",
         }
     }
 }

@@ -43,6 +43,7 @@ use super::{
             imports::{
                 Imports,
                 host_state::{HostState, TurnDelay},
+                wasi,
             },
         },
         limits::Limits,
@@ -168,7 +169,8 @@ impl Instances {
                 read(answer)
             }
             Ok((Err((stage, error)), _)) => {
-                let call = FailedCall { budget, limits: &host.limiter, said: host.call.interfaces.last_error() };
+                let said = host.call.interfaces.last_error();
+                let call = FailedCall { budget, limits: &host.limiter, said: said.as_deref() };
                 Err(CallError::of(&error, stage, &call))
             }
             Err(Late) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
@@ -187,7 +189,8 @@ impl Instances {
     pub(crate) async fn prepare(&self) {
         let now = Instant::now();
         let may = self.none_before.lock().is_none_or(|before| before <= now);
-        if self.for_ != Use::Fresh || !may || !self.idle.lock().is_empty() {
+        // A runtime that starts reads the clock and draws random numbers, which are those of a call.
+        if self.for_ != Use::Fresh || !may || wasi::is_used(self.linked.imports()) || !self.idle.lock().is_empty() {
             return;
         }
         let Some(permit) = self.linked.engine.make_one_ahead() else { return };

@@ -9,6 +9,7 @@ use pilothouse_core::{
     key::Key,
     manifest::{DEFAULT_TIMEOUT, Manifest},
 };
+use tracing::{Instrument as _, info_span};
 
 use super::{
     super::{
@@ -69,7 +70,9 @@ impl Linked {
             let (plugin, store) = instance.controller().await?;
             plugin.pilothouse_plugin_controller().call_describe(store, &config).await.map_err(calling)
         };
-        let answer = instances.call(None, budget, describe, Ok).await?;
+        // For what a runtime prints.
+        let span = info_span!("describe", %plugin);
+        let answer = instances.call(None, budget, describe, Ok).instrument(span).await?;
         let described = answer.map_err(|refusal| DescribeError::Refused(shorten(refusal, MAX_MESSAGE)))?;
         let manifest = manifest::from_wit(described)?;
         manifest::check_exports(&manifest, |export| self.has(export))?;

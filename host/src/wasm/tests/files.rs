@@ -57,13 +57,14 @@ async fn file_that_is_no_plugin_is_refused_with_what_it_is() {
     assert_eq!(
         component(
             r#"(component
-                (import "wasi:cli/environment@0.2.0" (instance))
-                (import "pilothouse:plugin/events@0.1.0" (instance)))"#
+                (import "wasi:keyvalue/store@0.2.0" (instance))
+                (import "pilothouse:plugin/teleport@0.1.0" (instance)))"#
         )
         .await,
         format!(
-            "the component imports what this host does not offer: wasi:cli/environment@0.2.0, \
-             pilothouse:plugin/events@0.1.0; a plugin may import {} of pilothouse:plugin@0.1.0 and nothing else",
+            "the component imports what this host does not offer: wasi:keyvalue/store@0.2.0, \
+             pilothouse:plugin/teleport@0.1.0; a plugin may import {} of pilothouse:plugin@0.1.0, and cli, clocks, filesystem, \
+             http, io, random and sockets of WASI 0.2",
             contract::imports::OFFERED.join(", ")
         )
     );
@@ -78,6 +79,40 @@ async fn file_that_is_no_plugin_is_refused_with_what_it_is() {
     )
     .await;
     assert!(clock.starts_with(unlike) && clock.contains("`now` has the wrong type"), "{clock}");
+}
+
+/// Returns a component as a toolchain with version 0.1.7 of the contract writes it.
+fn newer(mut component: Vec<u8>) -> Vec<u8> {
+    const OURS: &[u8] = b"@0.1.0";
+    for at in 0..component.len() {
+        if component[at..].starts_with(OURS) {
+            component[at..at + OURS.len()].copy_from_slice(b"@0.1.7");
+        }
+    }
+    component
+}
+
+#[tokio::test]
+async fn plugin_of_a_later_patch_version_runs_if_the_host_has_what_it_uses() {
+    let guest = Guest::new().reconcile(guest::CLOCK_MOVES).map(guest::MAPS);
+    let linked = Engine::new().unwrap().compile(&newer(guest.component())).unwrap().link().await.unwrap();
+    assert_eq!(linked.imports(), ["pilothouse:plugin/types@0.1.7", "pilothouse:plugin/clock@0.1.7"]);
+    let revision = linked.describe(PluginName::new("test").unwrap(), "{}".into(), Limits::default()).await.unwrap();
+    revision.reconcile(Arc::new(Fake::default()), request()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn plugin_that_uses_what_a_later_version_added_is_refused_with_both_versions() {
+    let engine = Engine::new().unwrap();
+    let component = wat::parse_str(
+        r#"(component
+            (import "pilothouse:plugin/clock@0.1.7" (instance (export "tomorrow" (func (result u64)))))
+            (instance $i) (export "pilothouse:plugin/controller@0.1.7" (instance $i)))"#,
+    );
+    let said = taken(&engine, &component.unwrap()).await.unwrap_err().to_string();
+    let begin = "the component was built for pilothouse:plugin/clock@0.1.7 and uses what this host does not have, which has \
+                 pilothouse:plugin@0.1.0: update the host, or build for this version; ";
+    assert!(said.starts_with(begin) && said.contains("`tomorrow`"), "{said}");
 }
 
 #[tokio::test]

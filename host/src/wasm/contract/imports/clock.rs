@@ -14,7 +14,7 @@ pub trait ClockImports {
 
 /// What `clock` remembers during one call.
 pub(super) struct State {
-    now: u64,
+    pub(super) now: u64,
 }
 
 impl State {

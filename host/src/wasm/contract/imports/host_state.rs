@@ -20,12 +20,13 @@ use super::{
         },
         bindings::pilothouse::plugin::types,
     },
-    Import, Imports, State,
+    Import, Imports, State, wasi,
 };
 use crate::guests::without_core;
 
 /// The host's data of one instance. [`CallState`] is new for each call.
 pub(crate) struct HostState {
+    pub(super) wasi: wasi::Instance,
     pub(crate) call: CallState,
     pub(crate) limiter: Limiter,
     pub(crate) delay: TurnDelay,
@@ -107,6 +108,7 @@ impl HostState {
     /// Creates the state for an instance's first call, which has `budget` from now. `held` is the memory of all the plugin's instances.
     pub(crate) fn new(imports: Option<Arc<dyn Imports>>, limits: Limits, held: PluginMemory, budget: Duration) -> Self {
         Self {
+            wasi: wasi::Instance::default(),
             call: CallState::begin(imports, budget),
             limiter: Limiter::new(limits.memory, limits.total_memory, held),
             delay: TurnDelay::default(),
@@ -123,22 +125,33 @@ impl HostState {
 
     /// Ends the call. Later host calls fail.
     pub(crate) fn close(&mut self) {
-        if let Door::Open(imports) = std::mem::replace(&mut self.call.door, Door::Closed) {
-            self.call.interfaces.finish(&*imports);
-        }
+        let imports = match std::mem::replace(&mut self.call.door, Door::Closed) {
+            Door::Open(imports) => Some(imports),
+            Door::Closed => None,
+        };
+        self.call.interfaces.finish(imports.as_deref());
     }
 
-    /// Starts a host call: checks the limits, and counts the call and the bytes of its arguments.
+    /// Starts a host call: checks the limits, and counts the call and the bytes of its arguments. Fails in `describe`.
     pub(crate) fn open(&mut self, import: impl Into<Import>, bytes: usize) -> Result<Arc<dyn Imports>> {
         let import = import.into();
-        let Door::Open(imports) = &self.call.door else { return Err(wasmtime::Error::new(Closed(import))) };
-        let imports = Arc::clone(imports);
+        self.admit(import, bytes)?.ok_or_else(|| wasmtime::Error::new(Closed(import)))
+    }
+
+    /// As [`Self::open`], for an import that has an answer in `describe` too. Returns `None` there.
+    pub(crate) fn admit(&mut self, import: impl Into<Import>, bytes: usize) -> Result<Option<Arc<dyn Imports>>> {
+        let imports = match &self.call.door {
+            Door::Open(imports) => Some(Arc::clone(imports)),
+            Door::Closed => None,
+        };
         if self.call.calls >= self.limits.host_calls {
             return Err(wasmtime::Error::new(Excess::Calls(self.limits.host_calls)));
         }
         self.call.calls += 1;
         self.exchange(bytes)?;
-        imports.called(import);
+        if let Some(imports) = &imports {
+            imports.called(import.into());
+        }
         Ok(imports)
     }
 

@@ -34,11 +34,29 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Logs a line, unless the call has logged too many. `describe` has no imports.
+    pub(super) fn add(&mut self, line: &LogLine, imports: Option<&dyn Imports>) {
+        self.lines = self.lines.saturating_add(1);
+        if self.lines <= LogLine::MAX_LINES {
+            log(line, imports);
+        }
+    }
+
+    /// Returns `true` if further lines are dropped.
+    pub(super) fn is_full(&self) -> bool {
+        self.lines >= LogLine::MAX_LINES
+    }
+
+    /// Counts lines as dropped.
+    pub(super) fn drop_lines(&mut self, count: u32) {
+        self.lines = self.lines.saturating_add(count);
+    }
+
     /// Logs how many lines of the call were dropped, if any were.
-    pub(super) fn finish(&self, imports: &dyn Imports) {
+    pub(super) fn finish(&self, imports: Option<&dyn Imports>) {
         if let Some(dropped @ 1..) = self.lines.checked_sub(LogLine::MAX_LINES) {
             let fields = vec![("dropped".to_owned(), dropped.to_string())];
-            imports.log(&LogLine::new(Level::Warn, "plugin logged too many lines in one call".to_owned(), fields));
+            log(&LogLine::new(Level::Warn, "plugin logged too many lines in one call".to_owned(), fields), imports);
         }
     }
 }
@@ -52,13 +70,21 @@ impl log::Host for HostState {
             self.call.interfaces.log.last_error = Some(shorten(line.to_string(), MAX_MESSAGE));
         }
         let imports = self.open(LogCall::Write, bytes)?;
-        let lines = &mut self.call.interfaces.log.lines;
-        *lines = lines.saturating_add(1);
-        if *lines <= LogLine::MAX_LINES {
-            imports.log(&line);
-        }
+        self.call.interfaces.log.add(&line, Some(&*imports));
         Ok(())
     }
+}
+
+fn log(line: &LogLine, imports: Option<&dyn Imports>) {
+    match imports {
+        Some(imports) => imports.log(line),
+        None => line.emit(),
+    }
+}
+
+/// Returns a guest's text without control characters.
+pub(super) fn escaped(text: &str) -> String {
+    Escaped(text).to_string()
 }
 
 fn line_bytes(message: &str, fields: &[(String, String)]) -> usize {

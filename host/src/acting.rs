@@ -8,6 +8,7 @@
 //! | reconcile | `dispatch/controller/workers.rs`, a worker that looks for a key | waits |
 //! | `map`, `observe` | `dispatch/pending.rs`, the next batch | waits |
 //! | write or live read of a plugin | `writer/send.rs` and `writer/client.rs`, by the plugin's `Fence` | is refused |
+//! | request to another server | `dispatch/imports.rs`, before it and each of its redirects, by the plugin's `Fence` | is refused |
 //! | CustomResourceDefinition | `dispatch/activate.rs`, before it is installed | waits |
 //! | Event | `writer/events.rs`, before it is written | is dropped |
 //!

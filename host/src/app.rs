@@ -39,6 +39,7 @@ use crate::{
     guests::Guests,
     informer::{Informers, Intake},
     metrics::Registry,
+    outbound::Outbound,
     plugin::{Lifecycle, Mode, Source},
     prompt,
     wasm::{CACHE_BYTES, Cache, Compiler, Engine},
@@ -157,11 +158,13 @@ impl Host {
             guests: guests.clone(),
             observer: counters.calls.clone(),
             writes: counters.writes.clone(),
+            outbound: Outbound::new(counters.requests.clone()),
             events: events.clone(),
             acting,
         }));
         let observer = Arc::new(counters.clone());
-        let lifecycle = Lifecycle::new(engine.clone(), dispatch.clone(), options.mode, guests.clone(), observer);
+        let lifecycle = Lifecycle::new(engine.clone(), dispatch.clone(), options.mode, guests.clone(), observer)
+            .with_informers(informers.clone());
         let statuses = lifecycle.statuses();
         let cluster = cluster.clone();
         let view = View { cluster, informers, statuses, dispatch, guests, engine, began: Arc::default() };

@@ -25,6 +25,7 @@ use std::sync::Arc;
 pub use connect::{ConnectError, ConnectOptions, connect};
 pub use discovery::Endpoint;
 pub use error::{Error, Status};
+pub(crate) use kubeconfig::environment_proxy;
 use pilothouse_core::rate::Rate;
 pub(crate) use request::Select;
 pub use request::{DeleteOptions, Patch, Stream, WriteOptions};

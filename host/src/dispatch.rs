@@ -86,6 +86,7 @@ use crate::{
     guests::Guests,
     informer::Informers,
     name::PluginName,
+    outbound::Outbound,
     plugin::{Activate, ActivateError, Candidate},
     writer::{Events, WITHDRAWN_AFTER, WriteObserver},
 };
@@ -163,6 +164,8 @@ pub struct Parts {
     pub observer: Arc<dyn Observer>,
     /// Watches writes.
     pub writes: Arc<dyn WriteObserver>,
+    /// Sends requests to other servers.
+    pub outbound: Outbound,
     /// Writes Events on objects.
     pub events: Events,
     /// Whether this process may act.

@@ -16,12 +16,13 @@
 //! 3. [`cluster`]: the API server
 //! 4. [`informer`]: what is cached of the cluster
 //! 5. [`wasm`]: the sandbox
-//! 6. `writer`: outcomes to requests
-//! 7. [`plugin`]: files to revisions
-//! 8. `dispatch`: keys to calls, outcomes to writes
-//! 9. `admin`: the HTTP server for health, metrics and figures
-//! 10. [`app`]: the parts put together
-//! 11. [`cli`]: the commands
+//! 6. `outbound`, `references`: requests to other servers, values that administrators' files refer to
+//! 7. `writer`: outcomes to requests
+//! 8. [`plugin`]: files to revisions
+//! 9. `dispatch`: keys to calls, outcomes to writes
+//! 10. `admin`: the HTTP server for health, metrics and figures
+//! 11. [`app`]: the parts put together
+//! 12. [`cli`]: the commands
 //!
 //! Public is what the binary, `tests/bench` and `tests/e2e` use, and [`acting`].
 
@@ -38,8 +39,12 @@ pub mod guests;
 pub mod informer;
 mod metrics;
 pub mod name;
+#[allow(unreachable_pub, reason = "`pub` is what a room offers to the others")]
+mod outbound;
 pub mod plugin;
 mod prompt;
+#[allow(unreachable_pub, reason = "`pub` is what a room offers to the others")]
+mod references;
 #[cfg(test)]
 mod testing;
 pub mod wasm;

@@ -57,6 +57,7 @@ pub use contract::{
         clock::{ClockCall, ClockImports},
         host::HostCall,
         host_state::Excess,
+        http::{HttpCall, HttpError, HttpImports, HttpRequest, HttpResponse, MAX_HTTP_BODY},
         log::{Level, LogCall, LogImports, LogLine},
         random::{RandomCall, RandomImports},
         wasi::WasiCall,

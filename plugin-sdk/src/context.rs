@@ -11,6 +11,7 @@ use crate::{
     clock,
     condition::{self, ConditionStatus},
     contract::exports::pilothouse::plugin::controller::Request,
+    http::Http,
 };
 
 /// What a reconcile knows about its call, and what it can call in the host.
@@ -82,6 +83,11 @@ impl Context {
     /// Returns the client, which sends requests to the API server in the plugin's name.
     pub fn client(&self) -> Client<'_> {
         Client::new()
+    }
+
+    /// Returns the client for servers outside the cluster's API.
+    pub fn http(&self) -> Http<'_> {
+        Http::new()
     }
 
     /// Creates a condition of the reconciled object, for its [`Conditions`](crate::Conditions).

@@ -69,7 +69,7 @@
 //! The allocator is an [`Arena`], unless the plugin declares its own with `#[plugin(own_allocator)]`.
 //!
 //! # Where to look
-//! - What a reconcile can call: [`Context`], [`cache`], [`client`], [`mod@log`], [`random`], [`features`].
+//! - What a reconcile can call: [`Context`], [`cache`], [`client`], [`http`], [`mod@log`], [`random`], [`features`].
 //! - What it returns: [`Outcome`] and [`Error`]. [`Conditions`] go into a status.
 //! - How a plugin describes itself: [`Plugin`], [`Controller`], [`Permission`]. [`Watch`] and [`Predicate`] select
 //!   objects and changes.
@@ -84,7 +84,7 @@
 //!
 //! - `allocator`, [`contract`], `host`: the allocator and the contract
 //! - `object`, `dynamic`, `error`, `exports`, `predicate`, `permission`, `watch`, `condition`: values
-//! - [`cache`], [`client`], `clock`, [`features`], `log`, [`random`]: one file for each interface of the host
+//! - [`cache`], [`client`], `clock`, [`features`], [`http`], `log`, [`random`]: one file for each interface of the host
 //! - `change`, `context`, `mapping`, `observer`, `outcome`: what a plugin's functions take and return
 //! - `controller`, `plugin`, `entry`: the plugin, and its exports
 //! - [`mock`], [`prelude`]: the host for native tests, and what most plugins import
@@ -105,6 +105,7 @@ mod error;
 mod exports;
 pub mod features;
 mod host;
+pub mod http;
 pub mod log;
 mod mapping;
 #[cfg(not(target_arch = "wasm32"))]

@@ -6,7 +6,7 @@
 //! - It denies what the plugin's manifest does not ask for, as the real host does.
 //! - It rejects selectors, names, keys and results that exceed the real host's limits, with the same messages.
 //! - A request that the test did not [expect](MockHost::expect) fails the test. So does an expected request that never
-//!   comes.
+//!   comes. The same holds for [requests to other servers](MockHost::expect_http).
 //!
 //! | to test | use |
 //! |---|---|
@@ -61,6 +61,7 @@ mod bounds;
 mod features;
 mod field;
 mod grants;
+mod http;
 mod keep;
 mod keys;
 mod manifest;
@@ -74,6 +75,7 @@ mod world;
 use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
 use features::Features;
+pub use http::{ExpectedHttp, HttpCall};
 use jiff::Timestamp;
 pub use outcome::{Failure, Outcome};
 pub use request::Request;
@@ -211,7 +213,7 @@ impl MockHost {
     /// Panics with every permission that is not granted, and every grant that is not asked for.
     #[track_caller]
     pub fn assert_granted(&self, file: &serde_json::Value) {
-        if let Err(problems) = grants::compare(&self.manifest.permissions, file) {
+        if let Err(problems) = grants::compare(&self.manifest, file) {
             panic!("the grants differ from what the plugin asks for:\n{problems}");
         }
     }
@@ -365,6 +367,16 @@ impl MockHost {
     /// Expects a request to the API server. Requests must arrive in the order in which they are expected.
     pub fn expect(&mut self, expected: Expected) {
         self.world.expect(expected);
+    }
+
+    /// Expects a request to another server. Requests must arrive in the order in which they are expected.
+    pub fn expect_http(&mut self, expected: ExpectedHttp) {
+        self.world.expect_http(expected);
+    }
+
+    /// Returns the requests that the plugin sent to other servers, in order.
+    pub fn http_calls(&self) -> Vec<HttpCall> {
+        self.world.http_calls()
     }
 
     /// Makes every write of this child fail with this message, until [`mend`](Self::mend).

@@ -13,6 +13,7 @@ use crate::{
         observing::exports::pilothouse::plugin::observer,
     },
     exports::ExportsObserver,
+    http::HttpPermission,
     observer::{ObserverContext, Observes},
     permission::{self, Permission},
 };
@@ -46,6 +47,7 @@ pub struct Plugin<E = ()> {
     permissions: Vec<Permission>,
     crds: Vec<Crd>,
     config_schema: Option<fn() -> schemars::Schema>,
+    http: Vec<HttpPermission>,
     instances: wire::InstancePolicy,
 }
 
@@ -67,6 +69,7 @@ impl<E> Plugin<E> {
             permissions: Vec::new(),
             crds: Vec::new(),
             config_schema: None,
+            http: Vec::new(),
             instances: wire::InstancePolicy::Fresh,
         }
     }
@@ -183,6 +186,12 @@ impl<E> Plugin<E> {
         self
     }
 
+    /// Asks for requests to servers outside the cluster's API: see [`http`](crate::http).
+    pub fn http(mut self, permission: HttpPermission) -> Self {
+        self.http.push(permission);
+        self
+    }
+
     /// Adds the JSON schema of the configuration to the manifest, for people.
     pub fn config_schema<C: JsonSchema>(mut self) -> Self {
         self.config_schema = Some(|| SchemaSettings::draft07().into_generator().into_root_schema_for::<C>());
@@ -293,7 +302,7 @@ impl<E> Plugin<E> {
                 .map_err(text)?,
             instances: self.instances,
             metrics: Vec::new(),
-            http: Vec::new(),
+            http: self.http.into_iter().map(HttpPermission::into_wire).collect(),
             webhooks: Vec::new(),
         })
     }

@@ -32,6 +32,7 @@
 //! The host reads the file, and checks each read and write.
 
 mod file;
+mod http;
 mod yaml;
 
 use std::{
@@ -39,10 +40,14 @@ use std::{
     fmt,
 };
 
-pub use self::file::{AdminFile, GrantRule, Kinds, Limits, Parts};
+pub use self::{
+    file::{AdminFile, GrantRule, Kinds, Limits, Parts},
+    http::{HttpDenied, HttpGranted, HttpHeader, HttpRule},
+};
 use crate::{
+    http::Url,
     key::{Key, TypeMeta},
-    manifest::{Permission, Verb, Watch},
+    manifest::{HttpPermission, Manifest, Permission, Verb, Watch},
     object::Subresource,
 };
 
@@ -51,6 +56,7 @@ use crate::{
 pub struct Grants {
     asked: Vec<Permission>,
     allowed: Allowed,
+    http: http::HttpGrants,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -138,18 +144,40 @@ struct Wanted<'a> {
 impl Grants {
     /// Grants what is both asked for and allowed.
     pub fn new(asked: &[Permission], allowed: &[GrantRule]) -> Self {
-        Self { asked: asked.to_vec(), allowed: Allowed::Rules(allowed.to_vec()) }
+        Self { asked: asked.to_vec(), allowed: Allowed::Rules(allowed.to_vec()), http: http::HttpGrants::default() }
     }
 
     /// Grants everything that is asked for: for `dev`, where one person runs the host and writes the plugin.
     pub fn all_asked(asked: &[Permission]) -> Self {
-        Self { asked: asked.to_vec(), allowed: Allowed::AllAsked }
+        Self { asked: asked.to_vec(), allowed: Allowed::AllAsked, http: http::HttpGrants::default() }
     }
 
-    /// Returns the part of `asked` that the same administrator's rules allow.
+    /// Grants requests to the servers that are both asked for and allowed. If everything that is asked for is granted, so are these, with
+    /// addresses that are not public.
     #[must_use]
-    pub fn for_asked(&self, asked: &[Permission]) -> Self {
-        Self { asked: asked.to_vec(), allowed: self.allowed.clone() }
+    pub fn with_http(mut self, asked: &[HttpPermission], allowed: &[HttpRule]) -> Self {
+        self.http = http::HttpGrants { asked: asked.to_vec(), rules: allowed.to_vec() };
+        self
+    }
+
+    /// Returns the part of these requests that the same administrator's rules allow.
+    #[must_use]
+    pub fn for_asked(&self, asked: &[Permission], http: &[HttpPermission]) -> Self {
+        let http = http::HttpGrants { asked: http.to_vec(), rules: self.http.rules.clone() };
+        Self { asked: asked.to_vec(), allowed: self.allowed.clone(), http }
+    }
+
+    /// Checks a request to a server outside the API: may the plugin send `method` to the scheme, host and port of `url`?
+    ///
+    /// # Errors
+    /// [`HttpDenied`] if the manifest does not ask for it or the administrator does not allow it.
+    pub fn check_http(&self, method: &str, url: &Url) -> Result<HttpGranted, HttpDenied> {
+        self.http.check(method, url, self.allowed == Allowed::AllAsked)
+    }
+
+    /// Returns the requests that are asked for and not allowed, in the order of the manifest. Used for warnings.
+    pub fn refused_http(&self) -> Vec<String> {
+        if self.allowed == Allowed::AllAsked { Vec::new() } else { self.http.refused().collect() }
     }
 
     /// Checks one access.
@@ -289,9 +317,18 @@ impl Grants {
         self.asked.iter().flat_map(|asked| refused_of(asked, rules)).collect()
     }
 
-    /// Returns the `grants:` block that allows everything that is asked for, to paste into the administrator's file. Ends with a
-    /// line break.
-    pub fn yaml(asked: &[Permission]) -> String {
+    /// Returns the blocks `grants:` and `http:` that allow everything that is asked for, to paste into the administrator's file. Ends with
+    /// a line break.
+    pub fn yaml(manifest: &Manifest) -> String {
+        let mut yaml = Self::yaml_of(&manifest.permissions);
+        if !manifest.http.is_empty() {
+            yaml.push_str("http:\n");
+            manifest.http.iter().for_each(|asked| yaml.push_str(&format!("  - {}\n", http::rule_of(asked))));
+        }
+        yaml
+    }
+
+    fn yaml_of(asked: &[Permission]) -> String {
         if asked.is_empty() {
             return "grants: []\n".to_owned();
         }

@@ -12,12 +12,12 @@
 //!
 //! A module imports only modules that stand before it in this list; `tests/layers.rs` checks it.
 //!
-//! - `json`, [`dictionary`], [`key`], [`field`], [`selector`]: bytes, and the identity of objects
+//! - `json`, [`dictionary`], [`key`], [`field`], [`selector`], [`http`]: bytes, and the identity of objects and servers
 //! - [`rate`], [`backoff`], [`budget`], [`breaker`], [`quarantine`], [`event`]: limits in time
 //! - [`fair`], [`permits`], [`workqueue`]: who runs next
 //! - [`list`], [`object`], [`store`]: objects, from a response's bytes to the cache
 //! - [`informer`], [`reflector`]: what is watched, and how
-//! - [`predicate`], [`manifest`], [`grant`]: what a plugin asks for, and what it may do
+//! - [`predicate`], [`manifest`], [`references`], [`grant`]: what a plugin asks for, and what it may do
 //! - [`route`], [`reads`], [`backlog`], [`unjudged`]: from a change to the keys that it wakes
 //! - [`diff`]: what a declared child still needs
 
@@ -31,6 +31,7 @@ pub mod event;
 pub mod fair;
 pub mod field;
 pub mod grant;
+pub mod http;
 pub mod informer;
 mod json;
 pub mod key;
@@ -42,6 +43,7 @@ pub mod predicate;
 pub mod quarantine;
 pub mod rate;
 pub mod reads;
+pub mod references;
 pub mod reflector;
 pub mod route;
 pub mod selector;

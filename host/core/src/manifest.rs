@@ -21,6 +21,7 @@ use std::{collections::BTreeSet, fmt, time::Duration};
 
 use crate::{
     field::FieldPath,
+    http::Pattern,
     informer::InformerKey,
     key::TypeMeta,
     object::{Keep, Subresource},
@@ -62,6 +63,8 @@ pub struct Manifest {
     pub config_schema: Option<String>,
     /// Whether an instance is used for several calls.
     pub instances: Policy,
+    /// The servers that the plugin asks to send requests to.
+    pub http: Vec<HttpPermission>,
 }
 
 impl Manifest {
@@ -241,6 +244,19 @@ pub struct Permission {
     pub namespaces: Vec<String>,
     /// Empty for every name.
     pub names: Vec<String>,
+}
+
+/// Servers outside the API that the plugin may send requests to if the administrator grants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpPermission {
+    /// The hosts.
+    pub host: Pattern,
+    /// The port.
+    pub port: u16,
+    /// `true` for `http://` instead of `https://`.
+    pub plain: bool,
+    /// At least one.
+    pub methods: BTreeSet<String>,
 }
 
 /// An operation on objects.

@@ -6,6 +6,7 @@ use crate::{
     admin, cluster, dispatch, guests, informer,
     metrics::Registry,
     name::PluginName,
+    outbound,
     plugin::{self, Stage, State, Status},
     wasm, writer,
 };
@@ -18,6 +19,7 @@ pub(super) struct Counters {
     loads: Arc<plugin::metrics::Loads>,
     pub(super) calls: Arc<dispatch::metrics::Calls>,
     pub(super) writes: Arc<writer::metrics::Writes>,
+    pub(super) requests: Arc<outbound::metrics::Requests>,
 }
 
 impl Counters {
@@ -27,6 +29,7 @@ impl Counters {
         dispatch::metrics::register(&mut registry, &self.calls, &view.dispatch);
         plugin::metrics::register(&mut registry, &self.loads);
         writer::metrics::register(&mut registry, &self.writes, events);
+        outbound::metrics::register(&mut registry, &self.requests);
         informer::metrics::register(&mut registry, &view.informers);
         wasm::metrics::register(&mut registry, &view.engine);
         guests::metrics::register(&mut registry, &view.guests);
@@ -39,12 +42,14 @@ impl Counters {
         self.loads.begin(plugin.as_str());
         self.calls.begin(plugin.as_str());
         self.writes.begin(plugin.as_str());
+        self.requests.begin(plugin.as_str());
     }
 
     fn remove(&self, plugin: &PluginName) {
         self.loads.remove(plugin.as_str());
         self.calls.remove(plugin.as_str());
         self.writes.remove(plugin.as_str());
+        self.requests.remove(plugin.as_str());
     }
 }
 

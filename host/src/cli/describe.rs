@@ -3,7 +3,10 @@
 use std::{fs, io::ErrorKind, path::Path, sync::Arc};
 
 use anyhow::Context;
-use pilothouse_core::grant::{self, AdminFile};
+use pilothouse_core::{
+    grant::{self, AdminFile},
+    references,
+};
 
 use crate::{
     app,
@@ -32,6 +35,14 @@ pub(super) async fn describe(path: &Path) -> anyhow::Result<Described> {
     // A file with another name than a plugin may have can be described all the same.
     let name = PluginName::of_file(&stem).or_else(|error| PluginName::suggested(&stem).ok_or(error))?;
     let AdminFile { config, limits, .. } = admin_file(path)?;
+    let placeholders = references::find(&config).map_err(anyhow::Error::msg)?;
+    if !placeholders.is_empty() {
+        eprintln!(
+            "The configuration refers to {} values in the cluster. Each is replaced by a placeholder here.",
+            placeholders.len()
+        );
+    }
+    let config = references::resolve(&config, &|reference| Some(format!("({reference})")));
     let size = bytes.len();
     let linked = app::engine(None)?.load(PluginFile::new(bytes)).await?.link().await?;
     let revision = linked.describe(name, Arc::from(config.to_string()), call_limits(&limits)).await?;

@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use pilothouse_core::{
     grant::{self, Grants},
-    manifest::{MappedWatch, Mapping, Watch},
+    manifest::{HttpPermission, MappedWatch, Mapping, Watch},
     predicate::{Condition, Predicate, Test},
 };
 use serde_json::json;
@@ -78,6 +78,7 @@ fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
         cpu_milli,
         reconciles_per_second,
         requests_per_second,
+        http_requests_per_second,
         backoff_base_ms,
         backoff_cap_ms,
     } = *file;
@@ -105,6 +106,7 @@ fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
         some("cpuMilli", cpu_milli, "none"),
         some("reconcilesPerSecond", reconciles_per_second, "none"),
         some("requestsPerSecond", requests_per_second, "none"),
+        some("httpRequestsPerSecond", http_requests_per_second, "none"),
         number("backoffBaseMs", millis(backoff.base), backoff_base_ms.is_some()),
         number("backoffCapMs", millis(backoff.cap), backoff_cap_ms.is_some()),
     ]
@@ -152,19 +154,23 @@ fn text(revision: &Revision, size: usize, limits: &grant::Limits) -> String {
     for observed in &manifest.observes {
         row("observes", &watch(observed));
     }
+    for HttpPermission { host, port, plain, methods } in &manifest.http {
+        let methods: Vec<&str> = methods.iter().map(String::as_str).collect();
+        row("http", &format!("{} {}://{host}:{port}", methods.join(", "), scheme(*plain)));
+    }
     if let Some(schema) = &manifest.config_schema {
         row("config", schema);
     }
     row("instances", manifest.instances.as_str());
     for (place, Limit { key, value, default, .. }) in all_limits(revision, limits).iter().enumerate() {
         let default = if *default { " (default)" } else { "" };
-        row(if place == 0 { "limits" } else { "" }, &format!("{key:<19} {value}{default}"));
+        row(if place == 0 { "limits" } else { "" }, &format!("{key:<21} {value}{default}"));
     }
     let _ = write!(
         text,
         "\nTo grant all that it asks for, put this into {}.yaml beside it:\n\n{}",
         revision.plugin(),
-        Grants::yaml(&manifest.permissions)
+        Grants::yaml(manifest)
     );
     text
 }
@@ -221,6 +227,10 @@ fn mapping(mapping: &Mapping) -> String {
         Mapping::Index(index) => format!("index {index}"),
         Mapping::Plugin => "the plugin".to_owned(),
     }
+}
+
+fn scheme(plain: bool) -> &'static str {
+    if plain { "http" } else { "https" }
 }
 
 fn crd_name(crd: &str) -> String {
@@ -287,6 +297,9 @@ fn as_json(revision: &Revision, size: usize, limits: &grant::Limits) -> serde_js
             })
         })
         .collect();
+    let http = manifest.http.iter().map(|HttpPermission { host, port, plain, methods }| {
+        json!({ "host": host.to_string(), "port": port, "plain": plain, "methods": methods })
+    });
     let limits: serde_json::Map<_, _> =
         all_limits(revision, limits).into_iter().map(|limit| (limit.key.to_owned(), limit.json)).collect();
     json!({
@@ -302,6 +315,7 @@ fn as_json(revision: &Revision, size: usize, limits: &grant::Limits) -> serde_js
         "indexes": indexes,
         "observes": manifest.observes.iter().map(watch).collect::<Vec<_>>(),
         "permissions": permissions,
+        "http": http.collect::<Vec<_>>(),
         "configSchema": manifest.config_schema,
         "instances": manifest.instances.as_str(),
         "limits": limits,
@@ -339,27 +353,28 @@ mod tests {
         let to = text.find("\nTo grant").expect("it says what to grant");
         insta::assert_snapshot!(&text[from..to], @r"
         instances     reuse
-        limits        memoryMiB           8
-                      totalMemoryMiB      1024 (default)
-                      watches             64 (default)
-                      timeoutMs           as the manifest says (default)
-                      hostCalls           100000 (default)
-                      hostMiB             1024 (default)
-                      reuse               false
-                      maxConcurrency      as the manifest says (default)
-                      cpuWeight           100 (default)
-                      cpuMilli            500
-                      reconcilesPerSecond none (default)
-                      requestsPerSecond   none (default)
-                      backoffBaseMs       5 (default)
-                      backoffCapMs        60000
+        limits        memoryMiB             8
+                      totalMemoryMiB        1024 (default)
+                      watches               64 (default)
+                      timeoutMs             as the manifest says (default)
+                      hostCalls             100000 (default)
+                      hostMiB               1024 (default)
+                      reuse                 false
+                      maxConcurrency        as the manifest says (default)
+                      cpuWeight             100 (default)
+                      cpuMilli              500
+                      reconcilesPerSecond   none (default)
+                      requestsPerSecond     none (default)
+                      httpRequestsPerSecond none (default)
+                      backoffBaseMs         5 (default)
+                      backoffCapMs          60000
         ");
         let json = as_json(&revision, 1, &limits);
         assert_eq!(
             (json["instances"].as_str(), json["limits"].to_string().as_str()),
             (
                 Some("reuse"),
-                r#"{"backoffBaseMs":5,"backoffCapMs":60000,"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"maxConcurrency":null,"memoryMiB":8,"reconcilesPerSecond":null,"requestsPerSecond":null,"reuse":false,"timeoutMs":null,"totalMemoryMiB":1024,"watches":64}"#
+                r#"{"backoffBaseMs":5,"backoffCapMs":60000,"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"httpRequestsPerSecond":null,"maxConcurrency":null,"memoryMiB":8,"reconcilesPerSecond":null,"requestsPerSecond":null,"reuse":false,"timeoutMs":null,"totalMemoryMiB":1024,"watches":64}"#
             )
         );
     }

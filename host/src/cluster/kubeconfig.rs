@@ -26,7 +26,7 @@ use secrecy::ExposeSecret;
 use super::connect::{ConnectError, ConnectOptions};
 
 /// Reads an environment variable.
-pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// How to reach one API server.
 #[derive(Debug)]
@@ -239,6 +239,11 @@ fn proxy(server: &Uri, configured: Option<&str>, environment: Environment<'_>) -
     let direct = is_this_machine(server)
         || variable(["NO_PROXY", "no_proxy"]).is_some_and(|(_, list)| names_server(&list, server, https));
     if direct { Ok(None) } else { proxy_url(&url, name).map(Some) }
+}
+
+/// Returns the proxy that the environment names for requests to `server`, as for an API server.
+pub(crate) fn environment_proxy(server: &Uri, environment: Environment<'_>) -> Result<Option<Uri>, ConnectError> {
+    proxy(server, None, environment)
 }
 
 fn is_this_machine(server: &Uri) -> bool {

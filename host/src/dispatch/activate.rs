@@ -150,7 +150,14 @@ impl Dispatch {
         let record = running.record.clone().unwrap_or_else(begin);
         record.remembered().limit(revision.limits().total_memory);
         let before = running.access();
-        let access = Arc::new(Access::new(view.clone(), writer, grants, manifest, record.clone(), before.as_ref()));
+        let http = match &before {
+            Some(before) => before.http.clone(),
+            None => Arc::new(self.parts.outbound.client(name)),
+        };
+        http.limit(candidate.limits.http_requests());
+        let http = (http, candidate.references.clone());
+        let access =
+            Arc::new(Access::new(view.clone(), writer, http, grants, manifest, record.clone(), before.as_ref()));
         let controllers = controllers.into_iter().map(|(spec, mut wanted)| {
             let own: Vec<_> = wanted.iter().map(|wanted| wanted.lease.key().clone()).collect();
             let reconciled = wanted.iter().filter(|wanted| wanted.source == Source::For);

@@ -8,10 +8,12 @@ use std::{
 
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
+use http::{HeaderName, HeaderValue};
 use pilothouse_core::{
-    grant::{Grants, Namespaces},
+    grant::{Grants, HttpGranted, HttpHeader, Namespaces},
+    http::Url,
     key::{Key, TypeMeta},
-    manifest::{Manifest, Permission},
+    manifest::{HttpPermission, Manifest, Permission},
     object::{Object, Subresource, Uid},
 };
 
@@ -19,9 +21,12 @@ use super::{reader::Reader, reading::Reading, record::Record};
 use crate::{
     cluster::{self, DeleteOptions, Patch},
     informer::View,
+    outbound::{Admission, Client},
+    references::References,
     wasm::{
-        CacheImports, ClientError, ClientImports, ClockImports, Import, Imports, KeyPage, LogImports, LogLine, Page,
-        PatchBody, Preconditions, Propagation, Query, RandomImports, ReadError, Reason, StatusError,
+        CacheImports, ClientError, ClientImports, ClockImports, HttpError, HttpImports, HttpRequest, HttpResponse,
+        Import, Imports, KeyPage, LogImports, LogLine, Page, PatchBody, Preconditions, Propagation, Query,
+        RandomImports, ReadError, Reason, StatusError,
     },
     writer::{self, Closed, Writer},
 };
@@ -30,19 +35,24 @@ use crate::{
 pub(super) struct Access {
     pub(super) reader: Reader,
     pub(super) writer: Writer,
+    /// Shared by all activations.
+    pub(super) http: Arc<Client>,
+    references: References,
     /// Counts calls of imports.
     record: Arc<Record>,
     /// Shared with reader and writer.
     grants: Arc<ArcSwap<Grants>>,
     asked: Vec<Permission>,
+    asked_http: Vec<HttpPermission>,
     /// Those of earlier activations, whose calls may still be in flight.
     earlier: Vec<Weak<Access>>,
 }
 
 impl Access {
-    /// `true` if the plugin may read any Secret, and so may quote one.
+    /// `true` if the plugin may read any Secret, or has one in its configuration, and so may quote it.
     pub(super) fn may_read_secrets(&self) -> bool {
-        self.grants.load().readable_namespaces(&TypeMeta::new("v1", "Secret")) != Namespaces::None
+        self.references.secret_in_config
+            || self.grants.load().readable_namespaces(&TypeMeta::new("v1", "Secret")) != Namespaces::None
     }
 
     /// Creates the access of an activation. `grants` are shared with `writer`; `before` belongs to the activation
@@ -50,11 +60,13 @@ impl Access {
     pub(super) fn new(
         view: View,
         writer: Writer,
+        http: (Arc<Client>, References),
         grants: Arc<ArcSwap<Grants>>,
         manifest: &Manifest,
         record: Arc<Record>,
         before: Option<&Arc<Self>>,
     ) -> Self {
+        let (http, references) = http;
         let earlier = before.into_iter().flat_map(|before| {
             let others = before.earlier.iter().filter(|earlier| earlier.strong_count() > 0).cloned();
             others.chain([Arc::downgrade(before)])
@@ -62,9 +74,12 @@ impl Access {
         Self {
             reader: Reader::new(view, grants.clone(), manifest),
             writer,
+            http,
+            references,
             record,
             grants,
             asked: manifest.permissions.clone(),
+            asked_http: manifest.http.clone(),
             earlier: earlier.collect(),
         }
     }
@@ -72,13 +87,41 @@ impl Access {
     /// Revokes at once what the administrator no longer allows, for calls in flight too. Grants nothing that this
     /// revision did not ask for.
     pub(super) fn allow(&self, grants: &Grants) {
-        self.grants.store(Arc::new(grants.for_asked(&self.asked)));
+        self.grants.store(Arc::new(grants.for_asked(&self.asked, &self.asked_http)));
         self.earlier.iter().filter_map(Weak::upgrade).for_each(|earlier| earlier.allow(grants));
     }
 
     /// Returns `true` if the plugin may see this object now: see [`Grants::may_see`].
     pub(super) fn may_see(&self, of: &TypeMeta, key: &Key) -> bool {
         self.grants.load().may_see(of, key)
+    }
+
+    /// Returns a header with its value.
+    fn header(&self, header: &HttpHeader) -> Result<(HeaderName, HeaderValue), HttpError> {
+        let HttpHeader { name, prefix, secret } = header;
+        let failed = |why: &str| HttpError::Unreachable(format!("not sent: the header {name} needs {secret}: {why}"));
+        let value = self.references.value(secret).map_err(|missing| failed(&missing.to_string()))?;
+        let unfit = || failed("its value cannot be sent in a header");
+        // A Secret that was made from a file often ends with a line break.
+        let mut value = HeaderValue::try_from(format!("{prefix}{}", value.trim_end())).map_err(|_| unfit())?;
+        value.set_sensitive(true);
+        Ok((HeaderName::try_from(name).map_err(|_| unfit())?, value))
+    }
+
+    /// Decides whether a request to another server, or a redirect, may be sent.
+    fn admit(&self, method: &str, url: &Url) -> Result<Admission, HttpError> {
+        let granted = self.grants.load().check_http(method, url);
+        let HttpGranted { private, headers } = granted.map_err(|denied| HttpError::NotGranted(denied.to_string()))?;
+        match self.record.fence().check() {
+            Ok(()) => {
+                let headers = headers.iter().map(|header| self.header(header)).collect::<Result<_, _>>()?;
+                Ok(Admission { private, headers })
+            }
+            Err(Closed::NotActing) => Err(HttpError::Unreachable("not sent: this process may not act now".to_owned())),
+            Err(Closed::Withdrawn) => {
+                Err(HttpError::NotGranted("not sent: the plugin was removed or disabled, or the host stops".to_owned()))
+            }
+        }
     }
 }
 
@@ -202,6 +245,15 @@ impl ClientImports for CallImports {
                 resource_version: preconditions.resource_version,
             };
             self.access.writer.delete_object(&of, &key, options).await.map_err(|error| self.refusal(error))
+        })
+    }
+}
+
+impl HttpImports for CallImports {
+    fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, HttpError>> {
+        Box::pin(async move {
+            let admit = |method: &str, url: &Url| self.access.admit(method, url);
+            self.access.http.send(request, &admit).await
         })
     }
 }

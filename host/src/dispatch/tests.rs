@@ -36,7 +36,9 @@ use crate::{
     guests::Guests,
     informer::{InformerKey, Informers},
     name::PluginName,
+    outbound::Outbound,
     plugin::{Activate, Candidate},
+    references::References,
     testing::{Api, apple, comes_true, config_map, soon},
     wasm::{
         Engine, Limits, Phase,
@@ -135,6 +137,7 @@ impl Scene {
             guests: Guests::within(&Handle::current()),
             observer: seen.clone(),
             writes: Arc::new(()),
+            outbound: Outbound::new(Arc::default()),
             events: Events::start(api.cluster.clone(), acting.clone(), "test", &Handle::current()),
             acting,
         }));
@@ -149,7 +152,8 @@ impl Scene {
         let grants = Grants::all_asked(&revision.manifest().permissions);
         let identity = Identities::default().claim(revision.plugin(), None).expect("it is alone");
         let (revision, grants) = (Arc::new(revision), Arc::new(grants));
-        Candidate { revision, identity, grants, limits: grant::Limits::default() }
+        let limits = grant::Limits::default();
+        Candidate { revision, identity, grants, limits, references: References::default() }
     }
 
     async fn activate(&self, guest: &Guest) {

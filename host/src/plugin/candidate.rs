@@ -12,6 +12,7 @@ use pilothouse_core::{
 use super::mode::Mode;
 use crate::{
     name::PluginName,
+    references::References,
     wasm::{Limits, Revision},
     writer::Identity,
 };
@@ -57,6 +58,8 @@ pub struct Candidate {
     pub grants: Arc<Grants>,
     /// The administrator's limits. The revision has those of a single call.
     pub limits: grant::Limits,
+    /// What the administrator's file refers to.
+    pub references: References,
 }
 
 impl Candidate {
@@ -89,12 +92,33 @@ pub(crate) fn call_limits(limits: &grant::Limits) -> Limits {
 }
 
 /// The administrator's settings of one plugin.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) file: AdminFile,
+    pub(super) config: Config,
+    pub(super) references: References,
     pub(super) identity: Identity,
     /// `true` if there is no file, and these are the defaults.
     pub(super) missing: bool,
+}
+
+/// References count by their values in the configuration. Those of headers are read when a request is sent.
+impl PartialEq for Settings {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { file, config, references: _, identity, missing } = self;
+        (file, config, identity, missing) == (&other.file, &other.config, &other.identity, &other.missing)
+    }
+}
+
+/// The configuration as JSON text, with the values that it refers to.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Config(pub(super) Arc<str>);
+
+/// Shows nothing of it.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Config")
+    }
 }
 
 /// A candidate, and warnings about permissions that it asks for and does not get.
@@ -116,7 +140,8 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
     let grants = match mode {
         Mode::Granted => Grants::new(&manifest.permissions, &settings.file.grants),
         Mode::Dev => Grants::all_asked(&manifest.permissions),
-    };
+    }
+    .with_http(&manifest.http, &settings.file.http);
     let name = revision.plugin();
     let unread: Vec<Unread<'_>> = manifest.watches().filter_map(|watch| Unread::of(watch, &grants)).collect();
     if !unread.is_empty() {
@@ -129,18 +154,16 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
         } else if settings.missing {
             format!(
                 "\nthere is no {name}.yaml beside {name}.wasm, so nothing is granted; one that allows all that the plugin asks for:\n\n{}",
-                Grants::yaml(&manifest.permissions)
+                Grants::yaml(manifest)
             )
         } else {
-            format!(
-                "\nto allow all that the plugin asks for, put this into {name}.yaml:\n\n{}",
-                Grants::yaml(&manifest.permissions)
-            )
+            format!("\nto allow all that the plugin asks for, put this into {name}.yaml:\n\n{}", Grants::yaml(manifest))
         };
         return Err(format!("may not read what it works on: {}{help}", reasons.join("; ")));
     }
     within_watches(manifest, &settings.file.limits).map_err(|error| format!("{error} in {name}.yaml"))?;
-    let warnings = grants.refused().iter().map(|refused| format!("asks for and is not granted: {refused}")).collect();
+    let refused = grants.refused().iter().map(ToString::to_string).chain(grants.refused_http()).collect::<Vec<_>>();
+    let warnings = refused.iter().map(|refused| format!("asks for and is not granted: {refused}")).collect();
     let limits = settings.file.limits;
     let revision = if revision.limits() == call_limits(&limits) {
         Arc::clone(revision)
@@ -148,7 +171,8 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
         Arc::new(revision.with_limits(call_limits(&limits)))
     };
     let (identity, grants) = (settings.identity.clone(), Arc::new(grants));
-    Ok(Verified { candidate: Candidate { revision, identity, grants, limits }, warnings })
+    let references = settings.references.clone();
+    Ok(Verified { candidate: Candidate { revision, identity, grants, limits, references }, warnings })
 }
 
 /// Refuses a manifest that causes more watches at the API server than the plugin may have. A kind that is granted only in some namespaces has a

@@ -21,7 +21,7 @@ use super::{
     status::{Observer, State, Statuses},
     task::{Task, Wish},
 };
-use crate::{guests::Guests, name::PluginName, wasm::Engine, writer::Identities};
+use crate::{guests::Guests, informer::Informers, name::PluginName, wasm::Engine, writer::Identities};
 
 /// The code of a plugin that is not called for this long, or up to twice as long, is unmapped.
 const UNMAP_EVERY: Duration = Duration::from_secs(60);
@@ -67,8 +67,18 @@ impl Lifecycle {
     ) -> Self {
         let identities = Identities::default();
         let statuses = Statuses::new(identities.clone());
-        let shared = Arc::new(Shared { engine, activate, mode, guests, observer, statuses, identities });
+        let shared =
+            Arc::new(Shared { engine, activate, mode, guests, observer, statuses, identities, informers: None });
         Self { shared, tasks: JoinSet::new(), plugins: HashMap::new(), logged: Vec::new() }
+    }
+
+    /// Lets files refer to Secrets and ConfigMaps. Call it before [`Self::run`].
+    #[must_use]
+    pub fn with_informers(mut self, informers: Informers) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.informers = Some(informers);
+        }
+        self
     }
 
     /// Returns the statuses of all plugins.

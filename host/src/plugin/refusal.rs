@@ -66,6 +66,12 @@ impl Refusal {
         Self { stage, kind, message, backtrace: Vec::new(), retry: Retry::Never }
     }
 
+    /// Leaves out the plugin's own words, which may quote a Secret of its configuration.
+    pub(super) fn withheld(self) -> Self {
+        let message = "describe failed; the configuration has values of Secrets, so the plugin's message is not shown";
+        Self { message: message.to_owned(), backtrace: Vec::new(), ..self }
+    }
+
     pub(super) fn with_retry(self, retry: Retry) -> Self {
         Self { retry, ..self }
     }

@@ -7,7 +7,7 @@ use super::{
     mode::Mode,
     status::{Observer, Statuses},
 };
-use crate::{guests::Guests, wasm::Engine, writer::Identities};
+use crate::{guests::Guests, informer::Informers, wasm::Engine, writer::Identities};
 
 pub(super) struct Shared {
     pub(super) engine: Engine,
@@ -18,4 +18,6 @@ pub(super) struct Shared {
     pub(super) observer: Arc<dyn Observer>,
     pub(super) statuses: Statuses,
     pub(super) identities: Identities,
+    /// Caches what files refer to. `None` without a cluster.
+    pub(super) informers: Option<Informers>,
 }

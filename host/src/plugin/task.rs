@@ -1,16 +1,20 @@
 //! The task of one plugin: brings its newest files up, step by step, to the revision that serves.
 
-use std::{pin::pin, sync::Arc, time::Instant};
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
-use pilothouse_core::grant::AdminFile;
+use pilothouse_core::{grant::AdminFile, references};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info, warn};
 
 use super::{
-    candidate::{Candidate, Settings, Verified, call_limits, verify, with_causes},
+    candidate::{Candidate, Config, Settings, Verified, call_limits, verify, with_causes},
     change::{Found, SettingsFile},
     refusal::{Refusal, Retries, Retry},
     shared::Shared,
@@ -19,9 +23,13 @@ use super::{
 use crate::{
     guests::Account,
     name::PluginName,
+    references::{References, Watched},
     wasm::{Compiled, Digest, Linked, PluginFile, Revision},
     yaml,
 };
+
+/// Time to find out whether the objects to which a file refers exist. A server that responds does so in some milliseconds.
+const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
 /// What the plugin's task is to bring about.
 #[derive(Debug, Clone)]
@@ -45,6 +53,8 @@ pub(super) struct Task {
     loaded: Option<(Digest, Result<Linked, Refusal>)>,
     /// The last settings that could be read.
     settings: Option<Settings>,
+    /// What the last file refers to, and what of its changes was seen.
+    watched: Option<(Arc<Watched>, watch::Receiver<()>)>,
     active: Option<Active>,
     /// `true` if something else than `active` may serve: an activation was dropped half-way, or an earlier task panicked.
     is_unsure: bool,
@@ -78,7 +88,18 @@ impl Task {
     pub(super) fn new(shared: Arc<Shared>, name: PluginName, wish: watch::Receiver<Wish>, is_unsure: bool) -> Self {
         let account = shared.guests.account(&name);
         let status = Status::new(name);
-        Self { shared, wish, account, status, compiling: None, loaded: None, settings: None, active: None, is_unsure }
+        Self {
+            shared,
+            wish,
+            account,
+            status,
+            compiling: None,
+            loaded: None,
+            settings: None,
+            watched: None,
+            active: None,
+            is_unsure,
+        }
     }
 
     /// Follows the wishes until the plugin is gone, or the lifecycle ends.
@@ -102,19 +123,31 @@ impl Task {
         }
     }
 
-    /// Brings the files up, and retries as long as that may help. Returns when there are newer files.
+    /// Brings the files up, and does so again when something changes to which they refer, or as long as that may help. Returns when there are
+    /// newer files.
     async fn bring_up_until_settled(&mut self, found: &Found, seen: Instant) {
         let mut retries = Retries::of(&found.name);
         while let Some(retry) = self.bring_up(found, seen).await {
             let mut newer = self.wish.clone();
-            if let Some(delay) = retries.next(retry) {
-                if tokio::time::timeout(delay, newer.changed()).await.is_err() {
-                    continue;
+            let delay = retries.next(retry);
+            let retried = async {
+                match delay {
+                    Some(delay) => tokio::time::sleep(delay).await,
+                    None => std::future::pending().await,
                 }
-            } else {
-                let _ = newer.changed().await;
+            };
+            let referred = async {
+                match &mut self.watched {
+                    Some((watched, changes)) => watched.changed(changes).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = newer.changed() => return,
+                () = referred => {}
+                () = retried => {}
             }
-            return;
         }
     }
 
@@ -122,8 +155,11 @@ impl Task {
     async fn bring_up(&mut self, found: &Found, seen: Instant) -> Option<Retry> {
         self.status.found = Some(found.digest);
         let mut refusals = Vec::new();
-        let settings = match self.settings(&found.settings) {
-            Ok(settings) => settings,
+        let settings = match self.settings(&found.settings).await {
+            Ok((settings, missing)) => {
+                refusals.extend(missing);
+                settings
+            }
             Err(refusal) => {
                 refusals.push(refusal);
                 match &self.settings {
@@ -157,9 +193,10 @@ impl Task {
         Some(self.settle(found, &refusals))
     }
 
-    /// Reads the administrator's file, and claims the identity that it gives the plugin.
-    fn settings(&self, file: &SettingsFile) -> Result<Settings, Refusal> {
-        let name = &self.status.plugin;
+    /// Reads the administrator's file, claims the identity that it gives the plugin, and fills in the values to which it refers. If a value is
+    /// missing, the result is the file with the configuration of before, and why.
+    async fn settings(&mut self, file: &SettingsFile) -> Result<(Settings, Option<Refusal>), Refusal> {
+        let name = &self.status.plugin.clone();
         let (file, missing) = read_settings(file, name)?;
         let identity = file.identity.as_deref().map(PluginName::new).transpose().map_err(|error| {
             let message = format!("cannot use {name}.yaml: identity: {error}");
@@ -169,7 +206,56 @@ impl Task {
             // If a file was renamed, the plugin of its old name is about to end.
             Refusal::new(Stage::Settings, "identity", taken.to_string()).with_retry(Retry::Soon)
         })?;
-        Ok(Settings { file, identity, missing })
+        let references = References { watched: self.watch(&file).await?, secret_in_config: has_secrets(&file) };
+        let config = match &references.watched {
+            Some(watched) => watched.resolve(&file.config),
+            None => Ok(file.config.clone()),
+        };
+        match (config, &self.settings) {
+            (Ok(config), _) => {
+                let config = Config(config.to_string().into());
+                Ok((Settings { file, config, references, identity, missing }, None))
+            }
+            (Err(why), before) => {
+                let message = format!("waits for what the configuration in {name}.yaml refers to: {why}");
+                let refusal = Refusal::new(Stage::Settings, "references", message);
+                let Some(before) = before else { return Err(refusal) };
+                let secret_in_config = references.secret_in_config || before.references.secret_in_config;
+                let references = References { secret_in_config, ..references };
+                Ok((Settings { file, config: before.config.clone(), references, identity, missing }, Some(refusal)))
+            }
+        }
+    }
+
+    /// Caches what the file refers to, and nothing else. Waits a moment for it.
+    async fn watch(&mut self, file: &AdminFile) -> Result<Option<Arc<Watched>>, Refusal> {
+        let references = file.references();
+        if references.is_empty() {
+            self.watched = None;
+            return Ok(None);
+        }
+        let known = self.watched.take().filter(|(watched, _)| *watched.references() == references);
+        let (watched, changes) = match (known, &self.shared.informers) {
+            (Some(known), _) => known,
+            (None, Some(informers)) => {
+                let watched = Watched::new(informers, self.status.plugin.as_str(), references);
+                let changes = watched.changes();
+                (Arc::new(watched), changes)
+            }
+            (None, None) => {
+                let message = "the file refers to Secrets or ConfigMaps, and there is no cluster".to_owned();
+                return Err(Refusal::new(Stage::Settings, "references", message));
+            }
+        };
+        let mut newer = self.wish.clone();
+        tokio::select! {
+            biased;
+            _ = newer.changed() => {}
+            _ = tokio::time::timeout(LOOK_WITHIN, watched.synced()) => {}
+        }
+        let (_, changes) = self.watched.insert((watched.clone(), changes));
+        changes.mark_unchanged();
+        Ok(Some(watched))
     }
 
     /// Turns the files into a revision that serves.
@@ -249,7 +335,7 @@ impl Task {
 
     /// Calls the plugin's `describe`.
     async fn describe(&mut self, linked: Linked, settings: &Settings) -> Result<Revision, Halt> {
-        let (name, config) = (self.status.plugin.clone(), settings.file.config.to_string().into());
+        let (name, config) = (self.status.plugin.clone(), settings.config.0.clone());
         let limits = call_limits(&settings.file.limits);
         // Dropping this future ends the call.
         let call = self.account.spawn(async move { linked.describe(name, config, limits).await });
@@ -261,6 +347,9 @@ impl Task {
         };
         match described {
             Some(Ok(revision)) => Ok(revision),
+            Some(Err(error)) if settings.references.secret_in_config => {
+                Err(Refusal::describe(&error).withheld().into())
+            }
             Some(Err(error)) => Err(Refusal::describe(&error).into()),
             None => Err(Refusal::new(Stage::Describe, "host", "the host panicked during the call".to_owned()).into()),
         }
@@ -377,6 +466,12 @@ impl Task {
         self.shared.statuses.put(self.status.clone());
         self.shared.observer.changed(&self.status);
     }
+}
+
+/// `true` if the configuration refers to a Secret.
+fn has_secrets(file: &AdminFile) -> bool {
+    let references = references::find(&file.config).unwrap_or_default();
+    references.iter().any(|reference| reference.of == references::Kind::Secret)
 }
 
 /// Loads the file, in this task: lines that are logged meanwhile name the plugin.

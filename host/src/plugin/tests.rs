@@ -4,4 +4,5 @@
 
 mod directory;
 mod life;
+mod references;
 mod whole;

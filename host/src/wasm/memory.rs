@@ -131,6 +131,12 @@ impl Limiter {
         may
     }
 
+    /// Counts bytes that the host holds for the call, until the result is dropped. Returns `None` if the plugin's limit does
+    /// not allow them.
+    pub(crate) fn charge(&self, bytes: usize) -> Option<MemoryCharge> {
+        self.held.charge(bytes, self.most())
+    }
+
     /// Starts the next call into the same instance, which keeps its memory.
     pub(crate) fn again(&mut self) {
         (self.refused, self.elements_refused) = (None, false);

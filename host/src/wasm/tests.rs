@@ -111,6 +111,7 @@ async fn describe_gives_the_manifest() {
             crds: Vec::new(),
             config_schema: None,
             instances: Policy::Fresh,
+            http: Vec::new(),
         }
     );
     assert_eq!(revision.deadline("apples"), Some(Duration::from_millis(1500)));

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::script::{part, verb};
-use crate::contract::exports::pilothouse::plugin::controller::Permission;
+use crate::contract::exports::pilothouse::plugin::controller::{HttpPermission, Manifest, Permission};
 
 /// A grant, as the file writes it.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -49,14 +49,53 @@ impl fmt::Display for Grant {
     }
 }
 
+/// A line of `http`, as the file writes it.
+#[derive(Deserialize)]
+struct HttpRule {
+    hosts: Vec<String>,
+    ports: Option<Vec<u16>>,
+    methods: Vec<String>,
+    #[serde(default)]
+    plain: bool,
+}
+
+impl HttpRule {
+    fn asked(asked: &HttpPermission) -> Self {
+        let HttpPermission { host, port, plain, methods } = asked.clone();
+        Self { hosts: vec![host], ports: port.map(|port| vec![port]), methods, plain }
+    }
+
+    /// Returns each request that the line grants.
+    fn requests(&self) -> Vec<String> {
+        let (scheme, port) = if self.plain { ("http", 80) } else { ("https", 443) };
+        let ports = self.ports.clone().unwrap_or_else(|| vec![port]);
+        let mut requests = Vec::new();
+        for host in &self.hosts {
+            for port in &ports {
+                requests.extend(self.methods.iter().map(|method| format!("http {method} to {scheme}://{host}:{port}")));
+            }
+        }
+        requests
+    }
+}
+
+fn differences<T: Ord + fmt::Display>(asked: &BTreeSet<T>, granted: &BTreeSet<T>) -> Vec<String> {
+    let missing = asked.difference(granted).map(|grant| format!("asked and not granted: {grant}"));
+    let surplus = granted.difference(asked).map(|grant| format!("granted and not asked: {grant}"));
+    missing.chain(surplus).collect()
+}
+
 /// # Errors
 /// Fails with every permission that is not granted, and every grant that is not asked for.
-pub(super) fn compare(permissions: &[Permission], file: &Value) -> Result<(), String> {
+pub(super) fn compare(manifest: &Manifest, file: &Value) -> Result<(), String> {
     let grants = BTreeSet::<Grant>::deserialize(&file["grants"]);
     let granted = grants.map_err(|error| format!("the file has no valid grants: {error}"))?;
-    let asked: BTreeSet<Grant> = permissions.iter().map(Grant::asked).collect();
-    let missing = asked.difference(&granted).map(|grant| format!("asked and not granted: {grant}"));
-    let surplus = granted.difference(&asked).map(|grant| format!("granted and not asked: {grant}"));
-    let problems: Vec<String> = missing.chain(surplus).collect();
+    let asked: BTreeSet<Grant> = manifest.permissions.iter().map(Grant::asked).collect();
+    let mut problems = differences(&asked, &granted);
+    let rules = Option::<Vec<HttpRule>>::deserialize(&file["http"]);
+    let rules = rules.map_err(|error| format!("the file has no valid `http`: {error}"))?.unwrap_or_default();
+    let granted: BTreeSet<String> = rules.iter().flat_map(HttpRule::requests).collect();
+    let asked: BTreeSet<String> = manifest.http.iter().flat_map(|asked| HttpRule::asked(asked).requests()).collect();
+    problems.extend(differences(&asked, &granted));
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }

@@ -1,6 +1,6 @@
 //! Checks a manifest, as far as that is possible without a cluster.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, net::Ipv6Addr};
 
 use super::{
     field::Path,
@@ -41,7 +41,34 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
         check_finalizer(manifest, controller).map_err(of_it)?;
     }
     manifest.observes.iter().try_for_each(check_watch).map_err(|problem| format!("the plugin {problem}"))?;
+    check_http(manifest)?;
     check_indexes(manifest)
+}
+
+fn check_http(manifest: &Manifest) -> Result<(), String> {
+    for asked in &manifest.http {
+        let host = &asked.host;
+        let bare = host.strip_prefix("*.").unwrap_or(host).trim_start_matches('[').trim_end_matches(']');
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        if bare.is_empty() || !bare.chars().all(fits) || (bare.contains(':') && bare.parse::<Ipv6Addr>().is_err()) {
+            return Err(format!(
+                "asks for the host {host:?}: write a name, *.NAME, or an IP address, without scheme and port"
+            ));
+        }
+        if asked.methods.is_empty() || asked.methods.iter().any(|method| !is_method(method)) {
+            return Err(format!(
+                "asks for the host {host:?} with the methods {:?}: write each as in POST",
+                asked.methods
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn is_method(method: &str) -> bool {
+    !method.is_empty()
+        && method.bytes().all(|b| b.is_ascii_uppercase() || b == b'-')
+        && !["CONNECT", "TRACE"].contains(&method)
 }
 
 fn check_watch(watch: &Watch) -> Result<(), String> {

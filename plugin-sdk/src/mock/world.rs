@@ -8,6 +8,7 @@ mod cache;
 mod client;
 mod clock;
 mod finalizer;
+mod http;
 mod log;
 mod random;
 mod view;
@@ -26,6 +27,7 @@ use serde_json::{Value, json};
 use super::{
     apply,
     features::Features,
+    http::{ExpectedHttp, HttpCall},
     keys,
     outcome::Failure,
     script::{Call, Expected, part, verb},
@@ -70,6 +72,8 @@ struct State {
     applied: BTreeMap<(Id, Option<Subresource>), Value>,
     faults: BTreeMap<Id, String>,
     expected: VecDeque<Expected>,
+    expected_http: VecDeque<ExpectedHttp>,
+    http_calls: Vec<HttpCall>,
     calls: Vec<Call>,
     lines: Vec<LogLine>,
     now: Timestamp,
@@ -93,6 +97,8 @@ impl World {
             applied: BTreeMap::new(),
             faults: BTreeMap::new(),
             expected: VecDeque::new(),
+            expected_http: VecDeque::new(),
+            http_calls: Vec::new(),
             calls: Vec::new(),
             lines: Vec::new(),
             now: "2026-01-01T00:00:00Z".parse().expect("a time in RFC 3339"),
@@ -108,6 +114,7 @@ impl World {
         let call = || with_mock(&crate::cache::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::client::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::clock::import::MOCK, self.clone(), call);
+        let call = || with_mock(&crate::http::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::log::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::random::import::MOCK, self.clone(), call);
         self.features.serve(call)
@@ -142,6 +149,14 @@ impl World {
         self.state_mut().expected.push_back(expected);
     }
 
+    pub(super) fn expect_http(&self, expected: ExpectedHttp) {
+        self.state_mut().expected_http.push_back(expected);
+    }
+
+    pub(super) fn http_calls(&self) -> Vec<HttpCall> {
+        self.state().http_calls.clone()
+    }
+
     pub(super) fn fail_child(&self, of: TypeMeta, key: Key, message: String) {
         self.state_mut().faults.insert((of, key), message);
     }
@@ -159,7 +174,9 @@ impl World {
     }
 
     pub(super) fn missing(&self) -> Vec<String> {
-        self.state().expected.iter().map(|expected| expected.request.to_string()).collect()
+        let state = self.state();
+        let http = state.expected_http.iter().map(|expected| format!("{} {}", expected.method, expected.url));
+        state.expected.iter().map(|expected| expected.request.to_string()).chain(http).collect()
     }
 
     pub(super) fn version(&self) -> u64 {

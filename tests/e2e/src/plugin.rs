@@ -146,9 +146,17 @@ impl Plugin {
     ///
     /// # Errors
     /// The plugin has no grants of that form.
-    pub fn limited(mut self, limits: &Value) -> Result<Self> {
+    pub fn limited(self, limits: &Value) -> Result<Self> {
+        self.with("limits", limits)
+    }
+
+    /// Sets a member of the file of a plugin that was [granted](Self::granted) something.
+    ///
+    /// # Errors
+    /// The plugin has no grants of that form.
+    pub fn with(mut self, member: &str, value: &Value) -> Result<Self> {
         let mut yaml: Value = serde_json::from_str(self.yaml.as_deref().unwrap_or_default())?;
-        yaml["limits"] = limits.clone();
+        yaml[member] = value.clone();
         self.yaml = Some(yaml.to_string());
         Ok(self)
     }

@@ -9,11 +9,12 @@ use pilothouse_e2e::{Apple, Host, Plugin, Scene, admin::Admin, eventually, plugi
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::reads::put;
+use crate::{http::FarEnd, reads::put};
 
 /// Guests that fail on `bad-1` and `bad-2`, each with its log messages for the two objects.
-const HOSTILE: [(&str, [&str; 2]); 14] = [
+const HOSTILE: [(&str, [&str; 2]); 15] = [
     ("asking", [LATE; 2]),
+    ("flooding_http", [LATE; 2]),
     ("flooding_requests", [LATE; 2]),
     ("flooding_writes", [LATE; 2]),
     ("garbling", ["plugin passed text that is not valid: invalid utf-8"; 2]),
@@ -96,6 +97,47 @@ pub(crate) async fn invariant_8_a_plugin_that_floods_the_server_with_writes_cost
     scene: Scene,
 ) -> Result<()> {
     floods(&scene, "flooding_writes").await
+}
+
+/// Nothing is granted, so each of its requests is denied at once.
+pub(crate) async fn invariant_8_a_plugin_that_asks_for_requests_for_ever_costs_itself_one_call(
+    scene: Scene,
+) -> Result<()> {
+    have_no_children(&is_contained(&scene, "flooding_http").await?).await
+}
+
+/// 64 objects of the guest send requests at once, to a server that reads slowly and answers with endless bodies. The host has sixteen of
+/// them on their way.
+pub(crate) async fn invariant_8_a_plugin_that_floods_another_server_costs_nobody_else_anything(
+    scene: Scene,
+) -> Result<()> {
+    let far = FarEnd::start().await?;
+    let granted =
+        json!([{"hosts": ["127.0.0.1"], "ports": [far.port()], "methods": ["POST"], "plain": true, "private": true}]);
+    let guest = Plugin::guest("flooding_http")?.confined_to(&scene.namespace);
+    let guest = guest.with("config", &json!({"port": far.port()}))?.with("http", &granted)?;
+    let (mut host, elsewhere) = serves_beside_myapple(&scene, guest).await?;
+    let names: Vec<String> = (0..64).map(|number| format!("bad-{number}")).collect();
+    let bad: Vec<Apple> = names.iter().map(|name| scene.apple(name)).collect();
+    try_join_all(bad.iter().map(async |apple| apple.create(1).await.map(drop))).await?;
+    let admin = host.admin()?;
+    let others = other_apples(&scene, &elsewhere);
+    let served = async {
+        eventually("its requests are refused", async || {
+            let metrics = admin.metrics().await?;
+            let of = |result| {
+                metrics.sum("pilothouse_http_requests_total", &[("plugin", "flooding-http"), ("result", result)])
+            };
+            ensure!(of("too_many") > 0.0 && of("too_large") > 0.0, "{} and {}", of("too_many"), of("too_large"));
+            Ok(())
+        })
+        .await?;
+        others_go_on(&mut host, &others).await?;
+        let most = far.most_at_once();
+        ensure!(most <= 16, "{most} connections at once");
+        Ok(())
+    };
+    while_they_are_called(&bad[..2], &admin, "flooding-http", served).await
 }
 
 /// 128 objects of the guest are reconciled at once while another plugin's objects are served. The guest never gets more than its share of
@@ -524,7 +566,7 @@ fn confined(guest: &str, namespace: &str) -> Result<Plugin> {
     let plugin = Plugin::guest(guest)?.confined_to(namespace);
     // Its deadline must end it, however fast the host is.
     let asks_on = json!({"hostCalls": 1_000_000_000, "hostMiB": 1_000_000});
-    if guest == "asking" { plugin.limited(&asks_on) } else { Ok(plugin) }
+    if ["asking", "flooding_http"].contains(&guest) { plugin.limited(&asks_on) } else { Ok(plugin) }
 }
 
 /// Does the same with the guest `asking` under these limits. The log has these messages for both objects.

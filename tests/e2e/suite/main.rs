@@ -14,6 +14,7 @@ mod finalizers;
 mod grants;
 mod hooks;
 mod hostile;
+mod http;
 mod instances;
 mod kubectl;
 mod outages;
@@ -123,6 +124,8 @@ fn main() -> ExitCode {
             invariant_8_a_plugin_that_waits_for_the_server_costs_itself_one_call,
             invariant_8_a_plugin_that_floods_the_server_with_reads_costs_nobody_else_anything,
             invariant_8_a_plugin_that_floods_the_server_with_writes_costs_nobody_else_anything,
+            invariant_8_a_plugin_that_asks_for_requests_for_ever_costs_itself_one_call,
+            invariant_8_a_plugin_that_floods_another_server_costs_nobody_else_anything,
             invariant_8_a_plugin_that_traps_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_memory_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_a_table_costs_itself_one_call,
@@ -136,6 +139,9 @@ fn main() -> ExitCode {
             invariant_8_a_plugin_that_answers_nonsense_costs_itself_one_call,
             a_plugin_that_cannot_be_used_is_refused_with_the_reason,
             a_plugin_that_misbehaves_while_an_instance_is_made_is_refused_with_the_reason,
+        }
+        http {
+            invariant_7_requests_reach_only_the_servers_that_are_granted,
         }
         instances { an_instance_that_is_kept_remembers_and_that_of_another_revision_does_not }
         kubectl {

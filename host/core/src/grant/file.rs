@@ -8,11 +8,13 @@ use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
 
+use super::http::HttpRule;
 use crate::{
     fair::{self, Share},
     manifest::Verb,
     object::Subresource,
     rate::Rate,
+    references::{self, Reference},
     workqueue::{LIMITS, Limits as Backoff, Pace},
 };
 
@@ -25,20 +27,39 @@ pub struct AdminFile {
     /// The plugin's field manager is `pilothouse.<identity>`. `None` means that it is the plugin's name.
     #[serde(deserialize_with = "given")]
     pub identity: Option<String>,
-    /// The argument of `describe` and `reconcile`, any JSON; `{}` if the file has none.
+    /// The argument of `describe` and `reconcile`, any JSON; `{}` if the file has none. Its [references](references::find) are valid.
     #[serde(deserialize_with = "config")]
     pub config: Value,
     /// The allowed part of what the plugin asks for. Null grants nothing.
     #[serde(deserialize_with = "null_is_default")]
     pub grants: Vec<GrantRule>,
+    /// Servers that the plugin may send requests to. Null grants none.
+    #[serde(deserialize_with = "null_is_default")]
+    pub http: Vec<HttpRule>,
     /// Bounds that tighten the plugin's own. Null means the host's bounds, like a file without `limits`.
     #[serde(deserialize_with = "null_is_default")]
     pub limits: Limits,
 }
 
+impl AdminFile {
+    /// Returns the keys of Secrets and ConfigMaps that the configuration and the headers refer to.
+    pub fn references(&self) -> BTreeSet<Reference> {
+        let mut all = references::find(&self.config).unwrap_or_default();
+        all.extend(self.http.iter().flat_map(|rule| &rule.headers).map(|header| header.secret.clone()));
+        all
+    }
+}
+
 impl Default for AdminFile {
     fn default() -> Self {
-        Self { enabled: true, identity: None, config: no_config(), grants: Vec::new(), limits: Limits::default() }
+        Self {
+            enabled: true,
+            identity: None,
+            config: no_config(),
+            grants: Vec::new(),
+            http: Vec::new(),
+            limits: Limits::default(),
+        }
     }
 }
 
@@ -83,6 +104,9 @@ pub struct Limits {
     /// Requests that the plugin may send to the API server per second, on average and as a burst: writes and live reads.
     #[serde(rename = "requestsPerSecond", deserialize_with = "rate")]
     pub requests_per_second: Option<NonZeroU32>,
+    /// Requests that the plugin may send to other servers per second, on average and as a burst.
+    #[serde(rename = "httpRequestsPerSecond", deserialize_with = "rate")]
+    pub http_requests_per_second: Option<NonZeroU32>,
     /// Delay of a key after its first failure, in milliseconds. It doubles with each further failure.
     #[serde(rename = "backoffBaseMs", deserialize_with = "given")]
     pub backoff_base_ms: Option<NonZeroU32>,
@@ -119,6 +143,11 @@ impl Limits {
     /// Returns the rate of requests to the API server.
     pub fn requests(&self) -> Option<Rate> {
         self.requests_per_second.map(per_second)
+    }
+
+    /// Returns the rate of requests to other servers.
+    pub fn http_requests(&self) -> Option<Rate> {
+        self.http_requests_per_second.map(per_second)
     }
 }
 
@@ -269,7 +298,9 @@ fn no_config() -> Value {
 }
 
 fn config<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_else(no_config))
+    let config = Option::deserialize(deserializer)?.unwrap_or_else(no_config);
+    references::find(&config).map_err(D::Error::custom)?;
+    Ok(config)
 }
 
 /// Reads a key that is present. An explicit null is not the same as an absent key.

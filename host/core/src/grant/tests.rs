@@ -70,13 +70,13 @@ fn check(grants: &Grants, (verb, api_version, kind, subresource, namespace, name
 
 #[test]
 fn the_same_rules_allow_another_what_it_asks_for() {
-    let other = apples().for_asked(&[asks("v1", "Pod", &[Verb::Read])]);
+    let other = apples().for_asked(&[asks("v1", "Pod", &[Verb::Read])], &[]);
     assert_eq!(check(&other, (Verb::Read, "v1", "Pod", None, Some("a"), None)), Ok(()));
     assert_eq!(
         check(&other, (Verb::Read, "stable.example.com/v1", "MyApple", None, None, None)),
         Err(LackedBy::Manifest)
     );
-    let none = other.for_asked(&[asks("v1", "Node", &[Verb::Read])]);
+    let none = other.for_asked(&[asks("v1", "Node", &[Verb::Read])], &[]);
     assert_eq!(check(&none, (Verb::Read, "v1", "Node", None, None, None)), Err(LackedBy::Administrator));
 }
 
@@ -264,18 +264,18 @@ fn refused_is_what_is_asked_and_not_allowed_everywhere() {
 #[test]
 fn the_yaml_block_grants_what_is_asked() {
     let apples = apples();
-    assert_snapshot!(Grants::yaml(&apples.asked), @r"
+    assert_snapshot!(Grants::yaml_of(&apples.asked), @r"
     grants:
       - { apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read] }
       - { apiVersion: stable.example.com/v1, kind: MyApple/status, verbs: [apply] }
       - { apiVersion: v1, kind: ConfigMap, verbs: [read, apply, delete], namespaces: [a, b] }
       - { apiVersion: v1, kind: Secret, verbs: [read], names: [token] }
     ");
-    assert_snapshot!(Grants::yaml(&[of_names(in_namespaces(asks("v1", "Pod", &[Verb::Read]), &["on", "1e3"]), &["system:x"])]), @r#"
+    assert_snapshot!(Grants::yaml_of(&[of_names(in_namespaces(asks("v1", "Pod", &[Verb::Read]), &["on", "1e3"]), &["system:x"])]), @r#"
     grants:
       - { apiVersion: v1, kind: Pod, verbs: [read], namespaces: ["on", "1e3"], names: ["system:x"] }
     "#);
-    assert_eq!(Grants::yaml(&[]), "grants: []\n");
+    assert_eq!(Grants::yaml_of(&[]), "grants: []\n");
 }
 
 #[test]
@@ -291,7 +291,7 @@ grants:
     namespaces: [default]
     names: [web]
 limits: { memoryMiB: 64, totalMemoryMiB: 256, watches: 128, timeoutMs: 500, hostCalls: 1000, hostMiB: 16, reuse: false, maxConcurrency: 2, cpuWeight: 50, cpuMilli: 250,
-          reconcilesPerSecond: 4, requestsPerSecond: 20, backoffBaseMs: 100, backoffCapMs: 60000 }
+          reconcilesPerSecond: 4, requestsPerSecond: 20, httpRequestsPerSecond: 10, backoffBaseMs: 100, backoffCapMs: 60000 }
 ";
     let expected = AdminFile {
         enabled: false,
@@ -305,6 +305,7 @@ limits: { memoryMiB: 64, totalMemoryMiB: 256, watches: 128, timeoutMs: 500, host
             namespaces: vec!["default".to_owned()],
             names: vec!["web".to_owned()],
         }],
+        http: Vec::new(),
         limits: Limits {
             memory_mib: Some(64.try_into().unwrap()),
             total_memory_mib: Some(256.try_into().unwrap()),
@@ -318,6 +319,7 @@ limits: { memoryMiB: 64, totalMemoryMiB: 256, watches: 128, timeoutMs: 500, host
             cpu_milli: Some(250.try_into().unwrap()),
             reconciles_per_second: Some(4.try_into().unwrap()),
             requests_per_second: Some(20.try_into().unwrap()),
+            http_requests_per_second: Some(10.try_into().unwrap()),
             backoff_base_ms: Some(100.try_into().unwrap()),
             backoff_cap_ms: Some(60_000.try_into().unwrap()),
         },
@@ -329,12 +331,13 @@ limits: { memoryMiB: 64, totalMemoryMiB: 256, watches: 128, timeoutMs: 500, host
     assert_eq!(expected.limits.pace(), pace);
     assert_eq!(Limits::default().pace(), Pace::default());
     assert_eq!(expected.limits.requests(), Some(Rate { burst: 20, every: Duration::from_millis(50) }));
+    assert_eq!(expected.limits.http_requests(), Some(Rate { burst: 10, every: Duration::from_millis(100) }));
     assert_eq!(file(yaml), Ok(expected.clone()));
     let as_json = json!({
         "enabled": false, "identity": "orchard", "config": {"greeting": "hello", "times": 3},
         "grants": [{"apiVersion": "apps/v1", "kind": "Deployment/scale", "verbs": ["read", "patch"], "namespaces": ["default"], "names": ["web"]}],
         "limits": {"memoryMiB": 64, "totalMemoryMiB": 256, "watches": 128, "timeoutMs": 500, "hostCalls": 1000, "hostMiB": 16, "reuse": false, "maxConcurrency": 2, "cpuWeight": 50, "cpuMilli": 250,
-                   "reconcilesPerSecond": 4, "requestsPerSecond": 20, "backoffBaseMs": 100, "backoffCapMs": 60000},
+                   "reconcilesPerSecond": 4, "requestsPerSecond": 20, "httpRequestsPerSecond": 10, "backoffBaseMs": 100, "backoffCapMs": 60000},
     });
     assert_eq!(serde_json::from_value::<AdminFile>(as_json).unwrap(), expected);
 }
@@ -464,18 +467,18 @@ fn what_a_file_gets_wrong_is_named() {
     let wrong = |yaml: &str| file(yaml).unwrap_err();
     let grant = |rest: &str| wrong(&format!("grants:\n  - {{ apiVersion: v1, kind: Pod, {rest} }}\n"));
     assert_snapshot!(wrong("enable: true"), @r"
-    error: line 1 column 1: unknown field `enable`, expected one of enabled, identity, config, grants, limits
+    error: line 1 column 1: unknown field `enable`, expected one of enabled, identity, config, grants, http, limits
      --> <input>:1:1
       |
     1 | enable: true
-      | ^ unknown field `enable`, expected one of enabled, identity, config, grants, limits
+      | ^ unknown field `enable`, expected one of enabled, identity, config, grants, http, limits
     ");
     assert_snapshot!(wrong("limits: { memoryMB: 1 }"), @r"
-    error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, watches, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, requestsPerSecond, backoffBaseMs, backoffCapMs
+    error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, watches, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, requestsPerSecond, httpRequestsPerSecond, backoffBaseMs, backoffCapMs
      --> <input>:1:11
       |
     1 | limits: { memoryMB: 1 }
-      |           ^ unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, watches, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, requestsPerSecond, backoffBaseMs, backoffCapMs
+      |           ^ unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, watches, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, requestsPerSecond, httpRequestsPerSecond, backoffBaseMs, backoffCapMs
     ");
     assert_snapshot!(wrong("limits: { cpuWeight: 10001 }"), @r"
     error: line 1 column 22: 10001 is no weight: it is 1 to 10000
@@ -586,7 +589,7 @@ proptest! {
     /// Whatever is asked, the block that is offered allows all of it, read by a YAML reader.
     #[test]
     fn the_yaml_block_leaves_nothing_refused(asked in permissions()) {
-        let file = file(&Grants::yaml(&asked)).map_err(TestCaseError::fail)?;
+        let file = file(&Grants::yaml_of(&asked)).map_err(TestCaseError::fail)?;
         prop_assert_eq!(Grants::new(&asked, &file.grants).refused(), []);
     }
 
@@ -609,7 +612,7 @@ proptest! {
     /// `refused` and `check` agree.
     #[test]
     fn what_is_not_refused_is_allowed(asked in permissions(), allowed in permissions()) {
-        let allowed = file(&Grants::yaml(&allowed)).map_err(TestCaseError::fail)?.grants;
+        let allowed = file(&Grants::yaml_of(&allowed)).map_err(TestCaseError::fail)?.grants;
         let grants = Grants::new(&asked, &allowed);
         let refused = grants.refused();
         for permission in &asked {

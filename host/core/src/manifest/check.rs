@@ -12,10 +12,11 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Controller, DEFAULT_RESYNC, DEFAULT_TIMEOUT, Invalid, MAX_CONCURRENCY, MAX_TIMEOUT, Manifest, Permission, Problem,
-    Verb, Watch, raw,
+    Controller, DEFAULT_RESYNC, DEFAULT_TIMEOUT, HttpPermission, Invalid, MAX_CONCURRENCY, MAX_TIMEOUT, Manifest,
+    Permission, Problem, Verb, Watch, raw,
 };
 use crate::{
+    http::{Pattern, check_method},
     key::TypeMeta,
     object::Keep,
     predicate::{Condition, Test},
@@ -108,6 +109,11 @@ impl raw::Manifest {
             }
         }
 
+        let http = bounded(self.http, "http", &mut problems)
+            .enumerate()
+            .filter_map(|(place, asked)| asked.check(&format!("http[{place}]"), &mut problems))
+            .collect();
+
         let manifest = Manifest {
             version: self.version,
             description: self.description,
@@ -118,6 +124,7 @@ impl raw::Manifest {
             crds,
             config_schema: self.config_schema,
             instances: self.instances,
+            http,
         };
         check_totals(&manifest, &mut problems);
         // A permission that could not be read may be the one that seems to be missing.
@@ -225,6 +232,31 @@ impl raw::Permission {
         let namespaces = check_names(self.namespaces, &format!("{at}.namespaces"), Name::Label, problems);
         let names = check_names(self.names, &format!("{at}.names"), Name::Segment, problems);
         Some(Permission { of: of?, subresource: self.subresource, verbs, namespaces, names })
+    }
+}
+
+impl raw::HttpPermission {
+    fn check(self, at: &str, problems: &mut Problems) -> Option<HttpPermission> {
+        let host = Pattern::parse(&self.host);
+        if let Err(error) = &host {
+            let rule = "write a name, *.NAME, or an IP address, without scheme and port";
+            problems.add(&format!("{at}.host"), format!("{}: {error}; {rule}", quoted(&self.host)));
+        }
+        if self.port == Some(0) {
+            problems.add(&format!("{at}.port"), "is 0; leave it out for the port of the scheme");
+        }
+        if self.methods.is_empty() {
+            problems.add(&format!("{at}.methods"), "is empty, so the permission allows nothing");
+        }
+        let mut methods = BTreeSet::new();
+        for (method, place) in bounded(self.methods, &format!("{at}.methods"), problems).zip(0..) {
+            match check_method(&method) {
+                Ok(()) => drop(methods.insert(method)),
+                Err(error) => problems.add(&format!("{at}.methods[{place}]"), format!("{} {error}", quoted(&method))),
+            }
+        }
+        let port = self.port.unwrap_or(if self.plain { 80 } else { 443 });
+        Some(HttpPermission { host: host.ok()?, port, plain: self.plain, methods })
     }
 }
 

@@ -16,6 +16,7 @@ pub struct Manifest {
     pub crds: Vec<String>,
     pub config_schema: Option<String>,
     pub instances: Policy,
+    pub http: Vec<HttpPermission>,
 }
 
 /// The record `controller`.
@@ -106,6 +107,16 @@ pub struct Permission {
     pub verbs: Vec<Verb>,
     pub namespaces: Vec<String>,
     pub names: Vec<String>,
+}
+
+/// The record `http-permission`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "wit/controller.wit says it")]
+pub struct HttpPermission {
+    pub host: String,
+    pub port: Option<u16>,
+    pub plain: bool,
+    pub methods: Vec<String>,
 }
 
 /// The record `type-meta`.

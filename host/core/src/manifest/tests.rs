@@ -51,6 +51,41 @@ fn changed(change: impl FnOnce(&mut raw::Manifest)) -> String {
 }
 
 #[test]
+fn servers_are_named_by_host_port_and_methods() {
+    let asks = |host: &str, port, plain, methods: &[&str]| raw::HttpPermission {
+        host: host.to_owned(),
+        port,
+        plain,
+        methods: methods.iter().map(|method| (*method).to_owned()).collect(),
+    };
+    let mut manifest = apples();
+    manifest.http = vec![asks("Hooks.Slack.com", None, false, &["POST", "GET"]), asks("::1", None, true, &["GET"])];
+    let checked = manifest.check().unwrap().http;
+    let shown = |asked: &HttpPermission| (asked.host.to_string(), asked.port, asked.methods.len());
+    assert_eq!(
+        checked.iter().map(shown).collect::<Vec<_>>(),
+        [("hooks.slack.com".to_owned(), 443, 2), ("[::1]".to_owned(), 80, 1)]
+    );
+    assert_snapshot!(changed(|manifest| {
+        manifest.http = vec![
+            asks("https://a.com", None, false, &["GET"]),
+            asks("*", None, false, &["GET"]),
+            asks("127.1", Some(0), false, &[]),
+            asks("a.com", Some(1), true, &["get", "TRACE"]),
+        ];
+    }), @r#"
+    the plugin's manifest cannot be used
+      http[0].host: "https://a.com": the host is not a DNS name; write an international name in its ASCII form (xn--…); write a name, *.NAME, or an IP address, without scheme and port
+      http[1].host: "*": the host is not a DNS name; write an international name in its ASCII form (xn--…); write a name, *.NAME, or an IP address, without scheme and port
+      http[2].host: "127.1": the host looks like an IPv4 address; write it as four decimal numbers without leading zeros; write a name, *.NAME, or an IP address, without scheme and port
+      http[2].port: is 0; leave it out for the port of the scheme
+      http[2].methods: is empty, so the permission allows nothing
+      http[3].methods[0]: "get" is not a method; write it in upper case, such as POST
+      http[3].methods[1]: "TRACE" is a method that no plugin may use
+    "#);
+}
+
+#[test]
 fn what_all_controllers_ask_for_together_is_bounded() {
     let many = |controllers: usize, change: &dyn Fn(&mut raw::Controller)| {
         let mut manifest = apples();
@@ -155,6 +190,7 @@ fn a_good_manifest_is_taken_with_its_defaults() {
         crds,
         config_schema: Some(r#"{"type":"object"}"#.to_owned()),
         instances: Policy::Reuse,
+        http: Vec::new(),
     };
     assert_eq!(raw.check(), Ok(manifest));
 }

@@ -71,6 +71,7 @@ impl Scene {
             crds: Vec::new(),
             config_schema: None,
             instances: Policy::Fresh,
+            http: Vec::new(),
         };
         let informers = Informers::new(api.cluster.clone(), Handle::current());
         let lease = informers.acquire_indexed(&informers.acquire(InformerKey::all(of()), "test"), [path]);

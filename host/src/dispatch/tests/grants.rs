@@ -151,7 +151,8 @@ enum Path {
 }
 
 fn every_path() -> BTreeSet<Path> {
-    // The other interfaces have nothing of an object: they do not reach the cache or the API server.
+    // The other interfaces have nothing of an object: they do not reach the cache or the API server. An administrator's file may put single
+    // values into the configuration, whatever the grants are: `plugin/tests/references.rs`.
     let cache = |call: CacheCall| -> &[Path] {
         match call {
             CacheCall::Get => &[Path::CacheGet],

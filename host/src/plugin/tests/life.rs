@@ -10,6 +10,7 @@ use tokio::{runtime::Handle, sync::mpsc, task::JoinHandle};
 use super::super::*;
 use crate::{
     guests::Guests,
+    informer::Informers,
     name::PluginName,
     wasm::{
         Digest, Engine, PluginFile,
@@ -107,6 +108,11 @@ impl Drop for World {
 
 impl World {
     pub(super) fn new(mode: Mode) -> Self {
+        Self::with(mode, None)
+    }
+
+    /// Creates a world whose files may refer to objects in these caches.
+    pub(super) fn with(mode: Mode, informers: Option<Informers>) -> Self {
         let dispatch = Arc::new(Dispatch::default());
         let guests = Guests::within(&Handle::current());
         let (ears, heard) = mpsc::unbounded_channel();
@@ -119,6 +125,10 @@ impl World {
             guests.clone(),
             Arc::new(Ears(ears, failed.clone())),
         );
+        let lifecycle = match informers {
+            Some(informers) => lifecycle.with_informers(informers),
+            None => lifecycle,
+        };
         let statuses = lifecycle.statuses();
         let (changes, changed) = mpsc::channel(16);
         let running = tokio::spawn(lifecycle.run(changed));
@@ -161,7 +171,7 @@ impl World {
     }
 
     /// Sends the files, and returns the status that they lead to.
-    async fn bring(&mut self, file: &[u8], settings: Option<&str>) -> Status {
+    pub(super) async fn bring(&mut self, file: &[u8], settings: Option<&str>) -> Status {
         self.send(file, settings).await;
         self.settle().await.1
     }

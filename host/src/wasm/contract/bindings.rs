@@ -18,6 +18,8 @@ wasmtime::component::bindgen!({
     imports: {
         // A request to the API server suspends the guest, and its thread serves others.
         "pilothouse:plugin/client": async | trappable,
+        // So does a request to another server.
+        "pilothouse:plugin/http": async | trappable,
         // Other imports answer at once. They trap in `describe`, where imports are forbidden.
         default: trappable,
     },

@@ -13,6 +13,7 @@ pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod host;
 pub(crate) mod host_state;
+pub(crate) mod http;
 pub(crate) mod log;
 pub(crate) mod random;
 pub(crate) mod wasi;
@@ -104,6 +105,7 @@ contract! {
     Client(ClientCall) in client;
     Clock(ClockCall) in clock;
     Host(HostCall) in host;
+    Http(HttpCall) in http;
     Log(LogCall) in log;
     Random(RandomCall) in random;
 }
@@ -136,6 +138,7 @@ pub trait Imports:
     cache::CacheImports
     + client::ClientImports
     + clock::ClockImports
+    + http::HttpImports
     + log::LogImports
     + random::RandomImports
     + Send

@@ -27,6 +27,7 @@ pub(crate) fn from_wit(manifest: wit::Manifest) -> Result<Manifest, Invalid> {
             wit::InstancePolicy::Fresh => Policy::Fresh,
             wit::InstancePolicy::Reuse => Policy::Reuse,
         },
+        http: manifest.http.into_iter().map(http_permission).collect(),
     }
     .check()
 }
@@ -119,6 +120,10 @@ fn permission(permission: wit::Permission) -> raw::Permission {
         namespaces: permission.namespaces,
         names: permission.names,
     }
+}
+
+fn http_permission(asked: wit::HttpPermission) -> raw::HttpPermission {
+    raw::HttpPermission { host: asked.host, port: asked.port, plain: asked.plain, methods: asked.methods }
 }
 
 fn type_meta(of: types::TypeMeta) -> raw::TypeMeta {

@@ -1,6 +1,7 @@
 //! One version of a plugin, ready to be called.
 
 use std::{
+    fmt,
     sync::{Arc, atomic::AtomicUsize},
     time::Duration,
 };
@@ -41,13 +42,20 @@ pub const DESCRIBE_DEADLINE: Duration = Duration::from_secs(5);
 ///   sees what earlier calls of this revision under these limits left in memory.
 /// - **Containment**: a call that loops, traps or exceeds a limit fails with a [`CallError`], and its instance is
 ///   dropped. Other calls are not affected.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Revision {
     plugin: PluginName,
     linked: Linked,
     config: Arc<str>,
     manifest: Arc<Manifest>,
     instances: Arc<Instances>,
+}
+
+/// Leaves out the configuration, which may have values of Secrets.
+impl fmt::Debug for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Revision").field("plugin", &self.plugin).field("linked", &self.linked).finish_non_exhaustive()
+    }
 }
 
 impl Linked {

@@ -16,9 +16,9 @@ use pilothouse_core::{
 };
 
 use super::super::{
-    CacheImports, ClientError, ClientImports, ClockImports, Import, Imports, KeyPage, Limits, LogImports, LogLine,
-    Page, PatchBody, Phase, Preconditions, Propagation, Query, RandomImports, ReadError, Request,
-    contract::imports::host_state::HostState, memory::PluginMemory,
+    CacheImports, ClientError, ClientImports, ClockImports, HttpError, HttpImports, HttpRequest, HttpResponse, Import,
+    Imports, KeyPage, Limits, LogImports, LogLine, Page, PatchBody, Phase, Preconditions, Propagation, Query,
+    RandomImports, ReadError, Request, contract::imports::host_state::HostState, memory::PluginMemory,
 };
 
 /// The object of [`apple`].
@@ -59,6 +59,9 @@ pub(crate) struct Fake {
     /// The time, which advances by one at each read.
     pub(crate) time: AtomicU64,
     pub(crate) lines: Mutex<Vec<LogLine>>,
+    /// Requests to other servers, and their deadlines. They are answered with 200 and `body`.
+    pub(crate) sent: Mutex<Vec<(String, Duration)>>,
+    pub(crate) body: Vec<u8>,
     /// The imports that were called, in order.
     pub(crate) calls: Mutex<Vec<Import>>,
 }
@@ -125,6 +128,15 @@ impl ClientImports for Fake {
 
     fn delete(&self, of: TypeMeta, key: Key, _: Propagation, _: Preconditions) -> Answered<'_, ()> {
         panic!("unexpected delete of {of} {key}")
+    }
+}
+
+impl HttpImports for Fake {
+    fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, HttpError>> {
+        let HttpRequest { method, url, timeout, .. } = request;
+        self.sent.lock().push((format!("{method} {}{}", url.origin(), url.target), timeout));
+        let answer = HttpResponse { status: 200, headers: Vec::new(), body: self.body.clone() };
+        std::future::ready(Ok(answer)).boxed()
     }
 }
 

@@ -7,8 +7,9 @@ use futures::{FutureExt, future::BoxFuture};
 use pilothouse::{
     name::PluginName,
     wasm::{
-        CacheImports, Children, ClientError, ClientImports, ClockImports, Compiled, Engine, Imports, KeyPage, Limits,
-        LogImports, Outcome, Page, PatchBody, Phase, Preconditions, Propagation, Query, ReadError, Request, Revision,
+        CacheImports, Children, ClientError, ClientImports, ClockImports, Compiled, Engine, HttpError, HttpImports,
+        HttpRequest, HttpResponse, Imports, KeyPage, Limits, LogImports, Outcome, Page, PatchBody, Phase,
+        Preconditions, Propagation, Query, RandomImports, ReadError, Request, Revision,
     },
 };
 use pilothouse_core::{
@@ -141,7 +142,15 @@ impl ClockImports for Cached {
     }
 }
 
+impl HttpImports for Cached {
+    fn send(&self, _: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, HttpError>> {
+        async { Err(HttpError::Unreachable("there is no network".to_owned())) }.boxed()
+    }
+}
+
 impl LogImports for Cached {}
+
+impl RandomImports for Cached {}
 
 impl CacheImports for Cached {
     fn cached(&self, of: &TypeMeta, key: &Key) -> Result<Option<Arc<Object>>, ReadError> {

@@ -161,6 +161,11 @@ impl HostState {
         Ok(answer)
     }
 
+    /// Returns what is left of the call's time.
+    pub(crate) fn left(&self) -> Duration {
+        self.delay.allows(self.call.budget).saturating_sub(self.call.began.elapsed())
+    }
+
     fn exchange(&mut self, bytes: usize) -> Result<()> {
         self.call.bytes = self.call.bytes.saturating_add(bytes);
         if self.call.bytes > self.limits.host_bytes {

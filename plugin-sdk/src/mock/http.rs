@@ -1,0 +1,175 @@
+//! The requests to other servers that a test expects, and their results.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    contract::{exports::pilothouse::plugin::controller::HttpPermission, pilothouse::plugin::http as wire},
+    http::Error,
+};
+
+/// A request to another server that the test expects from the plugin. By default, the response has status 200 and no
+/// body.
+///
+/// The mock sends nothing. It follows no redirects: script the response that the plugin finally gets.
+///
+/// ```
+/// use pilothouse_sdk::http;
+/// use pilothouse_sdk::mock::ExpectedHttp;
+/// use serde_json::json;
+///
+/// ExpectedHttp::get("https://api.example.com/v1/users").json(200, &json!(["ann", "bob"]));
+/// ExpectedHttp::post("https://api.example.com/v1/users").fail(http::Error::Timeout);
+/// ```
+#[derive(Clone, Debug)]
+pub struct ExpectedHttp {
+    pub(super) method: String,
+    pub(super) url: String,
+    pub(super) answer: Result<wire::Response, wire::Error>,
+}
+
+impl ExpectedHttp {
+    /// Expects a `GET`.
+    pub fn get(url: impl Into<String>) -> Self {
+        Self::request("GET", url)
+    }
+
+    /// Expects a `POST`.
+    pub fn post(url: impl Into<String>) -> Self {
+        Self::request("POST", url)
+    }
+
+    /// Expects a `PUT`.
+    pub fn put(url: impl Into<String>) -> Self {
+        Self::request("PUT", url)
+    }
+
+    /// Expects a `DELETE`.
+    pub fn delete(url: impl Into<String>) -> Self {
+        Self::request("DELETE", url)
+    }
+
+    /// Expects another method.
+    pub fn request(method: impl Into<String>, url: impl Into<String>) -> Self {
+        let answer = wire::Response { status: 200, headers: Vec::new(), body: Vec::new() };
+        Self { method: method.into(), url: url.into(), answer: Ok(answer) }
+    }
+
+    /// Makes the server answer with this status and body.
+    #[must_use]
+    pub fn returns(mut self, status: u16, body: impl Into<Vec<u8>>) -> Self {
+        self.answer = Ok(wire::Response { status, headers: Vec::new(), body: body.into() });
+        self
+    }
+
+    /// Makes the server answer with this status and JSON.
+    ///
+    /// # Panics
+    /// Panics if the value cannot be serialized.
+    #[must_use]
+    #[track_caller]
+    pub fn json(self, status: u16, body: &(impl Serialize + ?Sized)) -> Self {
+        let body = serde_json::to_vec(body).expect("the body can be JSON");
+        self.returns(status, body).header("content-type", "application/json")
+    }
+
+    /// Adds a header to the response.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        if let Ok(answer) = &mut self.answer {
+            answer.headers.push((name.into().to_ascii_lowercase(), value.into()));
+        }
+        self
+    }
+
+    /// Makes the request fail without a response.
+    ///
+    /// # Panics
+    /// Panics over an error that only a response causes.
+    #[must_use]
+    #[track_caller]
+    pub fn fail(mut self, error: Error) -> Self {
+        self.answer = Err(match error {
+            Error::NotGranted(why) => wire::Error::NotGranted(why),
+            Error::Invalid(why) => wire::Error::Invalid(why),
+            Error::Timeout => wire::Error::Timeout,
+            Error::Unreachable(why) => wire::Error::Unreachable(why),
+            Error::TooLarge => wire::Error::TooLarge,
+            Error::TooMany => wire::Error::TooMany,
+            Error::Status { .. } | Error::Decode(_) => {
+                panic!("the plugin gets this error out of a response: use `returns`")
+            }
+        });
+        self
+    }
+}
+
+/// A request that the plugin sent to another server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpCall {
+    /// The method.
+    pub method: String,
+    /// The URL.
+    pub url: String,
+    /// Names and values, in the order of the plugin.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl HttpCall {
+    /// Returns the body as JSON.
+    ///
+    /// # Panics
+    /// Panics if it is not JSON.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).expect("the body is JSON")
+    }
+}
+
+/// Checks whether the manifest asks for a request, as the host does.
+///
+/// # Errors
+/// Fails as the host would, before it sends anything.
+pub(super) fn check(asked: &[HttpPermission], request: &wire::Request) -> Result<(), wire::Error> {
+    let invalid = |why: &str| wire::Error::Invalid(why.to_owned());
+    let (plain, rest) = match request.url.split_once("://") {
+        Some(("https", rest)) => (false, rest),
+        Some(("http", rest)) => (true, rest),
+        _ => return Err(invalid("the URL does not begin with https:// or http://")),
+    };
+    if !request.url.bytes().all(|b| b.is_ascii_graphic() && b != b'\\' && b != b'#') {
+        return Err(invalid("the URL has a fragment, a space, a backslash, or a character beyond ASCII"));
+    }
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    if authority.contains('@') {
+        return Err(invalid("the URL has a user; send a header Authorization instead"));
+    }
+    let default = if plain { 80 } else { 443 };
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => {
+            (host, port.parse().map_err(|_| invalid("the URL's port is not a number from 1 to 65535"))?)
+        }
+        _ => (authority, default),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase();
+    let asks = |asked: &HttpPermission| {
+        let pattern = asked.host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+        let is_host = match pattern.strip_prefix('*') {
+            Some(suffix) => host.len() > suffix.len() && host.ends_with(suffix),
+            None => host == pattern,
+        };
+        is_host
+            && asked.plain == plain
+            && asked.port.unwrap_or(default) == port
+            && asked.methods.contains(&request.method)
+    };
+    if asked.iter().any(asks) {
+        return Ok(());
+    }
+    let (method, scheme) = (&request.method, if plain { "http" } else { "https" });
+    Err(wire::Error::NotGranted(format!(
+        "not granted: {method} to {scheme}://{host}:{port}: the plugin's manifest does not ask for it in `http`"
+    )))
+}

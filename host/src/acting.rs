@@ -79,7 +79,7 @@ mod tests {
                 writing(src, &path, files);
             } else if name.ends_with(".rs") && !name.ends_with("tests.rs") && name != "testing.rs" {
                 let text = fs::read_to_string(&path).expect("a file");
-                let writes = ["create", "update", "patch", "delete"].map(|verb| format!("cluster.{verb}("));
+                let writes = ["create", "update", "patch", "delete", "evict"].map(|verb| format!("cluster.{verb}("));
                 if writes.iter().any(|write| text.contains(write)) {
                     files.insert(name);
                 }

@@ -53,7 +53,10 @@ pub use contract::{
     imports::{
         CallCounts, Import, Imports,
         cache::{CacheCall, CacheImports, KeyPage, Page, Query, ReadError},
-        client::{ClientCall, ClientError, ClientImports, PatchBody, Preconditions, Propagation, Reason, StatusError},
+        client::{
+            ClientCall, ClientError, ClientImports, ListPage, ListQuery, LogQuery, MAX_ITEMS, MAX_LOG, MAX_PAGE,
+            PatchBody, Preconditions, Propagation, Reason, StatusError,
+        },
         clock::{ClockCall, ClockImports},
         host::HostCall,
         host_state::Excess,

@@ -42,6 +42,19 @@ impl Permission {
         self
     }
 
+    /// Limits it to another subresource, such as `eviction` (with `create`) or `log` (with `read`) of Pods.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::Pod;
+    /// use pilothouse_sdk::{Permission, Verb, client::Subresource};
+    ///
+    /// Permission::of::<Pod>().subresource(Subresource::Eviction).verbs([Verb::Create]);
+    /// ```
+    pub fn subresource(mut self, subresource: Subresource) -> Self {
+        self.0.subresource = Some(subresource);
+        self
+    }
+
     /// Adds verbs. `read` covers the cache and the client's `get`.
     pub fn verbs(mut self, verbs: impl IntoIterator<Item = Verb>) -> Self {
         self.0.verbs.extend(verbs);

@@ -582,3 +582,98 @@ fn finalizer_needs_a_domain() {
     let told = refused.downcast_ref::<String>().unwrap();
     assert!(told.contains("write a domain and a name, such as example.com/cleanup"), "{told}");
 }
+
+/// A plugin that reports what the client answers beside single objects.
+mod reacher {
+    use k8s_openapi::api::{apps::v1::Deployment, authorization::v1::SelfSubjectAccessReview, core::v1::Pod};
+    use pilothouse_sdk::client::{Call, Subresource};
+
+    use super::*;
+
+    fn reconcile(ctx: &Context, secret: &Secret) -> Result<Outcome, Error> {
+        let client = ctx.client();
+        let listed = client.list::<ConfigMap>().beside(ctx.key()).labels("of=s").into_iter();
+        let listed = listed.collect::<Result<Vec<_>, _>>()?;
+        let calls = [Call::get(ctx.key().beside("a")), Call::create(&super::map("b", &[]))];
+        let answers = client.all::<ConfigMap>(calls);
+        let read = answers.iter().filter(|answer| answer.is_ok()).count();
+        client.all([Call::delete::<ConfigMap>(ctx.key().beside("b"))]).remove(0)?;
+        let scale = client.get_scale::<Deployment>(secret.key())?;
+        let review = client.create(&SelfSubjectAccessReview::default())?;
+        client.evict(ctx.key().beside("pod"))?;
+        let log = client.logs(ctx.key().beside("pod")).container("main").tail(3).read()?;
+        let allowed = review.status.is_some_and(|status| status.allowed);
+        info!("done", listed = listed.len(), read = read, replicas = scale.desired, allowed = allowed, log = log);
+        Ok(Outcome::new())
+    }
+
+    pub(super) fn plugin() -> Plugin {
+        use Verb::{Create, Delete, Read};
+        let controller = Controller::of::<Secret>().without_status().reconcile(reconcile);
+        Plugin::new("Reaches far.")
+            .controller(controller)
+            .permission(Permission::of::<ConfigMap>().verbs([Read, Create, Delete]))
+            .permission(Permission::of::<Deployment>().scale().verbs([Read]))
+            .permission(Permission::of::<SelfSubjectAccessReview>().verbs([Create]))
+            .permission(Permission::of::<Pod>().subresource(Subresource::Eviction).verbs([Create]))
+            .permission(Permission::of::<Pod>().subresource(Subresource::Log).verbs([Read]))
+    }
+}
+
+#[test]
+fn lists_batches_scales_reviews_evictions_and_logs_are_scripted() {
+    use k8s_openapi::api::{
+        apps::v1::{Deployment, DeploymentSpec},
+        authorization::v1::{SelfSubjectAccessReview, SubjectAccessReviewStatus},
+        core::v1::Pod,
+    };
+
+    let mut labelled = map("a", &[]);
+    labelled.metadata.labels = Some([("of".to_owned(), "s".to_owned())].into());
+    let metadata = |name: &str| ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: Some("default".to_owned()),
+        ..ObjectMeta::default()
+    };
+    let spec = Some(DeploymentSpec { replicas: Some(3), ..DeploymentSpec::default() });
+    let mut host = MockHost::new(reacher::plugin)
+        .with(secret("s"))
+        .with(labelled)
+        .with(map("other", &[]))
+        .with(Deployment { metadata: metadata("s"), spec, ..Deployment::default() })
+        .with(Pod { metadata: metadata("pod"), ..Pod::default() });
+    host.expect(Expected::list::<ConfigMap>(Some("default")));
+    host.expect(Expected::get::<ConfigMap>(("default", "a")));
+    let exists = client::Error::api(409, Reason::AlreadyExists, "it is there");
+    host.expect(Expected::create::<ConfigMap>(("default", "b")).fail(exists));
+    host.expect(Expected::delete::<ConfigMap>(("default", "b")).answer(map("b", &[])));
+    host.expect(Expected::get::<Deployment>(("default", "s")).scale());
+    let review = SelfSubjectAccessReview {
+        status: Some(SubjectAccessReviewStatus { allowed: true, ..SubjectAccessReviewStatus::default() }),
+        ..SelfSubjectAccessReview::default()
+    };
+    host.expect(Expected::create::<SelfSubjectAccessReview>(Key::cluster("")).answer(review));
+    host.expect(Expected::evict(("default", "pod")));
+    host.expect(Expected::logs(("default", "pod")).text("a line"));
+    host.reconcile(("default", "s")).unwrap();
+    let line = host.lines().remove(0);
+    let fields: Vec<_> = line.fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(fields, ["listed=1", "read=1", "replicas=3", "allowed=true", "log=a line"]);
+    assert_eq!(host.get::<Pod>(("default", "pod")), None);
+}
+
+#[test]
+fn list_over_all_namespaces_needs_a_permission_for_all() {
+    fn plugin() -> Plugin {
+        let reconcile = |ctx: &Context, _: &Secret| {
+            ctx.client().list::<ConfigMap>().into_iter().next().transpose()?;
+            Ok(Outcome::new())
+        };
+        let controller = Controller::of::<Secret>().without_status().reconcile(reconcile);
+        let permission = Permission::of::<ConfigMap>().verbs([Verb::Read]).namespaces(["default"]);
+        Plugin::new("Lists everything.").controller(controller).permission(permission)
+    }
+    let host = MockHost::new(plugin).with(secret("s"));
+    let failure = host.reconcile(("default", "s")).unwrap_err();
+    assert!(failure.message.contains("the manifest does not ask for it"), "{}", failure.message);
+}

@@ -30,7 +30,7 @@ use crate::{
     present::Form,
     request::{Params, Route, Target, fault_verb, text_header, verb},
     resources::{Purpose, Resource},
-    rest::{Answer, Call, Part, create, delete, delete::Options, get, list, patch, update},
+    rest::{Answer, Call, Part, create, delete, delete::Options, eviction, get, list, patch, update},
     server::Server,
     status::{Result, Status},
     watch::{Watch, no_streaming_lists},
@@ -239,6 +239,11 @@ impl ResourceRequest<'_> {
             return Err(Status::method_not_allowed());
         }
         self.check_refusal()?;
+        match self.part {
+            Part::Eviction => return self.evict(body, form).await,
+            Part::Log => return self.log(),
+            Part::Object | Part::Status | Part::Scale | Part::Finalize => {}
+        }
         match (method, collection) {
             ("GET" | "HEAD", true) => {
                 let (objects, meta) =
@@ -281,6 +286,24 @@ impl ResourceRequest<'_> {
             }
             _ => Err(Status::method_not_allowed()),
         }
+    }
+
+    async fn evict(&self, body: &[u8], form: Form) -> Result<Response<Body>> {
+        if self.head.method != Method::POST {
+            return Err(Status::method_not_allowed());
+        }
+        let eviction = body::decode(&self.head.headers, body, "Eviction")?.value;
+        let mut call = self.call("CreateOptions")?;
+        let answer = eviction::evict(&mut call, &eviction, self.params).await;
+        Ok(self.written(answer, form, &call.warnings))
+    }
+
+    fn log(&self) -> Result<Response<Body>> {
+        if self.head.method != Method::GET {
+            return Err(Status::method_not_allowed());
+        }
+        eviction::log(&self.call("GetOptions")?, self.params.get("container"))?;
+        Ok(respond(StatusCode::NO_CONTENT, "text/plain", Bytes::new()))
     }
 
     /// Returns the error of a fault rule, if one applies.

@@ -12,6 +12,7 @@
 
 pub(crate) mod create;
 pub(crate) mod delete;
+pub(crate) mod eviction;
 pub(crate) mod list;
 pub(crate) mod patch;
 pub(crate) mod scale;
@@ -26,7 +27,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    convert,
+    convert, kinds,
     managed::Manager,
     names,
     object::{self, Key, Object},
@@ -46,6 +47,10 @@ pub(crate) enum Part {
     Scale,
     /// `spec.finalizers` of a namespace.
     Finalize,
+    /// The eviction of a Pod.
+    Eviction,
+    /// The log of a Pod.
+    Log,
 }
 
 impl Part {
@@ -54,6 +59,8 @@ impl Part {
             "" => Some(Part::Object),
             "status" if resource.status => Some(Part::Status),
             "scale" if resource.scale.is_some() => Some(Part::Scale),
+            "eviction" if kinds::is_pod(resource) => Some(Part::Eviction),
+            "log" if kinds::is_pod(resource) => Some(Part::Log),
             "finalize" if resource.plural == "namespaces" && resource.group.is_empty() => Some(Part::Finalize),
             _ => None,
         }
@@ -66,6 +73,8 @@ impl Part {
             Part::Status => Some("status".to_owned()),
             Part::Scale => Some("scale".to_owned()),
             Part::Finalize => Some("finalize".to_owned()),
+            Part::Eviction => Some("eviction".to_owned()),
+            Part::Log => Some("log".to_owned()),
         }
     }
 }

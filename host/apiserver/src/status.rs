@@ -165,6 +165,17 @@ impl Status {
         Status::new(StatusCode::FORBIDDEN, "Forbidden", why)
     }
 
+    /// A PodDisruptionBudget does not allow an eviction.
+    pub(crate) fn over_budget(why: &str, retry_after: u32) -> Self {
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let mut status = Status::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+            .causes([json!({"reason": "DisruptionBudget", "message": why})]);
+        if retry_after > 0 {
+            status.details.insert("retryAfterSeconds".to_owned(), retry_after.into());
+        }
+        status
+    }
+
     pub(crate) fn method_not_allowed() -> Self {
         Status::new(
             StatusCode::METHOD_NOT_ALLOWED,

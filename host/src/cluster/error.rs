@@ -30,6 +30,9 @@ pub enum Error {
     /// The request's path, with its names and selectors, is longer than HTTP allows.
     #[error("the request's path is too long ({0} bytes); use fewer or shorter selectors")]
     TooLong(usize),
+    /// The answer is longer than the caller takes, in bytes. It was not read to its end.
+    #[error("the answer has more than {0} bytes")]
+    TooLarge(usize),
     /// The name cannot be a path segment, because the server would read it as something else.
     #[error("{0:?} is not a valid name for an object or a namespace")]
     Name(String),

@@ -163,7 +163,7 @@ impl Cluster {
         if select.metadata_only {
             accept(&mut request, ACCEPT_METADATA_LIST);
         }
-        self.call_at_once(request).await
+        self.call_at_once(request, MAX_ANSWER).await
     }
 
     /// Opens a watch. The reflector parses its lines.
@@ -200,16 +200,89 @@ impl Cluster {
 
     /// Reads a path of the server without a permit.
     pub(crate) async fn get_path(&self, path: &str) -> Result<Bytes, Error> {
-        self.call_at_once(build(Method::GET, path, None, Bytes::new())?).await
+        self.call_at_once(build(Method::GET, path, None, Bytes::new())?, MAX_ANSWER).await
     }
 
     /// Reads one object from the server.
     pub async fn get(&self, of: &TypeMeta, namespace: Option<&str>, name: &str) -> Result<Bytes, Error> {
+        self.get_part(of, namespace, name, None).await
+    }
+
+    /// Reads one object, or a subresource of it, from the server.
+    pub(crate) async fn get_part(
+        &self,
+        of: &TypeMeta,
+        namespace: Option<&str>,
+        name: &str,
+        subresource: Option<Subresource>,
+    ) -> Result<Bytes, Error> {
         let get = |endpoint: &Endpoint| {
-            let path = endpoint.object(namespace, name, None)?;
+            let path = endpoint.object(namespace, name, subresource.map(Subresource::as_str))?;
             build(Method::GET, &path, None, Bytes::new())
         };
         self.call_at_endpoint(of, get).await
+    }
+
+    /// Reads one page of a list for a plugin: as [`list`](Self::list), with a permit.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if the page has more than `most` bytes.
+    pub(crate) async fn page(
+        &self,
+        of: &TypeMeta,
+        select: &Select<'_>,
+        limit: u32,
+        continue_token: Option<&str>,
+        most: usize,
+    ) -> Result<Bytes, Error> {
+        let mut query = String::new();
+        select.query(&mut query);
+        list_query(&mut query, limit, continue_token, None);
+        let list = |endpoint: &Endpoint| {
+            let path = format!("{}{query}", endpoint.collection(select.namespace)?);
+            build(Method::GET, &path, None, Bytes::new())
+        };
+        self.call_within(of, list, most).await
+    }
+
+    /// Reads the log of a Pod's container. `query` has the parameters of the request.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if the log has more than `most` bytes.
+    pub(crate) async fn logs(
+        &self,
+        namespace: Option<&str>,
+        pod: &str,
+        parameters: &[(&str, String)],
+        most: usize,
+    ) -> Result<Bytes, Error> {
+        let mut query = String::new();
+        parameters.iter().for_each(|(name, value)| pair(&mut query, name, value));
+        let read = |endpoint: &Endpoint| {
+            let path = endpoint.object(namespace, pod, Some(Subresource::Log.as_str()))?;
+            let mut request = build(Method::GET, &format!("{path}{query}"), None, Bytes::new())?;
+            // A log is text, and an error a `Status`.
+            accept(&mut request, "application/json, */*");
+            Ok(request)
+        };
+        self.call_within(&pods(), read, most).await
+    }
+
+    /// Evicts a Pod. `eviction` is JSON.
+    pub(crate) async fn evict(
+        &self,
+        namespace: Option<&str>,
+        pod: &str,
+        eviction: Vec<u8>,
+        manager: &str,
+    ) -> Result<Bytes, Error> {
+        let (body, options) =
+            (Bytes::from(eviction), WriteOptions { manager, subresource: Some(Subresource::Eviction) });
+        let evict = |endpoint: &Endpoint| {
+            let path = write_path(endpoint, namespace, pod, options)?;
+            build(Method::POST, &path, Some("application/json"), body.clone())
+        };
+        self.call_at_endpoint(&pods(), evict).await
     }
 
     /// Reads the metadata of one object from the server, as a `PartialObjectMetadata`. Some servers answer with the
@@ -320,10 +393,20 @@ impl Cluster {
         of: &TypeMeta,
         request: impl Fn(&Endpoint) -> Result<Request<Bytes>, Error>,
     ) -> Result<Bytes, Error> {
+        self.call_within(of, request, MAX_ANSWER).await
+    }
+
+    /// As [`call_at_endpoint`](Self::call_at_endpoint), for an answer of at most `most` bytes.
+    async fn call_within(
+        &self,
+        of: &TypeMeta,
+        request: impl Fn(&Endpoint) -> Result<Request<Bytes>, Error>,
+        most: usize,
+    ) -> Result<Bytes, Error> {
         let endpoint = self.endpoint(of).await?;
         let first = request(&endpoint)?;
         let may_change_kinds = first.method() != Method::GET && *of.kind == *"CustomResourceDefinition";
-        let answer = self.call(first).await;
+        let answer = self.call(first, most).await;
         if may_change_kinds {
             self.forget_discovered();
         }
@@ -332,15 +415,15 @@ impl Cluster {
             answer => return answer,
         };
         match self.discover(of).await {
-            Ok(found) if found != endpoint => self.call(request(&found)?).await,
+            Ok(found) if found != endpoint => self.call(request(&found)?, most).await,
             Err(error @ Error::Missing(_)) => Err(error),
             _ => Err(Error::Status(status)),
         }
     }
 
-    /// Waits for a permit, sends, and collects the whole answer.
-    async fn call(&self, request: Request<Bytes>) -> Result<Bytes, Error> {
-        let Some(account) = self.account.clone() else { return self.call_at_once(request).await };
+    /// Waits for a permit, sends, and collects the whole answer, of at most `most` bytes.
+    async fn call(&self, request: Request<Bytes>, most: usize) -> Result<Bytes, Error> {
+        let Some(account) = self.account.clone() else { return self.call_at_once(request, most).await };
         let cluster = self.clone();
         self.on_io(async move {
             let Ok(_permit) = tokio::time::timeout(REQUEST_TIMEOUT, account.begin()).await else {
@@ -349,8 +432,11 @@ impl Cluster {
                     REQUEST_TIMEOUT.as_secs()
                 )));
             };
-            let answer = in_time(cluster.whole(request)).await;
+            // A budget that allows no eviction is answered with 429, too. The server is not busy then.
+            let is_eviction = request.uri().path().ends_with("/eviction");
+            let answer = in_time(cluster.whole(request, most)).await;
             if let Err(Error::Status(status)) = &answer
+                && !is_eviction
                 && let Status { code: 429 | 503, retry_after: Some(retry_after), .. } = **status
             {
                 account.throttle(retry_after);
@@ -361,13 +447,13 @@ impl Cluster {
     }
 
     /// Sends without a permit, and collects the whole answer.
-    async fn call_at_once(&self, request: Request<Bytes>) -> Result<Bytes, Error> {
+    async fn call_at_once(&self, request: Request<Bytes>, most: usize) -> Result<Bytes, Error> {
         let cluster = self.clone();
-        self.on_io(async move { in_time(cluster.whole(request)).await }).await
+        self.on_io(async move { in_time(cluster.whole(request, most)).await }).await
     }
 
-    async fn whole(&self, request: Request<Bytes>) -> Result<Bytes, Error> {
-        collect(self.open(request, Traffic::Ordinary).await?).await
+    async fn whole(&self, request: Request<Bytes>, most: usize) -> Result<Bytes, Error> {
+        collect(self.open(request, Traffic::Ordinary).await?, most).await
     }
 
     /// Runs `work` on the I/O runtime, because hyper spawns a connection's task on the runtime of its request.
@@ -397,7 +483,7 @@ impl Cluster {
             .get(header::RETRY_AFTER)
             .and_then(|value| value.to_str().ok()?.parse().ok())
             .map(Duration::from_secs);
-        let body = collect(response.into_body()).await.unwrap_or_default();
+        let body = collect(response.into_body(), MAX_ANSWER).await.unwrap_or_default();
         let mut status = Status::from_answer(status.as_u16(), &body);
         status.retry_after = status.retry_after.or(retry_after);
         Err(Error::Status(Box::new(status)))
@@ -458,10 +544,16 @@ fn accept(request: &mut Request<Bytes>, form: &'static str) {
     request.headers_mut().insert(header::ACCEPT, header::HeaderValue::from_static(form));
 }
 
-async fn collect(body: Body) -> Result<Bytes, Error> {
-    http_body_util::Limited::new(body, MAX_ANSWER)
-        .collect()
-        .await
-        .map(http_body_util::Collected::to_bytes)
-        .map_err(|error| Error::Unreachable(format!("the answer ended early: {}", chain(error.as_ref()))))
+async fn collect(body: Body, most: usize) -> Result<Bytes, Error> {
+    let collected = http_body_util::Limited::new(body, most).collect().await;
+    collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
+        if error.is::<http_body_util::LengthLimitError>() {
+            return Error::TooLarge(most);
+        }
+        Error::Unreachable(format!("the answer ended early: {}", chain(error.as_ref())))
+    })
+}
+
+fn pods() -> TypeMeta {
+    TypeMeta::new("v1", "Pod")
 }

@@ -443,6 +443,7 @@ fn passes(error: &CrdError) -> bool {
         cluster::Error::Unreachable(_) | cluster::Error::Missing(_) | cluster::Error::Answer { .. } => true,
         cluster::Error::Status(status) => matches!(status.code, 401 | 403 | 409 | 429 | 500..),
         cluster::Error::TooLong(_)
+        | cluster::Error::TooLarge(_)
         | cluster::Error::Name(_)
         | cluster::Error::Body(_)
         | cluster::Error::Scope { .. }

@@ -25,8 +25,8 @@ use crate::{
     references::References,
     wasm::{
         CacheImports, ClientError, ClientImports, ClockImports, HttpError, HttpImports, HttpRequest, HttpResponse,
-        Import, Imports, KeyPage, LogImports, LogLine, Page, PatchBody, Preconditions, Propagation, Query,
-        RandomImports, ReadError, Reason, StatusError,
+        Import, Imports, KeyPage, ListPage, ListQuery, LogImports, LogLine, LogQuery, Page, PatchBody, Preconditions,
+        Propagation, Query, RandomImports, ReadError, Reason, StatusError,
     },
     writer::{self, Closed, Writer},
 };
@@ -181,8 +181,35 @@ impl CacheImports for CallImports {
 }
 
 impl ClientImports for CallImports {
-    fn get(&self, of: TypeMeta, key: Key) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        Box::pin(async move { self.access.writer.get(&of, &key).await.map_err(|error| self.refusal(error)) })
+    fn get(
+        &self,
+        of: TypeMeta,
+        key: Key,
+        subresource: Option<Subresource>,
+    ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
+        Box::pin(
+            async move { self.access.writer.get(&of, &key, subresource).await.map_err(|error| self.refusal(error)) },
+        )
+    }
+
+    fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<ListPage, ClientError>> {
+        Box::pin(async move { self.access.writer.list(&query).await.map_err(|error| self.refusal(error)) })
+    }
+
+    fn evict(
+        &self,
+        pod: Key,
+        grace_period_seconds: Option<u32>,
+        preconditions: Preconditions,
+    ) -> BoxFuture<'_, Result<(), ClientError>> {
+        Box::pin(async move {
+            let evicted = self.access.writer.evict(&pod, grace_period_seconds, preconditions).await;
+            evicted.map_err(|error| self.refusal(error))
+        })
+    }
+
+    fn logs(&self, pod: Key, query: LogQuery) -> BoxFuture<'_, Result<String, ClientError>> {
+        Box::pin(async move { self.access.writer.logs(&pod, &query).await.map_err(|error| self.refusal(error)) })
     }
 
     fn create(&self, object: String) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
@@ -281,6 +308,10 @@ fn refusal(error: writer::ClientError) -> ClientError {
         }
         writer::ClientError::Request(error @ cluster::Error::Missing(_)) => {
             api(404, Reason::NotFound, error.to_string(), Vec::new())
+        }
+        writer::ClientError::Request(error @ cluster::Error::TooLarge(_)) => {
+            let message = format!("{error}; read fewer objects, or some fields of the object from the cache");
+            api(413, Reason::Other, message, Vec::new())
         }
         writer::ClientError::Request(
             error @ (cluster::Error::TooLong(_)

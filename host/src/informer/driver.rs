@@ -360,9 +360,12 @@ fn failure(error: Error) -> Failure {
             message: status.message,
             retry_after: status.retry_after,
         }),
-        Error::Unreachable(_) | Error::TooLong(_) | Error::Name(_) | Error::Body(_) | Error::Answer { .. } => {
-            Failure::Transport(error.to_string())
-        }
+        Error::Unreachable(_)
+        | Error::TooLong(_)
+        | Error::TooLarge(_)
+        | Error::Name(_)
+        | Error::Body(_)
+        | Error::Answer { .. } => Failure::Transport(error.to_string()),
     }
 }
 

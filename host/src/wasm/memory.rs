@@ -137,6 +137,15 @@ impl Limiter {
         self.held.charge(bytes, self.most())
     }
 
+    /// As [`charge`](Self::charge), with an error that ends the call.
+    pub(crate) fn charge_or_end(&mut self, bytes: usize) -> wasmtime::Result<MemoryCharge> {
+        let charge = self.charge(bytes);
+        charge.ok_or_else(|| {
+            self.refused = Some(MemoryLimit::Plugin(self.total));
+            wasmtime::Error::msg("the answers are larger than what is left of the plugin's memory")
+        })
+    }
+
     /// Starts the next call into the same instance, which keeps its memory.
     pub(crate) fn again(&mut self) {
         (self.refused, self.elements_refused) = (None, false);
@@ -249,6 +258,17 @@ mod tests {
         assert_eq!(held.bytes(), 50);
         assert!(second.memory_growing(50, 100, None).unwrap());
         drop(second);
+        assert_eq!(held.bytes(), 0);
+    }
+
+    #[test]
+    fn answers_of_a_batch_are_the_plugins_memory() {
+        let held = PluginMemory::default();
+        let mut limiter = Limiter::new(100, 150, held.clone());
+        let first = limiter.charge_or_end(100).unwrap();
+        assert!(limiter.charge_or_end(51).is_err());
+        assert_eq!((held.bytes(), limiter.memory_refused()), (100, Some(MemoryLimit::Plugin(150))));
+        drop(first);
         assert_eq!(held.bytes(), 0);
     }
 

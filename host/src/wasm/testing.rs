@@ -85,10 +85,11 @@ pub(crate) const LOG_300: &str = "(local $n i32) \
         (br_if $more (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 300)))) \
     (i32.const {answer})";
 /// Reads an object from the API server, and answers.
-pub(crate) const CLIENT_GET: &str = "(call $client_get {key} (i32.const 512)) (i32.const {answer})";
+pub(crate) const CLIENT_GET: &str =
+    "(call $client_get {key} (i32.const 0) (i32.const 0) (i32.const 512)) (i32.const {answer})";
 /// Takes a MiB, or traps if it gets none. Reads an object from the API server, and answers.
 pub(crate) const GROWS_AND_ASKS: &str = "(if (i32.eq (memory.grow (i32.const 16)) (i32.const -1)) (then unreachable)) \
-    (call $client_get {key} (i32.const 512)) (i32.const {answer})";
+    (call $client_get {key} (i32.const 0) (i32.const 0) (i32.const 512)) (i32.const {answer})";
 /// Answers if the cache has an object, and traps otherwise. The result's tag lies at 512, the option at 520 (an error
 /// holds 64 bits).
 pub(crate) const CACHE_HAS: &str = "(call $cache_get {key} (i32.const 512)) \
@@ -100,7 +101,7 @@ pub(crate) const READS: &str = "(call $cache_get {settings} (i32.const 512)) (i3
 /// first kind in `reads`. Then answers.
 pub(crate) const READS_LATER: &str = "(local $at i32) (call $cache_get {first} (i32.const 512)) \
     (local.set $at (global.get $free)) \
-    (loop $again (global.set $free (local.get $at)) (call $client_get {go} (i32.const 512)) \
+    (loop $again (global.set $free (local.get $at)) (call $client_get {go} (i32.const 0) (i32.const 0) (i32.const 512)) \
         (br_if $again (i32.load8_u (i32.const 512)))) \
     (call $cache_get {settings} (i32.const 512)) (i32.const {answer})";
 /// Reads like [`READS`], and traps if the object exists. The result lies as in [`CACHE_HAS`].
@@ -479,7 +480,7 @@ impl Guest {
         let contract = [
             ("log", "write", "$log", "(param i32 i32 i32 i32 i32)"),
             ("cache", "get", "$cache_get", "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)"),
-            ("client", "get", "$client_get", "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)"),
+            ("client", "get", "$client_get", "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)"),
             ("clock", "now", "$now", "(result i64)"),
             ("random", "bytes", "$random", "(param i32 i32)"),
             ("host", "has", "$has", "(param i32 i32) (result i32)"),

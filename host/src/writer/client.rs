@@ -6,16 +6,20 @@ use pilothouse_core::{
     ParseError,
     grant::Denied,
     key::{Key, TypeMeta},
+    list::list_page,
     manifest::Verb,
-    object::{Object, Subresource},
+    object::{Keep, Object, Subresource},
 };
 use serde_json::{json, value::RawValue};
 
 use super::{error::Error, fence::Closed, handle::Writer};
 use crate::{
-    cluster::{self, DeleteOptions, Patch, WriteOptions},
-    wasm::MAX_OBJECT,
+    cluster::{self, DeleteOptions, Patch, Select, WriteOptions},
+    wasm::{ListPage, ListQuery, LogQuery, MAX_ITEMS, MAX_LOG, MAX_OBJECT, MAX_PAGE, Preconditions},
 };
+
+/// By how much the number of objects falls after a page that was too large. So a page takes at most four requests.
+const FEWER: u32 = 8;
 
 /// Why a plugin's request failed.
 #[derive(Debug, thiserror::Error)]
@@ -69,15 +73,18 @@ fn small(what: &str, bytes: usize) -> Result<(), ClientError> {
 const IDENTITY: [&str; 7] =
     ["name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"];
 
-/// Reduces an object to its apiVersion, its kind and its [`IDENTITY`].
-fn identity(object: &Object) -> Result<Object, ParseError> {
+/// Reduces an object to its apiVersion, its kind and its [`IDENTITY`], and to the status if it is granted.
+fn identity(object: &Object, with_status: bool) -> Result<Object, ParseError> {
     let of = object.type_meta();
     let json = object.json();
     let whole: Members<'_> = members(&json).unwrap_or_default();
     let metadata: Members<'_> =
         whole.get("metadata").and_then(|metadata| members(metadata.get()).ok()).unwrap_or_default();
     let kept: Members<'_> = metadata.into_iter().filter(|(member, _)| IDENTITY.contains(&member.as_str())).collect();
-    let cut = json!({ "apiVersion": &*of.api_version, "kind": &*of.kind, "metadata": kept });
+    let mut cut = json!({ "apiVersion": &*of.api_version, "kind": &*of.kind, "metadata": kept });
+    if let Some(status) = whole.get("status").filter(|_| with_status) {
+        cut["status"] = serde_json::from_str(status.get()).unwrap_or_default();
+    }
     Object::parse_unstored(cut.to_string().as_bytes(), of)
 }
 
@@ -88,6 +95,16 @@ fn members(object: &str) -> serde_json::Result<Members<'_>> {
 
 type Members<'a> = BTreeMap<String, &'a RawValue>;
 
+fn scale() -> TypeMeta {
+    TypeMeta::new("autoscaling/v1", "Scale")
+}
+
+/// Splits the `next` of a page into the number of objects that fitted, and the server's token.
+fn cursor(next: &str) -> Option<(u32, &str)> {
+    let (limit, token) = next.split_once('.')?;
+    Some((limit.parse().ok()?, token))
+}
+
 /// Returns a member that is a non-empty text.
 fn text(members: &Members<'_>, name: &str) -> Option<String> {
     let text: String = serde_json::from_str(members.get(name)?.get()).ok()?;
@@ -95,14 +112,123 @@ fn text(members: &Members<'_>, name: &str) -> Option<String> {
 }
 
 impl Writer {
-    /// Reads an object from the server, not from the cache.
-    pub async fn get(&self, of: &TypeMeta, key: &Key) -> Result<Arc<Object>, ClientError> {
-        let key = self.placed((Verb::Read, of, None), key.namespace.as_deref(), Some(&key.name)).await?;
+    /// Reads an object, its status or its scale from the server, not from the cache.
+    pub async fn get(
+        &self,
+        of: &TypeMeta,
+        key: &Key,
+        subresource: Option<Subresource>,
+    ) -> Result<Arc<Object>, ClientError> {
+        if let Some(other) = subresource.filter(|part| !matches!(part, Subresource::Status | Subresource::Scale)) {
+            let why = format!("{other} cannot be read by `get`; it takes the subresources status and scale");
+            return Err(ClientError::Invalid(why));
+        }
+        let key = self.placed((Verb::Read, of, subresource), key.namespace.as_deref(), Some(&key.name)).await?;
         self.fence.check()?;
-        let body = self.cluster.get(of, key.namespace.as_deref(), &key.name).await.map_err(ClientError::Request)?;
+        let body = self.cluster.get_part(of, key.namespace.as_deref(), &key.name, subresource).await;
+        let body = body.map_err(ClientError::Request)?;
         // The grants may have changed since the request was sent.
-        self.grants.load().check(Verb::Read, of, None, key.namespace.as_deref(), Some(&key.name))?;
-        Object::parse_unstored(&body, of).map(Arc::new).map_err(ClientError::Answer)
+        self.grants.load().check(Verb::Read, of, subresource, key.namespace.as_deref(), Some(&key.name))?;
+        let object = match subresource {
+            Some(Subresource::Scale) => Object::parse_unstored(&body, &scale()),
+            // The answer is the whole object.
+            Some(_) if !self.grants.load().may_see(of, &key) => {
+                Object::parse_unstored(&body, of).and_then(|object| identity(&object, true))
+            }
+            _ => Object::parse_unstored(&body, of),
+        };
+        object.map(Arc::new).map_err(ClientError::Answer)
+    }
+
+    /// Reads one page of objects from the server, not from the cache. Asks for fewer objects if the page is too large.
+    pub async fn list(&self, query: &ListQuery) -> Result<ListPage, ClientError> {
+        let ListQuery { of, namespace, labels, fields, limit, after } = query;
+        let namespace = namespace.as_deref();
+        let granted = || self.grants.load().check(Verb::Read, of, None, namespace, None);
+        granted()?;
+        let endpoint = self.cluster.endpoint(of).await.map_err(ClientError::Request)?;
+        match namespace {
+            Some("") => return Err(ClientError::Invalid("the namespace is empty".into())),
+            Some(_) if !endpoint.namespaced => {
+                return Err(ClientError::Invalid(format!("{of} is cluster-scoped: list it without a namespace")));
+            }
+            _ => {}
+        }
+        let asked = if *limit == 0 { MAX_ITEMS } else { (*limit).min(MAX_ITEMS) };
+        let (mut limit, token) = match after.as_deref().map(cursor) {
+            None => (asked, None),
+            Some(Some((limit, token))) => (limit.clamp(1, asked), Some(token)),
+            Some(None) => return Err(ClientError::Invalid("after: it is not the `next` of a page".into())),
+        };
+        let select = Select { namespace, labels: labels.clone(), fields: fields.clone(), metadata_only: false };
+        let body = loop {
+            self.fence.check()?;
+            match self.cluster.page(of, &select, limit, token, MAX_PAGE).await {
+                Err(cluster::Error::TooLarge(_)) if limit > 1 => limit = (limit / FEWER).max(1),
+                answer => break answer.map_err(ClientError::Request)?,
+            }
+        };
+        // The grants may have changed since the request was sent.
+        granted()?;
+        let (meta, items) = list_page(&body).map_err(ClientError::Answer)?;
+        let grants = self.grants.load();
+        let mut page = ListPage { items: Vec::with_capacity(items.len()), next: None };
+        for item in items {
+            // Of an object that nests too deep, the metadata can be read.
+            let object = Object::parse_unstored(item, of)
+                .or_else(|error| Object::outline(item, of, &Keep::default(), &error).ok_or(error));
+            let object = object.map_err(ClientError::Answer)?;
+            if grants.may_see(of, object.key()) {
+                page.items.push(Arc::new(object));
+            }
+        }
+        page.next = meta.continue_token.map(|token| format!("{limit}.{token}"));
+        Ok(page)
+    }
+
+    /// Reads the log of a Pod's container. Bytes that are not UTF-8 are replaced.
+    pub async fn logs(&self, pod: &Key, query: &LogQuery) -> Result<String, ClientError> {
+        let of = TypeMeta::new("v1", "Pod");
+        let wanted = (Verb::Read, &of, Some(Subresource::Log));
+        let pod = self.placed(wanted, pod.namespace.as_deref(), Some(&pod.name)).await?;
+        self.fence.check()?;
+        let LogQuery { container, previous, since_seconds, tail_lines, timestamps } = query;
+        let mut parameters = vec![("limitBytes", MAX_LOG.to_string())];
+        parameters.extend(container.iter().map(|container| ("container", container.clone())));
+        parameters.extend(since_seconds.iter().map(|seconds| ("sinceSeconds", seconds.to_string())));
+        parameters.extend(tail_lines.iter().map(|lines| ("tailLines", lines.to_string())));
+        let flags = [("previous", previous), ("timestamps", timestamps)].into_iter().filter(|(_, is_set)| **is_set);
+        parameters.extend(flags.map(|(name, _)| (name, "true".to_owned())));
+        let log = self.cluster.logs(pod.namespace.as_deref(), &pod.name, &parameters, MAX_LOG).await;
+        let log = log.map_err(ClientError::Request)?;
+        let grants = self.grants.load();
+        grants.check(Verb::Read, &of, Some(Subresource::Log), pod.namespace.as_deref(), Some(&pod.name))?;
+        Ok(String::from_utf8_lossy(&log).into_owned())
+    }
+
+    /// Evicts a Pod, if its budgets allow it. The cache shows it when the watch does: the server answers with a `Status`.
+    pub async fn evict(
+        &self,
+        pod: &Key,
+        grace_period_seconds: Option<u32>,
+        preconditions: Preconditions,
+    ) -> Result<(), ClientError> {
+        let of = TypeMeta::new("v1", "Pod");
+        let wanted = (Verb::Create, &of, Some(Subresource::Eviction));
+        let pod = self.placed(wanted, pod.namespace.as_deref(), Some(&pod.name)).await?;
+        let Preconditions { uid, resource_version } = preconditions;
+        let all = [("uid", uid), ("resourceVersion", resource_version)].into_iter();
+        let preconditions: BTreeMap<_, _> = all.filter_map(|(name, value)| Some((name, value?))).collect();
+        let eviction = json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": { "namespace": pod.namespace.as_deref(), "name": &*pod.name },
+            "deleteOptions": { "gracePeriodSeconds": grace_period_seconds, "preconditions": preconditions },
+        });
+        let body = eviction.to_string().into_bytes();
+        let sent = self.cluster.evict(pod.namespace.as_deref(), &pod.name, body, self.manager());
+        self.answered("evict", &of, &pod, sent).await?;
+        Ok(())
     }
 
     /// Creates an object under its own name or a generated one.
@@ -180,7 +306,7 @@ impl Writer {
         if is_scale || grants.may_see(of, key) {
             return Ok(answer);
         }
-        identity(&answer).map(Arc::new).map_err(ClientError::Answer)
+        identity(&answer, false).map(Arc::new).map_err(ClientError::Answer)
     }
 
     /// Waits for the answer to a write. An object that is stored enters the cache. A scale is of another kind, and a review has neither uid nor
@@ -195,7 +321,7 @@ impl Writer {
     ) -> Result<Arc<Object>, ClientError> {
         let answer = self.answered(verb, of, key, sent).await?;
         let answer = if subresource == Some(Subresource::Scale) {
-            Object::parse(&answer, &TypeMeta::new("autoscaling/v1", "Scale")).map(Arc::new)
+            Object::parse(&answer, &scale()).map(Arc::new)
         } else {
             self.put_in_cache(of, &answer).or_else(|_| Object::parse_unstored(&answer, of).map(Arc::new))
         };

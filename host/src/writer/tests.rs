@@ -28,7 +28,7 @@ use crate::{
     informer::{InformerKey, Informers, Lease, View},
     name::PluginName,
     testing::{Api, apple, comes_true, config_map, soon},
-    wasm::{Child, MAX_OBJECT, MAX_OUTCOME},
+    wasm::{Child, ListQuery, LogQuery, MAX_OBJECT, MAX_OUTCOME, Preconditions},
 };
 
 mod acting;
@@ -155,7 +155,7 @@ async fn a_child_of_which_only_a_part_is_seen_is_taken_for_different() {
         report.written
     };
     let key = Key::new(Some("default"), "c");
-    let live = async || writer.get(&config_maps(), &key).await.expect("it is there");
+    let live = async || writer.get(&config_maps(), &key, None).await.expect("it is there");
     assert_eq!((write("red".into()).await, write("red".into()).await), (1, 0));
 
     let mut hidden: serde_json::Value = serde_json::from_str(&live().await.json()).expect("it is JSON");
@@ -522,10 +522,10 @@ async fn invariant_7_what_is_not_granted_is_not_even_looked_for() {
     let writer = writer(&api, &informers);
     let nowhere = TypeMeta::new("nowhere.example.com/v1", "Nothing");
     for namespace in [None, Some("default")] {
-        let denied = writer.get(&nowhere, &Key::new(namespace, "a")).await;
+        let denied = writer.get(&nowhere, &Key::new(namespace, "a"), None).await;
         assert!(matches!(denied, Err(ClientError::Denied(_))), "{denied:?}");
     }
-    let missing = writer.get(&config_maps(), &Key::new(Some("default"), "a")).await;
+    let missing = writer.get(&config_maps(), &Key::new(Some("default"), "a"), None).await;
     assert!(matches!(missing, Err(ClientError::Request(error)) if error.is_not_found()));
 }
 
@@ -540,7 +540,7 @@ async fn a_name_cannot_lead_to_a_subresource_or_a_collection() {
             writer.delete_object(&config_maps(), &Key::new(Some("default"), name), DeleteOptions::default()).await;
         assert!(matches!(refused, Err(ClientError::Request(cluster::Error::Name(_)))), "{refused:?}");
     }
-    assert!(writer.get(&config_maps(), &Key::new(Some("default"), "a")).await.is_ok());
+    assert!(writer.get(&config_maps(), &Key::new(Some("default"), "a"), None).await.is_ok());
 }
 
 #[tokio::test]
@@ -824,4 +824,60 @@ fn an_answer_that_cannot_be_read_is_reported_with_the_reason() {
     let text = format!("v1 ConfigMap default/a was written, and the API server's answer cannot be read: {why}");
     let error = Error::Answer { of: config_maps(), key: Key::new(Some("default"), "a"), why };
     assert_eq!(error.to_string(), text);
+}
+
+fn list_query(limit: u32) -> ListQuery {
+    let (labels, fields) = (String::new(), String::new());
+    ListQuery { of: config_maps(), namespace: Some("default".into()), labels, fields, limit, after: None }
+}
+
+#[tokio::test]
+async fn a_page_that_is_too_large_is_asked_for_again_with_fewer_objects() {
+    let api = Api::start().await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let writer = writer(&api, &informers);
+    // Two of them are more than a page.
+    for number in 0..9 {
+        let mut map = config_map(&format!("m-{number}"));
+        map["data"] = json!({ "text": "x".repeat(700 << 10) });
+        api.create(map).await;
+    }
+    let before = api.requests("LIST", "configmaps").await;
+    let (mut query, mut names, mut pages) = (list_query(0), Vec::new(), 0);
+    loop {
+        let page = writer.list(&query).await.expect("a page");
+        names.extend(page.items.iter().map(|object| object.key().name.to_string()));
+        pages += 1;
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => break,
+        }
+    }
+    names.retain(|name| name.starts_with("m-"));
+    assert_eq!(names, (0..9).map(|number| format!("m-{number}")).collect::<Vec<_>>());
+    // 500, 62 and 7 objects were too large. The next pages begin with what fitted.
+    assert_eq!(api.requests("LIST", "configmaps").await - before, pages + 3);
+    let wrong = writer.list(&ListQuery { after: Some("anything".into()), ..list_query(0) }).await;
+    assert!(matches!(wrong, Err(ClientError::Invalid(why)) if why == "after: it is not the `next` of a page"));
+}
+
+#[tokio::test]
+async fn lists_evictions_and_logs_that_are_not_granted_are_not_sent() {
+    let (api, sent) = Api::overheard().await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let writer = writer(&api, &informers);
+    let pod = Key::new(Some("default"), "a");
+    let secrets = ListQuery { of: TypeMeta::new("v1", "Secret"), ..list_query(0) };
+    let none = || Preconditions { uid: None, resource_version: None };
+    let lines = LogQuery { container: None, previous: false, since_seconds: None, tail_lines: None, timestamps: false };
+    let denied = [
+        writer.list(&secrets).await.map(drop),
+        writer.evict(&pod, None, none()).await,
+        writer.logs(&pod, &lines).await.map(drop),
+        writer.get(&deployments(), &pod, Some(Subresource::Scale)).await.map(drop),
+    ];
+    assert!(denied.iter().all(|answer| matches!(answer, Err(ClientError::Denied(_)))), "{denied:?}");
+    assert!(sent.lock().is_empty(), "something was sent");
+    let other = writer.get(&deployments(), &pod, Some(Subresource::Log)).await;
+    assert!(matches!(other, Err(ClientError::Invalid(_))), "{other:?}");
 }

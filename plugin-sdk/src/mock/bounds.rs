@@ -8,7 +8,7 @@ use crate::{
     Key, TypeMeta,
     contract::{
         exports::pilothouse::plugin::controller::{Children, Failure, Outcome},
-        pilothouse::plugin::cache::Query,
+        pilothouse::plugin::{cache::Query, client::ListQuery},
     },
 };
 
@@ -20,6 +20,7 @@ const NAME: usize = 1 << 10;
 const INDEX: usize = 63;
 const VALUE: usize = 4 << 10;
 const LABELS: usize = 8 << 10;
+const AFTER: usize = 8 << 10;
 const OUTCOME: usize = 16 << 20;
 const OBJECT: usize = 3 << 20;
 
@@ -68,6 +69,18 @@ pub(super) fn query(query: &Query) -> Result<(Selector, Vec<Path>), String> {
     }
     let fields: Result<_, _> = query.fields.iter().map(|path| Path::parse(path)).collect();
     Ok((labels, fields.map_err(|problem| format!("fields: {problem}"))?))
+}
+
+/// Checks a query of the API server.
+///
+/// # Errors
+/// Fails if a part is too long.
+pub(super) fn live_query(query: &ListQuery) -> Result<(), String> {
+    type_meta(&query.of)?;
+    within("the namespace", query.namespace.as_deref().unwrap_or_default(), NAMESPACE)?;
+    within("labels", query.labels.as_deref().unwrap_or_default(), LABELS)?;
+    within("fields", query.fields.as_deref().unwrap_or_default(), LABELS)?;
+    within("after", query.after.as_deref().unwrap_or_default(), AFTER)
 }
 
 /// Checks the keys that `map` returned.

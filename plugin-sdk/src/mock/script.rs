@@ -70,7 +70,24 @@ impl Expected {
         Self::new::<K>(Verb::Read, key)
     }
 
-    /// Expects `client.create`. For an object without a name, the name in `key` is its `generateName`.
+    /// Expects one page of `client.list`, in a namespace, or in all if it is `None`. It has all objects that the request
+    /// selects, or those of [`answer_all`](Self::answer_all).
+    pub fn list<K: Object>(namespace: Option<&str>) -> Self {
+        Self::new::<K>(Verb::Read, Key { namespace: namespace.map(ToOwned::to_owned), name: String::new() })
+    }
+
+    /// Expects `client.evict`. The Pod is deleted, and no budget is considered.
+    pub fn evict(pod: impl Into<Key>) -> Self {
+        Self::of_pod(Verb::Create, pod, Subresource::Eviction)
+    }
+
+    /// Expects `client.logs`. The log is empty, or that of [`text`](Self::text).
+    pub fn logs(pod: impl Into<Key>) -> Self {
+        Self::of_pod(Verb::Read, pod, Subresource::Log)
+    }
+
+    /// Expects `client.create`. For an object without a name, the name in `key` is its `generateName`, or empty. A kind
+    /// without names, such as `SelfSubjectAccessReview`, needs an [`answer`](Self::answer).
     pub fn create<K: Object>(key: impl Into<Key>) -> Self {
         Self::new::<K>(Verb::Create, key)
     }
@@ -100,6 +117,12 @@ impl Expected {
         Self { request, ending: Ending::Effect }
     }
 
+    fn of_pod(verb: Verb, pod: impl Into<Key>, subresource: Subresource) -> Self {
+        let of = TypeMeta::new("v1", "Pod");
+        let request = Request { verb, of, key: pod.into(), subresource: Some(subresource) };
+        Self { request, ending: Ending::Effect }
+    }
+
     /// Expects it for the subresource `status`.
     #[must_use]
     pub fn status(mut self) -> Self {
@@ -111,6 +134,33 @@ impl Expected {
     #[must_use]
     pub fn scale(mut self) -> Self {
         self.request.subresource = Some(Subresource::Scale);
+        self
+    }
+
+    /// Expects it for another subresource.
+    #[must_use]
+    pub fn subresource(mut self, subresource: Subresource) -> Self {
+        self.request.subresource = Some(subresource);
+        self
+    }
+
+    /// Makes a list succeed with these objects, as its last page.
+    ///
+    /// # Panics
+    /// Panics if an object cannot be serialized.
+    #[must_use]
+    #[track_caller]
+    pub fn answer_all(mut self, objects: impl IntoIterator<Item = impl Object>) -> Self {
+        let objects = objects.into_iter().map(|object| object.to_json().expect("the object can be JSON"));
+        let objects: Vec<Value> = objects.map(|text| serde_json::from_str(&text).expect("it is JSON")).collect();
+        self.ending = Ending::Answer(Value::from(objects).to_string());
+        self
+    }
+
+    /// Makes `client.logs` succeed with this text.
+    #[must_use]
+    pub fn text(mut self, log: impl Into<String>) -> Self {
+        self.ending = Ending::Answer(Value::from(log.into()).to_string());
         self
     }
 
@@ -137,11 +187,12 @@ impl Expected {
 /// A request that the plugin sent to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// The kind of request. `read` is `client.get`.
+    /// The kind of request. `read` is `client.get`, `client.list` or `client.logs`. `create` of the subresource `eviction`
+    /// is `client.evict`.
     pub verb: Verb,
     /// The kind of the object.
     pub of: TypeMeta,
-    /// The key of the object.
+    /// The key of the object. The name is empty for a list.
     pub key: Key,
     /// The part of the object.
     pub subresource: Option<Subresource>,

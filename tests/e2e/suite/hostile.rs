@@ -140,6 +140,12 @@ pub(crate) async fn invariant_8_a_plugin_that_floods_another_server_costs_nobody
     while_they_are_called(&bad[..2], &admin, "flooding-http", served).await
 }
 
+pub(crate) async fn invariant_8_a_plugin_that_floods_the_server_with_batches_costs_nobody_else_anything(
+    scene: Scene,
+) -> Result<()> {
+    floods(&scene, "flooding_batches").await
+}
+
 /// 128 objects of the guest are reconciled at once while another plugin's objects are served. The guest never gets more than its share of
 /// the permits.
 async fn floods(scene: &Scene, guest: &str) -> Result<()> {

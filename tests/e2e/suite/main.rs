@@ -21,6 +21,7 @@ mod outages;
 mod pod;
 mod proxies;
 mod quiet;
+mod reaching;
 mod reads;
 mod reload;
 mod restores;
@@ -126,6 +127,7 @@ fn main() -> ExitCode {
             invariant_8_a_plugin_that_floods_the_server_with_writes_costs_nobody_else_anything,
             invariant_8_a_plugin_that_asks_for_requests_for_ever_costs_itself_one_call,
             invariant_8_a_plugin_that_floods_another_server_costs_nobody_else_anything,
+            invariant_8_a_plugin_that_floods_the_server_with_batches_costs_nobody_else_anything,
             invariant_8_a_plugin_that_traps_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_memory_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_a_table_costs_itself_one_call,
@@ -170,6 +172,7 @@ fn main() -> ExitCode {
             what_the_server_keeps_otherwise_than_it_was_sent_is_sent_once,
             ordinary_children_cost_no_request_after_a_restart_either_and_foreign_changes_are_repaired,
         }
+        reaching { a_plugin_lists_scales_reviews_evicts_and_reads_logs_within_its_grants }
         reads {
             invariant_11_a_key_is_woken_by_the_object_the_selection_and_the_absence_that_it_read,
             a_list_of_any_length_comes_page_by_page,

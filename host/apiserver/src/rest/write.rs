@@ -171,6 +171,8 @@ fn split(call: &Call<'_>, old: &Value, wanted: Value) -> Value {
             copy_field(&mut new, &wanted, "spec");
             new
         }
+        // No update and no patch reaches them.
+        Part::Eviction | Part::Log => old.clone(),
     }
 }
 

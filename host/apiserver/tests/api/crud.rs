@@ -348,3 +348,36 @@ async fn requests_are_counted_by_verb_and_resource() {
     }
     assert_eq!(cluster.counted(&["verb=\"PUT\""]).await, 0);
 }
+
+#[tokio::test]
+async fn pod_is_evicted_unless_its_budget_forbids_it() {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let cluster = Cluster::start().await;
+    let pod = |name: &str| json!({"metadata": {"name": name, "labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    for name in ["a", "b"] {
+        cluster.post(PODS, &pod(name)).await.ok();
+        let running = json!({"status": {"phase": "Running"}});
+        cluster.patch(&format!("{PODS}/{name}/status"), MERGE, &running).await.ok();
+    }
+    let budget =
+        json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
+    cluster.post(BUDGETS, &budget).await.ok();
+    let evict = async |name: &str| {
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
+        cluster.post(&format!("{PODS}/{name}/eviction"), &eviction).await
+    };
+    let refused = evict("a").await;
+    assert_eq!(refused.refusal(), (429, "TooManyRequests"));
+    let counted =
+        json!({"status": {"observedGeneration": 1, "disruptionsAllowed": 1, "desiredHealthy": 1, "currentHealthy": 2}});
+    cluster.patch(&format!("{BUDGETS}/web/status"), MERGE, &counted).await.ok();
+    assert_eq!(evict("a").await.code, 201);
+    assert_eq!(cluster.get(&format!("{PODS}/a")).await.code, 404);
+    assert_eq!(evict("b").await.refusal(), (429, "TooManyRequests"));
+    assert_eq!(evict("c").await.refusal(), (404, "NotFound"));
+    // Without a kubelet there is no log.
+    assert_eq!(cluster.get(&format!("{PODS}/b/log")).await.code, 204);
+    assert_eq!(cluster.get(&format!("{PODS}/b/log?container=x")).await.refusal(), (400, "BadRequest"));
+    assert_eq!(cluster.get(&format!("{PODS}/c/log")).await.refusal(), (404, "NotFound"));
+}

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     http::{Pattern, check_method},
     key::TypeMeta,
-    object::Keep,
+    object::{Keep, Subresource},
     predicate::{Condition, Test},
     selector,
 };
@@ -225,7 +225,9 @@ impl raw::Permission {
         }
         let verbs: BTreeSet<Verb> = self.verbs.into_iter().collect();
         if let Some(subresource) = self.subresource {
-            for verb in [Verb::Create, Verb::Delete].into_iter().filter(|verb| verbs.contains(verb)) {
+            let is_created = subresource == Subresource::Eviction;
+            let lacked = [Verb::Create, Verb::Delete].into_iter().filter(|verb| *verb != Verb::Create || !is_created);
+            for verb in lacked.filter(|verb| verbs.contains(verb)) {
                 problems.add(&format!("{at}.verbs"), format!("a subresource ({subresource}) has no {verb}"));
             }
         }

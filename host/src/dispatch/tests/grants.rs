@@ -22,7 +22,8 @@ use crate::{
         imports::{Access, CallImports},
     },
     wasm::{
-        CacheCall, CacheImports, ClientCall, ClientError, ClientImports, PatchBody, Query, Request, testing::request,
+        CacheCall, CacheImports, ClientCall, ClientError, ClientImports, ListQuery, PatchBody, Query, Request,
+        testing::request,
     },
 };
 
@@ -143,11 +144,20 @@ enum Path {
     NextOfList,
     NextOfKeys,
     ClientGet,
+    ClientList,
     ClientCreate,
     ClientUpdate,
     ClientPatch,
     ClientPatchCopies,
     ClientApply,
+}
+
+impl Path {
+    /// Returns `true` if the object may take this path, where only some names are granted.
+    fn may_have(self, name: &str) -> bool {
+        // A live list needs the grant of all names.
+        name == MINE && self != Path::ClientList
+    }
 }
 
 fn every_path() -> BTreeSet<Path> {
@@ -163,12 +173,15 @@ fn every_path() -> BTreeSet<Path> {
     let client = |call: ClientCall| -> &[Path] {
         match call {
             ClientCall::Get => &[Path::ClientGet],
+            ClientCall::List => &[Path::ClientList],
             ClientCall::Create => &[Path::ClientCreate],
             ClientCall::Update => &[Path::ClientUpdate],
             ClientCall::Patch => &[Path::ClientPatch, Path::ClientPatchCopies],
             ClientCall::Apply => &[Path::ClientApply],
-            // Its answer has no part of an object.
-            ClientCall::Delete => &[],
+            // Their answers have no part of an object.
+            ClientCall::Delete | ClientCall::Evict | ClientCall::Logs => &[],
+            // It makes the other calls.
+            ClientCall::Send => &[],
         }
     };
     let hook = |hook: Hook| -> &[Path] {
@@ -354,7 +367,22 @@ impl Shown {
                     }
                 }
             }
-            Path::ClientGet => inside(self.imports.get(maps(), key).await),
+            Path::ClientGet => inside(self.imports.get(maps(), key, None).await),
+            Path::ClientList => {
+                let query = ListQuery {
+                    of: maps(),
+                    namespace: None,
+                    labels: String::new(),
+                    fields: String::new(),
+                    limit: 0,
+                    after: None,
+                };
+                match self.imports.list(query).await {
+                    Ok(page) => page.items.iter().any(|object| *object.key() == key),
+                    Err(ClientError::NotGranted(_)) => false,
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
             Path::ClientCreate => {
                 api.delete(&maps(), &key).await;
                 inside(self.imports.create(map().to_string()).await)
@@ -469,7 +497,7 @@ async fn names_bind_every_path(more: usize) {
     let shown = Shown::new(more, lines).await;
     for path in every_path() {
         for name in [OTHER, MINE] {
-            assert_eq!(shown.reaches(path, name).await, name == MINE, "{path:?} of {name}");
+            assert_eq!(shown.reaches(path, name).await, path.may_have(name), "{path:?} of {name}");
         }
     }
 }
@@ -506,7 +534,7 @@ async fn invariant_7_revoked_objects_take_no_path_though_the_new_revision_never_
     let lines = Lines::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
     let shown = Shown::with(Grants::all_asked(&asked()), lines).await;
-    for path in [Path::Observe, Path::Map, Path::Reconcile] {
+    for path in [Path::Observe, Path::Map, Path::Reconcile, Path::ClientList] {
         assert!(shown.reaches(path, OTHER).await, "{path:?}");
     }
     narrows(&shown.scene, &tells_all()).await;
@@ -516,7 +544,7 @@ async fn invariant_7_revoked_objects_take_no_path_though_the_new_revision_never_
     };
     for path in every_path().into_iter().filter(asked) {
         for name in [OTHER, MINE] {
-            assert_eq!(shown.reaches(path, name).await, name == MINE, "{path:?} of {name}");
+            assert_eq!(shown.reaches(path, name).await, path.may_have(name), "{path:?} of {name}");
         }
     }
 }

@@ -17,8 +17,9 @@ use pilothouse_core::{
 
 use super::super::{
     CacheImports, ClientError, ClientImports, ClockImports, HttpError, HttpImports, HttpRequest, HttpResponse, Import,
-    Imports, KeyPage, Limits, LogImports, LogLine, Page, PatchBody, Phase, Preconditions, Propagation, Query,
-    RandomImports, ReadError, Request, contract::imports::host_state::HostState, memory::PluginMemory,
+    Imports, KeyPage, Limits, ListPage, ListQuery, LogImports, LogLine, LogQuery, Page, PatchBody, Phase,
+    Preconditions, Propagation, Query, RandomImports, ReadError, Request, contract::imports::host_state::HostState,
+    memory::PluginMemory,
 };
 
 /// The object of [`apple`].
@@ -95,7 +96,7 @@ impl CacheImports for Fake {
 }
 
 impl ClientImports for Fake {
-    fn get(&self, _: TypeMeta, _: Key) -> Answered<'_, Arc<Object>> {
+    fn get(&self, _: TypeMeta, _: Key, _: Option<Subresource>) -> Answered<'_, Arc<Object>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         if self.silent {
             return std::future::pending().boxed();
@@ -108,6 +109,18 @@ impl ClientImports for Fake {
             Err(ClientError::Unreachable("no API server in this test".to_owned()))
         };
         answer.boxed()
+    }
+
+    fn list(&self, query: ListQuery) -> Answered<'_, ListPage> {
+        panic!("unexpected list {query:?}")
+    }
+
+    fn evict(&self, pod: Key, _: Option<u32>, _: Preconditions) -> Answered<'_, ()> {
+        panic!("unexpected eviction of {pod}")
+    }
+
+    fn logs(&self, pod: Key, _: LogQuery) -> Answered<'_, String> {
+        panic!("unexpected log of {pod}")
     }
 
     fn create(&self, object: String) -> Answered<'_, Arc<Object>> {

@@ -255,7 +255,7 @@ async fn nothing_begins_once_the_fence_is_closed() {
     let (writer, of, key) = (&orchard.writer, config_maps(), key("c"));
     let map = config_map("d").to_string();
     let refused = [
-        writer.get(&of, &key).await.map(drop),
+        writer.get(&of, &key, None).await.map(drop),
         writer.create(&map).await.map(drop),
         writer.update(&map, None).await.map(drop),
         writer.apply_object(&map, None, false).await.map(drop),

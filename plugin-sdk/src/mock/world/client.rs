@@ -6,19 +6,92 @@ use super::{Id, World, identify};
 use crate::{
     Key, TypeMeta, Verb,
     client::{self, Preconditions, Propagation, Reason, StatusError, Subresource, import::Functions},
-    contract::pilothouse::plugin::client::{Error, PatchBody},
+    contract::pilothouse::plugin::client::{self as wire, Error, Eviction, ListQuery, LogQuery, Page, PatchBody},
     mock::{
         apply::{apply, merge},
         bounds, keys,
         script::{Call, Ending, Request},
+        selector::{FieldSelector, Selector},
     },
 };
 
+/// Requests of one `send`.
+const AT_ONCE: usize = 64;
+
 impl Functions for World {
-    fn get(&self, of: &TypeMeta, key: &Key) -> Result<String, Error> {
+    fn get(&self, of: &TypeMeta, key: &Key, subresource: Option<Subresource>) -> Result<String, Error> {
         bounds::object(of, key).map_err(Error::Invalid)?;
+        if !matches!(subresource, None | Some(Subresource::Status | Subresource::Scale)) {
+            return Err(Error::Invalid("`get` takes the subresources status and scale".to_owned()));
+        }
         let id = (of.clone(), key.clone());
-        self.answer(Verb::Read, &id, None, Value::Null, |world| world.find(&id))
+        self.answer(Verb::Read, &id, subresource, Value::Null, |world| {
+            let object = world.find(&id)?;
+            Ok(if subresource == Some(Subresource::Scale) { scale(&object) } else { object })
+        })
+    }
+
+    fn list(&self, query: &ListQuery) -> Result<Page, Error> {
+        let ListQuery { of, namespace, labels, fields, .. } = query;
+        bounds::live_query(query).map_err(Error::Invalid)?;
+        // Lists need a permission for all names, and one over all namespaces needs all namespaces.
+        let key = Key { namespace: namespace.clone(), name: String::new() };
+        let place = Key { namespace: Some(namespace.clone().unwrap_or_default()), ..key.clone() };
+        self.state().check(Verb::Read, &(of.clone(), place), None).map_err(Error::NotGranted)?;
+        let invalid = |problem: String| refused(400, Reason::BadRequest, problem);
+        let labels = Selector::parse(labels.as_deref().unwrap_or_default()).map_err(invalid)?;
+        let fields = FieldSelector::parse(fields.as_deref().unwrap_or_default()).map_err(invalid)?;
+        let listed = self.answer(Verb::Read, &(of.clone(), key), None, Value::Null, |world| {
+            let all = world.objects(of).into_iter();
+            let here = |object: &Value| {
+                namespace.as_deref().is_none_or(|namespace| object["metadata"]["namespace"] == namespace)
+            };
+            Ok(all.filter(|object| here(object) && labels.matches(object) && fields.matches(object)).collect())
+        })?;
+        let Ok(Value::Array(items)) = serde_json::from_str(&listed) else {
+            panic!("a list of {of} is answered by Expected::answer_all")
+        };
+        Ok(Page { items: items.iter().map(Value::to_string).collect(), next: None })
+    }
+
+    fn evict(&self, Eviction { pod, .. }: &Eviction) -> Result<(), Error> {
+        let id = (TypeMeta::new("v1", "Pod"), pod.clone());
+        bounds::object(&id.0, &id.1).map_err(Error::Invalid)?;
+        let evicted = self.answer(Verb::Create, &id, Some(Subresource::Eviction), Value::Null, |world| {
+            let live = world.find(&id)?;
+            world.state_mut().delete(&id);
+            Ok(live)
+        });
+        evicted.map(drop)
+    }
+
+    fn logs(&self, pod: &Key, _: &LogQuery) -> Result<String, Error> {
+        let id = (TypeMeta::new("v1", "Pod"), pod.clone());
+        bounds::object(&id.0, &id.1).map_err(Error::Invalid)?;
+        let log = self.answer(Verb::Read, &id, Some(Subresource::Log), Value::Null, |world| {
+            world.find(&id)?;
+            Ok(Value::from(""))
+        })?;
+        let Ok(Value::String(log)) = serde_json::from_str(&log) else { panic!("a log is answered by Expected::text") };
+        Ok(log)
+    }
+
+    fn send(&self, calls: &[wire::Call]) -> Vec<Result<String, Error>> {
+        if calls.len() > AT_ONCE {
+            let many = format!("calls: {} are more than the {AT_ONCE} that are sent at once", calls.len());
+            return vec![Err(Error::Invalid(many)); calls.len()];
+        }
+        let one = |call: &wire::Call| match call {
+            wire::Call::Get((of, key, part)) => self.get(of, key, *part),
+            wire::Call::Create(object) => self.create(object),
+            wire::Call::Update((object, part)) => self.update(object, *part),
+            wire::Call::Patch((of, key, body, part)) => self.patch(of, key, body, *part),
+            wire::Call::Apply((object, part, force)) => self.apply(object, *part, *force),
+            wire::Call::Delete((of, key, propagation, preconditions)) => {
+                Functions::delete(self, of, key, *propagation, preconditions).map(|()| String::new())
+            }
+        };
+        calls.iter().map(one).collect()
     }
 
     fn create(&self, object: &str) -> Result<String, Error> {
@@ -28,8 +101,17 @@ impl Functions for World {
         if generated {
             object["metadata"]["name"] = json!(generate);
         }
-        let id = id_of(&object)?;
+        let is_named = object["metadata"]["name"].is_string();
+        if !is_named {
+            object["metadata"]["name"] = json!("-");
+        }
+        let mut id = id_of(&object)?;
+        if !is_named {
+            id.1.name.clear();
+            object["metadata"].as_object_mut().into_iter().for_each(|metadata| drop(metadata.remove("name")));
+        }
         self.answer(Verb::Create, &id, None, object.clone(), |world| {
+            assert!(is_named, "the mock stores no object without a name: script the answer by Expected::answer");
             let mut id = id.clone();
             if generated {
                 id.1.name = format!("{}{:05}", id.1.name, world.version());
@@ -140,7 +222,9 @@ impl World {
         match ending {
             Ending::Effect => effect(self).map(|object| object.to_string()),
             Ending::Answer(object) => {
-                if verb != Verb::Read && verb != Verb::Delete {
+                // A review has no name, and is stored nowhere.
+                let is_stored = serde_json::from_str(&object).is_ok_and(|object| identify(&object).is_some());
+                if verb != Verb::Read && verb != Verb::Delete && is_stored {
                     self.put(&object);
                 }
                 Ok(object)
@@ -180,6 +264,15 @@ fn part(live: Value, new: &Value, subresource: Option<Subresource>) -> Value {
     };
     result["status"] = status.clone();
     result
+}
+
+/// Returns the scale of an object.
+fn scale(object: &Value) -> Value {
+    let replicas = |part: &str| object[part]["replicas"].as_u64().unwrap_or_default();
+    json!({
+        "apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": object["metadata"],
+        "spec": { "replicas": replicas("spec") }, "status": { "replicas": replicas("status") },
+    })
 }
 
 fn parse(object: &str) -> Result<Value, Error> {

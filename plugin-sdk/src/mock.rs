@@ -49,7 +49,7 @@
 //! # What it leaves out
 //! The mock is not an API server:
 //! - It does not default, validate or prune by a schema. It only rejects duplicate containers, variables, ports,
-//!   volumes and finalizers.
+//!   volumes and finalizers, and changes of ConfigMaps and Secrets with `immutable: true`.
 //! - Server-side apply replaces whole lists, and knows no other field manager.
 //! - Garbage collection does not run.
 //! - A field selector may name any field.

@@ -55,13 +55,31 @@ impl Outcome {
     /// object.
     #[expect(clippy::needless_pass_by_value, reason = "a child is built where it is passed")]
     pub fn child<K: AnyObject>(self, object: K) -> Self {
-        self.push(&object, false)
+        self.push(&object, wire_child)
     }
 
     /// Adds a [`child`](Self::child) that may take over an existing object.
     #[expect(clippy::needless_pass_by_value, reason = "a child is built where it is passed")]
     pub fn adopt<K: AnyObject>(self, object: K) -> Self {
-        self.push(&object, true)
+        self.push(&object, |object| wire::Child { adopt: true, ..wire_child(object) })
+    }
+
+    /// Adds a [`child`](Self::child) that the host may delete and create again, when the API server rejects a change
+    /// because a field is immutable. Examples are the template of a Job, and a ConfigMap with `immutable: true`.
+    ///
+    /// The host deletes it with its dependents, and creates it when it is gone. Until then the child is missing.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use pilothouse_sdk::Outcome;
+    ///
+    /// let mut map = ConfigMap { immutable: Some(true), ..ConfigMap::default() };
+    /// map.metadata.name = Some("settings".into());
+    /// Outcome::new().replace(map);
+    /// ```
+    #[expect(clippy::needless_pass_by_value, reason = "a child is built where it is passed")]
+    pub fn replace<K: AnyObject>(self, object: K) -> Self {
+        self.push(&object, |object| wire::Child { replace: true, ..wire_child(object) })
     }
 
     /// Adds several children. Without any child, the host deletes every child that this plugin created for this object.
@@ -100,9 +118,9 @@ impl Outcome {
         self
     }
 
-    fn push<K: AnyObject>(mut self, object: &K, adopt: bool) -> Self {
+    fn push<K: AnyObject>(mut self, object: &K, child: fn(String) -> wire::Child) -> Self {
         match object.text_of() {
-            Ok(object) => self.children.get_or_insert_default().push(wire::Child { object, adopt, replace: false }),
+            Ok(object) => self.children.get_or_insert_default().push(child(object)),
             Err(error) => self.reject(&format!("child {} {}", object.kind_of(), object.key_of()), &error),
         }
         self
@@ -125,4 +143,8 @@ impl Outcome {
             events: Vec::new(),
         })
     }
+}
+
+fn wire_child(object: String) -> wire::Child {
+    wire::Child { object, adopt: false, replace: false }
 }

@@ -665,7 +665,7 @@ fn lists_batches_scales_reviews_evictions_and_logs_are_scripted() {
 #[test]
 fn list_over_all_namespaces_needs_a_permission_for_all() {
     fn plugin() -> Plugin {
-        let reconcile = |ctx: &Context, _: &Secret| {
+        let reconcile = |ctx: &Context, _: &Secret| -> Result<Outcome, Error> {
             ctx.client().list::<ConfigMap>().into_iter().next().transpose()?;
             Ok(Outcome::new())
         };
@@ -676,4 +676,34 @@ fn list_over_all_namespaces_needs_a_permission_for_all() {
     let host = MockHost::new(plugin).with(secret("s"));
     let failure = host.reconcile(("default", "s")).unwrap_err();
     assert!(failure.message.contains("the manifest does not ask for it"), "{}", failure.message);
+}
+
+#[test]
+fn child_with_immutable_content_is_created_again_only_by_replace() {
+    fn plugin() -> Plugin {
+        let reconcile = |_: &Context, secret: &Secret| -> Result<Outcome, Error> {
+            let annotation = |name: &str| secret.metadata.annotations.as_ref().and_then(|all| all.get(name)).cloned();
+            let mut child = map("fixed", &[("size", &annotation("size").unwrap_or_default())]);
+            child.immutable = Some(true);
+            let outcome = Outcome::new();
+            Ok(if annotation("replace").is_some() { outcome.replace(child) } else { outcome.child(child) })
+        };
+        let controller = Controller::of::<Secret>().owns::<ConfigMap>().without_status().reconcile(reconcile);
+        Plugin::new("Makes a ConfigMap that may not change.").controller(controller)
+    }
+    let mut host = MockHost::new(plugin).with(mirror::secret(&[("size", "1")]));
+    host.settle(("default", "s")).unwrap();
+    let uid = |host: &MockHost| host.get::<ConfigMap>(("default", "fixed")).unwrap().metadata.uid;
+    let first = uid(&host);
+    host.put(mirror::secret(&[("size", "2")]));
+    let failure = host.settle(("default", "s")).unwrap_err();
+    assert_eq!(
+        failure.message,
+        "cannot change v1 ConfigMap default/fixed: a field is immutable: return the child with `replace`"
+    );
+    assert_eq!(uid(&host), first);
+    host.put(mirror::secret(&[("size", "2"), ("replace", "yes")]));
+    host.settle(("default", "s")).unwrap();
+    assert_ne!(uid(&host), first);
+    assert_eq!(data(&host, "fixed").unwrap()["size"], "2");
 }

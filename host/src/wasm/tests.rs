@@ -130,7 +130,7 @@ async fn outcome_comes_out_as_the_guest_gave_it() {
         requeue_after: Some(90_000),
     });
     let outcome = call(&guest).await.unwrap().unwrap();
-    let child = |object: &str, adopt| Child { object: object.to_owned(), adopt };
+    let child = |object: &str, adopt| Child { object: object.to_owned(), adopt, replace: false };
     assert_eq!(
         outcome,
         Outcome {

@@ -20,7 +20,23 @@ use super::{
     report::Write,
     send::is_version,
 };
-use crate::informer::View;
+use crate::{
+    cluster::{self, DeleteOptions},
+    informer::View,
+};
+
+/// What kube-apiserver and the schemas of custom resources say of a field that may not change.
+const IMMUTABLE: [&str; 5] =
+    ["immutable", "may not change once set", "cannot change", "may not change fields other than", "updates to "];
+
+/// `true` if the server rejected a change for no other reason than that fields are immutable.
+///
+/// If anything else is wrong, the new object would be rejected too, after the old one was deleted.
+fn is_immutable(error: &cluster::Error) -> bool {
+    let cluster::Error::Status(status) = error else { return false };
+    let says = |message: &str| IMMUTABLE.iter().any(|words| message.contains(words));
+    status.code == 422 && !status.causes.is_empty() && status.causes.iter().all(|(_, message)| says(message))
+}
 
 impl Writer {
     /// Applies a child, unless the cache shows that the apply would change nothing.
@@ -33,6 +49,8 @@ impl Writer {
         let (of, key) = (desired.of.clone(), desired.key.clone());
         self.grants.load().check(Verb::Apply, &of, None, key.namespace.as_deref(), Some(&key.name))?;
         let taken = |why| Error::Taken { of: of.clone(), key: key.clone(), why };
+        // What is written to, if it is this owner's child already.
+        let mut ours = None;
         let basis = match view.find(&of, &key) {
             // The object may exist all the same: the watch lags, or a selector hides it.
             None => Basis::Nothing,
@@ -44,8 +62,9 @@ impl Writer {
                     live.settle(desired.digest, &self.digests);
                     return Ok(self.skipped());
                 }
-                Standing::Ours | Standing::Adopted => {
+                standing => {
                     self.keep_mark(&live, desired);
+                    ours = (standing == Standing::Ours).then(|| live.clone());
                     Basis::Version(live.resource_version())
                 }
             },
@@ -54,15 +73,29 @@ impl Writer {
             Err(Error::Request { source, .. }) if source.is_conflict() => {
                 let basis = match self.read_metadata(&of, &key).await? {
                     // It was deleted between the two requests, or the server creates nothing under a version.
-                    None => Basis::Anything,
+                    None => {
+                        ours = None;
+                        Basis::Anything
+                    }
                     Some(live) => match standing(owner, desired.adopt, &live).map_err(taken)? {
                         // The cache does not show the object, so its deletion may wake nothing.
                         Standing::Ending => return Err(Error::Ending { of, key }),
-                        Standing::Ours | Standing::Adopted => Basis::Version(live.resource_version()),
+                        standing => {
+                            let basis = Basis::Version(live.resource_version());
+                            ours = (standing == Standing::Ours).then(|| Arc::new(live));
+                            basis
+                        }
                     },
                 };
-                self.apply_on(desired, basis).await?
+                self.apply_on(desired, basis).await
             }
+            applied => applied,
+        };
+        let applied = match applied {
+            Err(Error::Request { source, .. }) if is_immutable(&source) => match ours {
+                Some(live) if desired.replace => return self.replace(&of, &key, &live).await,
+                _ => return Err(Error::Immutable { of, key, source }),
+            },
             applied => applied?,
         };
         let Some(applied) = self.mark(applied, desired).await else { return Ok(Write::Done) };
@@ -70,6 +103,20 @@ impl Writer {
         if let Some(cached) = view.get(&of, &key).filter(|cached| is_version(cached, &applied)) {
             cached.settle(desired.digest, &self.digests);
         }
+        Ok(Write::Done)
+    }
+
+    /// Deletes a child that cannot be changed, if the server still has this version of it. The next reconcile creates it anew: the end of the
+    /// deletion wakes the key.
+    async fn replace(&self, of: &TypeMeta, key: &Key, live: &Object) -> Result<Write, Error> {
+        self.grants.load().check(Verb::Delete, of, None, key.namespace.as_deref(), Some(&key.name))?;
+        let options = DeleteOptions {
+            propagation: "Foreground",
+            uid: Some(live.uid().clone()),
+            resource_version: Some(live.resource_version().to_string()),
+        };
+        self.delete(of, key, &options).await?;
+        debug!(kind = %of.kind, object = %key, "deleted a child to create it again: a field that changes is immutable");
         Ok(Write::Done)
     }
 
@@ -138,5 +185,37 @@ impl Writer {
             }
             Err(_) => Some(answer),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_of_immutable_fields_alone_lets_a_child_be_replaced() {
+        let refused = |code, messages: &[&str]| {
+            let causes = messages.iter().map(|message| ("spec".to_owned(), (*message).to_owned())).collect();
+            is_immutable(&cluster::Error::Status(Box::new(cluster::Status {
+                code,
+                causes,
+                ..cluster::Status::default()
+            })))
+        };
+        // As kube-apiserver 1.36 words them, in this order: ConfigMap, Job and Deployment, Service, RoleBinding, StatefulSet, Pod, PVC.
+        for message in [
+            "Forbidden: field is immutable when `immutable` is set",
+            "Invalid value: {\"matchLabels\":{\"app\":\"a\"}}: field is immutable",
+            "Invalid value: [\"10.0.0.2\"]: may not change once set",
+            "Invalid value: {\"kind\":\"Role\"}: cannot change roleRef",
+            "Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals' are forbidden",
+            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`",
+            "Forbidden: spec is immutable after creation except resources.requests for bound claims",
+        ] {
+            assert!(refused(422, &[message]), "{message}");
+            assert!(!refused(422, &[message, "Required value"]), "{message}");
+            assert!(!refused(403, &[message]), "{message}");
+        }
+        assert!(!refused(422, &[]));
     }
 }

@@ -36,6 +36,7 @@ pub(super) struct Desired {
     /// The whole body of the apply.
     pub(super) value: Value,
     pub(super) adopt: bool,
+    pub(super) replace: bool,
     /// Length of the text that the plugin returned.
     pub(super) bytes: usize,
     /// [`Writer::digest`] of the child.
@@ -95,7 +96,8 @@ impl Writer {
         if api_version == "v1" && kind == "Secret" {
             encode_texts(&mut object);
         }
-        Ok(Desired { of, key, value: object.into(), adopt: child.adopt, bytes: child.object.len(), digest })
+        let (adopt, replace, bytes) = (child.adopt, child.replace, child.object.len());
+        Ok(Desired { of, key, value: object.into(), adopt, replace, bytes, digest })
     }
 
     /// Returns the child's namespace.

@@ -70,6 +70,19 @@ pub enum Error {
         /// The API server's refusal, or why it did not answer.
         source: cluster::Error,
     },
+    /// The API server does not allow a change of the child.
+    #[error(
+        "cannot change {of} {key}: {source}; a field is immutable: return the child with `replace`, so that the host deletes it and \
+         creates it again, or give it another name", source = with_reason(source)
+    )]
+    Immutable {
+        /// The child's kind.
+        of: TypeMeta,
+        /// The child's key.
+        key: Key,
+        /// The API server's refusal.
+        source: cluster::Error,
+    },
     /// The cache does not hold that part of the status.
     #[error(
         "cannot tell whether the status of {of} {key} differs: {path} is left out of the cache; keep it in the watch (to go without \

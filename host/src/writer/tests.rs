@@ -114,7 +114,7 @@ async fn an_object_that_the_selector_hides_is_not_taken_over() {
     let child = |name: &str| {
         let mut child = config_map(name);
         child["metadata"]["labels"] = json!({ "app": "web" });
-        Child { object: child.to_string(), adopt: false }
+        Child { object: child.to_string(), adopt: false, replace: false }
     };
     let report = writer(&api, &informers).children(&owner, &view, vec![child("taken"), child("free")]).await;
     assert!(matches!(&report.problems[..], [Error::Taken { key, .. }] if &*key.name == "taken"), "{report:?}");
@@ -132,7 +132,7 @@ async fn a_child_that_nobody_would_see_whole_is_not_written() {
     let names = InformerKey { keep: keep(true, &[]), ..InformerKey::all(config_maps()) };
     let view = View::new([lease(&informers, elsewhere).await, lease(&informers, names).await]);
     let (object, owns) = (parent(), [config_maps()]);
-    let child = Child { object: config_map("c").to_string(), adopt: false };
+    let child = Child { object: config_map("c").to_string(), adopt: false, replace: false };
     let report = writer(&api, &informers).children(&Owner { object: &object, owns: &owns }, &view, vec![child]).await;
     let told = "child v1 ConfigMap default/c would not be seen: what the controller owns there is watched where v1 ConfigMap in \
                 elsewhere or v1 ConfigMap, metadata only";
@@ -150,7 +150,9 @@ async fn a_child_of_which_only_a_part_is_seen_is_taken_for_different() {
     let write = async |color: serde_json::Value| {
         let mut child = config_map("c");
         child["data"] = json!({ "color": color });
-        let report = writer.children(&owner, &view, vec![Child { object: child.to_string(), adopt: false }]).await;
+        let report = writer
+            .children(&owner, &view, vec![Child { object: child.to_string(), adopt: false, replace: false }])
+            .await;
         assert_eq!(report.problem(), None);
         report.written
     };
@@ -199,7 +201,8 @@ impl Orchard {
     }
 
     async fn children(&self, children: &[serde_json::Value]) -> Report {
-        let children = children.iter().map(|child| Child { object: child.to_string(), adopt: false }).collect();
+        let children =
+            children.iter().map(|child| Child { object: child.to_string(), adopt: false, replace: false }).collect();
         let owns = [config_maps(), deployments()];
         self.writer.children(&Owner { object: &self.object, owns: &owns }, &self.view, children).await
     }
@@ -445,7 +448,7 @@ async fn a_settled_child_is_checked_like_any_other() {
     })
     .await;
     let owner = Owner { object: &orchard.object, owns: &[config_maps()] };
-    let text = Child { object: child.to_string(), adopt: false };
+    let text = Child { object: child.to_string(), adopt: false, replace: false };
     let digest = orchard.writer.digest(&owner, &text);
     held.settle(digest, &orchard.writer.digests);
     assert!(held.is_settled(digest, &orchard.writer.digests));
@@ -587,7 +590,8 @@ async fn texts_of_a_plugin_that_are_parsed_at_once_are_bounded() {
     let (object, view) = (parent(), View::new([]));
     let owner = Owner { object: &object, owns: &[] };
     let most = writer.room(MAX_OUTCOME).await;
-    let mut children = Box::pin(writer.children(&owner, &view, vec![Child { object: "{}".to_owned(), adopt: false }]));
+    let mut children =
+        Box::pin(writer.children(&owner, &view, vec![Child { object: "{}".to_owned(), adopt: false, replace: false }]));
     let mut status = Box::pin(writer.status(&owner, &view, "[]"));
     assert!(futures::poll!(&mut children).is_pending() && futures::poll!(&mut status).is_pending());
     drop(most);
@@ -722,9 +726,9 @@ async fn another_plugin_is_served_while_the_children_of_an_outcome_are_looked_at
     let (busy, quiet) = (account("busy"), account("quiet"));
     // An object that exists and is no child is a problem, without a request.
     let taken = |names: &[String]| -> Vec<Child> {
-        names.iter().map(|name| Child { object: config_map(name).to_string(), adopt: false }).collect()
+        names.iter().map(|name| Child { object: config_map(name).to_string(), adopt: false, replace: false }).collect()
     };
-    let large = |count| vec![Child { object: " ".repeat(256 << 10), adopt: false }; count];
+    let large = |count| vec![Child { object: " ".repeat(256 << 10), adopt: false, replace: false }; count];
     let writer = writer(&api, &informers);
     // The first child causes a discovery request.
     for (children, expected) in [

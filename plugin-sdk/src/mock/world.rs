@@ -36,7 +36,7 @@ use crate::{
     Key, TypeMeta, Verb,
     client::Subresource,
     contract::{
-        exports::pilothouse::plugin::controller::{Children, Controller, Manifest, Outcome, Permission},
+        exports::pilothouse::plugin::controller::{Child, Children, Controller, Manifest, Outcome, Permission},
         observing::exports::pilothouse::plugin::observer,
     },
     host::with_mock,
@@ -219,10 +219,7 @@ impl World {
         let mut state = self.state_mut();
         let owner = (controller.for_.of.clone(), key.clone());
         let children = match &outcome.children {
-            Children::Desired(children) if state.is_live(&owner) => {
-                let children = children.iter().map(|child| (child.object.as_str(), child.adopt));
-                state.write_children(controller, &owner, children.collect())
-            }
+            Children::Desired(children) if state.is_live(&owner) => state.write_children(controller, &owner, children),
             _ => Ok(()),
         };
         let status = outcome.status.as_deref().map_or(Ok(()), |status| state.write_status(&owner, status));
@@ -299,26 +296,21 @@ impl State {
     }
 
     /// Writes the children and deletes the others. Goes on after a failure, and returns the first.
-    fn write_children(
-        &mut self,
-        controller: &Controller,
-        owner: &Id,
-        children: Vec<(&str, bool)>,
-    ) -> Result<(), String> {
+    fn write_children(&mut self, controller: &Controller, owner: &Id, children: &[Child]) -> Result<(), String> {
         let uid = self.objects[owner]["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let mut wanted = BTreeMap::new();
-        for (child, adopt) in children {
+        for asked in children {
             // A child that is not valid fails the whole outcome. Otherwise the existing child would be deleted.
-            let (id, child) = self.child(controller, owner, child)?;
-            if wanted.insert(id.clone(), (child, adopt)).is_some() {
+            let (id, child) = self.child(controller, owner, &asked.object)?;
+            if wanted.insert(id.clone(), (child, asked)).is_some() {
                 return Err(format!("child {} {} is named twice", id.0, id.1));
             }
         }
         let mut first_problem = Ok(());
         let before = self.children.remove(&uid).unwrap_or_default();
         let mut applied = BTreeMap::new();
-        for (id, (child, adopt)) in &wanted {
-            match self.write_child(owner, id, child, before.get(id), *adopt) {
+        for (id, (child, asked)) in &wanted {
+            match self.write_child(owner, id, child, before.get(id), asked) {
                 Ok(()) => drop(applied.insert(id.clone(), child.clone())),
                 Err(problem) => {
                     applied.extend(before.get(id).map(|old| (id.clone(), old.clone())));
@@ -368,10 +360,10 @@ impl State {
         id: &Id,
         child: &Value,
         before: Option<&Value>,
-        adopt: bool,
+        asked: &Child,
     ) -> Result<(), String> {
         let live = self.objects.get(id).cloned();
-        if live.is_some() && before.is_none() && !adopt {
+        if live.is_some() && before.is_none() && !asked.adopt {
             return Err(format!("{} {} exists already and was not made for {}", id.0, id.1, owner.1));
         }
         let result = apply::apply(live.clone().unwrap_or_default(), before.unwrap_or(&Value::Null), child);
@@ -381,6 +373,18 @@ impl State {
         let written = self.check(Verb::Apply, id, None).and_then(|()| keys::check(child));
         if let Err(problem) = written.and(self.faults.get(id).cloned().map_or(Ok(()), Err)) {
             return Err(format!("cannot apply child {} {}: {problem}", id.0, id.1));
+        }
+        if live.as_ref().is_some_and(|live| is_immutable(live) && data(live) != data(&result)) {
+            if !asked.replace {
+                return Err(format!(
+                    "cannot change {} {}: a field is immutable: return the child with `replace`",
+                    id.0, id.1
+                ));
+            }
+            // The next call creates it.
+            self.check(Verb::Delete, id, None)?;
+            self.remove(id, false);
+            return Ok(());
         }
         self.store(id, result);
         Ok(())
@@ -460,6 +464,15 @@ fn identify(object: &Value) -> Option<Id> {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(ToOwned::to_owned);
     let of = TypeMeta { api_version: text(&object["apiVersion"])?, kind: text(&object["kind"])? };
     Some((of, Key { namespace: text(&metadata["namespace"]), name: text(&metadata["name"])? }))
+}
+
+/// Returns `true` for a ConfigMap or a Secret whose content may not change.
+fn is_immutable(object: &Value) -> bool {
+    object["immutable"] == true
+}
+
+fn data(object: &Value) -> [&Value; 3] {
+    ["data", "binaryData", "immutable"].map(|member| &object[member])
 }
 
 /// Returns what counts for `metadata.generation`: everything but metadata and status.

@@ -34,6 +34,32 @@ pub(crate) async fn a_child_that_may_be_adopted_is_taken_over(scene: Scene) -> R
     .await
 }
 
+pub(crate) async fn a_child_whose_fields_are_immutable_is_replaced_only_if_the_plugin_asks_for_it(
+    scene: Scene,
+) -> Result<()> {
+    let (host, gala) = served_by(&scene, "replacing").await?;
+    gala.create(1).await?;
+    let has = async |quantity: &str| {
+        eventually("its child has the quantity", async || {
+            let fixed = gala.maps.get("gala-fixed").await?;
+            ensure!(json!(fixed.data) == json!({"quantity": quantity}), "it has {:?}", fixed.data);
+            Ok(fixed.metadata.uid)
+        })
+        .await
+    };
+    let first = has("1").await?;
+    gala.scale(2).await?;
+    let second = has("2").await?;
+    ensure!(first != second, "it was not created again");
+
+    gala.set(json!({"color": "kept", "quantity": 3})).await?;
+    host.warns(&["reconcile failed", "gala-fixed", "return the child with `replace`"]).await?;
+    ensure!(has("2").await? == second, "it was replaced though the plugin did not ask for it");
+    gala.set(json!({"color": "green"})).await?;
+    has("3").await?;
+    Ok(())
+}
+
 pub(crate) async fn a_status_that_its_own_children_made_old_is_left_to_the_next_call_and_to_no_further_one(
     scene: Scene,
 ) -> Result<()> {

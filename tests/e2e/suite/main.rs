@@ -77,6 +77,7 @@ fn main() -> ExitCode {
         contract {
             invariant_3_a_plugin_sees_its_own_writes_in_the_same_call,
             a_child_that_may_be_adopted_is_taken_over,
+            a_child_whose_fields_are_immutable_is_replaced_only_if_the_plugin_asks_for_it,
             a_status_that_its_own_children_made_old_is_left_to_the_next_call_and_to_no_further_one,
             a_status_is_not_left_to_a_call_that_waits_nor_for_children_that_were_not_read,
             a_status_that_was_left_to_a_call_without_one_is_written_after_it,

@@ -89,6 +89,8 @@ pub struct Child {
     pub object: String,
     /// `true` if the host may take over an existing object that this plugin did not apply for this owner.
     pub adopt: bool,
+    /// `true` if the host may delete an own child and create it again, when a field that differs is immutable.
+    pub replace: bool,
 }
 
 /// A failure that the plugin reports.
@@ -201,7 +203,7 @@ impl Outcome {
             wit::Children::Desired(children) => Some(children),
         };
         check(children.as_deref().unwrap_or_default(), outcome.status.as_deref())?;
-        let child = |child: wit::Child| Child { object: child.object, adopt: child.adopt };
+        let child = |child: wit::Child| Child { object: child.object, adopt: child.adopt, replace: child.replace };
         let desired = |children: Vec<_>| Children::Desired(children.into_iter().map(child).collect());
         let children = children.map_or(Children::Unchanged, desired);
         Ok(Self { children, status: outcome.status, requeue_after: outcome.requeue_after.map(Duration::from_millis) })

@@ -13,7 +13,7 @@ async fn nothing_is_written_while_this_process_may_not_act() {
     let view = View::new([lease(&informers, InformerKey::all(config_maps())).await]);
     let (object, owns) = (parent(), [config_maps()]);
     let owner = Owner { object: &object, owns: &owns };
-    let child = || vec![Child { object: config_map("c").to_string(), adopt: false }];
+    let child = || vec![Child { object: config_map("c").to_string(), adopt: false, replace: false }];
     let (there, made) = (Key::new(Some("default"), "there"), config_map("made").to_string());
 
     let report = writer.children(&owner, &view, child()).await;

@@ -88,7 +88,7 @@ async fn an_object_that_the_watch_has_not_shown_is_not_taken_over() {
     assert_eq!((&live["data"]["precious"], &live["metadata"]["ownerReferences"]), (&json!("yes"), &json!(null)));
 
     // A plugin that asks to adopt the object gets it.
-    let child = Child { object: config_map("victim").to_string(), adopt: true };
+    let child = Child { object: config_map("victim").to_string(), adopt: true, replace: false };
     let owner = Owner { object: &orchard.object, owns: &[config_maps()] };
     let report = orchard.writer.children(&owner, &orchard.view, vec![child]).await;
     assert_eq!(report.problem(), None);

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 /// Whether this process may act. Clones share one switch.
 #[derive(Clone, Debug)]
-pub struct Acting(Arc<Switch>);
+pub(crate) struct Acting(Arc<Switch>);
 
 #[derive(Debug)]
 struct Switch {
@@ -33,18 +33,18 @@ struct Switch {
 
 impl Acting {
     /// Creates a switch that is on or off.
-    pub fn new(is_allowed: bool) -> Self {
+    pub(crate) fn new(is_allowed: bool) -> Self {
         Self(Arc::new(Switch { is_on: AtomicBool::new(is_allowed), turned: Notify::new() }))
     }
 
     /// Turns the switch on or off, for all clones.
-    pub fn set(&self, is_allowed: bool) {
+    pub(crate) fn set(&self, is_allowed: bool) {
         self.0.is_on.store(is_allowed, Ordering::Release);
         self.0.turned.notify_waiters();
     }
 
     /// `true` if this process may act now.
-    pub fn is_allowed(&self) -> bool {
+    pub(crate) fn is_allowed(&self) -> bool {
         self.0.is_on.load(Ordering::Acquire)
     }
 
@@ -52,7 +52,7 @@ impl Acting {
     ///
     /// # Cancellation
     /// Safe.
-    pub async fn allowed(&self) {
+    pub(crate) async fn allowed(&self) {
         while !self.is_allowed() {
             let turned = self.0.turned.notified();
             // It may have been turned on before `turned` could see that.

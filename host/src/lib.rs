@@ -10,7 +10,7 @@
 //!
 //! A module imports only modules that stand before it in this list; `tests/layers.rs` checks it.
 //!
-//! 1. `yaml`, [`name`], [`allocator`], `prompt`, [`acting`], `metrics`: administrators' files, plugins' names, memory that is returned to
+//! 1. `yaml`, [`name`], [`allocator`], `prompt`, `acting`, `metrics`: administrators' files, plugins' names, memory that is returned to
 //!    the system, priorities of threads, whether this process may act, families of samples
 //! 2. [`guests`]: the threads that plugins run on
 //! 3. [`cluster`]: the API server
@@ -24,9 +24,9 @@
 //! 11. [`app`]: the parts put together
 //! 12. [`cli`]: the commands
 //!
-//! Public is what the binary, `tests/bench` and `tests/e2e` use, and [`acting`].
+//! Public is what the binary, `tests/bench` and `tests/e2e` use.
 
-pub mod acting;
+mod acting;
 #[allow(unreachable_pub, reason = "`pub` is what a room offers to the others")]
 mod admin;
 pub mod allocator;

@@ -48,7 +48,12 @@ impl Writer {
     ) -> Result<Write, Error> {
         let (of, key) = (desired.of.clone(), desired.key.clone());
         self.grants.load().check(Verb::Apply, &of, None, key.namespace.as_deref(), Some(&key.name))?;
-        let taken = |why| Error::Taken { of: of.clone(), key: key.clone(), why };
+        let taken = |why| {
+            // The error reaches the plugin, and names who controls the object.
+            let may_see = self.grants.load().may_see(&of, &key);
+            let why = if may_see { why } else { "is not this object's child".to_owned() };
+            Error::Taken { of: of.clone(), key: key.clone(), why }
+        };
         // What is written to, if it is this owner's child already.
         let mut ours = None;
         let basis = match view.find(&of, &key) {

@@ -641,3 +641,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_list_of_lanes_has_each_lane_once() {
+    // A new lane does not compile here.
+    let place = |lane: Lane| match lane {
+        Lane::Ordinary => 0,
+        Lane::Suspect => 1,
+    };
+    assert!(Lane::ALL.into_iter().map(place).eq(0..2));
+}

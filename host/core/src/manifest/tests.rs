@@ -124,6 +124,18 @@ fn what_all_controllers_ask_for_together_is_bounded() {
     assert_eq!(many(8, &cut), Ok(()));
     let told = "leave out of v1 ConfigMap other fields in 9 ways; at most 8 are taken: let its watches leave out the same fields";
     assert_eq!(many(9, &cut), Err(vec![format!("controllers: {told}")]));
+    let by_field = |controller: &mut raw::Controller| {
+        let fields = Some(format!("data.owner={}", controller.name));
+        controller.reads.push(raw::Watch { fields, ..watch("v1", "ConfigMap") });
+    };
+    assert_eq!(many(8, &by_field), Ok(()));
+    let told = "watch v1 ConfigMap by 9 selectors with fields other than metadata.name and metadata.namespace; at most 8 are taken: select by labels, or watch the kind as a whole";
+    assert_eq!(many(9, &by_field), Err(vec![format!("controllers: {told}")]));
+    let by_name = |controller: &mut raw::Controller| {
+        let fields = Some(format!("metadata.name={}", controller.name));
+        controller.reads.push(raw::Watch { fields, ..watch("v1", "ConfigMap") });
+    };
+    assert_eq!(many(9, &by_name), Ok(()), "the host evaluates these itself");
     let rule = "leave namespaces out, and watch what is granted, or divide the plugin";
     assert_eq!(
         many(5, &namespaces),
@@ -641,4 +653,18 @@ proptest! {
             Err(invalid) => prop_assert!(!invalid.problems.is_empty()),
         }
     }
+}
+
+#[test]
+fn the_list_of_verbs_has_each_verb_once() {
+    // A new verb does not compile here.
+    let place = |verb: Verb| match verb {
+        Verb::Read => 0,
+        Verb::Create => 1,
+        Verb::Update => 2,
+        Verb::Patch => 3,
+        Verb::Apply => 4,
+        Verb::Delete => 5,
+    };
+    assert!(Verb::ALL.into_iter().map(place).eq(0..6));
 }

@@ -439,3 +439,19 @@ fn a_settled_status_stays_so_until_it_differs() {
     assert!(!is_settled(r#","spec":{"a":1},"status":{"b":2}"#));
     assert!(!is_settled(r#","spec":{"a":1}"#));
 }
+
+#[test]
+fn the_list_of_subresources_has_each_subresource_once() {
+    // A new subresource does not compile here.
+    let place = |subresource: Subresource| match subresource {
+        Subresource::Status => 0,
+        Subresource::Scale => 1,
+        Subresource::Eviction => 2,
+        Subresource::Log => 3,
+        Subresource::Approval => 4,
+        Subresource::EphemeralContainers => 5,
+        Subresource::Resize => 6,
+    };
+    assert!(Subresource::ALL.into_iter().map(place).eq(0..7));
+    assert!(Subresource::ALL.into_iter().all(|one| Subresource::of_name(one.as_str()) == Some(one)));
+}

@@ -8,8 +8,8 @@ use pilothouse::{
     name::PluginName,
     wasm::{
         CacheImports, Children, ClientError, ClientImports, ClockImports, Compiled, Engine, HttpError, HttpImports,
-        HttpRequest, HttpResponse, Imports, KeyPage, Limits, LogImports, Outcome, Page, PatchBody, Phase,
-        Preconditions, Propagation, Query, RandomImports, ReadError, Request, Revision,
+        HttpRequest, HttpResponse, Imports, KeyPage, Limits, ListPage, ListQuery, LogImports, LogQuery, Outcome, Page,
+        PatchBody, Phase, Preconditions, Propagation, Query, RandomImports, ReadError, Request, Revision,
     },
 };
 use pilothouse_core::{
@@ -167,7 +167,11 @@ impl CacheImports for Cached {
 }
 
 impl ClientImports for Cached {
-    fn get(&self, _: TypeMeta, _: Key) -> Answer<'_, Arc<Object>> {
+    fn get(&self, _: TypeMeta, _: Key, _: Option<Subresource>) -> Answer<'_, Arc<Object>> {
+        no_server()
+    }
+
+    fn list(&self, _: ListQuery) -> Answer<'_, ListPage> {
         no_server()
     }
 
@@ -188,6 +192,14 @@ impl ClientImports for Cached {
     }
 
     fn delete(&self, _: TypeMeta, _: Key, _: Propagation, _: Preconditions) -> Answer<'_, ()> {
+        no_server()
+    }
+
+    fn evict(&self, _: Key, _: Option<u32>, _: Preconditions) -> Answer<'_, ()> {
+        no_server()
+    }
+
+    fn logs(&self, _: Key, _: LogQuery) -> Answer<'_, String> {
         no_server()
     }
 }

@@ -38,6 +38,7 @@ impl Acting {
     }
 
     /// Turns the switch on or off, for all clones.
+    #[cfg(test)]
     pub(crate) fn set(&self, is_allowed: bool) {
         self.0.is_on.store(is_allowed, Ordering::Release);
         self.0.turned.notify_waiters();

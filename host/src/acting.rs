@@ -11,6 +11,8 @@
 //! | request to another server | `dispatch/imports.rs`, before it and each of its redirects, by the plugin's `Fence` | is refused |
 //! | CustomResourceDefinition | `dispatch/activate.rs`, before it is installed | waits |
 //! | Event | `writer/events.rs`, before it is written | is dropped |
+//! | webhook configuration | `webhook/keeper.rs`, before it compares; `writer/configuration.rs`, before it deletes | waits |
+//! | Secret with the webhooks' certificates | `webhook/certificate.rs`, before it is written | waits |
 //!
 //! What is under way when it is turned off ends, so that its outcome is known. A call's later writes are refused.
 
@@ -93,7 +95,14 @@ mod tests {
         let (src, mut files) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), BTreeSet::new());
         writing(&src, &src, &mut files);
         // `pilothouse dev` applies the manifests that its user names, to a server of its own.
-        let asking = ["cli/manifests.rs", "writer/client.rs", "writer/events.rs", "writer/send.rs"];
+        let asking = [
+            "cli/manifests.rs",
+            "webhook/certificate.rs",
+            "writer/client.rs",
+            "writer/configuration.rs",
+            "writer/events.rs",
+            "writer/send.rs",
+        ];
         assert_eq!(files.into_iter().collect::<Vec<_>>(), asking, "a new file that writes must ask `Acting` first");
     }
 

@@ -43,7 +43,8 @@ use crate::{
     plugin::{Lifecycle, Mode, Source},
     prompt,
     wasm::{CACHE_BYTES, Cache, Compiler, Engine},
-    writer::Events,
+    webhook::{self, Webhooks},
+    writer::{Endpoint, Events},
 };
 
 /// Changes of plugins' files that may wait for the lifecycle. It is quick, and the source waits beyond them.
@@ -63,6 +64,8 @@ pub struct Options {
     pub mode: Mode,
     /// Time that calls in flight have to finish at the end.
     pub grace_period: Duration,
+    /// How webhooks are served. `None` serves none.
+    pub webhooks: Option<Arc<webhook::Options>>,
 }
 
 /// Creates the runtime for everything but guests and the intake of informers.
@@ -135,6 +138,7 @@ pub struct Host {
     options: Options,
     intake: Intake,
     registry: Arc<Registry>,
+    webhooks: Option<webhook::Parts>,
 }
 
 impl Host {
@@ -152,6 +156,7 @@ impl Host {
         let acting = Acting::new(true);
         let events = Events::start(cluster.clone(), acting.clone(), &machine(), &Handle::current());
         let counters = Counters::default();
+        let endpoint = options.webhooks.as_ref().map(|webhooks| Endpoint::new(webhooks.address.clone()));
         let dispatch = Arc::new(Dispatch::new(Parts {
             cluster: cluster.clone(),
             informers: informers.clone(),
@@ -160,7 +165,8 @@ impl Host {
             writes: counters.writes.clone(),
             outbound: Outbound::new(counters.requests.clone()),
             events: events.clone(),
-            acting,
+            acting: acting.clone(),
+            webhooks: endpoint.clone(),
         }));
         let observer = Arc::new(counters.clone());
         let lifecycle = Lifecycle::new(engine.clone(), dispatch.clone(), options.mode, guests.clone(), observer)
@@ -169,7 +175,16 @@ impl Host {
         let cluster = cluster.clone();
         let view = View { cluster, informers, statuses, dispatch, guests, engine, began: Arc::default() };
         let registry = Arc::new(counters.register(&view, &events));
-        Ok(Self { view, lifecycle, options, intake, registry })
+        let webhooks = endpoint.map(|endpoint| webhook::Parts {
+            cluster: view.cluster.clone(),
+            informers: view.informers.clone(),
+            dispatch: view.dispatch.clone(),
+            statuses: view.statuses.clone(),
+            acting,
+            endpoint,
+            counters: counters.webhooks.clone(),
+        });
+        Ok(Self { view, lifecycle, options, intake, registry, webhooks })
     }
 
     /// Returns a handle to look at the host while it runs.
@@ -190,6 +205,10 @@ impl Host {
             admin::State { registry: self.registry, readiness: view.clone(), inspect: view.clone(), control: view };
         let mut admin = admin::start(listener, ended.clone().cancelled_owned(), state)
             .context("cannot start the thread that serves health and metrics")?;
+        let mut webhooks = match (&self.options.webhooks, self.webhooks) {
+            (Some(options), Some(parts)) => Some(Webhooks::start(options, parts).context("cannot serve webhooks")?),
+            _ => None,
+        };
         let (sender, changes) = mpsc::channel(CHANGES);
         info!(directory = %self.options.plugins.display(), "watching for plugins");
         let (view, mut freed) = (HostView(self.view.clone()), Freed::default());
@@ -201,12 +220,20 @@ impl Host {
             _ = &mut source => Some("the task that watches plugins' files"),
             _ = &mut lifecycle => Some("the task that loads plugins"),
             _ = &mut admin => Some("the thread that serves health and metrics"),
+            ended = webhook::ended(&mut webhooks) => Some(ended),
             never = tidy(|| view.tidy(&mut freed)) => match never {},
         };
         // No plugin is loaded from here on. Those that serve finish their calls.
         source.abort();
         lifecycle.abort();
-        let drained = self.view.dispatch.shut_down(self.options.grace_period).await;
+        // Reviews in flight are calls in flight. New ones go to another host.
+        let reviewed = async {
+            if let Some(webhooks) = webhooks {
+                webhooks.stopped().await;
+            }
+        };
+        let reviewed = tokio::time::timeout(self.options.grace_period, reviewed);
+        let (drained, _late) = tokio::join!(self.view.dispatch.shut_down(self.options.grace_period), reviewed);
         ended.cancel();
         self.view.guests.stop();
         drop(self.intake);

@@ -12,6 +12,7 @@ mod inspect;
 mod logging;
 mod manifests;
 mod run;
+mod webhooks;
 
 use std::process::ExitCode;
 
@@ -29,7 +30,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Dev(dev::Args),
     Apiserver(apiserver::Args),
     Inspect(inspect::Args),
@@ -45,7 +46,7 @@ pub fn main() -> ExitCode {
         allocator::give_back_large_buffers();
     }
     let done = match command {
-        Command::Run(args) => run::main(args),
+        Command::Run(args) => run::main(*args),
         Command::Dev(args) => dev::main(args),
         Command::Apiserver(args) => apiserver::main(&args),
         Command::Inspect(args) => inspect::main(&args),

@@ -18,7 +18,7 @@
 //! - `staff`, `feed`, `wakes`: who may work; what people see; the handle to wake keys
 //! - `left`: the finalizers that nobody removes any more
 //! - `resync`, `mapper`, `reconcile`: the work of a controller
-//! - `observing`, `controller`: what works for a plugin
+//! - `observing`, `reviewing`, `controller`: what works for a plugin
 //! - `rows`, `metrics`: what `/debug/plugins` and `/metrics` show
 //! - `activate`: from a candidate to a plugin at work
 
@@ -44,6 +44,7 @@ mod reconcile;
 mod record;
 mod remembered;
 mod resync;
+mod reviewing;
 mod routes;
 mod rows;
 mod serving;
@@ -76,7 +77,9 @@ pub use observing::Observing;
 use parking_lot::Mutex;
 pub use pending::{BacklogFigures, HookFailure};
 pub use record::{CallFailure, Quarantined, Record};
+pub use reviewing::{ReviewError, Reviewing};
 pub use rows::{BacklogRow, ControllerRow, Counts, StormRow};
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
@@ -88,7 +91,7 @@ use crate::{
     name::PluginName,
     outbound::Outbound,
     plugin::{Activate, ActivateError, Candidate},
-    writer::{Events, WITHDRAWN_AFTER, WriteObserver},
+    writer::{Endpoint, Events, WITHDRAWN_AFTER, WriteObserver},
 };
 
 /// How a reconcile ended: the values of the label `result` of controller-runtime's metrics, and `Terminal`.
@@ -170,6 +173,8 @@ pub struct Parts {
     pub events: Events,
     /// Whether this process may act.
     pub acting: Acting,
+    /// Where the API server reaches this host's webhooks. `None` if the host serves none.
+    pub webhooks: Option<Endpoint>,
 }
 
 /// The controllers of all active plugins.
@@ -182,6 +187,8 @@ pub struct Dispatch {
     ended: AtomicU64,
     /// Plugins whose activation waits, and what for.
     waiting: Mutex<BTreeMap<PluginName, String>>,
+    /// Changes whenever webhooks of plugins come, change or go.
+    reviewing_changed: watch::Sender<()>,
 }
 
 /// What came of a request to end a quarantine.
@@ -200,12 +207,15 @@ pub enum ReleaseOutcome {
 struct ActivePlugin {
     controllers: Vec<Arc<Controller>>,
     observing: Option<Arc<Observing>>,
+    reviewing: Option<Arc<Reviewing>>,
     record: Option<Arc<Record>>,
 }
 
 #[derive(Default)]
 struct Active {
     plugins: BTreeMap<PluginName, ActivePlugin>,
+    /// After the shutdown has begun: webhooks are answered until their server ends.
+    closing: BTreeMap<PluginName, Arc<Reviewing>>,
     /// The shutdown has begun: no plugin is added any more.
     closed: bool,
 }
@@ -219,6 +229,7 @@ impl Dispatch {
             ending: TaskTracker::new(),
             ended: AtomicU64::new(0),
             waiting: Mutex::default(),
+            reviewing_changed: watch::Sender::new(()),
         }
     }
 
@@ -235,6 +246,23 @@ impl Dispatch {
     /// Returns the records of active plugins, in the order of plugins.
     pub fn records(&self) -> Vec<Arc<Record>> {
         self.active.lock().plugins.values().filter_map(|plugin| plugin.record.clone()).collect()
+    }
+
+    /// Returns what answers the webhooks of each active plugin, in the order of plugins.
+    pub fn reviewing(&self) -> Vec<Arc<Reviewing>> {
+        self.active.lock().plugins.values().filter_map(|plugin| plugin.reviewing.clone()).collect()
+    }
+
+    /// Returns what answers the webhooks of a plugin.
+    pub fn reviewing_of(&self, plugin: &PluginName) -> Option<Arc<Reviewing>> {
+        let active = self.active.lock();
+        let reviewing = active.plugins.get(plugin).and_then(|plugin| plugin.reviewing.as_ref());
+        reviewing.or_else(|| active.closing.get(plugin)).cloned()
+    }
+
+    /// Returns a receiver that sees whenever webhooks of plugins come, change or go.
+    pub fn reviewing_changes(&self) -> watch::Receiver<()> {
+        self.reviewing_changed.subscribe()
     }
 
     /// Ends a plugin's quarantine.
@@ -275,7 +303,10 @@ impl Dispatch {
         let plugins = {
             let mut active = self.active.lock();
             active.closed = true;
-            std::mem::take(&mut active.plugins)
+            let plugins = std::mem::take(&mut active.plugins);
+            let reviewing = plugins.iter().filter_map(|(name, plugin)| Some((name.clone(), plugin.reviewing.clone()?)));
+            active.closing = reviewing.collect();
+            plugins
         };
         // The grace period bounds the calls in flight, not a cap on CPU. No write begins in its second half: a process
         // that is killed never learns what became of its requests.
@@ -307,6 +338,9 @@ impl Dispatch {
             observing.shut_down();
             ends.push(self.ending.spawn(async move { observing.drain().await }));
         }
+        if let Some(reviewing) = plugin.reviewing {
+            ends.push(self.ending.spawn(async move { reviewing.drain().await }));
+        }
         self.ended.fetch_add(ends.len() as u64, Ordering::Relaxed);
         join_all(ends).map(drop)
     }
@@ -319,7 +353,9 @@ impl ActivePlugin {
         let controllers = self.controllers.into_iter().filter(|one| !kept(one)).collect();
         let observing =
             self.observing.filter(|one| !other.observing.as_ref().is_some_and(|other| Arc::ptr_eq(other, one)));
-        Self { controllers, observing, record: None }
+        let reviewing =
+            self.reviewing.filter(|one| !other.reviewing.as_ref().is_some_and(|other| Arc::ptr_eq(other, one)));
+        Self { controllers, observing, reviewing, record: None }
     }
 
     /// Returns what serves the keys of each controller.
@@ -352,6 +388,9 @@ impl Activate for Dispatch {
     fn deactivate<'a>(&'a self, name: &'a PluginName) -> BoxFuture<'a, ()> {
         async move {
             let plugin = self.active.lock().plugins.remove(name).unwrap_or_default();
+            if plugin.reviewing.is_some() {
+                self.reviewing_changed.send_replace(());
+            }
             plugin.withdraw(WITHDRAWN_AFTER);
             let ended = self.end(plugin.clone());
             // A plugin that is not active is not quarantined either.

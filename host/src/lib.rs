@@ -10,8 +10,8 @@
 //!
 //! A module imports only modules that stand before it in this list; `tests/layers.rs` checks it.
 //!
-//! 1. `yaml`, [`name`], [`allocator`], `prompt`, `acting`, `metrics`: administrators' files, plugins' names, memory that is returned to
-//!    the system, priorities of threads, whether this process may act, families of samples
+//! 1. `yaml`, [`name`], [`allocator`], `prompt`, `acting`, `connections`, `metrics`: administrators' files, plugins' names, memory that is
+//!    returned to the system, priorities of threads, whether this process may act, connections of servers, families of samples
 //! 2. [`guests`]: the threads that plugins run on
 //! 3. [`cluster`]: the API server
 //! 4. [`informer`]: what is cached of the cluster
@@ -20,9 +20,10 @@
 //! 7. `writer`: outcomes to requests
 //! 8. [`plugin`]: files to revisions
 //! 9. `dispatch`: keys to calls, outcomes to writes
-//! 10. `admin`: the HTTP server for health, metrics and figures
-//! 11. [`app`]: the parts put together
-//! 12. [`cli`]: the commands
+//! 10. [`webhook`]: the HTTPS server that the API server calls
+//! 11. `admin`: the HTTP server for health, metrics and figures
+//! 12. [`app`]: the parts put together
+//! 13. [`cli`]: the commands
 //!
 //! Public is what the binary, `tests/bench` and `tests/e2e` use.
 
@@ -33,6 +34,7 @@ pub mod allocator;
 pub mod app;
 pub mod cli;
 pub mod cluster;
+mod connections;
 #[allow(unreachable_pub, reason = "`pub` is what a room offers to the others")]
 mod dispatch;
 pub mod guests;
@@ -48,6 +50,7 @@ mod references;
 #[cfg(test)]
 mod testing;
 pub mod wasm;
+pub mod webhook;
 #[allow(unreachable_pub, reason = "`pub` is what a room offers to the others")]
 mod writer;
 mod yaml;

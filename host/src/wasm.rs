@@ -65,6 +65,7 @@ pub use contract::{
         random::{RandomCall, RandomImports},
         wasi::WasiCall,
     },
+    review::{Decision, MAX_ANNOTATION, MAX_NOTES, MAX_WARNING, Review, User},
     text::MAX_MESSAGE,
 };
 pub use limits::Limits;

@@ -3,8 +3,8 @@
 //! The rest of the crate wraps it. A plugin needs it only for what the rest does not wrap. [`crate::plugin`] turns a
 //! function into the [`Guest`] that [`export!`] adds to the component.
 //!
-//! Each optional export has a module and a macro of its own, in [`mapping`] and [`observing`]. A component that does
-//! not call the macro does not have the export.
+//! Each optional export has a module and a macro of its own, in [`mapping`], [`observing`],
+//! [`admitting`] and [`converting`]. A component that does not call the macro does not have the export.
 //!
 //! The types are the same natively and in the sandbox. The functions are not: natively there is no host behind them. So
 //! call them through [`crate::Context`], for which [`crate::mock`] provides a host.
@@ -59,6 +59,36 @@ pub mod observing {
         pub_export_macro: true,
         export_macro_name: "export_observer",
         default_bindings_module: "::pilothouse_sdk::contract::observing",
+        runtime_path: "::wit_bindgen::rt",
+    });
+}
+
+/// The export `admission`.
+pub mod admitting {
+    wit_bindgen::generate!({
+        path: "../wit",
+        world: "admitting",
+        with: { "pilothouse:plugin/types@0.1.0": crate::contract::pilothouse::plugin::types },
+        additional_derives: [Clone, PartialEq, Eq, PartialOrd, Ord, Hash],
+        generate_unused_types: true,
+        pub_export_macro: true,
+        export_macro_name: "export_admission",
+        default_bindings_module: "::pilothouse_sdk::contract::admitting",
+        runtime_path: "::wit_bindgen::rt",
+    });
+}
+
+/// The export `conversion`.
+pub mod converting {
+    wit_bindgen::generate!({
+        path: "../wit",
+        world: "converting",
+        with: { "pilothouse:plugin/types@0.1.0": crate::contract::pilothouse::plugin::types },
+        additional_derives: [Clone, PartialEq, Eq, PartialOrd, Ord, Hash],
+        generate_unused_types: true,
+        pub_export_macro: true,
+        export_macro_name: "export_conversion",
+        default_bindings_module: "::pilothouse_sdk::contract::converting",
         runtime_path: "::wit_bindgen::rt",
     });
 }

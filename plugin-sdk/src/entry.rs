@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 use crate::{
     Error, Key, Plugin,
     contract::{
+        admitting::exports::pilothouse::plugin::admission::{Decision, Review},
         exports::pilothouse::plugin::controller::{Failure, Manifest, Outcome, Request},
         mapping::exports::pilothouse::plugin::mapper,
         observing::exports::pilothouse::plugin::observer,
@@ -49,9 +50,15 @@ impl<E: Exports, C: DeserializeOwned, F: Fn(C) -> Result<Plugin<E>, Error>> Defi
     }
 }
 
-/// Returns whether a plugin exports `mapper`, and whether it exports `observer`. Compiles only if `define` is a plugin.
-pub const fn exports<S, D: Define<S>>(_: &D) -> (bool, bool) {
-    (<D::Exports as Exports>::MAPPER, <D::Exports as Exports>::OBSERVER)
+/// Returns whether a plugin exports `mapper`, `observer`, `admission` and `conversion`. Compiles only if `define` is a
+/// plugin.
+pub const fn exports<S, D: Define<S>>(_: &D) -> [bool; 4] {
+    [
+        <D::Exports as Exports>::MAPPER,
+        <D::Exports as Exports>::OBSERVER,
+        <D::Exports as Exports>::ADMISSION,
+        <D::Exports as Exports>::CONVERSION,
+    ]
 }
 
 /// Implements the export `describe`.
@@ -102,6 +109,29 @@ pub fn observe<S>(define: &impl Define<S>, config: &str, changes: &[observer::Ch
     define.define(config).map_err(|error| error.to_string())?.observe_changes(changes)
 }
 
+/// Implements the exports `validate` and `mutate`.
+///
+/// # Errors
+/// Fails if the handler fails or cannot be called.
+pub fn review<S>(define: &impl Define<S>, config: &str, review: Review) -> Result<(Decision, Option<String>), String> {
+    #[cfg(target_arch = "wasm32")]
+    log_panics();
+    define.define(config).map_err(|error| error.to_string())?.review(review)
+}
+
+/// Implements the export `convert`. A panic is not logged, because `convert` may call no import.
+///
+/// # Errors
+/// Fails if an object cannot be converted.
+pub fn convert<S>(
+    define: &impl Define<S>,
+    config: &str,
+    api_version: &str,
+    objects: &[String],
+) -> Result<Vec<String>, String> {
+    define.define(config).map_err(|error| error.to_string())?.convert(api_version, objects)
+}
+
 /// Logs the message of each panic. In the sandbox, a panic is a trap, and the host only learns where it happened.
 #[cfg(target_arch = "wasm32")]
 fn log_panics() {
@@ -118,12 +148,19 @@ fn log_panics() {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_plugin {
-    ($define:path, mapper: $mapper:tt, observer: $observer:tt, allocator: $allocator:tt) => {
+    (
+        $define:path,
+        mapper: $mapper:tt,
+        observer: $observer:tt,
+        admission: $admission:tt,
+        conversion: $conversion:tt,
+        allocator: $allocator:tt
+    ) => {
         // Natively nothing is exported. A function of the wrong type must still fail to compile.
         const _: () = assert!(
-            matches!($crate::entry::exports(&$define), ($mapper, $observer)),
-            "#[plugin] reads the exports from the function's return type: name `Mapper` and `Observer` there, as in \
-             `Plugin<Mapper>`, and not behind an alias",
+            matches!($crate::entry::exports(&$define), [$mapper, $observer, $admission, $conversion]),
+            "#[plugin] reads the exports from the function's return type: name `Mapper`, `Observer`, `Admission` and \
+             `Conversion` there, as in `Plugin<Mapper>`, and not behind an alias",
         );
         #[cfg(target_arch = "wasm32")]
         const _: () = {
@@ -149,6 +186,8 @@ macro_rules! export_plugin {
             $crate::contract::export!(Exported with_types_in $crate::contract);
             $crate::export_plugin!(@mapper $define, $mapper);
             $crate::export_plugin!(@observer $define, $observer);
+            $crate::export_plugin!(@admission $define, $admission);
+            $crate::export_plugin!(@conversion $define, $conversion);
             $crate::export_plugin!(@allocator $allocator);
         };
     };
@@ -182,8 +221,51 @@ macro_rules! export_plugin {
 
         $crate::contract::observing::export_observer!(Exported with_types_in $crate::contract::observing);
     };
+    (@admission $define:path, true) => {
+        impl $crate::contract::admitting::exports::pilothouse::plugin::admission::Guest for Exported {
+            fn validate(
+                config: ::std::string::String,
+                review: $crate::contract::admitting::exports::pilothouse::plugin::admission::Review,
+            ) -> ::std::result::Result<
+                $crate::contract::admitting::exports::pilothouse::plugin::admission::Decision,
+                ::std::string::String,
+            > {
+                $crate::entry::review(&$define, &config, review).map(|(decision, _)| decision)
+            }
+
+            fn mutate(
+                config: ::std::string::String,
+                review: $crate::contract::admitting::exports::pilothouse::plugin::admission::Review,
+            ) -> ::std::result::Result<
+                (
+                    $crate::contract::admitting::exports::pilothouse::plugin::admission::Decision,
+                    ::std::option::Option<::std::string::String>,
+                ),
+                ::std::string::String,
+            > {
+                $crate::entry::review(&$define, &config, review)
+            }
+        }
+
+        $crate::contract::admitting::export_admission!(Exported with_types_in $crate::contract::admitting);
+    };
+    (@conversion $define:path, true) => {
+        impl $crate::contract::converting::exports::pilothouse::plugin::conversion::Guest for Exported {
+            fn convert(
+                config: ::std::string::String,
+                api_version: ::std::string::String,
+                objects: ::std::vec::Vec<::std::string::String>,
+            ) -> ::std::result::Result<::std::vec::Vec<::std::string::String>, ::std::string::String> {
+                $crate::entry::convert(&$define, &config, &api_version, &objects)
+            }
+        }
+
+        $crate::contract::converting::export_conversion!(Exported with_types_in $crate::contract::converting);
+    };
     (@mapper $define:path, false) => {};
     (@observer $define:path, false) => {};
+    (@admission $define:path, false) => {};
+    (@conversion $define:path, false) => {};
 }
 
 /// The result of [`crate::Object::to_json`], for crates that do not depend on serde_json.

@@ -75,6 +75,8 @@
 //!   objects and changes.
 //! - What wakes a reconcile: its own reads ([`ControllerBuilder::reads`]) and mappings ([`Mapping`]).
 //! - Handlers that get the changes themselves: [`Plugin::observe`].
+//! - Webhooks that review requests: [`Plugin::validate`], [`Plugin::mutate`]. Conversion between versions:
+//!   [`Plugin::crd_versions`].
 //! - Rust types for kinds: [`Object`]. Kinds that are known only at run time: [`Dynamic`].
 //! - Tests: [`mock`].
 //! - The contract with the host: [`contract`], and the WIT from which it is generated.
@@ -85,10 +87,11 @@
 //! - `allocator`, [`contract`], `host`: the allocator and the contract
 //! - `object`, `dynamic`, `error`, `exports`, `predicate`, `permission`, `watch`, `condition`: values
 //! - [`cache`], [`client`], `clock`, [`features`], [`http`], `log`, [`random`]: one file for each interface of the host
-//! - `change`, `context`, `mapping`, `observer`, `outcome`: what a plugin's functions take and return
+//! - `admission`, `change`, `context`, `conversion`, `mapping`, `observer`, `outcome`: what a plugin's functions take and return
 //! - `controller`, `plugin`, `entry`: the plugin, and its exports
 //! - [`mock`], [`prelude`]: the host for native tests, and what most plugins import
 
+mod admission;
 mod allocator;
 pub mod cache;
 mod change;
@@ -98,6 +101,7 @@ mod condition;
 mod context;
 pub mod contract;
 mod controller;
+mod conversion;
 mod dynamic;
 #[doc(hidden)]
 pub mod entry;
@@ -119,6 +123,7 @@ mod predicate;
 pub mod random;
 mod watch;
 
+pub use admission::{AdmissionContext, Decision, Mutation, Operation, Review, User, Webhook};
 pub use allocator::Arena;
 pub use change::{Change, Observed};
 pub use condition::{ConditionStatus, Conditions};
@@ -126,7 +131,10 @@ pub use context::{Context, Phase};
 pub use controller::{Controller, ControllerBuilder};
 pub use dynamic::Dynamic;
 pub use error::Error;
-pub use exports::{Exports, ExportsMapper, ExportsObserver, Mapper, Observer};
+pub use exports::{
+    Admission, Conversion, Exports, ExportsAdmission, ExportsConversion, ExportsMapper, ExportsObserver, Mapper,
+    Observer,
+};
 pub use k8s_openapi;
 pub use kube;
 pub use mapping::Mapping;
@@ -179,7 +187,8 @@ pub use pilothouse_sdk_macros::Object;
 /// uses `#[plugin(own_allocator)]`.
 ///
 /// The return type says what the component exports. `Plugin<Mapper>` maps changes by a function, `Plugin<Observer>`
-/// observes changes, and `Plugin<(Mapper, Observer)>` does both.
+/// observes changes, `Plugin<Admission>` has webhooks, and `Plugin<Conversion>` converts between versions. A tuple such as
+/// `Plugin<(Mapper, Observer)>` does several of these.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -214,8 +223,9 @@ pub use watch::Watch;
 /// ```
 pub mod prelude {
     pub use crate::{
-        Change, Conditions, Context, Controller, Dynamic, Error, Key, Mapper, Mapping, Object, Observed, Observer,
-        ObserverContext, Outcome, Permission, Phase, Plugin, Predicate, TypeMeta, Verb, Watch, cache::Cache, debug,
-        error, info, plugin, trace, warn,
+        Admission, AdmissionContext, Change, Conditions, Context, Controller, Conversion, Decision, Dynamic, Error,
+        Key, Mapper, Mapping, Mutation, Object, Observed, Observer, ObserverContext, Operation, Outcome, Permission,
+        Phase, Plugin, Predicate, Review, TypeMeta, Verb, Watch, Webhook, cache::Cache, debug, error, info, plugin,
+        trace, warn,
     };
 }

@@ -14,6 +14,8 @@
 //! | what the plugin finally creates | [`MockHost::settle`] |
 //! | which keys a change wakes | [`MockHost::woken_by`] |
 //! | an observer | [`MockHost::observe`] |
+//! | a webhook | [`MockHost::review`] |
+//! | a conversion | [`MockHost::convert`] |
 //! | the administrator's grants | [`MockHost::assert_granted`] |
 //!
 //! ```
@@ -68,6 +70,7 @@ mod manifest;
 mod outcome;
 mod predicate;
 mod request;
+mod review;
 mod script;
 mod selector;
 mod world;
@@ -79,6 +82,7 @@ pub use http::{ExpectedHttp, HttpCall};
 use jiff::Timestamp;
 pub use outcome::{Failure, Outcome};
 pub use request::Request;
+pub use review::{Review, Reviewing};
 pub use script::{Call, Expected};
 use serde::Serialize;
 use world::World;
@@ -87,8 +91,8 @@ pub use world::{By, LogLine, Wake};
 use crate::{
     AnyObject, Change, Dynamic, Key, Object, Permission, TypeMeta,
     contract::{
-        exports::pilothouse::plugin::controller as wire, mapping::exports::pilothouse::plugin::mapper,
-        observing::exports::pilothouse::plugin::observer,
+        admitting::exports::pilothouse::plugin::admission, exports::pilothouse::plugin::controller as wire,
+        mapping::exports::pilothouse::plugin::mapper, observing::exports::pilothouse::plugin::observer,
     },
     entry::{self, Define},
 };
@@ -116,6 +120,8 @@ pub fn describe<S>(define: impl Define<S>, config: &str) -> Result<wire::Manifes
 
 type Reconcile = dyn Fn(wire::Request) -> Result<wire::Outcome, wire::Failure>;
 type Map = dyn Fn(&str, &[mapper::Change]) -> Result<Vec<Key>, String>;
+type Reviewed = dyn Fn(admission::Review) -> Result<(admission::Decision, Option<String>), String>;
+type Convert = dyn Fn(&str, &[String]) -> Result<Vec<String>, String>;
 type Observe = dyn Fn(&[observer::Change]) -> Result<(), String>;
 
 /// The component's exports, with the configuration filled in.
@@ -123,16 +129,20 @@ struct Exported {
     reconcile: Box<Reconcile>,
     map: Box<Map>,
     observe: Box<Observe>,
+    review: Box<Reviewed>,
+    convert: Box<Convert>,
 }
 
 impl Exported {
     fn new<S>(define: impl Define<S> + 'static, config: String) -> Self {
         let plugin = Rc::new((define, config));
-        let [first, second, third] = [(); 3].map(|()| Rc::clone(&plugin));
+        let [first, second, third, fourth, fifth] = [(); 5].map(|()| Rc::clone(&plugin));
         Self {
             reconcile: Box::new(move |request| entry::reconcile(&first.0, &first.1, request)),
             map: Box::new(move |controller, changes| entry::map(&second.0, &second.1, controller, changes)),
             observe: Box::new(move |changes| entry::observe(&third.0, &third.1, changes)),
+            review: Box::new(move |review| entry::review(&fourth.0, &fourth.1, review)),
+            convert: Box::new(move |version, objects| entry::convert(&fifth.0, &fifth.1, version, objects)),
         }
     }
 }
@@ -600,6 +610,31 @@ impl MockHost {
         self.world.serve(|| (self.exported.observe)(&changes)).map_err(Failure::retry)?;
         self.world.clear_pending();
         Ok(())
+    }
+
+    /// Prepares a request that the webhook `name` reviews: see [`Review`].
+    ///
+    /// # Panics
+    /// Panics if the plugin has no such webhook.
+    #[track_caller]
+    pub fn review(&self, name: &str) -> Review<'_> {
+        Review::new(self, name)
+    }
+
+    /// Converts an object to the version of `T`, as the API server asks the plugin to.
+    ///
+    /// # Errors
+    /// Fails if the plugin cannot convert the object.
+    ///
+    /// # Panics
+    /// Panics if the object cannot be serialized, or the converted one is not a `T`.
+    #[track_caller]
+    pub fn convert<T: Object>(&self, object: &impl Object) -> Result<T, Failure> {
+        let text = object.to_json().expect("the object can be JSON");
+        let to = T::type_meta().api_version;
+        let converted = (self.exported.convert)(&to, &[text]).map_err(Failure::retry)?;
+        let [converted] = converted.as_slice() else { panic!("convert returned {} objects for 1", converted.len()) };
+        Ok(serde_json::from_str(converted).expect("the converted object fits its type"))
     }
 
     #[track_caller]

@@ -3,16 +3,21 @@
 //! The value is built again for each call, because by default nothing is carried over. So building it must be cheap: a
 //! CustomResourceDefinition is rendered only when the host asks for the manifest.
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use schemars::{JsonSchema, generate::SchemaSettings};
+use serde_json::{Map, Value};
 
 use crate::{
-    AnyObject, Controller, Error, Key, Object, Observed, TypeMeta, Watch,
+    AnyObject, Controller, Decision, Error, Key, Mutation, Object, Observed, Review, TypeMeta, Watch, Webhook,
+    admission::{self, AdmissionContext, Reviews},
     contract::{
+        admitting::exports::pilothouse::plugin::admission as admitting,
         exports::pilothouse::plugin::controller as wire, mapping::exports::pilothouse::plugin::mapper,
         observing::exports::pilothouse::plugin::observer,
     },
-    exports::ExportsObserver,
+    conversion::{self, Converts},
+    exports::{ExportsAdmission, ExportsConversion, ExportsObserver},
     http::HttpPermission,
     observer::{ObserverContext, Observes},
     permission::{self, Permission},
@@ -36,7 +41,8 @@ use crate::{
 /// }
 /// ```
 ///
-/// `E` names the optional exports: `()`, [`Mapper`](crate::Mapper), [`Observer`](crate::Observer), or
+/// `E` names the optional exports: `()`, [`Mapper`](crate::Mapper), [`Observer`](crate::Observer),
+/// [`Admission`](crate::Admission), [`Conversion`](crate::Conversion), or a tuple of them in this order, such as
 /// `(Mapper, Observer)`.
 #[must_use]
 pub struct Plugin<E = ()> {
@@ -44,6 +50,8 @@ pub struct Plugin<E = ()> {
     controllers: Vec<Controller<E>>,
     indexes: Vec<wire::Index>,
     observes: Vec<Observes>,
+    reviews: Vec<Reviews>,
+    converts: Vec<Converts>,
     permissions: Vec<Permission>,
     crds: Vec<Crd>,
     config_schema: Option<fn() -> schemars::Schema>,
@@ -52,10 +60,9 @@ pub struct Plugin<E = ()> {
 }
 
 /// A CustomResourceDefinition that is rendered on demand.
-#[derive(Debug)]
 struct Crd {
-    name: &'static str,
-    render: fn() -> serde_json::Result<String>,
+    name: String,
+    render: Box<dyn Fn() -> serde_json::Result<String>>,
 }
 
 impl<E> Plugin<E> {
@@ -66,6 +73,8 @@ impl<E> Plugin<E> {
             controllers: Vec::new(),
             indexes: Vec::new(),
             observes: Vec::new(),
+            reviews: Vec::new(),
+            converts: Vec::new(),
             permissions: Vec::new(),
             crds: Vec::new(),
             config_schema: None,
@@ -156,6 +165,160 @@ impl<E> Plugin<E> {
         self
     }
 
+    /// Adds a validating webhook: the handler allows or denies requests to the API server before it stores their objects.
+    ///
+    /// If the handler fails, that counts as no answer, and the webhook's failure policy decides. The administrator must
+    /// grant the webhook by its name.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    /// use pilothouse_sdk::mock::MockHost;
+    /// use pilothouse_sdk::prelude::*;
+    ///
+    /// /// Denies images that do not come from the registry in the ConfigMap `policy/images`.
+    /// fn images(ctx: &AdmissionContext, review: &Review<Pod>) -> Result<Decision, Error> {
+    ///     let policy = ctx.cache().get::<ConfigMap>(Key::new("policy", "images"))?;
+    ///     let registry = policy.and_then(|policy| policy.data?.remove("registry")).unwrap_or_default();
+    ///     let containers = review.object.iter().filter_map(|pod| pod.spec.as_ref()).flat_map(|spec| &spec.containers);
+    ///     for image in containers.filter_map(|container| container.image.as_ref()) {
+    ///         if !image.starts_with(&registry) {
+    ///             return Ok(Decision::deny(format!("the image {image} is not from {registry}")));
+    ///         }
+    ///     }
+    ///     Ok(Decision::allow())
+    /// }
+    ///
+    /// #[plugin]
+    /// fn policy() -> Plugin<Admission> {
+    ///     let webhook = Webhook::of::<Pod>("images").reads(Watch::of::<ConfigMap>().namespaces(["policy"]));
+    ///     Plugin::new("Allows images of one registry only.").validate(webhook, images)
+    /// }
+    ///
+    /// let mut map = ConfigMap::default();
+    /// map.metadata.namespace = Some("policy".into());
+    /// map.metadata.name = Some("images".into());
+    /// map.data = Some([("registry".to_owned(), "registry.example.com/".to_owned())].into());
+    /// let host = MockHost::new(policy).with(map);
+    /// let pod: Pod = serde_json::from_value(serde_json::json!({
+    ///     "metadata": {"namespace": "default", "name": "web"},
+    ///     "spec": {"containers": [{"name": "web", "image": "docker.io/nginx"}]},
+    /// })).unwrap();
+    /// let decision = host.review("images").create(pod).run().expect("the handler succeeds");
+    /// assert_eq!(decision.denied(), Some("the image docker.io/nginx is not from registry.example.com/"));
+    /// ```
+    pub fn validate<K, F>(mut self, webhook: Webhook<K>, handler: F) -> Self
+    where
+        E: ExportsAdmission,
+        K: Object,
+        F: Fn(&AdmissionContext, &Review<K>) -> Result<Decision, Error> + 'static,
+    {
+        self.reviews.push(Reviews::validating(webhook, handler));
+        self
+    }
+
+    /// Adds a mutating webhook: as [`validate`](Self::validate), and the handler may change the object.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::Pod;
+    /// use pilothouse_sdk::mock::MockHost;
+    /// use pilothouse_sdk::prelude::*;
+    ///
+    /// /// Gives each Pod the label `team`.
+    /// fn label(_: &AdmissionContext, review: &Review<Pod>) -> Result<Mutation<Pod>, Error> {
+    ///     let Some(mut pod) = review.object.clone() else { return Ok(Decision::allow().into()) };
+    ///     pod.metadata.labels.get_or_insert_default().entry("team".into()).or_insert("none".into());
+    ///     Ok(Mutation::to(pod))
+    /// }
+    ///
+    /// #[plugin]
+    /// fn labels() -> Plugin<Admission> {
+    ///     Plugin::new("Labels Pods.").mutate(Webhook::of::<Pod>("labels"), label)
+    /// }
+    ///
+    /// let mutated = MockHost::new(labels).review("labels").create(Pod::default()).mutated().expect("it succeeds");
+    /// assert_eq!(mutated.metadata.labels, Some([("team".to_owned(), "none".to_owned())].into()));
+    /// ```
+    pub fn mutate<K, F>(mut self, webhook: Webhook<K>, handler: F) -> Self
+    where
+        E: ExportsAdmission,
+        K: Object,
+        F: Fn(&AdmissionContext, &Review<K>) -> Result<Mutation<K>, Error> + 'static,
+    {
+        self.reviews.push(Reviews::mutating(webhook, handler));
+        self
+    }
+
+    /// Adds a CustomResourceDefinition with several versions, and the function that converts its objects.
+    ///
+    /// `name` is the definition's, such as `lamps.example.com`. `crd` returns it, for example by `kube::core::crd::merge_crds`. `convert` gets an object as it is, and
+    /// the version to convert it to, such as `v2`. It changes what differs; the SDK sets `apiVersion`. Name, namespace and
+    /// uid must stay as they are. `convert` may not use the host.
+    ///
+    /// ```
+    /// use kube::{CustomResource, CustomResourceExt, core::crd::merge_crds};
+    /// use pilothouse_sdk::{mock::MockHost, prelude::*};
+    /// use schemars::JsonSchema;
+    /// use serde::{Deserialize, Serialize};
+    /// use serde_json::{Map, Value, json};
+    ///
+    /// mod v1 {
+    ///     # use super::*;
+    ///     #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema)]
+    ///     #[kube(group = "example.com", version = "v1", kind = "Lamp", namespaced)]
+    ///     pub struct LampSpec {
+    ///         pub lit: bool,
+    ///     }
+    /// }
+    ///
+    /// /// From this version on, a lamp has a brightness.
+    /// #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema)]
+    /// #[kube(group = "example.com", version = "v2", kind = "Lamp", namespaced)]
+    /// struct LampSpec {
+    ///     percent: u8,
+    /// }
+    ///
+    /// fn convert(mut lamp: Map<String, Value>, to: &str) -> Result<Map<String, Value>, Error> {
+    ///     let spec = match (to, &lamp["spec"]) {
+    ///         ("v2", spec) if spec["lit"].is_boolean() => json!({"percent": if spec["lit"] == true { 100 } else { 0 }}),
+    ///         ("v1", spec) if spec["percent"].is_number() => json!({"lit": spec["percent"] != 0}),
+    ///         (_, spec) => spec.clone(),
+    ///     };
+    ///     lamp.insert("spec".into(), spec);
+    ///     Ok(lamp)
+    /// }
+    ///
+    /// #[plugin]
+    /// fn lamps() -> Plugin<Conversion> {
+    ///     let crd = || merge_crds(vec![v1::Lamp::crd(), Lamp::crd()], "v2").expect("the versions fit together");
+    ///     Plugin::new("Lamps in two versions.").crd_versions::<Lamp>(Lamp::crd_name(), crd, convert)
+    /// }
+    ///
+    /// let old = v1::Lamp::new("hall", v1::LampSpec { lit: true });
+    /// let lamp: Lamp = MockHost::new(lamps).convert(&old).expect("it is converted");
+    /// assert_eq!(lamp.spec.percent, 100);
+    /// ```
+    pub fn crd_versions<K>(
+        mut self,
+        name: impl Into<String>,
+        crd: fn() -> CustomResourceDefinition,
+        convert: impl Fn(Map<String, Value>, &str) -> Result<Map<String, Value>, Error> + 'static,
+    ) -> Self
+    where
+        E: ExportsConversion,
+        K: Object,
+    {
+        let TypeMeta { api_version, kind } = K::type_meta();
+        let group = api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
+        self.converts.push(Converts::new(group, kind, convert));
+        let render = move || {
+            let mut definition = serde_json::to_value(crd())?;
+            conversion::by_webhook(&mut definition);
+            serde_json::to_string(&definition)
+        };
+        self.crds.push(Crd { name: name.into(), render: Box::new(render) });
+        self
+    }
+
     /// Adds the CustomResourceDefinition of `K`, which the host applies before the controllers start. Asks for the
     /// permission to apply it.
     ///
@@ -176,7 +339,8 @@ impl<E> Plugin<E> {
     /// }
     /// ```
     pub fn crd<K: CustomResourceExt>(mut self) -> Self {
-        self.crds.push(Crd { name: K::crd_name(), render: || serde_json::to_string(&K::crd()) });
+        let render = || serde_json::to_string(&K::crd());
+        self.crds.push(Crd { name: K::crd_name().to_owned(), render: Box::new(render) });
         self
     }
 
@@ -265,6 +429,19 @@ impl<E> Plugin<E> {
         })
     }
 
+    /// Calls the handler of the review's webhook.
+    pub(crate) fn review(&self, review: admitting::Review) -> Result<admission::Answer, String> {
+        match self.reviews.iter().find(|reviews| reviews.wire.name == review.webhook) {
+            Some(reviews) => reviews.call(review),
+            None => Err(format!("there is no webhook {:?} in this plugin", review.webhook)),
+        }
+    }
+
+    /// Converts objects to `api_version`.
+    pub(crate) fn convert(&self, api_version: &str, objects: &[String]) -> Result<Vec<String>, String> {
+        conversion::convert(&self.converts, api_version, objects)
+    }
+
     /// Returns the manifest for the host.
     ///
     /// # Errors
@@ -272,9 +449,10 @@ impl<E> Plugin<E> {
     pub(crate) fn manifest(self, version: &str) -> Result<wire::Manifest, String> {
         let mut permissions: Vec<Permission> = self.controllers.iter().flat_map(Controller::permissions).collect();
         permissions.extend(self.observes.iter().map(|observes| observes.watch.permission([wire::Verb::Read])));
+        permissions.extend(self.reviews.iter().flat_map(Reviews::permissions));
         if !self.crds.is_empty() {
             let definitions = TypeMeta::new("apiextensions.k8s.io/v1", "CustomResourceDefinition");
-            let names = self.crds.iter().map(|crd| crd.name);
+            let names = self.crds.iter().map(|crd| crd.name.clone());
             permissions.push(Permission::to(definitions).verbs([wire::Verb::Apply]).names(names));
         }
         permissions.extend(self.permissions);
@@ -303,7 +481,7 @@ impl<E> Plugin<E> {
             instances: self.instances,
             metrics: Vec::new(),
             http: self.http.into_iter().map(HttpPermission::into_wire).collect(),
-            webhooks: Vec::new(),
+            webhooks: self.reviews.into_iter().map(Reviews::into_wire).collect::<Result<_, _>>()?,
         })
     }
 }

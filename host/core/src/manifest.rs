@@ -49,7 +49,7 @@ pub struct Manifest {
     pub version: String,
     /// One sentence, for people.
     pub description: String,
-    /// Names are unique. May be empty only if something is observed.
+    /// Names are unique. May be empty only if something is observed, or there are webhooks.
     pub controllers: Vec<Controller>,
     /// Names are unique; each index is of a kind that a controller caches.
     pub indexes: Vec<Index>,
@@ -65,6 +65,8 @@ pub struct Manifest {
     pub instances: Policy,
     /// The servers that the plugin asks to send requests to.
     pub http: Vec<HttpPermission>,
+    /// Webhooks of the API server that the plugin's `admission` answers. Names are unique.
+    pub webhooks: Vec<Webhook>,
 }
 
 impl Manifest {
@@ -75,7 +77,8 @@ impl Manifest {
 
     /// Returns everything to cache while the plugin runs, in the order of the manifest. Repetitions are kept.
     pub fn watches(&self) -> impl Iterator<Item = &Watch> {
-        self.controllers.iter().flat_map(Controller::cached).chain(&self.observes)
+        let reviewed = self.webhooks.iter().flat_map(|webhook| &webhook.reads);
+        self.controllers.iter().flat_map(Controller::cached).chain(&self.observes).chain(reviewed)
     }
 
     /// Returns the distinct requests to the cache: one per namespace of a watch, or one for all namespaces.
@@ -97,6 +100,16 @@ impl Manifest {
     /// Returns the index of that name.
     pub fn index(&self, name: &str) -> Option<&Index> {
         self.indexes.iter().find(|index| index.name == name)
+    }
+
+    /// Returns the webhook of that name.
+    pub fn webhook(&self, name: &str) -> Option<&Webhook> {
+        self.webhooks.iter().find(|webhook| webhook.name == name)
+    }
+
+    /// Returns `true` if the plugin must export `conversion`: a definition of it has the conversion strategy `Webhook`.
+    pub fn needs_conversion(&self) -> bool {
+        self.crds.iter().any(|definition| needs_conversion(definition))
     }
 
     /// Returns `true` if the plugin must export `mapper`.
@@ -257,6 +270,114 @@ pub struct HttpPermission {
     pub plain: bool,
     /// At least one.
     pub methods: BTreeSet<String>,
+}
+
+/// Returns `true` if a CustomResourceDefinition asks for conversion by a webhook.
+pub fn needs_conversion(definition: &str) -> bool {
+    // Most definitions are large, and few have a conversion.
+    definition.contains("\"Webhook\"")
+        && serde_json::from_str::<serde_json::Value>(definition)
+            .is_ok_and(|definition| definition["spec"]["conversion"]["strategy"] == "Webhook")
+}
+
+/// Default time that the API server waits for a webhook's answer (`wit/controller.wit`).
+pub const DEFAULT_REVIEW: Duration = Duration::from_secs(10);
+
+/// Largest time that the API server waits for a webhook's answer: its own bound.
+pub const MAX_REVIEW: Duration = Duration::from_secs(30);
+
+/// A webhook of the API server that the plugin answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Webhook {
+    /// Unique within the plugin.
+    pub name: String,
+    /// Whether it may change objects.
+    pub of_type: WebhookType,
+    /// The requests that it reviews; at least one rule.
+    pub rules: Vec<WebhookRule>,
+    /// What the API server does if the host does not answer.
+    pub on_failure: FailurePolicy,
+    /// Time that the API server waits for the answer: 1 s to [`MAX_REVIEW`].
+    pub timeout: Duration,
+    /// Selects namespaces of objects; `None` for every namespace.
+    pub namespaces: Option<Selector>,
+    /// Selects objects; `None` for every object.
+    pub labels: Option<Selector>,
+    /// Name and CEL expression of each further condition. The API server compiles them.
+    pub match_conditions: Vec<(String, String)>,
+    /// `true` if the API server should call a mutating webhook again after later ones.
+    pub reinvoke: bool,
+    /// What the plugin reads to answer.
+    pub reads: Vec<Watch>,
+}
+
+/// Whether a webhook may change objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WebhookType {
+    /// It allows or denies.
+    Validating,
+    /// It may change the object, too.
+    Mutating,
+}
+
+/// What the API server does if a webhook does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailurePolicy {
+    /// It denies the request.
+    Fail,
+    /// It allows the request.
+    Ignore,
+}
+
+impl FailurePolicy {
+    /// Returns its name in Kubernetes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fail => "Fail",
+            Self::Ignore => "Ignore",
+        }
+    }
+}
+
+/// Requests that a webhook reviews. `*` is allowed in each list of texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookRule {
+    /// The core group is the empty text.
+    pub api_groups: Vec<String>,
+    /// Such as `v1`.
+    pub api_versions: Vec<String>,
+    /// Plural names, such as `pods` and `pods/status`.
+    pub resources: Vec<String>,
+    /// What the requests do.
+    pub operations: Vec<Operation>,
+}
+
+/// What a request to the API server does with an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    /// Creates it.
+    Create,
+    /// Changes it.
+    Update,
+    /// Deletes it.
+    Delete,
+    /// Connects to it, such as `kubectl exec`.
+    Connect,
+}
+
+impl Operation {
+    /// All operations.
+    pub const ALL: [Self; 4] = [Self::Create, Self::Update, Self::Delete, Self::Connect];
+
+    /// Returns its name in Kubernetes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
+        }
+    }
 }
 
 /// An operation on objects.

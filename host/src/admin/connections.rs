@@ -1,4 +1,4 @@
-//! Accepts the connections of the admin server, bounds their number, and ends them in time.
+//! The connections of the admin server.
 //!
 //! Anybody who reaches the port may connect, so a connection is cheap and short. It carries one request, as kubelet's probes and scrapers
 //! connect for each.
@@ -7,16 +7,7 @@
 //! - A probe is answered even if other clients hold all connections: the newest connection is always served.
 //! - A connection ends after [`Limits::whole`], however slowly its client sends and reads.
 
-use std::{
-    collections::VecDeque,
-    future::Future,
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{future::Future, io, time::Duration};
 
 use axum::Router;
 use hyper::{
@@ -27,17 +18,14 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::{self, AbortHandle, JoinSet},
-};
-use tracing::{debug, warn};
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream};
+use tracing::debug;
+
+use crate::connections::{self, Activity, Bounds};
 
 /// Time that requests in flight have after the shutdown. All are answered from memory, so only slow readers need longer.
 const DRAIN: Duration = Duration::from_secs(1);
-
-/// Pause after a failed accept, for example without free file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Bytes of a request's head. Probes and scrapers send hundreds, a browser with cookies thousands.
 const HEAD: usize = 16 << 10;
@@ -72,87 +60,16 @@ pub(super) async fn serve(
     router: Router,
     limits: Limits,
 ) -> io::Result<()> {
-    let mut open = Open::default();
-    tokio::pin!(shutdown);
-    loop {
-        tokio::select! {
-            () = &mut shutdown => break,
-            () = open.one_ends() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => open.add(stream, &router, limits),
-                Err(error) if passes(&error) => {
-                    warn!(%error, "cannot accept a connection to the admin server");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-                Err(error) => return Err(error),
-            },
-        }
-    }
-    // No client may connect to a server that ends.
-    drop(listener);
-    let _late = tokio::time::timeout(DRAIN, open.drain()).await;
-    Ok(())
+    let bounds = Bounds { server: "admin", connections: limits.connections, drain: DRAIN, says_goodbye: false };
+    let connection = |stream, activity| connection(stream, router.clone(), limits, activity);
+    connections::serve(listener, shutdown, bounds, connection).await
 }
 
-/// The open connections.
-#[derive(Default)]
-struct Open {
-    tasks: JoinSet<()>,
-    /// The oldest first.
-    connections: VecDeque<Connection>,
-}
-
-struct Connection {
-    task: task::Id,
-    abort: AbortHandle,
-    /// `true` once the request's head has arrived.
-    answering: Arc<AtomicBool>,
-}
-
-impl Open {
-    fn add(&mut self, stream: TcpStream, router: &Router, limits: Limits) {
-        while self.connections.len() >= limits.connections.max(1) {
-            self.close_one();
-        }
-        let answering = Arc::new(AtomicBool::new(false));
-        let abort = self.tasks.spawn(connection(stream, router.clone(), limits, answering.clone()));
-        self.connections.push_back(Connection { task: abort.id(), abort, answering });
-    }
-
-    /// Closes the oldest connection without a request, or else the oldest.
-    fn close_one(&mut self) {
-        let waits = |connection: &Connection| !connection.answering.load(Ordering::Relaxed);
-        let at = self.connections.iter().position(waits).unwrap_or(0);
-        if let Some(closed) = self.connections.remove(at) {
-            closed.abort.abort();
-        }
-    }
-
-    /// Returns when a connection has ended. Never returns while there is none.
-    async fn one_ends(&mut self) {
-        let ended = match self.tasks.join_next_with_id().await {
-            Some(Ok((id, ()))) => id,
-            Some(Err(error)) => error.id(),
-            None => return std::future::pending().await,
-        };
-        self.connections.retain(|connection| connection.task != ended);
-    }
-
-    /// Closes connections without a request, and waits for the others.
-    async fn drain(&mut self) {
-        for connection in &self.connections {
-            if !connection.answering.load(Ordering::Relaxed) {
-                connection.abort.abort();
-            }
-        }
-        while self.tasks.join_next().await.is_some() {}
-    }
-}
-
-async fn connection(stream: TcpStream, router: Router, limits: Limits, answering: Arc<AtomicBool>) {
-    let router = TowerToHyperService::new(router);
+async fn connection(stream: TcpStream, router: Router, limits: Limits, activity: Activity) {
+    let (router, asked) = (TowerToHyperService::new(router), Mutex::new(None));
     let service = service_fn(move |request| {
-        answering.store(true, Ordering::Relaxed);
+        // The connection ends with its only request. Until then, the answer is being read.
+        *asked.lock() = Some(activity.begin());
         router.call(request)
     });
     let served = http1::Builder::new()
@@ -168,26 +85,16 @@ async fn connection(stream: TcpStream, router: Router, limits: Limits, answering
     }
 }
 
-/// Returns `true` if the next accept may succeed after this error.
-fn passes(error: &io::Error) -> bool {
-    // accept(2): ENFILE, EMFILE, ENOBUFS, in Linux' and macOS' numbers.
-    const EXHAUSTED: [i32; 4] = [23, 24, 105, 55];
-    let kinds = [
-        io::ErrorKind::ConnectionAborted,
-        io::ErrorKind::ConnectionReset,
-        io::ErrorKind::Interrupted,
-        io::ErrorKind::OutOfMemory,
-    ];
-    kinds.contains(&error.kind()) || error.raw_os_error().is_some_and(|number| EXHAUSTED.contains(&number))
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed test should panic")]
 mod tests {
-    use std::net::SocketAddr;
+    use std::{net::SocketAddr, sync::Arc};
 
     use axum::routing::get;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        task::JoinSet,
+    };
 
     use super::*;
 

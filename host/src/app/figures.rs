@@ -8,7 +8,7 @@ use crate::{
     name::PluginName,
     outbound,
     plugin::{self, Stage, State, Status},
-    wasm, writer,
+    wasm, webhook, writer,
 };
 
 /// What is counted of plugins, in the rooms that count it.
@@ -20,6 +20,7 @@ pub(super) struct Counters {
     pub(super) calls: Arc<dispatch::metrics::Calls>,
     pub(super) writes: Arc<writer::metrics::Writes>,
     pub(super) requests: Arc<outbound::metrics::Requests>,
+    pub(super) webhooks: Arc<webhook::Counters>,
 }
 
 impl Counters {
@@ -30,6 +31,7 @@ impl Counters {
         plugin::metrics::register(&mut registry, &self.loads);
         writer::metrics::register(&mut registry, &self.writes, events);
         outbound::metrics::register(&mut registry, &self.requests);
+        webhook::register(&mut registry, &self.webhooks);
         informer::metrics::register(&mut registry, &view.informers);
         wasm::metrics::register(&mut registry, &view.engine);
         guests::metrics::register(&mut registry, &view.guests);

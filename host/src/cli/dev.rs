@@ -19,6 +19,7 @@ use super::{
     logging,
     manifests::Manifests,
     run::stop_signal,
+    webhooks,
 };
 use crate::{
     app::{Host, HostView, Options},
@@ -93,7 +94,13 @@ async fn dev(args: Args, manifests: Manifests) -> anyhow::Result<()> {
     let connect = ConnectOptions { kubeconfig: Some(kubeconfig.clone()), context: None };
     let cluster = cluster::connect(&connect).await?;
     let cache = args.cache.cache_dir.unwrap_or_else(config::cache_dir);
-    let options = Options { plugins: args.plugins.clone(), cache: Some(cache), mode: Mode::Dev, grace_period: GRACE };
+    let options = Options {
+        plugins: args.plugins.clone(),
+        cache: Some(cache),
+        mode: Mode::Dev,
+        grace_period: GRACE,
+        webhooks: Some(webhooks::local()?),
+    };
     let host = Host::new(options, &cluster)?;
     let view = host.view();
     let running = host.run(admin, stop.clone().cancelled_owned());

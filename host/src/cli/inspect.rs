@@ -158,6 +158,14 @@ fn text(revision: &Revision, size: usize, limits: &grant::Limits) -> String {
         let methods: Vec<&str> = methods.iter().map(String::as_str).collect();
         row("http", &format!("{} {}://{host}:{port}", methods.join(", "), scheme(*plain)));
     }
+    for webhook in &manifest.webhooks {
+        let resources: Vec<String> = webhook.rules.iter().map(|rule| rule.resources.join(", ")).collect();
+        let failure = webhook.on_failure.as_str();
+        row("webhook", &format!("{} for {}, on failure {failure}", webhook.name, resources.join(", ")));
+        for read in &webhook.reads {
+            row("  reads", &watch(read));
+        }
+    }
     if let Some(schema) = &manifest.config_schema {
         row("config", schema);
     }
@@ -172,6 +180,10 @@ fn text(revision: &Revision, size: usize, limits: &grant::Limits) -> String {
         revision.plugin(),
         Grants::yaml(manifest)
     );
+    if !manifest.webhooks.is_empty() {
+        let names: Vec<&str> = manifest.webhooks.iter().map(|webhook| &*webhook.name).collect();
+        let _ = writeln!(text, "webhooks: [{}]", names.join(", "));
+    }
     text
 }
 

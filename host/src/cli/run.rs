@@ -16,6 +16,7 @@ use tracing::info;
 use super::{
     config::{self, CacheArgs},
     logging::{self, LogArgs, LogFormat},
+    webhooks::WebhookArgs,
 };
 use crate::{
     app::{Host, Options},
@@ -59,9 +60,12 @@ pub(super) struct Args {
     pub(super) grace_period: Option<u64>,
     #[command(flatten)]
     pub(super) log: LogArgs,
+    #[command(flatten)]
+    pub(super) webhooks: WebhookArgs,
 }
 
-pub(super) fn main(args: Args) -> anyhow::Result<()> {
+pub(super) fn main(mut args: Args) -> anyhow::Result<()> {
+    let webhooks = std::mem::take(&mut args.webhooks);
     let settings = Settings::new(args)?;
     logging::start(settings.log_format, &settings.log)?;
     super::block_on(async {
@@ -69,6 +73,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<()> {
         let listener = TcpListener::bind(settings.admin_address).await.with_context(|| {
             format!("cannot listen on {}: choose another address with --admin-address", settings.admin_address)
         })?;
+        let webhooks = webhooks.open()?;
         let cluster = cluster::connect(&settings.connect).await?;
         info!(server = cluster.host(), "connecting to the API server");
         let options = Options {
@@ -76,6 +81,7 @@ pub(super) fn main(args: Args) -> anyhow::Result<()> {
             cache: Some(settings.cache),
             mode: Mode::Granted,
             grace_period: settings.grace_period,
+            webhooks,
         };
         Host::new(options, &cluster)?.run(listener, stop).await
     })
@@ -150,7 +156,7 @@ mod tests {
         let path = path.display().to_string();
         let words = ["pilothouse", "run", "--config", &path].into_iter().chain(more.iter().copied());
         let Command::Run(args) = Cli::try_parse_from(words)?.command else { bail!("not run") };
-        Settings::new(args)
+        Settings::new(*args)
     }
 
     #[test]

@@ -32,6 +32,7 @@ use super::{
     left::log_left,
     observing::{self, Observing, Shown},
     record::Record,
+    reviewing::{self, Granted, Reviewing},
     routes::Wanted,
     serving::Serving,
 };
@@ -64,6 +65,7 @@ struct Prepared {
     fence: Arc<Fence>,
     controllers: Vec<(manifest::Controller, Vec<Wanted<Source>>)>,
     observed: Vec<Wanted<Shown>>,
+    webhooks: Vec<Granted>,
     /// The leases of all these, each once.
     leases: Vec<Arc<Lease>>,
     view: View,
@@ -82,7 +84,7 @@ impl Dispatch {
             None => Arc::new(Fence::new(self.parts.acting.clone())),
         };
         let prepared = self.prepare(&candidate, fence).await?;
-        if !running.controllers.is_empty() {
+        if !running.controllers.is_empty() || running.reviewing.is_some() {
             self.sync(&name, &View::new(prepared.awaited(&running))).await?;
         }
         let before = running.servings();
@@ -106,6 +108,9 @@ impl Dispatch {
         let identity = candidate.identity.clone();
         let writer = Writer::new(cluster, informers, identity, grants.clone(), fence.clone(), writes);
         let warm = self.warm(candidate);
+        if self.parts.webhooks.is_none() && !candidate.webhooks.is_empty() {
+            warn!(plugin = %name, "{}", reviewing::UNSERVED);
+        }
         self.install(name, &writer, &manifest.crds).await?;
         drop(warm);
         self.check_watchable(manifest).await?;
@@ -119,15 +124,21 @@ impl Dispatch {
             leases.map(move |lease| Wanted { lease, source: shown.clone(), when: watch.when.clone() })
         });
         let observed: Vec<Wanted<Shown>> = observed.collect();
+        let webhooks = candidate.webhooks.iter().map(|webhook| Granted {
+            leases: webhook.reads.iter().flat_map(|watch| self.lease(&leasing, watch)).collect(),
+            webhook: webhook.clone(),
+        });
+        let webhooks: Vec<Granted> = webhooks.collect();
         let cached = controllers.iter().flat_map(|(_, wanted)| wanted.iter().map(|wanted| &wanted.lease));
         let mut keys = HashSet::new();
         let leases: Vec<Arc<Lease>> = cached
             .chain(observed.iter().map(|wanted| &wanted.lease))
+            .chain(webhooks.iter().flat_map(|granted| &granted.leases))
             .filter(|lease| keys.insert(lease.key().clone()))
             .cloned()
             .collect();
         let view = self.view(&leases, manifest);
-        Ok(Prepared { writer, grants, fence, controllers, observed, leases, view })
+        Ok(Prepared { writer, grants, fence, controllers, observed, webhooks, leases, view })
     }
 
     /// Replaces what is `running` by the candidate, at once: an activation that is dropped has been done, or has not
@@ -145,7 +156,7 @@ impl Dispatch {
         if self.active.lock().closed {
             return Err(ActivateError::new(&Stopping));
         }
-        let Prepared { writer, grants, fence, controllers, observed, leases, view } = prepared;
+        let Prepared { writer, grants, fence, controllers, observed, webhooks, leases, view } = prepared;
         let begin = || Arc::new(Record::new(name.clone(), fence, &self.parts, revision.remembered()));
         let record = running.record.clone().unwrap_or_else(begin);
         record.remembered().limit(revision.limits().total_memory);
@@ -197,7 +208,22 @@ impl Dispatch {
             }
             None => Some(Observing::start(record.clone(), serving, observed, &self.parts)),
         };
-        let new = ActivePlugin { controllers, observing, record: Some(record.clone()) };
+        let serving = reviewing::Serving {
+            revision: revision.clone(),
+            access: access.clone(),
+            identity: candidate.identity.clone(),
+            webhooks,
+        };
+        let reviewing = match &running.reviewing {
+            _ if manifest.webhooks.is_empty() && !manifest.needs_conversion() => None,
+            Some(reviewing) => {
+                reviewing.swap(serving);
+                Some(reviewing.clone())
+            }
+            None => Some(Reviewing::start(record.clone(), serving, &self.parts)),
+        };
+        let have_changed = reviewing.is_some() || running.reviewing.is_some();
+        let new = ActivePlugin { controllers, observing, reviewing, record: Some(record.clone()) };
         // Failures of the revision before, or under other settings, say nothing about this one.
         if new.release() {
             info!(plugin = %name, "the plugin is not quarantined any more: it has a new revision, or new settings");
@@ -207,6 +233,10 @@ impl Dispatch {
             return Ok(new.without(running));
         }
         let old = active.plugins.insert(name.clone(), new.clone()).unwrap_or_default();
+        drop(active);
+        if have_changed {
+            self.reviewing_changed.send_replace(());
+        }
         Ok(old.without(&new))
     }
 
@@ -245,7 +275,7 @@ impl Dispatch {
                 self.waiting.lock().insert(name.clone(), why.to_owned());
                 self.parts.acting.allowed().await;
             }
-            let error = match writer.install(definitions).await {
+            let error = match writer.install(definitions, self.parts.webhooks.as_ref()).await {
                 Ok(()) => return Ok(()),
                 Err(error) if !passes(&error) => return Err(ActivateError::new(&error)),
                 Err(error) => format!("{:#}", anyhow::Error::from(error)),
@@ -386,11 +416,15 @@ impl Prepared {
     ///
     /// An informer that a running controller waits for does not delay a newer revision or newer grants.
     fn awaited(&self, running: &ActivePlugin) -> impl Iterator<Item = Arc<Lease>> {
-        self.controllers.iter().flat_map(|(spec, wanted)| {
+        let reviewed = self.webhooks.iter().flat_map(|granted| granted.leases.clone());
+        let reviewed = reviewed.filter(|_| running.reviewing.is_some());
+        let reconciled = self.controllers.iter().filter(|_| !running.controllers.is_empty());
+        let reconciled = reconciled.flat_map(|(spec, wanted)| {
             let heard = running.successor_of(spec);
             let new = wanted.iter().map(|wanted| wanted.lease.clone());
             new.filter(move |lease| !heard.is_some_and(|running| running.waking().listens_to(lease.key())))
-        })
+        });
+        reconciled.chain(reviewed)
     }
 }
 
@@ -398,7 +432,9 @@ impl ActivePlugin {
     /// Returns the access of the revision that serves. Its controllers and its observer share one.
     fn access(&self) -> Option<Arc<Access>> {
         let controller = self.controllers.first().map(|controller| controller.serving().access.clone());
-        controller.or_else(|| self.observing.as_ref().map(|observing| observing.access()))
+        let observing = || self.observing.as_ref().map(|observing| observing.access());
+        let reviewing = || self.reviewing.as_ref().map(|reviewing| reviewing.access());
+        controller.or_else(observing).or_else(reviewing)
     }
 
     /// Revokes grants at once: for calls in flight, for waiting changes, and for deleted objects.

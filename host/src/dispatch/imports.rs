@@ -129,17 +129,30 @@ impl Access {
 pub(super) struct CallImports {
     access: Arc<Access>,
     reading: Arc<Reading>,
+    /// `true` if the call may write.
+    may_write: bool,
 }
 
 impl CallImports {
     /// Creates the imports of a call whose reads are not tracked.
     pub(super) fn new(access: Arc<Access>) -> Self {
-        Self { access, reading: Arc::default() }
+        Self { access, reading: Arc::default(), may_write: true }
+    }
+
+    /// Creates the imports of a review. Its reads are not tracked, and it may not write: the API server may still reject
+    /// the request, or only try it.
+    pub(super) fn reviewing(access: Arc<Access>) -> Self {
+        Self { access, reading: Arc::default(), may_write: false }
     }
 
     /// Creates the imports of a call whose reads are tracked.
     pub(super) fn tracked(access: Arc<Access>, reading: Arc<Reading>) -> Self {
-        Self { access, reading }
+        Self { access, reading, may_write: true }
+    }
+
+    fn check_may_write(&self) -> Result<(), ClientError> {
+        let why = "a review may not write, because the API server may still reject the request";
+        if self.may_write { Ok(()) } else { Err(ClientError::NotGranted(why.to_owned())) }
     }
 
     /// Converts an error to the contract's. Records a Retry-After, before which a failed reconcile is not retried.
@@ -203,6 +216,7 @@ impl ClientImports for CallImports {
         preconditions: Preconditions,
     ) -> BoxFuture<'_, Result<(), ClientError>> {
         Box::pin(async move {
+            self.check_may_write()?;
             let evicted = self.access.writer.evict(&pod, grace_period_seconds, preconditions).await;
             evicted.map_err(|error| self.refusal(error))
         })
@@ -213,7 +227,10 @@ impl ClientImports for CallImports {
     }
 
     fn create(&self, object: String) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        Box::pin(async move { self.access.writer.create(&object).await.map_err(|error| self.refusal(error)) })
+        Box::pin(async move {
+            self.check_may_write()?;
+            self.access.writer.create(&object).await.map_err(|error| self.refusal(error))
+        })
     }
 
     fn update(
@@ -221,9 +238,10 @@ impl ClientImports for CallImports {
         object: String,
         subresource: Option<Subresource>,
     ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
-        Box::pin(
-            async move { self.access.writer.update(&object, subresource).await.map_err(|error| self.refusal(error)) },
-        )
+        Box::pin(async move {
+            self.check_may_write()?;
+            self.access.writer.update(&object, subresource).await.map_err(|error| self.refusal(error))
+        })
     }
 
     fn patch(
@@ -234,6 +252,7 @@ impl ClientImports for CallImports {
         subresource: Option<Subresource>,
     ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
         Box::pin(async move {
+            self.check_may_write()?;
             let (patch, body) = match body {
                 PatchBody::Json(body) => (Patch::Json, body),
                 PatchBody::Merge(body) => (Patch::Merge, body),
@@ -250,6 +269,7 @@ impl ClientImports for CallImports {
         force: bool,
     ) -> BoxFuture<'_, Result<Arc<Object>, ClientError>> {
         Box::pin(async move {
+            self.check_may_write()?;
             self.access.writer.apply_object(&object, subresource, force).await.map_err(|error| self.refusal(error))
         })
     }
@@ -262,6 +282,7 @@ impl ClientImports for CallImports {
         preconditions: Preconditions,
     ) -> BoxFuture<'_, Result<(), ClientError>> {
         Box::pin(async move {
+            self.check_may_write()?;
             let options = DeleteOptions {
                 propagation: match propagation {
                     Propagation::Background => "Background",

@@ -344,6 +344,21 @@ impl Record {
         Some(frames)
     }
 
+    /// Records and logs that a call of `validate`, `mutate` or `convert` failed.
+    pub(super) fn review_failed(&self, call: &str, error: &HookError) {
+        let (message, kind, backtrace) = match error {
+            HookError::Refused(message) => (message.clone(), None, self.may_log().then(Vec::new)),
+            HookError::Call(error) => {
+                let message = error.to_string();
+                let backtrace = self.record(call.to_owned(), error, &message);
+                (message, Some(error.kind()), backtrace)
+            }
+        };
+        let Some(frames) = backtrace else { return };
+        let backtrace = (!frames.is_empty()).then(|| frames.join("\n"));
+        warn!(plugin = %self.plugin, call, error = message, kind, backtrace, "the plugin could not answer the API server");
+    }
+
     /// Ends a quarantine and forgets all failures. Returns `true` if the plugin was quarantined; the caller then wakes
     /// its workers.
     pub(super) fn release(&self) -> bool {

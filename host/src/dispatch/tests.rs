@@ -140,6 +140,7 @@ impl Scene {
             outbound: Outbound::new(Arc::default()),
             events: Events::start(api.cluster.clone(), acting.clone(), "test", &Handle::current()),
             acting,
+            webhooks: None,
         }));
         Self { api, dispatch, engine: Engine::new().expect("the sandbox"), seen, ended }
     }
@@ -152,8 +153,9 @@ impl Scene {
         let grants = Grants::all_asked(&revision.manifest().permissions);
         let identity = Identities::default().claim(revision.plugin(), None).expect("it is alone");
         let (revision, grants) = (Arc::new(revision), Arc::new(grants));
+        let webhooks = revision.manifest().webhooks.clone();
         let limits = grant::Limits::default();
-        Candidate { revision, identity, grants, limits, references: References::default() }
+        Candidate { revision, identity, grants, webhooks, limits, references: References::default() }
     }
 
     async fn activate(&self, guest: &Guest) {

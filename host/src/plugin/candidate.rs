@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use pilothouse_core::{
     grant::{self, AdminFile, Grants, LackedBy},
     informer::{Runs, bounded, plan},
-    manifest::{Manifest, Verb, Watch},
+    manifest::{Manifest, Verb, Watch, Webhook},
 };
 
 use super::mode::Mode;
@@ -56,6 +56,8 @@ pub struct Candidate {
     pub identity: Identity,
     /// Its grants.
     pub grants: Arc<Grants>,
+    /// Its webhooks that the administrator grants.
+    pub webhooks: Vec<Webhook>,
     /// The administrator's limits. The revision has those of a single call.
     pub limits: grant::Limits,
     /// What the administrator's file refers to.
@@ -162,8 +164,17 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
         return Err(format!("may not read what it works on: {}{help}", reasons.join("; ")));
     }
     within_watches(manifest, &settings.file.limits).map_err(|error| format!("{error} in {name}.yaml"))?;
+    let (webhooks, ungranted): (Vec<Webhook>, Vec<Webhook>) = manifest
+        .webhooks
+        .iter()
+        .cloned()
+        .partition(|webhook| mode == Mode::Dev || settings.file.webhooks.contains(&webhook.name));
     let refused = grants.refused().iter().map(ToString::to_string).chain(grants.refused_http()).collect::<Vec<_>>();
-    let warnings = refused.iter().map(|refused| format!("asks for and is not granted: {refused}")).collect();
+    let warnings = refused.iter().map(|refused| format!("asks for and is not granted: {refused}"));
+    let ungranted = ungranted.iter().map(|Webhook { name: webhook, .. }| {
+        format!("asks for and is not granted: the webhook {webhook}; to allow it, add to `webhooks:` in {name}.yaml: - {webhook}")
+    });
+    let warnings = warnings.chain(ungranted).collect();
     let limits = settings.file.limits;
     let revision = if revision.limits() == call_limits(&limits) {
         Arc::clone(revision)
@@ -172,7 +183,8 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
     };
     let (identity, grants) = (settings.identity.clone(), Arc::new(grants));
     let references = settings.references.clone();
-    Ok(Verified { candidate: Candidate { revision, identity, grants, limits, references }, warnings })
+    let candidate = Candidate { revision, identity, grants, webhooks, limits, references };
+    Ok(Verified { candidate, warnings })
 }
 
 /// Refuses a manifest that causes more watches at the API server than the plugin may have. A kind that is granted only in some namespaces has a

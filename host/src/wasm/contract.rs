@@ -8,4 +8,5 @@ pub(crate) mod export;
 pub(crate) mod imports;
 pub(crate) mod manifest;
 pub(crate) mod package;
+pub(crate) mod review;
 pub(crate) mod text;

@@ -112,6 +112,7 @@ async fn describe_gives_the_manifest() {
             config_schema: None,
             instances: Policy::Fresh,
             http: Vec::new(),
+            webhooks: Vec::new(),
         }
     );
     assert_eq!(revision.deadline("apples"), Some(Duration::from_millis(1500)));

@@ -8,10 +8,10 @@ use pilothouse_core::{
     manifest::Verb,
     object::Object,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tracing::info;
 
-use super::{basis::Basis, error::Error, handle::Writer};
+use super::{basis::Basis, endpoint::Endpoint, error::Error, handle::Writer};
 use crate::cluster;
 
 /// Time for a definition to be established. The API server needs some tens of milliseconds.
@@ -51,9 +51,11 @@ impl Writer {
     /// Applies the definitions that differ from what the server has, and waits until their kinds are served. A definition that the plugin
     /// may not install is skipped: its informers wait until somebody else installs it.
     ///
+    /// Definitions with the conversion strategy `Webhook` get the address of this host.
+    ///
     /// # Errors
     /// Returns the first reason why a definition is not in place. Those before it are.
-    pub async fn install(&self, definitions: &[String]) -> Result<(), CrdError> {
+    pub async fn install(&self, definitions: &[String], webhooks: Option<&Endpoint>) -> Result<(), CrdError> {
         let of = TypeMeta::new("apiextensions.k8s.io/v1", "CustomResourceDefinition");
         for (at, text) in definitions.iter().enumerate() {
             let invalid = |why: &str| CrdError::Invalid { at, why: why.to_owned() };
@@ -69,6 +71,18 @@ impl Writer {
             }
             if let Some(object) = desired.as_object_mut() {
                 object.remove("status");
+            }
+            if desired["spec"]["conversion"]["strategy"] == "Webhook" {
+                let Some(webhooks) = webhooks else {
+                    return Err(invalid(
+                        "converts objects by a webhook, and this host serves none: start it with --webhook-service or --webhook-url",
+                    ));
+                };
+                let path = format!("/conversion/{}", self.identity.plugin());
+                desired["spec"]["conversion"]["webhook"] = json!({
+                    "clientConfig": webhooks.client_config(&path).await,
+                    "conversionReviewVersions": ["v1"],
+                });
             }
             let key = Key::new(None, &name);
             let installing = |source| CrdError::Install { name: name.clone(), source };

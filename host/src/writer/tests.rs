@@ -807,7 +807,7 @@ async fn a_definition_is_applied_to_the_version_that_was_compared() {
     let install = async |versions: &[(&str, bool)]| {
         let definition = crate::testing::apples("Namespaced", versions).to_string();
         sent.lock().clear();
-        soon("it is installed", writer.install(&[definition])).await.expect("it may be");
+        soon("it is installed", writer.install(&[definition], None)).await.expect("it may be");
         String::from_utf8_lossy(&sent.lock()).into_owned()
     };
     let of = TypeMeta::new("apiextensions.k8s.io/v1", "CustomResourceDefinition");

@@ -25,10 +25,18 @@ pub fn plugin(arguments: TokenStream, item: TokenStream) -> TokenStream {
         return syn::Error::new(function.sig.span(), message).into_compile_error().into();
     }
     let name = &function.sig.ident;
-    let (mapper, observer) = (returns(&function, "Mapper"), returns(&function, "Observer"));
+    let [mapper, observer, admission, conversion] =
+        ["Mapper", "Observer", "Admission", "Conversion"].map(|export| returns(&function, export));
     quote! {
         #function
-        ::pilothouse_sdk::export_plugin!(#name, mapper: #mapper, observer: #observer, allocator: #allocator);
+        ::pilothouse_sdk::export_plugin!(
+            #name,
+            mapper: #mapper,
+            observer: #observer,
+            admission: #admission,
+            conversion: #conversion,
+            allocator: #allocator
+        );
     }
     .into()
 }

@@ -7,6 +7,7 @@ use super::{field::Path, selector::Selector};
 use crate::{
     Key, TypeMeta,
     contract::{
+        admitting::exports::pilothouse::plugin::admission::Decision,
         exports::pilothouse::plugin::controller::{Children, Failure, Outcome},
         pilothouse::plugin::{cache::Query, client::ListQuery},
     },
@@ -28,6 +29,23 @@ const OBJECT: usize = 3 << 20;
 const FIELDS: usize = 64;
 const KEYS: usize = 10_000;
 const CHILDREN: usize = 10_000;
+const NOTES: usize = 16;
+
+/// Checks a decision of a webhook.
+///
+/// # Errors
+/// Fails with the first bound that it exceeds.
+pub(super) fn decision(decision: &Decision) -> Result<(), String> {
+    if let Some(code) = decision.code.filter(|code| !(400..600).contains(code)) {
+        return Err(format!("{code} is not a status code of a denial: it is 400 to 599"));
+    }
+    let counts =
+        [(decision.warnings.len(), "warnings"), (decision.audit_annotations.len(), "entries of the audit log")];
+    match counts.into_iter().find(|(count, _)| *count > NOTES) {
+        Some((count, what)) => Err(format!("{count} {what} are more than the {NOTES} that a decision may hold")),
+        None => Ok(()),
+    }
+}
 
 /// Checks the identity of one object.
 ///

@@ -12,7 +12,11 @@ use crate::contract::exports::pilothouse::plugin::controller::{Controller, Manif
 
 /// Iterates over all watches of a manifest.
 pub(super) fn watches(manifest: &Manifest) -> impl Iterator<Item = &Watch> {
-    manifest.controllers.iter().flat_map(watches_of).chain(&manifest.observes)
+    manifest.controllers.iter().flat_map(watches_of).chain(&manifest.observes).chain(reviewed(manifest))
+}
+
+fn reviewed(manifest: &Manifest) -> impl Iterator<Item = &Watch> {
+    manifest.webhooks.iter().flat_map(|webhook| &webhook.reads)
 }
 
 fn watches_of(controller: &Controller) -> impl Iterator<Item = &Watch> {
@@ -40,8 +44,14 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
         check_roles(manifest, controller).map_err(of_it)?;
         check_finalizer(manifest, controller).map_err(of_it)?;
     }
-    manifest.observes.iter().try_for_each(check_watch).map_err(|problem| format!("the plugin {problem}"))?;
+    check_webhooks(manifest)?;
     check_http(manifest)?;
+    manifest
+        .observes
+        .iter()
+        .chain(reviewed(manifest))
+        .try_for_each(check_watch)
+        .map_err(|problem| format!("the plugin {problem}"))?;
     check_indexes(manifest)
 }
 
@@ -60,6 +70,31 @@ fn check_http(manifest: &Manifest) -> Result<(), String> {
                 "asks for the host {host:?} with the methods {:?}: write each as in POST",
                 asked.methods
             ));
+        }
+    }
+    Ok(())
+}
+
+fn check_webhooks(manifest: &Manifest) -> Result<(), String> {
+    let mut names = BTreeSet::new();
+    for webhook in &manifest.webhooks {
+        let name = &webhook.name;
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.is_empty() || name.len() > 63 || !name.chars().all(fits) || name.starts_with('-') || name.ends_with('-')
+        {
+            return Err(format!(
+                "{name:?} is not a valid name of a webhook: use at most 63 lower-case letters, digits and -"
+            ));
+        }
+        if !names.insert(name) {
+            return Err(format!("two webhooks are named {name:?}"));
+        }
+        if webhook.timeout_seconds.is_some_and(|seconds| !(1..=30).contains(&seconds)) {
+            return Err(format!("the webhook {name:?} has a timeout that is not 1 to 30 seconds"));
+        }
+        for selector in [&webhook.namespaces, &webhook.labels] {
+            Selector::parse(selector.as_deref().unwrap_or_default())
+                .map_err(|problem| format!("the webhook {name:?} has a selector that is not valid: {problem}"))?;
         }
     }
     Ok(())

@@ -60,6 +60,7 @@ pub(crate) fn run() -> Result<()> {
             cache: Some(folder(CACHE)?),
             mode: Mode::Granted,
             grace_period: Duration::from_secs(1),
+            webhooks: None,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot listen")?;
         let host = Host::new(options, &cluster)?;

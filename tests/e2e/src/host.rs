@@ -36,6 +36,8 @@ pub(crate) struct Order {
     pub(crate) access: Access,
     /// A folder for logs. Each start has its own log.
     pub(crate) logs: PathBuf,
+    /// Further arguments of `run`.
+    pub(crate) arguments: Vec<String>,
 }
 
 /// How the host finds the API server and authenticates.
@@ -98,6 +100,7 @@ impl Host {
             command.arg("--kubeconfig").arg(kubeconfig);
         }
         command.args(["--admin-address", "127.0.0.1:0", "--log-format", "json"]).env_remove("PILOTHOUSE_LOG");
+        command.args(&order.arguments);
         let earlier = std::fs::read_dir(&order.logs).context("cannot read the folder for logs")?.count();
         let log = order.logs.join(format!("host-{}.log", earlier + 1));
         let process = Process::start("the host", command, &log)?;

@@ -38,6 +38,8 @@ pub struct Scene {
     cache: PathBuf,
     /// `true` if the cache directory is a volume without free space.
     is_full: bool,
+    /// Further arguments of its hosts.
+    arguments: Vec<String>,
     logs: Arc<Logs>,
 }
 
@@ -51,6 +53,7 @@ impl Scene {
             plugins: Plugins::empty()?,
             cache: built("e2e-cache"),
             is_full: false,
+            arguments: Vec::new(),
             logs: Arc::new(Logs { folder: tempfile::tempdir().context("cannot create a folder for logs")? }),
         };
         scene.create_namespace(&scene.namespace).await?;
@@ -88,6 +91,18 @@ impl Scene {
         let cache = self.with_cache_of_its_own();
         std::fs::create_dir(&cache).context("cannot create a folder")?;
         Ok(cache)
+    }
+
+    /// Lets this test's hosts serve webhooks at a free port of the loopback address. `more` are further arguments of `run`.
+    ///
+    /// # Errors
+    /// There is no free port.
+    pub fn serve_webhooks(&mut self, more: &[&str]) -> Result<()> {
+        let address = format!("127.0.0.1:{}", pilothouse_real::port::free()?);
+        let url = format!("https://{address}");
+        let own = ["--webhook-url", &url, "--webhook-address", &address];
+        self.arguments = own.iter().chain(more).map(|argument| (*argument).to_owned()).collect();
+        Ok(())
     }
 
     /// Starts a host with the folder's plugins and returns when it is ready.
@@ -131,6 +146,7 @@ impl Scene {
             is_full: self.is_full,
             access,
             logs: self.logs.folder.path().to_owned(),
+            arguments: self.arguments.clone(),
         })
     }
 

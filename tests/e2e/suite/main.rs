@@ -30,6 +30,7 @@ mod starvation;
 mod text;
 mod thousand;
 mod troubles;
+mod webhooks;
 
 use std::process::ExitCode;
 
@@ -204,5 +205,15 @@ fn main() -> ExitCode {
         }
         thousand { a_thousand_myapples_converge }
         troubles { quarantine_failing_keys_and_storms_are_told_with_their_reason }
+        webhooks {
+            an_image_policy_in_a_config_map_denies_a_pod,
+            a_webhook_that_is_not_granted_has_no_configuration,
+            a_removed_plugin_has_no_configuration_and_an_edited_one_is_set_back,
+            a_host_that_is_down_leaves_it_to_the_failure_policy,
+            certificates_change_under_load_and_no_call_fails,
+            a_plugin_is_replaced_under_load_and_no_call_fails,
+            invariant_8_a_review_that_fails_costs_itself_one_call,
+            objects_are_converted_between_versions,
+        }
     })
 }

@@ -36,6 +36,10 @@ pub struct AdminFile {
     /// Servers that the plugin may send requests to. Null grants none.
     #[serde(deserialize_with = "null_is_default")]
     pub http: Vec<HttpRule>,
+    /// Names of the webhooks that the plugin may have. A webhook sees, delays and may deny requests of the whole cluster, so null
+    /// is rejected.
+    #[serde(deserialize_with = "webhooks")]
+    pub webhooks: Vec<String>,
     /// Bounds that tighten the plugin's own. Null means the host's bounds, like a file without `limits`.
     #[serde(deserialize_with = "null_is_default")]
     pub limits: Limits,
@@ -58,6 +62,7 @@ impl Default for AdminFile {
             config: no_config(),
             grants: Vec::new(),
             http: Vec::new(),
+            webhooks: Vec::new(),
             limits: Limits::default(),
         }
     }
@@ -291,6 +296,15 @@ fn some(list: Option<List>, name: &str) -> Result<Vec<String>, String> {
     }
     let listed = list.into_iter().map(|one| one.filter(|one| !one.is_empty()));
     listed.collect::<Option<_>>().ok_or_else(|| format!("{name} has an entry that is empty or null"))
+}
+
+fn webhooks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let Some(names) = List::deserialize(deserializer)? else {
+        return Err(D::Error::custom("webhooks is null: leave the key out to grant none"));
+    };
+    let names = names.into_iter().map(|name| name.filter(|name| !name.is_empty()));
+    let names: Option<_> = names.collect();
+    names.ok_or_else(|| D::Error::custom("webhooks has an entry that is empty or null"))
 }
 
 fn no_config() -> Value {

@@ -284,6 +284,7 @@ fn a_whole_file_is_read() {
 enabled: false
 identity: orchard
 config: { greeting: hello, times: 3 }
+webhooks: [images]
 grants:
   - apiVersion: apps/v1
     kind: Deployment/scale
@@ -306,6 +307,7 @@ limits: { memoryMiB: 64, totalMemoryMiB: 256, watches: 128, timeoutMs: 500, host
             names: vec!["web".to_owned()],
         }],
         http: Vec::new(),
+        webhooks: vec!["images".to_owned()],
         limits: Limits {
             memory_mib: Some(64.try_into().unwrap()),
             total_memory_mib: Some(256.try_into().unwrap()),
@@ -336,6 +338,7 @@ limits: { memoryMiB: 64, totalMemoryMiB: 256, watches: 128, timeoutMs: 500, host
     let as_json = json!({
         "enabled": false, "identity": "orchard", "config": {"greeting": "hello", "times": 3},
         "grants": [{"apiVersion": "apps/v1", "kind": "Deployment/scale", "verbs": ["read", "patch"], "namespaces": ["default"], "names": ["web"]}],
+        "webhooks": ["images"],
         "limits": {"memoryMiB": 64, "totalMemoryMiB": 256, "watches": 128, "timeoutMs": 500, "hostCalls": 1000, "hostMiB": 16, "reuse": false, "maxConcurrency": 2, "cpuWeight": 50, "cpuMilli": 250,
                    "reconcilesPerSecond": 4, "requestsPerSecond": 20, "httpRequestsPerSecond": 10, "backoffBaseMs": 100, "backoffCapMs": 60000},
     });
@@ -375,6 +378,9 @@ fn invariant_7_a_key_without_a_value_grants_and_loosens_nothing() {
     refused("grants:\n-\n");
     refused("grants: [null]");
     refused("enabled:\n");
+    for null in ["", " null", " ~", " [null]", " images"] {
+        refused(&format!("webhooks:{null}\n"));
+    }
     // Each bound that the file knows.
     let known = refused("limits: { none: 1 }");
     let known: Vec<&str> = known.split_once("expected one of ").unwrap().1.split(", ").collect();
@@ -467,11 +473,11 @@ fn what_a_file_gets_wrong_is_named() {
     let wrong = |yaml: &str| file(yaml).unwrap_err();
     let grant = |rest: &str| wrong(&format!("grants:\n  - {{ apiVersion: v1, kind: Pod, {rest} }}\n"));
     assert_snapshot!(wrong("enable: true"), @r"
-    error: line 1 column 1: unknown field `enable`, expected one of enabled, identity, config, grants, http, limits
+    error: line 1 column 1: unknown field `enable`, expected one of enabled, identity, config, grants, http, webhooks, limits
      --> <input>:1:1
       |
     1 | enable: true
-      | ^ unknown field `enable`, expected one of enabled, identity, config, grants, http, limits
+      | ^ unknown field `enable`, expected one of enabled, identity, config, grants, http, webhooks, limits
     ");
     assert_snapshot!(wrong("limits: { memoryMB: 1 }"), @r"
     error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, watches, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, requestsPerSecond, httpRequestsPerSecond, backoffBaseMs, backoffCapMs

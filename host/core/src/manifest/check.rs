@@ -24,6 +24,7 @@ use crate::{
 };
 
 mod watches;
+mod webhooks;
 
 use watches::Part;
 
@@ -71,7 +72,8 @@ impl raw::Manifest {
             .collect();
         let permissions_are_whole = problems.none_at("permissions");
 
-        if self.controllers.is_empty() && self.observes.is_empty() {
+        let converts = self.crds.iter().any(|definition| super::needs_conversion(definition));
+        if self.controllers.is_empty() && self.observes.is_empty() && self.webhooks.is_empty() && !converts {
             problems.add("controllers", "there is none, so the plugin would never be called");
         }
         let mut names = BTreeSet::new();
@@ -97,6 +99,7 @@ impl raw::Manifest {
             watches::check_mappings(&controllers, &indexes, &mut problems);
         }
 
+        let webhooks = webhooks::check_webhooks(self.webhooks, &mut problems);
         let crds: Vec<_> = bounded(self.crds, "crds", &mut problems).collect();
         check_crds(&crds, &mut problems);
         if let Some(bytes) = self.config_schema.as_ref().map(String::len).filter(|bytes| *bytes > MAX_SCHEMA) {
@@ -125,6 +128,7 @@ impl raw::Manifest {
             config_schema: self.config_schema,
             instances: self.instances,
             http,
+            webhooks,
         };
         check_totals(&manifest, &mut problems);
         // A permission that could not be read may be the one that seems to be missing.
@@ -387,6 +391,10 @@ fn places(manifest: &Manifest) -> Vec<(&Watch, String)> {
         places.extend(controller.reads.iter().zip(0..).map(|(watch, i)| (watch, format!("{at}.reads[{i}]"))));
     }
     places.extend(manifest.observes.iter().zip(0..).map(|(watch, i)| (watch, format!("observes[{i}]"))));
+    for (webhook, place) in manifest.webhooks.iter().zip(0..) {
+        let reads = webhook.reads.iter().zip(0..);
+        places.extend(reads.map(|(watch, i)| (watch, format!("webhooks[{place}].reads[{i}]"))));
+    }
     places
 }
 

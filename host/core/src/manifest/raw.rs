@@ -1,6 +1,6 @@
 //! A manifest as the plugin's `describe` returned it: the records of `wit/controller.wit`, unchecked.
 
-use super::{Policy, Verb};
+use super::{FailurePolicy, Policy, Verb, WebhookRule, WebhookType};
 use crate::object::Subresource;
 
 /// The record `manifest`.
@@ -17,6 +17,7 @@ pub struct Manifest {
     pub config_schema: Option<String>,
     pub instances: Policy,
     pub http: Vec<HttpPermission>,
+    pub webhooks: Vec<Webhook>,
 }
 
 /// The record `controller`.
@@ -117,6 +118,22 @@ pub struct HttpPermission {
     pub port: Option<u16>,
     pub plain: bool,
     pub methods: Vec<String>,
+}
+
+/// The record `webhook`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "wit/controller.wit says it")]
+pub struct Webhook {
+    pub name: String,
+    pub of_type: WebhookType,
+    pub rules: Vec<WebhookRule>,
+    pub on_failure: FailurePolicy,
+    pub timeout_seconds: Option<u32>,
+    pub namespaces: Option<String>,
+    pub labels: Option<String>,
+    pub match_conditions: Vec<(String, String)>,
+    pub reinvoke: bool,
+    pub reads: Vec<Watch>,
 }
 
 /// The record `type-meta`.

@@ -179,6 +179,7 @@ fn a_good_manifest_is_taken_with_its_defaults() {
         names: Vec::new(),
     };
     let manifest = Manifest {
+        webhooks: Vec::new(),
         version: "0.1.0".to_owned(),
         description: "Keeps ConfigMaps for apples.".to_owned(),
         controllers: vec![Controller {

@@ -69,7 +69,7 @@ fn listed() -> BTreeMap<String, Family> {
 async fn the_page_of_metrics_lists_what_is_exposed() {
     let api = Api::start().await;
     let (mode, grace_period) = (Mode::Granted, Duration::ZERO);
-    let options = Options { plugins: PathBuf::from("none"), cache: None, mode, grace_period };
+    let options = Options { plugins: PathBuf::from("none"), cache: None, mode, grace_period, webhooks: None };
     let host = Host::new(options, &api.cluster).expect("there is a host");
     let counters = Counters::default();
     let plugin = PluginName::new("apples").expect("it is a name");

@@ -62,6 +62,7 @@ impl Scene {
             names: Vec::new(),
         };
         let manifest = Manifest {
+            webhooks: Vec::new(),
             version: String::new(),
             description: String::new(),
             controllers: Vec::new(),

@@ -55,3 +55,21 @@ pub(crate) mod wasi {
         imports: { default: trappable },
     });
 }
+
+/// The world of a plugin with admission webhooks.
+pub(crate) mod admitting {
+    wasmtime::component::bindgen!({
+        world: "admitting",
+        path: "../wit",
+        exports: { default: async },
+    });
+}
+
+/// The world of a plugin that converts objects between versions.
+pub(crate) mod converting {
+    wasmtime::component::bindgen!({
+        world: "converting",
+        path: "../wit",
+        exports: { default: async },
+    });
+}

@@ -92,11 +92,13 @@ pub enum CallError {
         /// Innermost frame first.
         backtrace: Vec<String>,
     },
-    /// It called an import from `describe`.
-    #[error("plugin called {import} from describe, where only `host` may be called{}", Quoted(said.as_deref()))]
+    /// It called an import from an export that may call only `host`.
+    #[error("plugin called {import} from {export}, where only `host` may be called{}", Quoted(said.as_deref()))]
     Import {
         /// Interface and function, such as `cache.get`.
         import: &'static str,
+        /// `describe` or `convert`.
+        export: &'static str,
         /// The last error that the plugin logged, if the import is `log.write`.
         said: Option<String>,
         /// Innermost frame first.
@@ -202,7 +204,8 @@ impl CallError {
         let said = || call.said.map(str::to_owned);
         let backtrace = || frames(error);
         if let Some(Closed(import)) = error.downcast_ref() {
-            return Self::Import { import: import.name(), said: said(), backtrace: backtrace() };
+            let (import, said, backtrace) = (import.name(), said(), backtrace());
+            return Self::Import { import, export: "describe", said, backtrace };
         }
         if let Some(&excess) = error.downcast_ref::<Excess>() {
             return Self::HostCalls { excess, backtrace: backtrace() };

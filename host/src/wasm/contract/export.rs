@@ -6,7 +6,7 @@ use wasmtime::{
 };
 
 use super::{
-    bindings::{mapping, observing},
+    bindings::{admitting, converting, mapping, observing},
     imports::host_state::HostState,
     package::fits,
 };
@@ -66,6 +66,10 @@ exports! {
     Mapper = "mapper", mapping::{MappingIndices, Mapping};
     /// Receives changes.
     Observer = "observer", observing::{ObservingIndices, Observing};
+    /// Reviews requests to the API server.
+    Admission = "admission", admitting::{AdmittingIndices, Admitting};
+    /// Converts objects between versions.
+    Conversion = "conversion", converting::{ConvertingIndices, Converting};
 }
 
 /// One value for each optional export that is there.

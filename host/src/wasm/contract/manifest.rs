@@ -1,6 +1,8 @@
 //! Converts the manifest from the contract's records to the core's.
 
-use pilothouse_core::manifest::{Invalid, Manifest, Mapping, Policy, Problem, Verb, raw};
+use pilothouse_core::manifest::{
+    FailurePolicy, Invalid, Manifest, Mapping, Operation, Policy, Problem, Verb, WebhookRule, WebhookType, raw,
+};
 
 use super::{
     bindings::{exports::pilothouse::plugin::controller as wit, pilothouse::plugin::types},
@@ -28,6 +30,7 @@ pub(crate) fn from_wit(manifest: wit::Manifest) -> Result<Manifest, Invalid> {
             wit::InstancePolicy::Reuse => Policy::Reuse,
         },
         http: manifest.http.into_iter().map(http_permission).collect(),
+        webhooks: manifest.webhooks.into_iter().map(webhook).collect(),
     }
     .check()
 }
@@ -52,6 +55,12 @@ pub(crate) fn check_exports(manifest: &Manifest, exports: impl Fn(Export) -> boo
     }
     if !manifest.observes.is_empty() {
         need(Export::Observer, "observes".to_owned(), "observe nothing");
+    }
+    if !manifest.webhooks.is_empty() {
+        need(Export::Admission, "webhooks".to_owned(), "declare no webhook");
+    }
+    if manifest.needs_conversion() {
+        need(Export::Conversion, "crds".to_owned(), "choose another spec.conversion.strategy");
     }
     if problems.is_empty() { Ok(()) } else { Err(Invalid { problems }) }
 }
@@ -124,6 +133,42 @@ fn permission(permission: wit::Permission) -> raw::Permission {
 
 fn http_permission(asked: wit::HttpPermission) -> raw::HttpPermission {
     raw::HttpPermission { host: asked.host, port: asked.port, plain: asked.plain, methods: asked.methods }
+}
+
+fn webhook(webhook: wit::Webhook) -> raw::Webhook {
+    raw::Webhook {
+        name: webhook.name,
+        of_type: match webhook.of_type {
+            wit::WebhookType::Validating => WebhookType::Validating,
+            wit::WebhookType::Mutating => WebhookType::Mutating,
+        },
+        rules: webhook.rules.into_iter().map(webhook_rule).collect(),
+        on_failure: match webhook.on_failure {
+            wit::FailurePolicy::Fail => FailurePolicy::Fail,
+            wit::FailurePolicy::Ignore => FailurePolicy::Ignore,
+        },
+        timeout_seconds: webhook.timeout_seconds,
+        namespaces: webhook.namespaces,
+        labels: webhook.labels,
+        match_conditions: webhook.match_conditions,
+        reinvoke: webhook.reinvoke,
+        reads: webhook.reads.into_iter().map(watch).collect(),
+    }
+}
+
+fn webhook_rule(rule: wit::WebhookRule) -> WebhookRule {
+    let operation = |operation| match operation {
+        types::Operation::Create => Operation::Create,
+        types::Operation::Update => Operation::Update,
+        types::Operation::Delete => Operation::Delete,
+        types::Operation::Connect => Operation::Connect,
+    };
+    WebhookRule {
+        api_groups: rule.api_groups,
+        api_versions: rule.api_versions,
+        resources: rule.resources,
+        operations: rule.operations.into_iter().map(operation).collect(),
+    }
 }
 
 fn type_meta(of: types::TypeMeta) -> raw::TypeMeta {

@@ -1,5 +1,7 @@
 //! One version of a plugin, ready to be called.
 
+mod review;
+
 use std::{
     fmt,
     sync::{Arc, atomic::AtomicUsize},

@@ -46,11 +46,11 @@ async fn no_definition_is_installed_while_this_process_may_not_act() {
     let acting = Acting::new(false);
     let writer = acting_writer(&api, &informers, acting.clone());
     let definition = [crate::testing::apples("Namespaced", &[("v1", true)]).to_string()];
-    let refused = writer.install(&definition).await;
+    let refused = writer.install(&definition, None).await;
     let is_closed = matches!(&refused, Err(CrdError::Install { source: Error::Closed(Closed::NotActing), .. }));
     assert!(is_closed, "{refused:?}");
     acting.set(true);
-    soon("it is installed", writer.install(&definition)).await.expect("it may be");
+    soon("it is installed", writer.install(&definition, None)).await.expect("it may be");
 }
 
 #[tokio::test]

@@ -85,9 +85,9 @@ impl TurnDelay {
     }
 }
 
-/// An import was called from `describe`.
+/// An import was called from `describe` or `convert`.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("{} was called from describe", .0.name())]
+#[error("{} was called where no import may be called", .0.name())]
 pub(crate) struct Closed(pub(crate) Import);
 
 /// A call exceeded a limit on host calls. Holds the limit.

@@ -466,7 +466,7 @@ impl MockHost {
             if self.world.is_finished(controller, &key, last.is_some()) {
                 return Ok(last.unwrap_or_else(Outcome::empty));
             }
-            let before = self.world.version();
+            let before = (self.world.version(), self.world.asks());
             let held = self.world.hold(controller, &key);
             let request = self.request(key.clone()).again(attempt.0, attempt.1.clone());
             let result = held.and_then(|()| {
@@ -475,7 +475,7 @@ impl MockHost {
                     Err(failure) => self.world.carry_out_failure(controller, &key, failure),
                 })
             });
-            let unchanged = self.world.version() == before;
+            let unchanged = (self.world.version(), self.world.asks()) == before;
             match result {
                 Ok(outcome) if unchanged && attempt.0 == 1 => return Ok(outcome),
                 Ok(outcome) => {

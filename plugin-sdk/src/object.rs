@@ -146,6 +146,17 @@ impl<K: Object> AnyObject for K {
 }
 
 impl TypeMeta {
+    /// Returns `true` if this is `of`, or a pattern of the kind `*` that selects it.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn selects(&self, of: &Self) -> bool {
+        if self.kind != "*" {
+            return self == of;
+        }
+        let group = self.api_version.strip_suffix("/*");
+        let of_group = of.api_version.rsplit_once('/').map(|(group, _)| group);
+        self.api_version == "*" || self.api_version == of.api_version || group.is_some() && group == of_group
+    }
+
     /// Creates a kind from its names.
     ///
     /// ```

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::{AnyObject, Error, contract::exports::pilothouse::plugin::controller as wire};
+use crate::{AnyObject, Error, Watch, contract::exports::pilothouse::plugin::controller as wire};
 
 /// What should exist after this reconcile.
 ///
@@ -31,6 +31,7 @@ pub struct Outcome {
     children: Option<Vec<wire::Child>>,
     status: Option<String>,
     requeue_after: Option<Duration>,
+    watches: Option<Vec<wire::Watch>>,
     /// The first value that could not be serialized. Kept here so that the methods can be chained.
     unserialisable: Option<String>,
 }
@@ -118,6 +119,69 @@ impl Outcome {
         self
     }
 
+    /// Asks the host to cache what this watch selects, beside what the manifest names. For kinds that are known only at
+    /// run time, such as those that the reconciled object names.
+    ///
+    /// - The host keeps the watch while the outcomes of this key ask for it. It calls again when the objects are cached,
+    ///   and when the watch is refused. Until then, reading the kind fails with
+    ///   [`NotGranted`](crate::cache::Error::NotGranted), whose text says what is missing.
+    /// - From then on, what the key reads of the kind wakes it, as with
+    ///   [`reads`](crate::ControllerBuilder::reads_with).
+    /// - A kind that no API server serves yet is cached as soon as it is there.
+    /// - An outcome without any watch leaves the watches of the key as they are. An outcome with one lists all of them:
+    ///   see [`watches`](Self::watches).
+    /// - At most 64 watches of a key, each of one kind. The watch's [`when`](Watch::when) is ignored.
+    ///
+    /// The plugin needs the permission to read the kind. A plugin that cannot know the kinds asks for
+    /// [all](crate::Permission::to), and the administrator grants some.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use pilothouse_sdk::mock::MockHost;
+    /// use pilothouse_sdk::prelude::*;
+    /// use serde_json::json;
+    ///
+    /// /// Counts the objects of the kind that the ConfigMap names.
+    /// fn reconcile(ctx: &Context, map: &ConfigMap) -> Result<Outcome, Error> {
+    ///     let field = |name: &str| map.data.as_ref().and_then(|data| data.get(name)).cloned().unwrap_or_default();
+    ///     let of = TypeMeta::new(field("apiVersion"), field("kind"));
+    ///     let message = match ctx.cache().list_dynamic(of.clone()).beside(ctx.key()).keys().collect::<Result<Vec<_>, _>>() {
+    ///         Ok(keys) => format!("{} objects", keys.len()),
+    ///         Err(error) => error.to_string(),
+    ///     };
+    ///     Ok(Outcome::new().watch(Watch::to(of)).status(json!({"message": message})))
+    /// }
+    ///
+    /// #[plugin]
+    /// fn counter() -> Plugin {
+    ///     Plugin::new("Counts objects of any kind.")
+    ///         .controller(Controller::of::<ConfigMap>().reconcile(reconcile))
+    ///         .permission(Permission::to(TypeMeta::new("*", "*")).verbs([Verb::Read]))
+    /// }
+    ///
+    /// let backups = TypeMeta::new("example.com/v1", "Backup");
+    /// let mut map = ConfigMap::default();
+    /// map.metadata.name = Some("count".into());
+    /// map.data = Some([("apiVersion", "example.com/v1"), ("kind", "Backup")].map(|(k, v)| (k.into(), v.into())).into());
+    ///
+    /// let mut host = MockHost::new(counter).with(map).with(Dynamic::new(backups.clone(), "nightly"));
+    /// let outcome = host.settle(Key::cluster("count")).expect("it settles");
+    /// assert_eq!(outcome.status::<serde_json::Value>(), json!({"message": "1 objects"}));
+    /// let woken = host.woken_by(|host| host.put(Dynamic::new(backups, "weekly")));
+    /// assert_eq!(woken, [Key::cluster("count")]);
+    /// ```
+    pub fn watch<K>(mut self, watch: Watch<K>) -> Self {
+        let watched = watch.erase();
+        self.watches.get_or_insert_default().push(watched.wire);
+        self
+    }
+
+    /// Asks for several [watches](Self::watch). Without any, the host ends all watches of this key.
+    pub fn watches<K>(mut self, watches: impl IntoIterator<Item = Watch<K>>) -> Self {
+        self.watches.get_or_insert_default();
+        watches.into_iter().fold(self, Self::watch)
+    }
+
     fn push<K: AnyObject>(mut self, object: &K, child: fn(String) -> wire::Child) -> Self {
         match object.text_of() {
             Ok(object) => self.children.get_or_insert_default().push(child(object)),
@@ -139,7 +203,7 @@ impl Outcome {
             children: self.children.map_or(wire::Children::Unchanged, wire::Children::Desired),
             status: self.status,
             requeue_after: self.requeue_after.map(millis),
-            watches: wire::Watches::Unchanged,
+            watches: self.watches.map_or(wire::Watches::Unchanged, wire::Watches::Desired),
             events: Vec::new(),
         })
     }

@@ -26,6 +26,15 @@ impl Permission {
     }
 
     /// Creates a permission for a kind that has no Rust type here, without verbs.
+    ///
+    /// It may be for many kinds: the kind `*` of an apiVersion, of `GROUP/*` for a group, and of `*` for all groups. The
+    /// administrator may grant some of them. All kinds include Secrets.
+    ///
+    /// ```
+    /// use pilothouse_sdk::{Permission, TypeMeta, Verb};
+    ///
+    /// Permission::to(TypeMeta::new("apps/*", "*")).verbs([Verb::Read]);
+    /// ```
     pub fn to(of: TypeMeta) -> Self {
         Self(wire::Permission { of, subresource: None, verbs: Vec::new(), namespaces: Vec::new(), names: Vec::new() })
     }

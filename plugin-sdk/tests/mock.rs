@@ -252,7 +252,7 @@ fn only_what_a_controller_watches_is_in_the_cache() {
     assert_eq!(
         host.reconcile(M).unwrap_err().message,
         "cannot read the cache: read of v1 Secret in namespace default: it is not cached for this plugin: no controller is for it, owns, watches or reads \
-         it, and it is not observed"
+         it, it is not observed, and no key asks for it"
     );
 }
 

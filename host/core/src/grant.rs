@@ -46,7 +46,7 @@ pub use self::{
 };
 use crate::{
     http::Url,
-    key::{Key, TypeMeta},
+    key::{Key, TypeMeta, selects_version},
     manifest::{HttpPermission, Manifest, Permission, Verb, Watch},
     object::Subresource,
 };
@@ -231,8 +231,9 @@ impl Grants {
 
     /// Returns what the plugin may read of a kind: the overlap of every permission with every rule. Parts may appear twice.
     pub fn readable(&self, of: &TypeMeta) -> Vec<Readable> {
-        let reads =
-            |asked: &&Permission| asked.verbs.contains(&Verb::Read) && asked.subresource.is_none() && asked.of == *of;
+        let reads = |asked: &&Permission| {
+            asked.verbs.contains(&Verb::Read) && asked.subresource.is_none() && asked.of.selects(of)
+        };
         let mut readable = Vec::new();
         for asked in self.asked.iter().filter(reads) {
             match &self.allowed {
@@ -402,7 +403,7 @@ fn includes(list: &[String], one: Option<&str>) -> bool {
 impl Permission {
     fn covers(&self, wanted: Wanted<'_>) -> bool {
         self.verbs.contains(&wanted.verb)
-            && self.of == *wanted.of
+            && self.of.selects(wanted.of)
             && self.subresource == wanted.subresource
             && includes(&self.namespaces, wanted.namespace)
             && includes(&self.names, wanted.name)
@@ -427,7 +428,7 @@ impl GrantRule {
             Parts::Object => subresource.is_none(),
             Parts::One(part) => subresource == Some(part),
         };
-        kind && part && *self.api_version == *of.api_version
+        kind && part && selects_version(&self.api_version, &of.api_version)
     }
 }
 

@@ -42,6 +42,35 @@ impl TypeMeta {
         Self(Arc::new(Names { api_version: api_version.into(), kind: kind.into() }))
     }
 
+    /// Returns `true` if this is a pattern, of the kind `*`.
+    ///
+    /// ```
+    /// # use pilothouse_core::key::TypeMeta;
+    /// assert!(TypeMeta::new("apps/v1", "*").is_pattern());
+    /// assert!(!TypeMeta::new("apps/v1", "Deployment").is_pattern());
+    /// ```
+    pub fn is_pattern(&self) -> bool {
+        &*self.kind == "*"
+    }
+
+    /// Returns `true` if this is `of`, or a pattern that selects it. A pattern also selects the patterns that select no more than it
+    /// does.
+    ///
+    /// ```
+    /// # use pilothouse_core::key::TypeMeta;
+    /// let deployments = TypeMeta::new("apps/v1", "Deployment");
+    /// for api_version in ["apps/v1", "apps/*", "*"] {
+    ///     assert!(TypeMeta::new(api_version, "*").selects(&deployments));
+    /// }
+    /// assert!(!TypeMeta::new("apps/v1beta1", "*").selects(&deployments));
+    /// ```
+    pub fn selects(&self, of: &Self) -> bool {
+        if !self.is_pattern() {
+            return self == of;
+        }
+        selects_version(&self.api_version, &of.api_version)
+    }
+
     /// Shares the target of `other` if both are equal.
     pub(crate) fn share(&mut self, other: &Self) {
         if !Arc::ptr_eq(&self.0, &other.0) && self == other {
@@ -58,6 +87,15 @@ impl TypeMeta {
     pub fn version(&self) -> &str {
         self.api_version.rsplit_once('/').map_or(&*self.api_version, |(_, version)| version)
     }
+}
+
+/// Returns `true` if an apiVersion, `GROUP/*` or `*` selects an apiVersion. A pattern also selects narrower patterns.
+pub(crate) fn selects_version(pattern: &str, api_version: &str) -> bool {
+    if pattern == "*" || pattern == api_version {
+        return true;
+    }
+    let group = pattern.strip_suffix("/*");
+    group.is_some_and(|group| api_version.rsplit_once('/').is_some_and(|(of, _)| of == group))
 }
 
 impl fmt::Display for TypeMeta {

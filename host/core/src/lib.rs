@@ -18,9 +18,10 @@
 //! - [`list`], [`object`], [`store`]: objects, from a response's bytes to the cache
 //! - [`informer`], [`reflector`]: what is watched, and how
 //! - [`predicate`], [`manifest`], [`references`], [`grant`]: what a plugin asks for, and what it may do
-//! - [`route`], [`reads`], [`backlog`], [`unjudged`]: from a change to the keys that it wakes
+//! - [`route`], [`reads`], [`asked`], [`backlog`], [`unjudged`]: from a change to the keys that it wakes
 //! - [`diff`]: what a declared child still needs
 
+pub mod asked;
 pub mod backlog;
 pub mod backoff;
 pub mod breaker;

@@ -17,6 +17,8 @@
 mod check;
 pub mod raw;
 
+pub(crate) use check::{MAX_BY_FIELDS, MAX_CUTS};
+
 use std::{collections::BTreeSet, fmt, time::Duration};
 
 use crate::{
@@ -192,6 +194,24 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Checks a watch that a reconcile asks for (`outcome.watches`). Its predicate is ignored, as that of `reads`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn asked(raw: raw::Watch) -> Result<Self, Invalid> {
+        check::asked(raw)
+    }
+
+    /// Returns about how many bytes it takes in memory.
+    pub fn bytes(&self) -> usize {
+        let text = |text: Option<String>| text.map_or(0, |text| 2 * text.len());
+        let selectors =
+            text(self.labels.as_ref().map(ToString::to_string)) + text(self.fields.as_ref().map(ToString::to_string));
+        let namespaces: usize = self.namespaces.iter().map(|name| size_of::<String>() + name.len()).sum();
+        let names = self.of.api_version.len() + self.of.kind.len();
+        size_of::<Self>() + names + namespaces + selectors + 2 * self.keep.to_string().len()
+    }
+
     /// Watches every whole object of a kind, and every change.
     pub fn all(of: TypeMeta) -> Self {
         Self {

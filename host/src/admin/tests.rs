@@ -442,6 +442,7 @@ fn sick() -> PluginRow {
                 cause_of: 128,
             }],
             breakers_open: 3,
+            ..ControllerRow::default()
         }],
         ..plugin("apples")
     }

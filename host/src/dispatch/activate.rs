@@ -17,6 +17,7 @@ use futures::future::join_all;
 use pilothouse_core::{
     backoff::{self, Backoff},
     grant::{Grants, Scope},
+    informer::{Runs, bounded, plan},
     key::TypeMeta,
     manifest::{self, Manifest, Watch},
     predicate::Predicate,
@@ -160,6 +161,9 @@ impl Dispatch {
         let begin = || Arc::new(Record::new(name.clone(), fence, &self.parts, revision.remembered()));
         let record = running.record.clone().unwrap_or_else(begin);
         record.remembered().limit(revision.limits().total_memory);
+        let named = plan(&bounded(manifest.requests(), |_| Runs::No), |_| false).len();
+        let most = usize::try_from(candidate.limits.watches().get()).unwrap_or(usize::MAX);
+        record.remembered().watches.set_most(most.saturating_sub(named));
         let before = running.access();
         let http = match &before {
             Some(before) => before.http.clone(),

@@ -7,24 +7,27 @@
 //! The controller and its [ledger](Ledger) outlive revisions: a swap replaces what serves the next key, and nothing
 //! else (invariant 9). [`waking`] decides which keys a change wakes, and [`workers`] reconcile them.
 
+mod asking;
 mod waking;
 mod workers;
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
 use futures::{StreamExt, stream};
-use pilothouse_core::{key::TypeMeta, manifest, store::Change, workqueue::Pace};
+use parking_lot::Mutex;
+use pilothouse_core::{manifest, store::Change, workqueue::Pace};
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
+use self::asking::Leased;
 pub(super) use self::waking::Source;
 pub use self::waking::Waking;
 use self::workers::Workers;
@@ -34,12 +37,13 @@ use super::{
     pending,
     record::Record,
     resync,
-    routes::Wanted,
+    routes::{Part, Wanted},
     serving::{ControllerId, Serving},
     wakes::Wakes,
 };
 use crate::{
     guests::Account,
+    informer::Informers,
     name::PluginName,
     wasm::Limits,
     writer::{Events, Owner},
@@ -55,6 +59,11 @@ pub struct Controller {
     ledger: Ledger,
     waking: Waking,
     workers: Workers,
+    /// Leases on what keys ask for.
+    asked: Mutex<Leased>,
+    /// A task looks at what keys ask for. Most plugins need none.
+    follows: AtomicBool,
+    informers: Informers,
     /// The record of the whole plugin.
     record: Arc<Record>,
     results: Results,
@@ -90,6 +99,9 @@ impl Controller {
             ledger: Ledger::new(serving.pace, record.remembered()),
             waking: Waking::new(record.remembered(), parts.cluster.clone()),
             workers: Workers::new(serving.concurrency),
+            asked: Mutex::new(Leased::within(record.remembered())),
+            follows: AtomicBool::new(false),
+            informers: parts.informers.clone(),
             resync: watch::Sender::new(serving.spec.resync),
             serving: ArcSwap::from_pointee(serving),
             record,
@@ -101,7 +113,7 @@ impl Controller {
             account: parts.guests.account(&id.plugin),
             id,
         });
-        controller.route(wanted);
+        controller.route(Part::Manifest, wanted);
         controller.hire_when_synced();
         controller.attend(|this| async move { resync::run(this.wakes(), this.resync.subscribe()).await });
         controller.attend(|this| async move {
@@ -128,13 +140,12 @@ impl Controller {
         self.account.spawn(self.attendants.track_future(attend)).detach();
     }
 
-    /// Listens to everything in `wanted`, and to nothing else. Changes go to [`Waking::hear`].
+    /// Listens to everything in `wanted`, and to nothing else of this part. Changes go to [`Waking::hear`].
     ///
     /// Reads are kept until the key is reconciled again, except those of kinds that are not listened to any more.
-    fn route(self: &Arc<Self>, wanted: Vec<Wanted<Source>>) {
-        let kinds: Vec<TypeMeta> = wanted.iter().map(|wanted| wanted.lease.key().of.clone()).collect();
+    fn route(self: &Arc<Self>, part: Part, wanted: Vec<Wanted<Source>>) {
         let needs_judge = wanted.iter().any(|wanted| wanted.when.may_wait());
-        let needs_introduction = self.waking.routes.replace(wanted, |listener| {
+        let needs_introduction = self.waking.routes.replace(part, wanted, |listener| {
             let controller = Arc::downgrade(self);
             Box::new(move |change: &Change, origin| {
                 if let Some(controller) = controller.upgrade() {
@@ -142,7 +153,7 @@ impl Controller {
                 }
             })
         });
-        self.ledger.retain_reads(&kinds);
+        self.ledger.retain_reads(&self.waking.routes.kinds());
         if needs_introduction {
             self.attend(|this| async move { this.waking.routes.introduce().await });
         }
@@ -271,7 +282,8 @@ impl Controller {
         self.ledger.queue().set_pace(serving.pace);
         self.resync.send_if_modified(|every| std::mem::replace(every, serving.spec.resync) != serving.spec.resync);
         self.serving.store(Arc::new(serving));
-        self.route(wanted);
+        self.route(Part::Manifest, wanted);
+        self.lease_asked_anew();
         self.attend(|this| async move { resync::wake_all(this.wakes()).await });
         // Surplus workers leave.
         self.wake_workers();
@@ -283,6 +295,7 @@ impl Controller {
     pub(super) fn restrict(&self) {
         let serving = self.serving();
         self.ledger.restrict(&serving);
+        self.ledger.asks().look();
         self.waking.unmapped.restrict(&serving.access);
     }
 
@@ -322,6 +335,7 @@ impl Controller {
         self.workers.tasks.wait().await;
         self.attendants.wait().await;
         self.waking.routes.end();
+        self.end_asked();
         info!(plugin = %self.id.plugin, controller = self.name(), "controller stopped");
     }
 }

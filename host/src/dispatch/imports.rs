@@ -91,6 +91,11 @@ impl Access {
         self.earlier.iter().filter_map(Weak::upgrade).for_each(|earlier| earlier.allow(grants));
     }
 
+    /// Returns what the plugin may do now.
+    pub(super) fn grants(&self) -> Arc<Grants> {
+        self.grants.load_full()
+    }
+
     /// Returns `true` if the plugin may see this object now: see [`Grants::may_see`].
     pub(super) fn may_see(&self, of: &TypeMeta, key: &Key) -> bool {
         self.grants.load().may_see(of, key)

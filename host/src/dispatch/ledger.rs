@@ -5,11 +5,13 @@
 //! - [`failing`]: why keys fail, and which keys the plugin gave up.
 //! - [`deferred`]: statuses whose write was postponed to the key's next reconcile.
 //! - [`awaiting`]: keys that failed because a watch was down.
+//! - [`asks`]: what keys ask to be watched, beside the manifest.
 //! - reads: what the last successful reconcile of each key has read (invariant 11).
 //!
 //! A part has a lock of its own. Locks are taken in this order: an informer's, then that of [`gone`], then another
 //! part's.
 
+pub(super) mod asks;
 pub(super) mod awaiting;
 pub(super) mod deferred;
 pub(super) mod failing;
@@ -27,6 +29,7 @@ use pilothouse_core::{
 };
 
 use self::{
+    asks::Asks,
     awaiting::Awaiting,
     deferred::Deferred,
     failing::{Failing, FailingKey, GivenUp},
@@ -48,6 +51,7 @@ pub struct Ledger {
     failing: Failing,
     deferred: Deferred,
     awaiting: Awaiting,
+    asks: Asks,
     reads: Arc<Mutex<Tracker>>,
 }
 
@@ -81,6 +85,7 @@ impl Ledger {
             failing: Failing::within(&remembered.errors),
             deferred: Deferred::within(&remembered.statuses),
             awaiting: Awaiting::default(),
+            asks: Asks::within(&remembered.asked),
             reads: Arc::new(Mutex::new(Tracker::within(&remembered.reads))),
         }
     }
@@ -88,6 +93,11 @@ impl Ledger {
     /// The keys that are to be reconciled.
     pub fn queue(&self) -> &Queue {
         &self.queue
+    }
+
+    /// What keys ask to be watched.
+    pub(super) fn asks(&self) -> &Asks {
+        &self.asks
     }
 
     /// Returns the object under a key, and its phase. A deleted object comes in its last state.
@@ -127,11 +137,13 @@ impl Ledger {
     /// Forgets the last state of a deleted object that was reconciled, unless the object came and went again meanwhile.
     pub(super) fn forget_gone(&self, last: &Arc<Object>) {
         self.gone.forget_reconciled(last);
+        self.asks.forget(last.key());
     }
 
     /// Forgets the end of an object whose cleanup is done.
     pub(super) fn finish(&self, key: &Key, uid: &Uid) {
         self.gone.forget_life(key, uid);
+        self.asks.forget(key);
     }
 
     /// The keys of deleted objects that are still to be reconciled.
@@ -194,8 +206,8 @@ impl Ledger {
     }
 
     /// Begins to track what a call about this key reads.
-    pub(super) fn begin_reading(&self, key: &Key) -> Reading {
-        Reading::begin(&self.reads, key)
+    pub(super) fn begin_reading(&self, serving: &Serving, key: &Key) -> Reading {
+        Reading::begin(&self.reads, key, self.asks.cached(&serving.view))
     }
 
     /// The keys that have read what changed.
@@ -217,6 +229,7 @@ impl Ledger {
         let is_unknown = self.look_up(serving, key).is_none();
         if is_unknown {
             self.failing.record(key, None);
+            self.asks.forget(key);
             self.reads.lock().forget(key);
         }
         is_unknown
@@ -229,6 +242,7 @@ impl Ledger {
         self.failing.record(key, None);
         self.deferred.take(key, None);
         self.awaiting.forget(key);
+        self.asks.forget(key);
         self.reads.lock().forget(key);
     }
 

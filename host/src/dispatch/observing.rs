@@ -32,7 +32,7 @@ use super::{
     judging::{Case, JudgingFigures, Relevance},
     pending::{self, BacklogFigures, HookFailure, Pending},
     record::Record,
-    routes::{Routes, Wanted},
+    routes::{Part, Routes, Wanted},
 };
 use crate::{
     guests::Account,
@@ -169,7 +169,7 @@ impl Observing {
     /// Subscribes to everything in `wanted`, and to nothing else. Changes that matter go to the backlog.
     fn listen(self: &Arc<Self>, wanted: Vec<Wanted<Shown>>) {
         let needs_judge = wanted.iter().any(|wanted| wanted.when.may_wait());
-        let needs_introduction = self.routes.replace(wanted, |listener| {
+        let needs_introduction = self.routes.replace(Part::Manifest, wanted, |listener| {
             let this = Arc::downgrade(self);
             Box::new(move |change: &Change, origin| {
                 let Some(this) = this.upgrade() else { return };

@@ -33,6 +33,8 @@ pub enum Cause {
     Mapping(String),
     /// This object changed, which the key has read. `None` if it is not known which object.
     Read(Option<(TypeMeta, Key)>),
+    /// A watch that the key asked for is ready, or refused.
+    Watched,
     /// The plugin asked to be called again.
     RequeueAfter,
     /// It is retried after a failure.
@@ -49,6 +51,7 @@ impl fmt::Display for Cause {
             Self::Mapping(objects) => write!(f, "changes of {objects}, by a mapping"),
             Self::Read(Some((of, key))) => write!(f, "changes of {of} {key}, which it read"),
             Self::Read(None) => f.write_str("changes of what it read"),
+            Self::Watched => f.write_str("watches that it asked for"),
             Self::RequeueAfter => f.write_str("its own requeue-after"),
             Self::Failure => f.write_str("its own failures"),
             Self::Resync => f.write_str("looks at all keys"),

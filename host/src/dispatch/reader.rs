@@ -24,7 +24,7 @@ use pilothouse_core::{
 
 use super::{cursor, reading::Reading};
 use crate::{
-    informer::{Moment, View, WORK, precedes},
+    informer::{View, WORK, precedes},
     wasm::{KeyPage, Page, Query, ReadError},
 };
 
@@ -67,11 +67,12 @@ impl Reader {
     pub(super) fn get(&self, of: &TypeMeta, key: &Key, reading: &Reading) -> Result<Option<Arc<Object>>, ReadError> {
         let namespace = key.namespace.as_deref();
         self.granted(of, namespace, Some(&key.name))?;
-        if self.view.covering(of, namespace).next().is_none() {
-            return Err(self.not_cached(of, namespace));
+        let view = self.view(reading);
+        if view.covering(of, namespace).next().is_none() {
+            return Err(not_cached(of, namespace, reading));
         }
         reading.object(of, key);
-        match self.view.get_at(reading.moment(), of, key) {
+        match view.get_at(reading.moment(), of, key) {
             Some(object) if object.json_len() > PAGE_BYTES => Err(too_large(object.json_len())),
             Some(object) => match object.unreadable() {
                 Some(why) => Err(ReadError::Invalid(why.to_string())),
@@ -82,7 +83,7 @@ impl Reader {
     }
 
     pub(super) fn list(&self, query: &Query, reading: &Reading) -> Result<Page, ReadError> {
-        let search = self.search(query)?;
+        let search = self.search(query, reading)?;
         let aspect = match &*query.fields {
             [] => Aspect::Whole,
             fields => Aspect::Fields(fields.into()),
@@ -93,7 +94,7 @@ impl Reader {
         let mut page = Page::default();
         let (mut bytes, mut last) = (0, None);
         let mut refused = None;
-        let rest = self.walk(&search, limit, reading.moment(), |object| {
+        let rest = self.walk(&search, limit, reading, |object| {
             let text = match query.fields.is_empty() {
                 true => object.json().into_owned(),
                 // Objects are scanned when they enter the cache, so each can be projected.
@@ -117,11 +118,11 @@ impl Reader {
     }
 
     pub(super) fn keys(&self, query: &Query, reading: &Reading) -> Result<KeyPage, ReadError> {
-        let search = self.search(query)?;
+        let search = self.search(query, reading)?;
         reading.selection(&query.of, search.selection(Aspect::Keys));
         let limit = limit(query, KEYS);
         let mut page = KeyPage::default();
-        let rest = self.walk(&search, limit, reading.moment(), |object| {
+        let rest = self.walk(&search, limit, reading, |object| {
             if page.items.len() == limit {
                 page.next = page.items.last().map(Key::to_string);
                 return false;
@@ -131,6 +132,11 @@ impl Reader {
         });
         page.next = page.next.or_else(|| Some(self.next(&query.of, rest.as_ref()?)));
         Ok(page)
+    }
+
+    /// Returns what a call reads.
+    fn view<'a>(&'a self, reading: &'a Reading) -> &'a View {
+        reading.cached().map_or(&self.view, |cached| &cached.view)
     }
 
     /// Returns the cursor of a page that ends at this key. It does not name an object that the plugin may not see.
@@ -167,12 +173,13 @@ impl Reader {
     }
 
     /// Checks a query.
-    fn search<'a>(&'a self, query: &'a Query) -> Result<Search<'a>, ReadError> {
+    fn search<'a>(&'a self, query: &'a Query, reading: &Reading) -> Result<Search<'a>, ReadError> {
         let of = &query.of;
         let namespace = query.namespace.as_deref();
         self.list_granted(of, namespace)?;
-        if self.view.covering(of, namespace).next().is_none() && self.view.of(of).next().is_none() {
-            return Err(self.not_cached(of, namespace));
+        let view = self.view(reading);
+        if view.covering(of, namespace).next().is_none() && view.of(of).next().is_none() {
+            return Err(not_cached(of, namespace, reading));
         }
         let not_next = |text: &str| ReadError::Invalid(format!("after {text:?} is not the `next` of a page"));
         let after = query.after.as_deref().map(|text| cursor::open(text).ok_or_else(|| not_next(text))).transpose()?;
@@ -191,7 +198,7 @@ impl Reader {
         &self,
         search: &Search<'_>,
         most: usize,
-        moment: &Moment,
+        reading: &Reading,
         mut take: impl FnMut(&Arc<Object>) -> bool,
     ) -> Option<Key> {
         let Query { of, namespace, labels, .. } = search.query;
@@ -209,8 +216,8 @@ impl Reader {
             let mut found: Vec<(Arc<Object>, &Keep)> = Vec::new();
             // Up to this key all leases have returned their objects.
             let mut complete: Option<Key> = None;
-            for lease in self.view.of(of) {
-                let page = lease.page(&query, Some(moment), WORK);
+            for lease in self.view(reading).of(of) {
+                let page = lease.page(&query, Some(reading.moment()), WORK);
                 found.extend(page.items.into_iter().map(|object| (object, &lease.key().keep)));
                 complete = match (complete, page.next) {
                     (Some(earlier), Some(next)) => Some(earlier.min(next)),
@@ -257,14 +264,6 @@ impl Reader {
         };
         if some { Ok(()) } else { self.granted(of, namespace, None) }
     }
-
-    fn not_cached(&self, of: &TypeMeta, namespace: Option<&str>) -> ReadError {
-        let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
-        ReadError::NotGranted(format!(
-            "{of}{place} is not cached for this plugin: only what a controller is `for`, `owns`, `watches` or `reads` and what the \
-             plugin `observes` is; use client.get"
-        ))
-    }
 }
 
 impl Search<'_> {
@@ -277,6 +276,19 @@ impl Search<'_> {
             aspect,
         }
     }
+}
+
+/// Says why a kind cannot be read from the cache.
+fn not_cached(of: &TypeMeta, namespace: Option<&str>, reading: &Reading) -> ReadError {
+    let mut lacking = reading.cached().into_iter().flat_map(|cached| &cached.lacking);
+    if let Some((_, why)) = lacking.find(|(kind, _)| kind == of) {
+        return ReadError::NotGranted(format!("{of} is not cached yet: {why}"));
+    }
+    let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+    ReadError::NotGranted(format!(
+        "{of}{place} is not cached for this plugin: only what a controller is `for`, `owns`, `watches` or `reads`, what the plugin \
+         `observes` and what the outcome of a reconcile asks for in `watches` is; use client.get"
+    ))
 }
 
 fn limit(query: &Query, most: usize) -> usize {

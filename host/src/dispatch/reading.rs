@@ -25,12 +25,24 @@ use pilothouse_core::{
     reads::{Run, Selection, Tracker},
 };
 
-use crate::informer::Moment;
+use crate::informer::{Moment, View};
+
+/// What the calls of a controller read beside the manifest.
+pub(super) struct Cached {
+    /// What the manifest caches.
+    pub(super) fixed: View,
+    /// That, and what the controller's keys asked for and is synced.
+    pub(super) view: View,
+    /// Kinds that keys asked for and that are not cached, and why not.
+    pub(super) lacking: Vec<(TypeMeta, String)>,
+}
 
 /// The reads of one call.
 #[derive(Default)]
 pub(super) struct Reading {
     moment: Moment,
+    /// `None` if the call reads what the manifest caches, and nothing else.
+    cached: Option<Arc<Cached>>,
     /// `None` if the reads are not tracked.
     tracked: Option<Tracked>,
     /// The longest Retry-After of the call's requests, in milliseconds.
@@ -45,10 +57,15 @@ struct Tracked {
 
 impl Reading {
     /// Begins to track the reads of a call about `key`.
-    pub(super) fn begin(tracker: &Arc<Mutex<Tracker>>, key: &Key) -> Self {
+    pub(super) fn begin(tracker: &Arc<Mutex<Tracker>>, key: &Key, cached: Option<Arc<Cached>>) -> Self {
         let run = tracker.lock().begin(key);
         let tracked = Tracked { tracker: tracker.clone(), run, key: key.clone() };
-        Self { moment: Moment::default(), tracked: Some(tracked), retry_after: AtomicU64::new(0) }
+        Self { moment: Moment::default(), cached, tracked: Some(tracked), retry_after: AtomicU64::new(0) }
+    }
+
+    /// Returns what the call reads beside the manifest.
+    pub(super) fn cached(&self) -> Option<&Cached> {
+        self.cached.as_deref()
     }
 
     /// Records the Retry-After of a request that the API server refused.

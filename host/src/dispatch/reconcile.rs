@@ -211,7 +211,7 @@ impl Turn<'_> {
         };
         let call = record.begin();
         let started = Instant::now();
-        let reading = Arc::new(ledger.begin_reading(self.key));
+        let reading = Arc::new(ledger.begin_reading(serving, self.key));
         let imports = Arc::new(CallImports::tracked(serving.access.clone(), reading.clone()));
         let answer = serving.revision.reconcile(imports, request).await;
         let answer = answer.and_then(|answer| Ok((serving.revision.charge(&answer)?, answer)));
@@ -245,7 +245,13 @@ impl Turn<'_> {
 
     /// Writes the children, then the status. A failed write makes the reconcile a failed one.
     async fn write_outcome(&self, subject: &Subject, outcome: Outcome, reading: Option<&Reading>) -> (End, Report) {
-        let (Serving { access, view, .. }, Outcome { children, status, requeue_after }) = (&*self.serving, outcome);
+        let Serving { access, view, .. } = &*self.serving;
+        let Outcome { children, status, requeue_after, watches } = outcome;
+        let asked = match watches {
+            // A key that is gone asks for nothing.
+            Some(watches) if subject.phase != Phase::Gone => self.wakes.ledger.asks().replace(self.key, watches),
+            _ => Ok(()),
+        };
         let mut report = match children {
             Children::Desired(children) if subject.phase == Phase::Live => {
                 access.writer.children(&self.owner(subject), view, children).await
@@ -259,7 +265,8 @@ impl Turn<'_> {
         } else {
             self.write_status(subject, status, &mut report).await;
         }
-        let end = match (report.problem(), requeue_after) {
+        let problem = report.problem().or_else(|| asked.err().map(|full| full.to_string()));
+        let end = match (problem, requeue_after) {
             (Some(problem), _) => End::Failed(problem),
             (None, Some(delay)) => End::After(delay.max(REQUEUE_AFTER_MIN)),
             (None, None) => End::Done,

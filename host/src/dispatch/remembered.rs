@@ -7,6 +7,7 @@
 use std::sync::{Arc, atomic::AtomicUsize};
 
 use pilothouse_core::{
+    asked::MAX_ASKED_BYTES,
     backlog::{MAX_GONE, MAX_GONE_BYTES, Vanished},
     budget::Budget,
     reads, unjudged,
@@ -20,7 +21,7 @@ const READS: usize = 4;
 /// have not taken. For the default of 1 GiB it is [`MAX_GONE_BYTES`], the upper bound.
 const GONE: usize = 8;
 
-/// Errors of failing keys may take this fraction, and again postponed statuses. For the default of 1 GiB it is
+/// Errors of failing keys may take this fraction, and again postponed statuses, and what keys ask to be watched. For the default of 1 GiB it is
 /// [`MAX_TEXTS`].
 const TEXTS: usize = 256;
 
@@ -50,6 +51,10 @@ pub(super) struct Remembered {
     pub(super) statuses: Budget,
     /// Number of waiting lookups.
     pub(super) lookups: Budget,
+    /// What keys ask to be watched.
+    pub(super) asked: Budget,
+    /// Number of leases on that.
+    pub(super) watches: Budget,
 }
 
 impl Remembered {
@@ -65,6 +70,8 @@ impl Remembered {
             errors: bytes(MAX_TEXTS),
             statuses: bytes(MAX_TEXTS),
             lookups: Budget::new(MAX_LOOKUPS),
+            asked: bytes(MAX_ASKED_BYTES),
+            watches: Budget::new(0),
         }
     }
 
@@ -75,6 +82,7 @@ impl Remembered {
             vanished.bytes.set_most(MAX_GONE_BYTES.min(total_memory / GONE));
         }
         self.unjudged.set_most(unjudged::MAX_BYTES.min(total_memory / UNJUDGED));
+        self.asked.set_most(MAX_ASKED_BYTES.min(total_memory / TEXTS));
         for texts in [&self.errors, &self.statuses] {
             texts.set_most(MAX_TEXTS.min(total_memory / TEXTS));
         }

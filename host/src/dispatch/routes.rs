@@ -16,7 +16,7 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use pilothouse_core::{budget::Budget, predicate::Predicate, reflector::State, store::Change};
+use pilothouse_core::{budget::Budget, key::TypeMeta, predicate::Predicate, reflector::State, store::Change};
 use tokio::sync::watch;
 
 use super::{
@@ -44,7 +44,17 @@ pub(super) struct Routes<S> {
     introduced: watch::Sender<u64>,
 }
 
+/// Why a subscription exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The manifest names it.
+    Manifest,
+    /// A key asks for it.
+    Asked,
+}
+
 struct Route<S> {
+    part: Part,
     lease: Arc<Lease>,
     listener: Arc<Listener<S>>,
     subscription: Option<Subscription>,
@@ -63,7 +73,7 @@ impl<S: Clone + PartialEq> Routes<S> {
         }
     }
 
-    /// Subscribes to everything in `wanted`, and to nothing else. `subscriber` makes the closure that the informer
+    /// Subscribes to everything in `wanted`, and to nothing else of this part. `subscriber` makes the closure that the informer
     /// calls with each change.
     ///
     /// Subscriptions that stay are kept and hear nothing twice. The others end after the new ones have begun, so that
@@ -72,9 +82,16 @@ impl<S: Clone + PartialEq> Routes<S> {
     /// Returns `true` if [`introduce`](Self::introduce) must be called: new subscriptions have heard of the first
     /// objects only.
     #[must_use = "the subscribers have not heard of all objects yet"]
-    pub(super) fn replace(&self, wanted: Vec<Wanted<S>>, subscriber: impl Fn(Arc<Listener<S>>) -> Subscriber) -> bool {
+    pub(super) fn replace(
+        &self,
+        part: Part,
+        wanted: Vec<Wanted<S>>,
+        subscriber: impl Fn(Arc<Listener<S>>) -> Subscriber,
+    ) -> bool {
         let mut routes = self.routes.lock();
-        let mut old = std::mem::take(&mut *routes);
+        let (mut old, others) = std::mem::take(&mut *routes).into_iter().partition(|route| route.part == part);
+        *routes = others;
+        let old: &mut Vec<Route<S>> = &mut old;
         for Wanted { lease, source, when } in wanted {
             let same = old.iter().position(|route| route.listener.source == source && route.lease.key() == lease.key());
             if let Some(at) = same {
@@ -87,11 +104,11 @@ impl<S: Clone + PartialEq> Routes<S> {
             let number = self.number.fetch_add(1, Ordering::Relaxed);
             let listener = Arc::new(Listener { number, source, when: ArcSwap::from_pointee(when) });
             let (subscription, introduced) = lease.begin(subscriber(listener.clone()));
-            routes.push(Route { lease, listener, subscription: Some(subscription), introduced });
+            routes.push(Route { part, lease, listener, subscription: Some(subscription), introduced });
         }
         let needs_introduction = routes.iter().any(|route| !route.introduced);
         drop(routes);
-        old.into_iter().for_each(Route::end);
+        old.drain(..).for_each(Route::end);
         needs_introduction
     }
 
@@ -173,6 +190,11 @@ impl<S: Clone + PartialEq> Routes<S> {
             let _ = introduced.changed().await;
         }
         self.judging.over().await;
+    }
+
+    /// Returns the kinds that are listened to. Repetitions are kept.
+    pub(super) fn kinds(&self) -> Vec<TypeMeta> {
+        self.routes.lock().iter().map(|route| route.lease.key().of.clone()).collect()
     }
 
     /// `true` if there is a subscription to this informer, synced or not.

@@ -63,6 +63,12 @@ pub struct ControllerRow {
     pub keys_failing: usize,
     /// The last keys that the plugin gave up, and that were not tried since.
     pub given_up: Vec<GivenUp>,
+    /// Keys that ask for watches beside the manifest.
+    pub keys_asking: usize,
+    /// What these keys ask for, in all.
+    pub watches_asked: usize,
+    /// Those of them that are not cached, and why not.
+    pub watches_lacking: Vec<String>,
     /// Objects that vanished and are still to be reconciled.
     pub gone: GoneFigures,
     /// Changes of which the plugin's `mapper` is still to be asked.
@@ -114,7 +120,14 @@ impl Controller {
             let queue = self.ledger().queue().lock();
             (queue.len(), queue.delayed(), queue.processing(), queue.retries())
         };
+        let (keys_asking, watches_asked) = {
+            let asked = self.ledger().asks().lock();
+            (asked.keys(), asked.len())
+        };
         ControllerRow {
+            keys_asking,
+            watches_asked,
+            watches_lacking: self.ledger().asks().lacking(),
             controller: self.name().to_owned(),
             kind: self.spec().for_.of.to_string(),
             waits_for: waits_for.iter().map(|(informer, state)| format!("{informer}: {state}")).collect(),

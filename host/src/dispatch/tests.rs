@@ -29,7 +29,7 @@ use super::{
     judging::Relevance,
     record::Record,
     resync::wake_all,
-    routes::{Routes, Wanted},
+    routes::{Part, Routes, Wanted},
 };
 use crate::{
     acting::Acting,
@@ -234,7 +234,7 @@ async fn invariant_6_routes_have_synced_when_the_first_objects_are_judged() {
     let expression = Expression::compile("object.metadata.name == 'b'").expect("an expression");
     let when = Predicate::new(vec![vec![Condition { test: Test::Cel(expression), negated: false }]]);
     let routes = Arc::new(Routes::within(&record.remembered().unjudged));
-    let needs_introduction = routes.replace(vec![Wanted { lease, source: (), when }], |listener| {
+    let needs_introduction = routes.replace(Part::Manifest, vec![Wanted { lease, source: (), when }], |listener| {
         let routes = Arc::downgrade(&routes);
         Box::new(move |change: &Change, origin| {
             let relevance = routes.upgrade().map(|routes| routes.hear(&listener, change, origin));

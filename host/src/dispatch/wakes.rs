@@ -86,6 +86,11 @@ impl Wakes<'_> {
         self.wake(vec![key.clone()], Origin::Change, &self.woken.read, || Cause::Read(None));
     }
 
+    /// Wakes keys that asked for a watch which is ready now, or refused.
+    pub(super) fn wake_asking(&self, keys: Vec<Key>) {
+        self.wake(keys, Origin::Change, &self.woken.read, || Cause::Watched);
+    }
+
     /// Wakes a key though nothing asked for it. Changes overtake it.
     pub(super) fn resync(&self, key: Key) {
         self.ledger.queue().add(key, INITIAL, || Cause::Resync);

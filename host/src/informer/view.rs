@@ -78,6 +78,17 @@ impl View {
         Self::new(self.leases.iter().filter(|lease| keys.contains(lease.key())).cloned())
     }
 
+    /// Returns a view of these leases and more.
+    #[must_use]
+    pub fn with(&self, more: impl IntoIterator<Item = Arc<Lease>>) -> Self {
+        Self::new(self.leases.iter().cloned().chain(more))
+    }
+
+    /// `true` if both are clones of one view.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.leases, &other.leases)
+    }
+
     /// All leases.
     pub fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.leases.iter().map(|lease| &**lease)

@@ -138,9 +138,10 @@ async fn outcome_comes_out_as_the_guest_gave_it() {
             children: Children::Desired(vec![child("{\"a\":1}", false), child("{\"b\":2}", true)]),
             status: Some("{\"available\":2}".to_owned()),
             requeue_after: Some(Duration::from_secs(90)),
+            watches: None,
         }
     );
-    let unchanged = Outcome { children: Children::Unchanged, status: None, requeue_after: None };
+    let unchanged = Outcome { children: Children::Unchanged, status: None, requeue_after: None, watches: None };
     assert_eq!(call(&Guest::new()).await.unwrap(), Ok(unchanged));
 }
 

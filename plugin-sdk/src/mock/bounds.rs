@@ -3,12 +3,12 @@
 //! A test must not pass here with something that the real host rejects. Limits of a call as a whole (time, memory,
 //! bytes exchanged) are left out, because a native plugin uses the test's own.
 
-use super::{field::Path, selector::Selector};
+use super::{field::Path, manifest, selector::Selector};
 use crate::{
     Key, TypeMeta,
     contract::{
         admitting::exports::pilothouse::plugin::admission::Decision,
-        exports::pilothouse::plugin::controller::{Children, Failure, Outcome},
+        exports::pilothouse::plugin::controller::{Children, Failure, Outcome, Watch, Watches},
         pilothouse::plugin::{cache::Query, client::ListQuery},
     },
 };
@@ -29,6 +29,7 @@ const OBJECT: usize = 3 << 20;
 const FIELDS: usize = 64;
 const KEYS: usize = 10_000;
 const CHILDREN: usize = 10_000;
+const WATCHES: usize = 64;
 const NOTES: usize = 16;
 
 /// Checks a decision of a webhook.
@@ -137,7 +138,22 @@ pub(super) fn answer(answer: &Result<Outcome, Failure>) -> Result<(), String> {
     if children.len() > CHILDREN {
         return unusable(&format!("{} children are more than the {CHILDREN} that an outcome may hold", children.len()));
     }
-    Ok(())
+    match answer {
+        Ok(Outcome { watches: Watches::Desired(watches), .. }) => asked(watches),
+        _ => Ok(()),
+    }
+}
+
+/// Checks what an outcome asks to be watched.
+fn asked(watches: &[Watch]) -> Result<(), String> {
+    if watches.len() > WATCHES {
+        return unusable(&format!("{} watches are more than the {WATCHES} that a key may ask for", watches.len()));
+    }
+    watches.iter().enumerate().try_for_each(|(at, watch)| {
+        let is_pattern = watch.of.kind == "*" || !watch.except.is_empty() || !watch.with_verbs.is_empty();
+        let named = if is_pattern { Err("must name one kind".to_owned()) } else { manifest::check_watch(watch) };
+        named.or_else(|problem| unusable(&format!("watches[{at}]: {problem}")))
+    })
 }
 
 fn taken(what: &str, bytes: usize) -> Result<(), String> {

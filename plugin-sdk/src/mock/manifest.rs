@@ -106,7 +106,9 @@ fn is_method(method: &str) -> bool {
         && !["CONNECT", "TRACE"].contains(&method)
 }
 
-fn check_watch(watch: &Watch) -> Result<(), String> {
+/// # Errors
+/// Fails with the first thing that is wrong with a watch.
+pub(super) fn check_watch(watch: &Watch) -> Result<(), String> {
     let of = &watch.of;
     if of.api_version.is_empty() || of.kind.is_empty() {
         return Err("watches a kind without apiVersion or kind".to_owned());

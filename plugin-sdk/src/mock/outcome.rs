@@ -72,6 +72,18 @@ impl Outcome {
         self.0.status.is_none()
     }
 
+    /// Returns the kinds that the outcome asks to be watched, in the plugin's order. Returns none if it leaves the
+    /// watches as they are: see [`leaves_watches`](Self::leaves_watches).
+    pub fn watches(&self) -> Vec<TypeMeta> {
+        let wire::Watches::Desired(watches) = &self.0.watches else { return Vec::new() };
+        watches.iter().map(|watch| watch.of.clone()).collect()
+    }
+
+    /// Returns `true` if the watches of the key are left as they are.
+    pub fn leaves_watches(&self) -> bool {
+        matches!(self.0.watches, wire::Watches::Unchanged)
+    }
+
     /// Returns the time after which the plugin wants to be called again.
     pub fn requeue_after(&self) -> Option<Duration> {
         self.0.requeue_after.map(Duration::from_millis)

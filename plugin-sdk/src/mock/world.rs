@@ -36,7 +36,9 @@ use crate::{
     Key, TypeMeta, Verb,
     client::Subresource,
     contract::{
-        exports::pilothouse::plugin::controller::{Child, Children, Controller, Manifest, Outcome, Permission},
+        exports::pilothouse::plugin::controller::{
+            Child, Children, Controller, Manifest, Outcome, Permission, Watch, Watches,
+        },
         observing::exports::pilothouse::plugin::observer,
     },
     host::with_mock,
@@ -81,6 +83,8 @@ struct State {
     /// Counts changes. It is the resourceVersion of the latest.
     version: u64,
     uids: u64,
+    /// Counts changes of what keys ask to be watched.
+    asks: u64,
 }
 
 impl World {
@@ -105,6 +109,7 @@ impl World {
             random: Random::default(),
             version: 0,
             uids: 0,
+            asks: 0,
         };
         Self { state: RefCell::new(state), features }
     }
@@ -218,6 +223,11 @@ impl World {
     pub(super) fn carry_out(&self, controller: &Controller, key: &Key, outcome: &Outcome) -> Result<(), Failure> {
         let mut state = self.state_mut();
         let owner = (controller.for_.of.clone(), key.clone());
+        if let Watches::Desired(watches) = &outcome.watches
+            && state.objects.contains_key(&owner)
+        {
+            state.ask(&controller.name, key, watches);
+        }
         let children = match &outcome.children {
             Children::Desired(children) if state.is_live(&owner) => state.write_children(controller, &owner, children),
             _ => Ok(()),
@@ -228,6 +238,11 @@ impl World {
             state.release(controller, &owner).map_err(Failure::retry)?;
         }
         written.map_err(Failure::retry)
+    }
+
+    /// Returns how often the plugin's keys asked for something else than before.
+    pub(super) fn asks(&self) -> u64 {
+        self.state().asks
     }
 
     pub(super) fn carry_out_failure(
@@ -288,6 +303,13 @@ impl State {
             for children in self.children.values_mut() {
                 children.remove(id);
             }
+        }
+    }
+
+    /// Replaces what a key asks to be watched.
+    fn ask(&mut self, controller: &str, key: &Key, watches: &[Watch]) {
+        if self.view.ask(controller, key, watches) {
+            self.asks += 1;
         }
     }
 
@@ -433,7 +455,7 @@ impl State {
     fn granted_somewhere(&self, verb: Verb, of: &TypeMeta, namespace: Option<&String>) -> Result<(), &'static str> {
         let of_kind = |permission: &&Permission| {
             let here = namespace.is_none_or(|n| permission.namespaces.is_empty() || permission.namespaces.contains(n));
-            permission.of == *of && permission.subresource.is_none() && permission.verbs.contains(&verb) && here
+            permission.of.selects(of) && permission.subresource.is_none() && permission.verbs.contains(&verb) && here
         };
         let everything = |permission: &Permission| {
             permission.names.is_empty() && (permission.namespaces.is_empty() || namespace.is_some())
@@ -450,7 +472,7 @@ impl State {
 
 /// Returns `true` if a permission covers this.
 fn covers(permission: &Permission, verb: Verb, (of, key): &Id, subresource: Option<Subresource>) -> bool {
-    permission.of == *of
+    permission.of.selects(of)
         && permission.subresource == subresource
         && permission.verbs.contains(&verb)
         && (permission.namespaces.is_empty()

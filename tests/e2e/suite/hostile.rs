@@ -333,6 +333,50 @@ pub(crate) async fn invariant_12_a_plugin_that_selects_the_same_many_times_has_i
     while_they_fail(&bad, others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await
 }
 
+pub(crate) async fn invariant_12_a_plugin_that_asks_for_other_watches_in_each_call_costs_nobody_else_anything(
+    scene: Scene,
+) -> Result<()> {
+    const MOST: usize = 64;
+    let wandering = Plugin::guest("wandering")?;
+    let other = format!("{}-other", scene.namespace);
+    scene.create_namespace(&other).await?;
+    let mut host = scene.with(&[Plugin::myapple()?.confined_to(&other), wandering])?.host().await?;
+    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
+    for apple in &bad {
+        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
+    }
+    let (admin, others) = (host.admin()?, other_apples(&scene, &other));
+    let bounded = async {
+        loop {
+            let metrics = admin.metrics().await?;
+            let running = metrics.sum_where("pilothouse_informer_running", |label| label("kind").starts_with("Kind"));
+            ensure!(running <= 2.0 * MOST as f64, "{running} informers run for a plugin that may have {MOST}");
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::select! {
+        served = while_they_fail(&bad, others_go_on(&mut host, &others)) => served?,
+        unbounded = bounded => return unbounded,
+    }
+    // Hundreds at once are refused.
+    let many = scene.apple("bad-many");
+    many.create_with("many", 1).await?;
+    host.warns(&["reconcile failed", "bad-many", "500 watches are more than the 64"]).await?;
+    for apple in bad {
+        apple.delete().await?;
+    }
+    many.delete().await?;
+    eventually("nothing is watched for it any more", async || {
+        let informers = host.informers().await?;
+        let left =
+            informers.iter().filter(|informer| informer["kind"].as_str().is_some_and(|kind| kind.contains("wander")));
+        let left = left.count();
+        ensure!(left == 0, "{left} informers are left");
+        Ok(())
+    })
+    .await
+}
+
 pub(crate) async fn invariant_12_a_plugin_that_reads_by_very_much_is_remembered_within_its_memory(
     scene: Scene,
 ) -> Result<()> {

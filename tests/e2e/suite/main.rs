@@ -30,6 +30,7 @@ mod starvation;
 mod text;
 mod thousand;
 mod troubles;
+mod watches;
 mod webhooks;
 
 use std::process::ExitCode;
@@ -116,6 +117,7 @@ fn main() -> ExitCode {
             invariant_8_a_plugin_that_would_hear_of_everything_costs_nobody_else_anything,
             invariant_8_a_plugin_whose_predicates_take_long_costs_nobody_else_anything,
             invariant_12_a_plugin_that_selects_the_same_many_times_has_it_once,
+            invariant_12_a_plugin_that_asks_for_other_watches_in_each_call_costs_nobody_else_anything,
             invariant_12_a_plugin_that_reads_by_very_much_is_remembered_within_its_memory,
             invariant_12_a_plugin_that_reads_very_long_names_costs_nobody_else_anything,
             invariant_12_a_plugin_of_very_many_controllers_costs_nobody_else_anything,
@@ -205,6 +207,10 @@ fn main() -> ExitCode {
         }
         thousand { a_thousand_myapples_converge }
         troubles { quarantine_failing_keys_and_storms_are_told_with_their_reason }
+        watches {
+            a_kind_that_an_object_names_is_cached_and_wakes_it_until_it_names_another,
+            invariant_7_a_kind_that_is_asked_for_and_not_granted_is_refused_in_words,
+        }
         webhooks {
             an_image_policy_in_a_config_map_denies_a_pod,
             a_webhook_that_is_not_granted_has_no_configuration,

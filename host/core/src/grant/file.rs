@@ -183,7 +183,7 @@ fn rate<'de, D: Deserializer<'de>>(text: D) -> Result<Option<NonZeroU32>, D::Err
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "RuleText")]
 pub struct GrantRule {
-    /// For example `apps/v1`; compared exactly.
+    /// For example `apps/v1`. With the kind `"*"` also `apps/*` for all versions of a group, and `*` for all groups.
     pub api_version: String,
     /// The kind, or `"*"`.
     pub kinds: Kinds,
@@ -240,6 +240,7 @@ impl TryFrom<RuleText> for GrantRule {
             return Err("apiVersion is empty".to_owned());
         }
         let (kinds, parts) = kind(&text.kind)?;
+        api_version(&text.api_version, &kinds)?;
         Ok(Self {
             api_version: text.api_version,
             kinds,
@@ -248,6 +249,23 @@ impl TryFrom<RuleText> for GrantRule {
             namespaces: some(text.namespaces, "namespaces")?,
             names: some(text.names, "names")?,
         })
+    }
+}
+
+/// Rejects forms of `*` that look as if they granted something and do not.
+fn api_version(text: &str, kinds: &Kinds) -> Result<(), String> {
+    let group = text.strip_suffix("/*").unwrap_or_default();
+    if !text.contains('*') {
+        return Ok(());
+    }
+    if text != "*" && (group.is_empty() || group.contains(['*', '/'])) {
+        return Err(format!(
+            "apiVersion {text:?} is no pattern: write a version as in apps/v1, a group as in apps/*, or \"*\""
+        ));
+    }
+    match kinds {
+        Kinds::All => Ok(()),
+        Kinds::One(kind) => Err(format!("apiVersion {text:?} needs kind \"*\": name the version of {kind}")),
     }
 }
 

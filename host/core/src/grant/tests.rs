@@ -394,6 +394,46 @@ fn invariant_7_a_key_without_a_value_grants_and_loosens_nothing() {
     assert!(serde_json::from_value::<AdminFile>(json).is_err());
 }
 
+/// Each line: what the manifest asks for, what the file allows, what is then readable, and what is not.
+#[test]
+fn invariant_7_a_pattern_grants_the_kinds_that_both_sides_select() {
+    let kinds = |kinds: &[(&str, &str)]| kinds.iter().map(|(v, kind)| asks(v, kind, &[Verb::Read])).collect::<Vec<_>>();
+    let (pods, secrets) = (("v1", "Pod"), ("v1", "Secret"));
+    let (sets, old_sets) = (("apps/v1", "ReplicaSet"), ("apps/v1beta2", "ReplicaSet"));
+    let apples = ("stable.example.com/v1", "MyApple");
+    let all = [pods, secrets, sets, old_sets, apples];
+    for (asked, allowed, readable) in [
+        (("*", "*"), ("*", "*"), &all[..]),
+        (("*", "*"), pods, &[pods]),
+        (pods, ("*", "*"), &[pods]),
+        (("apps/*", "*"), ("*", "*"), &[sets, old_sets]),
+        (("*", "*"), ("apps/*", "*"), &[sets, old_sets]),
+        (("apps/v1", "*"), ("apps/*", "*"), &[sets]),
+        (("apps/*", "*"), ("v1", "*"), &[]),
+        // `v1` is the core group, and no version of another one.
+        (("*", "*"), ("v1", "*"), &[pods, secrets]),
+    ] {
+        let rule = file(&Grants::yaml(&kinds(&[allowed]))).unwrap().grants;
+        let grants = Grants::new(&kinds(&[asked]), &rule);
+        for of in all {
+            let may = readable.contains(&of);
+            let kind = TypeMeta::new(of.0, of.1);
+            assert_eq!(grants.may_see(&kind, &Key::new(Some("a"), "b")), may, "{asked:?} {allowed:?} {kind}");
+            assert_eq!(grants.readable(&kind).is_empty(), !may, "{asked:?} {allowed:?} {kind}");
+        }
+        // A pattern of reads grants no write, and no part of an object.
+        let write = (Verb::Patch, "apps/v1", "ReplicaSet", None, None, None);
+        let status = (Verb::Read, "apps/v1", "ReplicaSet", Some(Subresource::Status), None, None);
+        assert!(check(&grants, write).is_err() && check(&grants, status).is_err());
+    }
+    for wrong in ["'apps/**'", "'*/v1'", "'*/*'", "'a*/*'", "'/*'"] {
+        let refused = file(&format!("grants: [{{ apiVersion: {wrong}, kind: '*', verbs: [read] }}]")).unwrap_err();
+        assert!(refused.contains("is no pattern"), "{refused}");
+    }
+    let refused = file("grants: [{ apiVersion: 'apps/*', kind: Deployment, verbs: [read] }]").unwrap_err();
+    assert!(refused.contains(r#"apiVersion "apps/*" needs kind "*": name the version of Deployment"#), "{refused}");
+}
+
 #[test]
 fn invariant_7_what_may_be_seen_is_what_may_be_read() {
     let secrets = TypeMeta::new("v1", "Secret");
@@ -575,8 +615,12 @@ fn permissions() -> impl Strategy<Value = Vec<Permission>> {
     let names = || prop::collection::vec("[a-z0-9:.-]{1,3}|true|null|~", 0..3);
     let subresource = prop_oneof![Just(None), Just(Some(Subresource::Status)), Just(Some(Subresource::Scale))];
     let verbs = prop::collection::btree_set(prop::sample::select(Verb::ALL.as_slice()), 1..4);
-    let one = (prop_oneof!["v1", "x/v1"], prop_oneof!["Pod", "Yes", "N"], subresource, verbs, names(), names());
-    let one = one.prop_map(|(api_version, kind, subresource, verbs, namespaces, names)| Permission {
+    let kinds = prop_oneof![
+        (prop_oneof!["v1", "x/v1"], prop_oneof!["Pod", "Yes", "N"]),
+        (prop_oneof!["v1", "x/v1", "x/[*]", "[*]"], "[*]"),
+    ];
+    let one = (kinds, subresource, verbs, names(), names());
+    let one = one.prop_map(|((api_version, kind), subresource, verbs, namespaces, names)| Permission {
         of: TypeMeta::new(&api_version, &kind),
         subresource,
         verbs,

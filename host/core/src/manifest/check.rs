@@ -34,10 +34,10 @@ const MAX_ENTRIES: usize = 256;
 /// every other of its kind.
 const MAX_WATCHED: usize = 1024;
 /// Largest number of ways to cut one kind. Each changed object is copied for each way while its informer is locked.
-const MAX_CUTS: usize = 8;
+pub(crate) const MAX_CUTS: usize = 8;
 /// Largest number of selectors of one kind and scope by fields that only the API server can evaluate. Each has its own watch and copy,
 /// as no wider informer can evaluate it.
-const MAX_BY_FIELDS: usize = 8;
+pub(crate) const MAX_BY_FIELDS: usize = 8;
 /// Largest number of keys at once over all controllers. Each has a worker, and an instance while it is reconciled.
 const MAX_WORKERS: u32 = 1024;
 /// Largest CRD in bytes: kube-apiserver accepts no larger request.
@@ -216,6 +216,17 @@ fn check_finalizers(controllers: &[Controller], problems: &mut Problems) {
     }
 }
 
+/// Checks a watch that a reconcile asks for.
+pub(super) fn asked(watch: raw::Watch) -> Result<Watch, Invalid> {
+    let mut problems = Problems::default();
+    let watch = raw::Watch { when: Vec::new(), ..watch };
+    let checked = watch.check("of", Part::Other, &mut problems);
+    match checked {
+        Some(watch) if problems.found.is_empty() => Ok(watch),
+        _ => Err(Invalid { problems: problems.found }),
+    }
+}
+
 fn check_watches(watches: Vec<raw::Watch>, at: &str, problems: &mut Problems) -> Vec<Watch> {
     let watches = bounded(watches, at, problems).enumerate();
     watches.filter_map(|(place, watch)| watch.check(&format!("{at}[{place}]"), Part::Other, problems)).collect()
@@ -223,7 +234,7 @@ fn check_watches(watches: Vec<raw::Watch>, at: &str, problems: &mut Problems) ->
 
 impl raw::Permission {
     fn check(self, at: &str, problems: &mut Problems) -> Option<Permission> {
-        let of = self.of.check(at, problems);
+        let of = self.of.check_kinds(at, problems);
         if self.verbs.is_empty() {
             problems.add(&format!("{at}.verbs"), "is empty, so the permission allows nothing");
         }
@@ -267,6 +278,19 @@ impl raw::HttpPermission {
 }
 
 impl raw::TypeMeta {
+    /// Checks a kind, or a pattern of kinds.
+    fn check_kinds(self, at: &str, problems: &mut Problems) -> Option<TypeMeta> {
+        if self.kind != "*" {
+            return self.check(at, problems);
+        }
+        let named = match self.api_version.strip_suffix("/*") {
+            Some(group) => raw::TypeMeta { api_version: format!("{group}/v1"), kind: "Kind".to_owned() },
+            None if self.api_version == "*" => return Some(TypeMeta::new("*", "*")),
+            None => raw::TypeMeta { api_version: self.api_version.clone(), kind: "Kind".to_owned() },
+        };
+        named.check(at, problems).map(|_| TypeMeta::new(&self.api_version, "*"))
+    }
+
     fn check(self, at: &str, problems: &mut Problems) -> Option<TypeMeta> {
         let before = problems.count;
         let (group, version) =
@@ -340,15 +364,11 @@ fn check_totals(manifest: &Manifest, problems: &mut Problems) {
 
 /// Checks that the plugin asks for permission for everything that it declares.
 fn check_needs(manifest: &Manifest, problems: &mut Problems) {
-    let asks = |verb: Verb, api_version: &str, kind: &str, namespaces: &[String]| {
+    let asks = |verb: Verb, of: &TypeMeta, namespaces: &[String]| {
         let fits: Vec<_> = manifest
             .permissions
             .iter()
-            .filter(|asked| {
-                asked.verbs.contains(&verb)
-                    && asked.subresource.is_none()
-                    && (&*asked.of.api_version, &*asked.of.kind) == (api_version, kind)
-            })
+            .filter(|asked| asked.verbs.contains(&verb) && asked.subresource.is_none() && asked.of.selects(of))
             .collect();
         // A watch without namespaces takes all granted ones.
         !fits.is_empty()
@@ -357,7 +377,7 @@ fn check_needs(manifest: &Manifest, problems: &mut Problems) {
             })
     };
     for (watch, at) in places(manifest) {
-        if !asks(Verb::Read, &watch.of.api_version, &watch.of.kind, &watch.namespaces) {
+        if !asks(Verb::Read, &watch.of, &watch.namespaces) {
             let of = &watch.of;
             let what = format!("watching {of} needs a permission to read it, and none of `permissions` asks for that");
             problems.add(&at, what);
@@ -365,12 +385,12 @@ fn check_needs(manifest: &Manifest, problems: &mut Problems) {
     }
     for (controller, place) in manifest.controllers.iter().zip(0..) {
         let Watch { of, namespaces, .. } = &controller.for_;
-        if controller.finalizer.is_some() && !asks(Verb::Patch, &of.api_version, &of.kind, namespaces) {
+        if controller.finalizer.is_some() && !asks(Verb::Patch, of, namespaces) {
             let what = format!("needs a permission to patch {of}, and none of `permissions` asks for that");
             problems.add(&format!("controllers[{place}].finalizer"), what);
         }
     }
-    if !manifest.crds.is_empty() && !asks(Verb::Apply, CRD.0, CRD.1, &[]) {
+    if !manifest.crds.is_empty() && !asks(Verb::Apply, &TypeMeta::new(CRD.0, CRD.1), &[]) {
         let what = format!(
             "installing them needs a permission to apply {} {}, and none of `permissions` asks for that",
             CRD.0, CRD.1

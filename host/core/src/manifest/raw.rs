@@ -40,6 +40,8 @@ pub struct Controller {
 #[allow(missing_docs, reason = "wit/controller.wit says it")]
 pub struct Watch {
     pub of: TypeMeta,
+    pub except: Vec<TypeMeta>,
+    pub with_verbs: Vec<String>,
     pub namespaces: Vec<String>,
     pub labels: Option<String>,
     pub fields: Option<String>,

@@ -166,6 +166,29 @@ fn crds_and_the_schema_are_as_long_as_such_things_are() {
 }
 
 #[test]
+fn permissions_may_be_for_patterns() {
+    let asked = |api_version: &str, kind: &str| {
+        let mut manifest = apples();
+        manifest.permissions.push(permission(api_version, kind, &[Verb::Read]));
+        manifest
+            .check()
+            .map(|manifest| manifest.permissions.last().unwrap().of.to_string())
+            .map_err(|error| error.to_string())
+    };
+    for good in ["*", "apps/*", "apps/v1", "v1", "stable.example.com/*"] {
+        assert_eq!(asked(good, "*"), Ok(format!("{good} *")));
+    }
+    for bad in ["", "*/*", "*/v1", "/*", "apps/v1*", "Apps/*", "a b/*"] {
+        assert!(asked(bad, "*").is_err(), "{bad}");
+    }
+    assert!(asked("apps/*", "Deployment").is_err());
+    // A pattern covers what a watch needs.
+    let mut manifest = apples();
+    manifest.permissions = vec![permission("*", "*", &[Verb::Read, Verb::Apply])];
+    assert!(manifest.check().is_ok());
+}
+
+#[test]
 fn a_good_manifest_is_taken_with_its_defaults() {
     let mut raw = apples();
     raw.controllers[0].owns[0].labels = Some("app=apples".to_owned());

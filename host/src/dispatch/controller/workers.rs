@@ -85,7 +85,7 @@ impl Controller {
         }
     }
 
-    async fn work(&self, number: usize) {
+    async fn work(self: &Arc<Self>, number: usize) {
         let queue = self.ledger.queue();
         while let Some((item, storm)) = self.next_key(number).await {
             self.workers.active.fetch_add(1, Ordering::Relaxed);
@@ -125,11 +125,14 @@ impl Controller {
         }
     }
 
-    async fn reconcile(&self, key: &Key) -> Next {
+    async fn reconcile(self: &Arc<Self>, key: &Key) -> Next {
         let turn = Turn { wakes: self.wakes(), serving: self.serving(), events: &self.events, key };
         let Ended { next, attempt } = turn.run().await;
         if let Some(attempt) = attempt {
             self.record_attempt(&attempt);
+        }
+        if self.ledger.asks().is_used() {
+            self.follow_asks();
         }
         next
     }

@@ -123,7 +123,7 @@ impl Scene {
 
     /// Begins a call that has read `a`.
     fn began(&self, tracker: &Arc<Mutex<Tracker>>) -> Reading {
-        let reading = Reading::begin(tracker, &key("reconciled"));
+        let reading = Reading::begin(tracker, &key("reconciled"), None);
         assert!(self.app("a", &reading).is_some());
         reading
     }

@@ -7,7 +7,9 @@
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use pilothouse_core::{
+    asked::MAX_ASKED,
     key::{Key, TypeMeta},
+    manifest::{Invalid, Watch},
     object::Object,
 };
 
@@ -18,6 +20,7 @@ use super::{
         observing, observing::exports::pilothouse::plugin::observer, pilothouse::plugin::types::KeyParam,
     },
     error::CallError,
+    manifest,
     text::{MAX_MESSAGE, shorten},
 };
 
@@ -71,6 +74,8 @@ pub struct Outcome {
     pub status: Option<String>,
     /// Reconcile again after this time, even if nothing changed.
     pub requeue_after: Option<Duration>,
+    /// What the key reads beside the manifest. `None` leaves it unchanged.
+    pub watches: Option<Vec<Watch>>,
 }
 
 /// The children of an outcome.
@@ -194,7 +199,8 @@ impl Outcome {
                 size_of_val(&**children) + children.iter().map(|child| child.object.len()).sum::<usize>()
             }
         };
-        children + self.status.as_ref().map_or(0, String::len)
+        let watches: usize = self.watches.iter().flatten().map(Watch::bytes).sum();
+        children + self.status.as_ref().map_or(0, String::len) + watches
     }
 
     pub(crate) fn from_wit(outcome: wit::Outcome) -> Result<Self, CallError> {
@@ -206,7 +212,12 @@ impl Outcome {
         let child = |child: wit::Child| Child { object: child.object, adopt: child.adopt, replace: child.replace };
         let desired = |children: Vec<_>| Children::Desired(children.into_iter().map(child).collect());
         let children = children.map_or(Children::Unchanged, desired);
-        Ok(Self { children, status: outcome.status, requeue_after: outcome.requeue_after.map(Duration::from_millis) })
+        let watches = match outcome.watches {
+            wit::Watches::Unchanged => None,
+            wit::Watches::Desired(watches) => Some(asked(watches)?),
+        };
+        let requeue_after = outcome.requeue_after.map(Duration::from_millis);
+        Ok(Self { children, status: outcome.status, requeue_after, watches })
     }
 }
 
@@ -216,6 +227,20 @@ impl Failure {
         let message = shorten(failure.message, MAX_MESSAGE);
         Ok(Self { message, terminal: failure.terminal, status: failure.status })
     }
+}
+
+/// Checks what a key asks to be watched.
+fn asked(watches: Vec<wit::Watch>) -> Result<Vec<Watch>, CallError> {
+    if watches.len() > MAX_ASKED {
+        let count = watches.len();
+        return Err(CallError::Answer(format!("{count} watches are more than the {MAX_ASKED} that a key may ask for")));
+    }
+    let checked = watches.into_iter().zip(0..).map(|(watch, place)| {
+        let problem = |invalid: Invalid| invalid.problems.first().map_or_else(String::new, ToString::to_string);
+        let invalid = |invalid| CallError::Answer(format!("watches[{place}]: {}", problem(invalid)));
+        Watch::asked(manifest::watch(watch)).map_err(invalid)
+    });
+    checked.collect()
 }
 
 /// Checks the bounds of children and status, and that each is a JSON object.

@@ -79,9 +79,11 @@ fn controller(controller: wit::Controller) -> raw::Controller {
     }
 }
 
-fn watch(watch: wit::Watch) -> raw::Watch {
+pub(super) fn watch(watch: wit::Watch) -> raw::Watch {
     raw::Watch {
         of: type_meta(watch.of),
+        except: watch.except.into_iter().map(type_meta).collect(),
+        with_verbs: watch.with_verbs,
         namespaces: watch.namespaces,
         labels: watch.labels,
         fields: watch.fields,

@@ -261,7 +261,8 @@ async fn what_is_handed_over_is_the_plugins_memory_as_long_as_somebody_holds_it(
     let limits = Limits { memory: 2 << 20, total_memory: 2 << 20, ..Limits::default() };
     let revision = load_with(&Guest::new(), limits).await.unwrap();
     let status = Some(" ".repeat(1 << 20));
-    let outcome = || Ok(Outcome { children: Children::Unchanged, status: status.clone(), requeue_after: None });
+    let outcome =
+        || Ok(Outcome { children: Children::Unchanged, status: status.clone(), requeue_after: None, watches: None });
     let held = || revision.linked().engine.instances()[0].1.memory;
     let before = held();
     let kept = [outcome(), outcome()].map(|outcome| revision.charge(&outcome).unwrap());

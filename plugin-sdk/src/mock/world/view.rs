@@ -83,6 +83,8 @@ fn preferred<'a>(one: &'a Keep, other: &'a Keep) -> &'a Keep {
 /// Everything that is cached for a plugin, and the indexes of it.
 pub(super) struct View {
     cached: Vec<Cached>,
+    /// What keys ask for beside the manifest, by controller and key.
+    asked: BTreeMap<(String, Key), Vec<(Watch, Cached)>>,
     indexes: Vec<(String, TypeMeta, Path)>,
 }
 
@@ -92,7 +94,33 @@ impl View {
             let path = Path::parse(&index.path).expect("the manifest was checked");
             (index.name.clone(), index.of.clone(), path)
         });
-        Self { cached: watches(manifest).map(Cached::new).collect(), indexes: indexes.collect() }
+        let cached = watches(manifest).map(Cached::new).collect();
+        Self { cached, asked: BTreeMap::new(), indexes: indexes.collect() }
+    }
+
+    /// Replaces what a key asks for. Returns `true` if it is something else than before.
+    pub(super) fn ask(&mut self, controller: &str, key: &Key, watches: &[Watch]) -> bool {
+        let id = (controller.to_owned(), key.clone());
+        let before = self.asked.get(&id).map_or(&[][..], |asked| asked);
+        if before.iter().map(|(watch, _)| watch).eq(watches) {
+            return false;
+        }
+        let asked: Vec<_> = watches.iter().map(|watch| (watch.clone(), Cached::new(watch))).collect();
+        if asked.is_empty() {
+            self.asked.remove(&id);
+        } else {
+            self.asked.insert(id, asked);
+        }
+        true
+    }
+
+    /// Forgets what a key asks for.
+    pub(super) fn forget(&mut self, controller: &str, key: &Key) {
+        self.asked.remove(&(controller.to_owned(), key.clone()));
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Cached> {
+        self.cached.iter().chain(self.asked.values().flatten().map(|(_, cached)| cached))
     }
 
     /// Returns an object as the plugin sees it. `None` if the object is not cached.
@@ -102,13 +130,13 @@ impl View {
 
     /// Returns what the plugin sees of an object. `None` if the object is not cached.
     pub(super) fn keep(&self, id: &Id, object: &Value) -> Option<&Keep> {
-        let holding = self.cached.iter().filter(|cached| cached.holds(id, object));
+        let holding = self.all().filter(|cached| cached.holds(id, object));
         holding.map(|cached| &cached.keep).reduce(preferred)
     }
 
     /// Returns `true` if objects of a kind are cached, in any namespace or in one.
     fn covers(&self, of: &TypeMeta, namespace: Option<&String>) -> bool {
-        self.cached.iter().any(|cached| cached.of == *of && cached.is_in(namespace))
+        self.all().any(|cached| cached.of == *of && cached.is_in(namespace))
     }
 
     pub(super) fn index(&self, of: &TypeMeta, name: &str) -> Option<&Path> {
@@ -144,8 +172,8 @@ impl State {
         if !self.view.covers(of, namespace) {
             let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
             return Err(ReadError::NotGranted(format!(
-                "read of {of}{place}: it is not cached for this plugin: no controller is for it, owns, watches or reads it, and \
-                 it is not observed"
+                "read of {of}{place}: it is not cached for this plugin: no controller is for it, owns, watches or reads it, \
+                 it is not observed, and no key asks for it"
             )));
         }
         Ok(())

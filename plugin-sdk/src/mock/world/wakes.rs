@@ -85,7 +85,9 @@ impl World {
 
     /// Removes the reads of a key that is gone and has been reconciled.
     pub(in crate::mock) fn forget_reads(&self, controller: &str, key: &Key) {
-        self.state_mut().reads.remove(&(controller.to_owned(), key.clone()));
+        let mut state = self.state_mut();
+        state.view.forget(controller, key);
+        state.reads.remove(&(controller.to_owned(), key.clone()));
     }
 
     /// Returns the keys that the differences to `before` wake, in order. `map` calls the plugin.

@@ -30,6 +30,12 @@ pub(super) enum Part {
 impl raw::Watch {
     pub(super) fn check(self, at: &str, part: Part, problems: &mut Problems) -> Option<Watch> {
         let of = self.of.check(at, problems);
+        if !self.except.is_empty() {
+            problems.add(&format!("{at}.except"), "must be empty: the watch names one kind");
+        }
+        if !self.with_verbs.is_empty() {
+            problems.add(&format!("{at}.with-verbs"), "must be empty: the watch names one kind");
+        }
         let namespaces = check_names(self.namespaces, &format!("{at}.namespaces"), Name::Label, problems);
         let labels = self.labels.map(|labels| Selector::parse(&labels)).transpose().map_err(|error| {
             problems.add(&format!("{at}.labels"), format!("{}: {}", quoted(&error.selector), error.problem));

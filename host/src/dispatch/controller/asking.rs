@@ -1,0 +1,256 @@
+//! Leases what the keys of a controller ask for (`outcome.watches`).
+//!
+//! ```text
+//! outcome ─► asks ─► grants, bounds ─► leases ─► all synced? ─┬─ yes ─► calls read them; keys are woken
+//!                                                             └─ no ──► calls are told why
+//! ```
+//!
+//! Leases are acquired and dropped at most once in [`SPACING`]. So a plugin whose keys ask for something else in every
+//! call costs the API server as many watches in that time as it may have.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use futures::future::{OptionFuture, select_all};
+use pilothouse_core::{
+    asked::{Answer, admits},
+    budget::Share,
+    grant::{Grants, Scope},
+    informer::InformerKey,
+    manifest::{Verb, Watch},
+    predicate::Predicate,
+    reflector::State,
+};
+use tokio::time::{Instant, sleep_until};
+
+use super::{Controller, Source};
+use crate::{
+    dispatch::{
+        reading::Cached,
+        remembered::Remembered,
+        routes::{Part, Wanted},
+    },
+    informer::{Lease, View},
+};
+
+/// The least time between two changes of the leases.
+pub(super) const SPACING: Duration = Duration::from_secs(1);
+
+/// Upper bound of one watch's leases on single names. With more names a watch holds the namespace.
+const NAMED: usize = 8;
+
+/// The leases on what keys ask for.
+pub(super) struct Leased {
+    leases: BTreeMap<InformerKey, Arc<Lease>>,
+    /// Their number, within the plugin's bound.
+    count: Share,
+}
+
+impl Leased {
+    /// There are no leases. Their number will count in the plugin's bound.
+    pub(super) fn within(remembered: &Remembered) -> Self {
+        Self { leases: BTreeMap::new(), count: remembered.watches.share() }
+    }
+
+    /// Drops the leases that are not in `needed`.
+    fn retain(&mut self, needed: impl Fn(&InformerKey) -> bool) {
+        self.leases.retain(|key, _| needed(key));
+        self.count.set(self.leases.len());
+    }
+}
+
+/// What became of one watch.
+enum Found {
+    Ready(Vec<Arc<Lease>>),
+    Pending(String),
+    Refused(String),
+}
+
+impl Controller {
+    /// Starts the task that leases what keys ask for, unless it runs.
+    pub(super) fn follow_asks(self: &Arc<Self>) {
+        if !self.follows.swap(true, Ordering::AcqRel) {
+            self.attend(|this| async move { this.follow().await });
+        }
+    }
+
+    async fn follow(self: Arc<Self>) {
+        let mut turns = self.informers.turns();
+        let mut due = Some(Instant::now());
+        let mut last: Option<Instant> = None;
+        loop {
+            let now = Instant::now();
+            let may_change = due.is_some_and(|due| due <= now);
+            if may_change {
+                (due, last) = (None, Some(now));
+            }
+            let unsynced = self.lease_asked(may_change);
+            let synced = unsynced.iter().map(|lease| {
+                let mut synced = lease.synced();
+                Box::pin(async move { drop(synced.wait_for(|synced| *synced).await) })
+            });
+            let synced: OptionFuture<_> = (!unsynced.is_empty()).then(|| select_all(synced)).into();
+            let timer: OptionFuture<_> = due.map(sleep_until).into();
+            tokio::select! {
+                () = self.ledger.asks().changed() => {
+                    due = due.or_else(|| Some(last.map_or(now, |last| last + SPACING)));
+                }
+                Some(_) = synced => {}
+                // The API server may deny one.
+                Ok(()) = turns.changed(), if !unsynced.is_empty() => {}
+                Some(()) = timer => {}
+            }
+        }
+    }
+
+    /// Adapts what is asked for to a revision or to grants that have just changed.
+    pub(super) fn lease_asked_anew(self: &Arc<Self>) {
+        if self.ledger.asks().is_used() {
+            self.lease_asked(false);
+            self.ledger.asks().look();
+        }
+    }
+
+    /// Drops all leases.
+    pub(super) fn end_asked(&self) {
+        self.asked.lock().retain(|_| false);
+        self.ledger.asks().publish(None);
+    }
+
+    /// Finds out what became of each watch, publishes it to the next calls, and wakes the keys that must learn of it.
+    ///
+    /// Acquires and drops leases if it `may_change` them. Returns the leases that are not synced.
+    fn lease_asked(self: &Arc<Self>, may_change: bool) -> Vec<Arc<Lease>> {
+        let leased = &mut *self.asked.lock();
+        let serving = self.serving();
+        let grants = serving.access.grants();
+        let asked: Vec<_> =
+            self.ledger.asks().lock().watches().map(|(number, watch)| (number, watch.clone())).collect();
+        let keyed: Vec<_> = asked.into_iter().map(|(number, watch)| (number, keys(&grants, &watch), watch)).collect();
+        if may_change {
+            let needed: BTreeSet<&InformerKey> = keyed.iter().flat_map(|(_, keys, _)| keys).collect();
+            leased.retain(|key| needed.contains(key));
+        }
+        let (mut ready, mut lacking, mut answers) = (BTreeMap::new(), Vec::new(), Vec::new());
+        for (number, keys, watch) in &keyed {
+            let answer = match self.find(leased, &serving.view, &grants, watch, keys, may_change) {
+                Found::Ready(leases) => {
+                    ready.extend(leases.into_iter().map(|lease| (lease.key().clone(), lease)));
+                    Answer::Ready
+                }
+                Found::Pending(why) => {
+                    lacking.push((watch.of.clone(), why));
+                    Answer::Pending
+                }
+                Found::Refused(why) => {
+                    lacking.push((watch.of.clone(), why));
+                    Answer::Refused
+                }
+            };
+            answers.push((*number, answer));
+        }
+        let wanted = leased.leases.values().map(|lease| Wanted {
+            lease: lease.clone(),
+            source: Source::Reads { awaited: false },
+            when: Predicate::default(),
+        });
+        self.route(Part::Asked, wanted.collect());
+        let cached = (!keyed.is_empty()).then(|| Cached {
+            fixed: serving.view.clone(),
+            view: serving.view.with(ready.into_values()),
+            lacking,
+        });
+        self.ledger.asks().publish(cached);
+        for (number, answer) in answers {
+            let keys = self.ledger.asks().lock().settle(number, answer);
+            self.wakes().wake_asking(keys);
+        }
+        leased.leases.values().filter(|lease| !*lease.synced().borrow()).cloned().collect()
+    }
+
+    /// Finds out what became of one watch.
+    fn find(
+        &self,
+        leased: &mut Leased,
+        fixed: &View,
+        grants: &Grants,
+        watch: &Watch,
+        keys: &[InformerKey],
+        may_acquire: bool,
+    ) -> Found {
+        if keys.is_empty() {
+            let namespace = watch.namespaces.first().map(String::as_str);
+            let denied = grants.check(Verb::Read, &watch.of, None, namespace, None).err();
+            return Found::Refused(denied.map_or_else(|| "not granted".to_owned(), |denied| denied.to_string()));
+        }
+        let (mut leases, mut pending) = (Vec::new(), None);
+        for key in keys {
+            // What the manifest caches needs no lease.
+            if let Some(lease) = fixed.leases().find(|lease| lease.key() == key) {
+                pending = pending.or_else(|| unsynced(lease));
+                continue;
+            }
+            let lease = match leased.leases.get(key) {
+                Some(lease) => lease.clone(),
+                None if !may_acquire => {
+                    pending = pending.or_else(|| Some(Found::Pending("it is about to be watched".to_owned())));
+                    continue;
+                }
+                None => match self.acquire(leased, watch, key) {
+                    Ok(lease) => lease,
+                    Err(why) => return Found::Refused(why),
+                },
+            };
+            pending = pending.or_else(|| unsynced(&lease));
+            leases.push(lease);
+        }
+        pending.unwrap_or(Found::Ready(leases))
+    }
+
+    fn acquire(&self, leased: &mut Leased, watch: &Watch, key: &InformerKey) -> Result<Arc<Lease>, String> {
+        if !leased.count.fits(1) {
+            return Err("the plugin has as many watches as limits.watches allows".to_owned());
+        }
+        admits(leased.leases.keys(), key)?;
+        let holder = self.plugin().as_str();
+        let lease = Arc::new(if watch.compressed {
+            self.informers.acquire_compressed(key.clone(), holder)
+        } else {
+            self.informers.acquire(key.clone(), holder)
+        });
+        leased.leases.insert(key.clone(), lease.clone());
+        leased.count.add(1);
+        Ok(lease)
+    }
+}
+
+/// Returns the informers of a watch.
+fn keys(grants: &Grants, watch: &Watch) -> Vec<InformerKey> {
+    let key = |Scope { namespace, name }: Scope| {
+        let fields = watch.fields.clone().unwrap_or_default();
+        InformerKey {
+            of: watch.of.clone(),
+            namespace: namespace.as_deref().map(Into::into),
+            labels: watch.labels.clone().unwrap_or_default(),
+            fields: match name {
+                Some(name) => fields.and_equal("metadata.name", &name),
+                None => fields,
+            },
+            keep: watch.keep.clone(),
+        }
+    };
+    grants.scopes(watch, NAMED).into_iter().map(key).collect()
+}
+
+/// Says what a lease waits for. `None` if it is synced.
+fn unsynced(lease: &Lease) -> Option<Found> {
+    if *lease.synced().borrow() {
+        return None;
+    }
+    let state = lease.state();
+    let why = state.to_string();
+    Some(if matches!(state, State::Denied(_)) { Found::Refused(why) } else { Found::Pending(why) })
+}

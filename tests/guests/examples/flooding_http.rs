@@ -22,6 +22,7 @@ impl Default for Config {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a plugin owns its configuration")]
 #[plugin]
 fn flooding_http(config: Config) -> Result<Plugin, Error> {
     let port = config.port;

@@ -17,6 +17,7 @@ struct Config {
     ignore: bool,
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a plugin owns its configuration")]
 #[plugin]
 fn reviewing(config: Config) -> Result<Plugin<Admission>, Error> {
     let here = format!("kubernetes.io/metadata.name={}", config.namespace);

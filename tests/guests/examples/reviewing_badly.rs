@@ -22,6 +22,7 @@ struct Config {
     namespace: String,
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a plugin owns its configuration")]
 #[plugin]
 fn reviewing_badly(config: Config) -> Result<Plugin<Admission>, Error> {
     let webhook = |policy: &str| {

@@ -20,6 +20,7 @@ struct Config {
     elsewhere: u16,
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a plugin owns its configuration")]
 #[plugin]
 fn sending(config: Config) -> Result<Plugin, Error> {
     let Config { port, elsewhere } = config;

@@ -413,7 +413,7 @@ fn invariant_7_a_pattern_grants_the_kinds_that_both_sides_select() {
         // `v1` is the core group, and no version of another one.
         (("*", "*"), ("v1", "*"), &[pods, secrets]),
     ] {
-        let rule = file(&Grants::yaml(&kinds(&[allowed]))).unwrap().grants;
+        let rule = file(&Grants::yaml_of(&kinds(&[allowed]))).unwrap().grants;
         let grants = Grants::new(&kinds(&[asked]), &rule);
         for of in all {
             let may = readable.contains(&of);

@@ -58,7 +58,7 @@ impl Calls {
     pub(super) async fn check(&self) -> Result<()> {
         let answer = self.call().await?;
         let fits = if self.request.phase == Phase::Gone {
-            answer == Outcome { children: Children::Unchanged, status: None, requeue_after: None }
+            answer == Outcome { children: Children::Unchanged, status: None, requeue_after: None, watches: None }
         } else {
             let one_child = matches!(&answer.children, Children::Desired(children) if children.len() == 1);
             one_child && answer.status.as_ref().is_some_and(|status| status.contains(r#""available":1"#))

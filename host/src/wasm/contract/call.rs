@@ -16,8 +16,12 @@ use pilothouse_core::{
 use super::{
     arguments,
     bindings::{
-        exports::pilothouse::plugin::controller as wit, mapping, mapping::exports::pilothouse::plugin::mapper,
-        observing, observing::exports::pilothouse::plugin::observer, pilothouse::plugin::types::KeyParam,
+        exports::pilothouse::plugin::controller as wit,
+        mapping,
+        mapping::exports::pilothouse::plugin::mapper,
+        observing,
+        observing::exports::pilothouse::plugin::observer,
+        pilothouse::plugin::types::{Event, KeyParam},
     },
     error::CallError,
     manifest,
@@ -208,6 +212,7 @@ impl Outcome {
             wit::Children::Unchanged => None,
             wit::Children::Desired(children) => Some(children),
         };
+        check_events(&outcome.events)?;
         check(children.as_deref().unwrap_or_default(), outcome.status.as_deref())?;
         let child = |child: wit::Child| Child { object: child.object, adopt: child.adopt, replace: child.replace };
         let desired = |children: Vec<_>| Children::Desired(children.into_iter().map(child).collect());
@@ -223,10 +228,19 @@ impl Outcome {
 
 impl Failure {
     pub(crate) fn from_wit(failure: wit::Failure) -> Result<Self, CallError> {
+        check_events(&failure.events)?;
         check(&[], failure.status.as_deref())?;
         let message = shorten(failure.message, MAX_MESSAGE);
         Ok(Self { message, terminal: failure.terminal, status: failure.status })
     }
+}
+
+/// Rejects Events: the contract has them, and this host does not write them.
+fn check_events(events: &[Event]) -> Result<(), CallError> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    Err(CallError::Answer("it has Events, which this host does not write; leave `events` empty".to_owned()))
 }
 
 /// Checks what a key asks to be watched.
@@ -272,7 +286,7 @@ fn check(children: &[wit::Child], status: Option<&str>) -> Result<(), CallError>
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::bindings::pilothouse::plugin::types::EventType, *};
 
     fn outcome_of(children: wit::Children) -> wit::Outcome {
         wit::Outcome {
@@ -358,6 +372,24 @@ mod tests {
         };
         let failure = Failure::from_wit(failure).map(drop).map_err(|error| (error.kind(), error.to_string()));
         assert_eq!(failure, said("the status is not a JSON object: text goes on after its value at byte 2"));
+    }
+
+    #[test]
+    fn events_are_refused() {
+        let event = || Event {
+            about: None,
+            of_type: EventType::Normal,
+            reason: "Scaled".to_owned(),
+            message: "To 3.".to_owned(),
+        };
+        let refused = Err("plugin gave an unusable answer: it has Events, which this host does not write; leave \
+                           `events` empty"
+            .to_owned());
+        let outcome = wit::Outcome { events: vec![event()], ..outcome_of(wit::Children::Unchanged) };
+        assert_eq!(Outcome::from_wit(outcome).map(drop).map_err(|error| error.to_string()), refused);
+        let (message, events) = (String::new(), vec![event()]);
+        let failure = wit::Failure { message, terminal: false, status: None, events };
+        assert_eq!(Failure::from_wit(failure).map(drop).map_err(|error| error.to_string()), refused);
     }
 
     #[test]

@@ -16,6 +16,10 @@ use super::{
 /// # Errors
 /// Everything that is wrong with it.
 pub(crate) fn from_wit(manifest: wit::Manifest) -> Result<Manifest, Invalid> {
+    if !manifest.metrics.is_empty() {
+        let what = "this host does not export metrics of plugins; declare none".to_owned();
+        return Err(Invalid { problems: vec![Problem { at: "metrics".to_owned(), what }] });
+    }
     raw::Manifest {
         version: manifest.version,
         description: manifest.description,

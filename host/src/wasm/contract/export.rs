@@ -116,3 +116,14 @@ pub(crate) fn found(exports: &[String]) -> String {
         names => format!("it exports {}", names.join(", ")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::package::EXPORTS, *};
+
+    #[test]
+    fn the_names_of_exports_are_those_of_the_package() {
+        let names = std::iter::once(CONTROLLER).chain(Export::ALL.map(Export::interface));
+        assert!(names.eq(EXPORTS));
+    }
+}

@@ -149,6 +149,12 @@ pub trait Imports:
     fn called(&self, _import: Import) {}
 }
 
+/// What the interfaces remember of an instance over all its calls.
+#[derive(Default)]
+pub(crate) struct InstanceState {
+    wasi: wasi::Instance,
+}
+
 /// What the interfaces remember during one call into a plugin.
 pub(crate) struct State {
     clock: clock::State,

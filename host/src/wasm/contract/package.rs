@@ -6,6 +6,9 @@ pub(crate) const VERSION: &str = "0.1.0";
 /// The package, as `wit/` names it.
 pub(crate) const PACKAGE: &str = "pilothouse:plugin@0.1.0";
 
+/// The interfaces that a plugin may export.
+pub(crate) const EXPORTS: [&str; 5] = ["controller", "mapper", "observer", "admission", "conversion"];
+
 /// Returns the full name of an interface: `pilothouse:plugin/controller@0.1.0`.
 pub(crate) fn full_name(interface: &str) -> String {
     format!("pilothouse:plugin/{interface}@{VERSION}")

@@ -5,8 +5,7 @@ use wasmtime::Result;
 use super::{
     super::{
         bindings::pilothouse::plugin::host,
-        export::{CONTROLLER, Export},
-        package::VERSION,
+        package::{EXPORTS, VERSION},
     },
     OFFERED,
     host_state::HostState,
@@ -29,9 +28,7 @@ impl host::Host for HostState {
 
 /// Returns `true` if the host has an interface with this name, for plugins to import or to export.
 fn has(feature: &str) -> bool {
-    OFFERED.contains(&feature)
-        || feature == CONTROLLER
-        || Export::ALL.into_iter().any(|export| export.interface() == feature)
+    OFFERED.contains(&feature) || EXPORTS.contains(&feature)
 }
 
 #[cfg(test)]

@@ -20,13 +20,13 @@ use super::{
         },
         bindings::pilothouse::plugin::types,
     },
-    Import, Imports, State, wasi,
+    Import, Imports, InstanceState, State,
 };
 use crate::guests::without_core;
 
 /// The host's data of one instance. [`CallState`] is new for each call.
 pub(crate) struct HostState {
-    pub(super) wasi: wasi::Instance,
+    pub(super) instance: InstanceState,
     pub(crate) call: CallState,
     pub(crate) limiter: Limiter,
     pub(crate) delay: TurnDelay,
@@ -108,7 +108,7 @@ impl HostState {
     /// Creates the state for an instance's first call, which has `budget` from now. `held` is the memory of all the plugin's instances.
     pub(crate) fn new(imports: Option<Arc<dyn Imports>>, limits: Limits, held: PluginMemory, budget: Duration) -> Self {
         Self {
-            wasi: wasi::Instance::default(),
+            instance: InstanceState::default(),
             call: CallState::begin(imports, budget),
             limiter: Limiter::new(limits.memory, limits.total_memory, held),
             delay: TurnDelay::default(),

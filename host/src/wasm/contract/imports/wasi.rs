@@ -123,16 +123,16 @@ struct Exited(String);
 impl HostState {
     /// Creates a handle. `rep` says what it stands for.
     fn handle<T: 'static>(&mut self, rep: u32) -> Result<Resource<T>> {
-        if self.wasi.handles >= MAX_HANDLES {
+        if self.instance.wasi.handles >= MAX_HANDLES {
             let why = format!("an instance may hold {MAX_HANDLES} handles of streams and pollables of WASI");
             return Err(wasmtime::Error::msg(why));
         }
-        self.wasi.handles += 1;
+        self.instance.wasi.handles += 1;
         Ok(Resource::new_own(rep))
     }
 
     fn drop_handle(&mut self) {
-        self.wasi.handles = self.wasi.handles.saturating_sub(1);
+        self.instance.wasi.handles = self.instance.wasi.handles.saturating_sub(1);
     }
 
     fn draw(&mut self, count: u64) -> Result<Vec<u8>> {

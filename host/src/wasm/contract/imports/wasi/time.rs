@@ -67,7 +67,7 @@ impl HostState {
     /// Returns the monotonic time. An instance never sees it go back, even if the time of a later call is earlier.
     fn monotonic(&mut self) -> u64 {
         let Wall(wall) = self.call.interfaces.wasi.time;
-        let told = &mut self.wasi.clock.told;
+        let told = &mut self.instance.wasi.clock.told;
         *told = wall.max(*told);
         *told
     }
@@ -77,13 +77,13 @@ impl HostState {
         let slept = due.saturating_sub(self.monotonic());
         let Wall(wall) = &mut self.call.interfaces.wasi.time;
         *wall = wall.saturating_add(slept);
-        self.wasi.clock.told = self.wasi.clock.told.saturating_add(slept);
+        self.instance.wasi.clock.told = self.instance.wasi.clock.told.saturating_add(slept);
     }
 
     fn subscribe(&mut self, due: u64) -> Result<Resource<Pollable>> {
         // The bound of handles is checked first, so that it bounds timers too.
         self.handle::<Pollable>(READY)?;
-        Ok(Resource::new_own(self.wasi.clock.timer(due)))
+        Ok(Resource::new_own(self.instance.wasi.clock.timer(due)))
     }
 }
 
@@ -128,7 +128,7 @@ impl poll::Host for HostState {
     /// If no pollable is ready, the guest sleeps until the first one is.
     fn poll(&mut self, pollables: Vec<Resource<Pollable>>) -> Result<Vec<u32>> {
         self.admit(WasiCall::Io, size_of::<u32>() * pollables.len())?;
-        let due = |host: &Self, pollable: &Resource<Pollable>| host.wasi.clock.due(pollable.rep());
+        let due = |host: &Self, pollable: &Resource<Pollable>| host.instance.wasi.clock.due(pollable.rep());
         let Some(first) = pollables.iter().map(|pollable| due(self, pollable)).min() else {
             return Err(wasmtime::Error::msg("wasi:io/poll was called without a pollable"));
         };
@@ -142,18 +142,18 @@ impl poll::Host for HostState {
 impl poll::HostPollable for HostState {
     fn ready(&mut self, pollable: Resource<Pollable>) -> Result<bool> {
         self.admit(WasiCall::Io, 0)?;
-        Ok(self.wasi.clock.due(pollable.rep()) <= self.monotonic())
+        Ok(self.instance.wasi.clock.due(pollable.rep()) <= self.monotonic())
     }
 
     fn block(&mut self, pollable: Resource<Pollable>) -> Result<()> {
         self.admit(WasiCall::Io, 0)?;
-        let due = self.wasi.clock.due(pollable.rep());
+        let due = self.instance.wasi.clock.due(pollable.rep());
         self.sleep_until(due);
         Ok(())
     }
 
     fn drop(&mut self, pollable: Resource<Pollable>) -> Result<()> {
-        self.wasi.clock.end(pollable.rep());
+        self.instance.wasi.clock.end(pollable.rep());
         self.drop_handle();
         Ok(())
     }

@@ -248,9 +248,13 @@ impl Turn<'_> {
         let Serving { access, view, .. } = &*self.serving;
         let Outcome { children, status, requeue_after, watches } = outcome;
         let asked = match watches {
-            // A key that is gone asks for nothing.
-            Some(watches) if subject.phase != Phase::Gone => self.wakes.ledger.asks().replace(self.key, watches),
-            _ => Ok(()),
+            // A key that is gone asks for nothing, even if the plugin goes on to be called for it.
+            _ if subject.phase == Phase::Gone => {
+                self.wakes.ledger.asks().forget(self.key);
+                Ok(())
+            }
+            Some(watches) => self.wakes.ledger.asks().replace(self.key, watches),
+            None => Ok(()),
         };
         let mut report = match children {
             Children::Desired(children) if subject.phase == Phase::Live => {

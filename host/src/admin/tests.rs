@@ -575,8 +575,9 @@ fn fields_of_a_plugins_row_have_these_names() {
     assert_eq!(fields(&row["observer"]["last_failure"]), "at message objects");
     assert_eq!(
         fields(controller),
-        "backoff_base_ms backoff_cap_ms breakers_open controller delayed failing given_up gone keys_failing kind processing ready \
-         reconciles reconciles_per_second retries storms timeout_ms unmapped waits_for workers"
+        "backoff_base_ms backoff_cap_ms breakers_open controller delayed failing given_up gone keys_asking keys_failing kind \
+         processing ready reconciles reconciles_per_second retries storms timeout_ms unmapped waits_for watches_asked \
+         watches_lacking workers"
     );
     assert_eq!(fields(&controller["failing"][0]), "error failures key seconds");
     assert_eq!(fields(&controller["given_up"][0]), "at error key");

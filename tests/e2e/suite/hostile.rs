@@ -108,7 +108,7 @@ pub(crate) async fn invariant_8_a_plugin_that_asks_for_requests_for_ever_costs_i
 
 /// 64 objects of the guest send requests at once, to a server that reads slowly and answers with endless bodies. The host has sixteen of
 /// them on their way.
-#[allow(dead_code, reason = "not held yet: it is run by hand")]
+#[allow(dead_code, reason = "it fails, and is not registered until that is understood")]
 pub(crate) async fn invariant_8_a_plugin_that_floods_another_server_costs_nobody_else_anything(
     scene: Scene,
 ) -> Result<()> {
@@ -334,7 +334,7 @@ pub(crate) async fn invariant_12_a_plugin_that_selects_the_same_many_times_has_i
     while_they_fail(&bad, others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await
 }
 
-#[allow(dead_code, reason = "not held yet: it is run by hand")]
+#[allow(dead_code, reason = "it fails, and is not registered until that is understood")]
 pub(crate) async fn invariant_12_a_plugin_that_asks_for_other_watches_in_each_call_costs_nobody_else_anything(
     scene: Scene,
 ) -> Result<()> {

@@ -262,7 +262,10 @@ impl<E> Plugin<E> {
     /// use serde_json::{Map, Value, json};
     ///
     /// mod v1 {
-    ///     # use super::*;
+    ///     use kube::CustomResource;
+    ///     use schemars::JsonSchema;
+    ///     use serde::{Deserialize, Serialize};
+    ///
     ///     #[derive(CustomResource, Clone, Debug, Deserialize, Serialize, JsonSchema)]
     ///     #[kube(group = "example.com", version = "v1", kind = "Lamp", namespaced)]
     ///     pub struct LampSpec {

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::{
+    convert,
     names::{is_label, is_subdomain},
     object::{array, is_deleting, name, now, set_at},
     resources::{Column, Defined, GroupResource, Registry, Resource, ScalePaths, priority},
     schema::{Cause, Reason, Schema},
+    webhook,
 };
 
 /// The finalizer that keeps a definition until its objects are gone.
@@ -36,7 +38,10 @@ pub(crate) fn default(crd: &mut Value) {
             names.insert("listKind".to_owned(), format!("{kind}List").into());
         }
     }
-    spec.entry("conversion").or_insert_with(|| json!({"strategy": "None"}));
+    let conversion = spec.entry("conversion").or_insert_with(|| json!({"strategy": "None"}));
+    if let Some(service) = conversion.pointer_mut("/webhook/clientConfig/service").and_then(Value::as_object_mut) {
+        service.entry("port").or_insert_with(|| 443.into());
+    }
 }
 
 /// Decides whether the definition's names are available, and sets its status.
@@ -144,10 +149,15 @@ pub(crate) fn define(crd: &Value) -> Defined {
     }
     let storage = array(&spec["versions"]).iter().find(|version| version["storage"] == json!(true));
     let stored_as = format!("{group}/{}", storage.map_or("", |version| text(version, "name")));
+    let conversion = convert::conversion(crd).map(Arc::new);
     let mut served: Vec<Arc<Resource>> = array(&spec["versions"])
         .iter()
         .filter(|version| version["served"] == json!(true))
-        .map(|version| Arc::new(resource(crd, version, &stored_as)))
+        .map(|version| {
+            let mut resource = resource(crd, version, &stored_as);
+            resource.conversion = conversion.clone();
+            Arc::new(resource)
+        })
         .collect();
     served.sort_by_key(|resource| std::cmp::Reverse(priority(&resource.version)));
     Defined { resources: served, names: crd["status"]["acceptedNames"].clone(), group }
@@ -258,11 +268,6 @@ pub(crate) fn validate(crd: &Value, old: Option<&Value>, registry: &Registry) ->
             refuse(Reason::Invalid, &at, format!("Invalid value: \"{value}\": must be a DNS-1035 label"));
         }
     }
-    let strategy = text(&spec["conversion"], "strategy");
-    if strategy != "None" {
-        let message = format!("Unsupported value: \"{strategy}\": supported values: \"None\"");
-        refuse(Reason::NotSupported, "spec.conversion.strategy", message);
-    }
     if let Some(old) = old.filter(|old| condition(&old["status"], "Established") && !is_deleting(old)) {
         for (at, before, after) in [
             ("spec.scope", &old["spec"]["scope"], &spec["scope"]),
@@ -282,7 +287,49 @@ pub(crate) fn validate(crd: &Value, old: Option<&Value>, registry: &Registry) ->
         }
     }
     versions(array(&spec["versions"]), &mut causes);
+    conversion(spec, old, &mut causes);
     causes
+}
+
+fn conversion(spec: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
+    // The names of Kubernetes' internal type, which its messages have.
+    const CLIENT: &str = "spec.conversion.webhookClientConfig";
+    const VERSIONS: &str = "spec.conversion.conversionReviewVersions";
+    let conversion = &spec["conversion"];
+    let (client, reviews) =
+        (&conversion["webhook"]["clientConfig"], &conversion["webhook"]["conversionReviewVersions"]);
+    let unused = "should not be set when strategy is not set to Webhook";
+    match text(conversion, "strategy") {
+        "Webhook" => {}
+        strategy => {
+            if strategy != "None" {
+                let supported = ["None", "Webhook"];
+                causes.push(Cause::not_supported("spec.conversion.strategy", &strategy.into(), &supported));
+            }
+            if !client.is_null() {
+                causes.push(Cause::forbidden(CLIENT, unused));
+            }
+            if !array(reviews).is_empty() {
+                causes.push(Cause::forbidden(VERSIONS, unused));
+            }
+            return;
+        }
+    }
+    if client.is_null() {
+        causes.push(Cause::required(CLIENT, "required when strategy is set to Webhook"));
+    } else {
+        causes.extend(webhook::validate(client, CLIENT));
+        // A definition often gets its CA bundle later.
+        let before = old.map(|old| &old["spec"]["conversion"]["webhook"]["clientConfig"]);
+        let known = before.is_some_and(|before| webhook::validate_ca(before, CLIENT).is_some());
+        causes.extend(webhook::validate_ca(client, CLIENT).filter(|_| !known));
+    }
+    if array(reviews).is_empty() {
+        causes.push(Cause::required(VERSIONS, ""));
+    } else if !array(reviews).iter().any(|version| version == "v1") {
+        // Unlike kube-apiserver, this server does not speak v1beta1.
+        causes.push(Cause::invalid(VERSIONS, reviews, "must include at least one of v1"));
+    }
 }
 
 fn versions(versions: &[Value], causes: &mut Vec<Cause>) {

@@ -16,7 +16,9 @@ use tokio::time::Instant;
 use crate::{
     VERSION,
     admission::REQUEST_TIME,
-    body, browser, discovery,
+    body, browser,
+    convert::{all_to_requested, to_requested},
+    discovery,
     faults::{
         Plan, Refusal, Verb, admin,
         answer::{spoil, through},
@@ -25,9 +27,9 @@ use crate::{
         subject::Subject,
     },
     metrics::{Labels, OnEnd},
-    object::{Key, to_json},
+    object::{Key, Object, to_json},
     openapi,
-    present::Form,
+    present::{Form, ListMeta},
     request::{Params, Route, Target, fault_verb, text_header, verb},
     resources::{Purpose, Resource},
     rest::{Answer, Call, Part, create, delete, delete::Options, eviction, get, list, patch, update},
@@ -247,16 +249,16 @@ impl ResourceRequest<'_> {
         match (method, collection) {
             ("GET" | "HEAD", true) => {
                 let (objects, meta) =
-                    list::list(self.server, self.resource, &self.key(), self.params, self.plan.stale)?;
-                let json = form.list(self.resource, objects.iter().map(|object| &object.value), &meta);
+                    list::list(self.server, self.resource, &self.key(), self.params, self.plan.stale).await?;
+                let json = self.listed(&objects, &meta, form).await?;
                 let mut response = respond(StatusCode::OK, "application/json", json);
                 self.warn(&mut response, &[]);
                 Ok(response)
             }
             ("GET" | "HEAD", false) if self.part != Part::Finalize => {
                 self.check_version()?;
-                let answer = get(self.server, self.resource, &self.key(), self.part, self.plan.stale)?;
-                Ok(self.answer(answer, form, &[]))
+                let answer = get(self.server, self.resource, &self.key(), self.part, self.plan.stale).await?;
+                self.answer(answer, form, &[]).await
             }
             ("DELETE", true) if !self.resource.verbs().contains(&"deletecollection") => {
                 Err(Status::method_not_allowed())
@@ -269,20 +271,20 @@ impl ResourceRequest<'_> {
                 let mut call = self.call("CreateOptions")?;
                 let decoded = body::decode(&self.head.headers, body, &self.resource.kind)?;
                 let answer = create::create(&mut call, decoded).await;
-                Ok(self.written(answer, form, &call.warnings))
+                Ok(self.written(answer, form, &call.warnings).await)
             }
             ("PUT" | "PATCH", true) if self.resource.custom => Err(Status::bad_request("name must be provided")),
             ("PUT", false) => {
                 let mut call = self.call("UpdateOptions")?;
                 let decoded = body::decode(&self.head.headers, body, &self.resource.kind)?;
                 let answer = update::update(&mut call, decoded).await;
-                Ok(self.written(answer, form, &call.warnings))
+                Ok(self.written(answer, form, &call.warnings).await)
             }
             ("PATCH", false) if self.part != Part::Finalize => {
                 let mut call = self.call("PatchOptions")?;
                 let kind = patch::Kind::of(&self.head.headers);
                 let answer = patch::patch(&mut call, kind, self.params, body).await;
-                Ok(self.written(answer, form, &call.warnings))
+                Ok(self.written(answer, form, &call.warnings).await)
             }
             _ => Err(Status::method_not_allowed()),
         }
@@ -295,7 +297,7 @@ impl ResourceRequest<'_> {
         let eviction = body::decode(&self.head.headers, body, "Eviction")?.value;
         let mut call = self.call("CreateOptions")?;
         let answer = eviction::evict(&mut call, &eviction, self.params).await;
-        Ok(self.written(answer, form, &call.warnings))
+        Ok(self.written(answer, form, &call.warnings).await)
     }
 
     fn log(&self) -> Result<Response<Body>> {
@@ -351,10 +353,10 @@ impl ResourceRequest<'_> {
             if self.resource.namespaced && self.target.namespace.is_empty() {
                 return Err(Status::method_not_allowed());
             }
-            let (objects, meta) = list::list(self.server, self.resource, &self.key(), self.params, None)?;
+            let (objects, meta) = list::list(self.server, self.resource, &self.key(), self.params, None).await?;
             let mut response = match delete::delete_all(&mut call, &objects, &options).await {
                 Ok(()) => {
-                    let json = form.list(self.resource, objects.iter().map(|object| &object.value), &meta);
+                    let json = self.listed(&objects, &meta, form).await?;
                     respond(StatusCode::OK, "application/json", json)
                 }
                 Err(status) => refused(&status),
@@ -363,7 +365,7 @@ impl ResourceRequest<'_> {
             return Ok(response);
         }
         let answer = delete::delete(&mut call, &options).await;
-        Ok(self.written(answer, form, &call.warnings))
+        Ok(self.written(answer, form, &call.warnings).await)
     }
 
     /// Returns the options of a write as webhooks get them.
@@ -417,9 +419,13 @@ impl ResourceRequest<'_> {
     }
 
     /// Returns the response to a write. A rejected write may have warnings too.
-    fn written(&self, answer: Result<Answer>, form: Form, warnings: &[String]) -> Response<Body> {
+    async fn written(&self, answer: Result<Answer>, form: Form, warnings: &[String]) -> Response<Body> {
+        let answer = match answer {
+            Ok(answer) => self.answer(answer, form, warnings).await,
+            Err(status) => Err(status),
+        };
         match answer {
-            Ok(answer) => self.answer(answer, form, warnings),
+            Ok(response) => response,
             Err(status) => {
                 let mut response = refused(&status);
                 self.warn(&mut response, warnings);
@@ -428,17 +434,30 @@ impl ResourceRequest<'_> {
         }
     }
 
-    fn answer(&self, answer: Answer, form: Form, warnings: &[String]) -> Response<Body> {
+    async fn answer(&self, answer: Answer, form: Form, warnings: &[String]) -> Result<Response<Body>> {
+        let resource = self.resource;
         let (code, json) = match answer {
-            Answer::Kept(code, object) => (code, form.kept(self.resource, &object)),
-            Answer::Made(code, value) if value["kind"] == self.resource.kind => {
-                (code, form.made(self.resource, &value))
+            Answer::Kept(code, object) => match form.as_stored(resource, &object) {
+                Some(json) => (code, json),
+                None => {
+                    let view = to_requested(self.server, resource, &object.value).await?;
+                    (code, form.object(resource, &view))
+                }
+            },
+            Answer::Made(code, value) if value["kind"] == resource.kind => {
+                let view = to_requested(self.server, resource, &value).await?;
+                (code, form.object(resource, &view))
             }
             Answer::Made(code, value) => (code, to_json(&value)),
         };
         let mut response = respond(code, "application/json", json);
         self.warn(&mut response, warnings);
-        response
+        Ok(response)
+    }
+
+    async fn listed(&self, objects: &[Arc<Object>], meta: &ListMeta, form: Form) -> Result<Bytes> {
+        let objects = all_to_requested(self.server, self.resource, objects).await?;
+        Ok(form.list(self.resource, &objects, meta))
     }
 
     fn warn(&self, response: &mut Response<Body>, warnings: &[String]) {

@@ -1,12 +1,13 @@
 //! Negotiates the form of an answer by the Accept header: whole objects, only metadata, or a Table.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 
 use crate::{
-    convert,
     object::{Object, to_json},
     request::{Params, text_header},
     resources::Resource,
@@ -60,23 +61,20 @@ impl Form {
         Err(Status::not_acceptable())
     }
 
-    /// Presents a stored object.
-    pub(crate) fn kept(self, resource: &Resource, object: &Object) -> Bytes {
-        if self == Form::Whole && object.value["apiVersion"] == resource.api_version() {
-            return object.json().clone();
-        }
-        self.made(resource, &object.value)
+    /// Presents a stored object that is in the version of the resource already, if its text is there.
+    pub(crate) fn as_stored(self, resource: &Resource, object: &Object) -> Option<Bytes> {
+        let same = self == Form::Whole && object.value["apiVersion"] == resource.api_version();
+        same.then(|| object.json().clone())
     }
 
-    /// Presents an object that is not stored.
-    pub(crate) fn made(self, resource: &Resource, object: &Value) -> Bytes {
-        let object = convert::to_requested(resource, object);
+    /// Presents an object in the version of the resource.
+    pub(crate) fn object(self, resource: &Resource, object: &Value) -> Bytes {
         match self {
-            Form::Whole => to_json(&object),
-            Form::Metadata => to_json(&metadata(&object)),
+            Form::Whole => to_json(object),
+            Form::Metadata => to_json(&metadata(object)),
             Form::Table(include) => {
                 let meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-                to_json(&table::table(resource, &[&object], include, &meta, true))
+                to_json(&table::table(resource, &[object], include, &meta, true))
             }
         }
     }
@@ -85,21 +83,15 @@ impl Form {
     pub(crate) fn watched(self, resource: &Resource, object: &Value, first: bool) -> Bytes {
         match self {
             Form::Table(include) => {
-                let object = convert::to_requested(resource, object);
                 let meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-                to_json(&table::table(resource, &[&object], include, &meta, first))
+                to_json(&table::table(resource, &[object], include, &meta, first))
             }
-            other => other.made(resource, object),
+            other => other.object(resource, object),
         }
     }
 
-    /// Presents a list.
-    pub(crate) fn list<'a>(
-        self,
-        resource: &Resource,
-        objects: impl Iterator<Item = &'a Value>,
-        meta: &ListMeta,
-    ) -> Bytes {
+    /// Presents a list of objects in the version of the resource.
+    pub(crate) fn list(self, resource: &Resource, objects: &[Cow<'_, Value>], meta: &ListMeta) -> Bytes {
         let mut list_meta = json!({"resourceVersion": meta.revision.to_string()});
         if let Some(token) = &meta.continue_token {
             list_meta["continue"] = token.as_str().into();
@@ -109,7 +101,6 @@ impl Form {
         if let Some(remaining) = meta.remaining {
             list_meta["remainingItemCount"] = remaining.into();
         }
-        let objects: Vec<_> = objects.map(|object| convert::to_requested(resource, object)).collect();
         match self {
             Form::Table(include) => {
                 let objects: Vec<&Value> = objects.iter().map(AsRef::as_ref).collect();

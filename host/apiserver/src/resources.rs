@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::{
     builtin,
+    convert::Conversion,
     openapi::{self, Document},
     schema::Schema,
 };
@@ -102,6 +103,8 @@ pub(crate) struct Resource {
     pub(crate) storage: GroupResource,
     /// The `apiVersion` of stored objects.
     pub(crate) stored_as: String,
+    /// The webhook that converts objects between versions, if the definition has one.
+    pub(crate) conversion: Option<Arc<Conversion>>,
     pub(crate) purpose: Purpose,
     pub(crate) names: NameRule,
     /// Has a `status` subresource.
@@ -136,6 +139,7 @@ impl Resource {
             categories: Vec::new(),
             storage: GroupResource::new(group, plural),
             stored_as: String::new(),
+            conversion: None,
             purpose: Purpose::Store,
             names: NameRule::Subdomain,
             status: false,

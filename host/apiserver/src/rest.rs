@@ -79,6 +79,11 @@ impl Part {
     }
 }
 
+/// Upper bound for the bytes of all warnings, as in kube-apiserver.
+const WARNINGS: usize = 4096;
+/// Characters of a warning that is shortened.
+const WARNING: usize = 256;
+
 /// A write request.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
@@ -110,12 +115,15 @@ pub(crate) enum Answer {
 }
 
 impl Call<'_> {
-    /// Adds the warnings of webhooks.
+    /// Adds the warnings of webhooks, each once. Beyond [`WARNINGS`] the last one is shortened, and the rest is dropped.
     pub(crate) fn add_warnings(&mut self, warnings: Vec<String>) {
         for warning in warnings {
-            if !self.warnings.contains(&warning) {
-                self.warnings.push(warning);
+            let shown: usize = self.warnings.iter().map(String::len).sum();
+            if shown >= WARNINGS || self.warnings.contains(&warning) {
+                continue;
             }
+            let fits = shown + warning.len() <= WARNINGS;
+            self.warnings.push(if fits { warning } else { warning.chars().take(WARNING).collect() });
         }
     }
 
@@ -164,7 +172,7 @@ impl Call<'_> {
 }
 
 /// Reads one object. `stale` is the number of the resource's last changes to ignore.
-pub(crate) fn get(
+pub(crate) async fn get(
     server: &Server,
     resource: &Arc<Resource>,
     key: &Key,
@@ -178,7 +186,7 @@ pub(crate) fn get(
     let found = found.ok_or_else(|| Status::not_found(&resource.group_resource(), &key.name))?;
     match part {
         Part::Scale => {
-            let view = convert::to_requested(resource, &found.value);
+            let view = convert::to_requested(server, resource, &found.value).await?;
             Ok(Answer::Made(StatusCode::OK, scale::of(resource, &view)?))
         }
         _ => Ok(Answer::Kept(StatusCode::OK, found)),

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::{
     admission::Webhooks,
-    convert, crd,
+    crd,
     faults::{Faults, admin::Snapshots},
     kinds,
     metrics::Metrics,
@@ -152,9 +152,8 @@ impl Server {
         let _ = self.create(resource, object);
     }
 
-    /// Commits a new object in the version of `resource`.
+    /// Commits a new object in its stored version.
     pub(crate) fn create(&self, resource: &Resource, object: Value) -> Result<Arc<Object>, Refused> {
-        let object = convert::to_stored(resource, object);
         let created = if resource.storage == GroupResource::crds() {
             let guard = self.definitions.lock();
             let (crd, object, defined) = self.judge(object);

@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use crate::{
+    convert::{all_to_requested, to_requested},
     faults::{
         Answer, Bookmark, Plan, answer,
         stream::{End, Held, WatchFaults, put},
@@ -131,14 +132,32 @@ impl Watch {
         let all = self.server.store.list(&self.resource.storage, self.query.namespace.as_deref(), None, at);
         let all = all.map_err(|_| Status::internal("the newest state is not kept"))?;
         self.seen = all.revision;
-        self.initial = all.objects.into_iter().filter(|object| self.wants(&object.value)).collect();
+        self.initial = all.objects.into();
         Ok(())
     }
 
-    fn wants(&self, object: &Value) -> bool {
-        let here = self.query.namespace.as_deref().is_none_or(|ns| ns == crate::object::namespace(object));
-        here && (self.query.selector.is_empty()
-            || self.query.selector.matches(&crate::convert::to_requested(&self.resource, object)))
+    async fn wants(&self, object: &Value) -> Result<bool> {
+        if self.query.namespace.as_deref().is_some_and(|ns| ns != crate::object::namespace(object)) {
+            return Ok(false);
+        }
+        if self.query.selector.is_empty() {
+            return Ok(true);
+        }
+        let view = to_requested(&self.server, &self.resource, object).await?;
+        Ok(self.query.selector.matches(&view))
+    }
+
+    /// Writes the next initial objects.
+    async fn initial(&mut self, lines: &mut BytesMut) -> Result<()> {
+        let next: Vec<_> = self.initial.drain(..self.initial.len().min(BATCH)).collect();
+        let (server, resource) = (Arc::clone(&self.server), Arc::clone(&self.resource));
+        let views = all_to_requested(&server, &resource, &next).await?;
+        for (object, view) in next.iter().zip(&views) {
+            if self.query.selector.is_empty() || self.query.selector.matches(view) {
+                self.line(lines, "ADDED", object, view);
+            }
+        }
+        Ok(())
     }
 
     /// Returns the lines as frames of a response body.
@@ -174,11 +193,13 @@ impl Watch {
                 continue;
             }
             if !self.initial.is_empty() {
-                for _ in 0..BATCH {
-                    let Some(object) = self.initial.pop_front() else { break };
-                    self.line(&mut lines, "ADDED", &object);
+                if let Err(status) = self.initial(&mut lines).await {
+                    self.error(&mut lines, &status);
                 }
-                return Some(lines.freeze());
+                if !lines.is_empty() {
+                    return Some(lines.freeze());
+                }
+                continue;
             }
             if std::mem::take(&mut self.mark_initial) && !self.faults.withholds(Bookmark::InitialEnd) {
                 self.bookmark(&mut lines, true);
@@ -201,7 +222,10 @@ impl Watch {
                 Ok((events, seen)) => {
                     self.seen = seen;
                     for event in &events {
-                        self.event(&mut lines, event);
+                        if let Err(status) = self.event(&mut lines, event).await {
+                            self.error(&mut lines, &status);
+                            break;
+                        }
                     }
                     if !lines.is_empty() {
                         return Some(lines.freeze());
@@ -250,27 +274,34 @@ impl Watch {
         }
     }
 
-    fn event(&mut self, lines: &mut BytesMut, event: &Event) {
-        let was = event.previous.as_ref().filter(|previous| self.wants(&previous.value));
-        let is = event.change != Change::Deleted && self.wants(&event.object.value);
-        match (was, is) {
-            (None, true) => self.line(lines, "ADDED", &event.object),
-            (Some(_), true) => self.line(lines, "MODIFIED", &event.object),
-            (Some(_), false) if event.change == Change::Deleted => self.line(lines, "DELETED", &event.object),
-            (Some(last), false) => {
+    async fn event(&mut self, lines: &mut BytesMut, event: &Event) -> Result<()> {
+        let was = match &event.previous {
+            Some(previous) => self.wants(&previous.value).await?.then_some(previous),
+            None => None,
+        };
+        let is = event.change != Change::Deleted && self.wants(&event.object.value).await?;
+        let last;
+        let (kind, object) = match (was, is) {
+            (None, true) => ("ADDED", &event.object),
+            (Some(_), true) => ("MODIFIED", &event.object),
+            (Some(_), false) if event.change == Change::Deleted => ("DELETED", &event.object),
+            (Some(was), false) => {
                 // The object left the selection. The client gets the last state that it could see, at this revision.
-                let last = Object::committed(last.value.clone(), event.revision);
-                self.line(lines, "DELETED", &last);
+                last = Object::committed(was.value.clone(), event.revision);
+                ("DELETED", &last)
             }
-            (None, false) => {}
-        }
+            (None, false) => return Ok(()),
+        };
+        let (server, resource) = (Arc::clone(&self.server), Arc::clone(&self.resource));
+        let view = to_requested(&server, &resource, &object.value).await?;
+        self.line(lines, kind, object, &view);
+        Ok(())
     }
 
-    fn line(&mut self, lines: &mut BytesMut, kind: &str, object: &Object) {
-        let json = match self.form {
-            Form::Whole => self.form.kept(&self.resource, object),
-            form => form.watched(&self.resource, &object.value, self.first),
-        };
+    /// Writes the line of an object. `view` is the object in the version of the resource.
+    fn line(&mut self, lines: &mut BytesMut, kind: &str, object: &Object, view: &Value) {
+        let stored = self.form.as_stored(&self.resource, object);
+        let json = stored.unwrap_or_else(|| self.form.watched(&self.resource, view, self.first));
         self.first = false;
         self.faults.put(lines, kind, &json);
     }

@@ -122,6 +122,14 @@ pub(crate) fn validate(config: &Value, at: &str) -> Vec<Cause> {
     causes
 }
 
+/// Returns the violation of a CA bundle, if it has no certificate.
+pub(crate) fn validate_ca(config: &Value, at: &str) -> Option<Cause> {
+    let text = config["caBundle"].as_str().filter(|text| !text.is_empty())?;
+    let ca = BASE64.decode(text).unwrap_or_default();
+    let why = roots(&ca).err()?;
+    Some(Cause::invalid(&format!("{at}.caBundle"), &text.into(), &why))
+}
+
 fn validate_url(url: &str, at: &str, causes: &mut Vec<Cause>) {
     const FORM: &str = "; desired format: https://host[/path]";
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));

@@ -9,24 +9,20 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::{
-    api::{
-        admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
-        core::v1::{ConfigMap, Pod},
-    },
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+use k8s_openapi::api::{
+    admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
+    core::v1::{ConfigMap, Pod},
 };
 use kube::{
     Api,
     api::{DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
     core::ApiResource,
 };
-use pilothouse_e2e::{Host, Plugin, Scene, eventually, suite::NotHere};
+use pilothouse_e2e::{Host, Plugin, Scene, eventually};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, from_value, json};
 
 pub(crate) async fn an_image_policy_in_a_config_map_denies_a_pod(mut scene: Scene) -> Result<()> {
-    has_webhooks(&scene).await?;
     scene.serve_webhooks(&[])?;
     let _host = reviewed(&scene, false).await?;
     let denied = create(&scene, "bad", "docker.io/nginx", false).await;
@@ -47,7 +43,6 @@ pub(crate) async fn an_image_policy_in_a_config_map_denies_a_pod(mut scene: Scen
 }
 
 pub(crate) async fn a_webhook_that_is_not_granted_has_no_configuration(mut scene: Scene) -> Result<()> {
-    has_webhooks(&scene).await?;
     scene.serve_webhooks(&[])?;
     policy(&scene, "registry.example.com/").await?;
     let yaml = yaml(&scene, false, &["labels"]);
@@ -68,7 +63,6 @@ pub(crate) async fn a_webhook_that_is_not_granted_has_no_configuration(mut scene
 pub(crate) async fn a_removed_plugin_has_no_configuration_and_an_edited_one_is_set_back(
     mut scene: Scene,
 ) -> Result<()> {
-    has_webhooks(&scene).await?;
     scene.serve_webhooks(&[])?;
     let _host = reviewed(&scene, false).await?;
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(scene.client());
@@ -90,7 +84,6 @@ pub(crate) async fn a_removed_plugin_has_no_configuration_and_an_edited_one_is_s
 }
 
 pub(crate) async fn a_host_that_is_down_leaves_it_to_the_failure_policy(mut scene: Scene) -> Result<()> {
-    has_webhooks(&scene).await?;
     scene.serve_webhooks(&[])?;
     let mut host = reviewed(&scene, false).await?;
     host.terminate().await?;
@@ -118,7 +111,6 @@ pub(crate) async fn a_host_that_is_down_leaves_it_to_the_failure_policy(mut scen
 }
 
 pub(crate) async fn certificates_change_under_load_and_no_call_fails(mut scene: Scene) -> Result<()> {
-    has_webhooks(&scene).await?;
     let folder = scene.folder().join("certificates");
     std::fs::create_dir(&folder)?;
     write_certificates(&folder)?;
@@ -150,7 +142,6 @@ pub(crate) async fn certificates_change_under_load_and_no_call_fails(mut scene: 
 }
 
 pub(crate) async fn a_plugin_is_replaced_under_load_and_no_call_fails(mut scene: Scene) -> Result<()> {
-    has_webhooks(&scene).await?;
     scene.serve_webhooks(&[])?;
     let mut host = reviewed(&scene, false).await?;
     let scene = Arc::new(scene);
@@ -168,7 +159,6 @@ pub(crate) async fn a_plugin_is_replaced_under_load_and_no_call_fails(mut scene:
 }
 
 pub(crate) async fn invariant_8_a_review_that_fails_costs_itself_one_call(mut scene: Scene) -> Result<()> {
-    has_webhooks(&scene).await?;
     scene.serve_webhooks(&[])?;
     policy(&scene, "registry.example.com/").await?;
     let bad = format!("{}-bad", name(&scene));
@@ -199,7 +189,6 @@ pub(crate) async fn invariant_8_a_review_that_fails_costs_itself_one_call(mut sc
 }
 
 pub(crate) async fn objects_are_converted_between_versions(mut scene: Scene) -> Result<()> {
-    has_conversion(&scene).await?;
     scene.serve_webhooks(&[])?;
     let _host = scene.with(&[Plugin::guest("converting")?])?.host().await?;
     let lamps = |version: &str| -> Api<DynamicObject> {
@@ -226,38 +215,6 @@ pub(crate) async fn objects_are_converted_between_versions(mut scene: Scene) -> 
     let Err(error) = lamps("v1").get("sun").await else { bail!("it was converted") };
     ensure!(error.to_string().contains("a lamp has at most 100 percent"), "{error}");
     Ok(())
-}
-
-/// Skips the test if the API server calls no webhooks.
-async fn has_webhooks(scene: &Scene) -> Result<()> {
-    match scene.client().list_api_group_resources("admissionregistration.k8s.io/v1").await {
-        Ok(_) => Ok(()),
-        Err(_) => Err(NotHere("this API server calls no webhooks").into()),
-    }
-}
-
-/// Skips the test if the API server converts no objects by webhooks.
-async fn has_conversion(scene: &Scene) -> Result<()> {
-    let definition = json!({
-        "metadata": {"name": "probes.converting.example.com"},
-        "spec": {
-            "group": "converting.example.com", "scope": "Namespaced", "names": {"kind": "Probe", "plural": "probes"},
-            "versions": [{
-                "name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}},
-            }],
-            "conversion": {"strategy": "Webhook", "webhook": {
-                "conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/"},
-            }},
-        },
-    });
-    let definitions: Api<CustomResourceDefinition> = Api::all(scene.client());
-    let dry = PostParams { dry_run: true, ..PostParams::default() };
-    match definitions.create(&dry, &from_value(definition)?).await {
-        Err(kube::Error::Api(status)) if status.message.contains("supported values: \"None\"") => {
-            Err(NotHere("this API server converts no objects by webhooks").into())
-        }
-        other => other.map(drop).map_err(anyhow::Error::from),
-    }
 }
 
 /// The name of the test's plugin. All tests share the kinds of configurations.

@@ -7,7 +7,7 @@ use super::{Answer, Call, check_fields, check_kind, warnings, write};
 use crate::{
     admission::{self, Operation},
     body::Decoded,
-    kinds, managed,
+    convert, kinds, managed,
     object::{self, Key, copy_meta, meta_str, name_suffix, new_uid, now, remove_meta, set_meta},
     resources::Purpose,
     status::{Result, Status},
@@ -170,6 +170,7 @@ async fn commit(call: &mut Call<'_>, mut object: Value) -> std::result::Result<A
         call.server.store.may_create(&resource.storage, &call.key).map_err(Failure::Refused)?;
         return Ok(Answer::Made(StatusCode::CREATED, object));
     }
+    let object = convert::to_stored(call.server, resource, object).await?;
     let created = call.server.create(resource, object).map_err(Failure::Refused)?;
     Ok(Answer::Kept(StatusCode::CREATED, created))
 }

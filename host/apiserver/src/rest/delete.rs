@@ -175,7 +175,7 @@ pub(crate) async fn delete_all(call: &mut Call<'_>, objects: &[Arc<Object>], opt
 
 /// Asks the webhooks about a deletion.
 async fn ask(call: &mut Call<'_>, current: &Object) -> Result<()> {
-    let old = convert::to_requested(call.resource, &current.value);
+    let old = convert::to_requested(call.server, call.resource, &current.value).await?;
     admission::mutate(call, Operation::Delete, None, Some(&old)).await?;
     admission::validate(call, Operation::Delete, None, Some(&old)).await
 }

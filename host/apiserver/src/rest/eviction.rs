@@ -22,7 +22,7 @@ pub(crate) async fn evict(call: &mut Call<'_>, eviction: &Value, params: &Params
     let options = Options::parse(&eviction["deleteOptions"], params)?;
     let Some(pod) = call.current() else { return Err(call.not_found()) };
     if !is_free(&pod.value) {
-        take_from_budget(call, &pod)?;
+        take_from_budget(call, &pod).await?;
     }
     delete::delete(call, &options).await?;
     let success = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
@@ -35,12 +35,12 @@ fn is_free(pod: &Value) -> bool {
 }
 
 /// Takes one disruption from the budget of a Pod. Fails if there is none left.
-fn take_from_budget(call: &Call<'_>, pod: &Object) -> Result<()> {
+async fn take_from_budget(call: &Call<'_>, pod: &Object) -> Result<()> {
     let registry = call.server.registry();
     let Some(budgets) = registry.find("policy", "v1", "poddisruptionbudgets") else { return Ok(()) };
     loop {
         let of_namespace = crate::object::Key::new(&call.key.namespace, "");
-        let (found, _) = super::list::list(call.server, budgets, &of_namespace, &Params::default(), None)?;
+        let (found, _) = super::list::list(call.server, budgets, &of_namespace, &Params::default(), None).await?;
         let mut matching = Vec::new();
         for budget in found {
             if selects(&budget.value, pod, budgets)? {

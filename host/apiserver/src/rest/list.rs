@@ -6,6 +6,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::json;
 
 use crate::{
+    convert,
     object::{Key, Object},
     present::ListMeta,
     request::{Params, options_error},
@@ -115,7 +116,7 @@ pub(crate) fn expired_page(params: &Params) -> Result<Status> {
 
 /// Returns one page, or all objects. `stale` is the number of last changes to ignore, unless an exact revision is
 /// requested.
-pub(crate) fn list(
+pub(crate) async fn list(
     server: &Server,
     resource: &Resource,
     key: &Key,
@@ -141,10 +142,17 @@ pub(crate) fn list(
         None => Status::expired(format!("The resourceVersion for the provided list is too old: {}", at.unwrap_or(0))),
     })?;
     let revision = snapshot.revision;
-    let mut matching = snapshot.objects.into_iter().filter(|object| {
-        let view = crate::convert::to_requested(resource, &object.value);
-        query.selector.matches(&view)
-    });
+    let mut objects = snapshot.objects;
+    if !query.selector.is_empty() {
+        let matches: Vec<bool> = convert::all_to_requested(server, resource, &objects)
+            .await?
+            .iter()
+            .map(|view| query.selector.matches(view))
+            .collect();
+        let mut matches = matches.into_iter();
+        objects.retain(|_| matches.next().unwrap_or_default());
+    }
+    let mut matching = objects.into_iter();
     if limit == 0 {
         let meta = ListMeta { revision, continue_token: None, remaining: None };
         return Ok((matching.collect(), meta));

@@ -55,7 +55,7 @@ pub(crate) async fn patch(call: &mut Call<'_>, kind: Option<Kind>, params: &Para
     let decoded = body::json(body).map_err(|why| Status::bad_request(format!("error decoding patch: {why}")))?;
     loop {
         let Some(current) = call.current() else { return Err(call.not_found()) };
-        let view = convert::to_requested(call.resource, &current.value);
+        let view = convert::to_requested(call.server, call.resource, &current.value).await?;
         let warned = call.warnings.len();
         let replaced = if call.part == Part::Scale {
             let before = scale::of_any(call.resource, &view);
@@ -70,7 +70,7 @@ pub(crate) async fn patch(call: &mut Call<'_>, kind: Option<Kind>, params: &Para
             replace(call, &current, wanted, Tracking::Update).await?
         };
         match replaced {
-            Replaced::Done(answer) => return scale::answer(call, answer),
+            Replaced::Done(answer) => return scale::answer(call, answer).await,
             Replaced::Overtaken => call.warnings.truncate(warned),
         }
     }
@@ -149,7 +149,10 @@ async fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answ
     let force = params.flag("force");
     loop {
         let current = call.current();
-        let view = current.as_ref().map(|current| convert::to_requested(call.resource, &current.value));
+        let view = match &current {
+            Some(current) => Some(convert::to_requested(call.server, call.resource, &current.value).await?),
+            None => None,
+        };
         if let Some(view) = &view {
             check_version(call, &applied, view)?;
         }
@@ -168,7 +171,7 @@ async fn apply(call: &mut Call<'_>, params: &Params, body: &[u8]) -> Result<Answ
             }
         };
         match replace(call, &current, wanted, Tracking::Applied).await? {
-            Replaced::Done(answer) => return scale::answer(call, answer),
+            Replaced::Done(answer) => return scale::answer(call, answer).await,
             Replaced::Overtaken => {}
         }
     }

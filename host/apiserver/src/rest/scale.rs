@@ -93,10 +93,10 @@ pub(crate) async fn update(call: &mut Call<'_>, scale: &Value) -> Result<Answer>
         if !version.is_empty() && version != meta_str(&current.value, "resourceVersion") {
             return Err(call.modified());
         }
-        let view = convert::to_requested(call.resource, &current.value).into_owned();
+        let view = convert::to_requested(call.server, call.resource, &current.value).await?;
         let wanted = write(call.resource, &view, scale, false)?;
         if let Replaced::Done(answer) = replace(call, &current, wanted, Tracking::Update).await? {
-            return self::answer(call, answer);
+            return self::answer(call, answer).await;
         }
     }
 }
@@ -114,14 +114,15 @@ pub(super) fn fragment(call: &Call<'_>, scale: &Value) -> Result<Value> {
 }
 
 /// Turns the answer to a write of the object into a Scale.
-pub(crate) fn answer(call: &Call<'_>, answer: Answer) -> Result<Answer> {
+pub(crate) async fn answer(call: &Call<'_>, answer: Answer) -> Result<Answer> {
     if call.part != Part::Scale {
         return Ok(answer);
     }
     let object = match &answer {
-        Answer::Kept(_, object) => convert::to_requested(call.resource, &object.value),
-        Answer::Made(_, value) => convert::to_requested(call.resource, value),
+        Answer::Kept(_, object) => &object.value,
+        Answer::Made(_, value) => value,
     };
+    let object = convert::to_requested(call.server, call.resource, object).await?;
     Ok(Answer::Made(StatusCode::OK, of_any(call.resource, &object)))
 }
 

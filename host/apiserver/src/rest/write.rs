@@ -29,7 +29,7 @@ pub(super) async fn replace(
     tracking: Tracking,
 ) -> Result<Replaced> {
     let resource = call.resource;
-    let old = convert::to_requested(resource, &current.value);
+    let old = convert::to_requested(call.server, resource, &current.value).await?;
     let mut new = complete(call, &old, wanted)?;
     if tracking == Tracking::Update {
         let given = new["metadata"].get("managedFields").and_then(Value::as_array);
@@ -56,7 +56,7 @@ pub(super) async fn replace(
         }
         _ => admission::validate(call, Operation::Update, Some(&new), Some(&old)).await?,
     }
-    commit(call, current, &old, new)
+    commit(call, current, &old, new).await
 }
 
 /// Keeps what the request may not change, and fills in defaults.
@@ -91,7 +91,7 @@ fn clears(entries: &[Value]) -> bool {
     matches!(entries, [Value::Object(only)] if only.is_empty())
 }
 
-fn commit(call: &Call<'_>, current: &Arc<Object>, old: &Value, new: Value) -> Result<Replaced> {
+async fn commit(call: &Call<'_>, current: &Arc<Object>, old: &Value, new: Value) -> Result<Replaced> {
     let resource = call.resource;
     let done = |object: &Arc<Object>| Ok(Replaced::Done(Answer::Kept(StatusCode::OK, Arc::clone(object))));
     let goes = is_deleting(&new) && finalizers(&new).is_empty() && kinds::may_vanish(resource, &new);
@@ -104,13 +104,14 @@ fn commit(call: &Call<'_>, current: &Arc<Object>, old: &Value, new: Value) -> Re
     if goes {
         // The answer is the object before its deletion, with its resourceVersion.
         let answer = Answer::Made(StatusCode::OK, new.clone());
-        let new = convert::to_stored(resource, new);
+        let new = convert::to_stored(call.server, resource, new).await?;
         return match call.server.remove(resource, current, new) {
             Ok(_) => Ok(Replaced::Done(answer)),
             Err(_) => Ok(Replaced::Overtaken),
         };
     }
-    match call.server.update(resource, current, convert::to_stored(resource, new)) {
+    let new = convert::to_stored(call.server, resource, new).await?;
+    match call.server.update(resource, current, new) {
         Ok(object) => done(&object),
         Err(_) => Ok(Replaced::Overtaken),
     }

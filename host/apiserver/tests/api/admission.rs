@@ -547,6 +547,18 @@ async fn warnings_reach_the_client_with_either_answer() {
 }
 
 #[tokio::test]
+async fn too_many_warnings_are_cut() {
+    let cluster = Cluster::start().await;
+    let warnings: Vec<String> = (0..100).map(|index| format!("{index}{}", "x".repeat(1000))).collect();
+    let hook = Hook::serve(move |_| Said::Response(json!({"allowed": true, "warnings": warnings}))).await;
+    validating(&cluster, &hook, &json!({})).await;
+    let reply = cluster.post(CONFIG_MAPS, &config_map("a")).await;
+    let lengths: Vec<usize> = reply.warnings().iter().map(|warning| warning.len() - "299 - \"\"".len()).collect();
+    assert_eq!(lengths, [1001, 1001, 1001, 1001, 256]);
+    reply.ok();
+}
+
+#[tokio::test]
 async fn subresources_are_selected_by_their_own_rules() {
     let cluster = Cluster::start().await;
     cluster.apples().await;

@@ -157,7 +157,8 @@ async fn a_definition_that_breaks_the_rules_is_refused() {
         (with(|c| c["spec"]["group"] = "apps".into()), "metadata.name"),
         (with(|c| c["spec"]["scope"] = "Foo".into()), "spec.scope"),
         (with(|c| c["spec"]["versions"][0]["storage"] = false.into()), "spec.versions"),
-        (with(|c| c["spec"]["conversion"] = json!({"strategy": "Webhook"})), "spec.conversion.strategy"),
+        (with(|c| c["spec"]["conversion"] = json!({"strategy": "Other"})), "spec.conversion.strategy"),
+        (with(|c| c["spec"]["conversion"] = json!({"strategy": "Webhook"})), "spec.conversion.webhookClientConfig"),
         (with(|c| c["spec"]["versions"][0]["schema"] = json!({})), "spec.versions[0].schema.openAPIV3Schema"),
     ] {
         let reply = cluster.post(CRDS, &crd).await;

@@ -4,6 +4,7 @@
 
 mod admission;
 mod cluster;
+mod conversion;
 mod crud;
 mod custom;
 mod discovery;

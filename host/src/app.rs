@@ -154,8 +154,9 @@ impl Host {
         let informers = Informers::new(cluster.clone(), intake.handle().clone());
         // For now every process acts.
         let acting = Acting::new(true);
-        let events = Events::start(cluster.clone(), acting.clone(), &machine(), &Handle::current());
         let counters = Counters::default();
+        let (counted, io) = (counters.events.clone(), Handle::current());
+        let events = Events::start(cluster.clone(), acting.clone(), counted, &machine(), &io);
         let endpoint = options.webhooks.as_ref().map(|webhooks| Endpoint::new(webhooks.address.clone()));
         let dispatch = Arc::new(Dispatch::new(Parts {
             cluster: cluster.clone(),

@@ -11,7 +11,7 @@
 //!
 //! - `sync`, `lines`, `cursor`, `hook`, `remembered`: small parts
 //! - `queue`, `record`: the keys of a controller; the calls of a plugin
-//! - `reading`, `reader`, `imports`: what one call reads and writes
+//! - `reading`, `reader`, `recorder`, `imports`: what one call reads and writes
 //! - `batch`, `pending`: changes on their way to `map` and `observe`
 //! - `judging`, `routes`: from an informer's change to a listener
 //! - `serving`, `ledger`: what serves a controller's keys; everything that is known of them
@@ -42,6 +42,7 @@ mod reader;
 mod reading;
 mod reconcile;
 mod record;
+mod recorder;
 mod remembered;
 mod resync;
 mod reviewing;

@@ -58,6 +58,7 @@ pub use contract::{
             PatchBody, Preconditions, Propagation, Reason, StatusError,
         },
         clock::{ClockCall, ClockImports},
+        events::{EventError, EventsCall, EventsImports},
         host::HostCall,
         host_state::Excess,
         http::{HttpCall, HttpError, HttpImports, HttpRequest, HttpResponse, MAX_HTTP_BODY},

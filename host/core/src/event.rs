@@ -1,8 +1,12 @@
 //! Decides which reports about objects become Events of the cluster, and which only count.
 //!
-//! Owns the limits, which are client-go's. A repeated report within [ten minutes](SAME) only increases a count. More than
-//! [ten](SIMILAR) different messages for one reason are combined. An object gets [25 at once](RATE), then one each five minutes. The
-//! driver writes the Events.
+//! - [`Event`] is an Event of a plugin, within the bounds of the contract.
+//! - [`KeyEvents`] decides when the Events of an outcome are written, and which repeat an earlier one.
+//! - [`Correlator`] counts, combines and drops Events. Its limits are client-go's. A repeated report within [ten minutes](SAME) only
+//!   increases a count. More than [ten](SIMILAR) different messages for one reason are combined. An object gets [25 at once](RATE) from
+//!   one source, then one each five minutes.
+//!
+//! The driver writes the Events.
 //!
 //! ```
 //! use pilothouse_core::event::{Act, Correlator};
@@ -10,9 +14,9 @@
 //!
 //! let mut events = Correlator::new();
 //! let now = Duration::from_secs(100);
-//! let first = events.judge(now, &"a", "Failed", "no", || "a.1".to_owned());
+//! let first = events.judge(now, &"a", &"Failed", "no", || "a.1".to_owned());
 //! assert_eq!(first, Some(Act { name: "a.1".into(), count: 1, message: "no".into() }));
-//! let again = events.judge(now, &"a", "Failed", "no", || "a.2".to_owned());
+//! let again = events.judge(now, &"a", &"Failed", "no", || "a.2".to_owned());
 //! assert_eq!(again, Some(Act { name: "a.1".into(), count: 2, message: "no".into() }));
 //! ```
 
@@ -23,7 +27,14 @@ use std::{
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 
+pub use self::{
+    draft::{Event, Level, MAX_EVENTS, MAX_MESSAGE, MAX_REASON, cut},
+    key::{KeyEvents, Release, StatusWrite},
+};
 use crate::rate::Rate;
+
+mod draft;
+mod key;
 
 /// Time within which a repeated message only counts: client-go's `defaultAggregateIntervalInSeconds`.
 pub const SAME: Duration = Duration::from_secs(600);
@@ -48,14 +59,17 @@ pub struct Act {
     pub message: String,
 }
 
-/// The reports about objects of type `O`.
+/// The reports of type `R` about objects of type `O`.
+///
+/// `O` names the source of the report, too. So one source does not use up the rate of another. `R` is the reason of a report, with its
+/// level.
 #[derive(Debug)]
-pub struct Correlator<O> {
+pub struct Correlator<O, R> {
     hasher: DefaultHashBuilder,
     rates: Recent<O, Duration>,
-    similar: Recent<(O, &'static str), Similar>,
+    similar: Recent<(O, R), Similar>,
     /// By the message's hash; `None` for combined messages.
-    same: Recent<(O, &'static str, Option<u64>), Same>,
+    same: Recent<(O, R, Option<u64>), Same>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -71,13 +85,13 @@ struct Same {
     count: u32,
 }
 
-impl<O: Clone + Eq + Hash> Default for Correlator<O> {
+impl<O: Clone + Eq + Hash, R: Clone + Eq + Hash> Default for Correlator<O, R> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<O: Clone + Eq + Hash> Correlator<O> {
+impl<O: Clone + Eq + Hash, R: Clone + Eq + Hash> Correlator<O, R> {
     /// Creates a correlator without reports.
     pub fn new() -> Self {
         Self {
@@ -93,7 +107,7 @@ impl<O: Clone + Eq + Hash> Correlator<O> {
         &mut self,
         now: Duration,
         about: &O,
-        reason: &'static str,
+        reason: &R,
         message: &str,
         name: impl FnOnce() -> String,
     ) -> Option<Act> {
@@ -103,14 +117,14 @@ impl<O: Clone + Eq + Hash> Correlator<O> {
         }
         *used = RATE.take(*used, now);
         let hash = self.hasher.hash_one(message);
-        let similar = self.similar.entry((about.clone(), reason), Similar::default);
+        let similar = self.similar.entry((about.clone(), reason.clone()), Similar::default);
         let (hash, message) = if similar.is_one_of_few(now, hash) {
             (Some(hash), message.to_owned())
         } else {
             (None, format!("(combined from similar events): {message}"))
         };
         let mut new = false;
-        let same = self.same.entry((about.clone(), reason, hash), || {
+        let same = self.same.entry((about.clone(), reason.clone(), hash), || {
             new = true;
             Same { last: now, name: String::new(), count: 0 }
         });

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use pilothouse_core::event::cut;
 use serde::Serialize;
 
 use super::{Control, Release, View};
@@ -12,7 +13,6 @@ use crate::{
     name::PluginName,
     plugin::{Failure, Status},
     wasm::{InstanceFigures, Limits, Tier},
-    writer::cut,
 };
 
 /// Bytes of a warning. There may be many of one plugin.

@@ -19,6 +19,7 @@ pub(super) struct Counters {
     loads: Arc<plugin::metrics::Loads>,
     pub(super) calls: Arc<dispatch::metrics::Calls>,
     pub(super) writes: Arc<writer::metrics::Writes>,
+    pub(super) events: Arc<writer::PluginEvents>,
     pub(super) requests: Arc<outbound::metrics::Requests>,
     pub(super) webhooks: Arc<webhook::Counters>,
 }
@@ -29,7 +30,7 @@ impl Counters {
         let mut registry = Registry::default();
         dispatch::metrics::register(&mut registry, &self.calls, &view.dispatch);
         plugin::metrics::register(&mut registry, &self.loads);
-        writer::metrics::register(&mut registry, &self.writes, events);
+        writer::metrics::register(&mut registry, &self.writes, &self.events, events);
         outbound::metrics::register(&mut registry, &self.requests);
         webhook::register(&mut registry, &self.webhooks);
         informer::metrics::register(&mut registry, &view.informers);
@@ -44,6 +45,7 @@ impl Counters {
         self.loads.begin(plugin.as_str());
         self.calls.begin(plugin.as_str());
         self.writes.begin(plugin.as_str());
+        self.events.begin(plugin.as_str());
         self.requests.begin(plugin.as_str());
     }
 
@@ -51,6 +53,7 @@ impl Counters {
         self.loads.remove(plugin.as_str());
         self.calls.remove(plugin.as_str());
         self.writes.remove(plugin.as_str());
+        self.events.remove(plugin.as_str());
         self.requests.remove(plugin.as_str());
     }
 }

@@ -22,7 +22,7 @@ use std::{
 use arc_swap::ArcSwap;
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
-use pilothouse_core::{manifest, store::Change, workqueue::Pace};
+use pilothouse_core::{event::Release, manifest, store::Change, workqueue::Pace};
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
@@ -33,7 +33,7 @@ pub use self::waking::Waking;
 use self::workers::Workers;
 use super::{
     Attempt, Observer, Parts, ReconcileResult,
-    ledger::{Ledger, awaiting},
+    ledger::{Ledger, awaiting, deferred::Left},
     pending,
     record::Record,
     resync,
@@ -304,18 +304,26 @@ impl Controller {
         self.ledger.queue().wake_all();
     }
 
-    /// Writes the postponed statuses of a controller that has ended. The plugin's [fence](crate::writer::Fence) bounds
+    /// Writes the postponed statuses of a controller that has ended, and their Events. The plugin's [fence](crate::writer::Fence) bounds
     /// how long this takes.
     pub(super) async fn write_deferred(&self) {
         let serving = self.serving();
-        let writing = self.ledger.take_all_deferred().into_iter().map(async |(key, uid, status)| {
+        let writing = self.ledger.take_all_deferred().into_iter().map(async |(key, uid, Left { status, events })| {
+            // Without a status, the Events wait for one that was not written. The next host finds the same difference.
+            let Some(status) = status else { return };
             let object = serving.reconciles.get(&serving.spec.for_.of, &key).filter(|object| *object.uid() == uid);
             let Some(object) = object else { return };
             let owner = Owner { object: &object, owns: &serving.owns };
-            if let Err(error) = serving.access.writer.status(&owner, &serving.view, &status).await
-                && self.record.may_log()
-            {
-                warn!(plugin = %self.id.plugin, controller = self.name(), %key, %error, "cannot write a postponed status at the end");
+            match serving.access.writer.status(&owner, &serving.view, &status).await {
+                Ok(_) => {
+                    let release = Release { events: events.into_waiting(), dropped: 0 };
+                    serving.access.release_events(&object, release);
+                }
+                Err(error) if self.record.may_log() => {
+                    let plugin = &self.id.plugin;
+                    warn!(%plugin, controller = self.name(), %key, %error, "cannot write a postponed status at the end");
+                }
+                Err(_) => {}
             }
         });
         stream::iter(writing).buffer_unordered(STATUSES_AT_ONCE).collect::<()>().await;

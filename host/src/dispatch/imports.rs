@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
 use http::{HeaderName, HeaderValue};
 use pilothouse_core::{
+    event::{Event, Release},
     grant::{Grants, HttpGranted, HttpHeader, Namespaces},
     http::Url,
     key::{Key, TypeMeta},
@@ -17,23 +18,24 @@ use pilothouse_core::{
     object::{Object, Subresource, Uid},
 };
 
-use super::{reader::Reader, reading::Reading, record::Record};
+use super::{reader::Reader, reading::Reading, record::Record, recorder::Recorder};
 use crate::{
     cluster::{self, DeleteOptions, Patch},
     informer::View,
     outbound::{Admission, Client},
     references::References,
     wasm::{
-        CacheImports, ClientError, ClientImports, ClockImports, HttpError, HttpImports, HttpRequest, HttpResponse,
-        Import, Imports, KeyPage, ListPage, ListQuery, LogImports, LogLine, LogQuery, Page, PatchBody, Preconditions,
-        Propagation, Query, RandomImports, ReadError, Reason, StatusError,
+        CacheImports, ClientError, ClientImports, ClockImports, EventError, EventsImports, HttpError, HttpImports,
+        HttpRequest, HttpResponse, Import, Imports, KeyPage, ListPage, ListQuery, LogImports, LogLine, LogQuery, Page,
+        PatchBody, Preconditions, Propagation, Query, RandomImports, ReadError, Reason, StatusError,
     },
-    writer::{self, Closed, Writer},
+    writer::{self, Closed, Fate, Writer},
 };
 
 /// Everything that a plugin's calls read and write through. Each activation has one.
 pub(super) struct Access {
     pub(super) reader: Reader,
+    recorder: Recorder,
     pub(super) writer: Writer,
     /// Shared by all activations.
     pub(super) http: Arc<Client>,
@@ -73,6 +75,7 @@ impl Access {
         });
         Self {
             reader: Reader::new(view, grants.clone(), manifest),
+            recorder: Recorder::new(record.clone(), grants.clone()),
             writer,
             http,
             references,
@@ -94,6 +97,16 @@ impl Access {
     /// Returns what the plugin may do now.
     pub(super) fn grants(&self) -> Arc<Grants> {
         self.grants.load_full()
+    }
+
+    /// Queues the Events of a call about `own`, and counts those that are dropped.
+    pub(super) fn release_events(&self, own: &Object, release: Release) {
+        self.recorder.release(&self.reader, own, release);
+    }
+
+    /// Counts Events that found no room to wait.
+    pub(super) fn drop_events(&self, count: usize) {
+        self.recorder.count(Fate::Dropped, count);
     }
 
     /// Returns `true` if the plugin may see this object now: see [`Grants::may_see`].
@@ -136,23 +149,25 @@ pub(super) struct CallImports {
     reading: Arc<Reading>,
     /// `true` if the call may write.
     may_write: bool,
+    /// The object that is reconciled. `None` in other calls.
+    own: Option<Arc<Object>>,
 }
 
 impl CallImports {
     /// Creates the imports of a call whose reads are not tracked.
     pub(super) fn new(access: Arc<Access>) -> Self {
-        Self { access, reading: Arc::default(), may_write: true }
+        Self { access, reading: Arc::default(), own: None, may_write: true }
     }
 
     /// Creates the imports of a review. Its reads are not tracked, and it may not write: the API server may still reject
     /// the request, or only try it.
     pub(super) fn reviewing(access: Arc<Access>) -> Self {
-        Self { access, reading: Arc::default(), may_write: false }
+        Self { access, reading: Arc::default(), own: None, may_write: false }
     }
 
-    /// Creates the imports of a call whose reads are tracked.
-    pub(super) fn tracked(access: Arc<Access>, reading: Arc<Reading>) -> Self {
-        Self { access, reading, may_write: true }
+    /// Creates the imports of a reconcile, whose reads are tracked.
+    pub(super) fn tracked(access: Arc<Access>, reading: Arc<Reading>, own: Arc<Object>) -> Self {
+        Self { access, reading, own: Some(own), may_write: true }
     }
 
     fn check_may_write(&self) -> Result<(), ClientError> {
@@ -308,6 +323,20 @@ impl HttpImports for CallImports {
             let admit = |method: &str, url: &Url| self.access.admit(method, url);
             self.access.http.send(request, &admit).await
         })
+    }
+}
+
+impl EventsImports for CallImports {
+    fn record(&self, event: &Event) -> Result<(), EventError> {
+        if !self.may_write {
+            let why = "a review may not write Events, because the API server may still reject the request";
+            return Err(EventError::NotGranted(why.to_owned()));
+        }
+        self.access.recorder.record(&self.access.reader, self.own.as_deref(), event)
+    }
+
+    fn drop_events(&self, count: usize) {
+        self.access.drop_events(count);
     }
 }
 

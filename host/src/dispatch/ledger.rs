@@ -3,7 +3,7 @@
 //! - [`Queue`]: which keys are to be reconciled, and when.
 //! - [`gone`]: the last states of deleted objects that are still to be reconciled (invariant 5).
 //! - [`failing`]: why keys fail, and which keys the plugin gave up.
-//! - [`deferred`]: statuses whose write was postponed to the key's next reconcile.
+//! - [`deferred`]: postponed statuses and Events, which a reconcile leaves to the key's next one.
 //! - [`awaiting`]: keys that failed because a watch was down.
 //! - [`asks`]: what keys ask to be watched, beside the manifest.
 //! - reads: what the last successful reconcile of each key has read (invariant 11).
@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pilothouse_core::{
+    event::KeyEvents,
     key::{Key, TypeMeta},
     object::{Object, Uid},
     reads::Tracker,
@@ -31,7 +32,7 @@ use pilothouse_core::{
 use self::{
     asks::Asks,
     awaiting::Awaiting,
-    deferred::Deferred,
+    deferred::{Deferred, Left},
     failing::{Failing, FailingKey, GivenUp},
     gone::{Gone, GoneFigures},
 };
@@ -172,25 +173,31 @@ impl Ledger {
     }
 
     /// Postpones the status of an object to the next reconcile of its key, if that one comes as soon as a worker is
-    /// free. It does not if a breaker, a quarantine, a rate or a shutdown may delay the key.
-    pub(super) fn defer(&self, record: &Record, object: &Object, status: &str) -> Deferral {
+    /// free. It does not if a breaker, a quarantine, a rate or a shutdown may delay the key. `events` wait with the status.
+    pub(super) fn defer(&self, record: &Record, object: &Object, status: &str, events: &KeyEvents) -> Deferral {
         let key = object.key();
         let is_next = {
             let queue = self.queue.lock();
             queue.is_ready(key) && queue.pace().rate.is_none() && !queue.is_shut_down()
         };
-        let is_postponed = is_next && record.held_until().is_none() && self.deferred.put(key, object.uid(), status);
+        let left = || Left { status: Some(status.to_owned()), events: events.clone() };
+        let is_postponed = is_next && record.held_until().is_none() && self.deferred.put(key, object.uid(), left());
         if is_postponed { Deferral::Postponed } else { Deferral::WriteNow }
     }
 
-    /// Removes and returns the postponed status of this key. `None` if there is none, or if it belonged to another
-    /// object of that name.
-    pub(super) fn take_deferred(&self, key: &Key, object: Option<&Object>) -> Option<Box<str>> {
-        self.deferred.take(key, object.map(Object::uid))
+    /// Leaves Events to the key's next reconcile. Returns `false` if there is no room for them.
+    pub(super) fn leave_events(&self, object: &Object, events: KeyEvents) -> bool {
+        events.is_empty() || self.deferred.put(object.key(), object.uid(), Left { status: None, events })
     }
 
-    /// Removes and returns all postponed statuses.
-    pub(super) fn take_all_deferred(&self) -> Vec<(Key, Uid, Box<str>)> {
+    /// Removes and returns what the last reconcile of this key has left. Empty if it left nothing, or if that belonged to
+    /// another object of that name.
+    pub(super) fn take_deferred(&self, key: &Key, object: Option<&Object>) -> Left {
+        self.deferred.take(key, object.map(Object::uid)).unwrap_or_default()
+    }
+
+    /// Removes and returns what the last reconciles of all keys have left.
+    pub(super) fn take_all_deferred(&self) -> Vec<(Key, Uid, Left)> {
         self.deferred.take_all()
     }
 

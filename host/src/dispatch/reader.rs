@@ -64,6 +64,16 @@ impl Reader {
         Self { view, grants, indexes: indexes.collect() }
     }
 
+    /// Returns an object as the cache has it now. The read is not tracked.
+    pub(super) fn look_up(&self, of: &TypeMeta, key: &Key) -> Result<Option<Arc<Object>>, ReadError> {
+        let (namespace, reading) = (key.namespace.as_deref(), Reading::default());
+        self.granted(of, namespace, Some(&key.name))?;
+        if self.view.covering(of, namespace).next().is_none() {
+            return Err(not_cached(of, namespace, &reading));
+        }
+        Ok(self.view.get(of, key))
+    }
+
     pub(super) fn get(&self, of: &TypeMeta, key: &Key, reading: &Reading) -> Result<Option<Arc<Object>>, ReadError> {
         let namespace = key.namespace.as_deref();
         self.granted(of, namespace, Some(&key.name))?;

@@ -9,14 +9,19 @@ use std::{
     time::Duration,
 };
 
-use pilothouse_core::{key::Key, object::Object, workqueue::LIMITS};
+use pilothouse_core::{
+    event::{KeyEvents, Level, Release, StatusWrite},
+    key::Key,
+    object::Object,
+    workqueue::LIMITS,
+};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info_span};
 
 use super::{
     Attempt, ReconcileResult,
     imports::CallImports,
-    ledger::Deferral,
+    ledger::{Deferral, deferred::Left},
     queue::Next,
     reading::Reading,
     record::{Failed, WITHHELD},
@@ -25,7 +30,7 @@ use super::{
 };
 use crate::{
     wasm::{CallError, Children, Failure, MemoryCharge, Outcome, Phase, Request},
-    writer::{Events, Finalizing, Level, Owner, Report},
+    writer::{Events, Finalizing, Owner, Report, Source},
 };
 
 /// The shortest `requeue-after`, as the contract says. A failing key is not retried sooner either.
@@ -59,8 +64,8 @@ struct Subject {
     phase: Phase,
     /// Consecutive failures before this turn.
     failures: u32,
-    /// The status that the last reconcile left to this one.
-    postponed: Option<String>,
+    /// What the last reconcile left to this one.
+    left: Left,
 }
 
 /// A call of the plugin that is over.
@@ -104,8 +109,7 @@ impl Turn<'_> {
             ControlFlow::Break(ended) => return ended,
         };
         let (answer, call) = self.call(&subject).await;
-        let (end, mut report) = self.carry_out(&subject, answer, call.reading.as_ref()).await;
-        let end = self.release(&subject, end, &mut report).await;
+        let (end, report) = self.carry_out(&subject, answer, call.reading.as_ref()).await;
         self.conclude(&subject, call, end, report)
     }
 
@@ -116,7 +120,7 @@ impl Turn<'_> {
         if let (Some(finalizer), Some((object, phase))) = (&self.serving.spec.finalizer, &found) {
             self.hold(finalizer, object, *phase).await?;
         }
-        let postponed = ledger.take_deferred(self.key, found.as_ref().map(|(object, _)| &**object)).map(String::from);
+        let left = ledger.take_deferred(self.key, found.as_ref().map(|(object, _)| &**object));
         let Some((object, phase)) = found else {
             // A child named an object that this host never saw, or that this plugin may not see.
             ledger.record_error(self.key, None);
@@ -131,7 +135,7 @@ impl Turn<'_> {
             self.send_event(&object, failures, &end, true);
             return ControlFlow::Break(self.record_end(end, &Report::default(), Duration::ZERO, Duration::ZERO));
         }
-        ControlFlow::Continue(Subject { object, phase, failures, postponed })
+        ControlFlow::Continue(Subject { object, phase, failures, left })
     }
 
     /// Makes sure that a live object has the controller's finalizer, before its first call. Breaks if there is nothing to call for now.
@@ -175,11 +179,11 @@ impl Turn<'_> {
     /// Removes the controller's finalizer after a successful cleanup. If that fails, the reconcile has failed.
     ///
     /// An object that left the selection of the controller, and exists, is freed in the same way.
-    async fn release(&self, subject: &Subject, end: End, report: &mut Report) -> End {
-        let (Some(finalizer), End::Done) = (&self.serving.spec.finalizer, &end) else { return end };
+    async fn release(&self, subject: &Subject, report: &mut Report) -> End {
         let object = &subject.object;
+        let Some(finalizer) = &self.serving.spec.finalizer else { return End::Done };
         if subject.phase == Phase::Live || !object.has_finalizer(finalizer) {
-            return end;
+            return End::Done;
         }
         // The status was written since the plugin saw the object.
         let newest = self.serving.reconciles.get(object.type_meta(), self.key);
@@ -188,7 +192,7 @@ impl Turn<'_> {
         match self.serving.access.writer.remove_finalizer(cached, newest.is_some(), finalizer).await {
             Ok(_) => {
                 self.wakes.ledger.finish(self.key, object.uid());
-                end
+                End::Done
             }
             Err(error) => {
                 report.failed(error);
@@ -212,7 +216,8 @@ impl Turn<'_> {
         let call = record.begin();
         let started = Instant::now();
         let reading = Arc::new(ledger.begin_reading(serving, self.key));
-        let imports = Arc::new(CallImports::tracked(serving.access.clone(), reading.clone()));
+        let own = subject.object.clone();
+        let imports = Arc::new(CallImports::tracked(serving.access.clone(), reading.clone(), own));
         let answer = serving.revision.reconcile(imports, request).await;
         let answer = answer.and_then(|answer| Ok((serving.revision.charge(&answer)?, answer)));
         let in_guest = started.elapsed();
@@ -237,16 +242,19 @@ impl Turn<'_> {
             Ok((_charge, Err(failure))) => self.write_failure(subject, failure).await,
             Err(error) => {
                 let mut report = Report::default();
-                self.write_status(subject, subject.postponed.as_deref(), &mut report).await;
+                let mut events = subject.left.events.clone();
+                let status = self.write_status(subject, subject.left.status.as_deref(), &mut report).await;
+                self.write_events(subject, events.failure(Vec::new(), status, false), events);
                 (End::Trapped(error), report)
             }
         }
     }
 
-    /// Writes the children, then the status. A failed write makes the reconcile a failed one.
+    /// Writes the children and the status, removes the finalizer, and writes the Events. A failed write makes the reconcile a failed
+    /// one.
     async fn write_outcome(&self, subject: &Subject, outcome: Outcome, reading: Option<&Reading>) -> (End, Report) {
         let Serving { access, view, .. } = &*self.serving;
-        let Outcome { children, status, requeue_after, watches } = outcome;
+        let Outcome { children, status, requeue_after, watches, events: new } = outcome;
         let asked = match watches {
             // A key that is gone asks for nothing, even if the plugin goes on to be called for it.
             _ if subject.phase == Phase::Gone => {
@@ -263,18 +271,30 @@ impl Turn<'_> {
             // The garbage collector removes the children of a deleted object.
             Children::Desired(_) | Children::Unchanged => Report::default(),
         };
-        let status = status.as_deref().or(subject.postponed.as_deref());
-        if status.is_some_and(|status| self.postpones(subject, status, reading, &report)) {
+        let status = status.as_deref().or(subject.left.status.as_deref());
+        let mut events = subject.left.events.clone();
+        let dropped = events.add(new);
+        let status = if status.is_some_and(|status| self.postpones(subject, status, &events, reading, &report)) {
             access.writer.deferred();
+            None
         } else {
-            self.write_status(subject, status, &mut report).await;
-        }
+            Some(self.write_status(subject, status, &mut report).await)
+        };
         let problem = report.problem().or_else(|| asked.err().map(|full| full.to_string()));
         let end = match (problem, requeue_after) {
             (Some(problem), _) => End::Failed(problem),
             (None, Some(delay)) => End::After(delay.max(REQUEUE_AFTER_MIN)),
-            (None, None) => End::Done,
+            (None, None) => self.release(subject, &mut report).await,
         };
+        match status {
+            // The Events wait with the status.
+            None => access.drop_events(dropped),
+            Some(status) => {
+                let is_failed = matches!(end, End::Failed(_));
+                let release = Release { events: events.release(status, is_failed), dropped };
+                self.write_events(subject, release, events);
+            }
+        }
         (end, report)
     }
 
@@ -283,20 +303,30 @@ impl Turn<'_> {
     /// A status is stale if this turn has written children and something that the call read has changed since. Saves
     /// one request in five for a change of three children. At most every second status is postponed, so an object that
     /// never settles still gets one.
-    fn postpones(&self, subject: &Subject, status: &str, reading: Option<&Reading>, report: &Report) -> bool {
+    fn postpones(
+        &self,
+        subject: &Subject,
+        status: &str,
+        events: &KeyEvents,
+        reading: Option<&Reading>,
+        report: &Report,
+    ) -> bool {
         let Wakes { ledger, record, .. } = self.wakes;
         let has_written = report.written > 0 && report.problems.is_empty();
         has_written
-            && subject.postponed.is_none()
+            && subject.left.status.is_none()
             && reading.is_some_and(Reading::is_stale)
-            && ledger.defer(record, &subject.object, status) == Deferral::Postponed
+            && ledger.defer(record, &subject.object, status, events) == Deferral::Postponed
     }
 
     /// Writes the status that comes with a failure.
     async fn write_failure(&self, subject: &Subject, failure: Failure) -> (End, Report) {
         let mut report = Report::default();
-        let status = failure.status.as_deref().or(subject.postponed.as_deref());
-        self.write_status(subject, status, &mut report).await;
+        let status = failure.status.as_deref().or(subject.left.status.as_deref());
+        let status = self.write_status(subject, status, &mut report).await;
+        let mut events = subject.left.events.clone();
+        let release = events.failure(failure.events, status, failure.terminal);
+        self.write_events(subject, release, events);
         let message = match report.problem() {
             Some(problem) => format!("{}; {problem}", failure.message),
             None => failure.message,
@@ -304,14 +334,28 @@ impl Turn<'_> {
         (if failure.terminal { End::Terminal(message) } else { End::Failed(message) }, report)
     }
 
-    async fn write_status(&self, subject: &Subject, status: Option<&str>, report: &mut Report) {
-        let Some(status) = status.filter(|_| subject.phase != Phase::Gone) else { return };
+    async fn write_status(&self, subject: &Subject, status: Option<&str>, report: &mut Report) -> StatusWrite {
+        let Some(status) = status.filter(|_| subject.phase != Phase::Gone) else { return StatusWrite::None };
         match self.serving.access.writer.status(&self.owner(subject), &self.serving.view, status).await {
             Ok(status) => {
                 report.written += status.written;
                 report.skipped += status.skipped;
+                StatusWrite::Written
             }
-            Err(error) => report.failed(error),
+            Err(error) => {
+                report.failed(error);
+                StatusWrite::Open
+            }
+        }
+    }
+
+    /// Queues the Events that are to be written now, and leaves the others to the key's next reconcile.
+    fn write_events(&self, subject: &Subject, release: Release, left: KeyEvents) {
+        let access = &self.serving.access;
+        access.release_events(&subject.object, release);
+        let waiting = left.waiting();
+        if !self.wakes.ledger.leave_events(&subject.object, left) {
+            access.drop_events(waiting);
         }
     }
 
@@ -356,7 +400,7 @@ impl Turn<'_> {
         };
         let quoted = if is_quotable { &error } else { WITHHELD };
         let message = format!("plugin {plugin} {what}: {quoted}");
-        self.events.tell(plugin, object, Level::Warning, "ReconcileFailed", &message);
+        self.events.record(Source::Host(plugin.clone()), object, Level::Warning, "ReconcileFailed", &message);
     }
 
     /// Logs and records how the turn ended.

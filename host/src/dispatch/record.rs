@@ -20,6 +20,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::{
     breaker::{OPEN, Storm},
+    event::Level,
     key::Key,
     object::Object,
     quarantine::{Call, IN_A_ROW, Quarantine},
@@ -38,7 +39,7 @@ use crate::{
     acting::Acting,
     name::PluginName,
     wasm::{CallCounts, CallError, Import, LogLine},
-    writer::{Events, Fence, Level},
+    writer::{Events, Fence, Source},
 };
 
 /// Time between two backtraces in the log for one kind of failure.
@@ -140,6 +141,11 @@ impl Record {
     /// The plugin.
     pub fn plugin(&self) -> &PluginName {
         &self.plugin
+    }
+
+    /// Writes Events.
+    pub(super) fn events(&self) -> &Events {
+        &self.events
     }
 
     /// Decides whether the plugin may begin writes. All its revisions share it.
@@ -305,7 +311,7 @@ impl Record {
             "plugin {} is quarantined and reconciles nothing for a while: {IN_A_ROW} calls in a row failed; the last error: {last}",
             self.plugin
         );
-        self.events.tell(&self.plugin, object, Level::Warning, "PluginQuarantined", &message);
+        self.events.record(Source::Host(self.plugin.clone()), object, Level::Warning, "PluginQuarantined", &message);
     }
 
     /// Logs in the current span that a reconcile failed, by an error that the plugin returned or by a failed write.

@@ -21,7 +21,8 @@ const READS: usize = 4;
 /// have not taken. For the default of 1 GiB it is [`MAX_GONE_BYTES`], the upper bound.
 const GONE: usize = 8;
 
-/// Errors of failing keys may take this fraction, and again postponed statuses, and what keys ask to be watched. For the default of 1 GiB it is
+/// Errors of failing keys may take this fraction, and again postponed statuses with their Events, and what keys ask to be
+/// watched. For the default of 1 GiB it is
 /// [`MAX_TEXTS`].
 const TEXTS: usize = 256;
 
@@ -47,7 +48,7 @@ pub(super) struct Remembered {
     pub(super) unjudged: Budget,
     /// Errors of failing keys.
     pub(super) errors: Budget,
-    /// Postponed statuses.
+    /// Postponed statuses, and Events that a reconcile leaves to the key's next one.
     pub(super) statuses: Budget,
     /// Number of waiting lookups.
     pub(super) lookups: Budget,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use pilothouse_core::{breaker::Storm, key::Key};
+use pilothouse_core::{breaker::Storm, event::cut, key::Key};
 use serde::Serialize;
 
 use super::{
@@ -14,7 +14,6 @@ use super::{
     pending::{BacklogFigures, HookFailure},
     queue::Cause,
 };
-use crate::writer::cut;
 
 /// Storms that are listed of one controller.
 const STORMS: usize = 20;

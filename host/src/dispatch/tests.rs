@@ -51,6 +51,7 @@ use crate::{
 };
 
 mod acting;
+mod events;
 mod failures;
 mod finalizers;
 mod grants;
@@ -138,7 +139,7 @@ impl Scene {
             observer: seen.clone(),
             writes: Arc::new(()),
             outbound: Outbound::new(Arc::default()),
-            events: Events::start(api.cluster.clone(), acting.clone(), "test", &Handle::current()),
+            events: Events::start(api.cluster.clone(), acting.clone(), Arc::default(), "test", &Handle::current()),
             acting,
             webhooks: None,
         }));

@@ -183,6 +183,8 @@ pub(crate) struct Guest {
     map: Option<String>,
     observe: Option<String>,
     answer: Answer,
+    /// Reasons and messages.
+    events: Vec<(&'static str, &'static str)>,
     pages: u32,
     memories: usize,
     globals: usize,
@@ -254,6 +256,7 @@ impl Guest {
             map: None,
             observe: None,
             answer: Answer::Unchanged,
+            events: Vec::new(),
             pages: 2,
             memories: 1,
             globals: 0,
@@ -370,6 +373,12 @@ impl Guest {
         Self { answer, ..self }
     }
 
+    /// Adds an Event to its answer.
+    pub(crate) fn event(mut self, reason: &'static str, message: &'static str) -> Self {
+        self.events.push((reason, message));
+        self
+    }
+
     /// Initial memory in pages of 64 kB.
     pub(crate) fn pages(self, pages: u32) -> Self {
         Self { pages, ..self }
@@ -416,6 +425,8 @@ impl Guest {
     fn text(&self) -> String {
         let mut image = Image::default();
         let manifest = self.manifest(&mut image);
+        let events: Vec<Vec<u8>> = self.events.iter().map(|event| image.event(*event)).collect();
+        image.events = image.list(&events);
         let answer = self.answer.lay_out(&mut image);
         let refusal = image.text(REFUSAL);
         let refusal = image.record(|r| {
@@ -565,6 +576,9 @@ impl Guest {
         if self.finalizer.is_some() {
             permissions.push(image.permission(self.watched, None, &[3]));
         }
+        if !self.events.is_empty() {
+            permissions.push(image.permission(("v1", "Event"), None, &[1]));
+        }
         if !self.definitions.is_empty() {
             permissions.push(image.permission(("apiextensions.k8s.io/v1", "CustomResourceDefinition"), None, &[0, 4]));
         }
@@ -624,8 +638,9 @@ impl Answer {
             Self::Failure { message, terminal, status } => {
                 let message = image.text(message);
                 let status = status.as_deref().map(|s| image.text(s));
+                let events = image.events;
                 image.record(|r| {
-                    r.u8(1).align(8).pair(message).u8(u8::from(*terminal)).align(4).option(status).pair((0, 0));
+                    r.u8(1).align(8).pair(message).u8(u8::from(*terminal)).align(4).option(status).pair(events);
                 })
             }
             Self::Nonsense => image.record(|r| {

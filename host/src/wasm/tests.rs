@@ -139,9 +139,11 @@ async fn outcome_comes_out_as_the_guest_gave_it() {
             status: Some("{\"available\":2}".to_owned()),
             requeue_after: Some(Duration::from_secs(90)),
             watches: None,
+            events: Vec::new(),
         }
     );
-    let unchanged = Outcome { children: Children::Unchanged, status: None, requeue_after: None, watches: None };
+    let unchanged =
+        Outcome { children: Children::Unchanged, status: None, requeue_after: None, watches: None, events: Vec::new() };
     assert_eq!(call(&Guest::new()).await.unwrap(), Ok(unchanged));
 }
 
@@ -149,7 +151,13 @@ async fn outcome_comes_out_as_the_guest_gave_it() {
 async fn failure_comes_out_as_the_guest_gave_it_with_its_message_bounded() {
     let failure = |message: String| Answer::Failure { message, terminal: true, status: Some("{}".to_owned()) };
     let given = call(&Guest::new().answer(failure("no such colour".to_owned()))).await.unwrap().unwrap_err();
-    assert_eq!(given, Failure { message: "no such colour".to_owned(), terminal: true, status: Some("{}".to_owned()) });
+    let expected = Failure {
+        message: "no such colour".to_owned(),
+        terminal: true,
+        status: Some("{}".to_owned()),
+        events: Vec::new(),
+    };
+    assert_eq!(given, expected);
     let given = call(&Guest::new().answer(failure("x".repeat(20_000)))).await.unwrap().unwrap_err();
     assert_eq!(given.message.len(), MAX_MESSAGE);
 }

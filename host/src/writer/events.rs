@@ -2,6 +2,8 @@
 //!
 //! A task of their own writes them, from a bounded queue and at a limited rate. Callers do not wait. If the API server is away or forbids
 //! them, only the Events are lost. [`pilothouse_core::event`] decides which are written, counted or dropped.
+//!
+//! Each Event has a [`Source`]: the host, or a plugin. Sources take turns, and each has its own rate for an object.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -15,7 +17,7 @@ use std::{
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::{
-    event::{Act, Correlator},
+    event::{Act, Correlator, Level, MAX_MESSAGE, cut},
     key::{Key, TypeMeta},
     object::{Object, Uid},
     rate::Rate,
@@ -32,10 +34,11 @@ use tracing::{debug, warn};
 use crate::{
     acting::Acting,
     cluster::{self, Cluster, Patch, WriteOptions},
+    metrics::Series,
     name::PluginName,
 };
 
-/// Upper bound for Events that wait, as in client-go's broadcaster. Plugins take turns. When it is reached, the plugin with the most waiting
+/// Upper bound for Events that wait, as in client-go's broadcaster. Sources take turns. When it is reached, the source with the most waiting
 /// Events loses its newest.
 const WAITING: usize = 1000;
 
@@ -45,34 +48,30 @@ const PACE: Rate = Rate { burst: 50, every: Duration::from_millis(100) };
 /// Time for the request of one Event. The next Events wait for it.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// The API server's own bound on `message`, in bytes.
-const MESSAGE: usize = 1024;
-
 /// Characters of the object's name in the Event's name. With the number after it, a name has at most 253.
 const NAME: usize = 230;
 
 /// Time between warnings that Events cannot be written.
 const WARN_EVERY: Duration = Duration::from_secs(300);
 
-/// The reporting component: `From` in `kubectl describe`.
+/// The field manager of Events, and the component that reports the host's own.
 const COMPONENT: &str = "pilothouse";
 
-/// The type of an Event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// Information.
-    #[allow(dead_code, reason = "the other type of Event that Kubernetes has")]
-    Normal,
-    /// Something that people should look at.
-    Warning,
+/// Who reports an Event.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Source {
+    /// The host, about the work of this plugin.
+    Host(PluginName),
+    /// The plugin.
+    Plugin(PluginName),
 }
 
-impl Level {
-    /// Returns the Event's `type`.
-    pub fn as_str(self) -> &'static str {
+impl Source {
+    /// Returns the reporting component: `From` in `kubectl describe`.
+    fn component(&self) -> String {
         match self {
-            Level::Normal => "Normal",
-            Level::Warning => "Warning",
+            Self::Host(_) => COMPONENT.to_owned(),
+            Self::Plugin(plugin) => format!("{COMPONENT}/{plugin}"),
         }
     }
 }
@@ -85,12 +84,17 @@ struct About {
     uid: Uid,
 }
 
+/// What the correlator takes together: Events of one source about one object.
+type Subject = (Source, About);
+
+/// The level and the reason of an Event.
+type Reason = (Level, Arc<str>);
+
 #[derive(Debug)]
 struct Draft {
-    about: About,
+    subject: Subject,
     resource_version: String,
-    level: Level,
-    reason: &'static str,
+    reason: Reason,
     message: String,
     at: Timestamp,
 }
@@ -99,63 +103,62 @@ struct Draft {
 #[derive(Clone)]
 pub struct Events {
     waiting: Arc<Waiting>,
-    counts: Arc<Counts>,
+    counts: Counts,
     /// Ends the task with the last clone.
     _open: Arc<DropGuard>,
 }
 
-/// The Events of all plugins that wait.
+/// The Events of all sources that wait.
 #[derive(Debug, Default)]
 struct Waiting {
     queues: Mutex<Queues>,
     added: Notify,
 }
 
-/// A queue for each plugin that has waiting Events.
+/// A queue for each source that has waiting Events.
 #[derive(Debug, Default)]
 struct Queues {
-    of: BTreeMap<PluginName, VecDeque<Draft>>,
-    /// The order in which plugins take turns. Each plugin with a queue is in it once.
-    turns: VecDeque<PluginName>,
+    of: BTreeMap<Source, VecDeque<Draft>>,
+    /// The order in which sources take turns. Each source with a queue is in it once.
+    turns: VecDeque<Source>,
     len: usize,
 }
 
 impl Queues {
-    /// Adds an Event. Returns how many were dropped to make room: none, or one of the plugin with the most.
-    fn add(&mut self, plugin: &PluginName, draft: Draft) -> u64 {
-        let queue = match self.of.get_mut(plugin) {
+    /// Adds an Event. If there is no room, drops one of the source with the most, and returns that source.
+    fn add(&mut self, draft: Draft) -> Option<Source> {
+        let (source, _) = &draft.subject;
+        let queue = match self.of.get_mut(source) {
             Some(queue) => queue,
             None => {
-                self.turns.push_back(plugin.clone());
-                self.of.entry(plugin.clone()).or_default()
+                self.turns.push_back(source.clone());
+                self.of.entry(source.clone()).or_default()
             }
         };
         queue.push_back(draft);
         self.len += 1;
         if self.len <= WAITING {
-            return 0;
+            return None;
         }
-        let longest = self.of.iter().max_by_key(|(_, queue)| queue.len()).map(|(plugin, _)| plugin.clone());
-        if let Some(longest) = longest {
-            self.remove(&longest, VecDeque::pop_back);
-        }
-        1
+        let longest = self.of.iter().max_by_key(|(_, queue)| queue.len()).map(|(source, _)| source.clone())?;
+        self.remove(&longest, VecDeque::pop_back);
+        Some(longest)
     }
 
-    /// Removes the next Event. Plugins take turns.
+    /// Removes the next Event. Sources take turns.
     fn next(&mut self) -> Option<Draft> {
-        let plugin = self.turns.pop_front()?;
-        self.turns.push_back(plugin.clone());
-        self.remove(&plugin, VecDeque::pop_front)
+        let source = self.turns.pop_front()?;
+        self.turns.push_back(source.clone());
+        self.remove(&source, VecDeque::pop_front)
     }
 
-    fn remove(&mut self, plugin: &PluginName, take: impl Fn(&mut VecDeque<Draft>) -> Option<Draft>) -> Option<Draft> {
-        let queue = self.of.get_mut(plugin)?;
+    fn remove(&mut self, source: &Source, take: impl Fn(&mut VecDeque<Draft>) -> Option<Draft>) -> Option<Draft> {
+        let queue = self.of.get_mut(source)?;
         let draft = take(queue);
         self.len -= usize::from(draft.is_some());
         if queue.is_empty() {
-            self.of.remove(plugin);
-            self.turns.retain(|waits| waits != plugin);
+            self.of.remove(source);
+            self.turns.retain(|waits| waits != source);
         }
         draft
     }
@@ -172,19 +175,75 @@ impl Waiting {
     }
 }
 
-/// Counts since the start.
-#[derive(Default)]
+/// What became of an Event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// A new Event was written.
+    Created,
+    /// An Event was counted as a repetition of an earlier one.
+    Counted,
+    /// There were too many, or this process may not act.
+    Dropped,
+    /// The API server did not take it.
+    Failed,
+    /// The plugin may not write it.
+    Refused,
+}
+
+impl Fate {
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::Created, "created"),
+        (Self::Counted, "counted"),
+        (Self::Dropped, "dropped"),
+        (Self::Failed, "failed"),
+        (Self::Refused, "refused"),
+    ];
+}
+
+/// The number of Events of one source, by what became of them.
+#[derive(Debug, Default)]
+pub struct EventCounts([AtomicU64; Fate::ALL.len()]);
+
+impl EventCounts {
+    fn add(&self, fate: Fate, count: u64) {
+        self.0[fate as usize].fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Returns the label `result` and the number of each fate.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Fate::ALL.into_iter().map(|(fate, result)| (result, self.0[fate as usize].load(Ordering::Relaxed)))
+    }
+}
+
+/// Counts Events by plugin.
+pub type PluginEvents = Series<EventCounts>;
+
+#[derive(Clone)]
 struct Counts {
-    written: AtomicU64,
-    counted: AtomicU64,
-    dropped: AtomicU64,
-    failed: AtomicU64,
+    /// Events of the host itself.
+    host: Arc<EventCounts>,
+    plugins: Arc<PluginEvents>,
+}
+
+impl Counts {
+    fn add(&self, source: &Source, fate: Fate, count: u64) {
+        match source {
+            Source::Host(_) => self.host.add(fate, count),
+            Source::Plugin(plugin) => {
+                if let Some(counts) = self.plugins.get(plugin.as_str()) {
+                    counts.add(fate, count);
+                }
+            }
+        }
+    }
 }
 
 impl Events {
     /// Writes to `cluster`, on the runtime `io`, while `acting` is on. `instance` names this process among others, in `reportingInstance`.
-    pub fn start(cluster: Cluster, acting: Acting, instance: &str, io: &Handle) -> Self {
-        let (waiting, counts, open) = (Arc::<Waiting>::default(), Arc::<Counts>::default(), CancellationToken::new());
+    /// Counts the Events of plugins in `plugins`.
+    pub fn start(cluster: Cluster, acting: Acting, plugins: Arc<PluginEvents>, instance: &str, io: &Handle) -> Self {
+        let (waiting, open) = (Arc::<Waiting>::default(), CancellationToken::new());
+        let counts = Counts { host: Arc::default(), plugins };
         let recorder = Recorder {
             cluster: cluster.for_events(),
             acting,
@@ -201,27 +260,33 @@ impl Events {
         Self { waiting, counts, _open: Arc::new(open.drop_guard()) }
     }
 
-    /// Queues an Event about an object, on behalf of a plugin. `reason` is one word in `UpperCamelCase`, `message` a sentence. Never waits.
-    pub fn tell(&self, plugin: &PluginName, object: &Object, level: Level, reason: &'static str, message: &str) {
+    /// Queues an Event about an object. `reason` is one word in `UpperCamelCase`, `message` a sentence. Never waits.
+    pub fn record(&self, source: Source, object: &Object, level: Level, reason: &str, message: &str) {
         let about = About { of: object.type_meta().clone(), key: object.key().clone(), uid: object.uid().clone() };
         let draft = Draft {
-            about,
+            subject: (source, about),
             resource_version: object.resource_version().to_string(),
-            level,
-            reason,
-            message: cut(message, MESSAGE),
+            reason: (level, reason.into()),
+            message: cut(message, MAX_MESSAGE),
             at: Timestamp::now(),
         };
-        let dropped = self.waiting.queues.lock().add(plugin, draft);
-        self.counts.dropped.fetch_add(dropped, Ordering::Relaxed);
+        let loser = self.waiting.queues.lock().add(draft);
+        if let Some(loser) = loser {
+            self.counts.add(&loser, Fate::Dropped, 1);
+        }
         self.waiting.added.notify_one();
     }
 
-    /// Returns the number of Events since the start: `created`, `counted` as a repetition, `dropped` as too many, and `failed`.
-    pub fn figures(&self) -> [(&'static str, u64); 4] {
-        let Counts { written, counted, dropped, failed } = &*self.counts;
-        [("created", written), ("counted", counted), ("dropped", dropped), ("failed", failed)]
-            .map(|(result, count)| (result, count.load(Ordering::Relaxed)))
+    /// Counts Events of a plugin that are not written.
+    pub fn count(&self, plugin: &PluginName, fate: Fate, count: usize) {
+        if count > 0 {
+            self.counts.add(&Source::Plugin(plugin.clone()), fate, count as u64);
+        }
+    }
+
+    /// Returns the number of the host's own Events since the start, by what became of them. None is refused.
+    pub fn figures(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.counts.host.iter().filter(|(result, _)| *result != "refused")
     }
 }
 
@@ -229,8 +294,8 @@ struct Recorder {
     cluster: Cluster,
     acting: Acting,
     instance: String,
-    counts: Arc<Counts>,
-    correlator: Correlator<About>,
+    counts: Counts,
+    correlator: Correlator<Subject, Reason>,
     origin: Instant,
     warned: Option<Instant>,
 }
@@ -240,15 +305,15 @@ impl Recorder {
         let mut used = Duration::ZERO;
         loop {
             let draft = waiting.next().await;
+            let (source, about) = &draft.subject;
             if !self.acting.is_allowed() {
-                self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                self.counts.add(source, Fate::Dropped, 1);
                 continue;
             }
-            let name = || format!("{}.{:x}", event_name(&draft.about.key.name), draft.at.as_nanosecond());
-            let Some(act) =
-                self.correlator.judge(self.origin.elapsed(), &draft.about, draft.reason, &draft.message, name)
-            else {
-                self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+            let name = || format!("{}.{:x}", event_name(&about.key.name), draft.at.as_nanosecond());
+            let now = self.origin.elapsed();
+            let Some(act) = self.correlator.judge(now, &draft.subject, &draft.reason, &draft.message, name) else {
+                self.counts.add(source, Fate::Dropped, 1);
                 continue;
             };
             tokio::time::sleep(PACE.wait(used, self.origin.elapsed())).await;
@@ -257,25 +322,25 @@ impl Recorder {
                 Ok(written) => written.map_err(|error| (is_expected(&error), error.to_string())),
                 Err(_) => Err((false, format!("no answer within {} s", WITHIN.as_secs()))),
             };
-            let count = match written {
-                Ok(()) if act.count > 1 => &self.counts.counted,
-                Ok(()) => &self.counts.written,
+            let fate = match written {
+                Ok(()) if act.count > 1 => Fate::Counted,
+                Ok(()) => Fate::Created,
                 Err((expected, error)) => {
                     self.log_failure(expected, &error);
-                    &self.counts.failed
+                    Fate::Failed
                 }
             };
-            count.fetch_add(1, Ordering::Relaxed);
+            self.counts.add(source, fate, 1);
         }
     }
 
     async fn write(&self, draft: &Draft, act: &Act) -> Result<(), cluster::Error> {
         let of = TypeMeta::new("v1", "Event");
         // As for all Events about objects without a namespace.
-        let namespace = draft.about.key.namespace.as_deref().unwrap_or("default");
+        let namespace = draft.subject.1.key.namespace.as_deref().unwrap_or("default");
         let at = draft.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         if act.count > 1 {
-            let again = json!({ "count": act.count, "lastTimestamp": at, "message": cut(&act.message, MESSAGE) });
+            let again = json!({ "count": act.count, "lastTimestamp": at, "message": cut(&act.message, MAX_MESSAGE) });
             let options = WriteOptions { manager: COMPONENT, subresource: None };
             let body = again.to_string().into_bytes();
             match self.cluster.patch(&of, Some(namespace), &act.name, Patch::Merge, body, options).await {
@@ -289,7 +354,8 @@ impl Recorder {
     }
 
     fn event(&self, draft: &Draft, act: &Act, namespace: &str, at: &str) -> Value {
-        let About { of, key, uid } = &draft.about;
+        let (source, About { of, key, uid }) = &draft.subject;
+        let ((level, reason), component) = (&draft.reason, source.component());
         let mut about = json!({
             "apiVersion": *of.api_version, "kind": *of.kind, "name": *key.name, "uid": uid.to_string(),
             "resourceVersion": draft.resource_version,
@@ -301,10 +367,10 @@ impl Recorder {
             "apiVersion": "v1", "kind": "Event",
             "metadata": { "namespace": namespace, "name": act.name },
             "involvedObject": about,
-            "type": draft.level.as_str(), "reason": draft.reason, "message": cut(&act.message, MESSAGE),
+            "type": level.as_str(), "reason": **reason, "message": cut(&act.message, MAX_MESSAGE),
             "count": act.count, "firstTimestamp": at, "lastTimestamp": at,
-            "source": { "component": COMPONENT, "host": self.instance },
-            "reportingComponent": COMPONENT, "reportingInstance": self.instance,
+            "source": { "component": component, "host": self.instance },
+            "reportingComponent": component, "reportingInstance": self.instance,
         })
     }
 
@@ -332,16 +398,6 @@ fn is_expected(error: &cluster::Error) -> bool {
     }
 }
 
-/// Returns the beginning of a text, of at most so many bytes. A cut is marked with `…`.
-pub(crate) fn cut(text: &str, bytes: usize) -> String {
-    const MARK: char = '…';
-    if text.len() <= bytes {
-        return text.to_owned();
-    }
-    let end = text.floor_char_boundary(bytes.saturating_sub(MARK.len_utf8()));
-    text[..end].chars().chain([MARK]).collect()
-}
-
 /// Returns the beginning of an object's name as part of an Event's name. That is a DNS subdomain, while names of roles may have colons and
 /// capitals.
 fn event_name(name: &str) -> String {
@@ -361,25 +417,29 @@ mod tests {
         PluginName::new(name).unwrap()
     }
 
-    fn draft(message: usize) -> Draft {
+    fn draft(source: &Source, message: usize) -> Draft {
         let object = br#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"a","uid":"u","resourceVersion":"1"}}"#;
         let object = Object::parse(object, &TypeMeta::new("v1", "Node")).unwrap();
         let about = About { of: object.type_meta().clone(), key: object.key().clone(), uid: object.uid().clone() };
         let (resource_version, message) = ("1".to_owned(), message.to_string());
-        Draft { about, resource_version, level: Level::Normal, reason: "Looked", message, at: Timestamp::UNIX_EPOCH }
+        let (subject, reason) = ((source.clone(), about), (Level::Normal, "Looked".into()));
+        Draft { subject, resource_version, reason, message, at: Timestamp::UNIX_EPOCH }
     }
 
     #[test]
     fn invariant_8_events_of_a_plugin_that_has_many_give_way_to_anothers() {
         let mut queues = Queues::default();
-        let (busy, quiet) = (plugin("busy"), plugin("quiet"));
-        let dropped: u64 = (0..10_000).map(|number| queues.add(&busy, draft(number))).sum();
-        assert_eq!((queues.len, dropped), (WAITING, 9_000));
-        // Another's is taken all the same, and is next but one at the latest.
-        assert_eq!(queues.add(&quiet, draft(77)), 1);
+        let (busy, quiet) = (Source::Plugin(plugin("busy")), Source::Plugin(plugin("quiet")));
+        let lost = (0..10_000).filter_map(|number| queues.add(draft(&busy, number)));
+        let lost = lost.filter(|loser| *loser == busy).count();
+        assert_eq!((queues.len, lost), (WAITING, 9_000));
+        // Another's is taken all the same, and is next but one at the latest. So is what the host says about the busy one.
+        let host = Source::Host(plugin("busy"));
+        assert_eq!(queues.add(draft(&quiet, 77)), Some(busy.clone()));
+        assert_eq!(queues.add(draft(&host, 88)), Some(busy.clone()));
         assert_eq!((queues.len, queues.of[&quiet].len()), (WAITING, 1));
-        let first: Vec<_> = (0..3).map(|_| queues.next().unwrap().message).collect();
-        assert_eq!(first, ["0", "77", "1"]);
+        let first: Vec<_> = (0..4).map(|_| queues.next().unwrap().message).collect();
+        assert_eq!(first, ["0", "77", "88", "1"]);
         assert_eq!(queues.turns, std::slice::from_ref(&busy));
         while queues.next().is_some() {}
         assert_eq!((queues.len, queues.of.len(), queues.turns.len()), (0, 0, 0));

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use parking_lot::Mutex;
 
-use super::{Events, WriteObserver};
+use super::{Events, PluginEvents, WriteObserver};
 use crate::metrics::{self, DescriptorEncoder, Registry, Series, counters};
 
 /// Writes that most plugins make some day. They begin at zero, others when they happen.
@@ -38,15 +38,25 @@ impl WriteObserver for Writes {
     }
 }
 
-/// Registers what `writes` counts, and what became of `events`.
-pub(crate) fn register(registry: &mut Registry, writes: &Arc<Writes>, events: &Events) {
-    let (writes, events) = (writes.clone(), events.clone());
+/// Registers what `writes` counts, and what became of the host's `events` and of those of plugins.
+pub(crate) fn register(registry: &mut Registry, writes: &Arc<Writes>, plugins: &Arc<PluginEvents>, events: &Events) {
+    let (writes, plugins, events) = (writes.clone(), plugins.clone(), events.clone());
     metrics::register(registry, move |encoder| {
         encode(&writes, encoder)?;
-        let samples = events.figures().into_iter().map(|(result, count)| ([("result", result)], count));
-        let help = "Events on objects: created, counted as one more of the same, dropped as too many, or failed";
-        counters(encoder, "pilothouse_events", help, samples)
+        let samples = events.figures().map(|(result, count)| ([("result", result)], count));
+        let help = "Events by the host: created, counted as one more of the same, dropped as too many, or failed";
+        counters(encoder, "pilothouse_events", help, samples)?;
+        encode_events(&plugins, encoder)
     });
+}
+
+fn encode_events(plugins: &PluginEvents, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let all = plugins.all();
+    let samples = all.iter().flat_map(|(plugin, counts)| {
+        counts.iter().map(|(result, count)| ([("plugin", plugin.as_str()), ("result", result)], count))
+    });
+    let help = "Events by plugins: as for the host, or refused because the plugin may not write them";
+    counters(encoder, "pilothouse_plugin_events", help, samples)
 }
 
 fn encode(writes: &Writes, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -3,14 +3,18 @@ use super::*;
 const NOW: Duration = Duration::from_secs(10_000);
 
 /// Tells messages of `a`, one after the other, `apart`; what became of each: the name and the count.
-fn tell(events: &mut Correlator<&'static str>, messages: &[&str], apart: Duration) -> Vec<Option<(String, u32)>> {
+fn tell(
+    events: &mut Correlator<&'static str, &'static str>,
+    messages: &[&str],
+    apart: Duration,
+) -> Vec<Option<(String, u32)>> {
     let mut now = NOW;
     let mut names = 0;
     messages
         .iter()
         .map(|message| {
             now += apart;
-            let act = events.judge(now, &"a", "Failed", message, || {
+            let act = events.judge(now, &"a", &"Failed", message, || {
                 names += 1;
                 format!("a.{names}")
             });
@@ -35,10 +39,10 @@ fn of_many_different_messages_the_later_are_one() {
     let told = tell(&mut events, &messages, Duration::ZERO);
     let names: Vec<_> = told.iter().flatten().map(|(name, count)| (name.as_str(), *count)).collect();
     assert_eq!(names[9..], [("a.10", 1), ("a.11", 1), ("a.11", 2), ("a.11", 3)]);
-    let act = events.judge(NOW, &"a", "Failed", "no 77", || unreachable!("it is taken together"));
+    let act = events.judge(NOW, &"a", &"Failed", "no 77", || unreachable!("it is taken together"));
     assert_eq!(act.map(|act| act.message).as_deref(), Some("(combined from similar events): no 77"));
     // Those that were told by themselves are.
-    let act = events.judge(NOW, &"a", "Failed", "no 1", || unreachable!("it is there"));
+    let act = events.judge(NOW, &"a", &"Failed", "no 1", || unreachable!("it is there"));
     assert_eq!(act, Some(Act { name: "a.2".into(), count: 2, message: "no 1".into() }));
 }
 
@@ -47,7 +51,7 @@ fn an_object_gets_25_at_once_and_then_one_each_five_minutes() {
     let mut events = Correlator::new();
     let told = tell(&mut events, &["no"; 40], Duration::ZERO);
     assert_eq!(told.iter().flatten().count(), 25);
-    assert!(events.judge(NOW, &"b", "Failed", "no", || "b.1".into()).is_some());
+    assert!(events.judge(NOW, &"b", &"Failed", "no", || "b.1".into()).is_some());
     let told = tell(&mut events, &["no"; 10], Duration::from_secs(300));
     assert_eq!(told.iter().flatten().count(), 10);
 }

@@ -79,7 +79,7 @@ async fn the_page_of_metrics_lists_what_is_exposed() {
     let pods = InformerKey::all(TypeMeta::new("v1", "Pod"));
     let lease = host.view.informers.acquire(pods, "apples");
     lease.synced().wait_for(|synced| *synced).await.expect("it syncs");
-    let events = Events::start(api.cluster.clone(), Acting::new(true), "test", &Handle::current());
+    let events = Events::start(api.cluster.clone(), Acting::new(true), Arc::default(), "test", &Handle::current());
     let exposed = exposed(&encode(&counters.register(&host.view, &events)));
 
     let listed = listed();

@@ -20,6 +20,7 @@ use std::{
 use futures::FutureExt;
 use pilothouse_core::{
     breaker::{OPEN, Storm},
+    event::Level,
     key::Key,
     workqueue::Item,
 };
@@ -35,7 +36,7 @@ use crate::{
         reconcile::{Ended, Turn},
         staff::Staff,
     },
-    writer::Level,
+    writer::Source,
 };
 
 /// The workers of a controller.
@@ -159,7 +160,7 @@ impl Controller {
                 within.as_secs_f32(),
                 OPEN.as_secs()
             );
-            self.events.tell(plugin, &object, Level::Warning, "ReconcileStorm", &message);
+            self.events.record(Source::Host(plugin.clone()), &object, Level::Warning, "ReconcileStorm", &message);
         }
     }
 }

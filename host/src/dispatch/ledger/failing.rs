@@ -11,11 +11,10 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::{
     budget::{Budget, Share},
+    event::cut,
     key::Key,
 };
 use tokio::time::Instant;
-
-use crate::writer::cut;
 
 /// Bytes to which an error is cut when the budget is used up. A hundred thousand keys may fail at once.
 const BRIEF: usize = 256;

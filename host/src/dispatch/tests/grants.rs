@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fmt};
 
 use pilothouse_core::{
+    event,
     manifest::{self, Permission},
     object::Object,
     selector::Selector,
@@ -22,8 +23,8 @@ use crate::{
         imports::{Access, CallImports},
     },
     wasm::{
-        CacheCall, CacheImports, ClientCall, ClientError, ClientImports, ListQuery, PatchBody, Query, Request,
-        testing::request,
+        CacheCall, CacheImports, ClientCall, ClientError, ClientImports, EventError, EventsCall, EventsImports,
+        ListQuery, PatchBody, Query, Request, testing::request,
     },
 };
 
@@ -141,6 +142,7 @@ enum Path {
     CacheGet,
     CacheList,
     CacheKeys,
+    EventsRecord,
     NextOfList,
     NextOfKeys,
     ClientGet,
@@ -184,6 +186,12 @@ fn every_path() -> BTreeSet<Path> {
             ClientCall::Send => &[],
         }
     };
+    // Whether an object exists, and nothing else.
+    let events = |call: EventsCall| -> &[Path] {
+        match call {
+            EventsCall::Record => &[Path::EventsRecord],
+        }
+    };
     let hook = |hook: Hook| -> &[Path] {
         match hook {
             Hook::Map => &[Path::Map],
@@ -196,6 +204,7 @@ fn every_path() -> BTreeSet<Path> {
         &[Path::Reconcile, Path::Gone, Path::LastError]
     };
     let imports = CacheCall::ALL.into_iter().flat_map(cache).chain(ClientCall::ALL.into_iter().flat_map(client));
+    let imports = imports.chain(EventsCall::ALL.into_iter().flat_map(events));
     let hooks = [Hook::Map, Hook::Observe].into_iter().flat_map(hook);
     imports.chain(hooks).chain(requested(&request())).copied().collect()
 }
@@ -343,6 +352,12 @@ impl Shown {
                 let page = self.imports.cached_keys(&query(0)).expect("some may be read");
                 page.items.contains(&key)
             }
+            Path::EventsRecord => {
+                let event = event::Event::new(Some((maps(), key)), event::Level::Normal, "Seen".to_owned(), "");
+                let recorded = self.imports.record(&event.expect("an Event"));
+                assert!(!matches!(recorded, Err(EventError::Invalid(_))), "{recorded:?}");
+                recorded.is_ok()
+            }
             Path::NextOfList | Path::NextOfKeys => {
                 // More than are looked at for a page of one.
                 let few =
@@ -461,9 +476,9 @@ fn with_inside(mut map: Value) -> Value {
     map
 }
 
-/// Permissions for all ConfigMaps, MyApples and Pears.
-fn asked() -> [Permission; 3] {
-    [maps(), apples(), TypeMeta::new("example.com/v1", "Pear")].map(|of| Permission {
+/// Permissions for all ConfigMaps, MyApples, Pears and Events.
+fn asked() -> [Permission; 4] {
+    [maps(), apples(), TypeMeta::new("example.com/v1", "Pear"), TypeMeta::new("v1", "Event")].map(|of| Permission {
         of,
         subresource: None,
         verbs: manifest::Verb::ALL.into(),
@@ -485,7 +500,8 @@ fn granted_names(some: &[&str], more: usize) -> Grants {
         "grants:\n- {{apiVersion: v1, kind: ConfigMap, verbs: [create, update, patch, apply, delete]}}\n\
          - {{apiVersion: v1, kind: ConfigMap, verbs: [read], names: [{names}]}}\n\
          - {{apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read], names: [{names}]}}\n\
-         - {{apiVersion: example.com/v1, kind: Pear, verbs: [read]}}\n"
+         - {{apiVersion: example.com/v1, kind: Pear, verbs: [read]}}\n\
+         - {{apiVersion: v1, kind: Event, verbs: [create]}}\n"
     ))
     .expect("an administrator's file");
     Grants::new(&asked(), &file.grants)
@@ -540,7 +556,9 @@ async fn invariant_7_revoked_objects_take_no_path_though_the_new_revision_never_
     narrows(&shown.scene, &tells_all()).await;
     // What the manifest does not ask for is not what was taken away.
     let asked = |path: &Path| {
-        !matches!(path, Path::ClientCreate | Path::ClientUpdate | Path::ClientPatch | Path::ClientPatchCopies)
+        let not_asked =
+            [Path::ClientCreate, Path::ClientUpdate, Path::ClientPatch, Path::ClientPatchCopies, Path::EventsRecord];
+        !not_asked.contains(path)
     };
     for path in every_path().into_iter().filter(asked) {
         for name in [OTHER, MINE] {

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use pilothouse_apiserver::faults::{Answer as Refusal, Delay};
-use pilothouse_core::reflector::State;
+use pilothouse_core::{event::KeyEvents, reflector::State};
 use serde_json::Value;
 
 use super::*;
@@ -98,7 +98,8 @@ async fn postponed_status_is_written_at_the_end_if_no_reconcile_follows() {
     scene.api.replace_apple("a", json!({ "quantity": 2 })).await;
     comes_true("it is to be reconciled again", || controller.ledger().queue().lock().is_ready(&key)).await;
     let object = view.get(&apples(), &key).expect("it is cached");
-    let deferral = controller.ledger().defer(controller.wakes().record, &object, r#"{"phase":"Ripe"}"#);
+    let deferral =
+        controller.ledger().defer(controller.wakes().record, &object, r#"{"phase":"Ripe"}"#, &KeyEvents::default());
     assert_eq!(deferral, Deferral::Postponed);
     let (ended, ()) = tokio::join!(scene.shut_down(), async { scene.api.create(config_map("go")).await });
     assert!(ended);

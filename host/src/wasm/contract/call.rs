@@ -8,6 +8,7 @@ use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use pilothouse_core::{
     asked::MAX_ASKED,
+    event::{Event, MAX_EVENTS},
     key::{Key, TypeMeta},
     manifest::{Invalid, Watch},
     object::Object,
@@ -21,9 +22,10 @@ use super::{
         mapping::exports::pilothouse::plugin::mapper,
         observing,
         observing::exports::pilothouse::plugin::observer,
-        pilothouse::plugin::types::{Event, KeyParam},
+        pilothouse::plugin::types::{self, KeyParam},
     },
     error::CallError,
+    imports::events,
     manifest,
     text::{MAX_MESSAGE, shorten},
 };
@@ -80,6 +82,8 @@ pub struct Outcome {
     pub requeue_after: Option<Duration>,
     /// What the key reads beside the manifest. `None` leaves it unchanged.
     pub watches: Option<Vec<Watch>>,
+    /// At most [`MAX_EVENTS`].
+    pub events: Vec<Event>,
 }
 
 /// The children of an outcome.
@@ -111,6 +115,8 @@ pub struct Failure {
     pub terminal: bool,
     /// As in [`Outcome::status`].
     pub status: Option<String>,
+    /// As in [`Outcome::events`].
+    pub events: Vec<Event>,
 }
 
 impl fmt::Display for Failure {
@@ -204,7 +210,7 @@ impl Outcome {
             }
         };
         let watches: usize = self.watches.iter().flatten().map(Watch::bytes).sum();
-        children + self.status.as_ref().map_or(0, String::len) + watches
+        children + self.status.as_ref().map_or(0, String::len) + watches + events_bytes(&self.events)
     }
 
     pub(crate) fn from_wit(outcome: wit::Outcome) -> Result<Self, CallError> {
@@ -212,7 +218,6 @@ impl Outcome {
             wit::Children::Unchanged => None,
             wit::Children::Desired(children) => Some(children),
         };
-        check_events(&outcome.events)?;
         check(children.as_deref().unwrap_or_default(), outcome.status.as_deref())?;
         let child = |child: wit::Child| Child { object: child.object, adopt: child.adopt, replace: child.replace };
         let desired = |children: Vec<_>| Children::Desired(children.into_iter().map(child).collect());
@@ -222,25 +227,22 @@ impl Outcome {
             wit::Watches::Desired(watches) => Some(asked(watches)?),
         };
         let requeue_after = outcome.requeue_after.map(Duration::from_millis);
-        Ok(Self { children, status: outcome.status, requeue_after, watches })
+        Ok(Self { children, status: outcome.status, requeue_after, watches, events: read_events(outcome.events)? })
     }
 }
 
 impl Failure {
+    /// Returns the bytes of memory that status and Events take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.status.as_ref().map_or(0, String::len) + events_bytes(&self.events)
+    }
+
     pub(crate) fn from_wit(failure: wit::Failure) -> Result<Self, CallError> {
-        check_events(&failure.events)?;
         check(&[], failure.status.as_deref())?;
         let message = shorten(failure.message, MAX_MESSAGE);
-        Ok(Self { message, terminal: failure.terminal, status: failure.status })
+        let events = read_events(failure.events)?;
+        Ok(Self { message, terminal: failure.terminal, status: failure.status, events })
     }
-}
-
-/// Rejects Events: the contract has them, and this host does not write them.
-fn check_events(events: &[Event]) -> Result<(), CallError> {
-    if events.is_empty() {
-        return Ok(());
-    }
-    Err(CallError::Answer("it has Events, which this host does not write; leave `events` empty".to_owned()))
 }
 
 /// Checks what a key asks to be watched.
@@ -255,6 +257,22 @@ fn asked(watches: Vec<wit::Watch>) -> Result<Vec<Watch>, CallError> {
         Watch::asked(manifest::watch(watch)).map_err(invalid)
     });
     checked.collect()
+}
+
+fn events_bytes(events: &[Event]) -> usize {
+    events.iter().map(Event::bytes).sum()
+}
+
+/// Checks the Events of an answer.
+fn read_events(events: Vec<types::Event>) -> Result<Vec<Event>, CallError> {
+    if events.len() > MAX_EVENTS {
+        let count = events.len();
+        return Err(CallError::Answer(format!(
+            "{count} Events are more than the {MAX_EVENTS} that an outcome may hold"
+        )));
+    }
+    let read = |(at, event)| events::read(event).map_err(|why| CallError::Answer(format!("event {at}: {why}")));
+    events.into_iter().enumerate().map(read).collect()
 }
 
 /// Checks the bounds of children and status, and that each is a JSON object.
@@ -286,7 +304,7 @@ fn check(children: &[wit::Child], status: Option<&str>) -> Result<(), CallError>
 
 #[cfg(test)]
 mod tests {
-    use super::{super::bindings::pilothouse::plugin::types::EventType, *};
+    use super::*;
 
     fn outcome_of(children: wit::Children) -> wit::Outcome {
         wit::Outcome {
@@ -375,21 +393,25 @@ mod tests {
     }
 
     #[test]
-    fn events_are_refused() {
-        let event = || Event {
+    fn events_are_bounded_and_valid() {
+        let event = |reason: &str| types::Event {
             about: None,
-            of_type: EventType::Normal,
-            reason: "Scaled".to_owned(),
-            message: "To 3.".to_owned(),
+            of_type: types::EventType::Normal,
+            reason: reason.to_owned(),
+            message: "done".to_owned(),
         };
-        let refused = Err("plugin gave an unusable answer: it has Events, which this host does not write; leave \
-                           `events` empty"
-            .to_owned());
-        let outcome = wit::Outcome { events: vec![event()], ..outcome_of(wit::Children::Unchanged) };
-        assert_eq!(Outcome::from_wit(outcome).map(drop).map_err(|error| error.to_string()), refused);
-        let (message, events) = (String::new(), vec![event()]);
-        let failure = wit::Failure { message, terminal: false, status: None, events };
-        assert_eq!(Failure::from_wit(failure).map(drop).map_err(|error| error.to_string()), refused);
+        let outcome = |events: Vec<types::Event>| {
+            let outcome = wit::Outcome { events, ..outcome_of(wit::Children::Unchanged) };
+            Outcome::from_wit(outcome).map(|outcome| outcome.events.len()).map_err(|error| error.to_string())
+        };
+        let said = |why: &str| Err(format!("plugin gave an unusable answer: {why}"));
+        assert_eq!(outcome(vec![event("Scaled"); MAX_EVENTS]), Ok(MAX_EVENTS));
+        assert_eq!(
+            outcome(vec![event("Scaled"); MAX_EVENTS + 1]),
+            said("257 Events are more than the 256 that an outcome may hold")
+        );
+        let refused = outcome(vec![event("Scaled"), event("scaled")]);
+        assert!(refused.is_err_and(|why| why.contains("event 1: the reason \"scaled\" of an Event is not one word")));
     }
 
     #[test]

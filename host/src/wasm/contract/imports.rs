@@ -11,6 +11,7 @@ use super::package::fits;
 pub(crate) mod cache;
 pub(crate) mod client;
 pub(crate) mod clock;
+pub(crate) mod events;
 pub(crate) mod host;
 pub(crate) mod host_state;
 pub(crate) mod http;
@@ -104,6 +105,7 @@ contract! {
     Cache(CacheCall) in cache;
     Client(ClientCall) in client;
     Clock(ClockCall) in clock;
+    Events(EventsCall) in events;
     Host(HostCall) in host;
     Http(HttpCall) in http;
     Log(LogCall) in log;
@@ -138,6 +140,7 @@ pub trait Imports:
     cache::CacheImports
     + client::ClientImports
     + clock::ClockImports
+    + events::EventsImports
     + http::HttpImports
     + log::LogImports
     + random::RandomImports
@@ -158,6 +161,7 @@ pub(crate) struct InstanceState {
 /// What the interfaces remember during one call into a plugin.
 pub(crate) struct State {
     clock: clock::State,
+    events: events::State,
     log: log::State,
     wasi: wasi::State,
 }
@@ -167,7 +171,7 @@ impl State {
     pub(crate) fn new(imports: Option<&dyn Imports>) -> Self {
         let clock = clock::State::new(imports);
         let wasi = wasi::State::new(imports.map(|_| clock.now));
-        Self { clock, log: log::State::default(), wasi }
+        Self { clock, events: events::State::default(), log: log::State::default(), wasi }
     }
 
     /// Returns the last error that the guest logged, with its fields. Otherwise, what it wrote to stderr at the end.
@@ -177,6 +181,9 @@ impl State {
 
     /// Ends the call. `describe` has no imports.
     pub(crate) fn finish(&mut self, imports: Option<&dyn Imports>) {
+        if let Some(imports) = imports {
+            self.events.finish(imports);
+        }
         self.wasi.finish(&mut self.log, imports);
         self.log.finish(imports);
     }

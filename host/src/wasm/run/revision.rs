@@ -181,7 +181,7 @@ impl Revision {
     pub fn charge(&self, answer: &Result<Outcome, Failure>) -> Result<MemoryCharge, CallError> {
         let bytes = match answer {
             Ok(outcome) => outcome.bytes(),
-            Err(failure) => failure.status.as_ref().map_or(0, String::len),
+            Err(failure) => failure.bytes(),
         };
         self.instances.charge(bytes)
     }

@@ -11,15 +11,16 @@ use std::{
 use futures::{FutureExt as _, future::BoxFuture};
 use parking_lot::Mutex;
 use pilothouse_core::{
+    event::Event,
     key::{Key, TypeMeta},
     object::{Object, Subresource},
 };
 
 use super::super::{
-    CacheImports, ClientError, ClientImports, ClockImports, HttpError, HttpImports, HttpRequest, HttpResponse, Import,
-    Imports, KeyPage, Limits, ListPage, ListQuery, LogImports, LogLine, LogQuery, Page, PatchBody, Phase,
-    Preconditions, Propagation, Query, RandomImports, ReadError, Request, contract::imports::host_state::HostState,
-    memory::PluginMemory,
+    CacheImports, ClientError, ClientImports, ClockImports, EventError, EventsImports, HttpError, HttpImports,
+    HttpRequest, HttpResponse, Import, Imports, KeyPage, Limits, ListPage, ListQuery, LogImports, LogLine, LogQuery,
+    Page, PatchBody, Phase, Preconditions, Propagation, Query, RandomImports, ReadError, Request,
+    contract::imports::host_state::HostState, memory::PluginMemory,
 };
 
 /// The object of [`apple`].
@@ -60,6 +61,8 @@ pub(crate) struct Fake {
     /// The time, which advances by one at each read.
     pub(crate) time: AtomicU64,
     pub(crate) lines: Mutex<Vec<LogLine>>,
+    pub(crate) events: Mutex<Vec<Event>>,
+    pub(crate) dropped_events: Mutex<usize>,
     /// Requests to other servers, and their deadlines. They are answered with 200 and `body`.
     pub(crate) sent: Mutex<Vec<(String, Duration)>>,
     pub(crate) body: Vec<u8>,
@@ -150,6 +153,17 @@ impl HttpImports for Fake {
         self.sent.lock().push((format!("{method} {}{}", url.origin(), url.target), timeout));
         let answer = HttpResponse { status: 200, headers: Vec::new(), body: self.body.clone() };
         std::future::ready(Ok(answer)).boxed()
+    }
+}
+
+impl EventsImports for Fake {
+    fn record(&self, event: &Event) -> Result<(), EventError> {
+        self.events.lock().push(event.clone());
+        Ok(())
+    }
+
+    fn drop_events(&self, count: usize) {
+        *self.dropped_events.lock() += count;
     }
 }
 

@@ -13,6 +13,8 @@ pub(super) struct Image {
     pub(super) bytes: Vec<u8>,
     /// `true` while kinds are written as [`Guest::frugal`](super::Guest::frugal) wants them.
     pub(super) frugal: bool,
+    /// The Events of the answer.
+    pub(super) events: (usize, usize),
 }
 
 impl Image {
@@ -108,11 +110,29 @@ impl Image {
         status: Option<(usize, usize)>,
         requeue_after: Option<u64>,
     ) -> usize {
+        let events = self.events;
         self.record(|r| {
             r.u8(0).align(8).u8(children).align(4).pair(list).option(status);
             r.u8(u8::from(requeue_after.is_some())).align(8).u64(requeue_after.unwrap_or_default());
-            // The watches stay as they are, and there is no Event.
-            r.u8(0).align(4).pair((0, 0)).pair((0, 0)).align(8);
+            // The watches stay as they are.
+            r.u8(0).align(4).pair((0, 0)).pair(events).align(8);
+        })
+    }
+
+    /// An Event of the type `Normal`, about the reconciled object.
+    pub(super) fn event(&mut self, (reason, message): (&str, &str)) -> Vec<u8> {
+        let (reason, message) = (self.text(reason), self.text(message));
+        Record::build(|r| {
+            r.u8(0)
+                .align(4)
+                .pair((0, 0))
+                .pair((0, 0))
+                .option(None)
+                .pair((0, 0))
+                .u8(0)
+                .align(4)
+                .pair(reason)
+                .pair(message);
         })
     }
 

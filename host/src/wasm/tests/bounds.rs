@@ -261,13 +261,20 @@ async fn what_is_handed_over_is_the_plugins_memory_as_long_as_somebody_holds_it(
     let limits = Limits { memory: 2 << 20, total_memory: 2 << 20, ..Limits::default() };
     let revision = load_with(&Guest::new(), limits).await.unwrap();
     let status = Some(" ".repeat(1 << 20));
-    let outcome =
-        || Ok(Outcome { children: Children::Unchanged, status: status.clone(), requeue_after: None, watches: None });
+    let outcome = || {
+        Ok(Outcome {
+            children: Children::Unchanged,
+            status: status.clone(),
+            requeue_after: None,
+            watches: None,
+            events: Vec::new(),
+        })
+    };
     let held = || revision.linked().engine.instances()[0].1.memory;
     let before = held();
     let kept = [outcome(), outcome()].map(|outcome| revision.charge(&outcome).unwrap());
     assert_eq!(held() - before, 2 << 20);
-    let failure = Failure { message: String::new(), terminal: false, status: status.clone() };
+    let failure = Failure { message: String::new(), terminal: false, status: status.clone(), events: Vec::new() };
     let error = revision.charge(&Err(failure)).unwrap_err();
     assert_eq!(
         (error.kind(), error.to_string().as_str()),

@@ -57,14 +57,14 @@ async fn no_definition_is_installed_while_this_process_may_not_act() {
 async fn an_event_is_dropped_while_this_process_may_not_act() {
     let api = Api::start().await;
     let acting = Acting::new(false);
-    let events = Events::start(api.cluster.clone(), acting.clone(), "test", &Handle::current());
+    let events = Events::start(api.cluster.clone(), acting.clone(), Arc::default(), "test", &Handle::current());
     let mut node = config_map("node-1");
     node["metadata"] = json!({ "namespace": "default", "name": "a", "uid": "u", "resourceVersion": "7" });
     let node = parsed(&node);
-    events.tell(&plugin(), &node, Level::Normal, "Looked", "at it");
+    events.record(host(), &node, Level::Normal, "Looked", "at it");
     settled(&events, [0, 0, 1, 0]).await;
     assert_eq!(api.requests("POST", "events").await, 0);
     acting.set(true);
-    events.tell(&plugin(), &node, Level::Normal, "Looked", "at it");
+    events.record(host(), &node, Level::Normal, "Looked", "at it");
     settled(&events, [1, 0, 1, 0]).await;
 }

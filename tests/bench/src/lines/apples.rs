@@ -7,12 +7,14 @@ use futures::{FutureExt, future::BoxFuture};
 use pilothouse::{
     name::PluginName,
     wasm::{
-        CacheImports, Children, ClientError, ClientImports, ClockImports, Compiled, Engine, HttpError, HttpImports,
-        HttpRequest, HttpResponse, Imports, KeyPage, Limits, ListPage, ListQuery, LogImports, LogQuery, Outcome, Page,
-        PatchBody, Phase, Preconditions, Propagation, Query, RandomImports, ReadError, Request, Revision,
+        CacheImports, Children, ClientError, ClientImports, ClockImports, Compiled, Engine, EventError, EventsImports,
+        HttpError, HttpImports, HttpRequest, HttpResponse, Imports, KeyPage, Limits, ListPage, ListQuery, LogImports,
+        LogQuery, Outcome, Page, PatchBody, Phase, Preconditions, Propagation, Query, RandomImports, ReadError,
+        Request, Revision,
     },
 };
 use pilothouse_core::{
+    event::Event,
     key::{Key, TypeMeta},
     object::{Object, Subresource},
 };
@@ -58,7 +60,14 @@ impl Calls {
     pub(super) async fn check(&self) -> Result<()> {
         let answer = self.call().await?;
         let fits = if self.request.phase == Phase::Gone {
-            answer == Outcome { children: Children::Unchanged, status: None, requeue_after: None, watches: None }
+            answer
+                == Outcome {
+                    children: Children::Unchanged,
+                    status: None,
+                    requeue_after: None,
+                    watches: None,
+                    events: Vec::new(),
+                }
         } else {
             let one_child = matches!(&answer.children, Children::Desired(children) if children.len() == 1);
             one_child && answer.status.as_ref().is_some_and(|status| status.contains(r#""available":1"#))
@@ -146,6 +155,14 @@ impl HttpImports for Cached {
     fn send(&self, _: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, HttpError>> {
         async { Err(HttpError::Unreachable("there is no network".to_owned())) }.boxed()
     }
+}
+
+impl EventsImports for Cached {
+    fn record(&self, _: &Event) -> Result<(), EventError> {
+        Ok(())
+    }
+
+    fn drop_events(&self, _: usize) {}
 }
 
 impl LogImports for Cached {}

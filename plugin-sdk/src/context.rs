@@ -11,6 +11,7 @@ use crate::{
     clock,
     condition::{self, ConditionStatus},
     contract::exports::pilothouse::plugin::controller::Request,
+    events::Events,
     http::Http,
 };
 
@@ -83,6 +84,12 @@ impl Context {
     /// Returns the client, which sends requests to the API server in the plugin's name.
     pub fn client(&self) -> Client<'_> {
         Client::new()
+    }
+
+    /// Returns what records Events during the call. [`Outcome::event`](crate::Outcome::event) is better for an Event about
+    /// what the outcome changes.
+    pub fn events(&self) -> Events<'_> {
+        Events::new()
     }
 
     /// Returns the client for servers outside the cluster's API.

@@ -29,6 +29,7 @@ struct Parts<E> {
     watches: Vec<Mapped<E>>,
     reads: Vec<Watched>,
     status: bool,
+    events: bool,
     max_concurrency: u32,
     resync: Option<Duration>,
     timeout: Option<Duration>,
@@ -92,6 +93,7 @@ impl<E> Controller<E> {
             watches: Vec::new(),
             reads: Vec::new(),
             status: true,
+            events: false,
             max_concurrency: 0,
             resync: None,
             timeout: None,
@@ -127,6 +129,9 @@ impl<E> Controller<E> {
         if parts.finalizer.is_some() {
             permissions.push(parts.for_.permission([Patch]));
         }
+        if parts.events {
+            permissions.push(Permission::events().namespaces(parts.for_.wire.namespaces.clone()));
+        }
         permissions.extend(parts.owns.iter().map(|watch| watch.permission([Read, Apply, Delete])));
         permissions.extend(parts.watches.iter().map(|mapped| mapped.watch.permission([Read])));
         permissions.extend(parts.reads.iter().map(|watch| watch.permission([Read])));
@@ -137,7 +142,8 @@ impl<E> Controller<E> {
     /// Fails if a predicate is too large.
     pub(crate) fn into_wire(self) -> Result<wire::Controller, String> {
         let all = |watches: Vec<Watched>| watches.into_iter().map(Watched::into_wire).collect::<Result<_, _>>();
-        let Parts { for_, owns, watches, reads, status: _, max_concurrency, resync, timeout, finalizer } = self.parts;
+        let Parts { for_, owns, watches, reads, status: _, events: _, max_concurrency, resync, timeout, finalizer } =
+            self.parts;
         let mapped = |mapped: Mapped<E>| {
             Ok::<_, String>(wire::MappedWatch { watch: mapped.watch.into_wire()?, mapping: mapped.mapping })
         };
@@ -303,6 +309,14 @@ impl<K: AnyObject, E> ControllerBuilder<K, E> {
     /// Does not ask for the permission to write the status.
     pub fn without_status(mut self) -> Self {
         self.parts.status = false;
+        self
+    }
+
+    /// Asks for the permission to write [Events](crate::Event), in the namespaces of the reconciled objects.
+    ///
+    /// Events about objects elsewhere need [`Permission::events`](crate::Permission::events) with their namespaces.
+    pub fn events(mut self) -> Self {
+        self.parts.events = true;
         self
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde::Serialize;
 
-use crate::contract::exports::pilothouse::plugin::controller::Failure;
+use crate::{Event, contract::exports::pilothouse::plugin::controller::Failure};
 
 /// Why a reconcile failed.
 ///
@@ -29,13 +29,14 @@ pub struct Error {
     message: String,
     terminal: bool,
     status: Option<String>,
+    events: Vec<Event>,
 }
 
 impl Error {
     /// Creates an error that is retried. The delay grows from 5 ms to 1,000 s, unless the administrator sets other
     /// values. A change of the object or a child ends the delay.
     pub fn retry(message: impl Display) -> Self {
-        Self { message: message.to_string(), terminal: false, status: None }
+        Self { message: message.to_string(), terminal: false, status: None, events: Vec::new() }
     }
 
     /// Creates an error that is not retried until the object or a child changes.
@@ -60,6 +61,21 @@ impl Error {
             Ok(status) => self.status = Some(status),
             Err(error) => self.message = format!("{}; its status cannot be serialized: {error}", self.message),
         }
+        self
+    }
+
+    /// Adds an Event, which is written after the status. Each attempt that fails has its Events. The host counts equal
+    /// ones, so people see how often it failed.
+    ///
+    /// ```
+    /// use pilothouse_sdk::{Error, Event};
+    ///
+    /// let event = Event::warning("Unreachable", "the registry does not answer");
+    /// let error = Error::retry("connection refused").with_event(event);
+    /// ```
+    #[must_use]
+    pub fn with_event(mut self, event: Event) -> Self {
+        self.events.push(event);
         self
     }
 
@@ -91,6 +107,7 @@ impl<E: std::error::Error> From<E> for Error {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { message: error.message, terminal: error.terminal, status: error.status, events: Vec::new() }
+        let events = error.events.into_iter().map(|event| event.0).collect();
+        Self { message: error.message, terminal: error.terminal, status: error.status, events }
     }
 }

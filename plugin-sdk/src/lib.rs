@@ -69,8 +69,9 @@
 //! The allocator is an [`Arena`], unless the plugin declares its own with `#[plugin(own_allocator)]`.
 //!
 //! # Where to look
-//! - What a reconcile can call: [`Context`], [`cache`], [`client`], [`http`], [`mod@log`], [`random`], [`features`].
-//! - What it returns: [`Outcome`] and [`Error`]. [`Conditions`] go into a status.
+//! - What a reconcile can call: [`Context`], [`cache`], [`client`], [`events`], [`http`], [`mod@log`], [`random`],
+//!   [`features`].
+//! - What it returns: [`Outcome`] and [`Error`]. [`Conditions`] go into a status, and an [`Event`] beside it.
 //! - How a plugin describes itself: [`Plugin`], [`Controller`], [`Permission`]. [`Watch`] and [`Predicate`] select
 //!   objects and changes.
 //! - What wakes a reconcile: its own reads ([`ControllerBuilder::reads`]) and mappings ([`Mapping`]).
@@ -85,8 +86,9 @@
 //! A module imports only modules that stand before it in this list. `tests/layers.rs` checks it.
 //!
 //! - `allocator`, [`contract`], `host`: the allocator and the contract
-//! - `object`, `dynamic`, `error`, `exports`, `predicate`, `permission`, `watch`, `condition`: values
-//! - [`cache`], [`client`], `clock`, [`features`], [`http`], `log`, [`random`]: one file for each interface of the host
+//! - `object`, `dynamic`, `event`, `error`, `exports`, `predicate`, `permission`, `watch`, `condition`: values
+//! - [`cache`], [`client`], `clock`, [`events`], [`features`], [`http`], `log`, [`random`]: one file for each interface of the
+//!   host
 //! - `admission`, `change`, `context`, `conversion`, `mapping`, `observer`, `outcome`: what a plugin's functions take and return
 //! - `controller`, `plugin`, `entry`: the plugin, and its exports
 //! - [`mock`], [`prelude`]: the host for native tests, and what most plugins import
@@ -106,6 +108,8 @@ mod dynamic;
 #[doc(hidden)]
 pub mod entry;
 mod error;
+mod event;
+pub mod events;
 mod exports;
 pub mod features;
 mod host;
@@ -131,6 +135,7 @@ pub use context::{Context, Phase};
 pub use controller::{Controller, ControllerBuilder};
 pub use dynamic::Dynamic;
 pub use error::Error;
+pub use event::Event;
 pub use exports::{
     Admission, Conversion, Exports, ExportsAdmission, ExportsConversion, ExportsMapper, ExportsObserver, Mapper,
     Observer,
@@ -224,8 +229,8 @@ pub use watch::Watch;
 pub mod prelude {
     pub use crate::{
         Admission, AdmissionContext, Change, Conditions, Context, Controller, Conversion, Decision, Dynamic, Error,
-        Key, Mapper, Mapping, Mutation, Object, Observed, Observer, ObserverContext, Operation, Outcome, Permission,
-        Phase, Plugin, Predicate, Review, TypeMeta, Verb, Watch, Webhook, cache::Cache, debug, error, info, plugin,
-        trace, warn,
+        Event, Key, Mapper, Mapping, Mutation, Object, Observed, Observer, ObserverContext, Operation, Outcome,
+        Permission, Phase, Plugin, Predicate, Review, TypeMeta, Verb, Watch, Webhook, cache::Cache, debug, error, info,
+        plugin, trace, warn,
     };
 }

@@ -13,6 +13,7 @@
 //! | the outcome of one call, without writing it | [`MockHost::reconcile`] |
 //! | what the plugin finally creates | [`MockHost::settle`] |
 //! | which keys a change wakes | [`MockHost::woken_by`] |
+//! | Events | [`MockHost::events`] |
 //! | an observer | [`MockHost::observe`] |
 //! | a webhook | [`MockHost::review`] |
 //! | a conversion | [`MockHost::convert`] |
@@ -86,7 +87,7 @@ pub use review::{Review, Reviewing};
 pub use script::{Call, Expected};
 use serde::Serialize;
 use world::World;
-pub use world::{By, LogLine, Wake};
+pub use world::{By, LogLine, RecordedEvent, Wake};
 
 use crate::{
     AnyObject, Change, Dynamic, Key, Object, Permission, TypeMeta,
@@ -409,6 +410,45 @@ impl MockHost {
         self.world.lines()
     }
 
+    /// Returns the Events that the plugin's calls wrote, as the cluster has them: equal ones are counted, and many similar
+    /// ones combined. [`settle`](Self::settle) writes the Events of outcomes.
+    ///
+    /// The host may repeat a call before the cluster shows what the call wrote. This shows that its Events are written
+    /// once:
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    /// use pilothouse_sdk::mock::MockHost;
+    /// use pilothouse_sdk::prelude::*;
+    /// use serde_json::json;
+    ///
+    /// /// The status is stale when the card is written, so the host postpones it and calls again.
+    /// fn reconcile(ctx: &Context, pod: &Pod) -> Result<Outcome, Error> {
+    ///     let mut card = ConfigMap::default();
+    ///     card.metadata.name = Some("card".into());
+    ///     info!("looked", found = ctx.cache().get::<ConfigMap>(ctx.key().beside("card"))?.is_some());
+    ///     let outcome = Outcome::new().child(card).status(json!({"phase": "Running"}));
+    ///     Ok(if pod.status.is_some() { outcome } else { outcome.event(Event::normal("Started", "it runs")) })
+    /// }
+    ///
+    /// fn plugin() -> Plugin {
+    ///     let controller = Controller::of::<Pod>().owns::<ConfigMap>().events();
+    ///     Plugin::new("Starts Pods.").controller(controller.reconcile(reconcile))
+    /// }
+    ///
+    /// let mut pod = Pod::default();
+    /// pod.metadata.name = Some("web".into());
+    /// pod.metadata.namespace = Some("default".into());
+    /// let mut host = MockHost::new(plugin).with(pod);
+    /// host.settle(("default", "web")).expect("it settles");
+    /// assert_eq!(host.lines().len(), 3);
+    /// assert_eq!(host.events().len(), 1);
+    /// assert_eq!(host.events()[0].count, 1);
+    /// ```
+    pub fn events(&self) -> Vec<RecordedEvent> {
+        self.world.events()
+    }
+
     /// Calls the plugin once for an object of the cluster. Does not write the outcome.
     ///
     /// # Errors
@@ -445,7 +485,8 @@ impl MockHost {
     }
 
     /// Calls the plugin and writes its outcomes until nothing changes any more, as the real host does. It creates,
-    /// corrects and deletes children, writes the status, keeps the controller's finalizer, and retries failures.
+    /// corrects and deletes children, writes the status and the Events, keeps the controller's finalizer, and retries
+    /// failures. Like the host, it may postpone a status to the next call.
     ///
     /// An object whose cleanup is done causes no further call. If it never causes one, the outcome is empty.
     ///
@@ -455,7 +496,8 @@ impl MockHost {
     /// Fails if retries do not help.
     ///
     /// # Panics
-    /// Panics as [`reconcile`](Self::reconcile) does, and if nothing has settled after 100 calls.
+    /// Panics as [`reconcile`](Self::reconcile) does, if nothing has settled after 100 calls, and if the manifest lacks the
+    /// permission for an Event.
     #[track_caller]
     pub fn settle(&mut self, key: impl Into<Key>) -> Result<Outcome, Failure> {
         let key = key.into();

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::{
     AnyObject, Error, Observed, TypeMeta, Watch, cache::Cache, client::Client, clock,
-    contract::observing::exports::pilothouse::plugin::observer as wire, http::Http, watch::Watched,
+    contract::observing::exports::pilothouse::plugin::observer as wire, events::Events, http::Http, watch::Watched,
 };
 
 /// What a handler can call in the host.
@@ -20,6 +20,11 @@ impl ObserverContext {
     /// Returns the client, which sends requests to the API server in the plugin's name.
     pub fn client(&self) -> Client<'_> {
         Client::new()
+    }
+
+    /// Returns what records Events during the call. Each must say which object it is [about](crate::Event::about).
+    pub fn events(&self) -> Events<'_> {
+        Events::new()
     }
 
     /// Returns the client for servers outside the cluster's API.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::{AnyObject, Error, Watch, contract::exports::pilothouse::plugin::controller as wire};
+use crate::{AnyObject, Error, Event, Watch, contract::exports::pilothouse::plugin::controller as wire};
 
 /// What should exist after this reconcile.
 ///
@@ -32,6 +32,7 @@ pub struct Outcome {
     status: Option<String>,
     requeue_after: Option<Duration>,
     watches: Option<Vec<wire::Watch>>,
+    events: Vec<Event>,
     /// The first value that could not be serialized. Kept here so that the methods can be chained.
     unserialisable: Option<String>,
 }
@@ -182,6 +183,48 @@ impl Outcome {
         watches.into_iter().fold(self, Self::watch)
     }
 
+    /// Adds an Event, which the host writes after the status. At most 256.
+    ///
+    /// Compare what the reconcile reads with what it returns, and report the difference. The host may repeat a call before
+    /// the cluster shows what the call wrote. It writes equal Events of such calls once.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::Pod;
+    /// use pilothouse_sdk::mock::MockHost;
+    /// use pilothouse_sdk::prelude::*;
+    /// use serde_json::json;
+    ///
+    /// fn reconcile(_: &Context, pod: &Pod) -> Result<Outcome, Error> {
+    ///     let was = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    ///     let outcome = Outcome::new().status(json!({"phase": "Running"}));
+    ///     Ok(match was {
+    ///         Some("Running") => outcome,
+    ///         _ => outcome.event(Event::normal("Started", "it runs")),
+    ///     })
+    /// }
+    ///
+    /// fn plugin() -> Plugin {
+    ///     Plugin::new("Starts Pods.").controller(Controller::of::<Pod>().events().reconcile(reconcile))
+    /// }
+    ///
+    /// let mut pod = Pod::default();
+    /// pod.metadata.name = Some("web".into());
+    /// pod.metadata.namespace = Some("default".into());
+    /// let mut host = MockHost::new(plugin).with(pod);
+    /// host.settle(("default", "web")).expect("it settles");
+    /// assert_eq!(host.events().iter().map(ToString::to_string).collect::<Vec<_>>(), ["Normal Started v1 Pod default/web: it runs"]);
+    /// ```
+    pub fn event(mut self, event: Event) -> Self {
+        self.events.push(event);
+        self
+    }
+
+    /// Adds several [`event`](Self::event)s.
+    pub fn events(mut self, events: impl IntoIterator<Item = Event>) -> Self {
+        self.events.extend(events);
+        self
+    }
+
     fn push<K: AnyObject>(mut self, object: &K, child: fn(String) -> wire::Child) -> Self {
         match object.text_of() {
             Ok(object) => self.children.get_or_insert_default().push(child(object)),
@@ -204,7 +247,7 @@ impl Outcome {
             status: self.status,
             requeue_after: self.requeue_after.map(millis),
             watches: self.watches.map_or(wire::Watches::Unchanged, wire::Watches::Desired),
-            events: Vec::new(),
+            events: self.events.into_iter().map(|event| event.0).collect(),
         })
     }
 }

@@ -39,6 +39,21 @@ impl Permission {
         Self(wire::Permission { of, subresource: None, verbs: Vec::new(), namespaces: Vec::new(), names: Vec::new() })
     }
 
+    /// Creates the permission to write [Events](crate::Event) about objects in any namespace. Events about cluster-scoped
+    /// objects are in the namespace `default`.
+    ///
+    /// Reconciles that report only on their own objects have a shorter way:
+    /// [`ControllerBuilder::events`](crate::ControllerBuilder::events).
+    ///
+    /// ```
+    /// use pilothouse_sdk::{Permission, Verb};
+    ///
+    /// Permission::events().namespaces(["shop"]);
+    /// ```
+    pub fn events() -> Self {
+        Self::to(TypeMeta::new("v1", "Event")).verbs([Verb::Create])
+    }
+
     /// Limits it to the subresource `status`.
     pub fn status(mut self) -> Self {
         self.0.subresource = Some(Subresource::Status);

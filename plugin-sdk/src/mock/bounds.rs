@@ -3,13 +3,22 @@
 //! A test must not pass here with something that the real host rejects. Limits of a call as a whole (time, memory,
 //! bytes exchanged) are left out, because a native plugin uses the test's own.
 
+use pilothouse_core::{
+    event::{Event, Level, MAX_EVENTS},
+    key as core,
+};
+
 use super::{field::Path, manifest, selector::Selector};
 use crate::{
     Key, TypeMeta,
     contract::{
         admitting::exports::pilothouse::plugin::admission::Decision,
         exports::pilothouse::plugin::controller::{Children, Failure, Outcome, Watch, Watches},
-        pilothouse::plugin::{cache::Query, client::ListQuery},
+        pilothouse::plugin::{
+            cache::Query,
+            client::ListQuery,
+            types::{self as wire, EventType},
+        },
     },
 };
 
@@ -46,6 +55,25 @@ pub(super) fn decision(decision: &Decision) -> Result<(), String> {
         Some((count, what)) => Err(format!("{count} {what} are more than the {NOTES} that a decision may hold")),
         None => Ok(()),
     }
+}
+
+/// Checks an Event as the host does.
+///
+/// # Errors
+/// Says what is wrong.
+pub(super) fn event(event: &wire::Event) -> Result<Event, String> {
+    let about = event.about.as_ref().map(|about| {
+        let of = TypeMeta::new(&about.api_version, &about.kind);
+        let key = Key { namespace: about.namespace.clone(), name: about.name.clone() };
+        object(&of, &key)?;
+        let key = core::Key::new(about.namespace.as_deref(), &about.name);
+        Ok::<_, String>((core::TypeMeta::new(&about.api_version, &about.kind), key))
+    });
+    let level = match event.of_type {
+        EventType::Normal => Level::Normal,
+        EventType::Warning => Level::Warning,
+    };
+    Event::new(about.transpose()?, level, event.reason.clone(), &event.message)
 }
 
 /// Checks the identity of one object.
@@ -135,6 +163,13 @@ pub(super) fn answer(answer: &Result<Outcome, Failure>) -> Result<(), String> {
     }
     children.iter().enumerate().try_for_each(|(at, child)| taken(&format!("child {at}"), child.object.len()))?;
     taken("the status", status)?;
+    let (Ok(Outcome { events, .. }) | Err(Failure { events, .. })) = answer;
+    if events.len() > MAX_EVENTS {
+        return unusable(&format!("{} Events are more than the {MAX_EVENTS} that an outcome may hold", events.len()));
+    }
+    for (at, returned) in events.iter().enumerate() {
+        event(returned).map(drop).or_else(|why| unusable(&format!("event {at}: {why}")))?;
+    }
     if children.len() > CHILDREN {
         return unusable(&format!("{} children are more than the {CHILDREN} that an outcome may hold", children.len()));
     }

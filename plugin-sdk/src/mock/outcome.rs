@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{Dynamic, Object, TypeMeta, contract::exports::pilothouse::plugin::controller as wire};
+use crate::{Dynamic, Event, Object, TypeMeta, contract::exports::pilothouse::plugin::controller as wire};
 
 /// The outcome of a reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +84,11 @@ impl Outcome {
         matches!(self.0.watches, wire::Watches::Unchanged)
     }
 
+    /// Returns the Events, in the plugin's order.
+    pub fn events(&self) -> Vec<Event> {
+        self.0.events.iter().cloned().map(Event).collect()
+    }
+
     /// Returns the time after which the plugin wants to be called again.
     pub fn requeue_after(&self) -> Option<Duration> {
         self.0.requeue_after.map(Duration::from_millis)
@@ -105,16 +110,18 @@ pub struct Failure {
     pub terminal: bool,
     /// The status that is written in spite of the failure, as JSON.
     pub status: Option<String>,
+    /// The Events that are written in spite of the failure.
+    pub events: Vec<Event>,
 }
 
 impl Failure {
     pub(super) fn retry(message: String) -> Self {
-        Self { message, terminal: false, status: None }
+        Self { message, terminal: false, status: None, events: Vec::new() }
     }
 }
 
 impl From<wire::Failure> for Failure {
-    fn from(wire::Failure { message, terminal, status, .. }: wire::Failure) -> Self {
-        Self { message, terminal, status }
+    fn from(wire::Failure { message, terminal, status, events }: wire::Failure) -> Self {
+        Self { message, terminal, status, events: events.into_iter().map(Event).collect() }
     }
 }

@@ -85,12 +85,14 @@ impl<'a> Request<'a> {
         };
         let name = &controller.name;
         let request = wire::Request { controller: name.clone(), key: key.clone(), object, phase, attempt, last_error };
+        host.world.begin_call(Some((controller.for_.of.clone(), key.clone())));
         host.world.begin_reading();
         let result = host.world.serve(|| (host.exported.reconcile)(request));
         let result = match bounds::answer(&result) {
             Ok(()) => result.map(Outcome::new).map_err(Failure::from),
             Err(unusable) => Err(Failure::retry(unusable)),
         };
+        host.world.begin_call(None);
         let written = carry_out(&result);
         let result = result.and_then(|outcome| written.map(|()| outcome));
         host.world.end_reading(name, &key, result.is_ok());

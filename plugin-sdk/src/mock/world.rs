@@ -7,6 +7,7 @@ mod backlog;
 mod cache;
 mod client;
 mod clock;
+mod events;
 mod finalizer;
 mod http;
 mod log;
@@ -22,10 +23,11 @@ use std::{
 };
 
 use jiff::Timestamp;
+use pilothouse_core::event::{Correlator, Event, KeyEvents, Level, StatusWrite};
 use serde_json::{Value, json};
 
 use super::{
-    apply,
+    apply, bounds,
     features::Features,
     http::{ExpectedHttp, HttpCall},
     keys,
@@ -40,11 +42,14 @@ use crate::{
             Child, Children, Controller, Manifest, Outcome, Permission, Watch, Watches,
         },
         observing::exports::pilothouse::plugin::observer,
+        pilothouse::plugin::types as wire,
     },
     host::with_mock,
 };
 
 use backlog::Backlog;
+use events::Left;
+pub use events::RecordedEvent;
 pub use log::LogLine;
 use random::Random;
 use view::{Objects, View};
@@ -73,6 +78,14 @@ struct State {
     /// The last applied version of the plugin's own objects and of each status, by object and part.
     applied: BTreeMap<(Id, Option<Subresource>), Value>,
     faults: BTreeMap<Id, String>,
+    /// What the last call of each controller and key leaves to the next one.
+    left: BTreeMap<(String, Key), Left>,
+    /// The object that the running call reconciles.
+    own: Option<Id>,
+    /// Events that the running call has recorded.
+    recorded: usize,
+    events: Vec<RecordedEvent>,
+    correlator: Correlator<Id, (Level, String)>,
     expected: VecDeque<Expected>,
     expected_http: VecDeque<ExpectedHttp>,
     http_calls: Vec<HttpCall>,
@@ -100,6 +113,11 @@ impl World {
             children: BTreeMap::new(),
             applied: BTreeMap::new(),
             faults: BTreeMap::new(),
+            left: BTreeMap::new(),
+            own: None,
+            recorded: 0,
+            events: Vec::new(),
+            correlator: Correlator::new(),
             expected: VecDeque::new(),
             expected_http: VecDeque::new(),
             http_calls: Vec::new(),
@@ -119,6 +137,7 @@ impl World {
         let call = || with_mock(&crate::cache::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::client::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::clock::import::MOCK, self.clone(), call);
+        let call = || with_mock(&crate::events::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::http::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::log::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::random::import::MOCK, self.clone(), call);
@@ -218,26 +237,45 @@ impl World {
         self.state_mut().backlog.clear();
     }
 
-    /// Writes the children, and then the status. The status is written even if a child fails, because it may report
-    /// that.
+    /// Writes the children, then the status, then the Events. The status is written even if a child fails, because it may
+    /// report that.
+    ///
+    /// As the host does, it postpones a status if the call has written children and has read what is different now.
+    #[track_caller]
     pub(super) fn carry_out(&self, controller: &Controller, key: &Key, outcome: &Outcome) -> Result<(), Failure> {
         let mut state = self.state_mut();
-        let owner = (controller.for_.of.clone(), key.clone());
+        let (owner, place) = ((controller.for_.of.clone(), key.clone()), (controller.name.clone(), key.clone()));
         if let Watches::Desired(watches) = &outcome.watches
             && state.objects.contains_key(&owner)
         {
             state.ask(&controller.name, key, watches);
         }
+        let Left { status: postponed, mut events } = state.left.remove(&place).unwrap_or_default();
+        let before = state.objects.clone();
         let children = match &outcome.children {
             Children::Desired(children) if state.is_live(&owner) => state.write_children(controller, &owner, children),
             _ => Ok(()),
         };
-        let status = outcome.status.as_deref().map_or(Ok(()), |status| state.write_status(&owner, status));
-        let written = children.and(status);
-        if written.is_ok() && outcome.requeue_after.is_none() {
-            state.release(controller, &owner).map_err(Failure::retry)?;
+        events.add(read_events(&outcome.events));
+        let status = outcome.status.as_deref().or(postponed.as_deref());
+        if let Some(status) = status
+            && children.is_ok()
+            && postponed.is_none()
+            && before != state.objects
+            && state.has_read_what_changed(&before)
+        {
+            state.left.insert(place, Left { status: Some(status.to_owned()), events });
+            return Ok(());
         }
-        written.map_err(Failure::retry)
+        let (status, written) = state.try_status(&owner, status);
+        let carried_out = children.and(status).and_then(|()| match outcome.requeue_after {
+            None => state.release(controller, &owner),
+            Some(_) => Ok(()),
+        });
+        let release = events.release(written, carried_out.is_err());
+        state.write_events(&owner, release);
+        state.leave(place, events);
+        carried_out.map_err(Failure::retry)
     }
 
     /// Returns how often the plugin's keys asked for something else than before.
@@ -245,19 +283,46 @@ impl World {
         self.state().asks
     }
 
+    #[track_caller]
     pub(super) fn carry_out_failure(
         &self,
         controller: &Controller,
         key: &Key,
         failure: &Failure,
     ) -> Result<(), Failure> {
-        let owner = (controller.for_.of.clone(), key.clone());
-        let status = failure.status.as_deref();
-        status.map_or(Ok(()), |status| self.state_mut().write_status(&owner, status)).map_err(Failure::retry)
+        let mut state = self.state_mut();
+        let (owner, place) = ((controller.for_.of.clone(), key.clone()), (controller.name.clone(), key.clone()));
+        let Left { status: postponed, mut events } = state.left.remove(&place).unwrap_or_default();
+        let status = failure.status.as_deref().or(postponed.as_deref());
+        let (status, written) = state.try_status(&owner, status);
+        let own = failure.events.iter().map(|event| event.0.clone()).collect::<Vec<_>>();
+        let release = events.failure(read_events(&own), written, failure.terminal);
+        state.write_events(&owner, release.events);
+        state.leave(place, events);
+        status.map_err(Failure::retry)
     }
 }
 
+fn read_events(events: &[wire::Event]) -> Vec<Event> {
+    events.iter().map(|event| bounds::event(event).expect("the answer was checked")).collect()
+}
+
 impl State {
+    /// Writes a status, if there is one. Returns what became of it, for the Events, too.
+    fn try_status(&mut self, owner: &Id, status: Option<&str>) -> (Result<(), String>, StatusWrite) {
+        match status.map(|status| self.write_status(owner, status)) {
+            None => (Ok(()), StatusWrite::None),
+            Some(Ok(())) => (Ok(()), StatusWrite::Written),
+            Some(Err(problem)) => (Err(problem), StatusWrite::Open),
+        }
+    }
+
+    fn leave(&mut self, place: (String, Key), events: KeyEvents) {
+        if !events.is_empty() {
+            self.left.insert(place, Left { status: None, events });
+        }
+    }
+
     /// Stores an object as an API server does, if it differs from the stored one. Returns the stored object.
     fn store(&mut self, id: &Id, mut object: Value) -> Value {
         let live = self.objects.get(id).cloned();

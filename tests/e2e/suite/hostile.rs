@@ -4,8 +4,17 @@ use std::{borrow::Borrow, collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::{try_join, try_join_all};
-use kube::api::{Patch, PatchParams};
-use pilothouse_e2e::{Apple, Host, Plugin, Scene, admin::Admin, eventually, plugin::MISTAKES};
+use k8s_openapi::api::core::v1::Event;
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+};
+use pilothouse_e2e::{
+    Apple, Host, Plugin, Scene,
+    admin::Admin,
+    eventually,
+    plugin::{MISTAKES, Permission},
+};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -233,6 +242,32 @@ pub(crate) async fn invariant_8_a_plugin_that_floods_the_log_costs_nobody_else_a
         Ok(())
     };
     while_they_fail(&bad, served).await
+}
+
+pub(crate) async fn invariant_8_a_plugin_that_floods_the_cluster_with_events_costs_nobody_else_anything(
+    scene: Scene,
+) -> Result<()> {
+    let here = |permission: Permission| permission.within(&scene.namespace);
+    let grants = [Permission::of_myapple().to_vec(), vec![Permission::to(&["create"], "v1", "Event")]].concat();
+    let guest = Plugin::guest("flooding_events")?.granted(&grants.into_iter().map(here).collect::<Vec<_>>());
+    let (mut host, elsewhere) = serves_beside_myapple(&scene, guest).await?;
+    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
+    for apple in &bad {
+        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
+    }
+    let counts = [("plugin", "flooding-events"), ("result", "dropped")];
+    eventually("too many Events are dropped", async || {
+        let dropped = host.metrics().await?.sum("pilothouse_plugin_events_total", &counts);
+        // What the call recorded beyond its bound, and what the rate of the object leaves out.
+        ensure!(dropped > 19_744.0 + 200.0, "{dropped} were dropped");
+        Ok(())
+    })
+    .await?;
+    others_go_on(&mut host, &other_apples(&scene, &elsewhere)).await?;
+    let events: Api<Event> = Api::namespaced(scene.client(), &scene.namespace);
+    let of_bad = events.list(&ListParams::default().fields("involvedObject.name=bad-1")).await?.items.len();
+    ensure!(of_bad <= 26, "{of_bad} Events are about one object");
+    Ok(())
 }
 
 /// The guest works correctly, in long stretches that never yield.

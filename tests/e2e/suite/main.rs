@@ -9,6 +9,7 @@ mod conflicts;
 mod connections;
 mod contract;
 mod definitions;
+mod events;
 mod figures;
 mod finalizers;
 mod grants;
@@ -92,6 +93,10 @@ fn main() -> ExitCode {
             a_kind_that_appears_after_the_plugin_is_served,
             a_kind_that_is_deleted_and_comes_back_is_served_again,
         }
+        events {
+            a_transition_that_a_repeated_call_tells_twice_is_one_event,
+            invariant_7_an_event_that_is_not_granted_is_not_written_and_the_plugin_goes_on,
+        }
         figures { what_a_plugin_does_is_told_of_it_and_of_no_other }
         finalizers {
             an_object_has_the_finalizer_before_its_first_call_and_goes_after_its_cleanup,
@@ -139,6 +144,7 @@ fn main() -> ExitCode {
             invariant_8_a_plugin_that_hands_over_garbled_text_costs_itself_one_call,
             invariant_8_a_plugin_that_answers_too_much_costs_itself_one_call,
             invariant_8_a_plugin_that_floods_the_log_costs_nobody_else_anything,
+            invariant_8_a_plugin_that_floods_the_cluster_with_events_costs_nobody_else_anything,
             invariant_8_all_of_them_at_once_cost_nobody_else_anything,
             invariant_8_a_plugin_that_answers_nonsense_costs_itself_one_call,
             a_plugin_that_cannot_be_used_is_refused_with_the_reason,

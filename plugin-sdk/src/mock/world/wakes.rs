@@ -143,6 +143,12 @@ impl State {
         (wakes, unmapped)
     }
 
+    /// Returns `true` if the running call has read something that is different now.
+    pub(super) fn has_read_what_changed(&self, before: &Objects) -> bool {
+        let mut reads = self.reading.iter().flatten();
+        reads.any(|read| self.result(before, read) != self.result(&self.objects, read))
+    }
+
     fn changed<'a>(&'a self, before: &'a Objects) -> BTreeMap<&'a Id, (Option<&'a Value>, Option<&'a Value>)> {
         let ids: BTreeSet<&Id> = before.keys().chain(self.objects.keys()).collect();
         let sides = ids.into_iter().map(|id| (id, (before.get(id), self.objects.get(id))));

@@ -15,7 +15,7 @@ mod url;
 
 use std::{fmt, net::IpAddr};
 
-pub use address::is_public;
+pub use address::{is_link_local, is_public};
 pub use url::{MAX_URL, Url, UrlError};
 
 /// The server of a URL.

@@ -139,6 +139,7 @@ impl Client {
         let admission = admit(&method, &url)?;
         let _permit = self.in_flight.try_acquire().map_err(|_| HttpError::TooMany)?;
         self.take_turn()?;
+        tally.begin();
         let hop = Hop { method, url, headers, body: body.into(), is_abroad: false };
         tokio::time::timeout(timeout, self.follow(hop, admission, redirects, admit, tally))
             .await

@@ -7,7 +7,7 @@ use http::Uri;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::ConfigExt as _;
-use pilothouse_core::http::{Host, Url, is_public};
+use pilothouse_core::http::{Host, Url, is_link_local, is_public};
 use rustls::{CertificateError, ClientConfig, pki_types::ServerName};
 use tokio::{
     net::TcpStream,
@@ -117,7 +117,7 @@ impl Connector {
             Host::Address(address) => return Ok(vec![SocketAddr::new(*address, url.port)]),
             Host::Name(name) => name,
         };
-        // A lookup holds a thread until the resolver gives up, even if nobody waits for it any more.
+        // A lookup holds a thread until the resolver gives up, even if its request has ended.
         let permit = lookups.clone().acquire_owned().await.expect("it is never closed");
         let lookup = (self.resolve)(name.clone(), url.port);
         let lookup = tokio::spawn(async move {
@@ -149,15 +149,24 @@ impl Connector {
     }
 }
 
-/// Refuses addresses that are not public, unless `private`.
-fn check_public(host: &Host, addresses: &[SocketAddr], private: bool) -> Result<(), HttpError> {
-    match addresses.iter().map(SocketAddr::ip).find(|address| !private && !is_public(*address)) {
-        None => Ok(()),
-        Some(address) => Err(HttpError::NotGranted(format!(
-            "not granted: {host} has the address {address}, which is not public; the administrator's file must allow that under http: with \
-             `private: true`"
-        ))),
+/// Refuses addresses that are not public, unless `private`, and link-local ones of a name anyway. Otherwise a Service without a selector or
+/// a record of DNS could lead to the metadata service, which has the machine's credentials.
+pub(super) fn check_public(host: &Host, addresses: &[SocketAddr], private: bool) -> Result<(), HttpError> {
+    for address in addresses.iter().map(SocketAddr::ip) {
+        if matches!(host, Host::Name(_)) && is_link_local(address) {
+            return Err(HttpError::NotGranted(format!(
+                "not granted: {host} has the address {address}, which is link-local or a metadata service; only a rule that names the address \
+                 itself allows that"
+            )));
+        }
+        if !private && !is_public(address) {
+            return Err(HttpError::NotGranted(format!(
+                "not granted: {host} has the address {address}, which is not public; the administrator's file must allow that under http: \
+                 with `private: true`"
+            )));
+        }
     }
+    Ok(())
 }
 
 /// Connects to the first address that accepts.

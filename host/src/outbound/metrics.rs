@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    metrics::{self, DescriptorEncoder, Registry, Series, counters},
+    metrics::{self, DescriptorEncoder, Registry, Series, counters, gauges},
     wasm::{HttpError, HttpResponse},
 };
 
@@ -23,6 +23,7 @@ pub type Requests = Series<Counts>;
 #[derive(Debug)]
 pub struct Counts {
     results: Mutex<BTreeMap<&'static str, u64>>,
+    in_flight: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
 }
@@ -34,6 +35,7 @@ impl Default for Counts {
     fn default() -> Self {
         Self {
             results: Mutex::new(RESULTS.map(|result| (result, 0)).into()),
+            in_flight: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
         }
@@ -43,7 +45,7 @@ impl Default for Counts {
 impl Requests {
     /// Begins to count one request.
     pub(super) fn count(&self, plugin: &str) -> Tally {
-        Tally { counts: self.get(plugin), result: "timeout" }
+        Tally { counts: self.get(plugin), result: "timeout", is_in_flight: false }
     }
 }
 
@@ -51,9 +53,18 @@ impl Requests {
 pub(super) struct Tally {
     counts: Option<Arc<Counts>>,
     result: &'static str,
+    is_in_flight: bool,
 }
 
 impl Tally {
+    /// Counts the request as in flight, until this is dropped.
+    pub(super) fn begin(&mut self) {
+        if let Some(counts) = &self.counts {
+            counts.in_flight.fetch_add(1, Ordering::Relaxed);
+            self.is_in_flight = true;
+        }
+    }
+
     /// Counts bytes of a body that are sent.
     pub(super) fn sent(&self, bytes: usize) {
         if let Some(counts) = &self.counts {
@@ -86,6 +97,9 @@ impl Drop for Tally {
     fn drop(&mut self) {
         if let Some(counts) = &self.counts {
             *counts.results.lock().entry(self.result).or_default() += 1;
+            if self.is_in_flight {
+                counts.in_flight.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -104,6 +118,10 @@ fn encode(requests: &Requests, encoder: &mut DescriptorEncoder<'_>) -> fmt::Resu
     });
     let help = "Requests of plugins to servers outside the cluster's API. A response of any status is a success";
     counters(encoder, "pilothouse_http_requests", help, samples)?;
+    let in_flight =
+        all.iter().map(|(plugin, counts)| ([("plugin", plugin.as_str())], counts.in_flight.load(Ordering::Relaxed)));
+    let help = "Requests of plugins to servers outside the cluster's API that are not answered yet";
+    gauges(encoder, "pilothouse_http_requests_in_flight", help, in_flight)?;
     let bytes = |of: fn(&Counts) -> &AtomicU64| {
         let count = move |counts: &Counts| of(counts).load(Ordering::Relaxed);
         all.iter().map(move |(plugin, counts)| ([("plugin", plugin.as_str())], count(counts)))

@@ -22,7 +22,7 @@ use hyper_util::{
 use parking_lot::Mutex;
 use pilothouse_core::{
     grant::{AdminFile, Grants},
-    http::{Pattern, Url},
+    http::{Host, Pattern, Url},
     manifest::HttpPermission,
     rate::Rate,
 };
@@ -36,7 +36,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     client::{Admission, Client, Outbound},
-    connect::Connector,
+    connect::{Connector, check_public},
     metrics::Requests,
 };
 use crate::wasm::{HttpError, HttpRequest, HttpResponse, MAX_HTTP_BODY};
@@ -373,6 +373,19 @@ async fn a_connection_to_a_private_address_serves_no_request_without_that_grant(
     let public = |_: &str, _: &Url| Ok(Admission { private: false, headers: Vec::new() });
     assert!(refusal(client.send(get(&url), &public).await).contains("not public"));
     assert_eq!(server.lines().len(), 1);
+}
+
+#[tokio::test]
+async fn no_name_leads_to_a_metadata_service() {
+    let lookups = Arc::default();
+    let addresses = [("imds.test", &["169.254.169.254"][..]), ("mixed.test", &["127.0.0.1", "fd00:ec2::254"])];
+    let client = client_of(names(&addresses, &lookups));
+    for name in ["imds.test", "mixed.test"] {
+        let refused = refusal(client.send(get(&format!("http://{name}/latest/meta-data/")), &anything).await);
+        assert!(refused.contains("link-local or a metadata service"), "{refused}");
+    }
+    let address = "169.254.169.254".parse().unwrap();
+    assert!(check_public(&Host::Address(address), &[SocketAddr::new(address, 80)], true).is_ok());
 }
 
 #[tokio::test]

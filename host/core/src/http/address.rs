@@ -12,6 +12,25 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
+/// Returns `true` for link-local addresses and for the metadata services of clouds, wherever those are. A metadata service gives
+/// credentials of the machine to everybody on it.
+pub fn is_link_local(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => is_link_local_v4(address),
+        IpAddr::V6(address) => match address.segments() {
+            [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => is_link_local_v4(embedded(high, low)),
+            // The metadata services of AWS and of Google Cloud.
+            [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254] | [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254] => true,
+            [first, ..] => first & 0xffc0 == 0xfe80,
+        },
+    }
+}
+
+fn is_link_local_v4(address: Ipv4Addr) -> bool {
+    // Link-local, and the metadata services of Azure, Alibaba Cloud and Oracle Cloud.
+    matches!(address.octets(), [169, 254, ..] | [168, 63, 129, 16] | [100, 100, 100, 200] | [192, 0, 0, 192])
+}
+
 fn is_public_v4(address: Ipv4Addr) -> bool {
     !matches!(
         address.octets(),
@@ -29,16 +48,18 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
-    let embedded = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        is_public_v4(Ipv4Addr::new(a, b, c, d))
-    };
     match address.segments() {
         // NAT64 and 6to4.
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => is_public_v4(embedded(high, low)),
         // Protocol assignments with Teredo, and documentation.
         [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => false,
         // Only 2000::/3 is global unicast. The rest has loopback, unspecified, unique local, link-local and multicast addresses.
         [first, ..] => first & 0xe000 == 0x2000,
     }
+}
+
+/// The IPv4 address in two segments of an IPv6 address.
+fn embedded(high: u16, low: u16) -> Ipv4Addr {
+    let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+    Ipv4Addr::new(a, b, c, d)
 }

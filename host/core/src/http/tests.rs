@@ -182,6 +182,32 @@ fn only_global_unicast_addresses_are_public() {
 }
 
 #[test]
+fn metadata_services_are_link_local() {
+    let local = |text: &str| is_link_local(text.parse().unwrap());
+    for address in [
+        "100.100.100.200",
+        "168.63.129.16",
+        "169.254.169.254",
+        "192.0.0.192",
+        "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "2002:a9fe:a9fe::1",
+        "fd00:ec2::254",
+        "fd20:ce::254",
+        "fe80::1",
+        "febf::1",
+    ] {
+        assert!(local(address), "{address}");
+        assert!(!is_public(address.parse().unwrap()), "{address}");
+    }
+    for address in
+        ["10.0.0.1", "100.100.100.100", "127.0.0.1", "169.253.1.1", "192.168.1.1", "::1", "fd00::1", "fec0::1"]
+    {
+        assert!(!local(address), "{address}");
+    }
+}
+
+#[test]
 fn a_method_is_written_in_upper_case() {
     for method in ["GET", "POST", "M-SEARCH", "VERSION-CONTROL"] {
         assert_eq!(check_method(method), Ok(()), "{method}");

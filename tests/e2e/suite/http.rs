@@ -34,8 +34,6 @@ pub(crate) struct FarEnd {
 #[derive(Default)]
 struct Connections {
     all: AtomicUsize,
-    open: AtomicUsize,
-    most: AtomicUsize,
     /// The heads of requests.
     heads: Mutex<Vec<String>>,
 }
@@ -55,12 +53,9 @@ impl FarEnd {
             while let Ok((stream, _)) = listener.accept().await {
                 let counted = Arc::clone(&counted);
                 counted.all.fetch_add(1, Ordering::Relaxed);
-                let open = counted.open.fetch_add(1, Ordering::Relaxed) + 1;
-                counted.most.fetch_max(open, Ordering::Relaxed);
                 tokio::spawn(async move {
                     // A client that goes away is expected.
                     drop(answer(stream, elsewhere, &counted).await);
-                    counted.open.fetch_sub(1, Ordering::Relaxed);
                 });
             }
         });
@@ -69,11 +64,6 @@ impl FarEnd {
 
     pub(crate) fn port(&self) -> u16 {
         self.port
-    }
-
-    /// The largest number of open connections so far.
-    pub(crate) fn most_at_once(&self) -> usize {
-        self.connections.most.load(Ordering::Relaxed)
     }
 
     fn connections(&self) -> usize {
@@ -110,6 +100,11 @@ async fn answer(mut stream: TcpStream, elsewhere: u16, connections: &Connections
             loop {
                 stream.write_all(&[b'x'; 65_536]).await?;
             }
+        }
+        // More than any client takes, and announced. Nothing of it follows.
+        "/huge" => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1073741824\r\n\r\n").await?;
+            stream.read_buf(&mut Vec::new()).await.map(drop)
         }
         "/slow" => {
             let mut some = [0; 1024];

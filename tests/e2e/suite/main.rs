@@ -24,6 +24,7 @@ mod proxies;
 mod quiet;
 mod reaching;
 mod reads;
+mod references;
 mod reload;
 mod restores;
 mod server;
@@ -135,6 +136,8 @@ fn main() -> ExitCode {
             invariant_8_a_plugin_that_floods_the_server_with_writes_costs_nobody_else_anything,
             invariant_8_a_plugin_that_asks_for_requests_for_ever_costs_itself_one_call,
             invariant_8_a_plugin_that_floods_the_server_with_batches_costs_nobody_else_anything,
+            invariant_8_a_plugin_that_floods_another_server_costs_nobody_else_anything,
+            invariant_12_a_plugin_that_asks_for_other_watches_in_each_call_costs_nobody_else_anything,
             invariant_8_a_plugin_that_traps_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_memory_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_a_table_costs_itself_one_call,
@@ -185,6 +188,9 @@ fn main() -> ExitCode {
             invariant_11_a_key_is_woken_by_the_object_the_selection_and_the_absence_that_it_read,
             a_list_of_any_length_comes_page_by_page,
             invariant_7_a_read_that_is_not_granted_is_denied_and_one_that_is_wrong_is_refused,
+        }
+        references {
+            a_configuration_follows_the_secret_that_it_refers_to_and_no_log_has_its_value,
         }
         reload {
             invariant_9_a_plugin_replaced_under_load_loses_no_change_and_fails_no_reconcile,

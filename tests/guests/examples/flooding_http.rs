@@ -1,5 +1,5 @@
 //! For `bad-*`, sends requests for ever, with 256 objects at the same time: large bodies to a server that reads slowly, and
-//! others that get an endless body. Its timeout is 300 ms.
+//! others that get a huge or an endless body. Its timeout is 300 ms.
 //!
 //! Used by `tests/e2e/suite/hostile.rs`.
 
@@ -38,6 +38,7 @@ fn reconcile(ctx: &Context, apple: &MyApple, port: u16) -> Result<Outcome, Error
     if is_bad(apple) {
         let large = vec![b'x'; 4 << 20];
         loop {
+            let _ = ctx.http().post(format!("http://127.0.0.1:{port}/huge")).send();
             let _ = ctx.http().post(format!("http://127.0.0.1:{port}/endless")).send();
             let _ = ctx.http().post(format!("http://127.0.0.1:{port}/slow")).body(large.clone()).send();
         }

@@ -2,6 +2,7 @@
 //!
 //! A line is a function that measures its figures once. Each round calls it in a new process. Its messages go to standard error.
 
+mod admission;
 mod apples;
 mod cache;
 mod calls;
@@ -99,7 +100,7 @@ const QUIET: &str = "× quiet p99";
 const TWICE: Option<Budget> = Some(AtMost(2.0));
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 32] = [
+pub const ALL: [Line; 33] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -489,6 +490,19 @@ pub const ALL: [Line; 32] = [
         prepare: operator::prepare,
         measure: operator::measure,
         peers: operator::PEERS,
+    },
+    Line {
+        name: "admission",
+        figures: &[
+            figure("admission-p50", "ms", None),
+            figure("admission-p99", "ms", None),
+            figure("admission-cpu", "ms/review", None),
+            figure("admission-memory", "MiB", None),
+        ],
+        rounds: 3,
+        prepare: nothing,
+        measure: admission::measure,
+        peers: admission::PEERS,
     },
     Line {
         name: "plugins",

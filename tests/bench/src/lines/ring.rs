@@ -36,7 +36,7 @@ pub(super) fn measure() -> Result<Vec<f64>> {
         });
         let operators = operators.collect::<Result<Vec<_>>>()?;
         let namespaces: Vec<&str> = names.iter().map(String::as_str).collect();
-        let scene = Scene::with(Kind::Embedded, &namespaces, &operators).await?;
+        let scene = Scene::with(Kind::Embedded, &namespaces, &operators, &[]).await?;
         let maps = |namespace: &str| Api::<ConfigMap>::namespaced(scene.cluster.client(), namespace);
         let mut version = None;
         for (own, next) in names.iter().zip(names.iter().cycle().skip(1)) {

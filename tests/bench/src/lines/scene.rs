@@ -22,7 +22,7 @@ pub(super) struct Scene {
 impl Scene {
     /// Starts both and waits until the example plugin has reconciled a first MyApple.
     pub(super) async fn start(kind: Kind) -> Result<Self> {
-        let scene = Self::with(kind, &[NAMESPACE], &[Plugin::myapple()?]).await?;
+        let scene = Self::with(kind, &[NAMESPACE], &[Plugin::myapple()?], &[]).await?;
         let first = scene.apple("first");
         first.create(1).await?.settles().await.with_context(|| scene.last_lines())?;
         first.delete().await?;
@@ -30,8 +30,8 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Starts both with these namespaces and plugins, and returns at once.
-    pub(super) async fn with(kind: Kind, namespaces: &[&str], plugins: &[Plugin]) -> Result<Self> {
+    /// Starts both with these namespaces, plugins and further arguments of `run`, and returns at once.
+    pub(super) async fn with(kind: Kind, namespaces: &[&str], plugins: &[Plugin], arguments: &[&str]) -> Result<Self> {
         let cluster = Cluster::start(kind).await?;
         for name in namespaces {
             create_namespace(&cluster, name).await?;
@@ -50,6 +50,7 @@ impl Scene {
             .arg("--kubeconfig")
             .arg(cluster.kubeconfig())
             .args(["--admin-address", "127.0.0.1:0", "--log-format", "json"])
+            .args(arguments)
             .env_remove("PILOTHOUSE_LOG");
         let host = Process::start("the host", command, &folder.path().join("host.log"))?;
         Ok(Self { cluster, host, _plugins: files, _folder: folder })

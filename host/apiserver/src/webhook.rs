@@ -93,7 +93,7 @@ impl Endpoint {
         Some(Endpoint { target, ca })
     }
 
-    /// Returns the URL with a path and the timeout that the webhook is told.
+    /// Returns the URL with its path and the timeout in its query.
     fn url(&self, seconds: u64) -> String {
         let base = match &self.target {
             Target::Url(url) => url.clone(),

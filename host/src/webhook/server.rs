@@ -276,9 +276,9 @@ impl Answering {
             if is_withdrawn {
                 return Ok(Found::Withdrawn);
             }
-            // A plugin that becomes active is told of. One that turns out to be gone is not.
+            // `changes` announces a plugin that becomes active. It does not announce one that is withdrawn.
             let again = deadline.min(Instant::now() + Duration::from_millis(200));
-            let _told = tokio::time::timeout_at(again, changes.changed()).await;
+            let _announced = tokio::time::timeout_at(again, changes.changed()).await;
             if Instant::now() >= deadline {
                 let why = format!("the plugin {plugin} does not serve yet");
                 return Err(Failed(StatusCode::SERVICE_UNAVAILABLE, why));

@@ -29,7 +29,7 @@ impl Writer {
         if live.is_some_and(|live| diff::holds(live, self.manager(), None, desired)) {
             return Ok(false);
         }
-        // Whoever changed a field of it meanwhile loses it again.
+        // A change that another client made to its fields meanwhile is lost.
         self.apply(of, &Key::new(None, name), desired, None, true).await?;
         Ok(true)
     }

@@ -1,7 +1,7 @@
 //! The packages of WASI that are refused: each function is linked, and refused by name when it is called.
 //!
-//! Toolchains link a whole standard library, which imports files and sockets that nobody uses. So such a component
-//! loads. A function fails as the operating system would deny it, if its result has room for that. Otherwise it traps.
+//! Toolchains link a whole standard library, which imports files and sockets that the plugin never uses. So it loads. A
+//! function fails as the operating system would deny it, if its result has room for that. Otherwise it traps.
 //! There are no preopened directories, so a file is never found in the first place.
 
 use wasmtime::{

@@ -32,7 +32,7 @@ impl Wall {
 /// The monotonic clock of an instance, and its timers.
 #[derive(Default)]
 pub(super) struct Monotonic {
-    /// The latest time that the guest was told.
+    /// The latest time that the guest got.
     told: u64,
     /// When each timer is due. `None` for a place that is free.
     timers: Vec<Option<u64>>,

@@ -12,7 +12,7 @@ SHIPPED := --release -p pilothouse -p pilothouse-bench
 TESTED  := --workspace --exclude pilothouse-guests
 
 .DEFAULT_GOAL := help
-.PHONY: help build release plugins guests demo demo-check test test-real real-assets fuzz fmt lint doc book deny bench soak clean
+.PHONY: help build release plugins guests demo demo-check test test-real test-languages real-assets fuzz fmt lint doc book deny bench soak clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test: build guests ## All tests that need no real API server
 test-real: build guests real-assets ## The end-to-end tests against a real etcd and kube-apiserver
 	$(CARGO) test $(TESTED) --test cluster --test process -- --include-ignored
 	PILOTHOUSE_E2E=real $(CARGO) test $(TESTED) --test suite
+
+test-languages: build ## Plugins in Python, JavaScript, Go and Rust's wasm32-wasip2, as far as their toolchains can be installed
+	$(CARGO) test $(TESTED) --test languages
 
 real-assets: ## Find or build etcd, kube-apiserver, kube-controller-manager and kubectl
 	@$(CARGO) build $(NATIVE) --bin real-assets

@@ -1,0 +1,21 @@
+//! Small plugins in other languages, built by stock toolchains without flags or stubs: `make test-languages`.
+//!
+//! A toolchain is installed into `target/languages`. Where that cannot be done, the test is ignored and says why.
+
+mod probes;
+mod toolchains;
+
+use std::process::ExitCode;
+
+use pilothouse_e2e::{suite, tests};
+
+fn main() -> ExitCode {
+    suite::run(tests! {
+        probes {
+            python_prints_tells_the_time_draws_numbers_and_raises,
+            javascript_prints_tells_the_time_draws_numbers_and_throws,
+            rust_for_wasip2_prints_tells_the_time_draws_numbers_and_panics,
+            go_prints_tells_the_time_draws_numbers_and_panics,
+        }
+    })
+}

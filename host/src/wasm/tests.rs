@@ -23,6 +23,7 @@ use crate::name::PluginName;
 mod ahead;
 mod bounds;
 mod files;
+mod fixtures;
 mod reuse;
 mod slots;
 #[cfg(target_arch = "x86_64")]

@@ -12,6 +12,7 @@ mod definitions;
 mod events;
 mod figures;
 mod finalizers;
+mod fixtures;
 mod grants;
 mod hooks;
 mod hostile;
@@ -104,6 +105,10 @@ fn main() -> ExitCode {
             an_object_that_was_deleted_while_no_host_ran_is_cleaned_up,
             invariant_7_a_finalizer_that_is_not_granted_is_not_written_and_nothing_is_called,
             objects_that_keep_the_finalizer_of_a_removed_plugin_are_named,
+        }
+        fixtures {
+            modules_of_each_version_of_the_contract_reconcile_and_review,
+            components_of_each_version_of_the_contract_reconcile_and_review,
         }
         grants {
             a_plugin_without_a_yaml_is_refused_with_what_to_write,
